@@ -1,0 +1,61 @@
+# What people and CI run. Each target sets up what it needs.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+SOURCES := advisor agent tests benchmarks docs
+
+.PHONY: help setup demo check test conformance format serve browser clean
+
+help:  ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+$(STAMP): pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "No $(PYTHON) found: install Python 3.11 or newer, or run make PYTHON=/path/to/python"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 …"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server,postgres,agent,dev]'
+	@touch $@
+
+setup: $(STAMP)  ## make .venv and install everything into it
+
+# Two nodes of one rank each on CPUs; all GPUs of this machine over NCCL where there are several.
+GPUS := $(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU ')
+ifeq ($(shell [ $(GPUS) -ge 2 ] && echo several),several)
+DEMO_JOB := --nodes 1 -- torchrun --nproc-per-node $(GPUS) agent/workloads/decoder.py \
+    --width 1024 --layers 12 --heads 16 --length 256 --batch 16
+else
+DEMO_JOB := --nodes 2 -- torchrun --nproc-per-node 1 agent/workloads/decoder.py \
+    --width 96 --layers 2 --vocabulary 2048 --batch 4
+demo: export CUDA_VISIBLE_DEVICES :=
+endif
+
+demo: $(STAMP)  ## tune a built-in training workload on this machine: five minutes
+	$(BIN)/advisor tune --name demo --minutes 4 --block-seconds 1.2 --output advisor-demo $(DEMO_JOB)
+
+check: $(STAMP)  ## format, lint, types, import contracts
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(STAMP)  ## format the code and fix what can be fixed
+	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix $(SOURCES)
+
+browser:  # Debian's Chromium for the browser tests, where we may install it; they say so and skip where not
+	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	    { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } ; } || true
+
+test: check browser  ## everything: check, then all tests but conformance
+	$(BIN)/pytest -m 'not conformance'
+
+conformance: $(STAMP)  ## exports read by their real consumers (downloads Paddle into a venv of its own)
+	$(BIN)/pytest tests/conformance -m conformance
+
+serve: $(STAMP)  ## the server on http://127.0.0.1:8765
+	$(BIN)/advisor serve
+
+clean:  ## remove what the targets made
+	rm -rf $(VENV) .conformance advisor-demo .mypy_cache .ruff_cache .pytest_cache

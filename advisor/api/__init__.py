@@ -1,0 +1,15 @@
+"""JSON over HTTP: thin routes under /api/v1, one file per noun."""
+
+from fastapi import APIRouter
+
+from advisor.api import advice, agents, jobs, reference, sessions, stories, tokens
+
+PREFIX = "/api/v1"
+
+
+def build_api() -> APIRouter:
+    """Return all routes under /api/v1."""
+    router = APIRouter(prefix=PREFIX)
+    for module in (jobs, stories, advice, agents, sessions, tokens, reference):
+        router.include_router(module.router)
+    return router

@@ -1,0 +1,80 @@
+"""Who may do what: every route under /api/v1 names the roles that may use it; without a name nobody may."""
+
+from typing import Annotated, Any
+
+from fastapi import Depends, Request
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from limits import RateLimitItemPerMinute
+from limits.storage import MemoryStorage
+from limits.strategies import MovingWindowRateLimiter
+
+from advisor.api.context import Here
+from advisor.errors import Forbidden, TooManyFailures, Unauthenticated
+from advisor.protocol.views import Role
+from advisor.services.tokens import Principal, authenticate
+
+_BEARER = HTTPBearer(auto_error=False, description="A token: `adv_<role>_<id>_<secret>`.")
+_FAILURES = RateLimitItemPerMinute(30)
+
+READERS = (Role.VIEWER, Role.SUBMITTER, Role.ADMIN)
+SUBMITTERS = (Role.SUBMITTER, Role.ADMIN)
+ADMINS = (Role.ADMIN,)
+AGENTS = (Role.AGENT,)
+
+
+class FailureCounter:
+    """Counts wrong tokens per address, so that guessing one is slow. A right token is always let in."""
+
+    def __init__(self) -> None:
+        self._limiter = MovingWindowRateLimiter(MemoryStorage())
+
+    def count(self, address: str) -> None:
+        """Note a wrong token. Raises TooManyFailures when there were more than 30 within a minute."""
+        if not self._limiter.hit(_FAILURES, address):
+            raise TooManyFailures("More than 30 wrong tokens within a minute came from this address.")
+
+
+class Allow:
+    """The dependency of a route: lets in tokens of certain roles and says who is asking."""
+
+    def __init__(self, *roles: Role) -> None:
+        self.roles = roles
+
+    def __call__(
+        self,
+        request: Request,
+        context: Here,
+        credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)],
+    ) -> Principal:
+        """Return who is asking. Raises Unauthenticated, TooManyFailures or Forbidden."""
+        if credentials is None:
+            raise Unauthenticated("The request carries no token.")
+        try:
+            with context.database.read() as work:
+                principal = authenticate(work, credentials.credentials, context.clock())
+        except Unauthenticated:
+            counter: FailureCounter = request.app.state.failures
+            counter.count(request.client.host if request.client else "unknown")
+            raise
+        if principal.role not in self.roles:
+            needed = " or ".join(role.value for role in self.roles)
+            raise Forbidden(
+                f"This needs a token with the role {needed}; yours is a {principal.role.value}'s."
+            )
+        return principal
+
+
+def find_agent_id(principal: Principal) -> str:
+    """Return which agent is asking. Raises Forbidden for a token that agents only register with."""
+    if principal.agent_id is None:
+        raise Forbidden(
+            "This token is for registering agents; it is no agent's own.",
+            hint="Use the token in the answer to POST /api/v1/agents.",
+        )
+    return principal.agent_id
+
+
+Reader: Any = Annotated[Principal, Depends(Allow(*READERS))]
+Submitter: Any = Annotated[Principal, Depends(Allow(*SUBMITTERS))]
+Admin: Any = Annotated[Principal, Depends(Allow(*ADMINS))]
+AgentPrincipal: Any = Annotated[Principal, Depends(Allow(*AGENTS))]

@@ -1,0 +1,22 @@
+"""Whether the server lives and whether it can serve: for whatever starts and watches it. No token is needed."""
+
+from fastapi import APIRouter
+
+from advisor.api.context import Here
+from advisor.errors import Unavailable
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/livez", summary="Is the process alive?")
+def livez() -> dict[str, str]:
+    """Answer as long as the process runs."""
+    return {"status": "alive"}
+
+
+@router.get("/readyz", summary="Can requests be served?")
+def readyz(context: Here) -> dict[str, str]:
+    """Answer 200 while the database answers, 503 otherwise."""
+    if not context.database.is_ready():
+        raise Unavailable("The database does not answer.")
+    return {"status": "ready"}

@@ -1,0 +1,120 @@
+"""Routes of jobs: submit, list, look at, cancel, and what was measured."""
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Response
+
+from advisor.api.access import Reader, Submitter
+from advisor.api.context import Here
+from advisor.protocol.jobs import Job, JobSpec, JobState
+from advisor.protocol.telemetry import TelemetryPoint
+from advisor.protocol.trials import Block, JobHistory, Session, Trial
+from advisor.protocol.views import JobPage
+from advisor.services import jobs
+
+router = APIRouter(prefix="/jobs", tags=["jobs"])
+
+
+@router.post("", status_code=201, summary="Submit a job")
+def submit_job(
+    spec: JobSpec,
+    principal: Submitter,
+    context: Here,
+    response: Response,
+    validate_only: Annotated[
+        bool, Query(description="Check the specification and store nothing (200).")
+    ] = False,
+    idempotency_key: Annotated[
+        str | None,
+        Header(description="Repeating a request with the same key gives the same job, not a second one."),
+    ] = None,
+) -> Job:
+    """Store a job; it starts as soon as enough agents are idle."""
+    now = context.clock()
+    if validate_only:
+        response.status_code = 200
+        return jobs.preview_job(spec, principal.name, now)
+    with context.database.begin() as work:
+        job = jobs.submit_job(work, spec, principal.name, idempotency_key, now)
+    context.wake.set()
+    response.headers["Location"] = f"/api/v1/jobs/{job.id}"
+    return job
+
+
+@router.get("", summary="List jobs")
+def list_jobs(
+    _: Reader,
+    context: Here,
+    state: JobState | None = None,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+    cursor: Annotated[
+        str | None, Query(max_length=100, description="`next_cursor` of the page before.")
+    ] = None,
+) -> JobPage:
+    """Return one page of jobs, newest first."""
+    with context.database.read() as work:
+        return jobs.list_jobs(work, state, limit, cursor)
+
+
+@router.get("/{job_id}", summary="Look at a job", responses={304: {"description": "Nothing has changed."}})
+def get_job(
+    job_id: str,
+    _: Reader,
+    context: Here,
+    response: Response,
+    if_none_match: Annotated[str | None, Header(description="The ETag of an earlier answer.")] = None,
+) -> Job:
+    """Return a job; its ETag changes with every transition."""
+    with context.database.read() as work:
+        job = jobs.get_job(work, job_id)
+    etag = f'"{job.version}"'
+    if if_none_match == etag:
+        return Response(status_code=304, headers={"ETag": etag})  # type: ignore[return-value]
+    response.headers["ETag"] = etag
+    return job
+
+
+@router.post("/{job_id}:cancel", summary="Cancel a job")
+def cancel_job(job_id: str, _: Submitter, context: Here) -> Job:
+    """Ask a job to stop. It is cancelling until every training process is gone; what it measured stays."""
+    with context.database.begin() as work:
+        job = jobs.cancel_job(work, job_id, context.clock(), context.timers)
+    context.wake.set()
+    return job
+
+
+@router.get("/{job_id}/history", summary="Everything measured for a job")
+def get_history(job_id: str, _: Reader, context: Here) -> JobHistory:
+    """Return all trials, blocks and sessions of a job so far."""
+    with context.database.read() as work:
+        return jobs.get_history(work, job_id)
+
+
+@router.get("/{job_id}/trials", summary="The trials of a job")
+def list_trials(job_id: str, _: Reader, context: Here) -> tuple[Trial, ...]:
+    """Return a job's trials by number."""
+    with context.database.read() as work:
+        return jobs.get_history(work, job_id).trials
+
+
+@router.get("/{job_id}/blocks", summary="The blocks of a job")
+def list_blocks(job_id: str, _: Reader, context: Here) -> tuple[Block, ...]:
+    """Return a job's blocks in the order they were issued."""
+    with context.database.read() as work:
+        return jobs.get_history(work, job_id).blocks
+
+
+@router.get("/{job_id}/sessions", summary="The sessions of a job")
+def list_sessions(job_id: str, _: Reader, context: Here) -> tuple[Session, ...]:
+    """Return a job's sessions, oldest first."""
+    with context.database.read() as work:
+        return jobs.get_history(work, job_id).sessions
+
+
+@router.get("/{job_id}/telemetry", summary="Telemetry of a job's latest session")
+def read_telemetry(
+    job_id: str, _: Reader, context: Here, limit: Annotated[int, Query(ge=1, le=10_000)] = 2000
+) -> list[TelemetryPoint]:
+    """Return samples of the latest session, evenly thinned out to at most `limit`."""
+    with context.database.read() as work:
+        return jobs.read_telemetry(work, job_id, limit)

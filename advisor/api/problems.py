@@ -1,0 +1,160 @@
+"""Errors as problem documents (RFC 9457): type, title, status, detail, and our code and hint."""
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse
+from starlette.types import Receive, Scope, Send
+
+from advisor.errors import AdvisorError, InvalidRequest, NotFound
+from advisor.protocol.base import Message
+
+_MAX_FINDINGS = 20
+_MAX_REASON = 300
+
+_CONTENT = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+_RESPONSES = {
+    "4XX": {"description": "It cannot be done: `code` says why, `hint` what to do.", "content": _CONTENT},
+    "5XX": {"description": "The server failed or is busy: repeating it later is safe.", "content": _CONTENT},
+}
+
+_log = logging.getLogger(__name__)
+
+
+class Finding(Message):
+    """One field that breaks a rule."""
+
+    field: str
+    """Its place in the request, e.g. `body.budget.max_trials`."""
+    reason: str
+    """Which rule it breaks."""
+
+
+class Problem(Message):
+    """An error."""
+
+    type: str
+    """`urn:fleet-advisor:problem:<code>`."""
+    title: str
+    """The kind of error, in words."""
+    status: int
+    detail: str
+    """What happened this time."""
+    code: str
+    """The kind of error, for programs."""
+    hint: str = ""
+    """What to do about it."""
+    errors: tuple[Finding, ...] = ()
+    """Every field that breaks a rule, for invalid requests."""
+
+
+def answer_with_problems(app: FastAPI) -> None:
+    """Make every error of `app` a problem document."""
+
+    @app.exception_handler(AdvisorError)
+    async def _known(_: Request, error: AdvisorError) -> JSONResponse:
+        return build_problem(error.status, error.code, error.sentence, error.hint, error.headers)
+
+    @app.exception_handler(RequestValidationError)
+    async def _invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        return _build_validation_problem(error.errors())
+
+    @app.exception_handler(HTTPException)
+    async def _http(_: Request, error: HTTPException) -> JSONResponse:
+        status = error.status_code
+        code = re.sub(r"\W+", "_", HTTPStatus(status).phrase.lower())
+        hint = NotFound.hint if status == 404 else ""
+        detail = str(error.detail)
+        sentence = detail if detail.endswith(".") else f"{detail}."
+        return build_problem(status, code, sentence, hint, error.headers)
+
+    @app.exception_handler(Exception)
+    async def _unknown(request: Request, error: Exception) -> JSONResponse:
+        # What the exception says stays in the log: it may hold paths, addresses or parts of a query.
+        _log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+        return build_problem(
+            500,
+            "internal_error",
+            "The server failed while it answered this request.",
+            "Repeating the request is safe. If it fails again, the server's log says why: please report it.",
+        )
+
+
+def document_problems(app: FastAPI) -> None:
+    """Say in the OpenAPI document that every error is a problem document."""
+    build = app.openapi
+
+    def build_with_problems() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            document = build()
+            schemas = document.setdefault("components", {}).setdefault("schemas", {})
+            for name in ("HTTPValidationError", "ValidationError"):
+                schemas.pop(name, None)
+            described = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+            schemas |= described.pop("$defs") | {"Problem": described}
+            for path in document["paths"].values():
+                for operation in path.values():
+                    operation["responses"].pop("422", None)
+                    operation["responses"] |= _RESPONSES
+        return app.openapi_schema or {}
+
+    app.openapi = build_with_problems  # type: ignore[method-assign]
+
+
+async def answer_nothing(scope: Scope, receive: Receive, send: Send) -> None:
+    """An application for addresses under the API that no route takes: otherwise the pages would answer in HTML."""
+    detail = f"There is nothing at {_shorten(scope['path'], _MAX_REASON)}, or not with this method."
+    await build_problem(404, NotFound.code, detail, NotFound.hint)(scope, receive, send)
+
+
+def build_problem(
+    status: int,
+    code: str,
+    detail: str,
+    hint: str,
+    headers: Mapping[str, str] | None = None,
+    findings: Sequence[Finding] = (),
+) -> JSONResponse:
+    """Return an answer that holds a problem document."""
+    problem = Problem(
+        type=f"urn:fleet-advisor:problem:{code}",
+        title=HTTPStatus(status).phrase,
+        status=status,
+        detail=detail,
+        code=code,
+        hint=hint,
+        errors=tuple(findings),
+    )
+    content = problem.model_dump(mode="json", exclude=set() if findings else {"errors"})
+    return JSONResponse(content, status, dict(headers or {}), "application/problem+json")
+
+
+def _build_validation_problem(errors: Sequence[Mapping[str, Any]]) -> JSONResponse:
+    # The input itself is never echoed: it may hold a secret, and NaN cannot be written as JSON.
+    findings = [
+        Finding(
+            field=".".join(_shorten(str(part), 60) for part in error["loc"]),
+            reason=_shorten(_explain(error), _MAX_REASON),
+        )
+        for error in errors[:_MAX_FINDINGS]
+    ]
+    named = "; ".join(f"{finding.field}: {finding.reason}" for finding in findings)
+    if len(errors) > _MAX_FINDINGS:
+        named += f"; and {len(errors) - _MAX_FINDINGS} more"
+    return build_problem(422, InvalidRequest.code, f"{named}.", InvalidRequest.hint, findings=findings)
+
+
+def _explain(error: Mapping[str, Any]) -> str:
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return message.encode("utf-8", "replace").decode()
+
+
+def _shorten(text: str, limit: int) -> str:
+    text = text.encode("utf-8", "replace").decode()
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

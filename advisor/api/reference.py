@@ -1,0 +1,80 @@
+"""Routes of what never changes while the server runs: the knob catalogue and the export formats."""
+
+from fastapi import APIRouter
+
+from advisor.api.access import Reader
+from advisor.exporters import FormatInfo
+from advisor.protocol.base import Message, Value
+from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.knobs import Effect, Knob, Place, Scale, Switch
+from advisor.services.exports import list_formats
+
+router = APIRouter(tags=["reference"])
+
+
+class KnobView(Message):
+    """One knob of the catalogue."""
+
+    name: str
+    place: Place
+    kind: str
+    """bool, int, float or str."""
+    default: Value
+    """The documented default."""
+    meaning: str
+    effect: Effect
+    """What it may change besides the speed."""
+    switch: Switch
+    """When a new value can take effect."""
+    low: float | None
+    high: float | None
+    choices: tuple[str, ...]
+    scale: Scale
+    unit: str
+    realised: str
+    """What the runtime does for it; for a carried knob, why it is not varied."""
+    carried: bool
+    """Exported, never varied."""
+
+
+class KnobPage(Message):
+    """All knobs."""
+
+    items: tuple[KnobView, ...]
+
+
+class FormatPage(Message):
+    """All export formats."""
+
+    items: tuple[FormatInfo, ...]
+
+
+@router.get("/knobs", summary="The knob catalogue")
+def list_knobs(_: Reader) -> KnobPage:
+    """Return every tunable field of a strategy."""
+    return KnobPage(items=tuple(_view(knob) for knob in CATALOGUE.values()))
+
+
+@router.get("/export-formats", summary="The export formats")
+def list_export_formats(_: Reader) -> FormatPage:
+    """Return the formats that an advised strategy can be written in."""
+    return FormatPage(items=list_formats())
+
+
+def _view(knob: Knob) -> KnobView:
+    return KnobView(
+        name=knob.name,
+        place=knob.place,
+        kind=knob.kind.__name__,
+        default=knob.default,
+        meaning=knob.meaning,
+        effect=knob.effect,
+        switch=knob.switch,
+        low=knob.low,
+        high=knob.high,
+        choices=knob.choices,
+        scale=knob.scale,
+        unit=knob.unit,
+        realised=knob.realised,
+        carried=knob.carried,
+    )

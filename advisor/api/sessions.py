@@ -1,0 +1,90 @@
+"""Routes of sessions: what the agents of a gang say to the server. Every message can be repeated without harm."""
+
+from fastapi import APIRouter
+
+from advisor.api.access import AgentPrincipal, find_agent_id
+from advisor.api.context import Here
+from advisor.errors import ResultQuarantined
+from advisor.protocol.messages import (
+    Beat,
+    BeatReply,
+    BlockReport,
+    HelloReport,
+    NextReply,
+    NextRequest,
+    SessionEnd,
+    Trouble,
+)
+from advisor.protocol.views import BlockAccepted
+from advisor.services import blocks, sessions
+
+router = APIRouter(prefix="/sessions", tags=["sessions"])
+
+
+@router.post("/{session_id}/beat", summary="Renew a lease")
+def beat(session_id: str, message: Beat, principal: AgentPrincipal, context: Here) -> BeatReply:
+    """Renew an agent's lease, keep its telemetry and log, and tell where the session stands."""
+    agent_id = find_agent_id(principal)
+    with context.database.begin() as work:
+        reply = sessions.renew_session(work, session_id, agent_id, message, context.clock(), context.timers)
+    if reply.state.is_final:
+        context.wake.set()
+    return reply
+
+
+@router.post("/{session_id}/hello", status_code=204, summary="What the runtime saw of the script")
+def hello(session_id: str, report: HelloReport, principal: AgentPrincipal, context: Here) -> None:
+    """Keep the facts about the script, its baseline, and the knobs that cannot be served."""
+    with context.database.begin() as work:
+        sessions.hear_hello(work, session_id, find_agent_id(principal), report, context.clock())
+
+
+@router.post("/{session_id}/next", summary="What is to be measured now?")
+def next_block(session_id: str, request: NextRequest, principal: AgentPrincipal, context: Here) -> NextReply:
+    """Return the block to measure, or why the session is over. Repeating it gives the same block."""
+    return blocks.next_block(
+        context.database,
+        context.tuning,
+        session_id,
+        find_agent_id(principal),
+        request.generation,
+        context.clock(),
+        context.timers,
+    )
+
+
+@router.post("/{session_id}/blocks/{block_id}", summary="Report a measured block")
+def report_block(
+    session_id: str, block_id: str, report: BlockReport, principal: AgentPrincipal, context: Here
+) -> BlockAccepted:
+    """Accept a block's result, exactly once; 409 for one that does not count and was put into quarantine."""
+    agent_id = find_agent_id(principal)
+    with context.database.begin() as work:
+        answer = blocks.report_block(
+            work, context.tuning, session_id, block_id, agent_id, report, context.clock()
+        )
+    # Only now, after the commit: the quarantine has to stay.
+    if isinstance(answer, blocks.Quarantined):
+        error = ResultQuarantined(answer.sentence)
+        error.code = "result_differs" if answer.differs else error.code
+        raise error
+    return answer
+
+
+@router.post("/{session_id}/trouble", status_code=204, summary="Something no strategy can change")
+def trouble(session_id: str, message: Trouble, principal: AgentPrincipal, context: Here) -> None:
+    """End the session because of the script or its surroundings."""
+    with context.database.begin() as work:
+        sessions.hear_trouble(
+            work, session_id, find_agent_id(principal), message, context.clock(), context.timers
+        )
+
+
+@router.post("/{session_id}/end", status_code=204, summary="Every training process of a node is gone")
+def end(session_id: str, message: SessionEnd, principal: AgentPrincipal, context: Here) -> None:
+    """Note how a node's part of the session ended; with the last node the session is over."""
+    with context.database.begin() as work:
+        sessions.leave_session(
+            work, session_id, find_agent_id(principal), message, context.clock(), context.timers
+        )
+    context.wake.set()

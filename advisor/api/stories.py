@@ -1,0 +1,82 @@
+"""Routes that tell a job's story while it happens: events, their stream, and logs."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from starlette.concurrency import run_in_threadpool
+
+from advisor.api.access import Reader
+from advisor.api.context import Context, Here
+from advisor.errors import Unavailable
+from advisor.protocol.views import EventPage, JobEvent, LogPage
+from advisor.services import jobs
+
+router = APIRouter(prefix="/jobs", tags=["events and logs"])
+After = Annotated[int, Query(ge=0, le=2**31 - 1, description="Return what has a larger number.")]
+Limit = Annotated[int, Query(ge=1, le=1000)]
+_BATCH = 100
+
+
+def get_job_id(job_id: str, _: Reader, context: Here) -> str:
+    """Return the id of a job that exists: a stream that has begun cannot answer 404 any more."""
+    with context.database.read() as work:
+        return jobs.get_job(work, job_id).id
+
+
+@router.get("/{job_id}/events", summary="What happened to a job")
+def list_events(job_id: str, _: Reader, context: Here, after: After = 0, limit: Limit = 500) -> EventPage:
+    """Return a job's events in order: every transition is one sentence."""
+    with context.database.read() as work:
+        events = jobs.list_events(work, job_id, after, limit)
+    return EventPage(items=tuple(events), next_after=events[-1].seq if events else after)
+
+
+@router.get(
+    "/{job_id}/events/stream",
+    summary="What happens to a job, live",
+    response_class=EventSourceResponse,
+)
+async def stream_events(
+    request: Request,
+    context: Here,
+    job_id: Annotated[str, Depends(get_job_id)],
+    after: After = 0,
+    last_event_id: Annotated[
+        str | None, Header(description="Number of the last event received; browsers send it by themselves.")
+    ] = None,
+) -> AsyncIterator[ServerSentEvent]:
+    """Send a job's events as they happen, and an event `end` after the last one of a job that has ended."""
+    if last_event_id is not None and last_event_id.isascii() and last_event_id.isdigit():
+        after = max(after, min(int(last_event_id[:10]), 2**31 - 1))
+    while not context.stopping.is_set() and not await request.is_disconnected():
+        try:
+            events, ended = await run_in_threadpool(_look, context, job_id, after)
+        except Unavailable:
+            # The browser connects again and names the last event it has.
+            return
+        for event in events:
+            after = event.seq
+            yield ServerSentEvent(data=event, event=event.kind.value, id=str(event.seq))
+        if ended and not events:
+            yield ServerSentEvent(data={"next_after": after}, event="end")
+            return
+        if not events:
+            await asyncio.sleep(context.settings.look_s)
+
+
+@router.get("/{job_id}/logs", summary="What a job's training processes wrote")
+def read_log(job_id: str, _: Reader, context: Here, after: After = 0, limit: Limit = 500) -> LogPage:
+    """Return log chunks in order. The text comes from the script: show it as text, never as markup."""
+    with context.database.read() as work:
+        chunks = jobs.read_log(work, job_id, after, limit)
+    return LogPage(items=tuple(chunks), next_after=chunks[-1].seq if chunks else after)
+
+
+def _look(context: Context, job_id: str, after: int) -> tuple[list[JobEvent], bool]:
+    with context.database.read() as work:
+        # The state first: an event that comes after this look is found by the next one.
+        ended = jobs.get_job(work, job_id).state.is_final
+        return jobs.list_events(work, job_id, after, _BATCH), ended

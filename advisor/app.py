@@ -1,0 +1,200 @@
+"""The application: wires settings, database, services, API and dashboard together, and serves them."""
+
+import secrets
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from datetime import UTC, datetime
+
+import uvicorn
+from fastapi import FastAPI
+from fastapi_offline import FastAPIOffline
+from starlette.concurrency import run_in_threadpool
+
+from advisor import __version__
+from advisor.api import PREFIX, build_api
+from advisor.api.access import FailureCounter
+from advisor.api.bodies import SizeCheck
+from advisor.api.context import Context
+from advisor.api.health import router as health
+from advisor.api.hosts import HostCheck
+from advisor.api.problems import answer_nothing, answer_with_problems, document_problems
+from advisor.protocol.advice import Advice
+from advisor.protocol.jobs import Job
+from advisor.protocol.trials import BlockResult, BlockSummary, JobHistory, Outcome, Trial
+from advisor.services.keeper import Keeper
+from advisor.services.reaper import extend_leases
+from advisor.services.tokens import ensure_first_tokens
+from advisor.services.tuning import Timers, Tuning
+from advisor.settings import Settings
+from advisor.storage import Database
+from advisor.tuning.advice import build_advice
+from advisor.tuning.decisions import Decision
+from advisor.tuning.outcomes import judge_block
+from advisor.tuning.planner import plan
+from advisor.tuning.statistics import summarise_block
+
+_GRACEFUL_S = 3
+_KEEP_ALIVE_S = 75
+_BACKLOG = 4096
+_ID_BYTES = 5
+
+
+class PlannerTuning:
+    """The tuning package, as the services ask for it."""
+
+    def plan(self, job: Job, history: JobHistory, now: datetime) -> Decision:
+        """Return the planner's decision."""
+        return plan(job, history, now)
+
+    def judge(self, trial: Trial, result: BlockResult, extended: bool) -> tuple[Outcome, str] | None:
+        """Return how a block ends its trial."""
+        return judge_block(trial, result, extended)
+
+    def summarise(self, result: BlockResult) -> BlockSummary:
+        """Return a block's statistics."""
+        return summarise_block(result)
+
+    def advise(self, job: Job, history: JobHistory, now: datetime) -> Advice:
+        """Return the advice."""
+        return build_advice(job, history, now)
+
+
+def read_clock() -> datetime:
+    """Return the present time in UTC."""
+    return datetime.now(UTC)
+
+
+def make_id() -> str:
+    """Return a short random id: lower-case letters and digits, no two alike in practice."""
+    return secrets.token_hex(_ID_BYTES)
+
+
+def create_app(
+    settings: Settings,
+    *,
+    tuning: Tuning | None = None,
+    clock: Callable[[], datetime] = read_clock,
+    new_id: Callable[[], str] = make_id,
+    stopping: threading.Event | None = None,
+) -> FastAPI:
+    """Return the application. Nothing is opened before it starts up; shutting it down closes everything.
+
+    At start-up the tables are brought to this release's form, the first tokens are written to the data directory,
+    and every live lease is extended. `tuning`, `clock` and `new_id` are there for tests.
+    """
+    timers = Timers(
+        lease_s=settings.lease_s,
+        grace_s=settings.grace_s,
+        assemble_s=settings.assemble_s,
+        silent_s=settings.poll_s + settings.lease_s / 3,
+    )
+    database = Database(settings.url, new_id)
+    context = Context(
+        settings=settings,
+        database=database,
+        tuning=tuning or PlannerTuning(),
+        timers=timers,
+        clock=clock,
+        stopping=stopping or threading.Event(),
+    )
+    app: FastAPI = FastAPIOffline(
+        title="Fleet Advisor",
+        version=__version__,
+        description="An auto-tuning performance advisor for distributed training. Errors are problem documents "
+        "(RFC 9457) with a `code` for programs and a `hint` for people. Every route but /livez and /readyz needs a "
+        "token: `Authorization: Bearer adv_…`.",
+        openapi_url=f"{PREFIX}/openapi.json",
+        redoc_url=None,
+        static_url="/docs/static",
+        lifespan=_live(context),
+    )
+    app.state.context = context
+    app.state.failures = FailureCounter()
+    app.add_middleware(SizeCheck)
+    app.add_middleware(HostCheck, allowed=settings.allowed_hosts)
+    app.include_router(build_api())
+    app.mount(PREFIX, answer_nothing)
+    app.include_router(health)
+    answer_with_problems(app)
+    document_problems(app)
+    _add_dashboard(app, context)
+    return app
+
+
+def run_server(settings: Settings) -> None:
+    """Serve until a signal arrives. Answers held open are given at once then, so that stopping is quick."""
+    stopping = threading.Event()
+    app = create_app(settings, stopping=stopping)
+    config = uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        workers=1,
+        loop="uvloop",
+        http="httptools",
+        backlog=_BACKLOG,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_GRACEFUL_S,
+        access_log=False,
+        server_header=False,
+    )
+    _Server(config, stopping).run()
+
+
+class _Server(uvicorn.Server):
+    """Tells requests that are held open about a signal: uvicorn itself would wait for them."""
+
+    def __init__(self, config: uvicorn.Config, stopping: threading.Event) -> None:
+        super().__init__(config)
+        self._stopping = stopping
+
+    def handle_exit(self, sig: int, frame: object) -> None:
+        """Remember the signal and answer what is held open."""
+        self._stopping.set()
+        super().handle_exit(sig, frame)  # type: ignore[arg-type]
+
+
+def _live(context: Context) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await run_in_threadpool(_open, context)
+        keeper = Keeper(
+            context.database,
+            context.tuning,
+            context.timers,
+            context.clock,
+            context.wake,
+            context.settings.tick_s,
+        )
+        keeper.start()
+        try:
+            yield
+        finally:
+            context.stopping.set()
+            await run_in_threadpool(keeper.stop)
+            context.database.close()
+
+    return lifespan
+
+
+def _open(context: Context) -> None:
+    data_dir = context.settings.data_dir
+    data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    context.database.migrate()
+    now = context.clock()
+    ensure_first_tokens(context.database, data_dir, now)
+    extend_leases(context.database, now, context.timers)
+
+
+def _add_dashboard(app: FastAPI, context: Context) -> None:
+    # Last, because it answers for everything that no other route takes.
+    from advisor.dashboard import build_dashboard
+    from advisor.dashboard.service_source import ServiceSource
+
+    build_dashboard(
+        app,
+        ServiceSource(context.database, context.clock),
+        context.clock,
+        is_stopping=context.stopping.is_set,
+    )

@@ -1,0 +1,9 @@
+"""The command line `advisor`: results on stdout, progress on stderr, documented exit codes."""
+
+
+def main() -> int:
+    """Run the command that `sys.argv` names; returns its exit code (see `advisor.cli.exits`)."""
+    # Imported here so that importing a single module of this package does not build all commands.
+    from advisor.cli.commands import build_app
+
+    return int(build_app()(prog_name="advisor") or 0)

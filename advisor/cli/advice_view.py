@@ -1,0 +1,205 @@
+"""The advice as people read it: a pure function of the advice.
+
+Verdict and interval first, then what to change and why, where the time went, what the riskier rungs measured,
+what it cost, and what to do next. Knows nothing of servers and files.
+"""
+
+from collections.abc import Sequence
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from advisor.cli.step_view import LEGEND_CHANGE, render_phases
+from advisor.cli.wording import (
+    EFFECT_WORDS,
+    count,
+    spell_changes,
+    spell_duration,
+    spell_percent,
+    spell_rate,
+    spell_value,
+)
+from advisor.protocol.advice import Advice, Provenance, RungAdvice, Verdict
+from advisor.protocol.knobs import Effect
+
+_BOUND_WORDS = {
+    "communication": "Limited by the network",
+    "compute": "Limited by computing",
+    "input": "Limited by reading data",
+    "straggler": "Limited by one slow process",
+    "balanced": "No single limit",
+}
+_DROPPED_SHOWN = 3
+_TOO_WIDE = 1.0
+"""An interval of a hundred points says that nothing is known: its ends would only look like figures."""
+
+
+def render_advice(
+    advice: Advice, job_name: str = "", files: Sequence[str] = (), verbose: bool = False
+) -> RenderableType:
+    """Return the advice for a terminal or a log of any width; `files` are those that were written.
+
+    Without `verbose`, knobs that were not searched are counted and only a few are named.
+    """
+    parts: list[RenderableType] = [_verdict(advice, job_name)]
+    if advice.changes:
+        parts += _section("What to change, and why", _changes(advice))
+    parts += _section("Where the time goes", _phases(advice))
+    if advice.ladder:
+        parts += _section("What riskier settings measured (not part of the result above)", _ladder(advice))
+    parts += _section("What this cost", _cost(advice))
+    if advice.dropped:
+        parts += _section("What was not tried, and why", _dropped(advice, verbose))
+    if verbose:
+        parts += _section("How well each exported value is known", _provenance(advice))
+    if advice.next_steps:
+        parts += _section("What to do next", _bullets(advice.next_steps))
+    if files:
+        parts += _section("Files for your framework", _bullets(files))
+    return Group(*parts)
+
+
+def format_advice(
+    advice: Advice, width: int, job_name: str = "", files: Sequence[str] = (), verbose: bool = False
+) -> str:
+    """Return the advice as plain text of `width` columns."""
+    console = Console(width=width, color_system=None, highlight=False, markup=False, emoji=False)
+    with console.capture() as captured:
+        console.print(render_advice(advice, job_name, files, verbose))
+    return captured.get()
+
+
+def _verdict(advice: Advice, job_name: str) -> RenderableType:
+    change = advice.verdict is Verdict.CHANGE
+    lines = [Text(advice.headline, style="bold green" if change else "bold")]
+    rates = f"Your settings: {spell_rate(advice.baseline_samples_per_s)} samples/s."
+    if change:
+        rates += f" With the changes below: {spell_rate(advice.strategy_samples_per_s)} samples/s."
+    rates += " A sample is one training example; more per second means the training is done sooner."
+    lines.append(Text(rates))
+    lines.append(Text(_certainty(advice)))
+    about = " · ".join(part for part in (job_name, advice.cluster, _software(advice)) if part)
+    if about:
+        lines.append(Text(about, style="dim"))
+    return Padding(Group(*lines), (1, 0, 0, 0))
+
+
+def _certainty(advice: Advice) -> str:
+    """What the interval means in everyday words; also when there is none."""
+    gain = advice.gain
+    if gain is None:
+        return (
+            "Nothing was measured often enough to promise a gain, so none is promised: keep what you have, "
+            "or give the job more time."
+        )
+    if advice.verdict is Verdict.KEEP and gain.high - gain.low > _TOO_WIDE:
+        return (
+            f"{count(gain.rounds, 'round')} of taking turns with your settings were too few to tell anything: "
+            "give the job more time."
+        )
+    launches = count(gain.sessions, "launch", "launches")
+    evidence = f"{count(gain.rounds, 'round')} of taking turns with your settings, in {launches}"
+    between = f"between {spell_percent(gain.low)} and {spell_percent(gain.high)}"
+    what = "The gain" if advice.verdict is Verdict.CHANGE else "The best candidate's difference"
+    return f"{what} lies {between} with 95 % confidence: measured in {evidence}."
+
+
+def _changes(advice: Advice) -> RenderableType:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+    table.add_column("setting", overflow="fold")
+    table.add_column("yours → advised", overflow="fold")
+    table.add_column("why", overflow="fold", ratio=1)
+    explained = {reason.knob: reason for reason in advice.reasons}
+    for knob, after in advice.changes.items():
+        reason = explained.get(knob)
+        before = advice.baseline.get(knob, "") if reason is None else reason.before
+        why = Text(reason.sentence if reason else "Part of the strategy that was measured as a whole.")
+        if reason and reason.evidence:
+            why.append(f" In force: {reason.evidence}", style="dim")
+        table.add_row(
+            Text(knob, style="bold"), f"{spell_value(knob, before)} → {spell_value(knob, after)}", why
+        )
+    return table
+
+
+def _phases(advice: Advice) -> RenderableType:
+    after = advice.phases_after if advice.verdict is Verdict.CHANGE else None
+    bound = _BOUND_WORDS.get(advice.diagnosis.bound, advice.diagnosis.bound.capitalize())
+    parts: list[RenderableType] = [
+        Text.assemble((f"{bound}: ", "bold"), advice.diagnosis.sentence),
+        Text(""),
+        render_phases(advice.phases_before, after),
+    ]
+    if after:
+        parts.append(Text(LEGEND_CHANGE, style="dim"))
+    return Group(*parts)
+
+
+def _ladder(advice: Advice) -> RenderableType:
+    return Group(*(_rung(rung, advice.allowed) for rung in advice.ladder))
+
+
+def _rung(rung: RungAdvice, allowed: Effect) -> RenderableType:
+    title = f"{rung.effect} ({EFFECT_WORDS[rung.effect]}): "
+    if not rung.changes:
+        return Text.assemble((title, "bold"), rung.sentence)
+    gain = rung.gain.describe() if rung.gain else "tried, not confirmed"
+    lines = [
+        Text.assemble((title, "bold"), gain),
+        Text(f"  {spell_changes(rung.changes)}"),
+        Text(f"  {rung.sentence}"),
+    ]
+    if rung.caveat:
+        lines.append(Text(f"  But: {rung.caveat}", style="yellow"))
+    if rung.effect.rank > allowed.rank:
+        lines.append(Text(f"  To allow it: --allow {rung.effect}", style="dim"))
+    return Group(*lines)
+
+
+def _cost(advice: Advice) -> RenderableType:
+    cost = advice.cost
+    launches = count(cost.sessions, "launch", "launches")
+    tried = count(cost.trials, "strategy", "strategies")
+    sentence = (
+        f"{spell_duration(cost.wall_s)} ({cost.device_hours:.2f} device-hours) for {tried} in {launches}."
+    )
+    if cost.pays_back_after_s is not None:
+        sentence += f" Paid back after {spell_duration(cost.pays_back_after_s)} of training."
+    return Text(sentence)
+
+
+def _dropped(advice: Advice, verbose: bool) -> RenderableType:
+    shown = advice.dropped if verbose else advice.dropped[:_DROPPED_SHOWN]
+    lines = [Text.assemble("· ", (knob.knob, "bold"), f": {knob.reason}") for knob in shown]
+    if left := len(advice.dropped) - len(shown):
+        lines.append(Text(f"… and {left} more: --verbose shows all.", style="dim"))
+    return Group(*lines)
+
+
+def _provenance(advice: Advice) -> RenderableType:
+    meanings = {
+        Provenance.MEASURED: "varied and timed",
+        Provenance.TRANSLATED: "timed through its PyTorch equivalent",
+        Provenance.CARRIED: "exported as it was, not timed",
+    }
+    lines = []
+    for provenance, meaning in meanings.items():
+        names = [name for name, known in advice.provenance.items() if known is provenance]
+        if names:
+            lines.append(Text.assemble((f"{meaning}: ", "bold"), ", ".join(names)))
+    return Group(*lines)
+
+
+def _software(advice: Advice) -> str:
+    return ", ".join(f"{name} {version}" for name, version in advice.software.items() if version)
+
+
+def _bullets(sentences: Sequence[str]) -> RenderableType:
+    return Group(*(Text(f"· {sentence}") for sentence in sentences))
+
+
+def _section(title: str, body: RenderableType) -> list[RenderableType]:
+    return [Text(f"\n{title}", style="bold"), Padding(body, (0, 0, 0, 2))]

@@ -1,0 +1,73 @@
+"""`advisor advice` and `advisor export`: the answer of a job, and the files a framework loads."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from advisor.cli.advice_view import render_advice
+from advisor.cli.connection import connect, resolve_job
+from advisor.cli.options import JobArgument, JsonOption, VerboseOption, screen_of
+from advisor.cli.strategy_files import default_directory, write_bundle, write_files
+from advisor.client import ExportedFile
+
+BUNDLE = "bundle"
+
+
+def advice(
+    context: typer.Context, job: JobArgument, as_json: JsonOption = False, verbose: VerboseOption = False
+) -> None:
+    """Show the advice: how much faster, how sure, why, and what to do."""
+    screen = screen_of(context)
+    with connect(os.environ) as client:
+        found = resolve_job(client, job)
+        answer = client.advice(found.id)
+    if as_json:
+        screen.print_json(answer)
+    else:
+        screen.show(render_advice(answer, found.spec.name or found.id, verbose=verbose))
+
+
+def export(
+    context: typer.Context,
+    job: JobArgument,
+    format_name: Annotated[
+        str, typer.Option("--format", "-f", help="What to write; `bundle` is every format and a summary.")
+    ] = BUNDLE,
+    target: Annotated[
+        str | None, typer.Option(help="Version of the tool that reads the file, e.g. 3.3.1 for Paddle.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="A file, or a directory. A single format goes to stdout without it."
+        ),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the advised strategy in the format of your framework."""
+    screen = screen_of(context)
+    with connect(os.environ) as client:
+        found = resolve_job(client, job)
+        if format_name == BUNDLE:
+            written = write_bundle(client.advice(found.id), found, output or default_directory(found))
+        else:
+            exported = client.export_strategy(found.id, format_name, target)
+            if output is None and not as_json:
+                screen.print_text(exported.content.decode())
+                return
+            written = [_write_one(exported, output)]
+    if as_json:
+        screen.print_json({"files": [str(path) for path in written]})
+    else:
+        screen.print_text("\n".join(str(path) for path in written))
+
+
+def _write_one(exported: ExportedFile, output: Path | None) -> Path:
+    """Write to the file that was named; into it where it is a directory, or has no ending and is new."""
+    if output is not None and not output.is_dir() and (output.suffix or output.exists()):
+        directory, name = output.parent, output.name
+    else:
+        directory, name = output or Path(), exported.name
+    return write_files({name: exported.content}, directory)[0]

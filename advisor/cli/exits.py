@@ -1,0 +1,96 @@
+"""How a command ends: exit codes, and errors that say what happened, why, and what to do."""
+
+from enum import IntEnum
+
+from pydantic import ValidationError
+
+from advisor.client import ApiProblem, ServerUnreachable
+from advisor.local.server import LocalModeFailed
+from advisor.protocol.base import Message
+from advisor.protocol.jobs import JobState
+
+
+class Exit(IntEnum):
+    """The exit codes of `advisor`; those from 100 tell how the job stands."""
+
+    OK = 0
+    INTERNAL = 1
+    USAGE = 2
+    """Given by the parser of options."""
+    INVALID_SPEC = 3
+    NOT_ALLOWED = 4
+    UNREACHABLE = 5
+    JOB_FAILED = 100
+    JOB_NOT_FINISHED = 101
+    NOT_FOUND = 102
+    JOB_CANCELLED = 103
+    INTERRUPTED = 130
+
+
+class CommandFailed(Exception):
+    """A command cannot do what was asked. `what` happened, `hint`: what to do."""
+
+    def __init__(self, exit_code: Exit, what: str, hint: str = "", details: str = "") -> None:
+        super().__init__(what)
+        self.exit_code = exit_code
+        self.what = what
+        self.hint = hint
+        self.details = details
+
+
+class Failure(Message):
+    """A failure as `--json` prints it."""
+
+    code: str
+    detail: str
+    hint: str = ""
+
+
+_CODES_OF_STATUS = {
+    400: Exit.INVALID_SPEC,
+    401: Exit.NOT_ALLOWED,
+    403: Exit.NOT_ALLOWED,
+    404: Exit.NOT_FOUND,
+    422: Exit.INVALID_SPEC,
+}
+_HINTS_OF_STATUS = {
+    401: "Set ADVISOR_TOKEN or ADVISOR_TOKEN_FILE to a token of this server; `advisor token create` makes one.",
+    403: "Ask an administrator of the server for a token of a higher role.",
+}
+
+
+def exit_of_state(state: JobState) -> Exit:
+    """Return the exit code for a job in that state."""
+    return {
+        JobState.FINISHED: Exit.OK,
+        JobState.FAILED: Exit.JOB_FAILED,
+        JobState.CANCELLED: Exit.JOB_CANCELLED,
+    }.get(state, Exit.JOB_NOT_FINISHED)
+
+
+def explain_failure(error: Exception) -> CommandFailed | None:
+    """Return what a person needs to know about `error`; None when it is a defect of ours."""
+    if isinstance(error, CommandFailed):
+        return error
+    if isinstance(error, ServerUnreachable):
+        return CommandFailed(
+            Exit.UNREACHABLE,
+            str(error),
+            "Check ADVISOR_URL, and that the server runs: `advisor serve` starts one. Without ADVISOR_URL, "
+            "`advisor tune` starts its own.",
+        )
+    if isinstance(error, ApiProblem):
+        code = _CODES_OF_STATUS.get(error.status, Exit.INTERNAL)
+        if error.code == "advice_not_ready":
+            code = Exit.JOB_NOT_FINISHED
+        return CommandFailed(code, error.detail, error.hint or _HINTS_OF_STATUS.get(error.status, ""))
+    if isinstance(error, LocalModeFailed):
+        return CommandFailed(Exit.INTERNAL, str(error), error.hint, error.log_tail)
+    if isinstance(error, ValidationError):
+        return CommandFailed(
+            Exit.INTERNAL,
+            f"The server's answer is not understood ({error.error_count()} fields of {error.title}).",
+            "Server and command line are of different versions: `advisor version` and the server's /readyz "
+            "tell which. Upgrade the older one.",
+        )
+    return None

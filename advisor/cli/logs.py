@@ -1,0 +1,49 @@
+"""`advisor logs`: what the training processes of a job wrote."""
+
+import os
+import time
+from typing import Annotated
+
+import typer
+
+from advisor.cli.connection import connect, resolve_job
+from advisor.cli.exits import Exit
+from advisor.cli.interrupts import interruptible
+from advisor.cli.options import JobArgument, JsonOption, screen_of
+from advisor.cli.screen import Screen
+from advisor.client import Client
+
+_POLL_S = 1.0
+
+
+def logs(
+    context: typer.Context,
+    job: JobArgument,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job is over.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Print what the training processes wrote. With --json: one chunk a line."""
+    screen = screen_of(context)
+    try:
+        with interruptible(), connect(os.environ) as client:
+            _print_logs(client, resolve_job(client, job).id, screen, follow, as_json)
+    except KeyboardInterrupt:
+        raise typer.Exit(Exit.INTERRUPTED) from None
+
+
+def _print_logs(client: Client, job_id: str, screen: Screen, follow: bool, as_json: bool) -> None:
+    after = 0
+    while True:
+        # The state first: when it is final, the page that follows is complete.
+        over = not follow or client.job(job_id).state.is_final
+        page = client.logs(job_id, after)
+        for chunk in page.items:
+            if as_json:
+                screen.print_line(chunk)
+            else:
+                screen.print_text(chunk.text)
+        after = max(after, page.next_after)
+        if not page.items:
+            if over:
+                return
+            time.sleep(_POLL_S)

@@ -1,0 +1,38 @@
+"""Arguments and options that several commands share, and what stands behind them."""
+
+from typing import Annotated, Any
+
+import typer
+
+from advisor.cli.screen import Screen
+
+
+def screen_of(context: typer.Context) -> Screen:
+    """Return the screen of the running command."""
+    return context.ensure_object(Screen)
+
+
+def _choose_json(context: typer.Context, chosen: bool) -> bool:
+    screen_of(context).json = chosen
+    return chosen
+
+
+def _choose_verbose(context: typer.Context, chosen: Any) -> bool:
+    screen_of(context).verbose = bool(chosen)
+    return bool(chosen)
+
+
+JsonOption = Annotated[
+    bool, typer.Option("--json", help="Print the result as JSON, for programs.", callback=_choose_json)
+]
+VerboseOption = Annotated[
+    bool,
+    typer.Option("--verbose", "-v", help="Print everything that was left out as less important.",
+                 callback=_choose_verbose),
+]  # fmt: skip
+JobArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="JOB", help="A job's id, the start of it, the job's name, or `last` for the newest."
+    ),
+]

@@ -1,0 +1,86 @@
+"""Where a command writes: results on stdout, progress and errors on stderr, JSON where it was asked for."""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+from pydantic import BaseModel
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from advisor.cli.exits import CommandFailed, Failure
+
+_PLAIN_WIDTH = 100
+"""Columns of a result that is piped or written to a batch job's log."""
+
+
+class Screen:
+    """The two streams of a command. `json` is set by its `--json` option."""
+
+    def __init__(self) -> None:
+        self.json = False
+        self.verbose = False
+        # What is printed comes from jobs, scripts and servers: none of it is markup.
+        self.out = Console(highlight=False, markup=False, emoji=False, width=_width(sys.stdout.isatty()))
+        self.err = Console(
+            highlight=False, markup=False, emoji=False, stderr=True, width=_width(sys.stderr.isatty())
+        )
+
+    @property
+    def is_live(self) -> bool:
+        """Whether a line may be redrawn in place: on a terminal that can, and not for programs."""
+        return self.err.is_terminal and not self.err.is_dumb_terminal and not self.json
+
+    def tell(self, sentence: str) -> None:
+        """Say what is being done."""
+        self.err.print(Text(sentence, style="dim"), soft_wrap=True)
+
+    def warn(self, sentence: str) -> None:
+        """Say that something is not as it should be, and goes on."""
+        self.err.print(Text(f"Note: {sentence}", style="yellow"), soft_wrap=True)
+
+    def show(self, result: RenderableType) -> None:
+        """Print a result for people."""
+        self.out.print(result)
+
+    def print_text(self, text: str) -> None:
+        """Print a result as it stands: a file's content, a line for a program."""
+        sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
+        sys.stdout.flush()
+
+    def print_json(self, result: BaseModel | Sequence[BaseModel] | dict[str, object]) -> None:
+        """Print a result for programs."""
+        self.print_text(json.dumps(_plain(result), indent=2, ensure_ascii=False))
+
+    def print_line(self, result: BaseModel) -> None:
+        """Print one line of newline-delimited JSON."""
+        self.print_text(result.model_dump_json())
+
+    def explain(self, failure: CommandFailed) -> None:
+        """Say what went wrong and what to do."""
+        if self.json:
+            body = Failure(code=failure.exit_code.name.lower(), detail=failure.what, hint=failure.hint)
+            sys.stderr.write(f"{body.model_dump_json()}\n")
+            return
+        self.err.print(Text.assemble(("Error: ", "bold red"), failure.what), soft_wrap=True)
+        if failure.details:
+            for line in failure.details.splitlines():
+                self.err.print(Text(f"  | {line}", style="dim"), soft_wrap=True)
+        if failure.hint:
+            self.err.print(Text.assemble(("What to do: ", "bold"), failure.hint), soft_wrap=True)
+
+
+def _width(on_terminal: bool) -> int | None:
+    """None lets the terminal, or the variable COLUMNS, decide."""
+    return None if on_terminal or "COLUMNS" in os.environ else _PLAIN_WIDTH
+
+
+def _plain(result: object) -> object:
+    if isinstance(result, BaseModel):
+        return result.model_dump(mode="json")
+    if isinstance(result, dict):
+        return {key: _plain(value) for key, value in result.items()}
+    if isinstance(result, list | tuple):
+        return [_plain(item) for item in result]
+    return result

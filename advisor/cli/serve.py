@@ -1,0 +1,82 @@
+"""`advisor serve`: the server, one on a data directory."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from advisor.cli.connection import data_dir_of
+from advisor.cli.exits import CommandFailed, Exit
+from advisor.cli.interrupts import interruptible
+from advisor.cli.options import screen_of
+from advisor.local.record import ServerRunning, hold_server
+from advisor.local.server import free_port
+from advisor.settings import Settings
+
+
+def serve(
+    context: typer.Context,
+    host: Annotated[str | None, typer.Option(help="Address to listen on.", show_default="127.0.0.1")] = None,
+    port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="Port; 0 picks a free one.", show_default="8765")
+    ] = None,
+    database_url: Annotated[
+        str | None, typer.Option(help="Database.", show_default="SQLite in the data directory")
+    ] = None,
+    data_dir: Annotated[
+        Path | None,
+        typer.Option(help="Database, tokens, logs.", show_default="~/.local/share/fleet-advisor"),
+    ] = None,
+) -> None:
+    """Run the server until it is stopped. Options win over ADVISOR_* environment variables."""
+    screen = screen_of(context)
+    chosen = {"host": host, "port": port, "database_url": database_url}
+    directory = data_dir.expanduser().resolve() if data_dir else data_dir_of(os.environ)
+    try:
+        settings = Settings(data_dir=directory).model_copy(update=_given(chosen))
+    except ValidationError as error:
+        raise CommandFailed(
+            Exit.USAGE, f"The settings are not valid: {error}", "See `advisor serve --help`."
+        ) from error
+    if settings.port == 0:
+        settings = settings.model_copy(update={"port": free_port()})
+    try:
+        from advisor.app import run_server
+    except ModuleNotFoundError as error:
+        raise CommandFailed(
+            Exit.INTERNAL,
+            f"The server's packages are not installed: {error.name} is missing.",
+            "Install them: pip install 'fleet-advisor[server]'.",
+        ) from error
+    url = f"http://{_reachable(settings.host)}:{settings.port}"
+    try:
+        # The server library ends by raising the signal that stopped it once more: our record has to go first.
+        with interruptible(), hold_server(directory, url):
+            screen.tell(f"Fleet Advisor on {url} - data in {directory}")
+            screen.tell(
+                f"Pages and API ask for a token: the administrator's is in {directory / 'admin-token'}"
+            )
+            if "SSH_CONNECTION" in os.environ:
+                screen.tell(
+                    f"From your own machine: ssh -L {settings.port}:127.0.0.1:{settings.port} USER@HOST"
+                )
+            run_server(settings)
+    except KeyboardInterrupt:
+        return
+    except ServerRunning as error:
+        raise CommandFailed(
+            Exit.INTERNAL,
+            str(error),
+            "Use that one, stop it, or give another --data-dir.",
+        ) from error
+
+
+def _given(values: dict[str, str | int | None]) -> dict[str, str | int]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _reachable(host: str) -> str:
+    """An address that this machine's own commands reach the server at."""
+    return "127.0.0.1" if host in {"0.0.0.0", "", "::"} else f"[{host}]" if ":" in host else host  # noqa: S104

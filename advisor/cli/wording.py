@@ -1,0 +1,67 @@
+"""How numbers, durations and knob values read for people."""
+
+from datetime import timedelta
+
+from advisor.protocol.base import Value
+from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.knobs import Effect
+
+EFFECT_WORDS = {
+    Effect.EXACT: "same results",
+    Effect.NUMERIC: "changes rounding",
+    Effect.CONVERGENCE: "changes how the model learns",
+}
+"""What a rung means to somebody who has never heard of it."""
+
+
+def spell_value(name: str, value: Value) -> str:
+    """`32 MB`, `on`, `2`."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    unit = CATALOGUE[name].unit if name in CATALOGUE else ""
+    if unit.endswith("s") and text == "1":
+        unit = unit[:-1]
+    return f"{text} {unit}".strip()
+
+
+def spell_changes(changes: dict[str, Value]) -> str:
+    """`fuse_grad_size_in_MB = 8 MB, nccl_comm_num = 2`; the script's own settings when empty."""
+    if not changes:
+        return "your settings"
+    return ", ".join(f"{name} = {spell_value(name, value)}" for name, value in changes.items())
+
+
+def spell_rate(samples_per_s: float) -> str:
+    """Samples per second with three or four digits: `1 842`, `96.4`, `0.512`."""
+    if samples_per_s >= 1000:
+        return f"{samples_per_s:,.0f}".replace(",", " ")
+    if samples_per_s >= 100:
+        return f"{samples_per_s:.0f}"
+    return f"{samples_per_s:.1f}" if samples_per_s >= 10 else f"{samples_per_s:.3g}"
+
+
+def spell_duration(seconds: float) -> str:
+    """`41 s`, `12 min`, `3.4 h`, `2.1 days`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"
+
+
+def spell_clock(span: timedelta) -> str:
+    """Elapsed time as `4:12` or `1:04:12`."""
+    minutes, seconds = divmod(max(0, int(span.total_seconds())), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def spell_percent(ratio: float) -> str:
+    """A throughput ratio as `+16.1 %`."""
+    return f"{(ratio - 1) * 100:+.1f} %".replace("-", "−")
+
+
+def count(number: int, noun: str, plural: str = "") -> str:
+    """`1 round`, `8 rounds`."""
+    return f"{number} {noun if number == 1 else plural or noun + 's'}"

@@ -1,0 +1,123 @@
+"""The dashboard: HTML over HTTP. `build_dashboard(app)` mounts it at `/`, behind everything else the app has."""
+
+import secrets
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
+
+from advisor.dashboard.access import Door, SignInNeeded
+from advisor.dashboard.guards import SafeHeaders
+from advisor.dashboard.pages_access import address_login, build_access_routes
+from advisor.dashboard.pages_jobs import build_job_routes
+from advisor.dashboard.pages_site import build_site_routes
+from advisor.dashboard.rendering import Renderer, find_plotly, find_web
+from advisor.dashboard.source import Source
+from advisor.dashboard.visits import VisitBook
+from advisor.errors import AdvisorError
+
+__all__ = ["Source", "build_dashboard"]
+
+
+class _LongLived(StaticFiles):
+    """Static files under addresses that change with their content."""
+
+    def file_response(self, full_path: str | Path, *args: object, **kwargs: object) -> Response:  # type: ignore[override]
+        response = super().file_response(full_path, *args, **kwargs)  # type: ignore[arg-type]
+        response.headers["cache-control"] = "public, max-age=31536000, immutable"
+        return response
+
+    async def get_response(self, path: str, scope: Scope) -> Response:
+        """Serve only what the pages load: plotly's folder holds more than its script."""
+        if path.endswith((".js", ".css", ".svg")):
+            return await super().get_response(path, scope)
+        raise HTTPException(404)
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _new_secret() -> str:
+    return secrets.token_urlsafe(32)
+
+
+def _never() -> bool:
+    return False
+
+
+def build_dashboard(
+    app: FastAPI,
+    source: Source,
+    clock: Callable[[], datetime] = _now,
+    new_secret: Callable[[], str] = _new_secret,
+    is_stopping: Callable[[], bool] = _never,
+) -> None:
+    """Mount the pages on `app` at `/`. Call it last: what was registered before goes first.
+
+    The pages are an application of their own, so that their headers, their sign-in and their error pages do not
+    touch the API. `source` answers their look-ups (`ServiceSource` in earnest);
+    `clock` returns the present time in UTC; `new_secret` returns a fresh unguessable string;
+    `is_stopping` says that the server wants to end, so that live streams end first.
+    """
+    web = find_web()
+    renderer = Renderer(web)
+    door = Door(source, VisitBook(new_secret), clock)
+    pages = FastAPI(title="Fleet Advisor dashboard", openapi_url=None, docs_url=None, redoc_url=None)
+    pages.mount("/static", _LongLived(directory=web / "static"))
+    pages.mount("/plotly", GZipMiddleware(_LongLived(directory=find_plotly())))
+    pages.include_router(build_access_routes(door, renderer))
+    pages.include_router(build_job_routes(source, door, renderer, clock, is_stopping))
+    pages.include_router(build_site_routes(source, door, renderer, clock))
+    _add_error_pages(pages, door, renderer)
+    # Around everything, so that the page of a failure carries the headers too.
+    app.mount("/", SafeHeaders(pages))
+
+
+def _add_error_pages(pages: FastAPI, door: Door, renderer: Renderer) -> None:
+    def show(request: Request, status: int, sentence: str, hint: str) -> Response:
+        guest = None
+        if status < 500:
+            guest = door.recognise(request)
+        context: dict[str, object] = {"status": status, "sentence": sentence, "hint": hint}
+        if guest is not None:
+            context |= {"person": guest.person, "form_key": guest.form_key}
+        return renderer.render(request, "error.html", context, status)
+
+    @pages.exception_handler(SignInNeeded)
+    def send_to_login(request: Request, _: Exception) -> Response:
+        if request.url.path.endswith("/live"):
+            return Response("Sign in first.", status_code=401)
+        return RedirectResponse(address_login(request), status_code=303)
+
+    @pages.exception_handler(AdvisorError)
+    def show_advisor_error(request: Request, error: AdvisorError) -> Response:
+        return show(request, error.status, error.sentence, error.hint)
+
+    @pages.exception_handler(RequestValidationError)
+    def show_bad_request(request: Request, _: Exception) -> Response:
+        return show(
+            request,
+            422,
+            "This address holds a value that does not fit.",
+            "Follow a link from the list of jobs.",
+        )
+
+    @pages.exception_handler(HTTPException)
+    def show_http_error(request: Request, error: HTTPException) -> Response:
+        if error.status_code == 404:
+            return show(request, 404, "There is no page at this address.", "Start from the list of jobs.")
+        return show(request, error.status_code, str(error.detail), "Start from the list of jobs.")
+
+    @pages.exception_handler(Exception)
+    def show_failure(request: Request, _: Exception) -> Response:
+        hint = "Try again in a moment; the server's log says what went wrong. Running jobs are not affected."
+        return show(request, 500, "The server failed while it built this page.", hint)

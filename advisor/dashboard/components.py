@@ -1,0 +1,60 @@
+"""What the page of components shows: every component in every state, from a made-up job."""
+
+from dataclasses import replace
+from datetime import datetime
+
+from advisor.dashboard.samples import (
+    Story,
+    keep_defaults,
+    make_advice,
+    make_agents,
+    make_finished_story,
+    make_running_story,
+)
+from advisor.dashboard.source import Person
+from advisor.dashboard.views_chips import list_all_chips
+from advisor.dashboard.views_job import view_job_page
+from advisor.dashboard.views_jobs import view_job_line
+from advisor.dashboard.views_site import view_agents
+from advisor.dashboard.views_trials import view_trial_page
+from advisor.protocol.advice import Advice
+from advisor.protocol.jobs import JobState, Stage
+from advisor.protocol.trials import JobHistory
+from advisor.protocol.views import Role
+
+
+def sample_components(now: datetime) -> dict[str, object]:
+    """Return what the page of components shows: every component in every state."""
+    person = Person("ada", Role.SUBMITTER)
+    running, finished = make_running_story(now), make_finished_story(now)
+    advice = make_advice("sample")
+
+    def page(story: Story, given: Advice | None = None, **changes: object) -> object:
+        job = story.job.model_copy(update=changes)
+        return view_job_page(job, story.history, given, story.events, person, now)
+
+    empty = replace(running, history=JobHistory(), events=())
+    lost = "The agents of the gang were lost three times in a row. Look at /agents, then submit it again."
+    lines = [
+        view_job_line(running.job, None, running.history, now),
+        view_job_line(finished.job, advice, None, now),
+        view_job_line(finished.job, keep_defaults(advice), None, now),
+    ]
+    lines += [
+        view_job_line(running.job.model_copy(update={"state": state}), None, None, now)
+        for state in (JobState.QUEUED, JobState.CANCELLING, JobState.FAILED, JobState.CANCELLED)
+    ]
+    return {
+        "chips": list_all_chips(),
+        "jobs": lines,
+        "pages": [
+            ("a reliable gain", page(finished, advice)),
+            ("no reliable gain", page(finished, keep_defaults(advice))),
+            ("running", page(running)),
+            ("queued", page(empty, state=JobState.QUEUED, stage=Stage.PROBE)),
+            ("failed", page(empty, state=JobState.FAILED, state_reason=lost)),
+            ("cancelled", page(empty, state=JobState.CANCELLED, state_reason="Cancelled by ada.")),
+        ],
+        "trial": view_trial_page(finished.history.trial(5), finished.history),
+        "agents": view_agents(make_agents(now), now),
+    }

@@ -1,0 +1,381 @@
+"""Figures as Plotly JSON, each with a one-sentence summary and a table of the same numbers.
+
+Colours are middle tones that read on light and on dark; the browser fills in text and grid from its theme.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import plotly.graph_objects as go
+
+from advisor.dashboard import formats
+from advisor.dashboard.estimates import Estimate
+from advisor.protocol.trials import Phases
+
+BASELINE = "#8b93a3"
+ACCENT = "#4c7df0"
+BETTER = "#1f9d7a"
+WORSE = "#d9622b"
+NUMERIC = "#c98a1b"
+CONVERGENCE = "#a463d6"
+_MOST_POINTS = 2000
+
+
+@dataclass(frozen=True)
+class Table:
+    """A figure's numbers in rows."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart and the two other ways to read it."""
+
+    id: str
+    title: str
+    summary: str
+    """One sentence that says what the chart shows."""
+    table: Table
+    plot: str
+    """Plotly JSON: data and layout."""
+    height: int
+    """In CSS pixels; one of the classes that advisor.css knows."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a before-and-after comparison."""
+
+    label: str
+    samples_per_s: float
+    low: float
+    high: float
+    blocks: tuple[float, ...] = ()
+    """Throughput of each block, in the order of the rounds."""
+
+
+@dataclass(frozen=True)
+class HistoryPoint:
+    """One trial in the order of the search."""
+
+    number: int
+    label: str
+    """Its changes in words."""
+    kind: str
+    """baseline, exact, numeric, convergence or failed."""
+    estimate: Estimate | None
+    outcome: str
+    counts: bool
+    """Whether it may become the best so far: it is on a rung that the job allows and did not fail."""
+
+
+@dataclass(frozen=True)
+class StepSeries:
+    """The step times of one block."""
+
+    label: str
+    step_time_s: tuple[float, ...] = field(repr=False)
+
+
+def _close(figure: go.Figure) -> str:
+    # Only data and layout travel: the template would add 8 KB to every figure and fight the theme.
+    content = figure.to_plotly_json()
+    content["layout"].pop("template", None)
+    text = json.dumps({"data": content["data"], "layout": content["layout"]}, allow_nan=False)
+    # Inside <script> the sequence "</" would end the element.
+    return text.replace("<", "\\u003c").replace("&", "\\u0026")
+
+
+def _layout(figure: go.Figure, height: int, **more: object) -> None:
+    figure.update_layout(
+        height=height,
+        margin={"l": 8, "r": 12, "t": 8, "b": 36},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        hovermode="closest",
+        showlegend=False,
+        dragmode=False,
+        **more,
+    )
+    figure.update_xaxes(automargin=True, zeroline=False, fixedrange=True)
+    figure.update_yaxes(automargin=True, zeroline=False, fixedrange=True)
+
+
+def draw_comparison(before: Side, after: Side, gain_words: str) -> Figure:
+    """Draw throughput before and after: a dot per block, a diamond and a bar for estimate and 95 % interval."""
+    figure = go.Figure()
+    for place, side, colour in ((0, after, ACCENT), (1, before, BASELINE)):
+        if side.blocks:
+            figure.add_scatter(
+                x=list(side.blocks), y=[place - 0.27] * len(side.blocks), mode="markers",
+                marker={"color": colour, "size": 9, "opacity": 0.35},
+                hovertemplate="block: %{x:.1f} samples/s<extra></extra>",
+            )  # fmt: skip
+        figure.add_scatter(
+            x=[side.samples_per_s], y=[place], mode="markers",
+            marker={"color": colour, "size": 13, "symbol": "diamond"},
+            error_x={
+                "type": "data", "symmetric": False, "array": [side.high - side.samples_per_s],
+                "arrayminus": [side.samples_per_s - side.low], "thickness": 3, "width": 9, "color": colour,
+            },
+            hovertemplate=f"{side.label}: %{{x:.1f}} samples/s<extra></extra>",
+        )  # fmt: skip
+    _layout(figure, 200, xaxis_title="samples/s (dots: blocks; bar: 95 % interval)")
+    figure.update_yaxes(tickvals=[0, 1], ticktext=[after.label, before.label], range=[-0.6, 1.5])
+    rows = tuple(
+        (
+            side.label, formats.number(side.samples_per_s),
+            f"{formats.number(side.low)} … {formats.number(side.high)}", str(len(side.blocks) or formats.NO_VALUE),
+        )
+        for side in (before, after)
+    )  # fmt: skip
+    return Figure(
+        id="comparison",
+        title="Throughput before and after",
+        summary=(
+            f"The baseline reaches {formats.number(before.samples_per_s)} samples/s and the strategy "
+            f"{formats.number(after.samples_per_s)}: {gain_words}."
+        ),
+        table=Table(("", "samples/s", "95 % interval", "blocks"), rows),
+        plot=_close(figure),
+        height=200,
+    )
+
+
+PHASE_NAMES = (
+    ("data_wait_s", "data wait"),
+    ("forward_s", "forward"),
+    ("backward_s", "backward"),
+    ("exposed_comm_s", "exposed communication"),
+    ("optimizer_s", "optimizer"),
+    ("other_s", "other"),
+)
+
+
+def list_phases(phases: Phases) -> list[tuple[str, float]]:
+    """Return the phases of a step by name, in seconds; an unmeasured one counts as 0."""
+    return [(name, getattr(phases, field_name) or 0.0) for field_name, name in PHASE_NAMES]
+
+
+def _frame_waterfall(before_ms: float, deltas_ms: Sequence[float]) -> tuple[float, float]:
+    """Choose the axis: small changes of a long step would vanish beside zero, so it then starts further on."""
+    level, levels = before_ms, [before_ms]
+    for delta in deltas_ms:
+        level += delta
+        levels.append(level)
+    span = max(levels) - min(levels)
+    start = min(levels) - max(span, before_ms * 0.02) * 0.8
+    return (
+        float(round(start, -1 if start >= 50 else 0)) if start > before_ms * 0.3 else 0.0,
+        max(levels) + max(span, before_ms * 0.02) * 0.35 if start > before_ms * 0.3 else max(levels) * 1.18,
+    )
+
+
+def draw_waterfall(before: Phases, after: Phases) -> Figure:
+    """Draw how the step time of the baseline becomes that of the strategy, phase by phase."""
+    names = [name for name, _ in list_phases(before)]
+    old, new = dict(list_phases(before)), dict(list_phases(after))
+    deltas = [new[name] - old[name] for name in names]
+    figure = go.Figure(
+        go.Waterfall(
+            orientation="h",
+            measure=["absolute", *["relative"] * len(names), "total"],
+            y=["before", *names, "after"],
+            x=[before.total_s() * 1000, *[delta * 1000 for delta in deltas], after.total_s() * 1000],
+            text=[
+                formats.milliseconds(before.total_s()),
+                *[formats.signed_milliseconds(delta) for delta in deltas],
+                formats.milliseconds(after.total_s()),
+            ],
+            textposition="outside",
+            cliponaxis=False,
+            decreasing={"marker": {"color": BETTER}},
+            increasing={"marker": {"color": WORSE}},
+            totals={"marker": {"color": BASELINE}},
+            connector={"visible": False},
+            hovertemplate="%{y}: %{x:.2f} ms<extra></extra>",
+        )
+    )
+    start, end = _frame_waterfall(before.total_s() * 1000, [delta * 1000 for delta in deltas])
+    _layout(figure, 340, xaxis_title=f"ms per step, from {start:g}" if start else "ms per step")
+    figure.update_yaxes(autorange="reversed")
+    figure.update_xaxes(range=[start, end])
+    largest = max(range(len(names)), key=lambda index: abs(deltas[index]))
+    rows = tuple(
+        (name, formats.milliseconds(old[name]), formats.milliseconds(new[name]),
+         formats.signed_milliseconds(new[name] - old[name]))
+        for name in names
+    )  # fmt: skip
+    total = (
+        "step", formats.milliseconds(before.total_s()), formats.milliseconds(after.total_s()),
+        formats.signed_milliseconds(after.total_s() - before.total_s()),
+    )  # fmt: skip
+    return Figure(
+        id="waterfall",
+        title="Where the step time went",
+        summary=(
+            f"A step takes {formats.milliseconds(before.total_s())} ms before and "
+            f"{formats.milliseconds(after.total_s())} ms after; the largest change is {names[largest]}, "
+            f"{formats.signed_milliseconds(deltas[largest])} ms."
+        ),
+        table=Table(("phase", "before ms", "after ms", "change ms"), (*rows, total)),
+        plot=_close(figure),
+        height=340,
+    )
+
+
+def draw_phases(series: Sequence[tuple[str, Phases]], title: str) -> Figure:
+    """Draw the phases of one step as stacked bars, one bar per entry of `series`."""
+    colours = (NUMERIC, "#8fb0f7", ACCENT, WORSE, CONVERGENCE, BASELINE)
+    patterns = ("", "", "", "/", ".", "")
+    figure = go.Figure()
+    for index, (field_name, name) in enumerate(PHASE_NAMES):
+        figure.add_bar(
+            orientation="h", name=name, y=[label for label, _ in series],
+            x=[(getattr(phases, field_name) or 0.0) * 1000 for _, phases in series],
+            marker={
+                "color": colours[index],
+                "pattern": {"shape": patterns[index], "fillmode": "overlay", "solidity": 0.15},
+            },
+            hovertemplate=f"{name}: %{{x:.2f}} ms<extra></extra>",
+        )  # fmt: skip
+    height = 200 if len(series) > 1 else 160
+    figure.update_layout(legend_traceorder="normal")
+    _layout(figure, height, barmode="stack", bargap=0.35, xaxis_title="ms per step")
+    figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
+    figure.update_layout(margin={"t": 44})
+    figure.update_yaxes(autorange="reversed")
+    rows = tuple(
+        (name, *[formats.milliseconds(getattr(phases, field_name)) for _, phases in series])
+        for field_name, name in PHASE_NAMES
+    )
+    label, first = series[0]
+    slowest, seconds = max(list_phases(first), key=lambda item: item[1])
+    share = seconds / first.total_s() if first.total_s() else 0.0
+    return Figure(
+        id="phases",
+        title=title,
+        summary=f"{label}: {slowest} takes {formats.percent(share)} of a step of "
+        f"{formats.milliseconds(first.total_s())} ms.",
+        table=Table(("phase", *[f"{label} ms" for label, _ in series]), rows),
+        plot=_close(figure),
+        height=height,
+    )
+
+
+_MARKS = {
+    "baseline": (BASELINE, "square", "baseline"),
+    "exact": (ACCENT, "circle", "exact"),
+    "numeric": (NUMERIC, "diamond", "numeric"),
+    "convergence": (CONVERGENCE, "triangle-up", "convergence"),
+}
+
+
+def draw_history(points: Sequence[HistoryPoint]) -> Figure:
+    """Draw every trial in its order with its 95 % interval, and the best so far among those that count."""
+    figure = go.Figure()
+    measured = [(point, point.estimate) for point in points if point.estimate is not None]
+    best: list[tuple[int, float]] = []
+    for point, estimate in measured:
+        if point.counts and (not best or estimate.samples_per_s > best[-1][1]):
+            best.append((point.number, estimate.samples_per_s))
+    if best:
+        last = max(point.number for point in points)
+        steps = [*best, (last, best[-1][1])]
+        figure.add_scatter(
+            x=[number for number, _ in steps], y=[value for _, value in steps], mode="lines",
+            line={"color": ACCENT, "width": 2, "shape": "hv"}, opacity=0.45, hoverinfo="skip", name="best so far",
+        )  # fmt: skip
+    for kind, (colour, symbol, name) in _MARKS.items():
+        chosen = [(point, estimate) for point, estimate in measured if point.kind == kind]
+        if not chosen:
+            continue
+        figure.add_scatter(
+            x=[point.number for point, _ in chosen], y=[estimate.samples_per_s for _, estimate in chosen],
+            mode="markers", name=name, marker={"color": colour, "symbol": symbol, "size": 9},
+            error_y={
+                "type": "data", "array": [estimate.half_width for _, estimate in chosen],
+                "color": colour, "thickness": 1.2, "width": 3,
+            },
+            text=[point.label for point, _ in chosen],
+            hovertemplate="trial %{x}: %{y:.1f} samples/s<br>%{text}<extra></extra>",
+        )  # fmt: skip
+    failed = [point for point in points if point.kind == "failed"]
+    if failed and measured:
+        floor = min(estimate.samples_per_s - estimate.half_width for _, estimate in measured)
+        figure.add_scatter(
+            x=[point.number for point in failed], y=[floor] * len(failed), mode="markers", name="failed",
+            marker={"color": WORSE, "symbol": "x", "size": 9},
+            text=[f"{point.outcome}: {point.label}" for point in failed],
+            hovertemplate="trial %{x}: %{text}<extra></extra>",
+        )  # fmt: skip
+    _layout(figure, 300, xaxis_title="trial", yaxis_title={"text": "samples/s", "standoff": 10})
+    figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
+    figure.update_layout(margin={"t": 40})
+    # A trial number is an ordinal: half a trial has no meaning, and four trials need no eight ticks.
+    figure.update_xaxes(dtick=max(1, round(len(points) / 10)), tickformat="d")
+    rows = tuple(
+        (
+            str(point.number), point.label,
+            formats.rate(point.estimate.samples_per_s, point.estimate.half_width)
+            if point.estimate else formats.NO_VALUE,
+            point.outcome,
+        )
+        for point in points
+    )  # fmt: skip
+    highest = max(best, key=lambda item: item[1], default=None)
+    summary = f"{formats.plural(len(points), 'trial')}, {len(failed)} of them failed"
+    if highest:
+        summary += f"; the highest so far is trial {highest[0]} with {formats.number(highest[1])} samples/s"
+    return Figure(
+        id="history",
+        title="Every trial in its order",
+        summary=f"{summary}.",
+        table=Table(("trial", "changes", "samples/s", "outcome"), rows),
+        plot=_close(figure),
+        height=300,
+    )
+
+
+def draw_steps(series: Sequence[StepSeries]) -> Figure:
+    """Draw the time of every step of a trial's blocks, one after another, thinned to 2000 points."""
+    figure = go.Figure()
+    offset = 0
+    stride = max(1, sum(len(block.step_time_s) for block in series) // _MOST_POINTS)
+    for index, block in enumerate(series):
+        figure.add_scatter(
+            x=list(range(offset, offset + len(block.step_time_s), stride)),
+            y=[seconds * 1000 for seconds in block.step_time_s[::stride]],
+            mode="markers", name=block.label,
+            marker={"size": 4, "color": ACCENT if index % 2 == 0 else BASELINE, "opacity": 0.75},
+            hovertemplate=f"{block.label}: %{{y:.2f}} ms<extra></extra>",
+        )  # fmt: skip
+        offset += len(block.step_time_s)
+    _layout(
+        figure,
+        240,
+        xaxis_title="timed step, blocks one after another",
+        yaxis_title={"text": "ms", "standoff": 10},
+    )
+    figure.update_yaxes(rangemode="tozero")
+    times = sorted(seconds for block in series for seconds in block.step_time_s)
+    rows = tuple(
+        (
+            block.label, str(len(block.step_time_s)), formats.milliseconds(min(block.step_time_s)),
+            formats.milliseconds(sorted(block.step_time_s)[len(block.step_time_s) // 2]),
+            formats.milliseconds(max(block.step_time_s)),
+        )
+        for block in series
+    )  # fmt: skip
+    return Figure(
+        id="steps",
+        title="Every timed step",
+        summary=f"{formats.plural(len(times), 'timed step')} between {formats.milliseconds(times[0])} and "
+        f"{formats.milliseconds(times[-1])} ms, half of them below {formats.milliseconds(times[len(times) // 2])} ms.",
+        table=Table(("block", "steps", "fastest ms", "median ms", "slowest ms"), rows),
+        plot=_close(figure),
+        height=240,
+    )

@@ -1,0 +1,92 @@
+"""Turns templates and view models into pages; knows where templates and static files lie."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from importlib.metadata import distribution
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from advisor import __version__
+from advisor.dashboard.formats import plural
+
+THEMES = ("auto", "light", "dark")
+THEME_COOKIE = "advisor_theme"
+
+
+def find_web() -> Path:
+    """Return the folder of templates and static files: inside the installed package, or beside it in a checkout.
+
+    Raises FileNotFoundError with both places when neither is there.
+    """
+    package = Path(__file__).resolve().parents[1]
+    for folder in (package / "web", package.parent / "web"):
+        if (folder / "templates").is_dir():
+            return folder
+    raise FileNotFoundError(
+        f"The dashboard's templates are neither in {package / 'web'} nor in {package.parent / 'web'}: "
+        "install fleet-advisor again."
+    )
+
+
+def find_plotly() -> Path:
+    """Return the folder of the installed plotly package that holds plotly.min.js."""
+    return Path(str(distribution("plotly").locate_file("plotly/package_data")))
+
+
+def find_plotly_style_ids(script: Path) -> list[str]:
+    """Return the ids under which plotly.js looks for style elements before it adds them.
+
+    Its map library adds one as it loads, which the content policy forbids; where an element with that id stands in
+    the page, it does not.
+    """
+    text = script.read_text(encoding="utf-8")
+    return re.findall(
+        r'getElementById\("([0-9a-f]{64})"\)\)\{var \w+=document\.createElement\("style"\)', text
+    )
+
+
+class Renderer:
+    """Renders pages; undefined names in a template are errors, and everything is escaped."""
+
+    def __init__(self, web: Path) -> None:
+        self._templates = Environment(
+            loader=FileSystemLoader(web / "templates"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        digest = hashlib.sha256()
+        for path in sorted((web / "static").iterdir()):
+            digest.update(path.read_bytes())
+        self._templates.globals.update(
+            version=__version__,
+            plural=plural,
+            # Browsers may keep static files for ever: a new release has new addresses.
+            static_version=digest.hexdigest()[:10],
+            plotly_version=distribution("plotly").version,
+            plotly_style_ids=find_plotly_style_ids(find_plotly() / "plotly.min.js"),
+        )
+
+    def render(
+        self, request: Request, name: str, context: Mapping[str, object], status: int = 200
+    ) -> HTMLResponse:
+        """Return the page `name` with `context`, in the theme that the browser asked for."""
+        theme = request.cookies.get(THEME_COOKIE, "auto")
+        page = self._templates.get_template(name).render(
+            {
+                "person": None,
+                "form_key": "",
+                "section": "",
+                "refresh_s": 0,
+                "live_url": "",
+                **context,
+                "theme": theme if theme in THEMES else "auto",
+                "path": request.url.path,
+            }
+        )
+        return HTMLResponse(page, status_code=status)

@@ -1,0 +1,384 @@
+"""A made-up job, told in full: the page of components shows it, and tests of the pages start from it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from advisor.protocol.advice import (
+    Advice,
+    Cost,
+    Diagnosis,
+    DroppedKnob,
+    Interval,
+    KnobReason,
+    Provenance,
+    RungAdvice,
+    Verdict,
+)
+from advisor.protocol.base import Value
+from advisor.protocol.cluster import Cluster, Device, DeviceKind, Link, Node
+from advisor.protocol.jobs import Job, JobSpec, JobState, Stage
+from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.knobs import Effect
+from advisor.protocol.strategy import effect_of
+from advisor.protocol.trials import (
+    Block,
+    BlockPlan,
+    BlockResult,
+    BlockState,
+    BlockSummary,
+    JobHistory,
+    Outcome,
+    Phases,
+    Purpose,
+    Session,
+    SessionState,
+    Trial,
+    TrialState,
+)
+from advisor.protocol.views import AgentState, AgentView, EventKind, JobEvent, LogChunk
+from advisor.protocol.workload import Workload, WorkloadFacts
+
+_MB = 2**20
+_SAMPLES_PER_STEP = 256
+_WINNER: dict[str, Value] = {"fuse_grad_size_in_MB": 96.0, "nccl_comm_num": 2, "sync_nccl_allreduce": False}
+_BEFORE = Phases(
+    data_wait_s=0.0012,
+    forward_s=0.048,
+    backward_s=0.0762,
+    exposed_comm_s=0.0242,
+    optimizer_s=0.0106,
+    other_s=0.0011,
+)
+_AFTER = Phases(
+    data_wait_s=0.0011,
+    forward_s=0.048,
+    backward_s=0.0758,
+    exposed_comm_s=0.0031,
+    optimizer_s=0.0098,
+    other_s=0.0011,
+)
+_WORST = Phases(
+    data_wait_s=0.0021,
+    forward_s=0.0486,
+    backward_s=0.0761,
+    exposed_comm_s=0.0252,
+    optimizer_s=0.0107,
+    other_s=0.0012,
+)
+_NODES = tuple(
+    Node(
+        hostname=f"node0{index}",
+        cpu_count=96,
+        memory_bytes=1024 * 2**30,
+        devices=tuple(
+            Device(index=device, uuid=f"GPU-{index}{device}", name="NVIDIA H200", memory_bytes=139 * 2**30)
+            for device in range(8)
+        ),
+        links=(Link(name="eth0", address=f"10.0.0.{index}", bits_per_second=100_000_000_000),),
+        telemetry="nvml",
+        python_version="3.11.9",
+        torch_version="2.13.0",
+    )
+    for index in (1, 2)
+)
+_TRIALS: tuple[tuple[Purpose, Mapping[str, Value], Outcome | None, float], ...] = (
+    (Purpose.BASELINE, {}, None, 161.3),
+    (Purpose.SEARCH, {"fuse_grad_size_in_MB": 10.0}, Outcome.FINISHED, 158.4),
+    (Purpose.SEARCH, {"fuse_grad_size_in_MB": 98.0}, Outcome.FINISHED, 149.2),
+    (Purpose.SEARCH, {"nccl_comm_num": 2, "sync_nccl_allreduce": False}, Outcome.FINISHED, 152.7),
+    (Purpose.SEARCH, {"fuse_grad_size_in_MB": 32.0, "num_threads": 12}, Outcome.PRUNED, 171.0),
+    (Purpose.SEARCH, _WINNER, Outcome.FINISHED, 139.1),
+    (Purpose.SEARCH, {"FLAGS_fraction_of_gpu_memory_to_use": 0.97}, Outcome.OUT_OF_MEMORY, 0.0),
+    (Purpose.SEARCH, {"fp16_allreduce": True}, Outcome.FINISHED, 134.8),
+    (Purpose.SEARCH, {"NCCL_SOCKET_NTHREADS": 4}, Outcome.INEFFECTIVE, 0.0),
+    (Purpose.SEARCH, {"localsgd": True, "localsgd_k_steps": 4}, Outcome.FINISHED, 131.0),
+    (Purpose.CONFIRM, _WINNER, None, 138.9),
+)
+OUT_OF_MEMORY_LOG = (
+    "\x1b[31mTraceback (most recent call last):\x1b[0m\n"
+    '  File "train.py", line 88, in <module>\n    loss.backward()\n'
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate <b>2.40 GiB</b>\n"
+    "<script>alert('a training script wrote this')</script>\n"
+)
+
+
+@dataclass(frozen=True)
+class Story:
+    """A job with everything that belongs to it."""
+
+    job: Job
+    history: JobHistory
+    advice: Advice | None
+    events: tuple[JobEvent, ...]
+    log: tuple[LogChunk, ...]
+
+
+def _wobble(place: int) -> float:
+    """A repeatable stand-in for noise, within ±1."""
+    return math.sin(place * 12.9898) * 0.7 + math.sin(place * 4.1414) * 0.3
+
+
+def _make_block(
+    number: int,
+    ordinal: int,
+    changes: Mapping[str, Value],
+    step_ms: float,
+    at: datetime,
+    round_number: int | None,
+) -> Block:
+    scale = 1 + 0.006 * _wobble(ordinal * 7 + number)
+    times = tuple(step_ms / 1000 * scale * (1 + 0.012 * _wobble(step + ordinal * 31)) for step in range(60))
+    is_winner = changes == _WINNER
+    buckets = (9 * _MB, *[96 * _MB] * 8) if is_winner else (_MB, *[25 * _MB] * 30)
+    return Block(
+        id=f"block{ordinal}", session_id="s1", trial_number=number, ordinal=ordinal, round=round_number,
+        state=BlockState.DONE,
+        plan=BlockPlan(block_id=f"block{ordinal}", trial_number=number, overrides=dict(changes)),
+        result=BlockResult(
+            steps=60, step_time_s=times, samples_per_step=_SAMPLES_PER_STEP, samples=60 * _SAMPLES_PER_STEP,
+            wall_s=sum(times),
+            per_rank_step_time_s=tuple(step_ms / 1000 * (1 + 0.001 * (rank * 7 % 22)) for rank in range(16)),
+            phases=_AFTER if is_winner else _BEFORE, worst_rank_phases=_WORST, worst_rank=3,
+            losses=tuple(2.4 - 0.002 * step for step in range(60)), peak_memory_bytes=101 * 2**30,
+            bucket_bytes=buckets,
+            consumed={name: f"read back from DDP's own log as {value}" for name, value in changes.items()},
+        ),
+        summary=BlockSummary(
+            samples_per_s=_SAMPLES_PER_STEP * 1000 / (step_ms * scale), log_step_time=math.log(step_ms * scale / 1000),
+            log_step_time_se=0.0041, steady_steps=58, steady=True, median_step_time_s=step_ms * scale / 1000,
+            p95_step_time_s=step_ms * scale / 1000 * 1.017,
+        ),
+        issued_at=at, finished_at=at + timedelta(seconds=12), utilisation=0.84 if step_ms > 155 else 0.95,
+    )  # fmt: skip
+
+
+def _make_history(start: datetime, rounds: int) -> JobHistory:
+    trials: list[Trial] = []
+    blocks: list[Block] = []
+    for number, (purpose, changes, outcome, step_ms) in enumerate(_TRIALS):
+        if purpose is Purpose.CONFIRM and not rounds:
+            continue
+        at = start + timedelta(minutes=2 + 3 * number)
+        reasons = {
+            Outcome.OUT_OF_MEMORY: "Rank 3 ran out of device memory in the third step: 139.1 of 139.8 GB were in use.",
+            Outcome.INEFFECTIVE: "NCCL did not read NCCL_SOCKET_NTHREADS: this cluster communicates over InfiniBand.",
+            Outcome.PRUNED: "Clearly slower than the baseline after one block.",
+        }
+        trials.append(
+            Trial(
+                number=number, purpose=purpose, changes=dict(changes), effect=effect_of(changes),
+                because="The script as it stands: every gain is against it." if not number
+                else "The fastest finalist, against the baseline." if purpose is Purpose.CONFIRM
+                else "A rule of thumb, then its neighbourhood.",
+                state=TrialState.OPEN if outcome is None else TrialState.CLOSED, outcome=outcome,
+                outcome_reason=reasons.get(outcome, "") if outcome else "",
+                log_tail=OUT_OF_MEMORY_LOG if outcome is Outcome.OUT_OF_MEMORY else "",
+                created_at=at, finished_at=None if outcome is None else at + timedelta(minutes=1),
+            )
+        )  # fmt: skip
+        if step_ms and purpose is not Purpose.CONFIRM:
+            blocks.append(_make_block(number, len(blocks), changes, step_ms, at, None))
+    for round_number in range(rounds):
+        at = start + timedelta(minutes=40 + round_number)
+        blocks.append(_make_block(0, len(blocks), {}, 161.3, at, round_number))
+        blocks.append(_make_block(10, len(blocks), _WINNER, 138.9, at, round_number))
+    session = Session(
+        id="s1", job_id="sample", generation=1, state=SessionState.RUNNING, because="The first launch.",
+        agents=("node01", "node02"), created_at=start, started_at=start + timedelta(seconds=20),
+    )  # fmt: skip
+    return JobHistory(trials=tuple(trials), blocks=tuple(blocks), sessions=(session,))
+
+
+def _make_job(now: datetime) -> Job:
+    return Job(
+        id="sample",
+        spec=JobSpec(
+            name="resnet50-ddp",
+            workload=Workload(command=("torchrun", "--nproc-per-node", "8", "train.py"), working_dir="/data/resnet"),
+            nodes=2,
+        ),
+        state=JobState.RUNNING,
+        stage=Stage.SEARCH,
+        owner="ada",
+        created_at=now - timedelta(minutes=52),
+        started_at=now - timedelta(minutes=51),
+        facts=WorkloadFacts(
+            backend="nccl", device=DeviceKind.CUDA, device_name="NVIDIA H200", world_size=16, local_world_size=8,
+            nodes=2, gradient_bytes=98 * _MB, parameter_tensors=161, layers=107, batch_size_per_rank=16,
+            torch_version="2.13.0",
+        ),
+        cluster=Cluster(nodes=_NODES),
+        refusals={"sync_batch_norm": "The script converts its batch norms itself."},
+    )  # fmt: skip
+
+
+def make_advice(job_id: str) -> Advice:
+    """Return an advice with a confirmed gain and a ladder above it."""
+    baseline: dict[str, Value] = {name: knob.default for name, knob in CATALOGUE.items()}
+    baseline["fuse_grad_size_in_MB"] = 25.0
+    return Advice(
+        job_id=job_id, verdict=Verdict.CHANGE, allowed=Effect.EXACT,
+        headline="+16.1 % throughput (95 % CI +13.9 … +18.2): use fewer, larger buckets on two communicators.",
+        strategy={**baseline, **_WINNER}, baseline=baseline, changes=_WINNER,
+        provenance={
+            name: Provenance.TRANSLATED if name in _WINNER else Provenance.CARRIED for name in CATALOGUE
+        },
+        gain=Interval(ratio=1.161, low=1.139, high=1.182, rounds=8, sessions=2),
+        baseline_samples_per_s=1587.1, strategy_samples_per_s=1842.6,
+        reasons=(
+            KnobReason(
+                knob="fuse_grad_size_in_MB", before=25.0, after=96.0,
+                sentence="31 buckets became 9: exposed communication fell from 24.2 to 3.1 ms a step.",
+                evidence="DDP's log: 9 buckets, the largest 96.0 MB",
+            ),
+            KnobReason(
+                knob="nccl_comm_num", before=1, after=2,
+                sentence="Two communicators let one bucket travel while the next is reduced.",
+                evidence="2 process groups were used in turn",
+            ),
+            KnobReason(
+                knob="sync_nccl_allreduce", before=True, after=False,
+                sentence="Several communicators overlap only without it.", evidence="hook: concurrent",
+            ),
+        ),
+        ladder=(
+            RungAdvice(
+                effect=Effect.NUMERIC, changes={"fp16_allreduce": True},
+                gain=Interval(ratio=1.197, low=1.171, high=1.224, rounds=6, sessions=1),
+                sentence="16-bit gradient reduction would bring this much; the loss at equal samples was not worse.",
+                caveat="A short trial cannot see what rounding does at the end of a long training.",
+            ),
+            RungAdvice(
+                effect=Effect.CONVERGENCE, changes={"localsgd": True, "localsgd_k_steps": 4}, gain=None,
+                sentence="Searched, not confirmed: the loss at equal samples was 3 % worse.",
+            ),
+        ),
+        diagnosis=Diagnosis(
+            bound="communication", ceiling_ratio=1.18, skew=0.011,
+            sentence="24.2 of 161.3 ms a step wait for gradients; the reader and the ranks keep up.",
+        ),
+        phases_before=_BEFORE, phases_after=_AFTER,
+        buckets_before=(_MB, *[25 * _MB] * 30), buckets_after=(9 * _MB, *[96 * _MB] * 8),
+        cost=Cost(wall_s=2610, device_hours=11.6, trials=9, sessions=2, pays_back_after_s=18_830),
+        dropped=(
+            DroppedKnob(knob="num_threads", reason="The training computes on GPUs: its threads only feed them."),
+            DroppedKnob(knob="conv_workspace_size_limit", reason="Not varied yet: exported at its default."),
+        ),
+        next_steps=(
+            "Export the strategy and load it in your script.",
+            "Confirm it on the full data set: advisor verify strategy.json",
+            "With --allow numeric, 16-bit reduction could bring about 3 % more.",
+        ),
+        cluster="2 nodes × 8 NVIDIA H200", software={"torch": "2.13.0", "NCCL": "2.29.3", "driver": "580.82"},
+    )  # fmt: skip
+
+
+def keep_defaults(advice: Advice) -> Advice:
+    """Return the same advice without a reliable gain."""
+    return advice.model_copy(
+        update={
+            "verdict": Verdict.KEEP, "changes": {}, "strategy": advice.baseline, "reasons": (),
+            "headline": "No reliable gain: keep your defaults.",
+            "gain": Interval(ratio=1.004, low=0.991, high=1.017, rounds=16, sessions=2),
+            "phases_after": advice.phases_before, "buckets_after": advice.buckets_before,
+            "strategy_samples_per_s": advice.baseline_samples_per_s,
+            "cost": advice.cost.model_copy(update={"pays_back_after_s": None}),
+            "diagnosis": Diagnosis(
+                bound="compute", ceiling_ratio=1.02, skew=0.004,
+                sentence="Only 3.1 of 161.3 ms a step wait for gradients: no knob of communication can bring more.",
+            ),
+            "next_steps": ("Faster devices, or a smaller model: computation fills the step.",),
+        }
+    )  # fmt: skip
+
+
+def make_running_story(now: datetime) -> Story:
+    """Return a job in the middle of its search, with a trial being measured."""
+    job = _make_job(now)
+    history = _make_history(job.created_at, rounds=0)
+    at = now - timedelta(seconds=9)
+    trial = Trial(
+        number=10, purpose=Purpose.SEARCH, changes={"fuse_grad_size_in_MB": 128.0, "nccl_comm_num": 2},
+        because="The model of earlier trials expects 2 % more here.", created_at=at,
+    )  # fmt: skip
+    block = Block(
+        id="live", session_id="s1", trial_number=10, ordinal=20, state=BlockState.ISSUED, issued_at=at,
+        plan=BlockPlan(block_id="live", trial_number=10, overrides=trial.changes),
+    )  # fmt: skip
+    history = history.model_copy(
+        update={"trials": (*history.trials, trial), "blocks": (*history.blocks, block)}
+    )
+    sentences = (
+        (EventKind.JOB, "Submitted by ada.", None),
+        (EventKind.SESSION, "Launch 1 began on node01 and node02.", None),
+        (EventKind.BLOCK, "The baseline was measured: 1 587 samples/s.", 0),
+        (EventKind.TRIAL, "Trial 6 ran out of memory: Rank 3 ran out of device memory in the third step.", 6),
+        (EventKind.TRIAL, "Trial 10 began: the model of earlier trials expects 2 % more here.", 10),
+    )
+    events = tuple(
+        JobEvent(
+            seq=seq,
+            at=job.created_at + timedelta(minutes=10 * seq),
+            kind=kind,
+            sentence=sentence,
+            trial_number=number,
+        )
+        for seq, (kind, sentence, number) in enumerate(sentences, start=1)
+    )
+    log = (
+        LogChunk(seq=1, session_id="s1", agent="node01", text="[rank0] epoch 0 step 20 loss 2.371\n"),
+        LogChunk(
+            seq=2,
+            session_id="s1",
+            agent="node01",
+            text="\x1b[33m[rank3]\x1b[0m warning: <img src=x onerror=alert(1)>\n",
+        ),
+        LogChunk(seq=3, session_id="s1", agent="node02", text="[rank8] epoch 0 step 20 loss 2.371\n"),
+    )
+    return Story(job, history, None, events, log)
+
+
+def make_finished_story(now: datetime) -> Story:
+    """Return the same job with its advice."""
+    story = make_running_story(now)
+    job = story.job.model_copy(
+        update={"state": JobState.FINISHED, "stage": Stage.DONE, "finished_at": now, "version": 9}
+    )
+    history = _make_history(job.created_at, rounds=8)
+    ended = history.sessions[0].model_copy(
+        update={
+            "state": SessionState.ENDED,
+            "outcome": Outcome.FINISHED,
+            "ended_at": now,
+            "reason": "Nothing was left to measure.",
+        }
+    )
+    done = JobEvent(seq=6, at=now, kind=EventKind.JOB, sentence="Finished: +16.1 % throughput.")
+    closed = tuple(
+        trial
+        if trial.outcome
+        else trial.model_copy(update={"state": TrialState.CLOSED, "outcome": Outcome.FINISHED})
+        for trial in history.trials
+    )
+    history = history.model_copy(update={"sessions": (ended,), "trials": closed})
+    return replace(story, job=job, history=history, advice=make_advice(job.id), events=(*story.events, done))
+
+
+def make_agents(now: datetime) -> tuple[AgentView, ...]:
+    """Return agents in every state."""
+    laptop = Node(hostname="laptop", cpu_count=8, memory_bytes=32 * 2**30, python_version="3.12.1")
+    places = (
+        ("node01", _NODES[0], AgentState.BUSY, 1.0, "sample"),
+        ("node02", _NODES[1], AgentState.BUSY, 2.0, "sample"),
+        ("laptop", laptop, AgentState.IDLE, 4.0, None),
+        ("node09", _NODES[1], AgentState.SILENT, 172_800.0, None),
+    )
+    return tuple(
+        AgentView(
+            id=f"agent-{name}", name=name, node=node, state=state, job_id=job_id, session_id="s1" if job_id else None,
+            last_seen_at=now - timedelta(seconds=seconds), last_seen_s=seconds,
+        )
+        for name, node, state, seconds, job_id in places
+    )  # fmt: skip

@@ -1,0 +1,87 @@
+"""The pages' look-ups, answered by the services."""
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+
+from advisor.dashboard.source import Person
+from advisor.errors import AdviceNotReady, Unauthenticated
+from advisor.exporters import Exported, FormatInfo
+from advisor.protocol.advice import Advice
+from advisor.protocol.jobs import Job, JobState
+from advisor.protocol.trials import JobHistory
+from advisor.protocol.views import AgentView, JobEvent, JobPage, LogChunk, Role
+from advisor.services.advice import get_advice
+from advisor.services.agents import list_agents
+from advisor.services.exports import export_strategy, list_formats
+from advisor.services.jobs import cancel_job, get_history, get_job, list_events, list_jobs, read_log
+from advisor.services.tokens import authenticate
+from advisor.storage import Database
+
+
+class ServiceSource:
+    """Answers from the database, one transaction for each look-up."""
+
+    def __init__(self, database: Database, clock: Callable[[], datetime]) -> None:
+        self._database = database
+        self._clock = clock
+
+    def identify(self, token: str) -> Person | None:
+        """Return whose token this is; None when it is unknown, revoked or an agent's."""
+        try:
+            with self._database.read() as work:
+                principal = authenticate(work, token, self._clock())
+        except Unauthenticated:
+            return None
+        return None if principal.role is Role.AGENT else Person(principal.name, principal.role)
+
+    def list_jobs(self, state: JobState | None, limit: int, cursor: str | None) -> JobPage:
+        """Return one page of jobs, newest first."""
+        with self._database.read() as work:
+            return list_jobs(work, state, limit, cursor)
+
+    def job(self, job_id: str) -> Job:
+        """Return the job."""
+        with self._database.read() as work:
+            return get_job(work, job_id)
+
+    def history(self, job_id: str) -> JobHistory:
+        """Return everything measured for the job so far."""
+        with self._database.read() as work:
+            return get_history(work, job_id)
+
+    def advice(self, job_id: str) -> Advice | None:
+        """Return the job's advice; None while there is none."""
+        try:
+            with self._database.read() as work:
+                return get_advice(work, job_id)
+        except AdviceNotReady:
+            return None
+
+    def events(self, job_id: str, after: int, limit: int) -> Sequence[JobEvent]:
+        """Return the events with a number above `after`, oldest first, at most `limit`."""
+        with self._database.read() as work:
+            return list_events(work, job_id, after, limit)
+
+    def log(self, job_id: str, after: int, limit: int) -> Sequence[LogChunk]:
+        """Return the log chunks with a number above `after`, oldest first, at most `limit`."""
+        with self._database.read() as work:
+            return read_log(work, job_id, after, limit)
+
+    def agents(self) -> Sequence[AgentView]:
+        """Return every agent that ever introduced itself."""
+        with self._database.read() as work:
+            return list_agents(work, self._clock()).items
+
+    def export_formats(self) -> Sequence[FormatInfo]:
+        """Return the formats that strategies can be written in."""
+        return list_formats()
+
+    def export(self, job_id: str, format_name: str, target: str | None) -> Exported:
+        """Return the job's advised strategy in that format."""
+        with self._database.read() as work:
+            return export_strategy(work, job_id, format_name, target)
+
+    def cancel(self, job_id: str) -> Job:
+        """Ask the job to stop; what it measured stays."""
+        with self._database.begin() as work:
+            return cancel_job(work, job_id, self._clock())

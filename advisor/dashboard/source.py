@@ -1,0 +1,72 @@
+"""What the pages look up: a small interface with one method per question a page asks."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from advisor.exporters import Exported, FormatInfo
+from advisor.protocol.advice import Advice
+from advisor.protocol.jobs import Job, JobState
+from advisor.protocol.trials import JobHistory
+from advisor.protocol.views import AgentView, JobEvent, JobPage, LogChunk, Role
+
+
+@dataclass(frozen=True)
+class Person:
+    """Who is looking."""
+
+    name: str
+    role: Role
+
+    @property
+    def may_cancel(self) -> bool:
+        """Whether this person may stop a job."""
+        return self.role in {Role.SUBMITTER, Role.ADMIN}
+
+
+class Source(Protocol):
+    """Every look-up of the pages. A method raises AdvisorError where it has no answer (404, 409, 422)."""
+
+    def identify(self, token: str) -> Person | None:
+        """Return whose token this is; None when it is unknown, revoked or an agent's."""
+        ...
+
+    def list_jobs(self, state: JobState | None, limit: int, cursor: str | None) -> JobPage:
+        """Return one page of jobs, newest first."""
+        ...
+
+    def job(self, job_id: str) -> Job:
+        """Return the job."""
+        ...
+
+    def history(self, job_id: str) -> JobHistory:
+        """Return everything measured for the job so far."""
+        ...
+
+    def advice(self, job_id: str) -> Advice | None:
+        """Return the job's advice; None while there is none."""
+        ...
+
+    def events(self, job_id: str, after: int, limit: int) -> Sequence[JobEvent]:
+        """Return the events with a number above `after`, oldest first, at most `limit`."""
+        ...
+
+    def log(self, job_id: str, after: int, limit: int) -> Sequence[LogChunk]:
+        """Return the log chunks with a number above `after`, oldest first, at most `limit`."""
+        ...
+
+    def agents(self) -> Sequence[AgentView]:
+        """Return every agent that ever introduced itself."""
+        ...
+
+    def export_formats(self) -> Sequence[FormatInfo]:
+        """Return the formats that strategies can be written in."""
+        ...
+
+    def export(self, job_id: str, format_name: str, target: str | None) -> Exported:
+        """Return the job's advised strategy in that format."""
+        ...
+
+    def cancel(self, job_id: str) -> Job:
+        """Ask the job to stop; what it measured stays."""
+        ...

@@ -1,0 +1,134 @@
+"""The advice's sections: what changed, the ladder, the diagnosis, what was left out."""
+
+from dataclasses import dataclass
+
+from advisor.dashboard import formats
+from advisor.dashboard.views_chips import Chip, chip_for_effect
+from advisor.protocol.advice import Advice, Interval, RungAdvice
+from advisor.protocol.base import Value
+from advisor.protocol.knob_entries import CATALOGUE
+
+_BOUNDS = {
+    "communication": "Bound by communication",
+    "compute": "Bound by computation",
+    "input": "Bound by reading data",
+    "straggler": "Held up by one rank",
+    "balanced": "No single bottleneck",
+}
+
+
+@dataclass(frozen=True)
+class Change:
+    """One knob of the advised strategy that differs from the baseline."""
+
+    knob: str
+    meaning: str
+    before: str
+    after: str
+    sentence: str
+    evidence: str
+    provenance: str
+    effect: Chip
+
+
+@dataclass(frozen=True)
+class Rung:
+    """What another rung of the ladder measured."""
+
+    effect: Chip
+    changes: str
+    figure: str
+    interval: str
+    sentence: str
+    caveat: str
+
+
+@dataclass(frozen=True)
+class AdviceSections:
+    """The parts of the page that exist once there is an advice."""
+
+    headline: str
+    changes: tuple[Change, ...]
+    ladder: tuple[Rung, ...]
+    allowed: Chip
+    bound: str
+    diagnosis: str
+    ceiling: str
+    skew: str
+    buckets: str
+    dropped: tuple[tuple[str, str], ...]
+    valid_for: tuple[tuple[str, str], ...]
+    provenance: tuple[tuple[str, int], ...]
+    """How many knobs are measured, translated, carried."""
+
+
+def show_knob(name: str, value: Value | None) -> str:
+    """Return a knob's value with its unit."""
+    knob = CATALOGUE.get(name)
+    return formats.knob_value(value, knob.unit if knob and not isinstance(value, str) else "")
+
+
+def _view_changes(advice: Advice) -> tuple[Change, ...]:
+    reasons = {reason.knob: reason for reason in advice.reasons}
+    lines = []
+    for name, after in advice.changes.items():
+        reason, knob = reasons.get(name), CATALOGUE.get(name)
+        before = reason.before if reason else advice.baseline.get(name)
+        lines.append(
+            Change(
+                knob=name,
+                meaning=knob.meaning if knob else "",
+                before=show_knob(name, before),
+                after=show_knob(name, after),
+                sentence=reason.sentence if reason else "",
+                evidence=formats.clean_text(reason.evidence) if reason else "",
+                provenance=advice.provenance[name].value if name in advice.provenance else "",
+                effect=chip_for_effect(knob.effect if knob else advice.allowed),
+            )
+        )
+    return tuple(lines)
+
+
+def view_rung(rung: RungAdvice) -> Rung:
+    """Build a rung's row."""
+    gain: Interval | None = rung.gain
+    return Rung(
+        effect=chip_for_effect(rung.effect),
+        changes=", ".join(f"{name} {show_knob(name, value)}" for name, value in rung.changes.items()),
+        figure=formats.gain(gain.ratio) if gain else "unconfirmed",
+        interval=f"{formats.gain_range(gain)} %" if gain else "",
+        sentence=rung.sentence,
+        caveat=rung.caveat,
+    )
+
+
+def _describe_buckets(before: tuple[int, ...], after: tuple[int, ...]) -> str:
+    if not before or not after:
+        return ""
+    return (
+        f"{formats.plural(len(before), 'bucket')} of at most {formats.size(max(before))} before, "
+        f"{len(after)} of at most {formats.size(max(after))} after."
+    )
+
+
+def view_advice(advice: Advice) -> AdviceSections:
+    """Build the sections below the verdict."""
+    ceiling = advice.diagnosis.ceiling_ratio
+    valid = [("hardware", advice.cluster)] if advice.cluster else []
+    counts: dict[str, int] = {}
+    for provenance in advice.provenance.values():
+        counts[provenance.value] = counts.get(provenance.value, 0) + 1
+    return AdviceSections(
+        headline=advice.headline,
+        changes=_view_changes(advice),
+        ladder=tuple(view_rung(rung) for rung in advice.ladder),
+        allowed=chip_for_effect(advice.allowed),
+        bound=_BOUNDS.get(advice.diagnosis.bound, f"Bound by {advice.diagnosis.bound}"),
+        diagnosis=advice.diagnosis.sentence,
+        ceiling=formats.gain(ceiling) if ceiling is not None else "",
+        skew=formats.percent(advice.diagnosis.skew, 1),
+        buckets=_describe_buckets(advice.buckets_before, advice.buckets_after),
+        dropped=tuple((entry.knob, entry.reason) for entry in advice.dropped),
+        valid_for=(*valid, *advice.software.items()),
+        provenance=tuple(counts.items()),
+    )

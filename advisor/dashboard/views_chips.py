@@ -1,0 +1,127 @@
+"""Status chips: one look (tone, icon, word) for every state, outcome and rung."""
+
+from dataclasses import dataclass
+
+from advisor.protocol.jobs import JobState, Stage
+from advisor.protocol.knobs import Effect
+from advisor.protocol.trials import BlockState, Outcome, SessionState, Trial, TrialState
+from advisor.protocol.views import AgentState
+
+
+@dataclass(frozen=True)
+class Chip:
+    """A state in one word; colour and icon say the same twice."""
+
+    tone: str
+    """good, busy, waiting, muted, caution or bad."""
+    icon: str
+    """Name of an icon in parts/icons.html."""
+    word: str
+    title: str = ""
+    """Meaning, for a tooltip."""
+
+
+_JOBS = {
+    JobState.QUEUED: Chip("waiting", "clock", "queued", "Waits for agents."),
+    JobState.RUNNING: Chip("busy", "pulse", "running", "A session is measuring."),
+    JobState.CANCELLING: Chip("caution", "stop", "cancelling", "Waits until every training process is gone."),
+    JobState.FINISHED: Chip("good", "check", "finished", "The advice is ready."),
+    JobState.FAILED: Chip("bad", "cross", "failed", "Nothing can be advised; the reason is on the page."),
+    JobState.CANCELLED: Chip("muted", "stop", "cancelled", "Somebody stopped it."),
+}
+_OUTCOMES = {
+    Outcome.FINISHED: Chip("good", "check", "finished"),
+    Outcome.OUT_OF_MEMORY: Chip("bad", "cross", "out of memory", "The search avoids it from now on."),
+    Outcome.HUNG: Chip("bad", "cross", "hung", "A rank made no progress; the search avoids it from now on."),
+    Outcome.CRASHED: Chip("bad", "cross", "crashed", "The search avoids it from now on."),
+    Outcome.INEFFECTIVE: Chip("caution", "alert", "ineffective", "A knob was set and nothing consumed it."),
+    Outcome.PRUNED: Chip("muted", "minus", "pruned", "Stopped early: it was clearly slower."),
+    Outcome.DIVERGED: Chip("bad", "cross", "diverged", "A loss was not finite."),
+    Outcome.CANCELLED: Chip("muted", "stop", "cancelled"),
+    Outcome.LOST: Chip(
+        "caution", "alert", "lost", "The infrastructure failed; the search learns nothing from it."
+    ),
+}
+_BLOCKS = {
+    BlockState.ISSUED: Chip("busy", "pulse", "measuring"),
+    BlockState.DONE: Chip("good", "check", "done"),
+    BlockState.VOID: Chip("muted", "minus", "void"),
+}
+_SESSIONS = {
+    SessionState.ASSEMBLING: Chip("waiting", "clock", "assembling", "Waits for every agent of the gang."),
+    SessionState.RUNNING: Chip("busy", "pulse", "running"),
+    SessionState.ENDING: Chip("caution", "stop", "ending", "Waits until every rank is gone."),
+    SessionState.ENDED: Chip("muted", "check", "ended"),
+    SessionState.LOST: Chip("caution", "alert", "lost"),
+}
+_EFFECTS = {
+    Effect.EXACT: Chip("muted", "equals", "exact", "The same mathematics."),
+    Effect.NUMERIC: Chip("caution", "approx", "numeric", "Changes rounding."),
+    Effect.CONVERGENCE: Chip("caution", "alert", "convergence", "Changes the optimisation."),
+}
+_AGENTS = {
+    AgentState.IDLE: Chip("good", "check", "idle", "Waits for work."),
+    AgentState.BUSY: Chip("busy", "pulse", "in a session"),
+    AgentState.SILENT: Chip("muted", "minus", "silent", "It has not called for a while."),
+}
+STAGES = {
+    Stage.PROBE: ("Probe", "Measure the baseline: noise, facts, where the time goes."),
+    Stage.SEARCH: ("Search", "Try strategies, one block each."),
+    Stage.FINALS: ("Finals", "Repeat the best ones to choose a winner."),
+    Stage.CONFIRM: ("Confirm", "Interleave winner and baseline until the interval decides."),
+    Stage.DONE: ("Done", "The advice is written."),
+}
+
+
+def chip_for_job(state: JobState) -> Chip:
+    """Return the chip of a job's state."""
+    return _JOBS[state]
+
+
+def chip_for_trial(trial: Trial, measuring: bool) -> Chip:
+    """Return the chip of a trial; `measuring` says that one of its blocks is being measured now."""
+    if trial.outcome is not None:
+        return _OUTCOMES[trial.outcome]
+    if trial.state is TrialState.OPEN and measuring:
+        return Chip("busy", "pulse", "measuring")
+    return Chip("waiting", "clock", "open", "More blocks may follow.")
+
+
+def chip_for_outcome(outcome: Outcome) -> Chip:
+    """Return the chip of an outcome."""
+    return _OUTCOMES[outcome]
+
+
+def chip_for_block(state: BlockState) -> Chip:
+    """Return the chip of a block's state."""
+    return _BLOCKS[state]
+
+
+def chip_for_session(state: SessionState) -> Chip:
+    """Return the chip of a session's state."""
+    return _SESSIONS[state]
+
+
+def chip_for_effect(effect: Effect) -> Chip:
+    """Return the chip of a rung."""
+    return _EFFECTS[effect]
+
+
+def chip_for_agent(state: AgentState) -> Chip:
+    """Return the chip of an agent's state."""
+    return _AGENTS[state]
+
+
+def list_all_chips() -> list[tuple[str, list[Chip]]]:
+    """Return every chip there is, by the thing it describes, for the page of components."""
+    return [
+        ("job", list(_JOBS.values())),
+        (
+            "trial",
+            [Chip("busy", "pulse", "measuring"), Chip("waiting", "clock", "open"), *_OUTCOMES.values()],
+        ),
+        ("block", list(_BLOCKS.values())),
+        ("session", list(_SESSIONS.values())),
+        ("rung", list(_EFFECTS.values())),
+        ("agent", list(_AGENTS.values())),
+    ]

@@ -1,0 +1,142 @@
+"""The pages beside the jobs: agents, the knob catalogue, export, log."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from advisor.dashboard import formats
+from advisor.dashboard.views_chips import Chip, chip_for_agent, chip_for_effect
+from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.knobs import Knob, Place
+from advisor.protocol.views import AgentState, AgentView, LogChunk
+
+_PLACES = {
+    Place.STRATEGY: "Strategy",
+    Place.BUILD_STRATEGY: "Build strategy",
+    Place.EXECUTION_STRATEGY: "Execution strategy",
+    Place.ENVIRONMENT: "Environment",
+    Place.PSERVER: "Parameter server",
+}
+
+
+@dataclass(frozen=True)
+class AgentRow:
+    """One agent."""
+
+    name: str
+    chip: Chip
+    hardware: str
+    links: str
+    telemetry: str
+    software: str
+    seen: str
+    job_id: str | None
+
+
+@dataclass(frozen=True)
+class KnobRow:
+    """One knob of the catalogue."""
+
+    name: str
+    default: str
+    allowed: str
+    effect: Chip
+    switch: str
+    meaning: str
+    realised: str
+    paddle: str
+    is_varied: bool
+
+
+@dataclass(frozen=True)
+class LogBlock:
+    """Consecutive log lines of one agent in one session."""
+
+    session_id: str
+    agent: str
+    text: str
+
+
+def _describe_links(agent: AgentView) -> str:
+    words = []
+    for link in agent.node.links:
+        speed = f" {link.bits_per_second / 1e9:g} Gbit/s" if link.bits_per_second else ""
+        words.append(f"{link.name}{speed}")
+    return ", ".join(words) or "loopback only"
+
+
+def view_agents(agents: Sequence[AgentView], now: datetime) -> list[AgentRow]:
+    """Build the rows, connected agents first."""
+    rows = []
+    for agent in sorted(agents, key=lambda agent: (agent.state is AgentState.SILENT, agent.name)):
+        node = agent.node
+        hardware = (
+            f"{len(node.devices)} × {node.devices[0].name}"
+            if node.devices
+            else formats.plural(node.cpu_count, "CPU")
+        )
+        versions = [f"Python {node.python_version}" if node.python_version else "",
+                    f"torch {node.torch_version}" if node.torch_version else ""]  # fmt: skip
+        rows.append(
+            AgentRow(
+                name=formats.clean_text(agent.name),
+                chip=chip_for_agent(agent.state),
+                hardware=f"{hardware}, {formats.size(node.memory_bytes)} memory",
+                links=_describe_links(agent),
+                telemetry=node.telemetry,
+                software=", ".join(version for version in versions if version) or formats.NO_VALUE,
+                seen=formats.age(agent.last_seen_at, now),
+                job_id=agent.job_id,
+            )
+        )
+    return rows
+
+
+def _describe_range(knob: Knob) -> str:
+    if knob.kind is bool:
+        return "on, off"
+    if knob.choices:
+        return ", ".join(knob.choices)
+    if knob.low is not None and knob.high is not None:
+        scale = " (log)" if knob.scale == "log" else ""
+        return f"{knob.low:g} … {knob.high:g}{scale}"
+    return "any"
+
+
+def view_knobs() -> list[tuple[str, list[KnobRow]]]:
+    """Build the catalogue by place, varied knobs first."""
+    groups: list[tuple[str, list[KnobRow]]] = []
+    for place, title in _PLACES.items():
+        rows = [
+            KnobRow(
+                name=knob.name,
+                default=formats.knob_value(knob.default, knob.unit if knob.kind in {int, float} else "")
+                or "empty",
+                allowed=_describe_range(knob),
+                effect=chip_for_effect(knob.effect),
+                switch=knob.switch.value,
+                meaning=knob.meaning,
+                realised=knob.realised,
+                paddle=f"{knob.paddle_field} ({', '.join(knob.paddle_versions)})"
+                if knob.paddle_field
+                else "no field",
+                is_varied=not knob.carried,
+            )
+            for knob in CATALOGUE.values()
+            if knob.place is place
+        ]
+        if rows:
+            groups.append((title, sorted(rows, key=lambda row: not row.is_varied)))
+    return groups
+
+
+def view_log(parts: Sequence[LogChunk]) -> list[LogBlock]:
+    """Join log parts that follow each other from the same agent and session."""
+    blocks: list[LogBlock] = []
+    for part in parts:
+        text = formats.clean_text(part.text)
+        if blocks and (blocks[-1].session_id, blocks[-1].agent) == (part.session_id, part.agent):
+            blocks[-1] = LogBlock(part.session_id, part.agent, blocks[-1].text + text)
+        else:
+            blocks.append(LogBlock(part.session_id, formats.clean_text(part.agent), text))
+    return blocks

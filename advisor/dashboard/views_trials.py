@@ -1,0 +1,256 @@
+"""Trials as the job's page and their own page show them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from advisor.dashboard import formats
+from advisor.dashboard.estimates import estimate_blocks
+from advisor.dashboard.figures import Figure, StepSeries, draw_phases, draw_steps
+from advisor.dashboard.views_advice import show_knob
+from advisor.dashboard.views_chips import (
+    Chip,
+    chip_for_block,
+    chip_for_effect,
+    chip_for_outcome,
+    chip_for_trial,
+)
+from advisor.protocol.base import Value
+from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.trials import Block, BlockState, JobHistory, Outcome, Purpose, Trial
+
+_HINTS = {
+    Outcome.OUT_OF_MEMORY: "The search keeps away from it; there is nothing to do.",
+    Outcome.HUNG: "Look for the rank that stopped first in the log below.",
+    Outcome.CRASHED: "Look for the first traceback in the log below.",
+    Outcome.INEFFECTIVE: "The script may override the knob itself; see docs/knobs.md.",
+    Outcome.DIVERGED: "Its speed does not count.",
+    Outcome.LOST: "It is measured again; see the agents if it keeps happening.",
+}
+
+
+@dataclass(frozen=True)
+class TrialLine:
+    """One row of the table of trials."""
+
+    number: int
+    chip: Chip
+    effect: Chip
+    purpose: str
+    samples: str
+    step_ms: str
+    exposed_ms: str
+    busy: str
+    changes: str
+    because: str
+    is_advised: bool
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A trial or a session that failed, with what to do."""
+
+    title: str
+    trial_number: int | None
+    chip: Chip
+    sentence: str
+    hint: str
+    log_tail: str
+
+
+@dataclass(frozen=True)
+class BlockLine:
+    """One block of a trial."""
+
+    session: str
+    ordinal: int
+    round: str
+    chip: Chip
+    steps: str
+    samples: str
+    median_ms: str
+    p95_ms: str
+    memory: str
+    busy: str
+    loss: str
+    note: str
+
+
+@dataclass(frozen=True)
+class TrialPage:
+    """Everything a trial's page shows."""
+
+    number: int
+    chip: Chip
+    effect: Chip
+    purpose: str
+    because: str
+    outcome_reason: str
+    figures: tuple[tuple[str, str], ...]
+    """Label and value of the estimates."""
+    changes: tuple[tuple[str, str, str, str], ...]
+    """Knob, value, evidence that it was in force (or why it was not), meaning."""
+    phases: Figure | None
+    worst_rank: int | None
+    steps: Figure | None
+    ranks: tuple[tuple[int, str, str], ...]
+    """Rank, median step time in ms, difference from the median rank."""
+    buckets: tuple[str, ...]
+    blocks: tuple[BlockLine, ...]
+    log_tail: str
+
+
+def describe_changes(changes: Mapping[str, Value]) -> str:
+    """Return changes in one line; the baseline's own words when there is none."""
+    if not changes:
+        return "the script as it stands"
+    return ", ".join(f"{name} {show_knob(name, value)}" for name, value in changes.items())
+
+
+def view_trial_lines(history: JobHistory, advised: Mapping[str, Value] | None) -> tuple[TrialLine, ...]:
+    """Build the table, newest first; `advised` marks the trials that carry the advised strategy."""
+    lines = []
+    for trial in sorted(history.trials, key=lambda trial: trial.number, reverse=True):
+        blocks = [block for block in history.blocks if block.trial_number == trial.number]
+        estimate = estimate_blocks([block for block in blocks if block.state is BlockState.DONE])
+        measuring = any(block.state is BlockState.ISSUED for block in blocks)
+        lines.append(
+            TrialLine(
+                number=trial.number,
+                chip=chip_for_trial(trial, measuring),
+                effect=chip_for_effect(trial.effect),
+                purpose=trial.purpose.value,
+                samples=formats.rate(estimate.samples_per_s, estimate.half_width)
+                if estimate
+                else formats.NO_VALUE,
+                step_ms=formats.milliseconds(estimate.step_time_s if estimate else None),
+                exposed_ms=formats.milliseconds(estimate.exposed_comm_s if estimate else None),
+                busy=formats.percent(estimate.utilisation if estimate else None),
+                changes=describe_changes(trial.changes),
+                because=formats.clean_text(trial.because),
+                is_advised=bool(advised) and trial.changes == advised,
+            )
+        )
+    return tuple(lines)
+
+
+def list_failures(history: JobHistory) -> tuple[Failure, ...]:
+    """List failed trials and sessions, newest first; a pruned or cancelled one is no failure."""
+    quiet = {Outcome.FINISHED, Outcome.PRUNED, Outcome.CANCELLED}
+    failures = [
+        Failure(
+            f"Trial {trial.number}", trial.number, chip_for_outcome(trial.outcome),
+            formats.clean_text(trial.outcome_reason), _HINTS.get(trial.outcome, ""),
+            formats.clean_tail(trial.log_tail),
+        )
+        for trial in history.trials
+        if trial.outcome is not None and trial.outcome not in quiet
+    ]  # fmt: skip
+    failures += [
+        Failure(
+            f"Launch {session.generation}", None, chip_for_outcome(session.outcome),
+            formats.clean_text(session.reason), _HINTS.get(session.outcome, ""),
+            formats.clean_tail(session.log_tail),
+        )
+        for session in history.sessions
+        if session.outcome is not None and session.outcome not in quiet
+    ]  # fmt: skip
+    return tuple(reversed(failures))
+
+
+def _view_block(block: Block, generations: Mapping[str, int]) -> BlockLine:
+    result, summary = block.result, block.summary
+    finite = [loss for loss in result.losses if loss == loss] if result else []
+    return BlockLine(
+        session=str(generations.get(block.session_id, formats.NO_VALUE)),
+        ordinal=block.ordinal,
+        round=formats.NO_VALUE if block.round is None else str(block.round),
+        chip=chip_for_block(block.state),
+        steps=f"{summary.steady_steps} of {result.steps}" if result and summary else formats.NO_VALUE,
+        samples=formats.number(summary.samples_per_s) if summary else formats.NO_VALUE,
+        median_ms=formats.milliseconds(summary.median_step_time_s if summary else None),
+        p95_ms=formats.milliseconds(summary.p95_step_time_s if summary else None),
+        memory=formats.size(result.peak_memory_bytes)
+        if result and result.peak_memory_bytes
+        else formats.NO_VALUE,
+        busy=formats.percent(block.utilisation),
+        loss=f"{finite[-1]:.4g}" if finite else formats.NO_VALUE,
+        note=formats.clean_text(block.note or (result.relaunch_needed if result else "")),
+    )
+
+
+def _list_changes(trial: Trial, blocks: list[Block]) -> tuple[tuple[str, str, str, str], ...]:
+    consumed: dict[str, str] = {}
+    refused: dict[str, str] = {}
+    for block in blocks:
+        if block.result is not None:
+            consumed |= block.result.consumed
+            refused |= block.result.not_consumed
+    lines = []
+    for name, value in trial.changes.items():
+        evidence = (
+            f"not in force: {refused[name]}" if name in refused else consumed.get(name, "no evidence yet")
+        )
+        knob = CATALOGUE.get(name)
+        lines.append(
+            (name, show_knob(name, value), formats.clean_text(evidence), knob.meaning if knob else "")
+        )
+    return tuple(lines)
+
+
+def _list_ranks(block: Block | None) -> tuple[tuple[int, str, str], ...]:
+    if block is None or block.result is None or len(block.result.per_rank_step_time_s) < 2:
+        return ()
+    times = block.result.per_rank_step_time_s
+    middle = sorted(times)[len(times) // 2]
+    return tuple(
+        (rank, formats.milliseconds(seconds), formats.gain(seconds / middle) if middle else formats.NO_VALUE)
+        for rank, seconds in enumerate(times)
+    )
+
+
+def view_trial_page(trial: Trial, history: JobHistory) -> TrialPage:
+    """Build the page; phases, ranks and buckets are those of the trial's last measured block."""
+    blocks = [block for block in history.blocks if block.trial_number == trial.number]
+    done = [block for block in blocks if block.state is BlockState.DONE and block.result is not None]
+    last = done[-1] if done else None
+    result = last.result if last else None
+    estimate = estimate_blocks(done)
+    figures: list[tuple[str, str]] = []
+    if estimate:
+        figures = [
+            ("samples/s", formats.rate(estimate.samples_per_s, estimate.half_width)),
+            ("ms per step", formats.milliseconds(estimate.step_time_s)),
+            ("ms exposed communication", formats.milliseconds(estimate.exposed_comm_s)),
+            ("busy", formats.percent(estimate.utilisation)),
+            ("blocks", str(estimate.blocks)),
+        ]
+    has_phases = result is not None and result.phases.total_s() > 0
+    phases = None
+    if result is not None and has_phases:
+        series = [("median rank", result.phases)]
+        if result.worst_rank_phases.total_s() > 0:
+            series.append((f"worst rank ({result.worst_rank})", result.worst_rank_phases))
+        phases = draw_phases(series, "One step, phase by phase")
+    steps = [
+        StepSeries(f"block {block.ordinal}", block.result.step_time_s)
+        for block in done
+        if block.result is not None and block.result.step_time_s
+    ]
+    generations = {session.id: session.generation for session in history.sessions}
+    return TrialPage(
+        number=trial.number,
+        chip=chip_for_trial(trial, any(block.state is BlockState.ISSUED for block in blocks)),
+        effect=chip_for_effect(trial.effect),
+        purpose="baseline" if trial.purpose is Purpose.BASELINE else trial.purpose.value,
+        because=formats.clean_text(trial.because),
+        outcome_reason=formats.clean_text(trial.outcome_reason),
+        figures=tuple(figures),
+        changes=_list_changes(trial, blocks),
+        phases=phases,
+        worst_rank=result.worst_rank if result else None,
+        steps=draw_steps(steps) if steps else None,
+        ranks=_list_ranks(last),
+        buckets=tuple(formats.size(count) for count in result.bucket_bytes) if result else (),
+        blocks=tuple(_view_block(block, generations) for block in blocks),
+        log_tail=formats.clean_tail(trial.log_tail) if trial.log_tail else "",
+    )

@@ -1,0 +1,228 @@
+"""Every error that the server answers with: one hierarchy, each with status, code and hint.
+
+    AdvisorError
+    ├── InvalidRequest           422 invalid_request
+    │   ├── InvalidJob           422 invalid_job
+    │   ├── InvalidResult        422 invalid_result
+    │   └── UnknownFormat        422 unknown_format
+    ├── Unauthenticated          401 unauthenticated
+    ├── TooManyFailures          429 too_many_failures
+    ├── Forbidden                403 forbidden
+    ├── WrongHost                421 wrong_host
+    ├── ProtocolMismatch         426 protocol_mismatch
+    ├── NotFound                 404 not_found
+    │   ├── JobNotFound          404 job_not_found
+    │   ├── AgentNotFound        404 agent_not_found
+    │   └── TokenNotFound        404 token_not_found
+    ├── Conflict                 409 conflict
+    │   ├── AdviceNotReady       409 advice_not_ready
+    │   ├── JobIsFinal           409 job_is_final
+    │   ├── IdempotencyConflict  409 idempotency_conflict
+    │   ├── StaleSession         409 stale_session
+    │   └── ResultQuarantined    409 stale_session | result_differs
+    ├── SessionNotRunning        425 session_not_running
+    └── Unavailable              503 unavailable
+        └── LostRace             503 lost_race
+
+An error's docstring explains its code; its message says what happened this time; its hint says what to do.
+"""
+
+from typing import ClassVar
+
+
+class AdvisorError(Exception):
+    """The server cannot do what was asked."""
+
+    status: ClassVar[int] = 500
+    code: str = "error"
+    hint: str = ""
+
+    def __init__(self, sentence: str, *, hint: str | None = None) -> None:
+        super().__init__(sentence)
+        self.sentence = sentence
+        if hint is not None:
+            self.hint = hint
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """HTTP headers that belong to the answer."""
+        return {}
+
+
+class InvalidRequest(AdvisorError):
+    """What was sent breaks a rule; the detail names every field that does."""
+
+    status = 422
+    code = "invalid_request"
+    hint = "Correct the named fields and send it again."
+
+
+class InvalidJob(InvalidRequest):
+    """The job's specification contradicts itself or asks for more than the server allows."""
+
+    code = "invalid_job"
+
+
+class InvalidResult(InvalidRequest):
+    """A block's result holds numbers that no measurement can give."""
+
+    code = "invalid_result"
+    hint = "This is a defect of the runtime that measured it: report it with the session's log."
+
+
+class UnknownFormat(InvalidRequest):
+    """There is no exporter of that name, or it cannot write for that version."""
+
+    code = "unknown_format"
+    hint = "GET /api/v1/export-formats lists the formats and their targets."
+
+
+class Unauthenticated(AdvisorError):
+    """The request carries no token, or one that is unknown or revoked."""
+
+    status = 401
+    code = "unauthenticated"
+    hint = (
+        "Send `Authorization: Bearer …`; the first administrator's token is in the server's data directory."
+    )
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Tell the client how to authenticate, as RFC 9110 asks."""
+        return {"WWW-Authenticate": "Bearer"}
+
+
+class TooManyFailures(AdvisorError):
+    """Too many requests with wrong tokens came from this address."""
+
+    status = 429
+    code = "too_many_failures"
+    hint = "Wait a minute, and check the token."
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Tell the client how long to wait."""
+        return {"Retry-After": "60"}
+
+
+class Forbidden(AdvisorError):
+    """The token is valid, but its role does not allow this."""
+
+    status = 403
+    code = "forbidden"
+    hint = "Ask an administrator for a token with the role that this needs."
+
+
+class WrongHost(AdvisorError):
+    """The request names a host that this server does not answer for."""
+
+    status = 421
+    code = "wrong_host"
+    hint = "Use localhost, or add the name to ADVISOR_ALLOWED_HOSTS on the server."
+
+
+class ProtocolMismatch(AdvisorError):
+    """The agent speaks another major version of the protocol."""
+
+    status = 426
+    code = "protocol_mismatch"
+    hint = "Install the same release of fleet-advisor on the agent and on the server."
+
+
+class NotFound(AdvisorError):
+    """There is nothing at this address."""
+
+    status = 404
+    code = "not_found"
+    hint = "The documentation at /docs lists every address."
+
+
+class JobNotFound(NotFound):
+    """No job has that id."""
+
+    code = "job_not_found"
+    hint = "`advisor jobs` lists the jobs."
+
+
+class AgentNotFound(NotFound):
+    """No agent has that id."""
+
+    code = "agent_not_found"
+    hint = "The agent has to register first."
+
+
+class TokenNotFound(NotFound):
+    """No token has that id."""
+
+    code = "token_not_found"
+    hint = "`advisor token list` lists the tokens."
+
+
+class Conflict(AdvisorError):
+    """The request does not fit the present state."""
+
+    status = 409
+    code = "conflict"
+
+
+class AdviceNotReady(Conflict):
+    """The job has no advice: it is still running, or it ended without one."""
+
+    code = "advice_not_ready"
+    hint = "Watch the job with `advisor watch`; the advice is there when it has finished."
+
+
+class JobIsFinal(Conflict):
+    """The job has ended; nothing about it can change any more."""
+
+    code = "job_is_final"
+    hint = "Submit the job again to measure once more."
+
+
+class IdempotencyConflict(Conflict):
+    """The same Idempotency-Key came before with another request."""
+
+    code = "idempotency_conflict"
+    hint = "Use a new key for a new job."
+
+
+class StaleSession(Conflict):
+    """The session is not this agent's, has ended, or has been superseded by a newer generation."""
+
+    code = "stale_session"
+    hint = "End every process of that session and ask for work again."
+
+
+class ResultQuarantined(Conflict):
+    """A block's result was not accepted; it is kept in quarantine and does not count."""
+
+    code = "stale_session"
+    hint = "Nothing is to be done: do not send it again."
+
+
+class SessionNotRunning(AdvisorError):
+    """The session's gang is not complete yet, so there is nothing to measure."""
+
+    status = 425
+    code = "session_not_running"
+    hint = "Launch the processes when the beat's answer names the rendezvous, then ask again."
+
+
+class Unavailable(AdvisorError):
+    """The database cannot be reached or is busy."""
+
+    status = 503
+    code = "unavailable"
+    hint = "Try again in a moment; agents keep what they measured and send it later."
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Tell the client when to come back."""
+        return {"Retry-After": "2"}
+
+
+class LostRace(Unavailable):
+    """Something else changed the same thing at the same moment; nothing was done."""
+
+    code = "lost_race"
+    hint = "Send the same request again."

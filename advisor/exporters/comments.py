@@ -1,0 +1,73 @@
+"""The comment lines at the head of every exported file: what was found, where, how sure, and what to know."""
+
+from collections.abc import Iterable, Mapping
+
+from advisor.protocol.advice import Advice, Provenance, Verdict
+from advisor.protocol.base import Value
+from advisor.protocol.jobs import Job
+
+_ASCII = str.maketrans(
+    {"…": "...", "×": "x", "–": "-", "—": "-", "±": "+/-", "’": "'", "‘": "'", "“": '"', "”": '"'}
+)
+
+
+def one_line(text: str) -> str:
+    """Return `text` as one line of printable ASCII, so that no name can end a comment and begin a command.
+
+    Paddle and shells read files in the locale's encoding, hence ASCII.
+    """
+    words = "".join(mark if mark.isprintable() else " " for mark in text.translate(_ASCII)).split()
+    return " ".join(words).encode("ascii", "backslashreplace").decode("ascii")
+
+
+def comment(lines: Iterable[str]) -> str:
+    """Return `lines` as `#` comments, each ending in a newline."""
+    return "".join(f"# {one_line(line)}".rstrip() + "\n" for line in lines)
+
+
+def describe_gain(advice: Advice) -> str:
+    """Return the confirmed gain with its interval and what it rests on, or that none was confirmed."""
+    if advice.gain is None:
+        return "Throughput against the baseline: not confirmed."
+    gain = advice.gain
+    return (
+        f"Throughput against the baseline: {gain.describe()}, "
+        f"{gain.rounds} interleaved rounds in {gain.sessions} launch{'es' if gain.sessions != 1 else ''}."
+    )
+
+
+def describe_value(value: Value) -> str:
+    """Return a knob's value as people write it: `on`, `off`, `32`, `0.5`."""
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def head_lines(
+    advice: Advice,
+    job: Job,
+    title: str,
+    provenance: Mapping[str, Provenance],
+    warnings: Iterable[str] = (),
+    unmapped: Mapping[str, str] | None = None,
+) -> list[str]:
+    """Return the lines that stand at the head of an exported file."""
+    when = job.finished_at or job.started_at or job.created_at
+    software = ", ".join(f"{name} {version}" for name, version in sorted(advice.software.items()))
+    lines = [
+        title,
+        f"Fleet Advisor, job {job.id}{f' ({job.spec.name})' if job.spec.name else ''}, {when:%Y-%m-%d %H:%M} UTC.",
+        f"Measured on {advice.cluster or job.cluster.describe()}{f'; {software}' if software else ''}.",
+        describe_gain(advice),
+    ]
+    if advice.verdict is Verdict.KEEP:
+        lines.append(
+            "Verdict: nothing needs to change. This file is the baseline: it sets nothing that the script does not do."
+        )
+    for knob, value in advice.changes.items():
+        before = describe_value(advice.baseline[knob])
+        known = f" ({provenance[knob].value})" if knob in provenance else " (not expressed here)"
+        lines.append(f"Changed: {knob} from {before} to {describe_value(value)}{known}.")
+    lines += [f"Not expressible here: {name}: {sentence}" for name, sentence in (unmapped or {}).items()]
+    lines += [f"Note: {sentence}" for sentence in warnings]
+    return lines

@@ -1,0 +1,184 @@
+"""The Python that both PyTorch exports share: constants and the functions that put a plan into a DDP script."""
+
+from dataclasses import dataclass
+from importlib.resources import files
+
+from advisor.exporters.ddp_plan import DdpPlan
+
+_DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
+_HOOKS = "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks"
+_DEFAULT_BUCKETS = (25.0, 1.0)
+"""What DDP does when it is given no bucket_cap_mb."""
+
+
+@dataclass(frozen=True)
+class DdpCode:
+    """Pieces of a Python file."""
+
+    imports: frozenset[str]
+    """Import lines of the standard library and of torch."""
+    body: str
+    """Constants and functions; empty for an empty plan."""
+    functions: frozenset[str]
+    """Which of prepare_process, adjust_arguments, reserve_memory, install_hook and after_step the body defines."""
+
+    def calls_on_ddp(self) -> list[str]:
+        """Return the functions to call with every new DistributedDataParallel, in this order."""
+        return [name for name in ("reserve_memory", "install_hook") if name in self.functions]
+
+    @property
+    def touches_ddp(self) -> bool:
+        """Whether anything happens when a DistributedDataParallel is built."""
+        return "adjust_arguments" in self.functions or bool(self.calls_on_ddp())
+
+
+def write_ddp_code(plan: DdpPlan) -> DdpCode:
+    """Return the code for `plan`; only what the plan needs is in it."""
+    imports: set[str] = {"from torch.nn.parallel import DistributedDataParallel"}
+    pieces: list[str] = []
+    functions: set[str] = set()
+    for name, write in (
+        ("prepare_process", _process),
+        ("adjust_arguments", _buckets),
+        ("reserve_memory", _memory),
+        ("install_hook", _hook),
+        ("after_step", _local_sgd),
+    ):
+        needed, text = write(plan)
+        if text:
+            imports |= needed
+            pieces.append(text)
+            functions.add(name)
+    if plan.local_steps is not None:
+        functions.add("install_hook")
+    return DdpCode(frozenset(imports), "\n\n".join(pieces), frozenset(functions))
+
+
+def write_imports(imports: frozenset[str]) -> str:
+    """Return import lines in the usual order: standard library, then torch."""
+    torch_lines = sorted(line for line in imports if " torch" in line)
+    others = sorted(line for line in imports if " torch" not in line)
+    plain_first = sorted(others, key=lambda line: line.startswith("from"))
+    torch_sorted = sorted(torch_lines, key=lambda line: line.startswith("from"))
+    return "\n\n".join("\n".join(lines) for lines in (plain_first, torch_sorted) if lines) + "\n"
+
+
+def _process(plan: DdpPlan) -> tuple[set[str], str]:
+    if plan.threads is None:
+        return set(), ""
+    return {"import torch"}, (
+        'def prepare_process():\n    """Set what concerns the whole process."""\n'
+        f"    torch.set_num_threads({plan.threads})\n"
+    )
+
+
+def _memory(plan: DdpPlan) -> tuple[set[str], str]:
+    if plan.memory_fraction is None:
+        return set(), ""
+    return (
+        {"import torch"},
+        f"""\
+MEMORY_FRACTION = {plan.memory_fraction!r}
+
+
+def reserve_memory(ddp):
+    \"\"\"Let the caching allocator take its share of the model's GPU now, and no more than that later.\"\"\"
+    device = next(ddp.module.parameters()).device
+    if device.type != "cuda":
+        return
+    torch.cuda.set_per_process_memory_fraction(MEMORY_FRACTION, device)
+    free, total = torch.cuda.mem_get_info(device)
+    wanted = int(total * MEMORY_FRACTION) - torch.cuda.memory_reserved(device)
+    # The block goes back to the allocator at once, which serves the training from it. Some stays free for NCCL.
+    torch.empty(max(0, min(wanted, free - 256 * 2**20)), dtype=torch.uint8, device=device)
+""",
+    )
+
+
+def _buckets(plan: DdpPlan) -> tuple[set[str], str]:
+    if plan.bucket_mb is None or plan.first_bucket_mb is None:
+        return set(), ""
+    signature = (
+        'def adjust_arguments(arguments):\n    """Replace DDP\'s bucket arguments by the measured ones."""\n'
+    )
+    forget = '    arguments.pop("bucket_cap_mb_list", None)\n'
+    if (plan.bucket_mb, plan.first_bucket_mb) == _DEFAULT_BUCKETS:
+        note = "    # None, and not 25: only None gives the small first bucket.\n"
+        return set(), signature + forget + note + '    arguments["bucket_cap_mb"] = None\n'
+    if plan.bucket_mb == plan.first_bucket_mb:
+        return set(), signature + forget + f'    arguments["bucket_cap_mb"] = {plan.bucket_mb!r}\n'
+    text = f"""\
+BUCKET_MB = {plan.bucket_mb!r}
+FIRST_BUCKET_MB = {plan.first_bucket_mb!r}
+
+
+{signature}    if "bucket_cap_mb_list" in inspect.signature(DistributedDataParallel.__init__).parameters:
+        arguments.pop("bucket_cap_mb", None)
+        arguments["bucket_cap_mb_list"] = [FIRST_BUCKET_MB, BUCKET_MB]
+        return
+    # bucket_cap_mb alone makes the first bucket as large as the others.
+    warnings.warn(f"This torch cannot give DDP a first bucket of {{FIRST_BUCKET_MB}} MB; upgrade it.", stacklevel=2)
+    arguments["bucket_cap_mb"] = BUCKET_MB
+"""
+    return {"import inspect", "import warnings"}, text
+
+
+def _hook(plan: DdpPlan) -> tuple[set[str], str]:
+    if plan.needs_reduction:
+        constants = (
+            f"COMMUNICATORS = {plan.communicators}\n"
+            f"INNER_RANKS = {plan.inner_ranks}  # 0: one level\n"
+            f"IN_ORDER = {plan.in_order}\n"
+            f"WIRE_DTYPE = {_DTYPES[plan.wire_dtype] if plan.wire_dtype else None}\n"
+        )
+        template = files("advisor.exporters").joinpath("templates/reduction_hook.txt").read_text("utf-8")
+        install = (
+            "\n\ndef install_hook(ddp):\n"
+            '    """Let the strategy\'s hook reduce the gradients of `ddp`."""\n'
+            "    ddp.register_comm_hook(Reduction(ddp), reduce_bucket)\n"
+        )
+        needed = {
+            "from concurrent.futures import ThreadPoolExecutor",
+            "import torch",
+            "import torch.distributed as dist",
+        }
+        return needed, constants + template + install
+    if plan.wire_dtype:
+        return {_HOOKS}, (
+            "def install_hook(ddp):\n"
+            f'    """Send gradients as {plan.wire_dtype}."""\n'
+            f"    ddp.register_comm_hook(None, default_hooks.{plan.wire_dtype}_compress_hook)\n"
+        )
+    return set(), ""
+
+
+def _local_sgd(plan: DdpPlan) -> tuple[set[str], str]:
+    if plan.local_steps is None:
+        return set(), ""
+    needed = {
+        "import weakref",
+        "from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook as post_local",
+        "from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager",
+    }
+    return (
+        needed,
+        f"""\
+LOCAL_STEPS = {plan.local_steps}  # steps between two averagings
+LOCAL_BEGIN = {plan.local_begin}  # gradients are averaged up to this step, counted from 1
+AVERAGERS = weakref.WeakKeyDictionary()
+
+
+def install_hook(ddp):
+    \"\"\"Stop averaging gradients after step LOCAL_BEGIN.\"\"\"
+    state = post_local.PostLocalSGDState(
+        process_group=None, subgroup=None, start_localSGD_iter=LOCAL_BEGIN, post_local_gradient_allreduce=False
+    )
+    ddp.register_comm_hook(state, post_local.post_localSGD_hook)
+    AVERAGERS[ddp] = PeriodicModelAverager(period=LOCAL_STEPS, warmup_steps=LOCAL_BEGIN - 1 + LOCAL_STEPS)
+
+
+def after_step(ddp):
+    \"\"\"Call it after every optimizer.step(), on every rank alike: every LOCAL_STEPS calls it averages.\"\"\"
+    AVERAGERS[ddp].average_parameters(ddp.parameters())
+""",
+    )

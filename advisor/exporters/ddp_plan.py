@@ -1,0 +1,152 @@
+"""What an advised strategy means for PyTorch's DistributedDataParallel: the same things the trials did.
+
+Only changed knobs are translated: whatever did not change is the script's own business.
+"""
+
+from dataclasses import dataclass, field
+
+from advisor.exporters.selection import idle_because, typed_values
+from advisor.protocol.advice import Advice, Provenance
+from advisor.protocol.jobs import Job
+from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.knobs import Place
+
+BUCKETS = frozenset({"fuse_all_reduce_ops", "fuse_grad_size_in_MB", "last_comm_group_size_MB"})
+REDUCTION = frozenset(
+    {
+        "nccl_comm_num",
+        "sync_nccl_allreduce",
+        "use_hierarchical_allreduce",
+        "hierarchical_allreduce_inter_nranks",
+    }
+)
+WIRE = frozenset({"fp16_allreduce", "fp16_allreduce_dtype"})
+LOCAL = frozenset({"localsgd", "localsgd_k_steps", "localsgd_begin_step"})
+THREADS = "num_threads"
+MEMORY = "FLAGS_fraction_of_gpu_memory_to_use"
+EXPRESSED = tuple(
+    name for name in CATALOGUE if name in BUCKETS | REDUCTION | WIRE | LOCAL | {THREADS, MEMORY}
+)
+"""Knobs that a DDP script can take, in the catalogue's order."""
+
+
+@dataclass
+class DdpPlan:
+    """What to do in a DDP script; None means: leave it as the script has it."""
+
+    bucket_mb: float | None = None
+    """Bucket capacity; one byte (2**-20 MB) gives every parameter a bucket of its own."""
+    first_bucket_mb: float | None = None
+    """Capacity of the bucket that is ready first."""
+    communicators: int = 1
+    inner_ranks: int = 0
+    """Ranks of the lower level of a two-level allreduce; 0 is flat."""
+    in_order: bool = False
+    """One bucket after another."""
+    wire_dtype: str | None = None
+    """fp16 or bf16; None sends gradients as they are."""
+    refuses_bf16: bool = False
+    """DDP takes its stock bf16 hook with NCCL only."""
+    local_steps: int | None = None
+    """Steps between two parameter averagings."""
+    local_begin: int = 1
+    """Step up to which gradients are still averaged, counted from 1."""
+    threads: int | None = None
+    memory_fraction: float | None = None
+    provenance: dict[str, Provenance] = field(default_factory=dict)
+    unmapped: dict[str, str] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def needs_reduction(self) -> bool:
+        """Whether the plan needs a communication hook that stock PyTorch does not have."""
+        own_wire = self.wire_dtype == "bf16" and self.refuses_bf16
+        return self.communicators > 1 or bool(self.inner_ranks) or self.in_order or own_wire
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the script stays exactly as it is."""
+        return not self.provenance
+
+
+def plan_ddp(advice: Advice, job: Job) -> DdpPlan:
+    """Return what a DDP script has to do for the advised strategy, and what it cannot do."""
+    plan = DdpPlan()
+    values = typed_values(advice)
+    active = [name for name in advice.changes if name in CATALOGUE and idle_because(name, values) is None]
+    for name in active:
+        if name in EXPRESSED:
+            plan.provenance[name] = advice.provenance.get(name, Provenance.TRANSLATED)
+        elif CATALOGUE[name].place is Place.ENVIRONMENT:
+            plan.unmapped[name] = (
+                "It is read from the environment when the ranks start: use the env or torchrun export."
+            )
+        else:
+            plan.unmapped[name] = (
+                f"PyTorch has nothing like it: {CATALOGUE[name].meaning[0].lower()}"
+                + (CATALOGUE[name].meaning[1:])
+            )
+    _plan_buckets(plan, advice)
+    _plan_reduction(plan, advice, job)
+    if "localsgd" in active or (values["localsgd"] and LOCAL.intersection(active)):
+        _plan_local(plan, advice)
+    if THREADS in active:
+        plan.threads = int(values[THREADS])
+    if MEMORY in active:
+        plan.memory_fraction = float(values[MEMORY])
+    untouched = (name for name in EXPRESSED if name not in plan.provenance and name not in plan.left)
+    plan.left |= dict.fromkeys(untouched, "Unchanged: as the script has it.")
+    return plan
+
+
+def _plan_buckets(plan: DdpPlan, advice: Advice) -> None:
+    if not BUCKETS.intersection(plan.provenance):
+        return
+    values = typed_values(advice)
+    if not values["fuse_all_reduce_ops"]:
+        plan.bucket_mb = plan.first_bucket_mb = 2.0**-20
+        return
+    plan.bucket_mb = float(values["fuse_grad_size_in_MB"])
+    plan.first_bucket_mb = min(float(values["last_comm_group_size_MB"]), plan.bucket_mb)
+
+
+def _plan_reduction(plan: DdpPlan, advice: Advice, job: Job) -> None:
+    values = typed_values(advice)
+    backend = job.facts.backend if job.facts else "nccl"
+    if "nccl_comm_num" in plan.provenance:
+        plan.communicators = int(values["nccl_comm_num"])
+    if "use_hierarchical_allreduce" in plan.provenance and values["use_hierarchical_allreduce"]:
+        inner = int(values["hierarchical_allreduce_inter_nranks"])
+        plan.inner_ranks = inner if inner > 1 else (job.facts.local_world_size if job.facts else inner)
+    if WIRE.intersection(plan.provenance) and values["fp16_allreduce"]:
+        plan.wire_dtype = str(values["fp16_allreduce_dtype"])
+        plan.refuses_bf16 = backend != "nccl"
+    if "sync_nccl_allreduce" in plan.provenance and values["sync_nccl_allreduce"]:
+        if backend == "nccl" and plan.communicators == 1 and not plan.inner_ranks:
+            plan.left["sync_nccl_allreduce"] = (
+                "One NCCL communicator runs its allreduces one after another by itself."
+            )
+            del plan.provenance["sync_nccl_allreduce"]
+        else:
+            plan.in_order = True
+    if plan.needs_reduction:
+        plan.warnings.append(
+            f"Stock PyTorch has no such reduction over {backend}: a communication hook of about 80 lines is part of "
+            "this file. It reduces over all ranks of the job and keeps process groups of its own."
+        )
+
+
+def _plan_local(plan: DdpPlan, advice: Advice) -> None:
+    values = typed_values(advice)
+    if not values["localsgd"]:
+        return
+    plan.local_steps = int(values["localsgd_k_steps"])
+    plan.local_begin = int(values["localsgd_begin_step"])
+    plan.provenance |= {
+        name: advice.provenance.get(name, Provenance.CARRIED) for name in LOCAL if name not in plan.provenance
+    }
+    plan.warnings.append(
+        "Local SGD changes the optimisation: ranks hold different parameters between averagings. Save and evaluate "
+        "right after an averaging, and do not let a GradScaler skip steps on single ranks."
+    )

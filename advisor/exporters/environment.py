@@ -1,0 +1,68 @@
+"""An environment file: the knobs that a training process reads when it starts."""
+
+import shlex
+
+from advisor.exporters.comments import comment, head_lines
+from advisor.exporters.exported import Exported
+from advisor.exporters.selection import idle_because, typed_values
+from advisor.protocol.advice import Advice, Provenance
+from advisor.protocol.base import Value
+from advisor.protocol.jobs import Job
+from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.knobs import Place
+
+VARIABLES = {
+    **{name: name for name, knob in CATALOGUE.items() if knob.place is Place.ENVIRONMENT},
+    "num_threads": "OMP_NUM_THREADS",
+}
+"""Knob -> the variable that carries it."""
+
+
+def choose_variables(advice: Advice) -> dict[str, str]:
+    """Return the variables for the changed knobs, by variable name, unquoted."""
+    values = typed_values(advice)
+    return {
+        VARIABLES[knob]: _text(values[knob])
+        for knob in advice.changes
+        if knob in VARIABLES and idle_because(knob, values) is None
+    }
+
+
+def export_environment(advice: Advice, job: Job) -> Exported:
+    """Return the file, for `set -a; . ./strategy.env; set +a` before the launch, on every node."""
+    variables = choose_variables(advice)
+    by_variable = {variable: knob for knob, variable in VARIABLES.items()}
+    provenance = {
+        by_variable[name]: advice.provenance.get(by_variable[name], Provenance.CARRIED) for name in variables
+    }
+    unmapped = {
+        knob: "It is no environment variable: use the torchrun, pytorch or paddle export."
+        for knob in advice.changes
+        if knob not in provenance
+    }
+    warnings = []
+    if variables:
+        warnings.append("A variable that the launcher or the script sets itself replaces the one given here.")
+    if any(name.startswith("FLAGS_") for name in variables):
+        warnings.append(
+            "FLAGS_... variables are read by PaddlePaddle only; PyTorch takes the pytorch export."
+        )
+    title = "Environment of the strategy: set -a; . ./strategy.env; set +a before the launch, on every node."
+    head = head_lines(advice, job, title, provenance, warnings, unmapped)
+    if not variables:
+        head.append("The strategy sets no environment variable.")
+    lines = "".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items())
+    return Exported(
+        format="env",
+        filename="strategy.env",
+        media_type="text/plain; charset=utf-8",
+        content=comment(head) + lines,
+        provenance=provenance,
+        left={knob: "Unchanged: as your environment has it." for knob in VARIABLES if knob not in provenance},
+        unmapped=unmapped,
+        warnings=tuple(warnings),
+    )
+
+
+def _text(value: Value) -> str:
+    return str(int(value)) if isinstance(value, bool) else str(value)

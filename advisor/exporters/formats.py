@@ -1,0 +1,100 @@
+"""The formats that a strategy can be exported in, and the way from a name to a file."""
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from advisor.exporters.ddp_plan import EXPRESSED
+from advisor.exporters.environment import VARIABLES, export_environment
+from advisor.exporters.exported import Exported, ExportError, FormatInfo
+from advisor.exporters.paddle import export_paddle
+from advisor.exporters.paddle_fields import TARGETS
+from advisor.exporters.paddle_python import export_paddle_python
+from advisor.exporters.pytorch import export_pytorch
+from advisor.exporters.strategy_json import export_json
+from advisor.exporters.summary import write_summary
+from advisor.exporters.torchrun import export_torchrun
+from advisor.exporters.wrapper import export_wrapper
+from advisor.protocol.advice import Advice
+from advisor.protocol.jobs import Job
+from advisor.protocol.knob_entries import CATALOGUE
+
+_PYTHON = "text/x-python; charset=utf-8"
+_TEXT = "text/plain; charset=utf-8"
+_PADDLE_KNOBS = tuple(name for name, knob in CATALOGUE.items() if knob.paddle_field is not None)
+_LAUNCH_KNOBS = tuple(name for name in CATALOGUE if name in EXPRESSED or name in VARIABLES)
+
+FORMATS: Mapping[str, FormatInfo] = MappingProxyType(
+    {
+        info.name: info
+        for info in (
+            FormatInfo(
+                name="json", filename="strategy.json", media_type="application/json", knobs=tuple(CATALOGUE),
+                meaning="The canonical file: every knob with its provenance, the gain and its interval.",
+            ),
+            FormatInfo(
+                name="torchrun", filename="run.sh", media_type="text/x-shellscript; charset=utf-8", knobs=_LAUNCH_KNOBS,
+                meaning="Your own launch command with the strategy in force; no line of the script changes. "
+                "Save apply_strategy.py (format wrapper) beside it.",
+            ),
+            FormatInfo(
+                name="wrapper", filename="apply_strategy.py", media_type=_PYTHON, knobs=EXPRESSED,
+                meaning="Runs an unchanged PyTorch script under the strategy: put it before the script's name.",
+            ),
+            FormatInfo(
+                name="pytorch", filename="ddp_strategy.py", media_type=_PYTHON, knobs=EXPRESSED,
+                meaning="A Python file for PyTorch: call its wrap() in place of DistributedDataParallel.",
+            ),
+            FormatInfo(
+                name="paddle", filename="strategy.prototxt", media_type=_TEXT, targets=TARGETS, knobs=_PADDLE_KNOBS,
+                meaning="A file for PaddlePaddle's DistributedStrategy.load_from_prototxt.",
+            ),
+            FormatInfo(
+                name="paddle-python", filename="paddle_strategy.py", media_type=_PYTHON, targets=TARGETS,
+                knobs=_PADDLE_KNOBS,
+                meaning="A Python file for PaddlePaddle: builds the DistributedStrategy and initialises Fleet with it.",
+            ),
+            FormatInfo(
+                name="env", filename="strategy.env", media_type=_TEXT, knobs=tuple(VARIABLES),
+                meaning="The knobs that are environment variables, for a shell or a container.",
+            ),
+        )
+    }
+)  # fmt: skip
+"""Every format by name, in the order people are shown them."""
+
+_VERSIONED: Mapping[str, Callable[[Advice, Job, str | None], Exported]] = {
+    "paddle": export_paddle,
+    "paddle-python": export_paddle_python,
+}
+_PLAIN: Mapping[str, Callable[[Advice, Job], Exported]] = {
+    "json": export_json,
+    "torchrun": export_torchrun,
+    "wrapper": export_wrapper,
+    "pytorch": export_pytorch,
+    "env": export_environment,
+}
+
+
+def export(advice: Advice, job: Job, format: str, target: str | None = None) -> Exported:
+    """Return the strategy of `advice` in `format`, for version `target` of the tool where the format has versions.
+
+    Raises ExportError, with a sentence, for an unknown format or target.
+    """
+    if format not in FORMATS:
+        raise ExportError(f"{format!r} is no export format: choose one of {', '.join(FORMATS)}.")
+    if format in _VERSIONED:
+        return _VERSIONED[format](advice, job, target)
+    if target is not None:
+        versioned = ", ".join(_VERSIONED)
+        raise ExportError(
+            f"Format {format} has no target versions, but {target!r} was asked for: only {versioned} do."
+        )
+    return _PLAIN[format](advice, job)
+
+
+def export_bundle(advice: Advice, job: Job) -> dict[str, str]:
+    """Return every file of the export by name, for each default target, and a SUMMARY.txt that explains them."""
+    files = [export(advice, job, name) for name in FORMATS]
+    return {file.filename: file.content for file in files} | {
+        "SUMMARY.txt": write_summary(advice, job, files, FORMATS)
+    }

@@ -1,0 +1,128 @@
+"""Writes docs/knobs.md, the reference of all knobs, from the catalogue.
+
+`python -m advisor.exporters.knob_reference docs/knobs.md`; without an argument it writes to standard output.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from advisor.exporters.comments import describe_value
+from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.knobs import Knob, Place, Scale
+from advisor.protocol.strategy import COUPLING_RULES
+
+_PLACES = {
+    Place.STRATEGY: (
+        "Strategy",
+        "Fields of `DistributedStrategy` itself: how gradients and parameters travel.",
+    ),
+    Place.BUILD_STRATEGY: (
+        "Build strategy",
+        "Fields of `build_strategy`: how Paddle's program is fused and laid out.",
+    ),
+    Place.EXECUTION_STRATEGY: (
+        "Execution strategy",
+        "Fields of `execution_strategy`: how steps are executed. Paddle 3 has removed this block.",
+    ),
+    Place.ENVIRONMENT: ("Environment", "Variables that a training process reads when it starts."),
+    Place.PSERVER: (
+        "Parameter server",
+        "Settings of parameter-server training, which this advisor does not tune.",
+    ),
+}
+_INTRODUCTION = """\
+# Knobs
+
+<!-- Generated from advisor/protocol/knob_entries.py. Do not edit; run
+     python -m advisor.exporters.knob_reference docs/knobs.md -->
+
+A knob is one tunable field of a strategy. The names are those of PaddlePaddle Fleet's `DistributedStrategy`; fields
+of a nested configuration are flattened, so `localsgd_k_steps` is `localsgd_configs.k_steps` in Paddle. This page lists
+all {count} of them: trials have a lever for {varied}; {carried} are carried, that is, they are part of a strategy and
+are never varied, each for the reason its row gives.
+
+How to read the tables:
+
+* **Values** gives the type, the range a search may use, and the unit. *log* means that distances are felt as ratios.
+* **Default** is the default that the Fleet documents give. Gains are never measured against it, but against your script
+  as it stands.
+* **Effect** says what a knob may change besides the speed. *exact*: the same mathematics. *numeric*: other rounding.
+  *convergence*: another optimisation. Only exact knobs are advised unless the job allows more, and a knob of the two
+  other classes wins only if the loss does not suffer.
+* **Switch** says when a new value can take effect. *hot*: between two steps of running processes. *cold*: only in new
+  processes, so that each value costs a launch.
+* **Realised by** is what a trial does in PyTorch, or why the knob is carried.
+* **Paddle** is the field that the Paddle exports write, and the Paddle versions that have it.
+
+An exported file says of every field whether it was *measured* (varied and timed as this very knob), *translated* (timed
+through its PyTorch equivalent) or *carried* (not timed). Files for other tools set only what was timed and what it
+needs to make sense; everything else stays at that tool's own default, which can differ from the documented one.
+"""
+
+
+def write_reference() -> str:
+    """Return the page as Markdown."""
+    carried = sum(knob.carried for knob in CATALOGUE.values())
+    text = _INTRODUCTION.format(count=len(CATALOGUE), varied=len(CATALOGUE) - carried, carried=carried)
+    for place, (title, meaning) in _PLACES.items():
+        knobs = [knob for knob in CATALOGUE.values() if knob.place is place]
+        text += f"\n## {title}\n\n{meaning}\n\n" + _write_table(knobs)
+    rules = "".join(
+        f"* {rule.name}{' (for Paddle only)' if rule.paddle_only else ''}\n" for rule in COUPLING_RULES
+    )
+    obeyed = "Every strategy obeys these. One that does not is refused, with a sentence for each broken rule."
+    return f"{text}\n## Rules between knobs\n\n{obeyed}\n\n{rules}"
+
+
+def _write_table(knobs: Sequence[Knob]) -> str:
+    columns = ("Knob", "Meaning", "Values", "Default", "Effect", "Switch", "Realised by", "Paddle")
+    rows = [columns, tuple("---" for _ in columns), *(_write_row(knob) for knob in knobs)]
+    return "".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |\n" for row in rows)
+
+
+def _write_row(knob: Knob) -> tuple[str, ...]:
+    paddle = (
+        f"`{knob.paddle_field}`, {' and '.join(knob.paddle_versions)}" if knob.paddle_field else "no field"
+    )
+    default = describe_value(knob.default) or "empty"
+    realised = f"*carried:* {knob.realised}" if knob.carried else knob.realised
+    return (
+        f"`{knob.name}`",
+        knob.meaning,
+        _describe_values(knob),
+        default,
+        knob.effect,
+        knob.switch,
+        realised,
+        paddle,
+    )
+
+
+def _describe_values(knob: Knob) -> str:
+    if knob.kind is bool:
+        return "on or off"
+    if knob.choices:
+        return " or ".join(choice or "empty" for choice in knob.choices)
+    if knob.low is None or knob.high is None:
+        return "text" if knob.kind is str else f"a number{f' of {knob.unit}' if knob.unit else ''}"
+    kind = "whole number" if knob.kind is int else "number"
+    unit = f" {knob.unit}" if knob.unit else ""
+    scale = ", log" if knob.scale is Scale.LOG else ""
+    return f"{kind}, {_number(knob.low)} to {_number(knob.high)}{unit}{scale}"
+
+
+def _number(value: int | float) -> str:
+    return str(int(value)) if value == int(value) else str(value)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Write the page to the file named first in `arguments`, or to standard output."""
+    if arguments:
+        Path(arguments[0]).write_text(write_reference(), encoding="utf-8")
+    else:
+        sys.stdout.write(write_reference())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,111 @@
+"""The agents of local mode: as many nodes as the job asks for, all on this machine."""
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from advisor.client import Client
+from advisor.local.process import PYTHON, LocalProcess, ProcessDied
+from advisor.local.server import LocalModeFailed, LocalServer, failure_of
+
+AGENT_COMMAND = (*PYTHON, "-m", "agent")
+"""`advisor-agent`, also where its script is not installed. The agent is never imported by the server's side."""
+
+_START_S = 90.0
+_STOP_S = 30.0
+"""An agent waits for its training processes to be gone and says so to the server: that takes a while."""
+_POLL_S = 0.2
+
+
+@contextmanager
+def local_agents(
+    server: LocalServer,
+    data_dir: Path,
+    count: int,
+    environment: Mapping[str, str],
+    tell: Callable[[str], None],
+) -> Iterator[Callable[[], None]]:
+    """Keep `count` agents running for as long as the context lasts; yields a check that they all do.
+
+    Raises `LocalModeFailed` with the end of the log of an agent that does not come up; so does the check
+    when one has stopped.
+    """
+    started_at = datetime.now(UTC)
+    agents: list[LocalProcess] = []
+
+    def check() -> None:
+        for agent in agents:
+            try:
+                agent.check()
+            except ProcessDied as died:
+                raise failure_of(died, "Run `advisor-agent doctor` to see what it lacks.") from died
+
+    try:
+        for number in range(1, count + 1):
+            agents.append(_start_agent(f"local-{number}", server, data_dir, environment))
+        _await_registered(server, {f"local-{n}" for n in range(1, count + 1)}, started_at, agents, check)
+        if count:
+            tell(f"{count} agent{'s are' if count > 1 else ' is'} ready on this machine.")
+        yield check
+    finally:
+        for agent in agents:
+            agent.ask_to_stop()
+        for agent in agents:
+            agent.stop(_STOP_S)
+
+
+def training_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for agents: the user's, and this Python's scripts as a last resort on the path.
+
+    The user's own torchrun comes first; ours serves when the virtual environment is not activated.
+    """
+    ours = {"ADVISOR_AGENT_TOKEN", "ADVISOR_AGENT_TOKEN_FILE", "ADVISOR_TOKEN", "ADVISOR_TOKEN_FILE"}
+    kept = {name: value for name, value in environment.items() if name not in ours}
+    kept["PATH"] = os.pathsep.join([kept.get("PATH", os.defpath), str(Path(sys.executable).parent)])
+    return kept
+
+
+def _start_agent(
+    name: str, server: LocalServer, data_dir: Path, environment: Mapping[str, str]
+) -> LocalProcess:
+    work_dir = data_dir / "agents" / name
+    options = ("--server", server.url, "--name", name, "--token-file", str(server.agent_token_file))
+    return LocalProcess(
+        f"agent {name}",
+        [*AGENT_COMMAND, "run", *options, "--work-dir", str(work_dir)],
+        data_dir / "logs" / f"agent-{name}.log",
+        training_environment(environment),
+    )
+
+
+def _await_registered(
+    server: LocalServer,
+    names: set[str],
+    started_at: datetime,
+    agents: list[LocalProcess],
+    check: Callable[[], None],
+) -> None:
+    deadline = time.monotonic() + _START_S
+    with Client(server.url, server.token) as client:
+        while missing := names - _seen_since(client, started_at):
+            check()
+            server.check()
+            if time.monotonic() > deadline:
+                tails = "\n".join(agent.log_tail(5) for agent in agents)
+                raise LocalModeFailed(
+                    f"{', '.join(sorted(missing))} did not register with the server within {_START_S:.0f} s.",
+                    f"The agents' logs are beside {agents[0].log_path}.",
+                    tails,
+                )
+            time.sleep(_POLL_S)
+
+
+def _seen_since(client: Client, started_at: datetime) -> set[str]:
+    """Names of agents that spoke since then: a name may be known from an earlier command."""
+    return {
+        agent.name for agent in client.agents() if agent.last_seen_at and agent.last_seen_at >= started_at
+    }

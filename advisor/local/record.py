@@ -1,0 +1,104 @@
+"""Who uses a data directory: a lock for its one server, where that server listens, and a lock for measuring."""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from advisor.protocol.base import Message
+
+_SERVER_LOCK, _SERVER_RECORD, _MEASURING_LOCK = "server.lock", "server.json", "measuring.lock"
+_PROBE_S = 0.5
+_TURN_POLL_S = 0.5
+
+
+class ServerRecord(Message):
+    """The server that runs on a data directory."""
+
+    url: str
+    pid: int
+    started_at: datetime
+
+
+class ServerRunning(Exception):
+    """Another server already serves this data directory."""
+
+    def __init__(self, data_dir: Path, record: ServerRecord | None) -> None:
+        where = f" at {record.url} (process {record.pid})" if record else ""
+        super().__init__(f"A server for {data_dir} is running already{where}.")
+
+
+@contextmanager
+def hold_server(data_dir: Path, url: str) -> Iterator[None]:
+    """Be the only server of `data_dir`, and leave a note where it listens.
+
+    Raises `ServerRunning` when there is one. The lock ends with the process, however it ends.
+    """
+    make_private(data_dir)
+    with (data_dir / _SERVER_LOCK).open("a") as lock:
+        # Whoever asks for a running server holds the lock for a moment: that is not a server.
+        deadline = time.monotonic() + _PROBE_S
+        while not _try_lock(lock.fileno()):
+            if time.monotonic() > deadline:
+                raise ServerRunning(data_dir, _read(data_dir))
+            time.sleep(0.02)
+        record = ServerRecord(url=url, pid=os.getpid(), started_at=datetime.now(UTC))
+        path = data_dir / _SERVER_RECORD
+        path.write_text(record.model_dump_json())
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def running_server(data_dir: Path) -> ServerRecord | None:
+    """Return the server that runs on `data_dir`; None when there is none."""
+    path = data_dir / _SERVER_LOCK
+    if not path.exists():
+        return None
+    with path.open("a") as lock:
+        # A record may be left over from a killed server; a lock cannot.
+        return None if _try_lock(lock.fileno()) else _read(data_dir)
+
+
+@contextmanager
+def measuring_turn(data_dir: Path, tell: Callable[[str], None]) -> Iterator[None]:
+    """Be the only one who measures with `data_dir` on this machine; waits for its turn, and says so.
+
+    Two trainings timed at once on the same machine would time each other.
+    """
+    make_private(data_dir)
+    with (data_dir / _MEASURING_LOCK).open("a") as lock:
+        if not _try_lock(lock.fileno()):
+            tell(
+                "Another tuning is measuring on this machine, and two at once would disturb each other's timings: "
+                "waiting for it to end. (With an ADVISOR_DATA_DIR of its own, a command does not wait.)"
+            )
+            while not _try_lock(lock.fileno()):
+                time.sleep(_TURN_POLL_S)
+        yield
+
+
+def make_private(data_dir: Path) -> None:
+    """Make the directory, readable by its owner only: it holds tokens."""
+    data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _read(data_dir: Path) -> ServerRecord | None:
+    try:
+        return ServerRecord.model_validate_json((data_dir / _SERVER_RECORD).read_text())
+    except (OSError, ValidationError):
+        return None

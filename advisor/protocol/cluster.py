@@ -1,0 +1,83 @@
+"""The cluster: the hardware that agents found."""
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from advisor.protocol.base import Message
+
+
+class DeviceKind(StrEnum):
+    """What the training computes on."""
+
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+class Device(Message):
+    """One accelerator of a node, as NVML describes it."""
+
+    index: int
+    """Index on its node, in NVML's order."""
+    uuid: str
+    """NVML's UUID: stays the same when CUDA_VISIBLE_DEVICES changes the order."""
+    name: str
+    """Product name."""
+    memory_bytes: int
+    """Memory of the device."""
+    driver: str = ""
+    """Driver version."""
+
+
+class Link(Message):
+    """One network interface of a node."""
+
+    name: str
+    """Interface name, e.g. eth0."""
+    address: str
+    """IPv4 or IPv6 address."""
+    bits_per_second: int | None = None
+    """Speed that the kernel reports; None where it reports none (virtual links)."""
+
+
+class Node(Message):
+    """One machine with an agent on it."""
+
+    hostname: str
+    """Host name."""
+    cpu_count: int
+    """CPUs that this node's processes may use (affinity respected)."""
+    memory_bytes: int
+    """Memory of the node."""
+    devices: tuple[Device, ...] = ()
+    """Accelerators found by NVML."""
+    links: tuple[Link, ...] = ()
+    """Network interfaces other than loopback."""
+    telemetry: str = "psutil"
+    """Where utilisation comes from: "nvml" or "psutil"."""
+    python_version: str = ""
+    """Python of the agent (the training's own Python is in the workload's facts)."""
+    torch_version: str = ""
+    """Torch found in the agent's environment; empty where there is none."""
+
+
+class Cluster(Message):
+    """The nodes that a job runs on, in node-rank order."""
+
+    nodes: tuple[Node, ...] = Field(default=())
+    """One entry per node."""
+
+    @property
+    def node_count(self) -> int:
+        """Number of nodes."""
+        return len(self.nodes)
+
+    def describe(self) -> str:
+        """A short sentence for headers: `2 nodes: 4 CPUs each` or `2 × 8 NVIDIA H200`."""
+        if not self.nodes:
+            return "no node yet"
+        first = self.nodes[0]
+        count = f"{self.node_count} node{'s' if self.node_count != 1 else ''}"
+        if first.devices:
+            return f"{count} × {len(first.devices)} {first.devices[0].name}"
+        return f"{count} × {first.cpu_count} CPU{'s' if first.cpu_count != 1 else ''}"

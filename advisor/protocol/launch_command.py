@@ -1,0 +1,212 @@
+"""Reads a launch command as its launcher would: which words are the launcher's options, which the script's.
+
+Understood: `torchrun …`, `python -m torch.distributed.run …` and `python script.py …`. Pure functions.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+_TORCHRUN_FLAGS = ("standalone", "module", "no-python", "run-path", "virtual-local-rank", "help")
+"""torchrun's options that take no value; every other one takes exactly one."""
+_TORCHRUN_VALUES = (
+    "nnodes", "nproc-per-node", "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf", "max-restarts",
+    "monitor-interval", "start-method", "event-log-handler", "role", "log-dir", "redirects", "tee",
+    "local-ranks-filter", "duplicate-stdout-filters", "duplicate-stderr-filters", "node-rank", "master-addr",
+    "master-port", "local-addr", "logs-specs", "numa-binding", "signals-to-handle", "shutdown-timeout",
+)  # fmt: skip
+_SHORT = {"m": "module", "h": "help", "r": "redirects", "t": "tee"}
+_OURS = (
+    "standalone", "nnodes", "node-rank", "master-addr", "master-port", "max-restarts", "local-addr",
+    "rdzv-backend", "rdzv-endpoint", "rdzv-id", "rdzv-conf",
+)  # fmt: skip
+"""Options that the gang decides."""
+_RENDEZVOUS = frozenset({"standalone", "nnodes", "rdzv-endpoint", "master-addr"})
+_PYTHON_FLAGS = frozenset("bBdEhiIOPqsSuvVx")
+_USE_TORCHRUN = {
+    "accelerate": "accelerate's scripts run under torchrun unchanged: torchrun --nproc-per-node N script.py …",
+    "deepspeed": "Start it with torchrun --nproc-per-node N script.py …",
+    "mpirun": "Start one agent per node, and give torchrun --nproc-per-node N script.py … as the command.",
+    "mpiexec": "Start one agent per node, and give torchrun --nproc-per-node N script.py … as the command.",
+    "srun": "Start one agent per node with srun, and give torchrun --nproc-per-node N script.py … as the command.",
+    "bash": "Give the torchrun line that the shell script ends in.",
+    "sh": "Give the torchrun line that the shell script ends in.",
+    "env": "Give the variables as the workload's environment, and torchrun … as the command.",
+}
+
+
+class UnlaunchableCommand(ValueError):
+    """The command cannot be launched with the runtime in front; the sentence names the word and the remedy."""
+
+
+@dataclass(frozen=True)
+class LaunchCommand:
+    """A launch command, taken apart."""
+
+    launcher: str
+    """The first word: torchrun or a python, perhaps with its path."""
+    is_torchrun: bool
+    """Ranks are started by torchrun (in either spelling); otherwise the script is the only process."""
+    runs_module: bool
+    """The launcher is `python -m torch.distributed.run`, or the script of a plain python is a module."""
+    python_options: tuple[str, ...]
+    """Options of the interpreter, e.g. -u."""
+    launcher_options: tuple[str, ...]
+    """Options of torchrun that are kept, e.g. --nproc-per-node=2."""
+    script: tuple[str, ...]
+    """`script.py` or `-m module`."""
+    arguments: tuple[str, ...]
+    """The script's own arguments."""
+    typed_launcher: tuple[str, ...]
+    """Everything before the script as it was typed, but for the word that makes it a module."""
+    replaced: tuple[str, ...] = ()
+    """Options of torchrun that the gang decides, as they were typed."""
+    names_rendezvous: bool = False
+    """The command itself says how its nodes meet."""
+
+    @property
+    def script_path(self) -> str | None:
+        """The script's path as typed; None for a module."""
+        return None if self.script[0] == "-m" else self.script[0]
+
+
+def parse_command(words: Sequence[str]) -> LaunchCommand:
+    """Take a launch command apart; raises UnlaunchableCommand naming the word at fault and what to use instead."""
+    launcher = words[0]
+    name = PurePath(launcher).name
+    if name == "torchrun":
+        return _parse_torchrun(launcher, (), words[1:])
+    if re.fullmatch(r"python(3(\.\d+)?)?t?", name):
+        return _parse_python(launcher, words[1:])
+    if name.endswith(".py"):
+        raise UnlaunchableCommand(
+            f"The command starts with the script {launcher}: put python or torchrun in front of it."
+        )
+    remedy = _USE_TORCHRUN.get(name, "Give the command as torchrun --nproc-per-node N script.py …")
+    raise UnlaunchableCommand(f"{name} is not a launcher that the advisor can put its runtime into. {remedy}")
+
+
+def _parse_python(launcher: str, words: Sequence[str]) -> LaunchCommand:
+    position = 0
+    while position < len(words) and words[position].startswith("-") and words[position] != "-":
+        word = words[position]
+        position += 1
+        if word.startswith("--"):
+            position += word == "--check-hash-based-pycs"
+            continue
+        for place, letter in enumerate(word[1:], start=2):
+            attached = word[place:]
+            if letter == "m":
+                module, after = (
+                    (attached, position) if attached else (_take(words, position, word), position + 1)
+                )
+                options = _keep_options(words[: position - 1], word[: place - 1])
+                return _finish_module(launcher, options, module, words[after:])
+            if letter == "c":
+                raise UnlaunchableCommand(
+                    "python -c has no script to put the runtime in front of: write it to a file."
+                )
+            if letter in "WX":
+                position += not attached
+                break
+            if letter not in _PYTHON_FLAGS:
+                raise UnlaunchableCommand(f"{word} is not an option of python: check the command's spelling.")
+    script = _take(words, position, launcher)
+    options = tuple(words[:position])
+    return LaunchCommand(
+        launcher, False, False, options, (), (script,), tuple(words[position + 1 :]), (launcher, *options)
+    )
+
+
+def _keep_options(before: Sequence[str], joined: str) -> tuple[str, ...]:
+    """`-um module`: the letters in front of the m stay options of python."""
+    return (*before, joined) if len(joined) > 1 else tuple(before)
+
+
+def _finish_module(
+    launcher: str, options: tuple[str, ...], module: str, rest: Sequence[str]
+) -> LaunchCommand:
+    if module == "torch.distributed.run":
+        return _parse_torchrun(launcher, options, rest)
+    if module in {"torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.runner"}:
+        raise UnlaunchableCommand(
+            f"python -m {module} is not supported: use torchrun, which takes the same script."
+        )
+    typed = (launcher, *options)
+    return LaunchCommand(launcher, False, True, options, (), ("-m", module), tuple(rest), typed)
+
+
+def _parse_torchrun(launcher: str, python_options: tuple[str, ...], words: Sequence[str]) -> LaunchCommand:
+    kept: list[str] = []
+    replaced: list[str] = []
+    all_typed: list[str] = []
+    names_rendezvous = is_module = False
+    position = 0
+    while position < len(words) and words[position].startswith("-"):
+        word = words[position]
+        position += 1
+        if word == "--":
+            break
+        option, has_value = _name_option(word)
+        typed = [word]
+        if option not in _TORCHRUN_FLAGS and not has_value:
+            typed.append(_take(words, position, word))
+            position += 1
+        if option != "module":
+            all_typed += typed
+        names_rendezvous = names_rendezvous or option in _RENDEZVOUS
+        if option == "module":
+            is_module = True
+        elif option == "no-python":
+            raise UnlaunchableCommand(
+                "torchrun --no-python starts something else than Python: drop it and give the script."
+            )
+        elif option == "help":
+            raise UnlaunchableCommand("torchrun --help trains nothing: give the script that trains.")
+        elif option in _OURS:
+            replaced.append(" ".join(typed))
+        elif (
+            option != "run-path"
+        ):  # it only changes how torchrun calls the script, which is the runtime's part here
+            kept += typed
+    script = _take(words, position, launcher)
+    runs_module = PurePath(launcher).name != "torchrun"
+    module_words = ("-m", "torch.distributed.run") if runs_module else ()
+    return LaunchCommand(
+        launcher,
+        is_torchrun=True,
+        runs_module=runs_module,
+        python_options=python_options,
+        launcher_options=tuple(kept),
+        script=("-m", script) if is_module else (script,),
+        arguments=tuple(words[position + 1 :]),
+        typed_launcher=(launcher, *python_options, *module_words, *all_typed),
+        replaced=tuple(replaced),
+        names_rendezvous=names_rendezvous,
+    )
+
+
+def _name_option(word: str) -> tuple[str, bool]:
+    """Return an option's full name with dashes, and whether its value is attached; argparse takes abbreviations."""
+    if not word.startswith("--"):
+        name = _SHORT.get(word[1:2])
+        if name is None:
+            raise UnlaunchableCommand(f"{word} is not an option of torchrun: check the command's spelling.")
+        return name, len(word) > 2
+    typed, equals, _ = word[2:].partition("=")
+    typed = typed.replace("_", "-")
+    options = (*_TORCHRUN_FLAGS, *_TORCHRUN_VALUES)
+    matches = [typed] if typed in options else [option for option in options if option.startswith(typed)]
+    if len(matches) != 1:
+        meant = f" (it could mean {', '.join('--' + match for match in matches)})" if matches else ""
+        raise UnlaunchableCommand(
+            f"{word} is not an option of torchrun{meant}: check the command's spelling."
+        )
+    return matches[0], bool(equals)
+
+
+def _take(words: Sequence[str], position: int, after: str) -> str:
+    if position >= len(words):
+        raise UnlaunchableCommand(f"The command ends after {after}: the script that trains is missing.")
+    return words[position]

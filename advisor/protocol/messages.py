@@ -1,0 +1,147 @@
+"""The messages between an agent and the server (`/api/v1/agents…`, `/api/v1/sessions…`)."""
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from advisor.protocol.base import Message, Value
+from advisor.protocol.cluster import Node
+from advisor.protocol.telemetry import TelemetryBatch
+from advisor.protocol.trials import BlockPlan, BlockResult, Outcome, SessionState
+from advisor.protocol.workload import Workload, WorkloadFacts
+
+PROTOCOL_MAJOR = 1
+"""A peer with another major version is refused."""
+
+
+class RegisterAgent(Message):
+    """`POST /agents`: an agent introduces itself (again after every restart)."""
+
+    name: str = Field(min_length=1, max_length=100)
+    """Stable name of the agent, unique on the server."""
+    node: Node
+    protocol_major: int = PROTOCOL_MAJOR
+
+
+class AgentRegistered(Message):
+    """The answer to it."""
+
+    agent_id: str
+    token: str = ""
+    """A token of this agent's own: every later call carries it instead of the token it registered with."""
+    poll_s: float = 20.0
+    """How long a poll may be held open."""
+    beat_s: float = 2.0
+    """How often a session is to be renewed."""
+    lease_s: float = 30.0
+    """A session whose gang is silent for this long is lost."""
+    fence_s: float = 18.0
+    """An agent that had no renewal acknowledged for this long kills its ranks itself."""
+
+
+class Assignment(Message):
+    """A place in a gang: what an agent is to start."""
+
+    session_id: str
+    generation: int
+    job_id: str
+    node_rank: int
+    """0 offers the rendezvous."""
+    nnodes: int
+    workload: Workload
+    cold: dict[str, Value] = Field(default_factory=dict)
+    """Cold changes to launch with."""
+    hang_timeout_s: float = 120.0
+    session_timeout_s: float = 3600.0
+
+
+class PollReply(Message):
+    """`POST /agents/{id}/poll`: held open until there is work or the poll time is over."""
+
+    assignment: Assignment | None = None
+
+
+class MemberState(StrEnum):
+    """What an agent's part of a session is doing."""
+
+    PREPARING = "preparing"
+    READY = "ready"
+    """Can launch as soon as the gang is complete."""
+    RUNNING = "running"
+    GONE = "gone"
+    """Every rank of this node is gone."""
+
+
+class Beat(Message):
+    """`POST /sessions/{id}/beat`: renews the lease, reports progress and telemetry."""
+
+    generation: int
+    state: MemberState
+    rendezvous: str | None = None
+    """`host:port` that node rank 0 offers."""
+    steps: int | None = None
+    """Steps the slowest local rank has made."""
+    telemetry: TelemetryBatch = TelemetryBatch()
+    log: str = Field(default="", max_length=65536)
+    """New lines of the session's log on this node."""
+
+
+class BeatReply(Message):
+    """The server's view of the session; `ending` and the final states mean: kill every rank."""
+
+    state: SessionState
+    rendezvous: str | None = None
+    """Set once the gang is complete: launch."""
+
+
+class HelloReport(Message):
+    """`POST /sessions/{id}/hello`: the runtime's first words, passed on by node rank 0's agent."""
+
+    generation: int
+    facts: WorkloadFacts
+    baseline: dict[str, Value]
+    refusals: dict[str, str] = Field(default_factory=dict)
+
+
+class NextRequest(Message):
+    """`POST /sessions/{id}/next`: what is to be measured now? Repeating it gives the same answer."""
+
+    generation: int
+
+
+class NextReply(Message):
+    """A block to measure, or the end of the session."""
+
+    plan: BlockPlan | None = None
+    end_because: str = ""
+    """Sentence when `plan` is None: the session is over."""
+
+
+class BlockReport(Message):
+    """`POST /sessions/{id}/blocks/{block_id}`: a measured block. Repeating it changes nothing."""
+
+    generation: int
+    result: BlockResult
+
+
+class Trouble(Message):
+    """Something about the script that no strategy can change, in a sentence that says what to do."""
+
+    code: str
+    """no_ddp, spawns_own_ranks, single_rank, too_short, fsdp, never_steps, script_ended, launch_failed, …"""
+    sentence: str
+    fatal: bool = True
+    """False: this session only (the script ended by itself); another launch may go on."""
+
+
+class SessionEnd(Message):
+    """`POST /sessions/{id}/end`: every rank of this node is gone."""
+
+    generation: int
+    outcome: Outcome
+    reason: str
+    """A sentence."""
+    log_tail: str = Field(default="", max_length=65536)
+    trouble: Trouble | None = None
+    total_steps: int = 0
+    """Steps the script made, where it ended by itself."""

@@ -1,0 +1,288 @@
+"""Sessions, trials and blocks: what was measured, how, and how it ended."""
+
+from datetime import datetime
+from enum import StrEnum
+
+from pydantic import Field
+
+from advisor.protocol.base import Message, Value
+from advisor.protocol.knobs import Effect
+
+
+class SessionState(StrEnum):
+    """The life of one launch. `assembling` waits for all agents of the gang; the last two are final."""
+
+    ASSEMBLING = "assembling"
+    RUNNING = "running"
+    ENDING = "ending"
+    """Asked to end; the agents still have to say that every rank is gone."""
+    ENDED = "ended"
+    LOST = "lost"
+    """The lease ran out, or the gang did not assemble."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the gang is released."""
+        return self in {SessionState.ENDED, SessionState.LOST}
+
+
+class Outcome(StrEnum):
+    """How a trial, or a whole session, ended."""
+
+    FINISHED = "finished"
+    OUT_OF_MEMORY = "out_of_memory"
+    HUNG = "hung"
+    CRASHED = "crashed"
+    INEFFECTIVE = "ineffective"
+    """A knob was set and nothing consumed it."""
+    PRUNED = "pruned"
+    DIVERGED = "diverged"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+    """Infrastructure: teaches the search nothing."""
+
+    @property
+    def is_configurations_fault(self) -> bool:
+        """Whether the strategy itself is to blame, so that the search learns to avoid it."""
+        return self in {Outcome.OUT_OF_MEMORY, Outcome.HUNG, Outcome.CRASHED, Outcome.DIVERGED}
+
+
+class TrialState(StrEnum):
+    """Whether a trial still has blocks to come."""
+
+    OPEN = "open"
+    CLOSED = "closed"
+
+
+class Purpose(StrEnum):
+    """Why a trial is measured."""
+
+    BASELINE = "baseline"
+    """The script as it stands: the probe, and the anchors between search trials."""
+    SEARCH = "search"
+    FINAL = "final"
+    """A finalist in the rounds that choose the winner."""
+    CONFIRM = "confirm"
+    """The winner (or the best of a higher rung) in the rounds that are reported."""
+
+
+class Phases(Message):
+    """Where the time of one step goes, in seconds."""
+
+    data_wait_s: float = 0.0
+    """Waiting for the next batch."""
+    forward_s: float = 0.0
+    """Forward pass."""
+    backward_s: float = 0.0
+    """Backward pass without exposed communication."""
+    exposed_comm_s: float | None = None
+    """Communication that computation did not hide; None where it could not be measured."""
+    optimizer_s: float = 0.0
+    """Optimizer step."""
+    other_s: float = 0.0
+    """The rest of the step."""
+
+    def total_s(self) -> float:
+        """Sum of the phases."""
+        return (
+            self.data_wait_s + self.forward_s + self.backward_s + (self.exposed_comm_s or 0.0)
+            + self.optimizer_s + self.other_s
+        )  # fmt: skip
+
+
+class BlockPlan(Message):
+    """A block to be measured: what the server answers to "what comes next?"."""
+
+    block_id: str
+    """Id of the block; the result names it."""
+    trial_number: int
+    """The trial it belongs to."""
+    overrides: dict[str, Value] = Field(default_factory=dict)
+    """Knobs to set against the script as it stands; empty is the baseline."""
+    warmup_steps: int = 5
+    """Steps after the switch that are not timed."""
+    min_steps: int = 20
+    """Fewest timed steps."""
+    max_steps: int = 200
+    """Most timed steps."""
+    target_s: float = 3.0
+    """Seconds the timed steps should last, within those limits."""
+    profile_steps: int = 3
+    """Steps after the timed ones that measure the phases."""
+
+
+class BlockResult(Message):
+    """What the ranks measured in one block."""
+
+    steps: int
+    """Timed steps."""
+    period: int = 1
+    """Steps after which behaviour repeats (local SGD's k)."""
+    excluded_steps: int = 0
+    """Timed steps left out because the script did something else in them (evaluation, a checkpoint)."""
+    warmup_steps: int = 0
+    """Steps before the timed ones."""
+    step_time_s: tuple[float, ...]
+    """Time of each timed step: the slowest rank's."""
+    samples_per_step: float
+    """Samples of all ranks per step."""
+    samples: float = 0
+    """Samples of all ranks in the timed steps."""
+    wall_s: float
+    """Wall time of the timed steps."""
+    per_rank_step_time_s: tuple[float, ...] = ()
+    """Each rank's median step time."""
+    phases: Phases = Phases()
+    """Median over ranks."""
+    worst_rank_phases: Phases = Phases()
+    """The slowest rank's."""
+    worst_rank: int = 0
+    """Which rank that is."""
+    losses: tuple[float, ...] = ()
+    """Loss of each timed step on rank 0, where the script's backward pass showed one."""
+    diverged: bool = False
+    """A loss was not finite."""
+    peak_memory_bytes: int = 0
+    """Largest peak of any rank in this block (device memory on GPUs, resident memory on CPUs)."""
+    bucket_bytes: tuple[int, ...] = ()
+    """Sizes of DDP's buckets as its own log states them."""
+    consumed: dict[str, str] = Field(default_factory=dict)
+    """Knob -> evidence that the override was in force."""
+    not_consumed: dict[str, str] = Field(default_factory=dict)
+    """Knob -> why nothing consumed the override."""
+    no_effect: dict[str, str] = Field(default_factory=dict)
+    """Knob -> why its override, though in force, leaves everything as the baseline has it (the same buckets)."""
+    relaunch_needed: str = ""
+    """Sentence when the overrides cannot be switched in place: measure it again in a session launched with them."""
+    script_ended: bool = False
+    """The script ended during this block."""
+    switch_s: float = 0.0
+    """Time the switch took."""
+
+
+class BlockSummary(Message):
+    """A block's robust statistics (`advisor.tuning.statistics`)."""
+
+    samples_per_s: float
+    """Samples of all steady steps over their total wall time."""
+    log_step_time: float
+    """Mean of the batch medians of ln(step time)."""
+    log_step_time_se: float
+    """Its standard error."""
+    steady_steps: int
+    """Steps left after the warm-up was cut."""
+    steady: bool
+    """Whether a steady state was found."""
+    median_step_time_s: float
+    """Median of the steady steps."""
+    p95_step_time_s: float
+    """95th percentile of the steady steps."""
+    autocorrelation: float = 0.0
+    """Lag-1 autocorrelation of the steady steps."""
+
+
+class BlockState(StrEnum):
+    """The life of a block."""
+
+    ISSUED = "issued"
+    DONE = "done"
+    VOID = "void"
+    """Its session ended before it was measured."""
+
+
+class Block(Message):
+    """A stretch of timed steps under one strategy inside a session."""
+
+    id: str
+    session_id: str
+    trial_number: int
+    ordinal: int
+    """Place in its session, from 0."""
+    round: int | None = None
+    """Round of the finals or the confirmation it belongs to."""
+    state: BlockState
+    plan: BlockPlan
+    """What was asked."""
+    result: BlockResult | None = None
+    """What was measured."""
+    summary: BlockSummary | None = None
+    """Its statistics."""
+    note: str = ""
+    """A sentence: why it is void, or what went wrong."""
+    issued_at: datetime
+    finished_at: datetime | None = None
+    utilisation: float | None = None
+    """Mean device busy share (GPU) or CPU share during the block, 0 to 1; None before telemetry arrived."""
+
+
+class Trial(Message):
+    """One strategy measured, with its outcome."""
+
+    number: int
+    """From 0, in the order of creation; 0 is the baseline."""
+    purpose: Purpose
+    changes: dict[str, Value] = Field(default_factory=dict)
+    """Knobs that differ from the baseline."""
+    effect: Effect = Effect.EXACT
+    """Its rung: the highest effect among its changes."""
+    because: str
+    """A sentence: why this strategy was chosen."""
+    state: TrialState = TrialState.OPEN
+    outcome: Outcome | None = None
+    """How it ended; None while open."""
+    outcome_reason: str = ""
+    """A sentence: what happened and what to do."""
+    log_tail: str = ""
+    """Last lines of the log when it failed."""
+    created_at: datetime
+    finished_at: datetime | None = None
+
+
+class Session(Message):
+    """One launch of the training processes, in which many trials may be measured."""
+
+    id: str
+    job_id: str
+    generation: int
+    """Grows with every session of the job; fences every write."""
+    state: SessionState
+    because: str = ""
+    """A sentence: why it was launched."""
+    cold: dict[str, Value] = Field(default_factory=dict)
+    """Cold changes it was launched with."""
+    agents: tuple[str, ...] = ()
+    """Agent names in node-rank order."""
+    outcome: Outcome | None = None
+    reason: str = ""
+    """A sentence: how it ended."""
+    log_tail: str = ""
+    """Last lines of the log when it failed."""
+    created_at: datetime
+    started_at: datetime | None = None
+    """When all agents were ready."""
+    ended_at: datetime | None = None
+    total_steps: int = 0
+    """Steps the script made in it, where it ended by itself."""
+
+
+class JobHistory(Message):
+    """Everything measured for a job so far: what the planner decides from."""
+
+    trials: tuple[Trial, ...] = ()
+    blocks: tuple[Block, ...] = ()
+    sessions: tuple[Session, ...] = ()
+
+    def trial(self, number: int) -> Trial:
+        """Return the trial with that number; raises KeyError."""
+        for trial in self.trials:
+            if trial.number == number:
+                return trial
+        raise KeyError(number)
+
+    def done_blocks(self) -> tuple[Block, ...]:
+        """Blocks with a summary, in the order they were issued."""
+        return tuple(block for block in self.blocks if block.state is BlockState.DONE and block.summary)
+
+    def live_session(self) -> Session | None:
+        """The session that is assembling or running, if any."""
+        return next((session for session in self.sessions if not session.state.is_final), None)

@@ -1,0 +1,154 @@
+"""What the server tells people: events, log chunks, agents, tokens and pages of them."""
+
+from datetime import datetime
+from enum import StrEnum
+
+from advisor.protocol.base import Message, Spec
+from advisor.protocol.cluster import Node
+from advisor.protocol.jobs import Job
+
+
+class EventKind(StrEnum):
+    """What an event is about."""
+
+    JOB = "job"
+    SESSION = "session"
+    TRIAL = "trial"
+    BLOCK = "block"
+
+
+class JobEvent(Message):
+    """One transition of a job, as a sentence."""
+
+    seq: int
+    """From 1, grows by one with every event of the job."""
+    at: datetime
+    """When it happened (UTC)."""
+    kind: EventKind
+    sentence: str
+    """What happened and why."""
+    trial_number: int | None = None
+    session_id: str | None = None
+
+
+class EventPage(Message):
+    """Events after a sequence number."""
+
+    items: tuple[JobEvent, ...]
+    next_after: int
+    """What to pass as `after` to get the rest."""
+
+
+class LogChunk(Message):
+    """Lines that the training processes of one node wrote."""
+
+    seq: int
+    """From 1, grows by one with every chunk of the job."""
+    session_id: str
+    agent: str
+    """Name of the agent that sent it."""
+    text: str
+
+
+class LogPage(Message):
+    """Log chunks after a sequence number."""
+
+    items: tuple[LogChunk, ...]
+    next_after: int
+    """What to pass as `after` to get the rest."""
+
+
+class JobPage(Message):
+    """One page of jobs, newest first."""
+
+    items: tuple[Job, ...]
+    next_cursor: str | None = None
+    """What to pass as `cursor` to get the next page; None on the last one."""
+
+
+class AgentState(StrEnum):
+    """What an agent is doing, as far as the server knows."""
+
+    IDLE = "idle"
+    BUSY = "busy"
+    """Holds a session."""
+    SILENT = "silent"
+    """Has neither asked for work nor renewed a session for a while."""
+
+
+class AgentView(Message):
+    """One agent."""
+
+    id: str
+    name: str
+    node: Node
+    state: AgentState
+    session_id: str | None = None
+    """The session it holds."""
+    job_id: str | None = None
+    """The job of that session."""
+    last_seen_at: datetime
+    """When it was last heard of (UTC)."""
+    last_seen_s: float
+    """Seconds since it was last heard of."""
+
+
+class AgentPage(Message):
+    """All agents, by name."""
+
+    items: tuple[AgentView, ...]
+
+
+class Role(StrEnum):
+    """What the bearer of a token may do."""
+
+    VIEWER = "viewer"
+    """Read jobs, advice and agents."""
+    SUBMITTER = "submitter"
+    """Also submit and cancel jobs."""
+    ADMIN = "admin"
+    """Also manage tokens."""
+    AGENT = "agent"
+    """Register agents; the token that registration hands out works for that one agent."""
+
+
+class NewToken(Spec):
+    """A token that is to be made."""
+
+    role: Role
+    label: str = ""
+    """A name for people."""
+
+
+class TokenView(Message):
+    """A token, without its secret."""
+
+    id: str
+    role: Role
+    label: str = ""
+    agent: str | None = None
+    """Name of the agent that it belongs to, if it belongs to one."""
+    created_at: datetime
+    revoked_at: datetime | None = None
+
+
+class CreatedToken(TokenView):
+    """The answer to making a token."""
+
+    token: str
+    """The token itself. It is shown this once and cannot be looked up."""
+
+
+class TokenPage(Message):
+    """All tokens, newest first."""
+
+    items: tuple[TokenView, ...]
+
+
+class BlockAccepted(Message):
+    """The answer to a block's report, the same however often it is repeated."""
+
+    block_id: str
+    trial_number: int
+    sentence: str
+    """What the report led to."""

@@ -1,0 +1,132 @@
+"""Agents: introducing themselves, asking for work, and the list of them."""
+
+from datetime import datetime, timedelta
+
+from advisor.errors import AgentNotFound, ProtocolMismatch
+from advisor.protocol.messages import (
+    PROTOCOL_MAJOR,
+    AgentRegistered,
+    Assignment,
+    MemberState,
+    RegisterAgent,
+)
+from advisor.protocol.trials import Outcome, SessionState
+from advisor.protocol.views import AgentPage, AgentState, AgentView, Role
+from advisor.services.ending import end_session, settle_if_gone
+from advisor.services.jobs import get_job
+from advisor.services.tokens import create_token
+from advisor.services.tuning import Timers
+from advisor.storage import UnitOfWork
+from advisor.storage.accounts import Agent
+from advisor.storage.members import Member
+
+
+def register_agent(
+    work: UnitOfWork, request: RegisterAgent, now: datetime, timers: Timers, poll_s: float, beat_s: float
+) -> AgentRegistered:
+    """Let an agent in under its name, with a token of its own; its earlier token ends.
+
+    An agent that registers has just started, so that what it held before is gone: that session ends.
+    Raises ProtocolMismatch.
+    """
+    if request.protocol_major != PROTOCOL_MAJOR:
+        raise ProtocolMismatch(
+            f"The agent speaks version {request.protocol_major} of the protocol, the server {PROTOCOL_MAJOR}."
+        )
+    known = work.agents.find(request.name)
+    member = work.members.live_of(known) if known else None
+    if member is not None:
+        _abandon(work, member, f"Agent {request.name} started again.", now, timers)
+    if known is None:
+        agent_id = work.new_id()
+        work.agents.add(agent_id, request.name, request.node, now)
+    else:
+        agent_id = known
+        work.agents.introduce_again(agent_id, request.node, now)
+    work.tokens.revoke_of_agent(agent_id, now)
+    token = create_token(work, Role.AGENT, request.name, now, agent_id)
+    return AgentRegistered(
+        agent_id=agent_id,
+        token=token.token,
+        poll_s=poll_s,
+        beat_s=beat_s,
+        lease_s=timers.lease_s,
+        fence_s=timers.lease_s * 0.6,
+    )
+
+
+def see_agent(work: UnitOfWork, agent_id: str, now: datetime, timers: Timers) -> None:
+    """Note that an agent asks for work. Raises AgentNotFound.
+
+    An agent that asks for work while its session ends, and that never took it up, has nothing to end.
+    """
+    member = work.members.live_of(agent_id)
+    if member is not None and member.state is MemberState.PREPARING:
+        session = work.sessions.get(member.session_id)
+        if session is not None and session.state is SessionState.ENDING:
+            _abandon(work, member, session.reason, now, timers, outcome=Outcome.CANCELLED)
+    if not work.agents.see(agent_id, now):
+        raise AgentNotFound("The agent is not registered.")
+
+
+def find_assignment(work: UnitOfWork, agent_id: str) -> Assignment | None:
+    """Return the place that waits for an agent; asking again gives the same until the agent takes it up."""
+    member = work.members.live_of(agent_id)
+    if member is None or member.state is not MemberState.PREPARING:
+        return None
+    session = work.sessions.get(member.session_id)
+    if session is None or session.state is not SessionState.ASSEMBLING:
+        return None
+    job = get_job(work, session.job_id)
+    return Assignment(
+        session_id=session.id,
+        generation=session.generation,
+        job_id=job.id,
+        node_rank=member.node_rank,
+        nnodes=job.spec.nodes,
+        workload=job.spec.workload,
+        cold=session.cold,
+        hang_timeout_s=job.spec.hang_timeout_s,
+        session_timeout_s=job.spec.session_timeout_s,
+    )
+
+
+def list_agents(work: UnitOfWork, now: datetime, timers: Timers = Timers()) -> AgentPage:
+    """Return every agent that ever registered, by name."""
+    return AgentPage(items=tuple(_view(agent, now, timers) for agent in work.agents.all()))
+
+
+def is_silent(agent: Agent, now: datetime, timers: Timers) -> bool:
+    """Whether an agent has not been heard of for longer than an idle one ever goes without asking."""
+    return now - agent.last_seen_at > timedelta(seconds=timers.silent_s)
+
+
+def _view(agent: Agent, now: datetime, timers: Timers) -> AgentView:
+    silent = is_silent(agent, now, timers)
+    busy = AgentState.BUSY if agent.session_id else AgentState.IDLE
+    return AgentView(
+        id=agent.id,
+        name=agent.name,
+        node=agent.node,
+        state=AgentState.SILENT if silent else busy,
+        session_id=agent.session_id,
+        job_id=agent.job_id,
+        last_seen_at=agent.last_seen_at,
+        last_seen_s=max(0.0, (now - agent.last_seen_at).total_seconds()),
+    )
+
+
+def _abandon(
+    work: UnitOfWork,
+    member: Member,
+    reason: str,
+    now: datetime,
+    timers: Timers,
+    outcome: Outcome = Outcome.LOST,
+) -> None:
+    session = work.sessions.get(member.session_id)
+    if session is None or work.jobs.lock(session.job_id) is None:
+        return
+    work.members.leave(session.id, member.agent_id, outcome, reason)
+    end_session(work, session, reason, now, timers, outcome=None)
+    settle_if_gone(work, session.id, now)

@@ -1,0 +1,171 @@
+"""How sessions end: asked to, by themselves, or lost; what becomes of the block in flight, its trial and the job."""
+
+from datetime import datetime, timedelta
+
+from advisor.protocol.jobs import JobState
+from advisor.protocol.messages import MemberState
+from advisor.protocol.trials import BlockState, Outcome, Session, SessionState, TrialState
+from advisor.protocol.views import EventKind
+from advisor.services.tuning import Timers
+from advisor.storage import UnitOfWork
+from advisor.storage.members import Member
+
+_TELLING = (
+    Outcome.OUT_OF_MEMORY,
+    Outcome.DIVERGED,
+    Outcome.LOST,
+    Outcome.HUNG,
+    Outcome.CRASHED,
+    Outcome.INEFFECTIVE,
+    Outcome.PRUNED,
+    Outcome.FINISHED,
+    Outcome.CANCELLED,
+)
+"""Outcomes of members, the most telling first. One rank out of memory makes the others crash, a node that
+vanishes makes them crash or hang: what is further down is most likely a consequence."""
+
+
+def end_session(
+    work: UnitOfWork,
+    session: Session,
+    reason: str,
+    now: datetime,
+    timers: Timers,
+    *,
+    cancelled: bool = False,
+    outcome: Outcome | None = Outcome.FINISHED,
+) -> None:
+    """Ask a session's gang to end; the agents learn it from the answer to their next beat.
+
+    A cancelled session gives its block up at once: a result that arrives later was too late. Otherwise a result is
+    still accepted until every rank is gone. An `outcome` of None leaves it to what the agents report.
+    """
+    if cancelled:
+        outcome = Outcome.CANCELLED
+        _void_block(work, session, reason, now)
+    due_at = now + timedelta(seconds=timers.ending_s)
+    if work.sessions.end(session.id, session.generation, outcome, reason, due_at):
+        _tell(work, session, f"Session {session.generation} is ending: {_as_clause(reason)}", now)
+    elif cancelled and session.state is SessionState.ENDING:
+        _tell(work, session, f"Session {session.generation} was ending already.", now)
+
+
+def settle_if_gone(work: UnitOfWork, session_id: str, now: datetime, *, patient: bool = True) -> bool:
+    """End a session for good once every rank of every node is gone; return whether that is so.
+
+    A beat can say that a node's ranks are gone before its end report says how they ended: with `patient`, a session
+    whose outcome is not known yet waits for those reports.
+    """
+    session = work.sessions.get(session_id)
+    if session is None or session.state.is_final:
+        return False
+    members = work.members.of_session(session_id)
+    if any(member.state is not MemberState.GONE for member in members):
+        return False
+    if patient and session.outcome is None and any(member.outcome is None for member in members):
+        return False
+    _settle(work, session, members, SessionState.ENDED, session.reason, now)
+    return True
+
+
+def lose_session(work: UnitOfWork, session: Session, reason: str, now: datetime) -> None:
+    """Give a session up: its gang is released, and whatever it still sends is stale."""
+    _settle(work, session, work.members.of_session(session.id), SessionState.LOST, reason, now)
+
+
+def close_trials(work: UnitOfWork, job_id: str, *, finished: bool, now: datetime) -> None:
+    """Close what is still open when a job ends: as finished where it was measured and the job finished."""
+    measured = {block.trial_number for block in work.blocks.of_job(job_id) if block.state is BlockState.DONE}
+    for trial in work.trials.of_job(job_id):
+        if trial.state is TrialState.CLOSED:
+            continue
+        if finished and trial.number in measured:
+            work.trials.close(job_id, trial.number, Outcome.FINISHED, "Measured until the job ended.", now)
+        else:
+            reason = "The job ended before this trial did."
+            work.trials.close(job_id, trial.number, Outcome.CANCELLED, reason, now)
+
+
+def _settle(
+    work: UnitOfWork,
+    session: Session,
+    members: list[Member],
+    state: SessionState,
+    reason: str,
+    now: datetime,
+) -> None:
+    outcome, tail = session.outcome, ""
+    if outcome is None or state is SessionState.LOST:
+        # A silent member counts as lost: only what certainly came first is told instead.
+        told = _most_telling(members)
+        outcome = told.outcome if told and told.outcome else Outcome.LOST
+        if state is SessionState.LOST and _TELLING.index(outcome) > _TELLING.index(Outcome.LOST):
+            outcome = Outcome.LOST
+        elif told is not None:
+            tail = told.log_tail
+            reason = reason if work.sessions.trouble_of(session.id) else told.reason or reason
+    total_steps = max((member.total_steps for member in members), default=0)
+    if not work.sessions.close(
+        session.id,
+        session.generation,
+        state,
+        outcome,
+        reason,
+        log_tail=tail,
+        total_steps=total_steps,
+        now=now,
+    ):
+        return
+    work.members.release(session.id)
+    _settle_block(work, session, outcome, reason, tail, now)
+    verb = "was lost" if state is SessionState.LOST else f"ended ({outcome.value})"
+    _tell(work, session, f"Session {session.generation} {verb}: {_as_clause(reason)}", now)
+    if work.jobs.move(
+        session.job_id, JobState.CANCELLED, "Cancelled on request.", since=(JobState.CANCELLING,), now=now
+    ):
+        close_trials(work, session.job_id, finished=False, now=now)
+        work.events.append(session.job_id, EventKind.JOB, "The job was cancelled.", now)
+
+
+def _settle_block(
+    work: UnitOfWork, session: Session, outcome: Outcome, reason: str, tail: str, now: datetime
+) -> None:
+    number = _void_block(work, session, f"Its session ended: {_as_clause(reason)}", now)
+    if number is None or not outcome.is_configurations_fault or work.sessions.trouble_of(session.id):
+        return
+    if work.trials.close(session.job_id, number, outcome, reason, now, log_tail=tail):
+        sentence = f"Trial {number} ended as {outcome.value}: {_as_clause(reason)}"
+        work.events.append(
+            session.job_id, EventKind.TRIAL, sentence, now, trial_number=number, session_id=session.id
+        )
+
+
+def _void_block(work: UnitOfWork, session: Session, note: str, now: datetime) -> int | None:
+    """Give up the block in flight; return its trial's number if it measured something else than the baseline."""
+    block = work.blocks.issued_in(session.id)
+    if block is None or not work.blocks.void(block.id, note, now):
+        return None
+    sentence = f"Block {block.ordinal} of trial {block.trial_number} was given up: {_as_clause(note)}"
+    work.events.append(
+        session.job_id,
+        EventKind.BLOCK,
+        sentence,
+        now,
+        trial_number=block.trial_number,
+        session_id=session.id,
+    )
+    return block.trial_number if block.plan.overrides else None
+
+
+def _most_telling(members: list[Member]) -> Member | None:
+    told = [member for member in members if member.outcome is not None]
+    return min(told, key=lambda member: _TELLING.index(member.outcome or Outcome.CANCELLED), default=None)
+
+
+def _tell(work: UnitOfWork, session: Session, sentence: str, now: datetime) -> None:
+    work.events.append(session.job_id, EventKind.SESSION, sentence, now, session_id=session.id)
+
+
+def _as_clause(sentence: str) -> str:
+    """A sentence as it reads after a colon."""
+    return sentence.strip() or "no reason was given."

@@ -1,0 +1,26 @@
+"""Exports: the advised strategy in other tools' formats."""
+
+from advisor.errors import UnknownFormat
+from advisor.exporters import FORMATS, Exported, ExportError, FormatInfo, export
+from advisor.services.advice import get_advice
+from advisor.services.jobs import get_job
+from advisor.storage import UnitOfWork
+
+
+def export_strategy(work: UnitOfWork, job_id: str, format: str, target: str | None) -> Exported:
+    """Return a job's advised strategy in `format`, written for version `target` of the tool that reads it.
+
+    Raises JobNotFound, AdviceNotReady, and UnknownFormat when the format or the target does not exist.
+    """
+    if format not in FORMATS:
+        raise UnknownFormat(f"There is no format {format[:100]!r}; there are {', '.join(FORMATS)}.")
+    job, advice = get_job(work, job_id), get_advice(work, job_id)
+    try:
+        return export(advice, job, format, target)
+    except ExportError as error:
+        raise UnknownFormat(str(error)) from error
+
+
+def list_formats() -> tuple[FormatInfo, ...]:
+    """Return the formats that strategies can be exported in."""
+    return tuple(FORMATS.values())

@@ -1,0 +1,203 @@
+"""Jobs: submitting, listing, cancelling, and everything measured for them."""
+
+import base64
+import binascii
+import hashlib
+import re
+from datetime import datetime
+from pathlib import PurePosixPath
+
+from advisor.errors import IdempotencyConflict, InvalidJob, InvalidRequest, JobIsFinal, JobNotFound
+from advisor.protocol.jobs import Job, JobSpec, JobState
+from advisor.protocol.launch_command import UnlaunchableCommand, parse_command
+from advisor.protocol.telemetry import TelemetryPoint
+from advisor.protocol.trials import JobHistory
+from advisor.protocol.views import EventKind, JobEvent, JobPage, LogChunk
+from advisor.services.ending import close_trials, end_session
+from advisor.services.tuning import Timers
+from advisor.storage import UnitOfWork
+
+_MAX_SECONDS = 30 * 24 * 3600.0
+_MAX_CHARS = 65_536
+_MAX_SEED = 2**63 - 1
+_MAX_KEY = 200
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def submit_job(
+    work: UnitOfWork, spec: JobSpec, owner: str, idempotency_key: str | None, now: datetime
+) -> Job:
+    """Store a new job; the same key with the same specification gives the same job again.
+
+    Raises InvalidJob with a sentence for every rule that the specification breaks, IdempotencyConflict when the
+    key came before with another one.
+    """
+    check_spec(spec)
+    request = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()
+    if idempotency_key is not None:
+        if not 0 < len(idempotency_key) <= _MAX_KEY:
+            raise InvalidRequest(f"The Idempotency-Key must have 1 to {_MAX_KEY} characters.")
+        if (earlier := work.jobs.find_submission(owner, idempotency_key)) is not None:
+            job_id, earlier_request = earlier
+            if earlier_request != request:
+                raise IdempotencyConflict(
+                    f"This Idempotency-Key belongs to job {job_id}, which is another one."
+                )
+            return get_job(work, job_id)
+    job = preview_job(spec, owner, now).model_copy(update={"id": work.new_id()})
+    work.jobs.add(job)
+    if idempotency_key is not None:
+        work.jobs.remember_submission(owner, idempotency_key, request, job.id, now)
+    work.events.append(job.id, EventKind.JOB, f"{owner or 'Somebody'} submitted the job.", now)
+    return get_job(work, job.id)
+
+
+def preview_job(spec: JobSpec, owner: str, now: datetime) -> Job:
+    """Return the job that submitting `spec` would make, without an id. Raises InvalidJob."""
+    check_spec(spec)
+    named = spec if spec.name else spec.model_copy(update={"name": _name_of(spec)})
+    return Job(
+        id="",
+        spec=named,
+        state=JobState.QUEUED,
+        state_reason="Waiting to be looked at.",
+        owner=owner,
+        created_at=now,
+    )
+
+
+def check_spec(spec: JobSpec) -> None:
+    """Raise InvalidJob naming every rule between fields, and every limit of the server, that `spec` breaks."""
+    measurement, workload = spec.measurement, spec.workload
+    broken: list[str] = []
+    if measurement.min_steps > measurement.max_steps:
+        broken.append("measurement.min_steps is larger than measurement.max_steps.")
+    if both := sorted(set(spec.knobs) & set(spec.freeze)):
+        broken.append(f"{', '.join(both)}: in knobs and in freeze; take it out of one of them.")
+    broken += [
+        f"{name} is more than 30 days."
+        for name, seconds in (
+            ("budget.max_seconds", spec.budget.max_seconds),
+            ("session_timeout_s", spec.session_timeout_s),
+            ("hang_timeout_s", spec.hang_timeout_s),
+        )
+        if seconds > _MAX_SECONDS
+    ]
+    if spec.seed > _MAX_SEED:
+        broken.append(f"seed is larger than {_MAX_SEED}.")
+    if sum(len(word) for word in workload.command) > _MAX_CHARS:
+        broken.append(f"workload.command has more than {_MAX_CHARS} characters.")
+    else:
+        try:
+            parse_command(workload.command)
+        except UnlaunchableCommand as error:
+            broken.append(f"workload.command: {error}")
+    if sum(len(name) + len(value) for name, value in workload.environment.items()) > _MAX_CHARS:
+        broken.append(f"workload.environment has more than {_MAX_CHARS} characters.")
+    if any(not _VARIABLE.fullmatch(name) for name in workload.environment):
+        broken.append("workload.environment names a variable that is not letters, digits and underscores.")
+    texts = (
+        spec.name,
+        workload.working_dir,
+        *workload.command,
+        *workload.environment.values(),
+        *workload.protect,
+    )
+    if any("\x00" in text for text in texts):
+        broken.append("The job holds a NUL character, which no command line can carry.")
+    if len(workload.working_dir) + sum(len(path) for path in workload.protect) > _MAX_CHARS:
+        broken.append(f"workload.working_dir and workload.protect have more than {_MAX_CHARS} characters.")
+    if broken:
+        raise InvalidJob(" ".join(broken))
+
+
+def list_jobs(work: UnitOfWork, state: JobState | None, limit: int, cursor: str | None) -> JobPage:
+    """Return one page of jobs, newest first. Raises InvalidRequest for a cursor that no page gave."""
+    found = work.jobs.page(state, limit + 1, _read_cursor(cursor) if cursor else None)
+    shown = found[:limit]
+    more = len(found) > limit
+    return JobPage(
+        items=tuple(job for _, job in shown), next_cursor=_write_cursor(shown[-1][0]) if more else None
+    )
+
+
+def get_job(work: UnitOfWork, job_id: str) -> Job:
+    """Return a job. Raises JobNotFound."""
+    if (job := work.jobs.get(job_id)) is None:
+        raise JobNotFound(f"There is no job {job_id}.")
+    return job
+
+
+def get_history(work: UnitOfWork, job_id: str) -> JobHistory:
+    """Return everything measured for a job so far. Raises JobNotFound."""
+    get_job(work, job_id)
+    return JobHistory(
+        trials=work.trials.of_job(job_id),
+        blocks=work.blocks.of_job(job_id),
+        sessions=work.sessions.of_job(job_id),
+    )
+
+
+def cancel_job(work: UnitOfWork, job_id: str, now: datetime, timers: Timers = Timers()) -> Job:
+    """Ask a job to stop; what it measured stays. Repeating it changes nothing.
+
+    A job that holds a session is cancelling until every rank is gone. Raises JobNotFound, and JobIsFinal for a job
+    that has finished or failed.
+    """
+    job = work.jobs.lock(job_id)
+    if job is None:
+        raise JobNotFound(f"There is no job {job_id}.")
+    if job.state in {JobState.CANCELLING, JobState.CANCELLED}:
+        return job
+    if job.state.is_final:
+        raise JobIsFinal(f"Job {job_id} is {job.state.value} already.")
+    session = work.sessions.live_of(job_id)
+    since = (JobState.QUEUED, JobState.RUNNING)
+    if session is None:
+        close_trials(work, job_id, finished=False, now=now)
+        work.jobs.move(job_id, JobState.CANCELLED, "Cancelled on request.", since=since, now=now)
+        work.events.append(job_id, EventKind.JOB, "The job was cancelled.", now)
+    else:
+        reason = "Cancelled on request; waiting until every training process is gone."
+        work.jobs.move(job_id, JobState.CANCELLING, reason, since=since, now=now)
+        work.events.append(job_id, EventKind.JOB, "The job is being cancelled.", now)
+        end_session(work, session, "The job was cancelled.", now, timers, cancelled=True)
+    return get_job(work, job_id)
+
+
+def list_events(work: UnitOfWork, job_id: str, after: int, limit: int) -> list[JobEvent]:
+    """Return a job's events with numbers above `after`, in order. Raises JobNotFound."""
+    get_job(work, job_id)
+    return work.events.after(job_id, after, limit)
+
+
+def read_log(work: UnitOfWork, job_id: str, after: int, limit: int) -> list[LogChunk]:
+    """Return what a job's processes wrote, chunks with numbers above `after`, in order. Raises JobNotFound."""
+    get_job(work, job_id)
+    return work.logs.after(job_id, after, limit)
+
+
+def read_telemetry(work: UnitOfWork, job_id: str, limit: int) -> list[TelemetryPoint]:
+    """Return samples of the job's latest session, at most `limit`, evenly thinned out. Raises JobNotFound."""
+    get_job(work, job_id)
+    sessions = work.sessions.of_job(job_id)
+    return work.telemetry.of_session(sessions[-1].id, limit) if sessions else []
+
+
+def _name_of(spec: JobSpec) -> str:
+    words = spec.workload.command
+    script = next((word for word in words if word.endswith(".py")), words[0])
+    return PurePosixPath(script).stem[:100] or "job"
+
+
+def _write_cursor(serial: int) -> str:
+    return base64.urlsafe_b64encode(str(serial).encode()).decode().rstrip("=")
+
+
+def _read_cursor(cursor: str) -> int:
+    try:
+        return int(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
+    except (binascii.Error, ValueError) as error:
+        raise InvalidRequest(
+            "The cursor is none that a page gave.", hint="Start again without a cursor."
+        ) from error

@@ -1,0 +1,132 @@
+"""Scheduling: jobs without a session get the next one, finish or fail; a gang is allocated in one transaction."""
+
+from datetime import datetime, timedelta
+
+from advisor.errors import LostRace
+from advisor.protocol.cluster import Cluster
+from advisor.protocol.jobs import Job, JobState, Stage
+from advisor.protocol.trials import Session, SessionState
+from advisor.protocol.views import EventKind
+from advisor.services.agents import is_silent
+from advisor.services.ending import close_trials
+from advisor.services.thinking import Thought, think
+from advisor.services.tuning import Timers, Tuning
+from advisor.storage import Database, UnitOfWork
+from advisor.storage.accounts import Agent
+from advisor.tuning.decisions import Fail, Finish, Launch
+
+_ACTIVE = (JobState.QUEUED, JobState.RUNNING)
+
+
+def schedule_jobs(database: Database, tuning: Tuning, now: datetime, timers: Timers) -> int:
+    """Move on every job that holds no session: running ones first, then by age. Return how many gangs were formed.
+
+    A job whose gang could be formed once busy agents are free keeps later jobs from taking those that are idle:
+    a large job is not starved by small ones. A job that asks for more agents than there are does not.
+    """
+    with database.read() as work:
+        waiting = work.jobs.without_session()
+    formed, reserved = 0, 0
+    for job in waiting:
+        thought = think(database, tuning, job.id, now)
+        try:
+            with database.begin() as work:
+                launched, short = apply_thought(work, thought, now, timers, reserved)
+        except LostRace:
+            continue
+        formed += launched
+        reserved += short
+    return formed
+
+
+def apply_thought(
+    work: UnitOfWork, thought: Thought, now: datetime, timers: Timers, reserved: int = 0
+) -> tuple[int, int]:
+    """Do what was decided for a job without a session, if the job is still the one that was looked at.
+
+    `reserved` idle agents are kept for jobs that came first. Returns how many gangs were formed (0 or 1) and how
+    many agents this job keeps reserved while it waits.
+    """
+    job = work.jobs.lock(thought.job.id)
+    if job is None or job.version != thought.job.version or work.sessions.live_of(job.id) is not None:
+        return 0, 0
+    if isinstance(thought.decision, Launch):
+        return _launch(work, job, thought.decision, now, timers, reserved)
+    if isinstance(thought.decision, Finish) and thought.advice is not None:
+        _finish(work, thought, now)
+    elif isinstance(thought.decision, Fail):
+        _fail(work, job, thought.decision.because, now)
+    return 0, 0
+
+
+def _launch(
+    work: UnitOfWork, job: Job, launch: Launch, now: datetime, timers: Timers, reserved: int
+) -> tuple[int, int]:
+    connected = [agent for agent in work.agents.lock_all() if not is_silent(agent, now, timers)]
+    idle = [agent for agent in connected if agent.session_id is None]
+    needed = job.spec.nodes
+    if len(idle) - reserved < needed:
+        work.jobs.set_waiting(job.id, _wait_sentence(needed, len(idle), len(connected), reserved))
+        return 0, needed if len(connected) >= needed else 0
+    gang = _choose(work, job, idle)
+    generation = work.jobs.start(job.id, Cluster(nodes=tuple(agent.node for agent in gang)), now)
+    if generation is None:
+        return 0, 0
+    session = Session(
+        id=work.new_id(),
+        job_id=job.id,
+        generation=generation,
+        state=SessionState.ASSEMBLING,
+        because=launch.because,
+        cold=dict(launch.cold),
+        created_at=now,
+    )
+    work.sessions.add(session, now + timedelta(seconds=timers.assemble_s))
+    # An agent that was just heard of may be between two requests: its lease starts when the gang is due.
+    lease_until = now + timedelta(seconds=timers.assemble_s)
+    for node_rank, agent in enumerate(gang):
+        work.members.add(session.id, agent.id, node_rank, lease_until)
+    work.jobs.set_stage(job.id, launch.stage)
+    names = ", ".join(agent.name for agent in gang)
+    sentence = f"Session {generation} is assembling on {names}: {launch.because}"
+    work.events.append(job.id, EventKind.SESSION, sentence, now, session_id=session.id)
+    return 1, 0
+
+
+def _choose(work: UnitOfWork, job: Job, idle: list[Agent]) -> list[Agent]:
+    """The gang of the session before where it is idle, in the same order: blocks on other nodes compare badly."""
+    sessions = work.sessions.of_job(job.id)
+    before = sessions[-1].agents if sessions else ()
+    ranked = sorted(
+        idle,
+        key=lambda agent: (before.index(agent.name) if agent.name in before else len(before), agent.name),
+    )
+    return ranked[: job.spec.nodes]
+
+
+def _wait_sentence(needed: int, idle: int, connected: int, reserved: int) -> str:
+    sentence = (
+        f"Waiting for {needed} idle agent{'s' if needed != 1 else ''}: {connected} connected, {idle} idle"
+    )
+    sentence += ", kept for jobs that came first." if reserved and idle >= needed else "."
+    if connected < needed:
+        sentence += " Start `advisor-agent run` on more nodes."
+    return sentence
+
+
+def _finish(work: UnitOfWork, thought: Thought, now: datetime) -> None:
+    if thought.advice is None:
+        return
+    job_id = thought.job.id
+    work.advice.put(thought.advice, now)
+    close_trials(work, job_id, finished=True, now=now)
+    work.jobs.move(
+        job_id, JobState.FINISHED, thought.advice.headline, since=_ACTIVE, now=now, stage=Stage.DONE
+    )
+    work.events.append(job_id, EventKind.JOB, f"The job has finished: {thought.advice.headline}", now)
+
+
+def _fail(work: UnitOfWork, job: Job, because: str, now: datetime) -> None:
+    close_trials(work, job.id, finished=False, now=now)
+    work.jobs.move(job.id, JobState.FAILED, because, since=_ACTIVE, now=now, stage=Stage.DONE)
+    work.events.append(job.id, EventKind.JOB, f"The job has failed: {because}", now)

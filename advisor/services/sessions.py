@@ -1,0 +1,168 @@
+"""Sessions as their agents see them: beats, the runtime's first words, trouble, and the end."""
+
+from datetime import datetime, timedelta
+
+from advisor.errors import Forbidden, StaleSession
+from advisor.protocol.messages import Beat, BeatReply, HelloReport, MemberState, SessionEnd, Trouble
+from advisor.protocol.trials import Outcome, Session, SessionState
+from advisor.protocol.views import EventKind
+from advisor.services.ending import end_session, settle_if_gone
+from advisor.services.jobs import get_job
+from advisor.services.telemetry import keep_samples
+from advisor.services.tuning import Timers
+from advisor.storage import UnitOfWork
+from advisor.storage.members import Member
+
+_MAX_STEPS = 2**31 - 1
+
+
+def renew_session(
+    work: UnitOfWork, session_id: str, agent_id: str, beat: Beat, now: datetime, timers: Timers
+) -> BeatReply:
+    """Renew an agent's lease, keep what its beat brings, and tell it where the session stands.
+
+    The gang launches when every member is ready and node rank 0 has offered a rendezvous. Raises StaleSession when
+    the session is over, has another generation, or is not this agent's.
+    """
+    session, member = find_place(work, session_id, agent_id, beat.generation)
+    if member.state is MemberState.GONE and beat.state is MemberState.GONE:
+        return _reply(work, session)
+    # A node that is gone renews nothing: it only has the grace to say how it ended.
+    lease_s = 0.0 if beat.state is MemberState.GONE else timers.lease_s
+    lease_until = now + timedelta(seconds=lease_s)
+    steps = min(beat.steps, _MAX_STEPS) if beat.steps is not None else None
+    if session.state.is_final or not work.members.renew(
+        session_id, agent_id, beat.generation, beat.state, steps, lease_until
+    ):
+        raise _stale(session)
+    work.agents.see(agent_id, now)
+    if beat.log:
+        work.logs.append(session.job_id, session_id, member.agent, beat.log)
+    keep_samples(work, session, agent_id, beat.telemetry.samples, now)
+    if beat.rendezvous and member.node_rank == 0:
+        work.sessions.offer_rendezvous(session_id, beat.generation, beat.rendezvous)
+    if session.state is SessionState.ASSEMBLING:
+        _start_if_complete(work, session, now, timers)
+    if beat.state is MemberState.GONE:
+        _leave(work, session, agent_id, None, "", now, timers)
+    current = work.sessions.get(session_id)
+    return _reply(work, current or session)
+
+
+def hear_hello(work: UnitOfWork, session_id: str, agent_id: str, report: HelloReport, now: datetime) -> None:
+    """Keep what the runtime saw of the script; the first session's words stand. Raises StaleSession."""
+    session = find_leader_place(work, session_id, agent_id, report.generation)
+    if session.state.is_final:
+        raise _stale(session)
+    # A session launched with cold changes does not show the script as it stands.
+    if not session.cold and work.jobs.learn(session.job_id, report.facts, report.baseline, report.refusals):
+        facts = report.facts
+        sentence = (
+            f"The script runs on {facts.world_size} rank{'s' if facts.world_size != 1 else ''} over "
+            f"{facts.backend}, with {facts.gradient_bytes / 2**20:.1f} MiB of gradients per step."
+        )
+        work.events.append(session.job_id, EventKind.SESSION, sentence, now, session_id=session_id)
+
+
+def hear_trouble(
+    work: UnitOfWork, session_id: str, agent_id: str, trouble: Trouble, now: datetime, timers: Timers
+) -> None:
+    """End a session because of something that no strategy can change. Raises StaleSession."""
+    session, _ = find_place(work, session_id, agent_id, None)
+    if session.state.is_final:
+        raise _stale(session)
+    _note_trouble(work, session, trouble, now)
+    end_session(work, session, trouble.sentence, now, timers, outcome=None)
+
+
+def leave_session(
+    work: UnitOfWork, session_id: str, agent_id: str, end: SessionEnd, now: datetime, timers: Timers
+) -> None:
+    """Note that every rank of a node is gone; with the last node the session has ended.
+
+    Repeating it changes nothing. Raises StaleSession.
+    """
+    session, member = find_place(work, session_id, agent_id, end.generation)
+    if session.state.is_final:
+        if session.state is SessionState.ENDED and member.outcome is not None:
+            return
+        raise _stale(session)
+    if end.trouble is not None:
+        _note_trouble(work, session, end.trouble, now)
+    total_steps = max(0, min(end.total_steps, _MAX_STEPS))
+    work.agents.see(agent_id, now)
+    _leave(work, session, agent_id, end.outcome, end.reason, now, timers, end.log_tail, total_steps)
+
+
+def find_place(
+    work: UnitOfWork, session_id: str, agent_id: str, generation: int | None
+) -> tuple[Session, Member]:
+    """Return the session and the agent's place in it, with the job locked until the transaction ends.
+
+    Raises StaleSession when there is none or the generation is another one (None: not asked).
+    """
+    session = work.sessions.get(session_id)
+    member = work.members.get(session_id, agent_id)
+    if session is None or member is None:
+        raise StaleSession(f"Session {session_id} is not this agent's.")
+    work.jobs.lock(session.job_id)
+    session = work.sessions.get(session_id) or session
+    member = work.members.get(session_id, agent_id) or member
+    if generation is not None and session.generation != generation:
+        raise _stale(session)
+    return session, member
+
+
+def find_leader_place(work: UnitOfWork, session_id: str, agent_id: str, generation: int) -> Session:
+    """Return the session, for the agent that speaks for its gang. Raises StaleSession and Forbidden."""
+    session, member = find_place(work, session_id, agent_id, generation)
+    if member.node_rank != 0:
+        raise Forbidden(
+            "Only the agent of node rank 0 speaks for its gang.", hint="This is a defect of the agent."
+        )
+    return session
+
+
+def _stale(session: Session) -> StaleSession:
+    if session.state.is_final:
+        return StaleSession(f"Session {session.id} is {session.state.value}: {session.reason}")
+    return StaleSession(f"Session {session.id} has generation {session.generation}, or was left already.")
+
+
+def _reply(work: UnitOfWork, session: Session) -> BeatReply:
+    launch = session.state is SessionState.RUNNING
+    return BeatReply(state=session.state, rendezvous=work.sessions.rendezvous(session.id) if launch else None)
+
+
+def _start_if_complete(work: UnitOfWork, session: Session, now: datetime, timers: Timers) -> None:
+    job = get_job(work, session.job_id)
+    due_at = now + timedelta(seconds=job.spec.session_timeout_s + timers.overtime_s)
+    if work.sessions.start(session.id, session.generation, now, due_at):
+        sentence = f"Session {session.generation} runs on {', '.join(session.agents)}."
+        work.events.append(session.job_id, EventKind.SESSION, sentence, now, session_id=session.id)
+
+
+def _note_trouble(work: UnitOfWork, session: Session, trouble: Trouble, now: datetime) -> None:
+    if work.sessions.note_trouble(
+        session.id, session.generation, trouble.code, trouble.sentence, trouble.fatal
+    ):
+        work.events.append(session.job_id, EventKind.SESSION, trouble.sentence, now, session_id=session.id)
+
+
+def _leave(
+    work: UnitOfWork,
+    session: Session,
+    agent_id: str,
+    outcome: Outcome | None,
+    reason: str,
+    now: datetime,
+    timers: Timers,
+    log_tail: str = "",
+    total_steps: int = 0,
+) -> None:
+    work.members.leave(session.id, agent_id, outcome, reason, log_tail, total_steps)
+    current = work.sessions.get(session.id) or session
+    trouble = work.sessions.trouble_of(session.id)
+    ending = current.reason if trouble else reason or "A node's training processes are gone."
+    end_session(work, current, ending, now, timers, outcome=None)
+    settle_if_gone(work, session.id, now)

@@ -1,0 +1,53 @@
+"""What the services ask of the tuning package, as one object that a test can replace."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from advisor.protocol.advice import Advice
+from advisor.protocol.jobs import Job
+from advisor.protocol.trials import BlockResult, BlockSummary, JobHistory, Outcome, Trial
+from advisor.tuning.decisions import Decision
+
+
+class Tuning(Protocol):
+    """The pure functions that decide; none of them does any I/O."""
+
+    def plan(self, job: Job, history: JobHistory, now: datetime) -> Decision:
+        """Return the next thing to do; the same history gives the same decision."""
+        ...
+
+    def judge(self, trial: Trial, result: BlockResult, extended: bool) -> tuple[Outcome, str] | None:
+        """Return how a block ends its trial; None while the trial goes on.
+
+        `extended`: the trial had a usable block before this one.
+        """
+        ...
+
+    def summarise(self, result: BlockResult) -> BlockSummary:
+        """Return a block's robust statistics."""
+        ...
+
+    def advise(self, job: Job, history: JobHistory, now: datetime) -> Advice:
+        """Return the answer to the job."""
+        ...
+
+
+@dataclass(frozen=True)
+class Timers:
+    """How long things may take, in seconds."""
+
+    lease_s: float = 30.0
+    """A beat renews a member's lease for this long."""
+    grace_s: float = 5.0
+    """A session is lost this long after a lease ran out: agents fence themselves well before."""
+    assemble_s: float = 60.0
+    """Time for a gang to become complete."""
+    ending_s: float = 120.0
+    """Time for a gang to report that every rank is gone."""
+    overtime_s: float = 120.0
+    """Time beyond `session_timeout_s` before the server itself gives a session up: the agents end it first."""
+    silent_s: float = 20.0
+    """An agent that asked for no work for this long gets none."""
+    restart_s: float = 60.0
+    """After a start of the server every live lease lasts this long at least (twice the lease, if that is more)."""

@@ -1,0 +1,6 @@
+"""The database: tables, guarded transitions and migrations. The only package that imports sqlalchemy."""
+
+from advisor.storage.database import Database
+from advisor.storage.work import UnitOfWork
+
+__all__ = ["Database", "UnitOfWork"]

@@ -1,0 +1,140 @@
+"""Agents and tokens: who may speak to the server."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, insert, select, update
+
+from advisor.protocol.cluster import Node
+from advisor.protocol.views import Role, TokenView
+from advisor.storage.columns import AnyRow
+from advisor.storage.tables import AgentRow, MemberRow, SessionRow, TokenRow
+
+
+@dataclass(frozen=True)
+class Agent:
+    """An agent, and the session it holds."""
+
+    id: str
+    name: str
+    node: Node
+    last_seen_at: datetime
+    session_id: str | None = None
+    job_id: str | None = None
+
+
+class Agents:
+    """The agents of one transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def add(self, agent_id: str, name: str, node: Node, now: datetime) -> None:
+        """Store a new agent; its name must be free."""
+        self._connection.execute(
+            insert(AgentRow).values(id=agent_id, name=name, node=node, registered_at=now, last_seen_at=now)
+        )
+
+    def find(self, name: str) -> str | None:
+        """Return the id of the agent with that name."""
+        return self._connection.execute(select(AgentRow.id).where(AgentRow.name == name)).scalar_one_or_none()
+
+    def introduce_again(self, agent_id: str, node: Node, now: datetime) -> None:
+        """Note that a known agent has started again, perhaps on other hardware."""
+        self._connection.execute(
+            update(AgentRow)
+            .where(AgentRow.id == agent_id)
+            .values(node=node, registered_at=now, last_seen_at=now)
+        )
+
+    def see(self, agent_id: str, now: datetime) -> bool:
+        """Note that an agent was heard of; return whether it is known."""
+        query = update(AgentRow).where(AgentRow.id == agent_id).values(last_seen_at=now)
+        return self._connection.execute(query).rowcount == 1
+
+    def all(self) -> list[Agent]:
+        """Return all agents by name, with the sessions they hold."""
+        return [_agent(row) for row in self._connection.execute(_WITH_SESSION.order_by(AgentRow.name))]
+
+    def lock_all(self) -> list[Agent]:
+        """Return all agents, and keep other transactions from allocating any of them until this one ends."""
+        # In one fixed order, so that two allocations cannot wait for each other.
+        self._connection.execute(select(AgentRow.id).order_by(AgentRow.id).with_for_update()).all()
+        return self.all()
+
+
+class Tokens:
+    """The tokens of one transaction. Secrets never get here, only their hashes."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def add(
+        self,
+        token_id: str,
+        role: Role,
+        label: str,
+        secret_sha256: str,
+        now: datetime,
+        agent_id: str | None = None,
+    ) -> None:
+        """Store a new token."""
+        self._connection.execute(
+            insert(TokenRow).values(
+                id=token_id,
+                role=role,
+                label=label,
+                secret_sha256=secret_sha256,
+                agent_id=agent_id,
+                created_at=now,
+            )
+        )
+
+    def secret_of(self, token_id: str) -> tuple[str, TokenView, str | None] | None:
+        """Return the hash, the token and its agent's id, for a token that is not revoked."""
+        query = _TOKENS.where(TokenRow.id == token_id, TokenRow.revoked_at.is_(None))
+        row = self._connection.execute(query).one_or_none()
+        return (row.secret_sha256, _token(row), row.agent_id) if row else None
+
+    def all(self) -> list[TokenView]:
+        """Return all tokens, newest first."""
+        rows = self._connection.execute(_TOKENS.order_by(TokenRow.created_at.desc(), TokenRow.id))
+        return [_token(row) for row in rows]
+
+    def revoke(self, token_id: str, now: datetime) -> bool:
+        """Make a token useless; return whether it was of use."""
+        query = update(TokenRow).where(TokenRow.id == token_id, TokenRow.revoked_at.is_(None))
+        return self._connection.execute(query.values(revoked_at=now)).rowcount == 1
+
+    def revoke_of_agent(self, agent_id: str, now: datetime) -> None:
+        """Make an agent's own tokens useless."""
+        query = update(TokenRow).where(TokenRow.agent_id == agent_id, TokenRow.revoked_at.is_(None))
+        self._connection.execute(query.values(revoked_at=now))
+
+    def exists(self, token_id: str) -> bool:
+        """Return whether there is or was such a token."""
+        query = select(TokenRow.id).where(TokenRow.id == token_id)
+        return self._connection.execute(query).scalar_one_or_none() is not None
+
+
+_WITH_SESSION = (
+    select(AgentRow, MemberRow.session_id, SessionRow.job_id)
+    .outerjoin(MemberRow, (MemberRow.agent_id == AgentRow.id) & MemberRow.live)
+    .outerjoin(SessionRow, SessionRow.id == MemberRow.session_id)
+)
+_TOKENS = select(TokenRow, AgentRow.name.label("agent")).outerjoin(AgentRow, AgentRow.id == TokenRow.agent_id)
+
+
+def _agent(row: AnyRow) -> Agent:
+    return Agent(row.id, row.name, row.node, row.last_seen_at, row.session_id, row.job_id)
+
+
+def _token(row: AnyRow) -> TokenView:
+    return TokenView(
+        id=row.id,
+        role=Role(row.role),
+        label=row.label,
+        agent=row.agent,
+        created_at=row.created_at,
+        revoked_at=row.revoked_at,
+    )

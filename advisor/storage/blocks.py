@@ -1,0 +1,163 @@
+"""Blocks, the results accepted for them exactly once, and the quarantine for all others."""
+
+from datetime import datetime
+
+from sqlalchemy import Connection, exists, func, insert, select, update
+
+from advisor.protocol.trials import Block, BlockResult, BlockState, BlockSummary, SessionState
+from advisor.storage.columns import AnyRow
+from advisor.storage.tables import BlockRow, QuarantineRow, ResultRow, SessionRow
+
+_ACCEPTING = [SessionState.RUNNING, SessionState.ENDING]
+
+
+class Blocks:
+    """The blocks of one transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def issue(self, job_id: str, block: Block) -> None:
+        """Store a new block; a unique index refuses a second issued one of the same session."""
+        stored = set(Block.model_fields) - {"result"}
+        values = {name: getattr(block, name) for name in stored}
+        self._connection.execute(insert(BlockRow).values(values | {"job_id": job_id}))
+
+    def next_ordinal(self, session_id: str) -> int:
+        """Return the place of the session's next block: from 0."""
+        query = select(func.count()).select_from(BlockRow).where(BlockRow.session_id == session_id)
+        return self._connection.execute(query).scalar_one()
+
+    def get(self, block_id: str) -> Block | None:
+        """Return a block."""
+        row = self._connection.execute(_QUERY.where(BlockRow.id == block_id)).one_or_none()
+        return _block(row) if row else None
+
+    def issued_in(self, session_id: str) -> Block | None:
+        """Return the block that is being measured in a session."""
+        query = _QUERY.where(BlockRow.session_id == session_id, BlockRow.state == BlockState.ISSUED)
+        row = self._connection.execute(query).one_or_none()
+        return _block(row) if row else None
+
+    def of_job(self, job_id: str) -> tuple[Block, ...]:
+        """Return all blocks of a job in the order they were issued."""
+        query = (
+            _QUERY.join(SessionRow, SessionRow.id == BlockRow.session_id)
+            .where(BlockRow.job_id == job_id)
+            .order_by(SessionRow.generation, BlockRow.ordinal)
+        )
+        return tuple(_block(row) for row in self._connection.execute(query))
+
+    def finished_since(self, session_id: str, since: datetime) -> tuple[Block, ...]:
+        """Return the measured blocks of a session that ended after `since`."""
+        query = _QUERY.where(
+            BlockRow.session_id == session_id,
+            BlockRow.state == BlockState.DONE,
+            BlockRow.finished_at >= since,
+        )
+        return tuple(_block(row) for row in self._connection.execute(query))
+
+    def accept(
+        self,
+        block: Block,
+        generation: int,
+        result: BlockResult,
+        summary: BlockSummary | None,
+        payload_sha256: str,
+        now: datetime,
+    ) -> bool:
+        """Accept a result, if the block is still being measured under this very generation."""
+        current = exists().where(
+            SessionRow.id == block.session_id,
+            SessionRow.generation == generation,
+            SessionRow.state.in_(_ACCEPTING),
+        )
+        query = (
+            update(BlockRow)
+            .where(BlockRow.id == block.id, BlockRow.state == BlockState.ISSUED, current)
+            .values(state=BlockState.DONE, summary=summary, finished_at=now)
+        )
+        if self._connection.execute(query).rowcount != 1:
+            return False
+        self._connection.execute(
+            insert(ResultRow).values(
+                block_id=block.id,
+                generation=generation,
+                payload_sha256=payload_sha256,
+                body=result,
+                accepted_at=now,
+            )
+        )
+        return True
+
+    def accepted_sha256(self, block_id: str) -> str | None:
+        """Return the hash of the result that was accepted for a block."""
+        query = select(ResultRow.payload_sha256).where(ResultRow.block_id == block_id)
+        return self._connection.execute(query).scalar_one_or_none()
+
+    def quarantine(
+        self,
+        session_id: str,
+        block_id: str,
+        agent_id: str,
+        generation: int,
+        result: BlockResult,
+        payload_sha256: str,
+        why: str,
+        now: datetime,
+    ) -> None:
+        """Keep a result that is not accepted; the same one is kept once."""
+        same = (
+            QuarantineRow.session_id == session_id,
+            QuarantineRow.block_id == block_id,
+            QuarantineRow.payload_sha256 == payload_sha256,
+        )
+        if self._connection.execute(select(exists().where(*same))).scalar_one():
+            return
+        self._connection.execute(
+            insert(QuarantineRow).values(
+                session_id=session_id,
+                block_id=block_id,
+                payload_sha256=payload_sha256,
+                agent_id=agent_id,
+                generation=generation,
+                why=why,
+                body=result,
+                received_at=now,
+            )
+        )
+
+    def quarantined(self, block_id: str) -> list[str]:
+        """Return why results for a block were not accepted."""
+        query = select(QuarantineRow.why).where(QuarantineRow.block_id == block_id)
+        return list(self._connection.execute(query.order_by(QuarantineRow.received_at)).scalars())
+
+    def void(self, block_id: str, note: str, now: datetime) -> bool:
+        """Give up a block that is being measured."""
+        query = (
+            update(BlockRow)
+            .where(BlockRow.id == block_id, BlockRow.state == BlockState.ISSUED)
+            .values(state=BlockState.VOID, note=note, finished_at=now)
+        )
+        return self._connection.execute(query).rowcount == 1
+
+    def note(self, block_id: str, note: str) -> None:
+        """Add a sentence to a measured block."""
+        self._connection.execute(update(BlockRow).where(BlockRow.id == block_id).values(note=note))
+
+    def set_utilisation(self, block_id: str, utilisation: float) -> None:
+        """Set the mean utilisation that telemetry showed during a block, 0 to 1."""
+        self._connection.execute(
+            update(BlockRow).where(BlockRow.id == block_id).values(utilisation=utilisation)
+        )
+
+
+_QUERY = select(BlockRow, ResultRow.body.label("result")).outerjoin(
+    ResultRow, ResultRow.block_id == BlockRow.id
+)
+
+
+def _block(row: AnyRow) -> Block:
+    return Block.model_construct(
+        **{name: getattr(row, name) for name in Block.model_fields} | {"state": BlockState(row.state)}
+    )

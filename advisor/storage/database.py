@@ -1,0 +1,120 @@
+"""The connection to SQLite or PostgreSQL, its transactions, and its migrations.
+
+SQLite runs in WAL mode with synchronous=FULL, so that an answered request survives a power cut, and with one
+writer at a time: writing transactions begin IMMEDIATE and queue on a lock of this process. (SQLite before
+3.51.3 can corrupt a WAL that two connections checkpoint at once; with one writer that cannot happen.)
+"""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
+from sqlalchemy.exc import DataError, IntegrityError, InterfaceError, OperationalError
+
+from advisor.errors import InvalidRequest, LostRace, Unavailable
+from advisor.storage.work import UnitOfWork
+
+_BUSY_MS = 15_000
+_MIGRATIONS = Path(__file__).parent / "migrations"
+_MIGRATION_LOCK = 0x666C_6565_74
+
+
+class Database:
+    """One database; share it between threads, and close it at the end."""
+
+    def __init__(self, url: str, new_id: Callable[[], str]) -> None:
+        """Prepare to connect to `url`; nothing is opened before the first transaction.
+
+        `new_id` makes the random part of ids: short, unique, lower-case.
+        """
+        self._new_id = new_id
+        parsed = make_url(url)
+        if parsed.get_backend_name() == "postgresql" and "+" not in parsed.drivername:
+            parsed = parsed.set(drivername="postgresql+psycopg")
+        self.is_sqlite = parsed.get_backend_name() == "sqlite"
+        self._engine = create_engine(parsed, pool_size=20, max_overflow=40, pool_pre_ping=not self.is_sqlite)
+        self._writer = threading.Lock() if self.is_sqlite else nullcontext()
+        if self.is_sqlite:
+            _tune_sqlite(self._engine)
+
+    @contextmanager
+    def begin(self) -> Iterator[UnitOfWork]:
+        """Run one writing transaction: committed at the end, rolled back when an exception leaves it.
+
+        Raises LostRace when a unique index refused a write, Unavailable when the database cannot serve.
+        """
+        with self._writer, self._transaction(read_only=False) as work:
+            yield work
+
+    @contextmanager
+    def read(self) -> Iterator[UnitOfWork]:
+        """Run one transaction that only reads: it waits for no writer."""
+        with self._transaction(read_only=True) as work:
+            yield work
+
+    def migrate(self) -> None:
+        """Bring the tables to this release's form; safe to call from several servers at once."""
+        with self._writer, self._engine.connect() as connection, connection.begin():
+            if not self.is_sqlite:
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
+            command.upgrade(_alembic_config(connection), "head")
+
+    def is_ready(self) -> bool:
+        """Return whether the database answers."""
+        try:
+            with self.read() as work:
+                work.ping()
+        except Unavailable:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _transaction(self, read_only: bool) -> Iterator[UnitOfWork]:
+        try:
+            with self._engine.connect() as connection:
+                connection = connection.execution_options(advisor_read_only=read_only)
+                with connection.begin():
+                    yield UnitOfWork(connection, self._new_id)
+        except IntegrityError as error:
+            raise LostRace("Something else changed the same thing at the same moment.") from error
+        except (DataError, OverflowError) as error:
+            raise InvalidRequest("A number in the request is too large to be stored.") from error
+        except (OperationalError, InterfaceError) as error:
+            raise Unavailable("The database cannot be reached or is busy.") from error
+
+
+def _alembic_config(connection: Connection) -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_MIGRATIONS))
+    config.attributes["connection"] = connection
+    return config
+
+
+def _tune_sqlite(engine: Engine) -> None:
+    @event.listens_for(engine, "connect")
+    def _on_connect(connection: Any, _: object) -> None:
+        # The driver's own transaction handling would begin too late and never IMMEDIATE.
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        for pragma in (
+            f"busy_timeout = {_BUSY_MS}",
+            "journal_mode = WAL",
+            "synchronous = FULL",
+            "foreign_keys = ON",
+        ):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def _on_begin(connection: Connection) -> None:
+        read_only = connection.get_execution_options().get("advisor_read_only", False)
+        connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")

@@ -1,0 +1,153 @@
+"""Jobs: their guarded transitions, and the keys they were submitted with."""
+
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, case, exists, insert, select, update
+
+from advisor.protocol.base import Value
+from advisor.protocol.cluster import Cluster
+from advisor.protocol.jobs import Job, JobState, Stage
+from advisor.protocol.trials import SessionState
+from advisor.protocol.workload import WorkloadFacts
+from advisor.storage.columns import AnyRow
+from advisor.storage.tables import IdempotencyRow, JobRow, SessionRow
+
+_LIVE_SESSIONS = [state for state in SessionState if not state.is_final]
+
+
+class Jobs:
+    """The jobs of one transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def add(self, job: Job) -> None:
+        """Store a new job."""
+        self._connection.execute(
+            insert(JobRow).values({name: getattr(job, name) for name in Job.model_fields})
+        )
+
+    def get(self, job_id: str) -> Job | None:
+        """Return a job."""
+        row = self._connection.execute(select(JobRow).where(JobRow.id == job_id)).one_or_none()
+        return _job(row) if row else None
+
+    def lock(self, job_id: str) -> Job | None:
+        """Return a job and keep every other transaction that concerns it waiting until this one ends."""
+        query = select(JobRow).where(JobRow.id == job_id).with_for_update()
+        row = self._connection.execute(query).one_or_none()
+        return _job(row) if row else None
+
+    def page(self, state: JobState | None, limit: int, before: int | None) -> list[tuple[int, Job]]:
+        """Return jobs with their serial numbers, newest first, those below `before`."""
+        query = select(JobRow).order_by(JobRow.serial.desc()).limit(limit)
+        if state is not None:
+            query = query.where(JobRow.state == state)
+        if before is not None:
+            query = query.where(JobRow.serial < before)
+        return [(row.serial, _job(row)) for row in self._connection.execute(query)]
+
+    def without_session(self) -> list[Job]:
+        """Return the queued and running jobs that hold no session: running ones first, then by age."""
+        live = exists().where(SessionRow.job_id == JobRow.id, SessionRow.state.in_(_LIVE_SESSIONS))
+        query = (
+            select(JobRow)
+            .where(JobRow.state.in_([JobState.QUEUED, JobState.RUNNING]), ~live)
+            .order_by(case((JobRow.state == JobState.RUNNING, 0), else_=1), JobRow.serial)
+        )
+        return [_job(row) for row in self._connection.execute(query)]
+
+    def start(self, job_id: str, cluster: Cluster, now: datetime) -> int | None:
+        """Make the job running on `cluster`; return its next generation, None when it may not run."""
+        query = (
+            update(JobRow)
+            .where(JobRow.id == job_id, JobRow.state.in_([JobState.QUEUED, JobState.RUNNING]))
+            .values(
+                state=JobState.RUNNING,
+                state_reason="",
+                cluster=cluster,
+                generation=JobRow.generation + 1,
+                started_at=case((JobRow.started_at.is_(None), now), else_=JobRow.started_at),
+            )
+            .returning(JobRow.generation)
+        )
+        return self._connection.execute(query).scalar_one_or_none()
+
+    def move(
+        self,
+        job_id: str,
+        to: JobState,
+        reason: str,
+        *,
+        since: tuple[JobState, ...],
+        now: datetime,
+        stage: Stage | None = None,
+    ) -> bool:
+        """Put the job into state `to` if it is in one of `since`; return whether it was."""
+        changes: dict[str, Any] = {"state": to, "state_reason": reason}
+        if to.is_final:
+            changes["finished_at"] = now
+        if stage is not None:
+            changes["stage"] = stage
+        query = update(JobRow).where(JobRow.id == job_id, JobRow.state.in_(since)).values(changes)
+        return self._connection.execute(query).rowcount == 1
+
+    def set_stage(self, job_id: str, stage: Stage) -> bool:
+        """Note what a running job is doing; return whether that is new."""
+        query = (
+            update(JobRow)
+            .where(JobRow.id == job_id, JobRow.state == JobState.RUNNING, JobRow.stage != stage)
+            .values(stage=stage, version=JobRow.version + 1)
+        )
+        return self._connection.execute(query).rowcount == 1
+
+    def set_waiting(self, job_id: str, reason: str) -> bool:
+        """Say what a queued or running job waits for; return whether that is new."""
+        query = (
+            update(JobRow)
+            .where(
+                JobRow.id == job_id,
+                JobRow.state.in_([JobState.QUEUED, JobState.RUNNING]),
+                JobRow.state_reason != reason,
+            )
+            .values(state_reason=reason, version=JobRow.version + 1)
+        )
+        return self._connection.execute(query).rowcount == 1
+
+    def learn(
+        self, job_id: str, facts: WorkloadFacts, baseline: dict[str, Value], refusals: dict[str, str]
+    ) -> bool:
+        """Keep what the first session saw of the script; later sessions change nothing."""
+        query = (
+            update(JobRow)
+            .where(JobRow.id == job_id, JobRow.facts.is_(None))
+            .values(facts=facts, baseline=baseline, refusals=refusals)
+        )
+        return self._connection.execute(query).rowcount == 1
+
+    def find_submission(self, owner: str, key: str) -> tuple[str, str] | None:
+        """Return the job id and the request's hash that the owner's key stands for."""
+        row = self._connection.execute(
+            select(IdempotencyRow.job_id, IdempotencyRow.request_sha256).where(
+                IdempotencyRow.owner == owner, IdempotencyRow.key == key
+            )
+        ).one_or_none()
+        return (row.job_id, row.request_sha256) if row else None
+
+    def remember_submission(
+        self, owner: str, key: str, request_sha256: str, job_id: str, now: datetime
+    ) -> None:
+        """Let the owner's key stand for this job."""
+        self._connection.execute(
+            insert(IdempotencyRow).values(
+                owner=owner, key=key, request_sha256=request_sha256, job_id=job_id, created_at=now
+            )
+        )
+
+
+def _job(row: AnyRow) -> Job:
+    return Job.model_construct(
+        **{name: getattr(row, name) for name in Job.model_fields}
+        | {"state": JobState(row.state), "stage": Stage(row.stage)}
+    )

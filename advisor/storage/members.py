@@ -1,0 +1,162 @@
+"""Members: the agents of a gang, each with a lease of its own."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, exists, insert, select, update
+
+from advisor.protocol.messages import MemberState
+from advisor.protocol.trials import Outcome
+from advisor.storage.columns import AnyRow
+from advisor.storage.sessions import LIVE
+from advisor.storage.tables import AgentRow, MemberRow, SessionRow
+
+_ORDER = list(MemberState)
+
+
+@dataclass(frozen=True)
+class Member:
+    """An agent's place in a gang."""
+
+    session_id: str
+    agent_id: str
+    agent: str
+    """The agent's name."""
+    node_rank: int
+    state: MemberState
+    live: bool
+    """Whether the agent still belongs to the gang."""
+    lease_until: datetime
+    outcome: Outcome | None
+    """How its part of the session ended, once it said so."""
+    reason: str
+    log_tail: str
+    total_steps: int
+
+
+class Members:
+    """The members of one transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def add(self, session_id: str, agent_id: str, node_rank: int, lease_until: datetime) -> None:
+        """Give an agent a place; a unique index refuses an agent that holds one already."""
+        self._connection.execute(
+            insert(MemberRow).values(
+                session_id=session_id,
+                agent_id=agent_id,
+                node_rank=node_rank,
+                state=MemberState.PREPARING,
+                live=True,
+                lease_until=lease_until,
+            )
+        )
+
+    def of_session(self, session_id: str) -> list[Member]:
+        """Return the gang in node-rank order."""
+        query = _QUERY.where(MemberRow.session_id == session_id).order_by(MemberRow.node_rank)
+        return [_member(row) for row in self._connection.execute(query)]
+
+    def get(self, session_id: str, agent_id: str) -> Member | None:
+        """Return an agent's place in a session."""
+        query = _QUERY.where(MemberRow.session_id == session_id, MemberRow.agent_id == agent_id)
+        row = self._connection.execute(query).one_or_none()
+        return _member(row) if row else None
+
+    def live_of(self, agent_id: str) -> Member | None:
+        """Return the place that an agent holds now."""
+        row = self._connection.execute(
+            _QUERY.where(MemberRow.agent_id == agent_id, MemberRow.live)
+        ).one_or_none()
+        return _member(row) if row else None
+
+    def renew(
+        self,
+        session_id: str,
+        agent_id: str,
+        generation: int,
+        state: MemberState,
+        steps: int | None,
+        lease_until: datetime,
+    ) -> bool:
+        """Renew a lease. Refused for another generation, a final session, and a member that has gone.
+
+        A state never goes back: a beat that was overtaken renews the lease and changes no state.
+        """
+        earlier = [value for value in _ORDER[:-1] if _ORDER.index(value) <= _ORDER.index(state)]
+        changes: dict[str, Any] = {"lease_until": lease_until}
+        if steps is not None:
+            changes["steps"] = steps
+        current = (
+            MemberRow.session_id == session_id,
+            MemberRow.agent_id == agent_id,
+            MemberRow.live,
+            MemberRow.state != MemberState.GONE,
+            exists().where(
+                SessionRow.id == session_id, SessionRow.generation == generation, SessionRow.state.in_(LIVE)
+            ),
+        )
+        if self._connection.execute(update(MemberRow).where(*current).values(changes)).rowcount != 1:
+            return False
+        advance = update(MemberRow).where(*current, MemberRow.state.in_(earlier))
+        self._connection.execute(advance.values(state=state))
+        return True
+
+    def leave(
+        self,
+        session_id: str,
+        agent_id: str,
+        outcome: Outcome | None,
+        reason: str,
+        log_tail: str = "",
+        total_steps: int = 0,
+    ) -> bool:
+        """Note that every rank of a node is gone; its first report of how that came stands."""
+        query = (
+            update(MemberRow)
+            .where(
+                MemberRow.session_id == session_id,
+                MemberRow.agent_id == agent_id,
+                MemberRow.live,
+                MemberRow.outcome.is_(None),
+            )
+            .values(
+                state=MemberState.GONE,
+                outcome=outcome,
+                reason=reason,
+                log_tail=log_tail,
+                total_steps=total_steps,
+            )
+        )
+        return self._connection.execute(query).rowcount == 1
+
+    def release(self, session_id: str) -> None:
+        """Free all agents of a session."""
+        query = update(MemberRow).where(MemberRow.session_id == session_id).values(live=False)
+        self._connection.execute(query)
+
+    def extend(self, until: datetime) -> None:
+        """Let every live lease last until `until` at least."""
+        query = update(MemberRow).where(MemberRow.live, MemberRow.lease_until < until)
+        self._connection.execute(query.values(lease_until=until))
+
+
+_QUERY = select(MemberRow, AgentRow.name.label("agent")).join(AgentRow, AgentRow.id == MemberRow.agent_id)
+
+
+def _member(row: AnyRow) -> Member:
+    return Member(
+        session_id=row.session_id,
+        agent_id=row.agent_id,
+        agent=row.agent,
+        node_rank=row.node_rank,
+        state=MemberState(row.state),
+        live=row.live,
+        lease_until=row.lease_until,
+        outcome=Outcome(row.outcome) if row.outcome else None,
+        reason=row.reason,
+        log_tail=row.log_tail,
+        total_steps=row.total_steps,
+    )

@@ -1,0 +1,203 @@
+"""What accompanies a job: its events, its logs and telemetry (both bounded), and its advice."""
+
+from datetime import datetime
+
+from sqlalchemy import Connection, delete, func, insert, select, update
+
+from advisor.protocol.advice import Advice
+from advisor.protocol.telemetry import TelemetryPoint, TelemetrySample
+from advisor.protocol.views import EventKind, JobEvent, LogChunk
+from advisor.storage.tables import (
+    AdviceRow,
+    AgentRow,
+    EventRow,
+    JobRow,
+    LogRow,
+    MemberRow,
+    TelemetryRow,
+)
+
+MAX_LOG_CHARS = 8 * 2**20
+"""Characters of log kept per job; the oldest chunks go first."""
+MAX_SAMPLES = 10_000
+"""Telemetry samples kept per agent and session; later ones are dropped."""
+
+
+class Events:
+    """The story of jobs."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def append(
+        self,
+        job_id: str,
+        kind: EventKind,
+        sentence: str,
+        now: datetime,
+        *,
+        trial_number: int | None = None,
+        session_id: str | None = None,
+    ) -> None:
+        """Add an event, and let the job's version grow: every transition comes with one."""
+        # The counter is on the job, so that numbers become visible in order (a sequence would not promise that).
+        number = self._connection.execute(
+            update(JobRow)
+            .where(JobRow.id == job_id)
+            .values(events=JobRow.events + 1, version=JobRow.version + 1)
+            .returning(JobRow.events)
+        ).scalar_one()
+        self._connection.execute(
+            insert(EventRow).values(
+                job_id=job_id,
+                seq=number,
+                at=now,
+                kind=kind,
+                sentence=sentence,
+                trial_number=trial_number,
+                session_id=session_id,
+            )
+        )
+
+    def after(self, job_id: str, after: int, limit: int) -> list[JobEvent]:
+        """Return a job's events with numbers above `after`, in order."""
+        query = (
+            select(EventRow)
+            .where(EventRow.job_id == job_id, EventRow.seq > after)
+            .order_by(EventRow.seq)
+            .limit(limit)
+        )
+        return [
+            JobEvent(**{name: getattr(row, name) for name in JobEvent.model_fields})
+            for row in self._connection.execute(query)
+        ]
+
+
+class Logs:
+    """What training processes wrote."""
+
+    def __init__(self, connection: Connection, max_chars: int = MAX_LOG_CHARS) -> None:
+        self._connection = connection
+        self._max_chars = max_chars
+
+    def append(self, job_id: str, session_id: str, agent: str, text: str) -> None:
+        """Add a chunk; where the job has too much log, drop its oldest chunks."""
+        row = self._connection.execute(
+            update(JobRow)
+            .where(JobRow.id == job_id)
+            .values(chunks=JobRow.chunks + 1, log_chars=JobRow.log_chars + len(text))
+            .returning(JobRow.chunks, JobRow.log_chars)
+        ).one()
+        self._connection.execute(
+            insert(LogRow).values(
+                job_id=job_id, seq=row.chunks, session_id=session_id, agent=agent, text=text
+            )
+        )
+        if row.log_chars > self._max_chars:
+            self._drop_oldest(job_id, row.log_chars)
+
+    def after(self, job_id: str, after: int, limit: int) -> list[LogChunk]:
+        """Return a job's chunks with numbers above `after`, in order."""
+        query = (
+            select(LogRow)
+            .where(LogRow.job_id == job_id, LogRow.seq > after)
+            .order_by(LogRow.seq)
+            .limit(limit)
+        )
+        return [
+            LogChunk(**{name: getattr(row, name) for name in LogChunk.model_fields})
+            for row in self._connection.execute(query)
+        ]
+
+    def _drop_oldest(self, job_id: str, chars: int) -> None:
+        # Down to three quarters, so that this happens once in a while and not with every line.
+        sizes = self._connection.execute(
+            select(LogRow.seq, func.length(LogRow.text).label("chars"))
+            .where(LogRow.job_id == job_id)
+            .order_by(LogRow.seq)
+        )
+        last = 0
+        for row in sizes.all()[:-1]:
+            if chars <= self._max_chars * 3 // 4:
+                break
+            chars, last = chars - row.chars, row.seq
+        self._connection.execute(delete(LogRow).where(LogRow.job_id == job_id, LogRow.seq <= last))
+        self._connection.execute(update(JobRow).where(JobRow.id == job_id).values(log_chars=chars))
+
+
+class Telemetry:
+    """Samples of nodes, placed in their session's time."""
+
+    def __init__(self, connection: Connection, max_samples: int = MAX_SAMPLES) -> None:
+        self._connection = connection
+        self._max_samples = max_samples
+
+    def add(self, session_id: str, agent_id: str, points: list[tuple[float, TelemetrySample]]) -> int:
+        """Store samples with their offsets in seconds; return how many there was room for."""
+        mine = (MemberRow.session_id == session_id, MemberRow.agent_id == agent_id)
+        held = self._connection.execute(select(MemberRow.samples).where(*mine)).scalar_one()
+        kept = points[: max(0, self._max_samples - held)]
+        if not kept:
+            return 0
+        self._connection.execute(update(MemberRow).where(*mine).values(samples=held + len(kept)))
+        self._connection.execute(
+            insert(TelemetryRow),
+            [
+                {
+                    "session_id": session_id,
+                    "agent_id": agent_id,
+                    "ordinal": held + index,
+                    "offset_s": offset_s,
+                    "sample": sample,
+                }
+                for index, (offset_s, sample) in enumerate(kept)
+            ],
+        )
+        return len(kept)
+
+    def between(self, session_id: str, start_s: float, end_s: float) -> list[TelemetryPoint]:
+        """Return a session's samples within a window of its time, in seconds."""
+        query = _POINTS.where(
+            TelemetryRow.session_id == session_id, TelemetryRow.offset_s.between(start_s, end_s)
+        )
+        return [
+            TelemetryPoint(agent=row.name, offset_s=row.offset_s, sample=row.sample)
+            for row in self._connection.execute(query)
+        ]
+
+    def of_session(self, session_id: str, limit: int) -> list[TelemetryPoint]:
+        """Return at most `limit` samples of a session, evenly thinned out."""
+        mine = TelemetryRow.session_id == session_id
+        held = self._connection.execute(
+            select(func.count()).select_from(TelemetryRow).where(mine)
+        ).scalar_one()
+        stride = max(1, -(-held // limit))
+        query = _POINTS.where(mine, TelemetryRow.ordinal % stride == 0).limit(limit)
+        return [
+            TelemetryPoint(agent=row.name, offset_s=row.offset_s, sample=row.sample)
+            for row in self._connection.execute(query)
+        ]
+
+
+class AdviceShelf:
+    """The advice of finished jobs."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def put(self, advice: Advice, now: datetime) -> None:
+        """Keep a job's advice; it is never replaced."""
+        self._connection.execute(insert(AdviceRow).values(job_id=advice.job_id, body=advice, built_at=now))
+
+    def get(self, job_id: str) -> Advice | None:
+        """Return a job's advice."""
+        query = select(AdviceRow.body).where(AdviceRow.job_id == job_id)
+        advice: Advice | None = self._connection.execute(query).scalar_one_or_none()
+        return advice
+
+
+_POINTS = (
+    select(TelemetryRow.offset_s, TelemetryRow.sample, AgentRow.name)
+    .join(AgentRow, AgentRow.id == TelemetryRow.agent_id)
+    .order_by(TelemetryRow.offset_s, AgentRow.name)
+)

@@ -1,0 +1,213 @@
+"""Sessions: every transition names the generation and the states it may start from."""
+
+from collections import defaultdict
+from collections.abc import Collection
+from datetime import datetime
+
+from sqlalchemy import Connection, exists, func, insert, or_, select, update
+
+from advisor.protocol.messages import MemberState
+from advisor.protocol.trials import Outcome, Session, SessionState
+from advisor.storage.columns import AnyRow
+from advisor.storage.tables import AgentRow, MemberRow, SessionRow
+
+LIVE = [state for state in SessionState if not state.is_final]
+_STARTED = [SessionState.ASSEMBLING, SessionState.RUNNING]
+
+
+class Sessions:
+    """The sessions of one transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def add(self, session: Session, due_at: datetime) -> None:
+        """Store a new session; a unique index refuses a second live one of the same job."""
+        stored = set(Session.model_fields) - {"agents"}
+        self._connection.execute(
+            insert(SessionRow).values({name: getattr(session, name) for name in stored} | {"due_at": due_at})
+        )
+
+    def get(self, session_id: str) -> Session | None:
+        """Return a session."""
+        row = self._connection.execute(select(SessionRow).where(SessionRow.id == session_id)).one_or_none()
+        return _session(row, self._agents([session_id])[session_id]) if row else None
+
+    def live_of(self, job_id: str) -> Session | None:
+        """Return the session that the job holds."""
+        query = select(SessionRow).where(SessionRow.job_id == job_id, SessionRow.state.in_(LIVE))
+        row = self._connection.execute(query).one_or_none()
+        return _session(row, self._agents([row.id])[row.id]) if row else None
+
+    def of_job(self, job_id: str) -> tuple[Session, ...]:
+        """Return all sessions of a job, oldest first."""
+        query = select(SessionRow).where(SessionRow.job_id == job_id).order_by(SessionRow.generation)
+        rows = self._connection.execute(query).all()
+        agents = self._agents([row.id for row in rows])
+        return tuple(_session(row, agents[row.id]) for row in rows)
+
+    def rendezvous(self, session_id: str) -> str | None:
+        """Return where the gang meets."""
+        return self._connection.execute(
+            select(SessionRow.rendezvous).where(SessionRow.id == session_id)
+        ).scalar_one_or_none()
+
+    def offer_rendezvous(self, session_id: str, generation: int, rendezvous: str) -> bool:
+        """Set where the gang meets, once."""
+        query = (
+            update(SessionRow)
+            .where(
+                SessionRow.id == session_id,
+                SessionRow.generation == generation,
+                SessionRow.state == SessionState.ASSEMBLING,
+                SessionRow.rendezvous.is_(None),
+            )
+            .values(rendezvous=rendezvous)
+        )
+        return self._connection.execute(query).rowcount == 1
+
+    def start(self, session_id: str, generation: int, now: datetime, due_at: datetime) -> bool:
+        """Make an assembled gang's session running; refused while a member prepares or has gone."""
+        unready = exists().where(
+            MemberRow.session_id == session_id,
+            MemberRow.state.in_([MemberState.PREPARING, MemberState.GONE]),
+        )
+        query = (
+            update(SessionRow)
+            .where(
+                SessionRow.id == session_id,
+                SessionRow.generation == generation,
+                SessionRow.state == SessionState.ASSEMBLING,
+                SessionRow.rendezvous.is_not(None),
+                ~unready,
+            )
+            .values(state=SessionState.RUNNING, started_at=now, due_at=due_at)
+        )
+        return self._connection.execute(query).rowcount == 1
+
+    def end(
+        self, session_id: str, generation: int, outcome: Outcome | None, reason: str, due_at: datetime
+    ) -> bool:
+        """Ask the gang to end. An `outcome` given here stands; None leaves it to what the members report."""
+        query = (
+            update(SessionRow)
+            .where(
+                SessionRow.id == session_id,
+                SessionRow.generation == generation,
+                SessionRow.state.in_(_STARTED),
+            )
+            .values(state=SessionState.ENDING, outcome=outcome, reason=reason, due_at=due_at)
+        )
+        return self._connection.execute(query).rowcount == 1
+
+    def note_trouble(self, session_id: str, generation: int, code: str, sentence: str, fatal: bool) -> bool:
+        """Keep a live session's first trouble; its sentence becomes the session's reason."""
+        query = (
+            update(SessionRow)
+            .where(
+                SessionRow.id == session_id,
+                SessionRow.generation == generation,
+                SessionRow.state.in_(LIVE),
+                SessionRow.trouble_code.is_(None),
+            )
+            .values(trouble_code=code, trouble_fatal=fatal, reason=sentence)
+        )
+        return self._connection.execute(query).rowcount == 1
+
+    def trouble_of(self, session_id: str) -> str | None:
+        """Return the code of the trouble that the session had."""
+        return self._connection.execute(
+            select(SessionRow.trouble_code).where(SessionRow.id == session_id)
+        ).scalar_one_or_none()
+
+    def fatal_trouble(self, job_id: str) -> str | None:
+        """Return the sentence of the trouble that makes another launch pointless, if the last session had one."""
+        query = (
+            select(SessionRow.trouble_fatal, SessionRow.reason)
+            .where(SessionRow.job_id == job_id)
+            .order_by(SessionRow.generation.desc())
+            .limit(1)
+        )
+        row = self._connection.execute(query).one_or_none()
+        return row.reason if row and row.trouble_fatal else None
+
+    def close(
+        self,
+        session_id: str,
+        generation: int,
+        state: SessionState,
+        outcome: Outcome,
+        reason: str,
+        *,
+        log_tail: str,
+        total_steps: int,
+        now: datetime,
+    ) -> bool:
+        """Put a live session into a final state."""
+        query = (
+            update(SessionRow)
+            .where(
+                SessionRow.id == session_id,
+                SessionRow.generation == generation,
+                SessionRow.state.in_(LIVE),
+            )
+            .values(
+                state=state,
+                outcome=outcome,
+                reason=reason,
+                log_tail=log_tail,
+                total_steps=total_steps,
+                ended_at=now,
+            )
+        )
+        return self._connection.execute(query).rowcount == 1
+
+    def overdue(self, now: datetime, silent_since: datetime) -> list[Session]:
+        """Return live sessions whose state has lasted too long, or with a lease that ran out before `silent_since`."""
+        silent = exists().where(
+            MemberRow.session_id == SessionRow.id, MemberRow.live, MemberRow.lease_until < silent_since
+        )
+        query = select(SessionRow).where(SessionRow.state.in_(LIVE), or_(SessionRow.due_at < now, silent))
+        rows = self._connection.execute(query).all()
+        agents = self._agents([row.id for row in rows])
+        return [_session(row, agents[row.id]) for row in rows]
+
+    def due_at(self, session_id: str) -> datetime | None:
+        """Return when the session's present state will have lasted too long."""
+        return self._connection.execute(
+            select(SessionRow.due_at).where(SessionRow.id == session_id)
+        ).scalar_one_or_none()
+
+    def extend(self, until: datetime) -> None:
+        """Give every live session until `until` at least."""
+        query = update(SessionRow).where(SessionRow.state.in_(LIVE), SessionRow.due_at < until)
+        self._connection.execute(query.values(due_at=until))
+
+    def count_live(self) -> int:
+        """Return the number of live sessions."""
+        query = select(func.count()).select_from(SessionRow).where(SessionRow.state.in_(LIVE))
+        return self._connection.execute(query).scalar_one()
+
+    def _agents(self, session_ids: Collection[str]) -> dict[str, tuple[str, ...]]:
+        found: defaultdict[str, tuple[str, ...]] = defaultdict(tuple)
+        query = (
+            select(MemberRow.session_id, AgentRow.name)
+            .join(AgentRow, AgentRow.id == MemberRow.agent_id)
+            .where(MemberRow.session_id.in_(session_ids))
+            .order_by(MemberRow.node_rank)
+        )
+        for row in self._connection.execute(query):
+            found[row.session_id] += (row.name,)
+        return found
+
+
+def _session(row: AnyRow, agents: tuple[str, ...]) -> Session:
+    stored = {name: getattr(row, name) for name in Session.model_fields if name != "agents"}
+    return Session.model_construct(
+        **stored
+        | {
+            "state": SessionState(row.state),
+            "outcome": Outcome(row.outcome) if row.outcome else None,
+            "agents": agents,
+        }
+    )

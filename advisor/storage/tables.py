@@ -1,0 +1,304 @@
+"""The tables. What may be live only once is a partial unique index, so that no program error can break it."""
+
+from datetime import datetime
+from typing import ClassVar
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from advisor.protocol.advice import Advice
+from advisor.protocol.base import Value
+from advisor.protocol.cluster import Cluster, Node
+from advisor.protocol.jobs import JobSpec
+from advisor.protocol.telemetry import TelemetrySample
+from advisor.protocol.trials import BlockPlan, BlockResult, BlockSummary
+from advisor.protocol.workload import WorkloadFacts
+from advisor.storage.columns import Document, Moment, Words
+
+_Values = Document(dict[str, Value])
+_LIVE = text("state IN ('assembling', 'running', 'ending')")
+_HELD = text("live")
+_Serial = BigInteger().with_variant(Integer, "sqlite")
+
+
+class Base(DeclarativeBase):
+    """All tables; the names of constraints are fixed so that migrations can find them."""
+
+    metadata = MetaData(
+        naming_convention={
+            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+            "ck": "ck_%(table_name)s_%(constraint_name)s",
+            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+            "pk": "pk_%(table_name)s",
+        }
+    )
+    type_annotation_map: ClassVar = {str: Words, datetime: Moment}
+
+
+class JobRow(Base):
+    """A tuning job, with the counters that number what belongs to it."""
+
+    __tablename__ = "jobs"
+    __table_args__ = (
+        CheckConstraint(
+            "state IN ('queued', 'running', 'cancelling', 'finished', 'failed', 'cancelled')", name="state"
+        ),
+        Index("ix_jobs_state", "state"),
+    )
+
+    serial: Mapped[int] = mapped_column(_Serial, primary_key=True, autoincrement=True)
+    id: Mapped[str] = mapped_column(unique=True)
+    spec: Mapped[JobSpec] = mapped_column(Document(JobSpec))
+    state: Mapped[str]
+    stage: Mapped[str]
+    state_reason: Mapped[str] = mapped_column(default="")
+    owner: Mapped[str] = mapped_column(default="")
+    created_at: Mapped[datetime]
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+    facts: Mapped[WorkloadFacts | None] = mapped_column(Document(WorkloadFacts))
+    cluster: Mapped[Cluster] = mapped_column(Document(Cluster))
+    baseline: Mapped[dict[str, Value]] = mapped_column(_Values)
+    refusals: Mapped[dict[str, str]] = mapped_column(Document(dict[str, str]))
+    version: Mapped[int] = mapped_column(default=0)
+    generation: Mapped[int] = mapped_column(default=0)
+    """Generation of its latest session."""
+    events: Mapped[int] = mapped_column(default=0)
+    """Number of its latest event."""
+    chunks: Mapped[int] = mapped_column(default=0)
+    """Number of its latest log chunk."""
+    log_chars: Mapped[int] = mapped_column(default=0)
+    """Characters of log that are kept."""
+
+
+class AgentRow(Base):
+    """An agent and the node it runs on."""
+
+    __tablename__ = "agents"
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+    node: Mapped[Node] = mapped_column(Document(Node))
+    registered_at: Mapped[datetime]
+    last_seen_at: Mapped[datetime]
+
+
+class TokenRow(Base):
+    """A token: only the SHA-256 of its secret is known here."""
+
+    __tablename__ = "tokens"
+    __table_args__ = (CheckConstraint("role IN ('viewer', 'submitter', 'admin', 'agent')", name="role"),)
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    role: Mapped[str]
+    label: Mapped[str] = mapped_column(default="")
+    secret_sha256: Mapped[str]
+    agent_id: Mapped[str | None] = mapped_column(ForeignKey("agents.id"), index=True)
+    created_at: Mapped[datetime]
+    revoked_at: Mapped[datetime | None]
+
+
+class SessionRow(Base):
+    """One launch; `generation` fences every write that concerns it."""
+
+    __tablename__ = "sessions"
+    __table_args__ = (
+        UniqueConstraint("job_id", "generation"),
+        CheckConstraint("state IN ('assembling', 'running', 'ending', 'ended', 'lost')", name="state"),
+        Index("uq_sessions_live_job", "job_id", unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE),
+        Index("ix_sessions_live", "state", sqlite_where=_LIVE, postgresql_where=_LIVE),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+    generation: Mapped[int]
+    state: Mapped[str]
+    because: Mapped[str] = mapped_column(default="")
+    cold: Mapped[dict[str, Value]] = mapped_column(_Values)
+    rendezvous: Mapped[str | None]
+    outcome: Mapped[str | None]
+    reason: Mapped[str] = mapped_column(default="")
+    log_tail: Mapped[str] = mapped_column(default="")
+    trouble_code: Mapped[str | None]
+    trouble_fatal: Mapped[bool] = mapped_column(default=False)
+    created_at: Mapped[datetime]
+    started_at: Mapped[datetime | None]
+    ended_at: Mapped[datetime | None]
+    due_at: Mapped[datetime]
+    """When its present state has lasted too long."""
+    total_steps: Mapped[int] = mapped_column(default=0)
+
+
+class MemberRow(Base):
+    """An agent's place in a gang; the lease is each member's own."""
+
+    __tablename__ = "members"
+    __table_args__ = (
+        UniqueConstraint("session_id", "node_rank"),
+        CheckConstraint("state IN ('preparing', 'ready', 'running', 'gone')", name="state"),
+        Index("uq_members_live_agent", "agent_id", unique=True, sqlite_where=_HELD, postgresql_where=_HELD),
+    )
+
+    session_id: Mapped[str] = mapped_column(ForeignKey("sessions.id"), primary_key=True)
+    agent_id: Mapped[str] = mapped_column(ForeignKey("agents.id"), primary_key=True)
+    node_rank: Mapped[int]
+    state: Mapped[str]
+    live: Mapped[bool]
+    """Whether the agent still belongs to the gang; false as soon as the session is over."""
+    lease_until: Mapped[datetime]
+    steps: Mapped[int | None]
+    outcome: Mapped[str | None]
+    reason: Mapped[str] = mapped_column(default="")
+    log_tail: Mapped[str] = mapped_column(default="")
+    total_steps: Mapped[int] = mapped_column(default=0)
+    samples: Mapped[int] = mapped_column(default=0)
+    """Telemetry samples that are kept."""
+
+
+class TrialRow(Base):
+    """One strategy."""
+
+    __tablename__ = "trials"
+    __table_args__ = (CheckConstraint("state IN ('open', 'closed')", name="state"),)
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    purpose: Mapped[str]
+    changes: Mapped[dict[str, Value]] = mapped_column(_Values)
+    effect: Mapped[str]
+    because: Mapped[str]
+    state: Mapped[str]
+    outcome: Mapped[str | None]
+    outcome_reason: Mapped[str] = mapped_column(default="")
+    log_tail: Mapped[str] = mapped_column(default="")
+    created_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+
+
+class BlockRow(Base):
+    """A stretch of timed steps: what was asked and its summary. The result itself is in `results`."""
+
+    __tablename__ = "blocks"
+    __table_args__ = (
+        UniqueConstraint("session_id", "ordinal"),
+        CheckConstraint("state IN ('issued', 'done', 'void')", name="state"),
+        Index(
+            "uq_blocks_issued_session",
+            "session_id",
+            unique=True,
+            sqlite_where=text("state = 'issued'"),
+            postgresql_where=text("state = 'issued'"),
+        ),
+    )
+
+    id: Mapped[str] = mapped_column(primary_key=True)
+    session_id: Mapped[str] = mapped_column(ForeignKey("sessions.id"))
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), index=True)
+    trial_number: Mapped[int]
+    ordinal: Mapped[int]
+    round: Mapped[int | None]
+    state: Mapped[str]
+    plan: Mapped[BlockPlan] = mapped_column(Document(BlockPlan))
+    summary: Mapped[BlockSummary | None] = mapped_column(Document(BlockSummary))
+    note: Mapped[str] = mapped_column(default="")
+    issued_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+    utilisation: Mapped[float | None]
+
+
+class ResultRow(Base):
+    """An accepted result: the primary key accepts one per block, for ever."""
+
+    __tablename__ = "results"
+
+    block_id: Mapped[str] = mapped_column(ForeignKey("blocks.id"), primary_key=True)
+    generation: Mapped[int]
+    payload_sha256: Mapped[str]
+    body: Mapped[BlockResult] = mapped_column(Document(BlockResult))
+    accepted_at: Mapped[datetime]
+
+
+class QuarantineRow(Base):
+    """A result that was not accepted: kept for people, never counted."""
+
+    __tablename__ = "quarantine"
+
+    session_id: Mapped[str] = mapped_column(primary_key=True)
+    block_id: Mapped[str] = mapped_column(primary_key=True)
+    payload_sha256: Mapped[str] = mapped_column(primary_key=True)
+    agent_id: Mapped[str]
+    generation: Mapped[int]
+    """The generation that the report named."""
+    why: Mapped[str]
+    body: Mapped[BlockResult] = mapped_column(Document(BlockResult))
+    received_at: Mapped[datetime]
+
+
+class EventRow(Base):
+    """One transition of a job, as a sentence."""
+
+    __tablename__ = "events"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    seq: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    at: Mapped[datetime]
+    kind: Mapped[str]
+    sentence: Mapped[str]
+    trial_number: Mapped[int | None]
+    session_id: Mapped[str | None]
+
+
+class LogRow(Base):
+    """A chunk of a session's log."""
+
+    __tablename__ = "log_chunks"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    seq: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    session_id: Mapped[str]
+    agent: Mapped[str]
+    text: Mapped[str]
+
+
+class TelemetryRow(Base):
+    """One sample of one node, placed in its session's time."""
+
+    __tablename__ = "telemetry"
+
+    session_id: Mapped[str] = mapped_column(ForeignKey("sessions.id"), primary_key=True)
+    agent_id: Mapped[str] = mapped_column(ForeignKey("agents.id"), primary_key=True)
+    ordinal: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    offset_s: Mapped[float]
+    sample: Mapped[TelemetrySample] = mapped_column(Document(TelemetrySample))
+
+
+class AdviceRow(Base):
+    """The answer to a job, built once."""
+
+    __tablename__ = "advice"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    body: Mapped[Advice] = mapped_column(Document(Advice))
+    built_at: Mapped[datetime]
+
+
+class IdempotencyRow(Base):
+    """A key that somebody submitted a job with."""
+
+    __tablename__ = "idempotency_keys"
+
+    owner: Mapped[str] = mapped_column(primary_key=True)
+    key: Mapped[str] = mapped_column(primary_key=True)
+    request_sha256: Mapped[str]
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
+    created_at: Mapped[datetime]

@@ -1,0 +1,68 @@
+"""Trials: numbered per job, closed once."""
+
+from datetime import datetime
+
+from sqlalchemy import Connection, func, insert, select, update
+
+from advisor.protocol.knobs import Effect
+from advisor.protocol.trials import Outcome, Purpose, Trial, TrialState
+from advisor.storage.columns import AnyRow
+from advisor.storage.tables import TrialRow
+
+
+class Trials:
+    """The trials of one transaction."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def add(self, job_id: str, trial: Trial) -> None:
+        """Store a new trial; its number must be free."""
+        values = {name: getattr(trial, name) for name in Trial.model_fields}
+        self._connection.execute(insert(TrialRow).values(values | {"job_id": job_id}))
+
+    def next_number(self, job_id: str) -> int:
+        """Return the number of the next trial: from 0."""
+        query = select(func.max(TrialRow.number)).where(TrialRow.job_id == job_id)
+        latest = self._connection.execute(query).scalar_one_or_none()
+        return 0 if latest is None else latest + 1
+
+    def get(self, job_id: str, number: int) -> Trial | None:
+        """Return a trial."""
+        query = select(TrialRow).where(TrialRow.job_id == job_id, TrialRow.number == number)
+        row = self._connection.execute(query).one_or_none()
+        return _trial(row) if row else None
+
+    def of_job(self, job_id: str) -> tuple[Trial, ...]:
+        """Return all trials of a job by number."""
+        query = select(TrialRow).where(TrialRow.job_id == job_id).order_by(TrialRow.number)
+        return tuple(_trial(row) for row in self._connection.execute(query))
+
+    def close(
+        self, job_id: str, number: int, outcome: Outcome, reason: str, now: datetime, log_tail: str = ""
+    ) -> bool:
+        """Close an open trial; return whether it was open."""
+        query = (
+            update(TrialRow)
+            .where(TrialRow.job_id == job_id, TrialRow.number == number, TrialRow.state == TrialState.OPEN)
+            .values(
+                state=TrialState.CLOSED,
+                outcome=outcome,
+                outcome_reason=reason,
+                log_tail=log_tail,
+                finished_at=now,
+            )
+        )
+        return self._connection.execute(query).rowcount == 1
+
+
+def _trial(row: AnyRow) -> Trial:
+    return Trial.model_construct(
+        **{name: getattr(row, name) for name in Trial.model_fields}
+        | {
+            "purpose": Purpose(row.purpose),
+            "effect": Effect(row.effect),
+            "state": TrialState(row.state),
+            "outcome": Outcome(row.outcome) if row.outcome else None,
+        }
+    )

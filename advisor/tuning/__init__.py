@@ -1,0 +1,1 @@
+"""What to try next and what it proved: pure functions, no input or output, no clock of their own."""

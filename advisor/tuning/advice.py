@@ -1,0 +1,245 @@
+"""History -> advice: the verdict with its interval, the reasons, the ladder, the cost and the next steps.
+
+Only numbers of the confirmation are reported as gains; what the search saw decides nothing here.
+"""
+
+import math
+from dataclasses import dataclass
+from datetime import datetime
+from statistics import fmean
+
+from advisor.protocol.advice import Advice, Cost, Interval, RungAdvice, Verdict
+from advisor.protocol.base import Value
+from advisor.protocol.jobs import Job
+from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.knobs import Effect
+from advisor.protocol.strategy import DistributedStrategy
+from advisor.protocol.trials import Block, JobHistory, Purpose, Trial
+from advisor.tuning.allowance import FEWEST_ROUNDS
+from advisor.tuning.composition import baseline_strategy, describe_changes
+from advisor.tuning.confirmation import Confirmation, confirm, list_ladder
+from advisor.tuning.diagnosis import diagnose, median_phases
+from advisor.tuning.finals import choose_winner
+from advisor.tuning.guard import GuardFinding, check_losses
+from advisor.tuning.ladder import CAVEATS
+from advisor.tuning.next_steps import list_next_steps
+from advisor.tuning.reasons import explain_changes, list_buckets, trace_provenance
+from advisor.tuning.record import Record
+from advisor.tuning.rounds import count_sessions
+from advisor.tuning.search import rank_trials
+from advisor.tuning.space import Space, build_space
+
+
+@dataclass(frozen=True)
+class Case:
+    """A strategy that the verdict may stand on, with everything that speaks for or against it."""
+
+    trial: Trial
+    confirmation: Confirmation
+    gain: Interval | None
+    guard: GuardFinding
+    is_proved: bool
+    """Complete rounds, an interval above 1, a gain worth recommending."""
+
+    @property
+    def wins(self) -> bool:
+        """Whether the advice is to change to it."""
+        return self.is_proved and self.guard.admits(self.trial.effect)
+
+
+def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
+    """Return the answer to the job from what was measured; never fails for want of measurements."""
+    record = Record(job, history, now)
+    space = build_space(job, job.facts, record.probe_blocks) if job.facts else None
+    winner = choose_winner(record)
+    first = _make_case(record, winner) if winner else None
+    fallbacks = [
+        _make_case(record, trial) for trial in list_ladder(record, winner) if _is_allowed(job, trial)
+    ]
+    chosen = next((case for case in [first, *reversed(fallbacks)] if case and case.wins), None)
+    shown = chosen or first
+    changes = dict(chosen.trial.changes) if chosen else {}
+    before, after = _compared_blocks(record, shown)
+    phases = median_phases(before), median_phases(after) if chosen else median_phases(before)
+    rate = _mean_rate(before)
+    cost = _add_up(record, chosen)
+    base = baseline_strategy(job)
+    return Advice(
+        job_id=job.id,
+        verdict=Verdict.CHANGE if chosen else Verdict.KEEP,
+        headline=_say_headline(record, space, shown),
+        allowed=job.spec.allow,
+        strategy=DistributedStrategy.from_changes(changes, base=base).values(),
+        baseline={**base.values(), **{k: v for k, v in job.baseline.items() if k in CATALOGUE}},
+        changes=changes,
+        provenance=trace_provenance(_varied(record)),
+        gain=shown.gain if shown else None,
+        baseline_samples_per_s=rate,
+        strategy_samples_per_s=rate * chosen.gain.ratio if chosen and chosen.gain else rate,
+        reasons=explain_changes(changes, space.context if space else None, before, after, phases),
+        ladder=_climb(record, space, winner, shown),
+        diagnosis=diagnose(before),
+        phases_before=phases[0],
+        phases_after=phases[1],
+        buckets_before=list_buckets(before),
+        buckets_after=list_buckets(after) if chosen else list_buckets(before),
+        cost=cost,
+        dropped=space.dropped if space else (),
+        next_steps=(
+            *_list_doubts(chosen),
+            *list_next_steps(record, chosen.trial if chosen else None, diagnose(before), phases),
+        ),
+        cluster=job.cluster.describe(),
+        software=_list_software(job),
+    )
+
+
+def _make_case(record: Record, trial: Trial) -> Case:
+    confirmation = confirm(record, trial)
+    gain = _interval_of(confirmation)
+    proved = (
+        gain is not None
+        and confirmation.is_complete
+        and gain.low > 1.0
+        and gain.ratio >= 1.0 + record.job.spec.min_gain
+    )
+    return Case(trial, confirmation, gain, check_losses(record, trial.effect, confirmation.pairs), proved)
+
+
+def _interval_of(confirmation: Confirmation) -> Interval | None:
+    found = confirmation.interval
+    if found is None or found.rounds < FEWEST_ROUNDS:
+        return None
+    return Interval(
+        ratio=math.exp(found.mean),
+        low=math.exp(max(-700.0, found.low)),
+        high=math.exp(min(700.0, found.high)),
+        rounds=found.rounds,
+        sessions=count_sessions(confirmation.pairs),
+    )
+
+
+def _is_allowed(job: Job, trial: Trial) -> bool:
+    return trial.effect.rank <= job.spec.allow.rank
+
+
+def _compared_blocks(record: Record, case: Case | None) -> tuple[list[Block], list[Block]]:
+    """The confirmation's blocks of baseline and strategy; the probe's where there was no confirmation."""
+    if case is not None and case.confirmation.pairs:
+        pairs = case.confirmation.pairs
+        return [pair.baseline for pair in pairs], [pair.strategy for pair in pairs]
+    return list(record.baseline_blocks), []
+
+
+def _mean_rate(blocks: list[Block]) -> float:
+    rates = [b.summary.samples_per_s for b in blocks if b.summary and b.summary.samples_per_s > 0]
+    return math.exp(fmean(math.log(rate) for rate in rates)) if rates else 0.0
+
+
+def _say_headline(record: Record, space: Space | None, case: Case | None) -> str:
+    keep = "No reliable gain: keep your defaults."
+    if case is None:
+        if space is not None and space.is_empty:
+            return f"{keep} No knob that the job allows can matter here; each was dropped with its reason."
+        return f"{keep} No strategy of the search could be measured."
+    what = describe_changes(case.trial.changes)
+    if case.gain is None:
+        return f"{keep} The best of the search ({what}) was not confirmed: the budget ended before."
+    launches = "launch" if case.gain.sessions == 1 else "launches"
+    figures = f"{case.gain.describe()} over {case.gain.rounds} rounds in {case.gain.sessions} {launches}"
+    if case.wins:
+        verified = (
+            "" if case.guard.passed else " Rounding changes, and its effect on the accuracy is not verified."
+        )
+        return f"{case.gain.describe().replace(' % (', ' % throughput (', 1)} with {what}.{verified}"
+    if not case.confirmation.is_complete:
+        return f"{keep} The best of the search ({what}) measured {figures}: too few to stand on; raise the budget."
+    if case.is_proved:
+        return (
+            f"Faster, but not advised: {what} measured {figures}. {case.guard.sentence} Keep your defaults."
+        )
+    if case.gain.low > 1.0:
+        least = f"{record.job.spec.min_gain:.1%}"
+        return f"{keep} The best of the search ({what}) measured {figures}: less than the {least} worth a change."
+    return f"{keep} The best of the search ({what}) measured {figures}."
+
+
+def _list_doubts(chosen: Case | None) -> tuple[str, ...]:
+    if chosen is None or chosen.guard.passed:
+        return ()
+    return (f"Compare the accuracy of one full run before you rely on it. {chosen.guard.sentence}",)
+
+
+def _varied(record: Record) -> set[str]:
+    """Knobs that some timed strategy changed to an effect."""
+    timed = {block.trial_number for block in record.usable}
+    return {
+        name
+        for t in record.history.trials
+        if t.number in timed and not record.has_failed(t)
+        for name in t.changes
+    }
+
+
+def _climb(
+    record: Record, space: Space | None, winner: Trial | None, shown: Case | None
+) -> tuple[RungAdvice, ...]:
+    """The ladder: every rung other than the verdict's that was measured, or could have been, with its price."""
+    rungs: dict[Effect, RungAdvice] = {}
+    for effect in {d.knob.effect for d in space.higher} if space else set():
+        rungs[effect] = _describe_unconfirmed(record, effect)
+    for trial in [*([winner] if winner else []), *list_ladder(record, winner)]:
+        if shown is None or trial.number != shown.trial.number:
+            rungs[trial.effect] = _describe_rung(_make_case(record, trial))
+    return tuple(rungs[effect] for effect in Effect if effect in rungs)
+
+
+def _describe_unconfirmed(record: Record, effect: Effect) -> RungAdvice:
+    seen = len(rank_trials(record, effect))
+    sentence = (
+        f"{seen} {'strategy was' if seen == 1 else 'strategies were'} tried on the {effect.value} rung; "
+        "none looked faster than the baseline."
+        if seen
+        else f"The {effect.value} rung was not measured: the budget ended before."
+    )
+    return RungAdvice(effect=effect, changes={}, gain=None, sentence=sentence, caveat=CAVEATS[effect])
+
+
+def _describe_rung(case: Case) -> RungAdvice:
+    effect, what = case.trial.effect, describe_changes(case.trial.changes)
+    gain = case.gain
+    sentence = (
+        f"The {effect.value} rung brings {gain.describe()} with {what}. {case.guard.sentence}"
+        if gain
+        else f"The best seen on the {effect.value} rung ({what}) was not confirmed in enough rounds."
+    )
+    return RungAdvice(
+        effect=effect, changes=dict(case.trial.changes), gain=gain, sentence=sentence, caveat=CAVEATS[effect]
+    )
+
+
+def _add_up(record: Record, chosen: Case | None) -> Cost:
+    ranks = record.job.facts.world_size if record.job.facts else 0
+    wall = record.spent_s
+    pays_back = None
+    if chosen is not None and chosen.gain is not None and chosen.gain.ratio > 1.0:
+        pays_back = wall / (chosen.gain.ratio - 1.0)
+    return Cost(
+        wall_s=wall,
+        device_hours=ranks * wall / 3600.0,
+        trials=len(record.trials_for(Purpose.SEARCH)),
+        sessions=len(record.sessions),
+        pays_back_after_s=pays_back,
+    )
+
+
+def _list_software(job: Job) -> dict[str, str]:
+    if job.facts is None:
+        return {}
+    versions: dict[str, Value] = {
+        "torch": job.facts.torch_version,
+        "python": job.facts.python_version,
+        "backend": job.facts.backend,
+        "device": job.facts.device_name or job.facts.device.value,
+    }
+    return {name: str(version) for name, version in versions.items() if version}

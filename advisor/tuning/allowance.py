@@ -1,0 +1,45 @@
+"""How the budget is divided: time between search and confirmation, and the 5 % error between the looks."""
+
+from advisor.protocol.jobs import JobSpec
+from advisor.tuning.record import Record
+
+FINAL_ROUNDS = 2
+FINALISTS = 3
+FEWEST_ROUNDS = 4
+_SEARCH_SHARE = 2.0 / 3.0
+_LEAST_SEARCH_SHARE = 1.0 / 3.0
+_USUAL_ROUNDS = 8
+
+
+def limit_search_s(record: Record) -> float:
+    """Return the wall time, from the job's start, at which the search has to stop, in seconds.
+
+    Two thirds of the budget, or earlier where finals and a confirmation of usual length would not fit behind it;
+    but never less than a third, because without a search there is nothing to confirm.
+    """
+    most = record.job.spec.budget.max_seconds
+    rest = estimate_finals_s(record, FINALISTS) + estimate_confirmation_s(record, _USUAL_ROUNDS)
+    return max(_LEAST_SEARCH_SHARE * most, min(_SEARCH_SHARE * most, most - rest))
+
+
+def estimate_finals_s(record: Record, finalists: int) -> float:
+    """Return what the rounds of the finals take, in seconds."""
+    return FINAL_ROUNDS * (1 + finalists) * record.block_s
+
+
+def estimate_confirmation_s(record: Record, rounds: int) -> float:
+    """Return what that many rounds of baseline and winner take in two fresh sessions, in seconds."""
+    lead_ins = 2 if record.has_lead_in else 0
+    return 2 * record.startup_s + (2 * rounds + lead_ins) * record.block_s
+
+
+def affords(record: Record, blocks: int, launches: int = 0) -> bool:
+    """Whether the budget still holds that many blocks and launches."""
+    return blocks * record.block_s + launches * record.startup_s <= record.remaining_s
+
+
+def look_level(spec: JobSpec) -> float:
+    """Return the level of one look at an interval, by how many looks there can be: together they err in 5 % of jobs."""
+    if spec.budget.max_rounds <= 16:
+        return 0.009
+    return 0.007 if spec.budget.max_rounds <= 24 else 0.005

@@ -1,0 +1,92 @@
+"""Rules of thumb -> the first strategies to try. What is tried first matters more than the sampler."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from advisor.protocol.base import Value
+from advisor.protocol.cluster import DeviceKind
+from advisor.protocol.knobs import Effect, Rule
+from advisor.tuning.composition import ACTIVATORS, join_names, key_of
+from advisor.tuning.space import Dimension, Space
+
+_MOST = 12
+_PARTNERS = ("fuse_grad_size_in_MB",)
+"""Knobs whose best rule is also tried together with each other knob's."""
+
+
+@dataclass(frozen=True)
+class Prior:
+    """A strategy worth trying before any is measured, and why."""
+
+    changes: Mapping[str, Value]
+    because: str
+
+
+def first_strategies(space: Space) -> tuple[Prior, ...]:
+    """Return the rules of thumb alone and in sensible combinations, best first, without duplicates.
+
+    Together first: rules of thumb seldom hurt each other, and a small budget should see them all.
+    """
+    priors: list[Prior] = []
+    seen: set[object] = set()
+    for wishes, because in _wishes(space):
+        changes = space.composer.compose(wishes)
+        if changes is not None and key_of(changes) not in seen:
+            seen.add(key_of(changes))
+            priors.append(Prior(changes=changes, because=because))
+    return tuple(priors[:_MOST])
+
+
+def _wishes(space: Space) -> Iterator[tuple[dict[str, Value], str]]:
+    best = {d.knob.name: rules[0] for d in space.dimensions if (rules := rules_of(d, space))}
+    for effect in Effect:
+        group = {
+            name: rule
+            for name, rule in best.items()
+            if _effect(space, name).rank <= effect.rank and not _is_new_update_rule(name)
+        }
+        if len(group) > 1:
+            names = join_names(group)
+            yield {name: rule.value for name, rule in group.items()}, f"Rules of thumb together: {names}."
+    for dimension in sorted(space.dimensions, key=lambda d: not _acts_on_most_of_a_step(d, space)):
+        for rule in rules_of(dimension, space)[:1]:
+            yield _alone(dimension.knob.name, rule), rule.because
+    for partner in _PARTNERS:
+        for name, rule in best.items():
+            if partner in best and name != partner and not _is_new_update_rule(name):
+                both = {**_alone(partner, best[partner]), **_alone(name, rule)}
+                yield both, f"{rule.because} {best[partner].because}"
+    for dimension in space.dimensions:
+        for rule in rules_of(dimension, space)[1:]:
+            yield _alone(dimension.knob.name, rule), rule.because
+    for dimension in space.dimensions:
+        if dimension.knob.kind is bool and dimension.knob.name not in best:
+            name = dimension.knob.name
+            yield {name: not space.context.baseline[name]}, f"{name} the other way round from the baseline."
+
+
+def rules_of(dimension: Dimension, space: Space) -> tuple[Rule, ...]:
+    """Return the knob's rules of thumb, best first; what the script does already is no rule to try."""
+    as_it_is = space.context.baseline.get(dimension.knob.name)
+    return tuple(rule for rule in dimension.knob.rule(space.context) if rule.value != as_it_is)
+
+
+def _alone(name: str, rule: Rule) -> dict[str, Value]:
+    wishes: dict[str, Value] = {name: rule.value}
+    if name in ACTIVATORS:
+        wishes[ACTIVATORS[name]] = True
+    return wishes
+
+
+def _acts_on_most_of_a_step(dimension: Dimension, space: Space) -> bool:
+    """Threads act on all of a CPU's computation, the communication knobs on what is exposed of it."""
+    return dimension.knob.name == "num_threads" and space.context.facts.device is DeviceKind.CPU
+
+
+def _effect(space: Space, name: str) -> Effect:
+    return next(d.knob.effect for d in space.dimensions if d.knob.name == name)
+
+
+def _is_new_update_rule(name: str) -> bool:
+    """Local SGD leaves the gradient knobs nothing to act on, so it is not mixed with them."""
+    return name.startswith("localsgd")

@@ -1,0 +1,208 @@
+"""Which knobs and values make sense for this workload on this cluster, and why not the others."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from advisor.protocol.advice import DroppedKnob
+from advisor.protocol.base import Value
+from advisor.protocol.cluster import DeviceKind
+from advisor.protocol.jobs import Job
+from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.knobs import Effect, Knob, KnobContext, Switch
+from advisor.protocol.strategy import Layout
+from advisor.protocol.trials import Block
+from advisor.protocol.workload import WorkloadFacts
+from advisor.tuning.composition import ACTIVATORS, Composer, baseline_strategy
+from advisor.tuning.diagnosis import NEGLIGIBLE, exposed_share
+
+_MB = 2**20
+_MOST_SIZES = 18
+_COMPUTE_KNOBS = frozenset({"num_threads"})
+_COMMUNICATION_KNOBS = frozenset(
+    {
+        "fuse_all_reduce_ops", "fuse_grad_size_in_MB", "last_comm_group_size_MB", "nccl_comm_num",
+        "sync_nccl_allreduce", "use_hierarchical_allreduce", "hierarchical_allreduce_inter_nranks",
+        "fp16_allreduce", "fp16_allreduce_dtype", "localsgd", "localsgd_k_steps",
+        "NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One knob of the space and the values worth trying, in order where order means something."""
+
+    knob: Knob
+    values: tuple[Value, ...]
+    ordered: bool
+
+    def index_of(self, value: Value) -> int:
+        """Return the place of the value, or of the nearest one."""
+        if value in self.values:
+            return self.values.index(value)
+        if not self.ordered:
+            return 0
+        wanted = math.log(max(float(value), 1e-9))
+        return min(
+            range(len(self.values)), key=lambda i: abs(math.log(max(float(self.values[i]), 1e-9)) - wanted)
+        )
+
+
+@dataclass(frozen=True)
+class Space:
+    """What is searched for a job."""
+
+    context: KnobContext
+    composer: Composer
+    dimensions: tuple[Dimension, ...]
+    """Hot knobs of the allowed rung: what the sampler varies."""
+    cold: tuple[Dimension, ...]
+    """Cold knobs of the allowed rung: tried together on top of the best, because each value costs a launch."""
+    higher: tuple[Dimension, ...]
+    """Knobs of the rungs above the allowed one: measured for the ladder only."""
+    dropped: tuple[DroppedKnob, ...]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no knob of the allowed rung is left."""
+        return not self.dimensions and not self.cold
+
+
+def build_context(job: Job, facts: WorkloadFacts) -> KnobContext:
+    """Return what the catalogue's predicates and rules of thumb ask for."""
+    return KnobContext(
+        facts=facts, cluster=job.cluster, baseline=baseline_strategy(job).values(), refusals=job.refusals
+    )
+
+
+def build_space(job: Job, facts: WorkloadFacts, probe: Sequence[Block]) -> Space:
+    """Return the space; `probe` are the baseline's blocks, whose phases rule out what cannot matter."""
+    context = build_context(job, facts)
+    kept: list[Dimension] = []
+    higher: list[Dimension] = []
+    dropped: list[DroppedKnob] = []
+    for knob in CATALOGUE.values():
+        reason = _dropped_because(job, knob, context, probe)
+        if reason is None:
+            dimension = Dimension(knob, _values_of(knob, context), _is_ordered(knob))
+            if len(dimension.values) < 2:
+                reason = "Only one value makes sense here."
+            elif knob.effect.rank > job.spec.allow.rank:
+                higher.append(dimension)
+                reason = _above_the_rung(knob.effect, job.spec.allow)
+            else:
+                kept.append(dimension)
+        if reason is not None:
+            dropped.append(DroppedKnob(knob=knob.name, reason=reason))
+    return Space(
+        context=context,
+        composer=Composer(
+            baseline=baseline_strategy(job),
+            layout=Layout(world_size=facts.world_size, nodes=facts.nodes),
+            local_world_size=facts.local_world_size,
+            frozen=frozenset(job.spec.freeze),
+        ),
+        dimensions=tuple(d for d in kept if d.knob.switch is Switch.HOT),
+        cold=tuple(d for d in kept if d.knob.switch is Switch.COLD),
+        higher=tuple(higher),
+        dropped=tuple(dropped),
+    )
+
+
+def _dropped_because(job: Job, knob: Knob, context: KnobContext, probe: Sequence[Block]) -> str | None:
+    spec = job.spec
+    if knob.carried:
+        return knob.realised
+    if knob.name in spec.freeze:
+        return "Frozen by the job: it keeps the baseline's value."
+    if knob.name in context.refusals:
+        return context.refusals[knob.name]
+    if (reason := knob.unavailable_because(context)) is not None:
+        return reason
+    activator = ACTIVATORS.get(knob.name)
+    if activator and activator in spec.freeze and not context.baseline[activator]:
+        return f"It means nothing without {activator}, which the job freezes."
+    if not spec.knobs:
+        return _cannot_matter(knob, context, probe)
+    if knob.name not in spec.knobs:
+        return "Not among the knobs that this job asks for."
+    return None
+
+
+def _cannot_matter(knob: Knob, context: KnobContext, probe: Sequence[Block]) -> str | None:
+    """Amdahl's gate. A knob that the job names is searched all the same."""
+    phases = [b.result.phases for b in probe if b.result and b.result.phases.total_s() > 0]
+    shares: list[float] = []
+    if knob.name in _COMMUNICATION_KNOBS:
+        shares = [share for p in phases if (share := exposed_share(p)) is not None]
+        what = "Exposed communication"
+    elif knob.name in _COMPUTE_KNOBS and context.facts.device is DeviceKind.CPU:
+        shares = [(p.forward_s + p.backward_s + p.optimizer_s) / p.total_s() for p in phases]
+        what = "Computation"
+    if not shares or max(shares) >= NEGLIGIBLE:
+        return None
+    return f"{what} is {max(shares):.1%} of the step: removing all of it could not bring 2 %."
+
+
+def _above_the_rung(effect: Effect, allowed: Effect) -> str:
+    harm = "rounding" if effect is Effect.NUMERIC else "the optimisation itself"
+    return (
+        f"It changes {harm}, and the job allows {allowed.value} knobs only: "
+        "measured for the ladder, not for the verdict."
+    )
+
+
+def _is_ordered(knob: Knob) -> bool:
+    return knob.kind in (int, float)
+
+
+def _values_of(knob: Knob, context: KnobContext) -> tuple[Value, ...]:
+    facts = context.facts
+    if knob.kind is bool:
+        return (False, True)
+    if knob.kind is str:
+        return knob.choices
+    if knob.unit == "MB" and knob.scale.value == "log":
+        return _sizes(knob, context)
+    if knob.name == "hierarchical_allreduce_inter_nranks":
+        world = facts.world_size
+        return tuple(n for n in range(2, min(64, world - 1) + 1) if world % n == 0)
+    if knob.name == "localsgd_k_steps":
+        return (2, 4, 8)
+    if knob.name == "num_threads":
+        cpus = min((node.cpu_count for node in context.cluster.nodes), default=1)
+        return _powers(1, max(1, min(256, cpus)), _anchors(knob, context))
+    if knob.name == "FLAGS_fraction_of_gpu_memory_to_use":
+        return (0.5, 0.7, 0.8, 0.92)
+    if knob.low is None or knob.high is None:
+        return (knob.default,)
+    if knob.scale.value == "log":
+        return _powers(int(knob.low), int(knob.high), _anchors(knob, context))
+    return tuple(range(int(knob.low), int(knob.high) + 1))
+
+
+def _anchors(knob: Knob, context: KnobContext) -> set[Value]:
+    """Values that belong in the grid whatever its step: the baseline's and the rules of thumb."""
+    return {context.baseline[knob.name], *(rule.value for rule in knob.rule(context))}
+
+
+def _powers(low: int, high: int, anchors: set[Value]) -> tuple[Value, ...]:
+    values = {low * 2**i for i in range(64) if low * 2**i <= high}
+    values |= {int(value) for value in anchors if low <= int(value) <= high}
+    return tuple(sorted(values))
+
+
+def _sizes(knob: Knob, context: KnobContext) -> tuple[Value, ...]:
+    """Sizes from all gradients at once downwards, each half of the one before, with the anchors between them."""
+    low, high = float(knob.low or 0.0625), float(knob.high or 1024.0)
+    total = context.facts.gradient_bytes / _MB
+    size = min(high, float(math.ceil(total) + 1))
+    values: list[float] = []
+    while size >= low and len(values) < 9:
+        values.append(float(f"{size:.3g}") if size >= 1 else round(size, 4))
+        size /= 2.0
+    for anchor in sorted(float(value) for value in _anchors(knob, context)):
+        if low <= anchor <= max(values) and len(values) < _MOST_SIZES:
+            values = [v for v in values if not 0.87 < v / anchor < 1.15] + [anchor]
+    return tuple(sorted(set(values)))

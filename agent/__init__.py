@@ -1,0 +1,1 @@
+"""The node: starts, guards and measures training processes."""

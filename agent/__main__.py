@@ -1,0 +1,5 @@
+"""`python -m agent` is `advisor-agent`."""
+
+from agent.cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""How each framework's training processes are started: one file per backend."""

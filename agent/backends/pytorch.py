@@ -1,0 +1,201 @@
+"""Builds what is started for a PyTorch workload: the user's launch command with the runtime in front of the script."""
+
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from advisor.protocol.base import Value
+from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.knobs import Place, Switch
+from advisor.protocol.launch_command import LaunchCommand, UnlaunchableCommand, parse_command
+from advisor.protocol.messages import Assignment
+from agent.errors import Unlaunchable
+from agent.hardware import find_version
+from agent.processes import AGENT_MARKER, SESSION_MARKER
+from agent.rendezvous import find_interface, split_rendezvous
+
+_RENDEZVOUS_VARIABLE = re.compile(
+    r"PET_(NNODES|NODE_RANK|STANDALONE|RDZV_\w+|MASTER_\w+|MAX_RESTARTS|LOCAL_ADDR)"
+)
+_SECRET_OR_OURS = re.compile(r"ADVISOR_\w+")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What the shim starts."""
+
+    argv: tuple[str, ...]
+    environment: dict[str, str]
+    working_dir: Path
+    script: Path | None
+    """The script that trains; None for a module."""
+    script_arguments: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    """Sentences for the log."""
+
+
+@dataclass(frozen=True)
+class SessionPlace:
+    """Where on this node the session lives."""
+
+    session_dir: Path
+    control: Path
+    """Unix socket of the control channel."""
+    agent_marker: str
+    session_marker: str
+    runtime_script: Path
+
+
+def build_launch(
+    assignment: Assignment, rendezvous: str, place: SessionPlace, environment: Mapping[str, str]
+) -> Launch:
+    """Return the launch of this node's ranks; `environment` is the agent's own.
+
+    Raises Unlaunchable when the command, its script or its launcher cannot work on this node.
+    """
+    workload = assignment.workload
+    working_dir = Path(workload.working_dir).absolute()
+    if not working_dir.is_dir():
+        raise Unlaunchable(
+            f"The working directory {working_dir} does not exist on this node. Give every node the same files at the "
+            "same place, or submit the job with another working_dir."
+        )
+    try:
+        command = parse_command(workload.command)
+    except UnlaunchableCommand as error:
+        raise Unlaunchable(str(error)) from error
+    if "/" in command.launcher:
+        command = replace(command, launcher=str(working_dir / command.launcher))
+    script = _find_script(command, working_dir)
+    variables = {**_inherit(environment), **workload.environment}
+    variables |= _set_cold(assignment.cold) | _describe_session(assignment, place)
+    warnings = []
+    if command.is_torchrun:
+        interpreter = _find_torchrun(command, variables)
+        if command.replaced:
+            warnings.append(
+                f"{', '.join(command.replaced)}: replaced, because the job's {assignment.nnodes} agent(s) decide "
+                "how the nodes meet."
+            )
+        if assignment.nnodes > 1:
+            _choose_interface(rendezvous, variables)
+        options = (*_join_gang(assignment, rendezvous), *command.launcher_options)
+    else:
+        if assignment.nnodes > 1:
+            raise Unlaunchable(
+                f"{command.launcher} starts a single process, but the job wants {assignment.nnodes} nodes. Give the "
+                "command as torchrun --nproc-per-node N script.py …"
+            )
+        interpreter = (_find_python(command.launcher, variables), *command.python_options)
+        variables.setdefault("PYTHONUNBUFFERED", "1")
+        options = ()
+    argv = (*interpreter, *options, str(place.runtime_script), *command.script, *command.arguments)
+    return Launch(argv, variables, working_dir, script, command.arguments, tuple(warnings))
+
+
+def _join_gang(assignment: Assignment, rendezvous: str) -> tuple[str, ...]:
+    host, port = split_rendezvous(rendezvous)
+    # No restarts: a rank that died is a result, and a restarted gang would not be in the session's rendezvous.
+    return (
+        f"--nnodes={assignment.nnodes}", f"--node-rank={assignment.node_rank}", "--rdzv-backend=static",
+        f"--master-addr={host}", f"--master-port={port}", "--max-restarts=0",
+    )  # fmt: skip
+
+
+def _find_script(command: LaunchCommand, working_dir: Path) -> Path | None:
+    if command.script_path is None:
+        return None
+    script = working_dir / command.script_path
+    if not script.exists():
+        raise Unlaunchable(
+            f"The script {command.script_path} does not exist in {working_dir} on this node. Check the path, and that "
+            "every node has the file."
+        )
+    return script
+
+
+def _inherit(environment: Mapping[str, str]) -> dict[str, str]:
+    """The agent's environment without its secrets, and without a rendezvous it may itself have been started in."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if not _SECRET_OR_OURS.fullmatch(name) and not _RENDEZVOUS_VARIABLE.fullmatch(name)
+    }
+
+
+def _set_cold(cold: Mapping[str, Value]) -> dict[str, str]:
+    """Cold knobs that live in the environment; only those of the catalogue, whatever the server sends."""
+    variables = {}
+    for name, value in cold.items():
+        knob = CATALOGUE.get(name)
+        if knob and knob.place is Place.ENVIRONMENT and knob.switch is Switch.COLD and not knob.carried:
+            variables[name] = str(int(value)) if isinstance(value, bool) else str(value)
+    return variables
+
+
+def _describe_session(assignment: Assignment, place: SessionPlace) -> dict[str, str]:
+    variables = {
+        "ADVISOR_TUNING": "1",
+        "ADVISOR_SESSION_DIR": str(place.session_dir),
+        "ADVISOR_CONTROL": str(place.control),
+        "ADVISOR_COLD": json.dumps(assignment.cold),
+        SESSION_MARKER: place.session_marker,
+        AGENT_MARKER: place.agent_marker,
+    }
+    if assignment.workload.samples_per_step is not None:
+        variables["ADVISOR_SAMPLES_PER_STEP"] = str(assignment.workload.samples_per_step)
+    return variables
+
+
+def _choose_interface(rendezvous: str, variables: dict[str, str]) -> None:
+    """Keep gloo and NCCL off interfaces that other nodes cannot reach (docker0, a management network)."""
+    interface = find_interface(split_rendezvous(rendezvous)[0])
+    if interface is not None:
+        variables.setdefault("GLOO_SOCKET_IFNAME", interface)
+        variables.setdefault("NCCL_SOCKET_IFNAME", interface)
+
+
+def _find_torchrun(command: LaunchCommand, variables: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the words that start torchrun, by the python it belongs to where that can be told: venvs stay whole."""
+    if command.runs_module:
+        python = _find_python(command.launcher, variables)
+        return (python, *command.python_options, "-m", "torch.distributed.run")
+    path = variables.get("PATH", os.defpath)
+    found = shutil.which(command.launcher, path=path)
+    if found is None and command.launcher == "torchrun" and find_version("torch"):
+        return (sys.executable, "-m", "torch.distributed.run")
+    if found is None:
+        raise Unlaunchable(
+            f"{command.launcher} was not found on this node (PATH is {path}). Start the agent inside the environment "
+            "that trains, give torchrun's full path, or set PATH in the workload's environment."
+        )
+    python_of = _read_interpreter(Path(found))
+    return (python_of, "-m", "torch.distributed.run") if python_of else (found,)
+
+
+def _read_interpreter(script: Path) -> str | None:
+    """Return the python that an installed script names, None when it is no such script."""
+    try:
+        first = script.read_bytes()[:4096].decode("utf-8", "replace").splitlines()[:2]
+    except OSError:
+        return None
+    if not first or not first[0].startswith("#!"):
+        return None
+    # pip writes a second line when the path is too long or holds spaces: '''exec' /path/to/python "$0" "$@"
+    wrapped = re.match(r"'''exec' (?:\"([^\"]+)\"|(\S+)) ", first[1]) if len(first) > 1 else None
+    python = (wrapped[1] or wrapped[2]) if wrapped else first[0][2:].strip()
+    return python if Path(python).name.startswith("python") and os.access(python, os.X_OK) else None
+
+
+def _find_python(launcher: str, variables: Mapping[str, str]) -> str:
+    found = shutil.which(launcher, path=variables.get("PATH", os.defpath))
+    if found is not None:
+        return found
+    if "/" not in launcher:
+        return sys.executable
+    raise Unlaunchable(f"{launcher} does not exist on this node, or is not executable: check the path.")

@@ -1,0 +1,53 @@
+"""Describes the node: CPUs, memory, GPUs, network links, versions."""
+
+import ipaddress
+import os
+import platform
+import socket
+from importlib import metadata
+
+import psutil
+
+from advisor.protocol.cluster import Link, Node
+from agent.nvml import Gpus
+
+
+def describe_node(gpus: Gpus) -> Node:
+    """Return what this node offers; takes milliseconds, and imports no framework to find its version."""
+    devices = gpus.list_devices()
+    return Node(
+        hostname=socket.gethostname(),
+        cpu_count=len(os.sched_getaffinity(0)),
+        memory_bytes=psutil.virtual_memory().total,
+        devices=devices,
+        links=list_links(),
+        telemetry="nvml" if devices else "psutil",
+        python_version=platform.python_version(),
+        torch_version=find_version("torch"),
+    )
+
+
+def find_version(distribution: str) -> str:
+    """Return the installed version of a distribution, "" where there is none."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def list_links() -> tuple[Link, ...]:
+    """Return the interfaces that are up, loopback left out, IPv4 preferred."""
+    states = psutil.net_if_stats()
+    links = []
+    for name, addresses in sorted(psutil.net_if_addrs().items()):
+        state = states.get(name)
+        usable = [a.address for a in addresses if a.family in {socket.AF_INET, socket.AF_INET6}]
+        usable = [
+            address for address in usable if not ipaddress.ip_address(address.partition("%")[0]).is_loopback
+        ]
+        if state is None or not state.isup or not usable:
+            continue
+        usable.sort(key=lambda address: ":" in address)
+        speed = state.speed * 1_000_000 if state.speed > 0 else None
+        links.append(Link(name=name, address=usable[0], bits_per_second=speed))
+    return tuple(links)

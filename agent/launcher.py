@@ -1,0 +1,120 @@
+"""Starts a session's processes behind a shim, tells how they end, and makes sure that none is left."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import structlog
+
+from agent import processes
+from agent.shim import Order
+
+_PACKAGE_ROOT = Path(__file__).parent.parent
+
+log = structlog.get_logger(__name__)
+
+
+class LaunchedSession:
+    """A shim and everything below it. Leaving the `with` block kills what still runs."""
+
+    def __init__(
+        self, order: Order, agent_marker: str, session_marker: str, warn: Callable[[str], None]
+    ) -> None:
+        """Start `order`; sentences about what could not be done go to `warn`."""
+        # Both: another agent on this machine may hold a place in the same session.
+        self._markers = {processes.AGENT_MARKER: agent_marker, processes.SESSION_MARKER: session_marker}
+        self._warn = warn
+        self._exit_code: int | None = None
+        self._exited = threading.Event()
+        environment = {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "PYTHONPATH": str(_PACKAGE_ROOT),
+            processes.AGENT_MARKER: agent_marker,
+        }
+        self._shim = subprocess.Popen(
+            [sys.executable, "-m", "agent.shim"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            cwd="/",
+            start_new_session=True,  # Ctrl-C in the agent's terminal is the agent's to answer
+        )
+        self._listener = threading.Thread(target=self._listen, name="shim", daemon=True)
+        self._listener.start()
+        with contextlib.suppress(BrokenPipeError):
+            self._pipe.write(order.to_line())
+            self._pipe.flush()
+
+    def __enter__(self) -> "LaunchedSession":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill(timeout_s=10.0)
+
+    @property
+    def root_pid(self) -> int:
+        """The shim, whose descendants are the session's processes."""
+        return self._shim.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        """The launcher's exit code (negative: a signal); None while it runs, or when the shim died before it."""
+        return self._exit_code
+
+    def has_exited(self) -> bool:
+        """Whether the launcher ended, or the shim that would know."""
+        return self._exited.is_set()
+
+    def wait_exit(self, timeout_s: float) -> bool:
+        """Wait for the launcher to end by itself; return whether it did."""
+        return self._exited.wait(timeout_s)
+
+    def kill(self, timeout_s: float) -> list[int]:
+        """Kill every process of the session; return the ids of those that resisted, which the log tells as well."""
+        with contextlib.suppress(BrokenPipeError):
+            self._pipe.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._shim.wait(timeout_s / 2)
+        # Normally finds nobody. The shim itself may have been killed, and its children then belong to init.
+        left = processes.kill_until_none(lambda: processes.list_marked(**self._markers), timeout_s / 2)
+        if self._shim.poll() is None and not left:
+            self._shim.kill()
+            self._shim.wait()
+        if left:
+            log.error("Processes of the session do not die; the kernel holds them (a driver?).", pids=left)
+        return left
+
+    @property
+    def _pipe(self) -> IO[bytes]:
+        assert self._shim.stdin is not None  # given by PIPE above
+        return self._shim.stdin
+
+    def _listen(self) -> None:
+        assert self._shim.stdout is not None  # given by PIPE above
+        for line in self._shim.stdout:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if event.get("event") == "warning":
+                self._warn(str(event.get("sentence")))
+            elif event.get("event") == "exited":
+                self._exit_code = int(event["code"])
+                self._exited.set()
+        self._exited.set()
+
+
+def sweep_leftovers(agent_marker: str, timeout_s: float = 10.0) -> int:
+    """Kill what an earlier run of this very agent left behind; return how many processes that were."""
+    markers = {processes.AGENT_MARKER: agent_marker}
+    found = processes.list_marked(**markers)
+    if found:
+        log.warning("Killing what an earlier run of this agent left behind.", pids=found)
+        processes.kill_until_none(lambda: processes.list_marked(**markers), timeout_s)
+    return len(found)

@@ -1,0 +1,237 @@
+"""The agent's life: register, poll, hold a place in a gang, again. It survives restarts of the server and its own."""
+
+import fcntl
+import os
+import queue
+import secrets
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TypeVar
+
+import structlog
+from pydantic import ValidationError
+
+from advisor.protocol.messages import AgentRegistered, Assignment, RegisterAgent, SessionEnd
+from advisor.protocol.trials import Outcome
+from agent.client import ServerClient
+from agent.errors import AgentError, NotWelcome, ServerRefused, ServerUnreachable, WorkDirInUse
+from agent.hardware import describe_node
+from agent.isolation import Isolation, detect_isolation, list_scratch_roots, remove_leftover_scratch
+from agent.launcher import sweep_leftovers
+from agent.nvml import Gpus
+from agent.session import NodeContext, SessionRun, name_session_dir
+from agent.settings import AgentSettings
+from agent.spool import Spool
+
+_SESSIONS_KEPT = 5
+"""Folders of ended sessions that stay for whoever wants to read their logs."""
+_PAUSE_AFTER_REFUSAL_S = 2.0
+_STOP_CHECK_S = 0.2
+_SHORTEST_WELCOME_S = 60.0
+_MARK = "assignment.json"
+"""In a session's folder while the server does not know that it ended."""
+
+Answer = TypeVar("Answer")
+
+log = structlog.get_logger(__name__)
+
+
+class _Stopped(Exception):
+    """The agent was asked to stop while it waited for the server."""
+
+
+def read_boottime() -> float:
+    """Return seconds that also count while the machine sleeps: a lease does not sleep along."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+class Agent:
+    """One agent on one node."""
+
+    def __init__(
+        self,
+        settings: AgentSettings,
+        client: ServerClient,
+        gpus: Gpus,
+        environment: Mapping[str, str],
+        *,
+        clock: Callable[[], float] = read_boottime,
+    ) -> None:
+        """`environment` is what training processes inherit, without secrets."""
+        self._settings, self._client, self._gpus = settings, client, gpus
+        self._environment, self._clock = environment, clock
+        self._stopping = threading.Event()
+        self._sessions_dir = settings.work_dir / "sessions"
+        self._spool = Spool(settings.work_dir / "spool")
+
+    def stop(self) -> None:
+        """Ask the agent to kill its ranks, tell the server and return; from a signal handler or another thread."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Serve until stopped; raises NotWelcome or WorkDirInUse when there is no point in trying."""
+        with _lock_work_dir(self._settings.work_dir):
+            marker = _read_identity(self._settings)
+            sweep_leftovers(marker)
+            isolation = self._prepare_isolation(marker)
+            try:
+                self._serve(marker, isolation)
+            except _Stopped:
+                log.info("Stopped.")
+
+    def _prepare_isolation(self, marker: str) -> Isolation | None:
+        if not self._settings.isolate:
+            return None
+        roots = list_scratch_roots(self._settings.work_dir)
+        roots[0].mkdir(exist_ok=True)
+        remove_leftover_scratch(roots, marker)
+        isolation = detect_isolation(roots)
+        if not isolation.works:
+            log.warning(isolation.because)
+        return isolation
+
+    def _serve(self, marker: str, isolation: Isolation | None) -> None:
+        registered = self._register()
+        registered_at_s = self._clock()
+        self._settle_leftovers()
+        while not self._stopping.is_set():
+            self._hand_in_spool()
+            try:
+                assignment = self._poll(registered)
+            except ServerRefused as error:
+                if isinstance(error, NotWelcome) and self._clock() - registered_at_s < _SHORTEST_WELCOME_S:
+                    # Soon after a registration that went well: most likely another agent took the name over.
+                    raise
+                log.warning(
+                    "The server does not know this agent any more; registering again.", error=str(error)
+                )
+                self._stopping.wait(_PAUSE_AFTER_REFUSAL_S)
+                registered = self._register()
+                registered_at_s = self._clock()
+                continue
+            if assignment is not None:
+                self._run_session(assignment, self._make_context(registered, marker, isolation))
+
+    def _register(self) -> AgentRegistered:
+        message = RegisterAgent(name=self._settings.name, node=describe_node(self._gpus))
+        registered = self._wait_for(lambda: self._client.register(message, self._stopping.is_set))
+        log.info("Registered.", agent=self._settings.name, server=self._settings.server_url)
+        return registered
+
+    def _poll(self, registered: AgentRegistered) -> Assignment | None:
+        agent_id, held_s = registered.agent_id, registered.poll_s
+        return self._wait_for(lambda: self._client.poll(agent_id, held_s, self._stopping.is_set)).assignment
+
+    def _wait_for(self, call: Callable[[], Answer]) -> Answer:
+        """Return what `call` returns; raises _Stopped at once when the agent is stopped meanwhile.
+
+        In a thread, because a signal does not reliably end a read that is held open for many seconds.
+        """
+        results: queue.SimpleQueue[Answer | AgentError] = queue.SimpleQueue()
+
+        def run() -> None:
+            try:
+                results.put(call())
+            except AgentError as error:
+                results.put(error)
+
+        threading.Thread(target=run, name="waiting", daemon=True).start()
+        while not self._stopping.is_set():
+            with suppress(queue.Empty):
+                result = results.get(timeout=_STOP_CHECK_S)
+                if isinstance(result, AgentError):
+                    raise result
+                return result
+        raise _Stopped
+
+    def _make_context(
+        self, registered: AgentRegistered, marker: str, isolation: Isolation | None
+    ) -> NodeContext:
+        return NodeContext(
+            settings=self._settings,
+            client=self._client,
+            registered=registered,
+            spool=self._spool,
+            isolation=isolation,
+            gpus=self._gpus,
+            agent_marker=marker,
+            environment=self._environment,
+            stopping=self._stopping,
+            clock=self._clock,
+        )
+
+    def _run_session(self, assignment: Assignment, context: NodeContext) -> None:
+        folder = self._sessions_dir / name_session_dir(assignment)
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        (folder / _MARK).write_text(assignment.model_dump_json())
+        try:
+            SessionRun(assignment, context, folder).run()
+        finally:
+            (folder / _MARK).unlink(missing_ok=True)
+            self._forget_old_sessions()
+
+    def _settle_leftovers(self) -> None:
+        """Tell the server about sessions that an earlier run of this agent did not see to their end."""
+        for mark in self._sessions_dir.glob(f"*/{_MARK}"):
+            try:
+                assignment = Assignment.model_validate_json(mark.read_bytes())
+                ending = SessionEnd(
+                    generation=assignment.generation,
+                    outcome=Outcome.LOST,
+                    reason=f"The agent {self._settings.name} was restarted in the middle of the session.",
+                )
+                self._client.end(assignment.session_id, ending, self._stopping.is_set)
+            except (ValidationError, AgentError) as error:
+                log.warning("An unfinished session of before could not be reported.", error=str(error))
+            mark.unlink(missing_ok=True)
+
+    def _hand_in_spool(self) -> None:
+        """Hand in measurements that the server has not decided about yet."""
+        for entry in self._spool.list_waiting():
+            report = entry.report
+            try:
+                self._client.report_block(
+                    report.session_id, report.block_id, report.body.encode(), self._stopping.is_set
+                )
+            except ServerUnreachable:
+                return
+            except ServerRefused as error:
+                log.warning(
+                    "The server did not want a late measurement.", block=report.block_id, because=str(error)
+                )
+            self._spool.remove(entry)
+
+    def _forget_old_sessions(self) -> None:
+        folders = sorted(
+            self._sessions_dir.iterdir(), key=lambda folder: folder.stat().st_mtime, reverse=True
+        )
+        for folder in folders[_SESSIONS_KEPT:]:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _lock_work_dir(work_dir: Path) -> Iterator[None]:
+    work_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    with open(work_dir / "lock", "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise WorkDirInUse(
+                f"Another agent uses {work_dir}. Stop it, or give this one its own with --work-dir or --name."
+            ) from error
+        yield
+
+
+def _read_identity(settings: AgentSettings) -> str:
+    """Return the marker of this agent's processes: its name, and a random part that no other agent has."""
+    path = settings.work_dir / "identity"
+    if not path.exists():
+        unfinished = path.with_suffix(f".{os.getpid()}")
+        unfinished.write_text(secrets.token_hex(8))
+        unfinished.replace(path)
+    return f"{settings.name}-{path.read_text().strip()}"

@@ -1,0 +1,115 @@
+"""Gives the calling process a private view of the file system in which writes to some directories vanish.
+
+Standard library only, called in a fresh child right before it becomes the launcher. Reads see the real directories
+(overlayfs: the real one below, a scratch directory above).
+"""
+
+import ctypes
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass
+from typing import Any
+
+_CLONE_NEWNS = 0x00020000
+_CLONE_NEWUSER = 0x10000000
+_MS_BIND = 0x1000
+_MS_REC = 0x4000
+_MS_PRIVATE = 0x40000
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """One directory whose writes go to a scratch directory instead."""
+
+    target: str
+    upper: str
+    """Receives what is written; empty at the start."""
+    work: str
+    """Overlayfs's own scratch, on the same file system as `upper`."""
+
+
+@dataclass(frozen=True)
+class MountPlan:
+    """Everything `enter` does, in this order."""
+
+    overlays: tuple[Overlay, ...] = ()
+    """Outermost first."""
+    keep: tuple[str, ...] = ()
+    """Directories that stay real although an overlay covers them: the session's own."""
+    user_namespace: bool = False
+    """Not root: mount inside a user namespace of our own, as the same user."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain data for the shim."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "MountPlan":
+        """Return the plan that `to_json` wrote."""
+        overlays = tuple(Overlay(**overlay) for overlay in data["overlays"])
+        return cls(overlays, tuple(data["keep"]), bool(data["user_namespace"]))
+
+
+def enter(plan: MountPlan) -> None:
+    """Move this process into a private mount namespace and mount the plan; raises OSError naming the step."""
+    if not plan.overlays:
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    user, group = os.getuid(), os.getgid()
+    flags = _CLONE_NEWNS | (_CLONE_NEWUSER if plan.user_namespace else 0)
+    _check(libc.unshare(flags), "unshare")
+    if plan.user_namespace:
+        _write("/proc/self/setgroups", "deny")
+        _write("/proc/self/uid_map", f"{user} {user} 1")
+        _write("/proc/self/gid_map", f"{group} {group} 1")
+    _check(libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None), "make / private")
+    # Opened before anything is covered: later only these descriptors lead to the real directories.
+    lowers = [os.open(overlay.target, os.O_PATH | os.O_DIRECTORY) for overlay in plan.overlays]
+    kept = [os.open(directory, os.O_PATH | os.O_DIRECTORY) for directory in plan.keep]
+    for overlay, lower in zip(plan.overlays, lowers, strict=True):
+        _mount_overlay(libc, overlay, lower, plan.user_namespace)
+    for directory, descriptor in zip(plan.keep, kept, strict=True):
+        source = f"/proc/self/fd/{descriptor}".encode()
+        _check(
+            libc.mount(source, os.fsencode(directory), None, _MS_BIND | _MS_REC, None), f"keep {directory}"
+        )
+    for descriptor in (*lowers, *kept):
+        os.close(descriptor)
+
+
+def _mount_overlay(libc: ctypes.CDLL, overlay: Overlay, lower: int, user_namespace: bool) -> None:
+    # Paths by descriptor: no escaping of commas and colons, no limit on their length.
+    upper = os.open(overlay.upper, os.O_PATH | os.O_DIRECTORY)
+    work = os.open(overlay.work, os.O_PATH | os.O_DIRECTORY)
+    options = f"lowerdir=/proc/self/fd/{lower},upperdir=/proc/self/fd/{upper},workdir=/proc/self/fd/{work}"
+    if user_namespace:
+        options += ",userxattr"
+    done = libc.mount(b"overlay", os.fsencode(overlay.target), b"overlay", 0, options.encode())
+    _check(done, f"overlay {overlay.target}")
+    os.close(upper)
+    os.close(work)
+
+
+def _check(result: int, step: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{step}: {os.strerror(number)}")
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w") as file:
+        file.write(text)
+
+
+def _probe(plan: str, file: str) -> None:
+    """Enter the plan and write to a file that it covers."""
+    try:
+        enter(MountPlan.from_json(json.loads(plan)))
+        _write(file, "changed")
+    except OSError as error:
+        sys.exit(str(error.strerror))
+
+
+if __name__ == "__main__":
+    _probe(sys.argv[1], sys.argv[2])

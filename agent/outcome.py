@@ -1,0 +1,252 @@
+"""Turns how a session ended into an outcome and a sentence that says what to do next. Pure functions.
+
+The configuration's own failures (out of memory, a hang, a crash) teach the search; what the infrastructure did
+(`lost`) teaches nothing and is tried again.
+"""
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from advisor.protocol.messages import Trouble
+from advisor.protocol.trials import Outcome
+
+_RUNTIME_LOST_ITS_AGENT = 75
+_LAST_LINES = 12
+
+_OUT_OF_MEMORY = re.compile(
+    r"OutOfMemoryError|CUDA out of memory|CUDA error: out of memory|cudaErrorMemoryAllocation|_ALLOC_FAILED"
+    r"|can't allocate memory|Cannot allocate memory|^(?:\[rank\d+\]: ?)?MemoryError|std::bad_alloc",
+    re.MULTILINE,
+)
+_DEVICE_FAILED = re.compile(
+    r"\bXid\b|uncorrectable ECC|GPU is lost|fallen off the bus|CUDA-capable device\(s\) is/are busy|CUDA driver "
+    r"initialization failed|hardware error",
+    re.IGNORECASE,
+)
+_ADDRESS_TAKEN = re.compile(r"EADDRINUSE|Address already in use", re.IGNORECASE)
+_COLLECTIVE_TIMEOUT = re.compile(
+    r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send)|collective.*timed out",
+    re.IGNORECASE,
+)
+_PEER_WENT = re.compile(
+    r"Connection (?:closed by peer|reset by peer|refused)|Broken pipe|remote process exited|Socket Timeout"
+    r"|store.*(?:has )?(?:been )?(?:closed|shut ?down)|PeerLost",
+    re.IGNORECASE,
+)
+_EXCEPTION = re.compile(r"^(?:\[rank\d+\]: ?|\[\w+\]:)?((?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt|Lost)\b(?:: .*)?)$", re.MULTILINE)  # fmt: skip # noqa: E501
+_ELASTIC = re.compile(r"torch\.distributed\.elastic|ChildFailedError")
+_KILLED = re.compile(r"exitcode\s*: (-\d+)|Signal (\d+) \(SIG\w+\) received by PID")
+
+
+class Cause(StrEnum):
+    """What ended a session, as the agent saw it."""
+
+    EXITED = "exited"
+    """The processes ended by themselves."""
+    INSTRUCTED = "instructed"
+    """The server's answer to rank 0 was: nothing more to measure."""
+    SERVER_ENDED = "server_ended"
+    """The server's answer to a beat was: this session is over."""
+    AGENT_STOPPED = "agent_stopped"
+    FENCED = "fenced"
+    """No renewal was acknowledged for too long."""
+    EXPIRED = "expired"
+    """The session reached its longest life."""
+    NEVER_BEGAN = "never_began"
+    """No step within the time for start-up."""
+    HUNG = "hung"
+    SCRIPT_ENDED = "script_ended"
+    """The runtime says that the script ended by itself."""
+    TROUBLE = "trouble"
+    """The runtime says that the script cannot be measured."""
+    NONSENSE = "nonsense"
+    """The runtime cannot be understood."""
+    UNLAUNCHABLE = "unlaunchable"
+    """Nothing was started."""
+
+
+@dataclass(frozen=True)
+class Ending:
+    """Why the agent ended a session, or found it ended."""
+
+    cause: Cause
+    sentence: str = ""
+    trouble: Trouble | None = None
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What is known about a session's processes when none is left."""
+
+    log_text: str = ""
+    exit_code: int | None = None
+    """The launcher's (negative: a signal); None when its shim died before it."""
+    steps: int = 0
+    """Steps of the slowest local rank."""
+    launched_as_is: bool = True
+    """No cold knob was changed for this launch, so a failure to start is the script's own."""
+    nnodes: int = 1
+    node_rank: int = 0
+    kernel_oom_kills: int = 0
+    """Processes of this machine that the kernel killed for memory meanwhile."""
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """How a session ended."""
+
+    outcome: Outcome
+    reason: str
+    trouble: Trouble | None = None
+    is_consequence: bool = False
+    """Something else ended first, perhaps on another node, perhaps on the server's request."""
+
+
+def judge(ending: Ending, evidence: Evidence) -> Judgement:
+    """Return the outcome of a session, with its sentence."""
+    match ending.cause:
+        case Cause.EXITED:
+            return _judge_exit(evidence)
+        case Cause.INSTRUCTED | Cause.SERVER_ENDED:
+            return Judgement(Outcome.FINISHED, ending.sentence or "The server ended the session.")
+        case Cause.SCRIPT_ENDED:
+            ended = Trouble(code="script_ended", sentence=ending.sentence, fatal=False)
+            return Judgement(Outcome.FINISHED, ending.sentence, ended)
+        case Cause.EXPIRED:
+            return Judgement(Outcome.FINISHED, ending.sentence)
+        case Cause.AGENT_STOPPED | Cause.FENCED:
+            return Judgement(Outcome.LOST, ending.sentence)
+        case Cause.HUNG:
+            return Judgement(Outcome.HUNG, ending.sentence)
+        case Cause.NEVER_BEGAN:
+            # In a gang the other node may be to blame, and with cold knobs they may be.
+            is_script = evidence.launched_as_is and evidence.nnodes == 1
+            trouble = describe_launch_failure(ending.sentence, evidence) if is_script else None
+            return Judgement(Outcome.HUNG, ending.sentence, trouble)
+        case Cause.UNLAUNCHABLE:
+            return Judgement(
+                Outcome.CRASHED, ending.sentence, describe_launch_failure(ending.sentence, evidence)
+            )
+        case Cause.TROUBLE | Cause.NONSENSE:
+            return Judgement(Outcome.CRASHED, ending.sentence, ending.trouble)
+
+
+def _judge_exit(evidence: Evidence) -> Judgement:
+    text, code = evidence.log_text, evidence.exit_code
+    if code == 0:
+        return _judge_regular_exit(evidence)
+    if code is None:
+        return Judgement(
+            Outcome.LOST,
+            "The guard process of the session was killed from outside, and the ranks with it. Try again.",
+        )
+    if _OUT_OF_MEMORY.search(text):
+        return Judgement(
+            Outcome.OUT_OF_MEMORY,
+            f"A rank ran out of memory: {_last_match(_OUT_OF_MEMORY, text)}. Use a smaller batch, or a strategy that "
+            "keeps less in memory.",
+        )
+    if _find_signal(text, code) == 9 and evidence.kernel_oom_kills > 0:
+        return Judgement(
+            Outcome.OUT_OF_MEMORY,
+            "The kernel killed a rank because the node's memory was full. Use a smaller batch, fewer loader workers, "
+            "or a node with more memory.",
+        )
+    if _DEVICE_FAILED.search(text):
+        return Judgement(
+            Outcome.LOST,
+            f"A device of this node failed: {_last_match(_DEVICE_FAILED, text)}. Look at dmesg and nvidia-smi, and "
+            "take the node out of use if it happens again.",
+        )
+    if _ADDRESS_TAKEN.search(text):
+        return Judgement(
+            Outcome.LOST, "The rendezvous port was taken by another program meanwhile. Try again."
+        )
+    exception = find_exception(text)
+    if _COLLECTIVE_TIMEOUT.search(text):
+        return Judgement(
+            Outcome.HUNG,
+            f"A collective timed out: {_last_match(_COLLECTIVE_TIMEOUT, text)}. A rank was stuck or left the others.",
+        )
+    if exception and _PEER_WENT.search(exception) and (evidence.nnodes > 1 or evidence.steps > 0):
+        return Judgement(
+            Outcome.CRASHED,
+            f"A rank lost its connection to another one, which ended first: {exception}. See the other rank's log.",
+            is_consequence=True,
+        )
+    if code == _RUNTIME_LOST_ITS_AGENT:
+        sentence = "The runtime lost its connection to the agent. See the agent's log; try again."
+        return Judgement(Outcome.LOST, sentence, is_consequence=True)
+    if _find_signal(text, code) == 9:
+        return Judgement(
+            Outcome.LOST,
+            "A rank was killed (SIGKILL) by something other than the agent. Find out by whom; try again.",
+        )
+    return _judge_crash(evidence, exception)
+
+
+def _judge_regular_exit(evidence: Evidence) -> Judgement:
+    if evidence.node_rank == 0 and evidence.steps == 0:
+        sentence = (
+            "The script ended without an error and without a training step. Give the command that really trains: "
+            "check its arguments (a --help, a --dry-run, an empty data set?)."
+        )
+        return Judgement(Outcome.CRASHED, sentence, describe_launch_failure(sentence, evidence))
+    return Judgement(Outcome.FINISHED, "The script ended by itself on this node.", is_consequence=True)
+
+
+def _judge_crash(evidence: Evidence, exception: str) -> Judgement:
+    what = exception or f"exit code {evidence.exit_code}"
+    if evidence.steps > 0 or not evidence.launched_as_is:
+        when = f"after {evidence.steps} steps" if evidence.steps else "before its first step"
+        return Judgement(Outcome.CRASHED, f"The script crashed {when}: {what}. The log says where.")
+    sentence = f"The script failed before its first step: {what}. {_advise(exception, evidence.log_text)}"
+    return Judgement(Outcome.CRASHED, sentence, describe_launch_failure(sentence, evidence))
+
+
+def _advise(exception: str, text: str) -> str:
+    if "ModuleNotFoundError" in exception or "ImportError" in exception:
+        return "Start the agent inside the environment that trains, or give that environment's torchrun by full path."
+    if "cannot be started" in text or "No such file" in exception or "FileNotFoundError" in exception:
+        return "Check that the file exists on every node, and the job's working_dir."
+    if "unrecognized arguments" in text or "error: argument" in text or "usage:" in text:
+        return "Check the command's arguments: the line above in the log names the one that was refused."
+    return "Run the same command by hand on this node: it has to train there first."
+
+
+def describe_launch_failure(sentence: str, evidence: Evidence) -> Trouble:
+    """Return the trouble that ends the job, with the log's last lines."""
+    lines = [line for line in evidence.log_text.splitlines() if line.strip()][-_LAST_LINES:]
+    tail = "\nThe log's last lines:\n" + "\n".join(lines) if lines else ""
+    return Trouble(code="launch_failed", sentence=sentence + tail, fatal=True)
+
+
+def find_exception(text: str) -> str:
+    """Return the last exception's line that is a rank's own, "" without one: torchrun's report about it is no news."""
+    own = [match[1] for match in _EXCEPTION.finditer(text) if not _ELASTIC.search(match[0])]
+    return own[-1].strip() if own else ""
+
+
+def _find_signal(text: str, code: int) -> int:
+    """Return the signal that killed a rank (9 for SIGKILL), 0 for none."""
+    if code < 0:
+        return -code
+    signals = [abs(int(match[1] or match[2])) for match in _KILLED.finditer(text)]
+    return 9 if 9 in signals or code == 137 else (signals[0] if signals else 0)
+
+
+def _last_match(pattern: re.Pattern[str], text: str) -> str:
+    """Return the line of the pattern's last match, shortened."""
+    start = [match.start() for match in pattern.finditer(text)][-1]
+    line = text[text.rfind("\n", 0, start) + 1 :].splitlines()[0].strip()
+    return line if len(line) <= 300 else line[:300] + "…"
+
+
+def read_kernel_oom_kills() -> int:
+    """Return how many processes this machine's kernel has killed for memory since it started."""
+    try:
+        with open("/proc/vmstat") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
+    except OSError:
+        return 0

@@ -1,0 +1,91 @@
+"""Finds and kills the processes of a session by walking /proc; standard library only, because the shim uses it.
+
+A process group is not enough: torchrun gives every rank an OS session of its own, and scripts may double-fork.
+What counts as ours is decided by ancestry, or by our marker in the environment a process was started with.
+"""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+
+AGENT_MARKER = "ADVISOR_AGENT"
+"""Environment variable that names the agent which started a process."""
+SESSION_MARKER = "ADVISOR_SESSION"
+"""Environment variable that names the session; the same on every node of the gang."""
+
+
+def read_parents() -> dict[int, int]:
+    """Return every live process's parent; zombies are left out, for they run nothing."""
+    parents: dict[int, int] = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        fields = _read_stat(int(entry))
+        if fields is not None and fields[0] not in "ZX":
+            parents[int(entry)] = int(fields[1])
+    return parents
+
+
+def read_state(pid: int) -> str:
+    """Return the kernel's state letter of a process ("R", "S", "D", "T", …), or "" when it is gone."""
+    fields = _read_stat(pid)
+    return fields[0] if fields else ""
+
+
+def _read_stat(pid: int) -> list[str] | None:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name in parentheses may itself hold spaces and parentheses.
+            return file.read().rpartition(b")")[2].decode().split()
+    except OSError:
+        return None
+
+
+def list_descendants(root: int) -> list[int]:
+    """Return every live descendant of `root`, itself excluded, parents before children."""
+    children: dict[int, list[int]] = {}
+    for pid, parent in read_parents().items():
+        children.setdefault(parent, []).append(pid)
+    found: list[int] = []
+    frontier = [root]
+    while frontier:
+        for child in children.get(frontier.pop(0), ()):
+            found.append(child)
+            frontier.append(child)
+    return found
+
+
+def list_marked(**markers: str) -> list[int]:
+    """Return live processes that were started with all these environment variables, this one excluded."""
+    wanted = {f"{name}={value}".encode() for name, value in markers.items()}
+    found = []
+    for pid in read_parents():
+        if pid == os.getpid():
+            continue
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                if wanted <= set(file.read().split(b"\0")):
+                    found.append(pid)
+        except OSError:
+            continue
+    return found
+
+
+def kill_until_none(list_them: Callable[[], list[int]], timeout_s: float) -> list[int]:
+    """Kill what `list_them` returns, again and again until it returns nothing; return who is left at the timeout.
+
+    Each round stops everybody before it kills anybody, so that nobody forks away between the two. SIGTERM would be
+    pointless: torchrun forwards it and then waits for ranks that may hang.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        pids = list_them()
+        for sign in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, sign)
+        if not pids or time.monotonic() > deadline:
+            return pids
+        time.sleep(0.01)

@@ -1,0 +1,85 @@
+"""Watches the ranks' beats: how far they are, and which of them hangs."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.processes import read_state
+from agent.runtime import beat
+
+_WAITING = beat.PHASE_NAMES[beat.WAITING]
+_STATES = {"T": "is stopped", "t": "is being traced", "D": "is stuck in the kernel", "": "is gone"}
+
+
+@dataclass(frozen=True)
+class Hang:
+    """A rank without progress."""
+
+    rank: int
+    sentence: str
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A rank's last progress, as this agent saw it."""
+
+    beat: beat.Beat
+    at_s: float
+
+
+class Progress:
+    """The local ranks of one session."""
+
+    def __init__(self, session_dir: Path, hang_timeout_s: float, clock: Callable[[], float]) -> None:
+        self._session_dir = session_dir
+        self._hang_timeout_s = hang_timeout_s
+        self._clock = clock
+        self._seen: dict[int, _Seen] = {}
+
+    def update(self) -> None:
+        """Read every rank's beat."""
+        for path in self._session_dir.glob("beat.*"):
+            found = beat.read(str(path))
+            if found is None:
+                continue
+            before = self._seen.get(found.rank)
+            moved = before is None or (before.beat.step, before.beat.phase) != (found.step, found.phase)
+            at_s = self._clock() if moved or before is None else before.at_s
+            self._seen[found.rank] = _Seen(found, at_s)
+
+    @property
+    def ranks(self) -> int:
+        """Number of local ranks that gave a sign of life."""
+        return len(self._seen)
+
+    def count_steps(self) -> int | None:
+        """Return the steps of the slowest local rank, None before the first beat."""
+        return min((seen.beat.step for seen in self._seen.values()), default=None)
+
+    def has_begun(self) -> bool:
+        """Whether every local rank that is known has made a step."""
+        return (self.count_steps() or 0) > 0
+
+    def find_hang(self, instruction_pending: bool) -> Hang | None:
+        """Return the rank that made no step for too long.
+
+        A rank that waits for an instruction or for another rank does not hang itself; only when all local ones
+        wait although no instruction is due (`instruction_pending` is false) something is wrong with all of them.
+        """
+        now = self._clock()
+        suspects = [seen for seen in self._seen.values() if seen.beat.phase != _WAITING]
+        if not suspects and not instruction_pending and 0 in self._seen:
+            suspects = list(self._seen.values())
+        overdue = [seen for seen in suspects if now - seen.at_s > self._hang_timeout_s]
+        if not overdue or not self.has_begun():
+            return None
+        # The others wait for the rank that is furthest behind.
+        culprit = min(overdue, key=lambda seen: (seen.beat.step, seen.beat.monotonic_s))
+        found, silent_s = culprit.beat, now - culprit.at_s
+        state = _STATES.get(read_state(found.process_id), "still runs")
+        return Hang(
+            found.rank,
+            f"Rank {found.rank} made no step for {silent_s:.0f} s (step {found.step}, {found.phase.replace('_', ' ')}; "
+            f"its process {found.process_id} {state}), so the session was ended. If a step, an evaluation or a "
+            "checkpoint may take that long, raise the job's hang_timeout_s.",
+        )

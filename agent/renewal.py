@@ -1,0 +1,123 @@
+"""Renews a session's lease with beats, in a thread of its own: no slow answer delays the guard."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from advisor.protocol.messages import Beat, BeatReply, MemberState
+from advisor.protocol.telemetry import TelemetryBatch
+from advisor.protocol.trials import SessionState
+from agent.client import ServerClient
+from agent.errors import AgentError, ServerRefused, StaleSession
+
+_MOST_SAMPLES_KEPT = 300
+_MOST_LOG_CHARACTERS = 16 * 1024
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class News:
+    """What a beat carries besides the lease."""
+
+    steps: int | None = None
+    telemetry: TelemetryBatch = field(default_factory=TelemetryBatch)
+    log: str = ""
+
+
+class Renewal:
+    """One session's beats. The guard reads `reply`, `is_over` and `silent_for_s`."""
+
+    def __init__(
+        self,
+        client: ServerClient,
+        session_id: str,
+        generation: int,
+        *,
+        beat_s: float,
+        collect: Callable[[int], News],
+        clock: Callable[[], float],
+        rendezvous: str | None,
+    ) -> None:
+        """`collect` is asked for the news of at most that many characters of log; `rendezvous` is what we offer."""
+        self._client, self._session_id, self._generation = client, session_id, generation
+        self._beat_s, self._collect, self._clock, self._rendezvous = beat_s, collect, clock, rendezvous
+        self.state = MemberState.READY
+        self.reply: BeatReply | None = None
+        self.over_because = ""
+        """A sentence once the server said that the session is over."""
+        self._acknowledged_at_s = clock()
+        self._unsent = News()
+        self._one_at_a_time = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="renewal", daemon=True)
+
+    def start(self) -> None:
+        """Send the first beat, and one every `beat_s` from then on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Send no more beats."""
+        self._stopping.set()
+
+    @property
+    def silent_for_s(self) -> float:
+        """Seconds since the last acknowledged beat was *sent*: the server cannot count later than that."""
+        return self._clock() - self._acknowledged_at_s
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the server said that this session is over for this agent."""
+        return bool(self.over_because)
+
+    def beat_now(self) -> None:
+        """Send a beat and wait for its answer."""
+        with self._one_at_a_time:
+            if not self.is_over:
+                self._beat()
+
+    def _run(self) -> None:
+        while not self.is_over:
+            self.beat_now()
+            if self._stopping.wait(self._beat_s):
+                return
+
+    def _beat(self) -> None:
+        news = self._gather()
+        sent_at_s = self._clock()
+        message = Beat(
+            generation=self._generation,
+            state=self.state,
+            rendezvous=self._rendezvous,
+            steps=news.steps,
+            telemetry=news.telemetry,
+            log=news.log,
+        )
+        try:
+            reply = self._client.beat(self._session_id, message, timeout_s=max(2.0, 2 * self._beat_s))
+        except StaleSession as error:
+            self.over_because = f"The session was given up by the server: {error}"
+            return
+        except ServerRefused as error:
+            # Not the lease but this very message was refused; without its extras the next one may pass.
+            log.error("The server refused a beat.", error=str(error), session=self._session_id)
+            self._unsent = News()
+            return
+        except AgentError as error:
+            log.warning("A beat was not acknowledged.", error=str(error), session=self._session_id)
+            self._unsent = news
+            return
+        self._unsent = News()
+        self._acknowledged_at_s = sent_at_s
+        self.reply = reply
+        if reply.state is SessionState.ENDING or reply.state.is_final:
+            self.over_because = "The server ended the session."
+
+    def _gather(self) -> News:
+        """The news since the last acknowledged beat, bounded: during an outage the oldest samples are dropped."""
+        fresh = self._collect(_MOST_LOG_CHARACTERS)
+        samples = (*self._unsent.telemetry.samples, *fresh.telemetry.samples)[-_MOST_SAMPLES_KEPT:]
+        text = self._unsent.log + fresh.log
+        return News(fresh.steps, TelemetryBatch(samples=samples), text[-2 * _MOST_LOG_CHARACTERS :])

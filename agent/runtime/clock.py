@@ -1,0 +1,44 @@
+"""Time marks that cost no synchronisation: perf_counter on CPU, events on the current stream on CUDA."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import torch
+
+
+class CpuClock:
+    """A mark is a float of seconds."""
+
+    def mark(self) -> Any:
+        return time.perf_counter()
+
+    def measure(self, start: Any, end: Any) -> float:
+        """Seconds from one mark to another."""
+        return float(end - start)
+
+    def settle(self) -> None:
+        """Waits until every mark made so far can be measured: on CPU always."""
+
+
+class CudaClock:
+    """A mark is a CUDA event; read only after `settle`, at the end of a block."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+
+    def mark(self) -> Any:
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self._device))
+        return event
+
+    def measure(self, start: Any, end: Any) -> float:
+        return float(start.elapsed_time(end)) / 1000.0
+
+    def settle(self) -> None:
+        torch.cuda.synchronize(self._device)
+
+
+def choose_clock(device: torch.device) -> Any:
+    return CudaClock(device) if device.type == "cuda" else CpuClock()

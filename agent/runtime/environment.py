@@ -1,0 +1,71 @@
+"""What the node's agent told this process through environment variables."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass, field
+from typing import Any, Dict, Mapping, Optional
+
+
+@dataclass(frozen=True)
+class Environment:
+    """The runtime's settings, parsed once; every other file gets them as an argument."""
+
+    rank: int
+    """Global rank of this process."""
+    world_size: int
+    local_rank: int
+    local_world_size: int
+    session_dir: Optional[str]
+    """Folder of this node's session: progress beats and logs."""
+    control: Optional[str]
+    """Path of the agent's unix socket. None: observe only, switch nothing."""
+    session: str
+    """Marker of the session, used as a prefix in the process group's store."""
+    attempt: int
+    """How often torchrun has restarted the ranks."""
+    samples_per_forward: Optional[int]
+    """Overrides the batch size found in the model's input."""
+    cold: Mapping[str, Any] = field(default_factory=dict)
+    """Knob values that this session was launched with."""
+    parity_log: Optional[str] = None
+    """Path prefix; each rank appends every loss with repr(). For tests: it forces a device synchronisation."""
+
+
+def read_environment(variables: Optional[Mapping[str, str]] = None) -> Environment:
+    """Parses the variables; a malformed one raises ValueError with a sentence that names it."""
+    values = os.environ if variables is None else variables
+    cold: Dict[str, Any] = {}
+    if values.get("ADVISOR_COLD"):
+        try:
+            cold = json.loads(values["ADVISOR_COLD"])
+        except ValueError as error:
+            raise ValueError(
+                f"ADVISOR_COLD is not JSON ({error}); it holds the launched knob values."
+            ) from error
+        if not isinstance(cold, dict):
+            raise ValueError("ADVISOR_COLD must be a JSON object of knob: value.")
+    return Environment(
+        rank=_read_count(values, "RANK", 0),
+        world_size=_read_count(values, "WORLD_SIZE", 1),
+        local_rank=_read_count(values, "LOCAL_RANK", 0),
+        local_world_size=_read_count(values, "LOCAL_WORLD_SIZE", 1),
+        session_dir=values.get("ADVISOR_SESSION_DIR") or None,
+        control=values.get("ADVISOR_CONTROL") or None,
+        session=values.get("ADVISOR_SESSION") or "session",
+        attempt=_read_count(values, "TORCHELASTIC_RESTART_COUNT", 0),
+        samples_per_forward=_read_count(values, "ADVISOR_SAMPLES_PER_STEP", 0) or None,
+        cold=cold,
+        parity_log=values.get("ADVISOR_PARITY_LOG") or None,
+    )
+
+
+def _read_count(values: Mapping[str, str], name: str, otherwise: int) -> int:
+    text = values.get(name)
+    if not text:
+        return otherwise
+    try:
+        return int(text)
+    except ValueError as error:
+        raise ValueError(f"{name} must be a whole number, not {text!r}.") from error

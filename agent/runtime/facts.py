@@ -1,0 +1,127 @@
+"""What the agent learns in the hello: facts about the job, and the baseline as the script set it."""
+
+from __future__ import annotations
+
+import gc
+import os
+import platform
+import sys
+from typing import Any, Dict, List, Optional
+
+import torch
+import torch.distributed as dist
+
+from .environment import Environment
+from .levers.bucket_plan import MIB, BucketPlan
+from .levers.reducer import has_own_hook
+
+
+def list_gradients(ddp: Any) -> List[torch.Tensor]:
+    """The parameters whose gradients this model reduces."""
+    return [parameter for parameter in ddp._module_parameters if parameter.requires_grad]
+
+
+def count_gradient_bytes(ddp: Any) -> int:
+    return sum(parameter.numel() * parameter.element_size() for parameter in list_gradients(ddp))
+
+
+def gather_facts(
+    environment: Environment,
+    replicas: List[Any],
+    optimizers: List[Any],
+    loader: Optional[Dict[str, Any]],
+    samples_per_step: int,
+    forwards_per_step: int,
+    step_time_s: float,
+) -> Dict[str, Any]:
+    """Plain JSON. With several DDP models sizes are summed; the largest one speaks for the rest."""
+    main = max(replicas, key=count_gradient_bytes)
+    parameters = [parameter for ddp in replicas for parameter in list_gradients(ddp)]
+    modules = [module for ddp in replicas for module in ddp.module.modules()]
+    device = parameters[0].device
+    largest = max(parameters, key=lambda parameter: parameter.numel() * parameter.element_size())
+    world_size, local_world_size = dist.get_world_size(), environment.local_world_size
+    return {
+        "backend": str(dist.get_backend(main.process_group)),
+        "device": device.type,
+        "device_name": torch.cuda.get_device_name(device)
+        if device.type == "cuda"
+        else platform.processor() or "cpu",
+        "world_size": world_size,
+        "local_world_size": local_world_size,
+        "nodes": -(-world_size // max(1, local_world_size)),
+        "gradient_bytes": sum(count_gradient_bytes(ddp) for ddp in replicas),
+        "gradient_dtype": str(main_dtype(parameters)).replace("torch.", ""),
+        "parameter_tensors": len(parameters),
+        "layers": sum(1 for module in modules if next(module.parameters(recurse=False), None) is not None),
+        "sparse_gradients": any(
+            isinstance(m, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and m.sparse for m in modules
+        ),
+        "has_batch_norm": any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in modules),
+        "largest_parameter_bytes": largest.numel() * largest.element_size(),
+        "batch_size_per_rank": samples_per_step,
+        "microbatches_per_step": forwards_per_step,
+        "optimizers": [type(optimizer).__name__ for optimizer in optimizers],
+        "ddp": {
+            "static_graph": bool(main.static_graph),
+            "find_unused_parameters": bool(main.find_unused_parameters),
+            "gradient_as_bucket_view": bool(main.gradient_as_bucket_view),
+            "own_comm_hook": any(has_own_hook(ddp) for ddp in replicas),
+        },
+        "dataloader": loader,
+        "torch_version": torch.__version__,
+        "python_version": platform.python_version(),
+        "step_time_s_hint": step_time_s,
+        "cpu_threads": os.cpu_count() or 1,
+    }
+
+
+def main_dtype(parameters: List[torch.Tensor]) -> torch.dtype:
+    """The number format of most gradient bytes."""
+    sizes: Dict[torch.dtype, int] = {}
+    for parameter in parameters:
+        sizes[parameter.dtype] = sizes.get(parameter.dtype, 0) + parameter.numel() * parameter.element_size()
+    return max(sizes, key=lambda dtype: sizes[dtype])
+
+
+def gather_baseline(plan: BucketPlan, local_world_size: int, threads: int) -> Dict[str, Any]:
+    """The knobs as the script has them, observed in the live process."""
+    return {
+        "fuse_all_reduce_ops": plan.is_fused,
+        "fuse_grad_size_in_MB": plan.cap_bytes / MIB,
+        "last_comm_group_size_MB": plan.first_bytes / MIB,
+        "sync_nccl_allreduce": False,
+        "nccl_comm_num": 1,
+        "use_hierarchical_allreduce": False,
+        "hierarchical_allreduce_inter_nranks": local_world_size,
+        "localsgd": False,
+        "localsgd_k_steps": 1,
+        "localsgd_begin_step": 1,
+        "fp16_allreduce": False,
+        "fp16_allreduce_dtype": "fp16",
+        "num_threads": threads,
+    }
+
+
+def find_sharded_kind(optimizer: Any) -> Optional[str]:
+    """The kind of FSDP whose parameters this optimizer holds, if any."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"][:4]:
+            name = type(parameter).__name__
+            if name == "DTensor" or type(getattr(parameter, "data", None)).__name__ == "DTensor":
+                return "fully_shard"
+            if name == "FlatParameter":
+                return "FullyShardedDataParallel"
+    module = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
+    if module is not None and any(type(item) is module.FullyShardedDataParallel for item in gc.get_objects()):
+        return "FullyShardedDataParallel"
+    return None
+
+
+def describe_loader(loader: Any) -> Dict[str, Any]:
+    """What of a DataLoader bears on reading speed."""
+    return {
+        "num_workers": int(loader.num_workers),
+        "prefetch_factor": loader.prefetch_factor,
+        "pin_memory": bool(loader.pin_memory),
+    }

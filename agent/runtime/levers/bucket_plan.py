@@ -1,0 +1,108 @@
+"""Which bucket sizes a strategy asks for, and which ones a DistributedDataParallel model has."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict, List, Mapping, Tuple
+
+import torch.distributed as dist
+
+from .lever import read_switch
+
+MIB = 1024 * 1024
+KNOBS = ("fuse_all_reduce_ops", "fuse_grad_size_in_MB", "last_comm_group_size_MB")
+
+
+@dataclass(frozen=True)
+class BucketPlan:
+    """DDP closes a bucket once it holds at least this many bytes."""
+
+    first_bytes: int
+    """For the first bucket, whose gradients are ready first (Fleet's "last group")."""
+    cap_bytes: int
+    listed_bytes: Tuple[int, ...] = ()
+    """Caps bucket by bucket, where the script gave `bucket_cap_mb_list`; then the two others are not in force."""
+
+    @property
+    def is_fused(self) -> bool:
+        return self.cap_bytes > 1
+
+
+def observe_plan(ddp: Any) -> BucketPlan:
+    """The plan in force, from the fields that DDP itself bucketed by.
+
+    torch >= 2.3 lets the first bucket equal the cap unless `bucket_cap_mb` was None; before, it was 1 MiB always.
+    """
+    cap = int(ddp.bucket_bytes_cap)
+    config = getattr(ddp, "_bucket_config", None)
+    if config is not None:
+        return BucketPlan(int(config.first_bucket_bytes_cap), cap, tuple(config.per_bucket_bytes_caps))
+    if getattr(ddp, "bucket_bytes_cap_default", True):
+        return BucketPlan(int(dist._DEFAULT_FIRST_BUCKET_BYTES), cap)
+    return BucketPlan(cap, cap)
+
+
+def plan_for_argument(bucket_cap_mb: Any) -> BucketPlan:
+    """The plan that DDP makes of its `bucket_cap_mb`: only None (not 25) gives the small first bucket."""
+    if bucket_cap_mb is None:
+        return BucketPlan(int(dist._DEFAULT_FIRST_BUCKET_BYTES), 25 * MIB)
+    return BucketPlan(int(bucket_cap_mb * MIB), int(bucket_cap_mb * MIB))
+
+
+def resolve_plan(baseline: BucketPlan, values: Mapping[str, Any]) -> Tuple[BucketPlan, Dict[str, str]]:
+    """The plan for baseline + values, and the knobs that cannot be taken with the reason."""
+    rejected: Dict[str, str] = {}
+    cap, first, fused = baseline.cap_bytes, baseline.first_bytes, baseline.is_fused
+    chosen = set()
+    for knob in KNOBS:
+        if knob not in values:
+            continue
+        try:
+            if knob == "fuse_all_reduce_ops":
+                fused = read_switch(values[knob])
+            elif knob == "fuse_grad_size_in_MB":
+                cap = _read_mebibytes(values[knob])
+            else:
+                first = _read_mebibytes(values[knob])
+            chosen.add(knob)
+        except ValueError as error:
+            rejected[knob] = f"{knob} was not set: {error}."
+    if not chosen:
+        return baseline, rejected
+    if not fused:
+        for knob in ("fuse_grad_size_in_MB", "last_comm_group_size_MB"):
+            if knob in chosen:
+                rejected[knob] = (
+                    f"{knob} has no meaning while fuse_all_reduce_ops is off: every parameter is alone."
+                )
+        return BucketPlan(1, 1), rejected
+    if chosen == {"fuse_all_reduce_ops"}:
+        return baseline, rejected
+    return BucketPlan(min(first, cap), cap), rejected
+
+
+def read_buckets(ddp: Any) -> Tuple[List[int], bool]:
+    """Bytes of the buckets in force from DDP's own log, and whether they are final (rebuilt in gradient order).
+
+    With find_unused_parameters DDP never rebuilds, so the initial buckets are final.
+    """
+    data = ddp._get_ddp_logging_data()
+    if data.get("has_rebuilt_buckets"):
+        return _read_sizes(data.get("rebuilt_bucket_sizes", "")), True
+    never_rebuilds = bool(ddp.find_unused_parameters) and not ddp.static_graph
+    return _read_sizes(data.get("bucket_sizes", "")), never_rebuilds
+
+
+def describe_buckets(buckets: List[int]) -> str:
+    sizes = ", ".join(f"{size / MIB:.3g}" for size in buckets[:6])
+    return f"{len(buckets)} buckets ({sizes}{', …' if len(buckets) > 6 else ''} MiB)"
+
+
+def _read_mebibytes(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e6:
+        raise ValueError(f"{value!r} is not a size in MB above 0")
+    return max(1, int(value * MIB))
+
+
+def _read_sizes(text: str) -> List[int]:
+    return [int(size) for size in text.split(",") if size.strip()]

@@ -1,0 +1,73 @@
+"""Where multi-stage reductions run, in the order in which they were handed in: a thread on CPU, a stream on CUDA.
+
+A callback of a Future must never block: gloo completes other collectives on the same threads, and deadlocks.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from typing import Any, Callable, Optional, Tuple
+
+import torch
+
+Work = Callable[[], torch.Tensor]
+
+
+class ThreadLane:
+    """One ordered thread. gloo's collectives block their caller, so a chain of them needs a thread of its own."""
+
+    def __init__(self) -> None:
+        self._queue: "queue.SimpleQueue[Optional[Tuple[Work, Any]]]" = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._work, name="fleet-advisor-lane", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Work) -> Any:
+        future: Any = torch.futures.Future()
+        self._queue.put((work, future))
+        return future
+
+    def close(self) -> None:
+        """Ends the thread after the work handed in so far."""
+        self._queue.put(None)
+        self._thread.join(timeout=60.0)
+
+    def _work(self) -> None:
+        while True:
+            item = self._queue.get()
+            if item is None:
+                return
+            work, future = item
+            try:
+                with torch.no_grad():
+                    future.set_result(work())
+            except Exception as error:  # the training thread waits on this future: hand the error over
+                future.set_exception(error)
+
+
+class StreamLane:
+    """A side stream. NCCL's collectives only queue work, so the caller can issue all stages itself.
+
+    That also keeps the launch order of several communicators the same on every rank, which NCCL demands.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+
+    def submit(self, work: Work) -> Any:
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream), torch.no_grad():
+            result = work()
+            result.record_stream(self._stream)
+            # Set under the side stream: whoever waits on the future makes its own stream wait for this one.
+            future: Any = torch.futures.Future(devices=[self._device])
+            future.set_result(result)
+        return future
+
+    def close(self) -> None:
+        self._stream.synchronize()
+
+
+def open_lane(device: torch.device) -> Any:
+    return StreamLane(device) if device.type == "cuda" else ThreadLane()

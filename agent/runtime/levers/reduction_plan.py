@@ -1,0 +1,91 @@
+"""How a strategy wants gradients reduced: over which communicators, in how many levels, in which number format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Dict, Mapping, Optional, Set, Tuple
+
+from .lever import read_count, read_switch
+
+KNOBS = (
+    "nccl_comm_num",
+    "sync_nccl_allreduce",
+    "use_hierarchical_allreduce",
+    "hierarchical_allreduce_inter_nranks",
+    "fp16_allreduce",
+    "fp16_allreduce_dtype",
+)
+FORMATS = ("fp16", "bf16")
+
+
+@dataclass(frozen=True)
+class ReductionPlan:
+    """Everything the one communication hook composes."""
+
+    communicators: int = 1
+    serial: bool = False
+    """One bucket after another, instead of all that are ready at once."""
+    inner_size: int = 0
+    """Ranks in the lower level of a hierarchical allreduce; 0 means flat."""
+    wire_format: Optional[str] = None
+    """"fp16" or "bf16" on the wire; None sends gradients as they are."""
+
+
+BASELINE = ReductionPlan()
+"""DDP's own: one communicator, flat, no conversion, buckets queued without waiting. It needs no hook."""
+
+
+def resolve_reduction(
+    values: Mapping[str, Any], world_size: int, local_world_size: int
+) -> Tuple[ReductionPlan, Dict[str, str]]:
+    """The plan for baseline + values, and the knobs that cannot be taken with the reason."""
+    rejected: Dict[str, str] = {}
+    taken: Dict[str, Any] = {
+        "nccl_comm_num": 1,
+        "sync_nccl_allreduce": False,
+        "use_hierarchical_allreduce": False,
+        "hierarchical_allreduce_inter_nranks": local_world_size,
+        "fp16_allreduce": False,
+        "fp16_allreduce_dtype": "fp16",
+    }
+    chosen: Set[str] = set()
+    for knob in KNOBS:
+        if knob not in values:
+            continue
+        try:
+            taken[knob] = _read(knob, values[knob])
+            chosen.add(knob)
+        except ValueError as error:
+            rejected[knob] = f"{knob} was not set: {error}."
+    inner_size = 0
+    if taken["use_hierarchical_allreduce"]:
+        inner_size = taken["hierarchical_allreduce_inter_nranks"]
+        if world_size % inner_size or not 1 < inner_size < world_size:
+            sentence = (
+                f"Groups of {inner_size} ranks do not split {world_size} ranks into two levels; "
+                "hierarchical_allreduce_inter_nranks must divide the world and be neither 1 nor all of it."
+            )
+            rejected.update({knob: sentence for knob in KNOBS[2:4] if knob in chosen})
+            inner_size = 0
+    elif taken["hierarchical_allreduce_inter_nranks"] != local_world_size:
+        rejected["hierarchical_allreduce_inter_nranks"] = (
+            "use_hierarchical_allreduce is off, so there are no levels."
+        )
+    if "fp16_allreduce_dtype" in chosen and not taken["fp16_allreduce"]:
+        rejected["fp16_allreduce_dtype"] = "fp16_allreduce is off, so nothing is converted."
+    wire_format = taken["fp16_allreduce_dtype"] if taken["fp16_allreduce"] else None
+    plan = ReductionPlan(taken["nccl_comm_num"], taken["sync_nccl_allreduce"], inner_size, wire_format)
+    return plan, rejected
+
+
+def _read(knob: str, value: Any) -> Any:
+    if knob in ("nccl_comm_num", "hierarchical_allreduce_inter_nranks"):
+        count = read_count(value, 1)
+        if knob == "nccl_comm_num" and count > 16:
+            raise ValueError(f"{count} communicators are more than the 16 that are allowed")
+        return count
+    if knob == "fp16_allreduce_dtype":
+        if value not in FORMATS:
+            raise ValueError(f"{value!r} is none of {', '.join(FORMATS)}")
+        return value
+    return read_switch(value)

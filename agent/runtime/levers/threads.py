@@ -1,0 +1,50 @@
+"""The lever of num_threads: torch's intra-op threads."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, List, Mapping, Optional
+
+import torch
+
+from .lever import Evidence, Lever, read_count
+
+
+class Threads(Lever):
+    knobs = ("num_threads",)
+
+    def __init__(self) -> None:
+        self._baseline = torch.get_num_threads()
+        self._wanted: Optional[int] = None
+        self._rejected = ""
+
+    def observe(self) -> int:
+        """The script's own number, read when it is certain that the script has set it."""
+        self._baseline = torch.get_num_threads()
+        return self._baseline
+
+    def switch(self, values: Mapping[str, Any], replicas: List[Any]) -> None:  # noqa: ARG002 (one signature for all)
+        self._wanted, self._rejected = None, ""
+        if "num_threads" in values:
+            try:
+                self._wanted = read_count(values["num_threads"], 1)
+                if self._wanted > 4 * (os.cpu_count() or 1):
+                    raise ValueError(f"{self._wanted} threads are more than four per core of this machine")
+            except ValueError as error:
+                self._wanted, self._rejected = None, f"num_threads was not set: {error}."
+        target = self._wanted or self._baseline
+        if torch.get_num_threads() != target:
+            torch.set_num_threads(target)
+
+    def prove(self) -> Evidence:
+        if self._rejected:
+            return Evidence(not_consumed={"num_threads": self._rejected})
+        if self._wanted is None:
+            return Evidence()
+        found = torch.get_num_threads()
+        sentence = f"torch.get_num_threads() is {found}."
+        if found == self._wanted:
+            return Evidence(consumed={"num_threads": sentence})
+        return Evidence(
+            not_consumed={"num_threads": f"{sentence} The script set it back from {self._wanted}."}
+        )

@@ -1,0 +1,143 @@
+"""The process-wide patches: where torch tells the runtime what the unchanged script does."""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import Any, Callable, Tuple
+
+import torch
+import torch.multiprocessing
+import torch.utils.data.dataloader as loading
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from . import current, hooks
+
+
+def install_patches() -> None:
+    """Once per process, right after torch was imported."""
+    _patch_ddp()
+    _patch_backward()
+    _patch_loader()
+    _patch_loss_scaling()
+    _patch_saving()
+    _patch_spawning()
+    register_optimizer_step_pre_hook(_before_optimizer_step)
+    register_optimizer_step_post_hook(_after_optimizer_step)
+
+
+def _patch_ddp() -> None:
+    original = DistributedDataParallel.__init__
+
+    @functools.wraps(original)
+    def build(self: Any, *args: Any, **kwargs: Any) -> None:
+        runtime = current.current_runtime
+        if runtime is None:
+            original(self, *args, **kwargs)
+            return
+        original(self, *args, **runtime.adjust_ddp_arguments(args, kwargs))
+        self.register_forward_pre_hook(hooks.before_forward, with_kwargs=True)
+        self.register_forward_hook(hooks.after_forward, with_kwargs=True)
+        runtime.note_ddp(self)
+
+    DistributedDataParallel.__init__ = build  # type: ignore[method-assign]
+
+
+def _patch_backward() -> None:
+    original = torch.autograd.backward
+
+    @functools.wraps(original)
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> None:
+        runtime = current.current_runtime
+        if runtime is None:
+            original(tensors, *args, **kwargs)
+            return
+        outermost = runtime.begin_backward(tensors)
+        try:
+            original(tensors, *args, **kwargs)
+        finally:
+            if outermost:
+                runtime.end_backward()
+
+    torch.autograd.backward = backward
+
+
+def _patch_loader() -> None:
+    original_init = loading._BaseDataLoaderIter.__init__
+    original_next = loading._BaseDataLoaderIter.__next__
+
+    @functools.wraps(original_init)
+    def start(self: Any, loader: Any) -> None:
+        runtime = current.current_runtime
+        if runtime is not None:
+            runtime.note_epoch(loader)
+        original_init(self, loader)
+
+    @functools.wraps(original_next)
+    def fetch(self: Any) -> Any:
+        runtime = current.current_runtime
+        if runtime is None:
+            return original_next(self)
+        start_s = time.perf_counter()
+        batch = original_next(self)
+        runtime.note_fetch(time.perf_counter() - start_s)
+        return batch
+
+    loading._BaseDataLoaderIter.__init__ = start  # type: ignore[method-assign]
+    loading._BaseDataLoaderIter.__next__ = fetch  # type: ignore[method-assign]
+
+
+def _patch_loss_scaling() -> None:
+    # Under a GradScaler the root of backward is loss × scale; the loss is what the script handed to scale().
+    scaler = getattr(getattr(torch, "amp", None), "GradScaler", None) or torch.cuda.amp.GradScaler
+    original = scaler.scale
+
+    @functools.wraps(original)
+    def scale(self: Any, outputs: Any) -> Any:
+        runtime = current.current_runtime
+        if runtime is not None:
+            runtime.note_unscaled_loss(outputs)
+        return original(self, outputs)
+
+    scaler.scale = scale
+
+
+def _patch_saving() -> None:
+    original = torch.save
+
+    @functools.wraps(original)
+    def save(*args: Any, **kwargs: Any) -> None:
+        runtime = current.current_runtime
+        if runtime is not None:
+            runtime.note_interruption()
+        original(*args, **kwargs)
+
+    torch.save = save
+
+
+def _patch_spawning() -> None:
+    def announce(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def spawn(*args: Any, **kwargs: Any) -> Any:
+            runtime = current.current_runtime
+            if runtime is not None:
+                runtime.note_spawn(f"torch.multiprocessing.{name}")
+            return original(*args, **kwargs)
+
+        return spawn
+
+    for name in ("spawn", "start_processes"):
+        setattr(torch.multiprocessing, name, announce(name, getattr(torch.multiprocessing, name)))
+
+
+def _before_optimizer_step(optimizer: Any, _args: Tuple[Any, ...], _kwargs: Any) -> None:
+    runtime = current.current_runtime
+    if runtime is not None:
+        runtime.begin_optimizer_step(optimizer)
+
+
+def _after_optimizer_step(optimizer: Any, _args: Tuple[Any, ...], _kwargs: Any) -> None:
+    runtime = current.current_runtime
+    if runtime is not None:
+        runtime.end_optimizer_step(optimizer)

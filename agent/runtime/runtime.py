@@ -1,0 +1,238 @@
+"""Takes every signal of the patches and hooks, and turns them into step boundaries. One object per rank."""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from typing import Any, Dict, List, Optional, Tuple
+
+import torch.distributed as dist
+
+from . import beat
+from .control import AgentLost, ControlLine
+from .conversation import FAILED, Conversation
+from .environment import Environment
+from .exchange import PeerLost
+from .facts import describe_loader, find_sharded_kind
+from .levers.bucket_plan import BucketPlan, plan_for_argument
+from .levers.launched import plan_launched_cap
+from .recorder import INTERRUPTED, NEW_EPOCH, Recorder, find_loss
+from .samples import SampleCount
+from .steps import StepWatch
+from .trouble import describe_trouble
+
+STEPS_WITHOUT_DDP = 50
+"""Optimizer steps after which a script is taken to train without DDP: waiting for its end could take days."""
+FORWARDS_WITHOUT_STEP = 200
+BUCKET_CAP_PLACE = 8
+"""Place of bucket_cap_mb among DistributedDataParallel's arguments, for scripts that give it without its name."""
+RECENT_STEPS = 4
+"""A model that ran no training forward for this many steps is not switched: the script may have replaced it."""
+
+
+class Runtime:
+    """Observes always; switches and measures only when the agent's control socket is given."""
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
+        self.watch = StepWatch()
+        self.samples = SampleCount(environment.samples_per_forward)
+        self.recorder = Recorder()
+        self.steps = 0
+        self.phase = beat.STARTING
+        self.control: Optional[ControlLine] = None
+        self._active = environment.control is not None
+        self._conversation: Optional[Conversation] = None
+        self._replicas: List[Any] = []
+        self._last_forward: Dict[int, int] = {}
+        self._training_forwards = 0
+        self.loader: Optional[Dict[str, Any]] = None
+        """The training loader iterated last."""
+        self._told_trouble = False
+        self._beat = (
+            beat.BeatWriter(environment.session_dir, environment.rank) if environment.session_dir else None
+        )
+        self._parity_path = f"{environment.parity_log}.{environment.rank}" if environment.parity_log else None
+        self.launched_over: Optional[BucketPlan] = None
+        """The script's own bucket plan, where the session was launched with another one."""
+        self.write_beat()
+
+    # What the patches report.
+
+    def adjust_ddp_arguments(self, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Dict[str, Any]:
+        """The script's own arguments, but for a bucket size that this session was launched with."""
+        cap = plan_launched_cap(self.environment.cold)
+        if cap is None or len(args) >= BUCKET_CAP_PLACE or "bucket_cap_mb_list" in kwargs:
+            return kwargs
+        self.launched_over = plan_for_argument(kwargs.get("bucket_cap_mb"))
+        return {**kwargs, "bucket_cap_mb": cap}
+
+    def note_ddp(self, ddp: Any) -> None:
+        self._replicas.append(weakref.ref(ddp))
+        self.write_beat()
+
+    def begin_forward(self, ddp: Any, args: Any, kwargs: Any) -> None:
+        """Before DDP's own preparation of a training forward."""
+        if self.watch.take_boundary():
+            self._pass_boundary()
+        elif self.watch.optimizer_steps == 0:
+            self._training_forwards += 1
+            if self._training_forwards == FORWARDS_WITHOUT_STEP:
+                self.tell_trouble("never_steps", forwards=FORWARDS_WITHOUT_STEP)
+        self.samples.note_forward(id(ddp), args, kwargs)
+        self._last_forward[id(ddp)] = self.steps
+        if self._conversation is not None:
+            self._conversation.begin_forward(ddp)
+        self.recorder.begin_forward()
+
+    def end_forward(self, ddp: Any) -> None:
+        self.recorder.end_forward()
+        if self._conversation is not None:
+            self._conversation.end_forward(ddp)
+
+    def begin_backward(self, roots: Any) -> bool:
+        outermost = self.recorder.begin_backward(roots)
+        if self._parity_path is not None and outermost:
+            loss = find_loss(roots)
+            if loss is not None:
+                with open(self._parity_path, "a") as file:
+                    file.write(repr(float(loss)) + "\n")
+        return outermost
+
+    def end_backward(self) -> None:
+        self.recorder.end_backward()
+
+    def begin_optimizer_step(self, optimizer: Any) -> None:
+        self.recorder.begin_optimizer()
+        if not self._replicas and self._active and not self._told_trouble:
+            if self.watch.optimizer_steps == 0:
+                kind = find_sharded_kind(optimizer)
+                if kind is not None:
+                    self.tell_trouble("fsdp", kind=kind)
+            elif self.watch.optimizer_steps == STEPS_WITHOUT_DDP:
+                self.tell_trouble("no_ddp", when=f"has made {STEPS_WITHOUT_DDP} optimizer steps")
+
+    def end_optimizer_step(self, optimizer: Any) -> None:
+        self.recorder.end_optimizer()
+        self.watch.note_optimizer_step(optimizer)
+
+    def note_fetch(self, seconds: float) -> None:
+        """A batch was read in this process. A model in eval mode meanwhile means an evaluation inside the step."""
+        if self._is_evaluating():
+            self.note_interruption()
+            return
+        self.samples.note_fetch()
+        self.recorder.add_data_wait(seconds)
+
+    def note_epoch(self, loader: Any) -> None:
+        """A loader is iterated anew."""
+        if self._is_evaluating():
+            self.note_interruption()
+            return
+        self.recorder.raise_flag(NEW_EPOCH)
+        self.loader = describe_loader(loader)
+        size = getattr(loader, "batch_size", None) or getattr(loader.batch_sampler, "batch_size", None)
+        self.samples.loader_batch_size = size if isinstance(size, int) else None
+
+    def note_interruption(self) -> None:
+        self.recorder.raise_flag(INTERRUPTED)
+
+    def note_unscaled_loss(self, outputs: Any) -> None:
+        self.recorder.note_unscaled_loss(outputs)
+
+    def note_spawn(self, call: str) -> None:
+        if not self._replicas:
+            self.tell_trouble("spawns_own_ranks", call=call)
+
+    # What the conversation asks.
+
+    def list_replicas(self) -> List[Any]:
+        """The DDP models that train now, in the order in which they were built: the same list on every rank."""
+        return [
+            ddp
+            for ddp in (ref() for ref in self._replicas)
+            if ddp is not None
+            and self._last_forward.get(id(ddp), -RECENT_STEPS) > self.steps - RECENT_STEPS - 1
+        ]
+
+    def write_beat(self) -> None:
+        if self._beat is not None:
+            self._beat.write(self.steps, self.phase)
+
+    def tell_trouble(self, code: str, **facts: object) -> None:
+        """Tells the agent once why this script cannot be measured; the script is left to itself from here."""
+        already, self._told_trouble = self._told_trouble, True
+        if not self._active or already:
+            return
+        self._active = False
+        self._conversation = None
+        if self.environment.rank == 0:
+            try:
+                self.reach_agent().send(describe_trouble(code, **facts))
+            except AgentLost as lost:
+                print(f"fleet advisor: {lost}", file=sys.stderr, flush=True)
+
+    def reach_agent(self) -> ControlLine:
+        """Rank 0's line, opened at first use."""
+        if self.control is None:
+            if self.environment.control is None:
+                raise AgentLost("ADVISOR_CONTROL is not set; start the session through the agent.")
+            self.control = ControlLine(self.environment.control, self.write_beat)
+        return self.control
+
+    def end_process(self, code: int, reason: str) -> None:
+        """Ends this rank at a step boundary, so that the script's final save does not run."""
+        if code:
+            print(f"fleet advisor: rank {self.environment.rank}: {reason}", file=sys.stderr)
+        self.phase = beat.ENDED
+        self.write_beat()
+        children = getattr(sys.modules.get("multiprocessing"), "active_children", list)()
+        for child in children:
+            child.terminate()
+        for stream in (sys.stdout, sys.stderr):
+            try:
+                stream.flush()
+            except (OSError, ValueError):
+                continue
+        os._exit(code)
+
+    def finish_script(self) -> None:
+        """The script ended by itself; called once on every rank."""
+        self.phase = beat.ENDED
+        self.write_beat()
+        if not self._active or self._told_trouble:
+            return
+        if not self._replicas:
+            self.tell_trouble("no_ddp", when="ended")
+        elif self.watch.optimizer_steps == 0:
+            self.tell_trouble("never_steps", forwards=self._training_forwards)
+        elif self._conversation is not None:
+            try:
+                self._conversation.finish_script()
+            except (AgentLost, PeerLost, RuntimeError) as error:
+                print(f"fleet advisor: the last block is lost: {error}", file=sys.stderr, flush=True)
+        else:
+            self.tell_trouble("too_short", steps=self.watch.training_steps, needed="measured steps")
+
+    def _pass_boundary(self) -> None:
+        self.steps += 1
+        if not self._active:
+            self.samples.close_step()
+            if self.phase == beat.STARTING:
+                self.phase = beat.TRAINING
+        else:
+            if self._conversation is None:
+                if dist.get_world_size() < 2:
+                    self.tell_trouble("single_rank")
+                    return
+                self._conversation = Conversation(self)
+            try:
+                self._conversation.pass_boundary()
+            except (AgentLost, PeerLost) as lost:
+                self.end_process(FAILED, str(lost))
+        self.write_beat()
+
+    def _is_evaluating(self) -> bool:
+        ddp = self._replicas[-1]() if self._replicas else None
+        return ddp is not None and not ddp.module.training

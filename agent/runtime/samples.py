@@ -1,0 +1,80 @@
+"""Counts how many samples a step consumed, from the model's inputs and the loader's fetches."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Iterator, Mapping, Optional
+
+import torch
+
+DEEPEST = 6
+"""How deep containers are searched for a tensor; batches nest two or three levels."""
+
+
+def find_tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
+    """Tensors with at least one dimension inside `value`, in reading order."""
+    if isinstance(value, torch.Tensor):
+        if value.dim() > 0:
+            yield value
+        return
+    if depth >= DEEPEST or value is None or isinstance(value, (str, bytes, int, float)):
+        return
+    if isinstance(value, Mapping):
+        for item in value.values():
+            yield from find_tensors(item, depth + 1)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from find_tensors(item, depth + 1)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            yield from find_tensors(getattr(value, field.name, None), depth + 1)
+
+
+def count_samples(args: Any, kwargs: Any, loader_batch_size: Optional[int]) -> int:
+    """Samples in one forward: dimension 0 of the first tensor, unless another dimension alone is the loader's batch."""
+    for source in (args, kwargs):
+        for tensor in find_tensors(source):
+            shape = list(tensor.shape)
+            if loader_batch_size and loader_batch_size in shape and shape[0] != loader_batch_size:
+                return loader_batch_size
+            return shape[0]
+    return 0
+
+
+class SampleCount:
+    """Adds up a step's samples.
+
+    With a DataLoader each fetched batch is counted at one forward only: a discriminator that sees the same batch three
+    times did not consume three batches. Without one every forward of the step's first model counts.
+    """
+
+    def __init__(self, fixed: Optional[int]) -> None:
+        self._fixed = fixed
+        self._fetched = 0
+        self._loader_seen = False
+        self._first_model: Optional[int] = None
+        self.loader_batch_size: Optional[int] = None
+        self.samples = 0
+        self.forwards = 0
+
+    def note_fetch(self) -> None:
+        """A batch was read while the model was in training mode (batches read in eval mode feed no training step)."""
+        self._loader_seen = True
+        self._fetched += 1
+
+    def note_forward(self, model: int, args: Any, kwargs: Any) -> None:
+        if self._first_model is None:
+            self._first_model = model
+        if model != self._first_model:
+            return
+        if self._loader_seen:
+            if self._fetched == 0 and self.samples > 0:
+                return
+            self._fetched = max(0, self._fetched - 1)
+        self.forwards += 1
+        self.samples += self._fixed or count_samples(args, kwargs, self.loader_batch_size)
+
+    def close_step(self) -> int:
+        """Samples of the step that ends here; the count starts again."""
+        samples, self.samples, self.forwards, self._first_model = self.samples, 0, 0, None
+        return samples

@@ -1,0 +1,78 @@
+"""Finds where one training step ends and the next begins, from the order of optimizer steps and forwards."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Dict, List, Optional
+
+WATCHED_OPTIMIZER_STEPS = 12
+"""How many optimizer steps are watched before the leader of several optimizers is named."""
+LONE_OPTIMIZER_STEPS = 4
+"""How many are enough while only one optimizer has stepped."""
+
+
+def choose_leader(order: List[int]) -> int:
+    """The optimizer that closes a step: of those that step least often, the one that came last in the cycle.
+
+    `order` holds one identity per optimizer step. A generator trained once per five critic steps closes the step; of
+    two that alternate, the second does.
+    """
+    counts: Dict[int, int] = {}
+    for identity in order:
+        counts[identity] = counts.get(identity, 0) + 1
+    fewest = min(counts.values())
+    return [identity for identity in counts if counts[identity] == fewest][-1]
+
+
+class StepWatch:
+    """A step begins at the first training forward after a step of the leading optimizer.
+
+    That is the one moment at which no reducer is in flight, whether the script accumulates gradients, has several
+    optimizers or runs forward and backward inside a closure.
+    """
+
+    def __init__(self) -> None:
+        self._order: List[int] = []
+        self._known: Dict[int, Any] = {}
+        self._leader: Optional[int] = None
+        self._leader_stepped = False
+        self.optimizer_steps = 0
+        self._leader_steps = 0
+
+    @property
+    def training_steps(self) -> int:
+        """Steps of the leader so far: what a user calls training steps."""
+        if self._leader is None and self._order:
+            return max(self._leader_steps, self._order.count(choose_leader(self._order)))
+        return self._leader_steps
+
+    def note_optimizer_step(self, optimizer: Any) -> None:
+        identity = id(optimizer)
+        self.optimizer_steps += 1
+        if identity not in self._known:
+            self._known[identity] = weakref.ref(optimizer)
+            if self._leader is not None:
+                # A new optimizer came after the leader was named: watch again, from the step after this one, which
+                # probably closes a cycle.
+                self._leader, self._order = None, []
+                return
+        if self._leader is None:
+            self._order.append(identity)
+            enough = LONE_OPTIMIZER_STEPS if len(self._known) == 1 else WATCHED_OPTIMIZER_STEPS
+            if len(self._order) >= enough:
+                self._leader = choose_leader(self._order)
+                self._leader_steps = max(self._leader_steps, self._order.count(self._leader) - 1)
+        if identity == self._leader:
+            self._leader_stepped = True
+            self._leader_steps += 1
+
+    def take_boundary(self) -> bool:
+        """Called at every training forward: whether it opens a new step."""
+        if not self._leader_stepped:
+            return False
+        self._leader_stepped = False
+        return True
+
+    def list_optimizers(self) -> List[Any]:
+        """Every optimizer that has stepped and still lives, in the order of first appearance."""
+        return [optimizer for optimizer in (ref() for ref in self._known.values()) if optimizer is not None]

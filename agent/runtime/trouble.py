@@ -1,0 +1,39 @@
+"""The sentences for everything that makes a script impossible to measure: what happened, why, what to do."""
+
+from __future__ import annotations
+
+from typing import Dict
+
+SENTENCES: Dict[str, str] = {
+    "no_ddp": (
+        "The script {when} without building a DistributedDataParallel model, so there is no gradient exchange to "
+        "tune. Wrap the model in torch.nn.parallel.DistributedDataParallel (Hugging Face Trainer, Lightning and "
+        "accelerate do so when started by torchrun)."
+    ),
+    "spawns_own_ranks": (
+        "The script starts its own training processes ({call}), which the advisor cannot reach. "
+        "Start one process per device with torchrun and read RANK, LOCAL_RANK and WORLD_SIZE from the environment."
+    ),
+    "single_rank": (
+        "The job has one rank only, so no gradients are exchanged and no communication knob can matter. "
+        "Start it with at least two ranks (torchrun --nproc-per-node 2 or more)."
+    ),
+    "too_short": (
+        "The script ended after {steps} training steps, before the first block of {needed} could be timed. "
+        "Let it run longer: more steps or epochs, or a larger data set."
+    ),
+    "fsdp": (
+        "The model is sharded with FSDP ({kind}), which this version of the advisor does not tune: its knobs act on "
+        "DistributedDataParallel. Tune a DistributedDataParallel run of the same model, or leave FSDP as it is."
+    ),
+    "never_steps": (
+        "The model is wrapped in DistributedDataParallel, but no step of a torch.optim optimizer was seen in "
+        "{forwards} training forwards, so steps cannot be told apart. "
+        "Update the weights through a torch.optim.Optimizer."
+    ),
+}
+
+
+def describe_trouble(code: str, **facts: object) -> Dict[str, object]:
+    """The message for the agent."""
+    return {"kind": "trouble", "code": code, "sentence": SENTENCES[code].format(**facts)}

@@ -1,0 +1,50 @@
+"""The agent's settings: made in the CLI, passed down, never read anywhere else."""
+
+import re
+import socket
+from pathlib import Path
+
+from pydantic import Field, SecretStr, field_validator
+
+from advisor.protocol.base import Spec
+
+RUNTIME_SCRIPT = Path(__file__).parent / "runtime" / "launch.py"
+
+
+class AgentSettings(Spec):
+    """How an agent reaches its server, and what it allows on its node."""
+
+    server_url: str
+    """Where the server listens, e.g. http://10.0.0.1:8765."""
+    token: SecretStr = SecretStr("")
+    """Agent token; empty only against a server that needs none."""
+    name: str = Field(default_factory=socket.gethostname, min_length=1, max_length=100)
+    """Stable name, unique on the server."""
+    work_dir: Path
+    """Sessions' logs, the spool and overlay scratch; one agent per work directory."""
+    advertise_address: str | None = None
+    """Address that other nodes reach this one at; None takes the one that reaches the server."""
+    allow_roots: tuple[Path, ...] = ()
+    """Directories that workloads may be started in; empty allows every directory."""
+    isolate: bool = True
+    """Whether trials get a private overlay over the directories they may write to."""
+    startup_timeout_s: float = Field(default=900.0, gt=0)
+    """Longest time from launch until every local rank has made its first step."""
+    end_grace_s: float = Field(default=3.0, ge=0)
+    """Time that ranks get to leave by themselves after the session's regular end."""
+    runtime_script: Path = RUNTIME_SCRIPT
+    """What is put in front of the user's script."""
+
+    @field_validator("server_url")
+    @classmethod
+    def _refuse_other_urls(cls, url: str) -> str:
+        if not re.match(r"https?://[^/\s]+", url):
+            raise ValueError(
+                f"{url!r} is not a server's URL: give it as http://host:8765 (--server or ADVISOR_URL)"
+            )
+        return url.rstrip("/")
+
+
+def default_work_dir(name: str, home: Path) -> Path:
+    """Return the work directory of the agent with that name."""
+    return home / ".local" / "share" / "fleet-advisor" / "agents" / re.sub(r"[^\w.-]+", "_", name)

@@ -1,0 +1,69 @@
+"""Writes the map of the code, made from the first line of every module: `python docs/make_reference.py`.
+
+`docs/code-map.md` lists every module; the README carries the rooms between two markers. A test compares both with
+the code, so that the map cannot go stale.
+"""
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("advisor", "agent")
+BEGIN, END = "<!-- rooms: made by docs/make_reference.py -->", "<!-- end of rooms -->"
+
+
+def first_line(path: Path) -> str:
+    """Return the first line of a module's docstring."""
+    return (ast.get_docstring(ast.parse(path.read_text())) or "").split("\n")[0]
+
+
+def list_modules(package: str) -> list[Path]:
+    """Return a package's modules, each folder's own `__init__` before its files, migrations' versions left out."""
+    modules = (path for path in (ROOT / package).rglob("*.py") if "versions" not in path.parts)
+    return sorted(modules, key=lambda path: (path.parent.as_posix(), path.name != "__init__.py", path.name))
+
+
+def describe_code() -> str:
+    """Return `docs/code-map.md`."""
+    lines = [
+        "# Map of the code",
+        "",
+        "Made from the first line of every module by `python docs/make_reference.py`.",
+        "",
+    ]
+    for package in PACKAGES:
+        for path in list_modules(package):
+            name = path.relative_to(ROOT)
+            if path.name == "__init__.py":
+                lines += ["", f"## `{name.parent.as_posix()}/`", "", first_line(path)]
+                lines += ["", "| file | purpose |", "|---|---|"]
+            else:
+                lines.append(f"| `{name.name}` | {first_line(path)} |")
+    return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n"
+
+
+def describe_rooms() -> str:
+    """Return the README's table: one row per package."""
+    lines = ["| room | what is in it |", "|---|---|"]
+    for package in PACKAGES:
+        for path in list_modules(package):
+            if path.name == "__init__.py" and len(path.relative_to(ROOT).parts) <= 3:
+                lines.append(f"| `{path.parent.relative_to(ROOT).as_posix()}/` | {first_line(path)} |")
+    lines.append("| `web/` | Templates and static files of the dashboard: no Python, no build step. |")
+    lines.append(
+        "| `tests/` | Unit, contract, integration, distributed, browser and conformance tests; a testbed. |"
+    )
+    return "\n".join(lines)
+
+
+def place_rooms(readme: str) -> str:
+    """Return the README's text with the table between its markers."""
+    before, rest = readme.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n{describe_rooms()}\n{END}{after}"
+
+
+if __name__ == "__main__":
+    (ROOT / "docs" / "code-map.md").write_text(describe_code())
+    readme = ROOT / "README.md"
+    readme.write_text(place_rooms(readme.read_text()))

@@ -1,0 +1,69 @@
+"""The rules of the house that no linter knows."""
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("advisor", "agent")
+MODULES = sorted(
+    path
+    for package in PACKAGES
+    for path in (ROOT / package).rglob("*.py")
+    if "migrations/versions" not in path.as_posix()
+)
+FORBIDDEN_NAMES = {"utils", "util", "helpers", "helper", "common", "core", "misc", "manager", "handler"}
+
+
+def name_of(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_module_says_its_purpose_in_its_first_line(path: Path) -> None:
+    docstring = ast.get_docstring(ast.parse(path.read_text()))
+    assert docstring, f"{name_of(path)} has no docstring: say in one line what the file is for"
+    assert len(docstring.splitlines()[0]) >= 15, f"{name_of(path)}: the first line says too little"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_module_stays_readable_in_length(path: Path) -> None:
+    lines = len(path.read_text().splitlines())
+    assert lines <= 400, f"{name_of(path)} has {lines} lines: which two things does it do?"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=name_of)
+def test_module_is_named_for_a_thing(path: Path) -> None:
+    assert path.stem.lower() not in FORBIDDEN_NAMES, f"{name_of(path)}: name it for what it holds"
+
+
+def test_web_holds_no_python_and_no_third_party_code() -> None:
+    assert not list((ROOT / "web").rglob("*.py"))
+    assert not [path for path in (ROOT / "web").rglob("*") if re.search(r"\.min\.(js|css)$", path.name)]
+
+
+def test_pages_load_nothing_from_another_host() -> None:
+    pattern = re.compile(r"""(?:src|href|action|url)\s*[=(]\s*["']?(?:https?:)?//""")
+    for path in (ROOT / "web").rglob("*"):
+        if path.suffix in {".html", ".css", ".js"}:
+            for number, line in enumerate(path.read_text().splitlines(), 1):
+                if "<a " not in line:
+                    assert not pattern.search(line), f"{name_of(path)}:{number} loads from another host"
+
+
+def test_runtime_reads_as_python_3_9() -> None:
+    for path in (ROOT / "agent" / "runtime").rglob("*.py"):
+        ast.parse(path.read_text(), filename=str(path), feature_version=(3, 9))
+
+
+def test_repository_names_no_machine() -> None:
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    for name in tracked.stdout.split():
+        path = ROOT / name
+        if path.suffix in {".png", ".gz"} or not path.is_file():
+            continue
+        text = path.read_text(errors="ignore")
+        assert "/wo" + "rk/" not in text, f"{name} names a path of one machine"

@@ -1,0 +1,129 @@
+"""A real server on a free port, and a real Chromium that notes everything it complains about or asks for."""
+
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+import uvicorn
+from fastapi import FastAPI
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from advisor.dashboard import build_dashboard
+from advisor.dashboard.samples import make_agents, make_finished_story, make_running_story
+from advisor.dashboard.source import Person
+from advisor.protocol.views import Role
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "dashboard"))
+from memory_source import NOW, MemorySource
+
+TOKEN = "adv_submitter_2_x"
+_ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+
+@dataclass
+class Site:
+    """The running server and what it answers from."""
+
+    url: str
+    source: MemorySource
+
+
+@dataclass
+class Visitor:
+    """A page in a browser, and its complaints."""
+
+    page: Page
+    url: str
+    complaints: list[str] = field(default_factory=list)
+    """Console errors and warnings, exceptions, failed requests, policy violations."""
+    strangers: list[str] = field(default_factory=list)
+    """Requests that left the origin."""
+
+    def go(self, path: str) -> Page:
+        """Open a page and return it."""
+        self.page.goto(self.url + path)
+        return self.page
+
+    def sign_in(self) -> "Visitor":
+        """Sign in as a submitter."""
+        self.go("/login")
+        self.page.get_by_label("Token").fill(TOKEN)
+        self.page.get_by_role("button", name="Sign in").click()
+        self.page.wait_for_url("**/jobs")
+        return self
+
+
+def _make_source() -> MemorySource:
+    source = MemorySource()
+    source.people = {TOKEN: Person("ada", Role.SUBMITTER)}
+    running = make_running_story(NOW)
+    busy = running.job.model_copy(update={"id": "busy"})
+    source.tell(type(running)(busy, running.history, None, running.events, running.log))
+    source.tell(make_finished_story(NOW))
+    source.connected = make_agents(NOW)
+    return source
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    source = _make_source()
+    app = FastAPI()
+    build_dashboard(app, source, clock=lambda: NOW)
+    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 30
+    while not server.started:
+        assert thread.is_alive(), "the server ended as it started"
+        assert time.monotonic() < deadline, "the server did not start in 30 s"
+        time.sleep(0.01)
+    port = server.servers[0].sockets[0].getsockname()[1]
+    yield Site(f"http://127.0.0.1:{port}", source)
+    server.should_exit = True
+    thread.join(timeout=10)
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        pytest.skip("There is no Chromium on this machine: apt-get install chromium")
+    with sync_playwright() as playwright:
+        yield playwright.chromium.launch(executable_path=chromium, args=_ARGUMENTS)
+
+
+@pytest.fixture
+def visit(browser: Browser, site: Site) -> Iterator[Callable[..., Visitor]]:
+    """Open a browser window; keyword arguments are those of a browser context."""
+    contexts: list[BrowserContext] = []
+
+    def open_window(**options: object) -> Visitor:
+        context = browser.new_context(**options)
+        context.set_default_timeout(15_000)
+        contexts.append(context)
+        visitor = Visitor(context.new_page(), site.url)
+        page = visitor.page
+        page.on(
+            "console", lambda m: visitor.complaints.append(m.text) if m.type in {"error", "warning"} else None
+        )
+        page.on("pageerror", lambda error: visitor.complaints.append(str(error)))
+        page.on(
+            "request",
+            lambda r: (
+                visitor.strangers.append(r.url)
+                if urlsplit(r.url).scheme in {"http", "https", "ws"} and not r.url.startswith(site.url)
+                else None
+            ),
+        )
+        return visitor
+
+    yield open_window
+    for context in contexts:
+        context.close()

@@ -1,0 +1,146 @@
+"""The dashboard in a real Chromium: it draws, follows, copies, and works without scripts."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from memory_source import NOW
+from playwright.sync_api import expect
+
+from advisor.dashboard.samples import make_finished_story
+from advisor.protocol.jobs import JobState
+
+pytestmark = pytest.mark.browser
+
+PAGES = (
+    "/jobs", "/jobs/busy", "/jobs/sample", "/jobs/sample/trials/5", "/jobs/sample/trials/6", "/jobs/busy/trials/10",
+    "/jobs/busy/log", "/jobs/sample/export", "/jobs/busy/export", "/agents", "/knobs", "/style",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_every_page_renders_without_a_complaint_and_never_leaves_the_server(
+    visit: Callable, theme: str
+) -> None:
+    visitor = visit(color_scheme=theme).sign_in()
+    for path in PAGES:
+        page = visitor.go(path)
+        expect(page.locator("h1").first).to_be_visible()
+        for plot in page.locator(".plot").all():
+            expect(plot.locator(".main-svg").first).to_be_attached()
+    assert visitor.complaints == []
+    assert visitor.strangers == []
+
+
+def test_no_page_is_wider_than_a_small_phone(visit: Callable) -> None:
+    visitor = visit(viewport={"width": 400, "height": 800}).sign_in()
+    for path in PAGES:
+        page = visitor.go(path)
+        if page.locator(".plot").count():
+            expect(page.locator(".plot .main-svg").first).to_be_attached()
+        assert page.evaluate("document.documentElement.scrollWidth") <= 400, path
+
+
+def test_pages_say_everything_without_scripts(visit: Callable) -> None:
+    visitor = visit(java_script_enabled=False).sign_in()
+    page = visitor.go("/jobs/sample")
+    expect(page.get_by_text("+16.1 %").first).to_be_visible()
+    expect(page.locator(".plot").first).to_be_hidden()
+    page.locator("#fig-waterfall summary").click()
+    expect(page.locator("#fig-waterfall td", has_text="−21.1")).to_be_visible()
+    page.get_by_role("link", name="Export").click()
+    page.get_by_label("Format", exact=True).select_option("paddle-prototxt")
+    page.get_by_role("button", name="Show").click()
+    expect(page.get_by_role("heading", name="strategy.prototxt")).to_be_visible()
+    page.get_by_role("button", name="Dark theme").click()
+    expect(page.locator("html")).to_have_attribute("data-theme", "dark")
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_label("Token")).to_be_visible()
+
+
+def test_wrong_token_is_explained(visit: Callable) -> None:
+    visitor = visit()
+    page = visitor.go("/login")
+    page.get_by_label("Token").fill("adv_viewer_9_wrong")
+    page.get_by_role("button", name="Sign in").click()
+    expect(page.get_by_role("alert")).to_contain_text("No person has this token.")
+
+
+def test_job_page_follows_its_job_to_the_end(visit: Callable, site: object) -> None:
+    visitor = visit().sign_in()
+    page = visitor.go("/jobs/busy")
+    expect(page.locator("#verdict")).to_contain_text("Measuring")
+    page.locator("#failures summary").first.click()
+    site.source.happen("busy", "trial", "Trial 11 began: a neighbour of trial 5.", NOW)
+    expect(page.locator("#events")).to_contain_text("Trial 11 began")
+    expect(page.locator("#failures .log").first).to_be_visible()
+
+    finished = make_finished_story(NOW)
+    events = site.source.stories["busy"].events
+    site.source.tell(replace(finished, job=finished.job.model_copy(update={"id": "busy"}), events=events))
+    site.source.happen("busy", "job", "Finished: +16.1 % throughput.", NOW)
+    expect(page.locator("#verdict")).to_contain_text("+16.1 %")
+    expect(page.locator("#fig-waterfall .main-svg").first).to_be_attached()
+    expect(page.get_by_role("link", name="Export")).to_be_visible()
+    assert visitor.complaints == []
+
+
+def test_list_of_jobs_follows_by_itself(visit: Callable, site: object) -> None:
+    visitor = visit()
+    visitor.page.clock.install()
+    page = visitor.sign_in().go("/jobs")
+    expect(page.locator("tbody tr")).to_have_count(2)
+    story = site.source.stories["busy"]
+    site.source.tell(replace(story, job=story.job.model_copy(update={"id": "third"})))
+    page.clock.fast_forward(11_000)
+    expect(page.locator("tbody tr")).to_have_count(3)
+
+
+def test_cancelling_needs_a_second_click(visit: Callable, site: object) -> None:
+    visitor = visit().sign_in()
+    page = visitor.go("/jobs/busy")
+    expect(page.get_by_role("button", name="Cancel the job")).to_be_hidden()
+    page.get_by_text("Cancel …").click()
+    page.get_by_role("button", name="Cancel the job").click()
+    expect(page.locator("#job-head")).to_contain_text("cancelling")
+    assert site.source.job("busy").state is JobState.CANCELLING
+
+
+def test_copy_button_fills_the_clipboard(visit: Callable) -> None:
+    visitor = visit(permissions=["clipboard-read", "clipboard-write"]).sign_in()
+    page = visitor.go("/jobs/sample/export")
+    page.get_by_role("button", name="Copy").first.click()
+    expect(page.get_by_role("status")).to_have_text("Copied")
+    assert "bucket_cap_mb=96" in page.evaluate("navigator.clipboard.readText()")
+
+
+def test_download_saves_the_file(visit: Callable) -> None:
+    visitor = visit(accept_downloads=True).sign_in()
+    page = visitor.go("/jobs/sample/export")
+    with page.expect_download() as waiting:
+        page.get_by_role("link", name="Download").click()
+    assert waiting.value.suggested_filename == "ddp_strategy.py"
+
+
+def test_theme_changes_at_once_and_stays(visit: Callable) -> None:
+    visitor = visit(color_scheme="light").sign_in()
+    page = visitor.go("/jobs/sample")
+    light = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.get_by_role("button", name="Dark theme").click()
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert light != dark
+    page.reload()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == dark
+    expect(page.get_by_role("button", name="Dark theme")).to_have_attribute("aria-pressed", "true")
+
+
+def test_page_can_be_walked_with_the_keyboard(visit: Callable) -> None:
+    visitor = visit().sign_in()
+    page = visitor.go("/jobs/sample")
+    page.keyboard.press("Tab")
+    expect(page.get_by_text("Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.closest('main') !== null")
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"

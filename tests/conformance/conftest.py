@@ -1,0 +1,81 @@
+"""Fixtures that provide the real consumers of exports: each Paddle in a virtual environment of its own."""
+
+import fcntl
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from advisor.protocol.advice import Advice
+from advisor.protocol.jobs import Job
+
+HERE = Path(__file__).resolve().parent
+ENVIRONMENTS = HERE.parents[1] / ".conformance"
+PIP_TIMEOUT_S = 900
+
+
+def provide_environment(name: str, requirements: Path) -> Path:
+    """Return the Python of `.conformance/<name>`, made anew when its requirements (or our Python) changed."""
+    folder = ENVIRONMENTS / name
+    python = folder / "bin" / "python"
+    stamp = folder / "requirements.sha256"
+    wanted = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()
+    ENVIRONMENTS.mkdir(exist_ok=True)
+    with (ENVIRONMENTS / f"{name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if python.exists() and stamp.exists() and stamp.read_text() == wanted:
+            return python
+        shutil.rmtree(folder, ignore_errors=True)
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=120)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        installed = subprocess.run(
+            [*pip, "-r", str(requirements)],
+            capture_output=True,
+            text=True,
+            timeout=PIP_TIMEOUT_S,
+            check=False,
+        )
+        if installed.returncode:
+            pytest.fail(f"pip could not install {requirements.name}: {installed.stderr[-2000:]}")
+        stamp.write_text(wanted)
+    return python
+
+
+@pytest.fixture(scope="session")
+def paddle_python() -> Callable[[str], Path]:
+    """Give the Python interpreter that has the named Paddle version."""
+    files = {"3.3.1": "requirements-paddle.txt", "2.6.2": "requirements-paddle-2.6.2.txt"}
+
+    def provide(version: str) -> Path:
+        return provide_environment(f"paddle-{version}", HERE / files[version])
+
+    return provide
+
+
+@pytest.fixture
+def clean_environment() -> dict[str, str]:
+    """Give the environment for a child process: no proxies of pytest's own settings or of another launcher."""
+    dropped = ("FLAGS_", "PADDLE_", "TORCHELASTIC_", "PYTEST_", "OMP_NUM_THREADS", "PYTHONPATH")
+    return {name: value for name, value in os.environ.items() if not name.startswith(dropped)}
+
+
+def _load_factory() -> Callable[..., tuple[Advice, Job]]:
+    path = HERE.parent / "unit" / "exporters" / "conftest.py"
+    spec = importlib.util.spec_from_file_location("advised_jobs", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.advise
+
+
+@pytest.fixture(scope="session")
+def advise() -> Callable[..., tuple[Advice, Job]]:
+    """Give the factory of advised jobs that the unit tests of the exporters use."""
+    return _load_factory()

@@ -1,0 +1,74 @@
+"""An ordinary DDP training script that knows nothing of the advisor; it prints what DDP itself logged.
+
+With `--wrap FILE` it uses that exported file's `wrap()` in the place of DistributedDataParallel, as its reader would.
+"""
+
+import argparse
+import importlib.util
+import json
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--wrap")
+    parser.add_argument("--positional", action="store_true", help="give DDP its arguments by position")
+    parser.add_argument("--steps", type=int, default=6)
+    arguments = parser.parse_args()
+    dist.init_process_group("gloo")
+    rank, world = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(7)
+    model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(300, 300), nn.ReLU())))
+    strategy = load_module(arguments.wrap) if arguments.wrap else None
+    given = (None, None, 0, True, True, None, 25) if arguments.positional else ()
+    ddp = strategy.wrap(model) if strategy else DistributedDataParallel(model, *given)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
+    generator = torch.Generator().manual_seed(rank)
+    agreed = []
+    for _ in range(arguments.steps):
+        batch = torch.randn(4, 300, generator=generator)
+        loss = (ddp(batch) - batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if hasattr(strategy, "after_step"):
+            strategy.after_step(ddp)
+        agreed.append(do_ranks_agree(ddp, world))
+    log = ddp._get_ddp_logging_data()
+    if rank == 0:
+        report = {
+            "buckets": [int(size) for size in log["rebuilt_bucket_sizes"].split(",")],
+            "hook": log.get("comm_hook", ""),
+            "threads": torch.get_num_threads(),
+            "agreed": agreed,
+            "sum": sum(parameter.double().sum().item() for parameter in ddp.parameters()),
+            "argv": sys.argv[1:],
+            "folder": sys.path[0],
+            "socket_threads": os.environ.get("NCCL_SOCKET_NTHREADS"),
+        }
+        sys.stdout.write(f"REPORT {json.dumps(report)}\n")
+    dist.destroy_process_group()
+
+
+def load_module(path: str):
+    spec = importlib.util.spec_from_file_location("exported", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def do_ranks_agree(ddp: nn.Module, world: int) -> bool:
+    flat = torch.cat([parameter.detach().reshape(-1) for parameter in ddp.parameters()])
+    everyone = [torch.empty_like(flat) for _ in range(world)]
+    dist.all_gather(everyone, flat)
+    return all(torch.equal(everyone[0], other) for other in everyone[1:])
+
+
+if __name__ == "__main__":
+    main()

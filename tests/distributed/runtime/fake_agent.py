@@ -1,0 +1,154 @@
+"""A tiny agent: serves the control socket, hands out instructions from a list, keeps what rank 0 said."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+LAUNCH = Path(__file__).resolve().parents[3] / "agent" / "runtime" / "launch.py"
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+def measure(block_id: str, overrides: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+    """A short block's instruction."""
+    message: dict[str, Any] = {
+        "kind": "measure",
+        "block_id": block_id,
+        "overrides": overrides or {},
+        "warmup_steps": 2,
+        "min_steps": 4,
+        "max_steps": 4,
+        "target_s": 0.01,
+        "profile_steps": 1,
+    }
+    message.update(fields)
+    return message
+
+
+END = {"kind": "end", "reason": "enough"}
+
+
+class FakeAgent:
+    """Answers each hello and block with the next instruction; troubles and endings get no reply."""
+
+    def __init__(self, path: Path, instructions: Sequence[dict[str, Any]]) -> None:
+        self.messages: list[dict[str, Any]] = []
+        self._instructions = list(instructions)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(path))
+        self._listener.listen(4)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            with connection, connection.makefile("rb") as lines:
+                for line in lines:
+                    message = json.loads(line)
+                    self.messages.append(message)
+                    if message["kind"] in ("hello", "block"):
+                        reply = self._instructions.pop(0) if self._instructions else END
+                        if reply["kind"] == "hang_up":
+                            connection.shutdown(socket.SHUT_RDWR)
+                            break
+                        try:
+                            connection.sendall(json.dumps(reply).encode() + b"\n")
+                        except OSError:
+                            return
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+@dataclass
+class Session:
+    """What came of one launch."""
+
+    code: int
+    log: str
+    folder: Path
+    messages: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def hello(self) -> dict[str, Any]:
+        return self.find("hello")
+
+    def find(self, kind: str) -> dict[str, Any]:
+        found = [message for message in self.messages if message["kind"] == kind]
+        assert found, f"no {kind} among {[m['kind'] for m in self.messages]}; log:\n{self.log[-4000:]}"
+        return found[0]
+
+    def result(self, block_id: str) -> dict[str, Any]:
+        for message in self.messages:
+            if message["kind"] == "block" and message["block_id"] == block_id:
+                return dict(message["result"])
+        raise AssertionError(f"no block {block_id}; log:\n{self.log[-4000:]}")
+
+
+def launch(
+    folder: Path,
+    script: Sequence[str],
+    instructions: Sequence[dict[str, Any]] | None = None,
+    ranks: int = 2,
+    variables: dict[str, str] | None = None,
+    patched: bool = True,
+    torchrun: bool = True,
+    local_world_size: int | None = None,
+    timeout_s: float = 100.0,
+) -> Session:
+    """Runs a script of the scripts folder with (or without) the runtime in front, under torchrun."""
+    environment = {
+        k: v for k, v in os.environ.items() if not k.startswith(("ADVISOR_", "RANK", "WORLD_SIZE"))
+    }
+    environment.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", CUDA_VISIBLE_DEVICES="")
+    environment.update(HF_HUB_OFFLINE="1", ADVISOR_TUNING="1", OUT=str(folder), PYTHONUNBUFFERED="1")
+    agent = None
+    if instructions is not None:
+        # A unix socket's path is limited to 107 bytes, and pytest's folders are deep.
+        socket_path = Path(f"/tmp/fa-{os.getpid()}-{abs(hash(str(folder))) % 10**8}.sock")
+        socket_path.unlink(missing_ok=True)
+        agent = FakeAgent(socket_path, instructions)
+        environment["ADVISOR_CONTROL"] = str(socket_path)
+    if patched:
+        environment["ADVISOR_SESSION_DIR"] = str(folder / "session")
+        environment["ADVISOR_SESSION"] = "test"
+    environment.update(variables or {})
+    command: list[str] = [sys.executable]
+    if torchrun:
+        command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    if patched:
+        command.append(str(LAUNCH))
+    command += script
+    process = subprocess.Popen(
+        command,
+        cwd=SCRIPTS,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        log, _ = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGTERM)
+        log, _ = process.communicate(timeout=30)
+        log += "\n[timed out]"
+    finally:
+        if agent is not None:
+            agent.close()
+            socket_path.unlink(missing_ok=True)
+    return Session(process.returncode, log, folder, agent.messages if agent is not None else [])

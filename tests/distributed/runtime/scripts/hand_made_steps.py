@@ -1,0 +1,14 @@
+"""Builds DistributedDataParallel but updates the weights by hand."""
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+for _ in range(10):
+    net(torch.randn(2, 8)).sum().backward()
+    with torch.no_grad():
+        for parameter in net.parameters():
+            parameter -= 0.1 * parameter.grad
+            parameter.grad = None
+dist.destroy_process_group()

@@ -1,0 +1,180 @@
+"""Ordinary DDP training of small models; writes every step's loss and the final parameters, bit for bit."""
+
+import argparse
+import contextlib
+import hashlib
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel as DDP
+from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--name", default="run")
+parser.add_argument("--model", default="mlp")
+parser.add_argument("--steps", type=int, default=30)
+parser.add_argument("--accumulate", type=int, default=1)
+parser.add_argument("--autocast", action="store_true")
+parser.add_argument("--static-graph", action="store_true")
+parser.add_argument("--views", action="store_true")
+parser.add_argument("--find-unused", action="store_true")
+parser.add_argument("--keep-grads", action="store_true", help="zero_grad(set_to_none=False)")
+parser.add_argument("--bucket-cap-mb", type=float)
+parser.add_argument("--own-hook", action="store_true")
+parser.add_argument("--evaluate-every", type=int, default=0)
+parser.add_argument("--workers", type=int, default=0)
+parser.add_argument("--sleep", type=float, default=0.0)
+parser.add_argument("--adam", action="store_true")
+parser.add_argument("--lr", type=float, default=0.05)
+parser.add_argument(
+    "--digests", action="store_true", help="write a digest of model and optimizer in every step"
+)
+BATCH = 8
+
+
+class Recommender(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.items = nn.EmbeddingBag(500, 16, sparse=True, mode="mean")
+        self.head = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 10))
+
+    def forward(self, x):
+        return self.head(self.items((x.abs() * 100).long() % 500))
+
+
+class Transformer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.into = nn.Linear(8, 32)
+        layer = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.1, batch_first=True)
+        self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.out = nn.Linear(32, 10)
+
+    def forward(self, x):
+        return self.out(self.body(self.into(x.view(x.shape[0], 8, 8))).mean(1))
+
+
+def build(name):
+    if name == "mlp":
+        return nn.Sequential(
+            *[m for _ in range(4) for m in (nn.Linear(64, 64), nn.ReLU())], nn.Linear(64, 10)
+        )
+    if name == "conv":
+        return nn.Sequential(
+            nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3),
+            nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(128, 10),
+        )  # fmt: skip
+    return {"recommender": Recommender, "transformer": Transformer}[name]()
+
+
+class Samples(Dataset):
+    def __init__(self, size):
+        generator = torch.Generator().manual_seed(1)
+        self.x, self.y = (
+            torch.randn(size, 64, generator=generator),
+            torch.randint(10, (size,), generator=generator),
+        )
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, index):
+        return self.x[index], self.y[index]
+
+
+def scale_hook(state, bucket):
+    tensor = bucket.buffer().div_(dist.get_world_size())
+    return dist.all_reduce(tensor, async_op=True).get_future().then(lambda done: done.value()[0])
+
+
+def digest(model, optimizers):
+    sha = hashlib.sha256()
+    for _, tensor in sorted(model.state_dict().items()):
+        sha.update(tensor.numpy().tobytes())
+    for optimizer in optimizers:
+        for state in optimizer.state_dict()["state"].values():
+            for value in state.values():
+                sha.update(
+                    value.numpy().tobytes() if isinstance(value, torch.Tensor) else repr(value).encode()
+                )
+    return sha.hexdigest()
+
+
+def write(name, what, text):
+    with open(os.path.join(os.environ["OUT"], f"{name}.{what}.{dist.get_rank()}"), "a") as file:
+        file.write(text + "\n")
+
+
+def train(arguments):
+    rank, world = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(0)
+    model = build(arguments.model)
+    keywords = {} if arguments.bucket_cap_mb is None else {"bucket_cap_mb": arguments.bucket_cap_mb}
+    ddp = DDP(
+        model,
+        static_graph=arguments.static_graph,
+        gradient_as_bucket_view=arguments.views,
+        find_unused_parameters=arguments.find_unused,
+        **keywords,
+    )
+    if arguments.own_hook:
+        ddp.register_comm_hook(None, scale_hook)
+    if arguments.model == "recommender":
+        optimizers = [
+            torch.optim.SparseAdam(list(model.items.parameters()), lr=0.01),
+            torch.optim.SGD(model.head.parameters(), lr=arguments.lr, momentum=0.9),
+        ]
+    elif arguments.adam:
+        optimizers = [torch.optim.Adam(model.parameters(), lr=0.001)]
+    else:
+        optimizers = [torch.optim.SGD(model.parameters(), lr=arguments.lr, momentum=0.9)]
+    data = Samples(BATCH * world * arguments.steps * arguments.accumulate)
+    loader = DataLoader(
+        data, BATCH, sampler=DistributedSampler(data, shuffle=False), num_workers=arguments.workers
+    )
+    criterion = nn.CrossEntropyLoss()
+    torch.manual_seed(rank)
+    ddp.train()
+    if arguments.digests:
+        model.register_forward_pre_hook(
+            lambda *_: write(arguments.name, "digests", digest(model, optimizers))
+        )
+    for micro, (x, y) in enumerate(loader, 1):
+        last = micro % arguments.accumulate == 0
+        with contextlib.nullcontext() if last else ddp.no_sync():
+            with torch.autocast("cpu", torch.bfloat16, enabled=arguments.autocast):
+                output = ddp(x).float()
+                loss = criterion(output, y) / arguments.accumulate
+            loss.backward()
+        if not last:
+            continue
+        time.sleep(arguments.sleep)
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=not arguments.keep_grads)
+        write(arguments.name, "losses", repr(loss.item()))
+        if arguments.evaluate_every and (micro // arguments.accumulate) % arguments.evaluate_every == 0:
+            ddp.eval()
+            with torch.no_grad():
+                ddp(x)
+            time.sleep(0.05)
+            ddp.train()
+    torch.save(model.state_dict(), os.path.join(os.environ["OUT"], f"{arguments.name}.model.{rank}"))
+    write(arguments.name, "final", digest(model, optimizers))
+
+
+def main():
+    dist.init_process_group("gloo")
+    # Several runs in one launch, separated by "--then": the references of many tests cost one start-up.
+    words = " ".join(sys.argv[1:]).split("--then")
+    for run in words:
+        train(parser.parse_args(run.split()))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

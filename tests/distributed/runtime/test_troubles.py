@@ -1,0 +1,59 @@
+"""Scripts that cannot be measured: the agent is told why, and the script is left to end by itself."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from .fake_agent import SCRIPTS, launch, measure
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.distributed
+
+
+@pytest.mark.parametrize(
+    ("script", "code", "words", "ranks"),
+    [
+        (["no_ddp.py"], "no_ddp", "DistributedDataParallel", 0),
+        (["spawning.py"], "spawns_own_ranks", "torchrun", 0),
+        (["plain.py", "--steps", "20"], "single_rank", "at least two ranks", 1),
+        (["plain.py", "--steps", "12"], "too_short", "after 12 training steps", 2),
+        (["plain.py", "--steps", "3"], "too_short", "after 3 training steps", 2),
+        (["sharded.py"], "fsdp", "fully_shard", 2),
+        (["hand_made_steps.py"], "never_steps", "optimizer", 2),
+    ],
+)
+def test_trouble_is_told(script: list[str], code: str, words: str, ranks: int, tmp_path: Path) -> None:
+    session = launch(
+        tmp_path, script, [measure("a", max_steps=50, min_steps=50)], ranks=ranks, torchrun=ranks > 0
+    )
+    assert session.code == 0, session.log
+    trouble = session.find("trouble")
+    assert trouble["code"] == code
+    assert words in trouble["sentence"]
+    assert sum(message["kind"] == "trouble" for message in session.messages) == 1
+
+
+@pytest.mark.parametrize("how", [["as_module.py", "one", "--two"], ["-m", "as_module", "one", "--two"]])
+def test_script_sees_itself_as_if_run_directly(how: list[str], tmp_path: Path) -> None:
+    session = launch(tmp_path, how, torchrun=False)
+    assert session.code == 0, session.log
+    seen = ast.literal_eval((tmp_path / "seen").read_text())
+    assert seen == {
+        "agent": "the user's own agent",
+        "argv": ["as_module.py", "one", "--two"],
+        "path": str(SCRIPTS.resolve()),
+        "indices": [float(index) for index in range(8)],
+        "patched_in_worker": False,
+        "in_child": True,
+        "wandb": "disabled",
+        "threads_variable_honoured": True,
+    }
+
+
+def test_agent_that_hangs_up_ends_the_session_with_a_message(tmp_path: Path) -> None:
+    session = launch(tmp_path, ["plain.py", "--steps", "5000"], [{"kind": "hang_up"}])
+    assert session.code != 0
+    assert "The agent closed the control socket" in session.log

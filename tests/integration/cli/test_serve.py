@@ -1,0 +1,113 @@
+"""`advisor serve` for real, and the commands of a user against it."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from advisor.client import Client
+from advisor.local.record import running_server
+
+from .conftest import advisor, environment_on, processes_of, start_advisor, wait_until
+
+JOB = "name: big\nnodes: 2\nworkload:\n  command: torchrun --nproc-per-node 2 train.py\n"
+
+
+def start_server(data_dir: Path, environment: dict[str, str]) -> subprocess.Popen[str]:
+    """Start a server on a free port; returns once it is ready."""
+    data_dir.mkdir()
+    process = start_advisor("serve", "--port", "0", environment=environment, cwd=data_dir)
+
+    def is_ready() -> bool:
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        record = running_server(data_dir)
+        if record is None:
+            return False
+        with Client(record.url, None) as client:
+            return client.is_ready()
+
+    wait_until(is_ready, "the server is ready")
+    return process
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of a user on a machine where a server runs: one for all tests, a start takes seconds."""
+    environment = environment_on(tmp_path_factory.mktemp("shared") / "data")
+    process = start_server(Path(environment["ADVISOR_DATA_DIR"]), environment)
+    yield environment
+    process.terminate()
+    process.communicate(timeout=30)
+
+
+def test_a_job_is_submitted_listed_shown_and_cancelled(shared: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB)
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        return advisor(*words, environment=shared, cwd=tmp_path)
+
+    dry = run("submit", "job.yaml", "--dry-run")
+    assert dry.returncode == 0, dry.stderr
+    assert json.loads(run("jobs", "--state", "queued", "--json").stdout) == {"items": []}
+
+    submitted = run("submit", "job.yaml", "--detach")
+    assert submitted.returncode == 0, submitted.stderr
+    job_id = submitted.stdout.strip()
+    listed = json.loads(run("jobs", "--state", "queued", "--json").stdout)["items"]
+    assert [(job["id"], job["spec"]["name"], job["state"]) for job in listed] == [(job_id, "big", "queued")]
+    assert json.loads(run("show", job_id[:6], "--json").stdout)["id"] == job_id
+    assert run("advice", "last").returncode == 101
+
+    cancelled = run("cancel", "big")
+    assert cancelled.returncode == 0, cancelled.stderr
+    watched = run("watch", "last", "--json")
+    assert watched.returncode == 103, watched.stderr
+    sentences = [json.loads(line)["sentence"] for line in watched.stdout.splitlines()]
+    assert len(sentences) >= 2
+    assert run("show", "last").stdout
+
+
+def test_what_the_server_refuses_is_explained(shared: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(JOB + "knobs: [nccl_comm_num]\nfreeze: [nccl_comm_num]\n")
+    refused = advisor("submit", "job.yaml", "--dry-run", environment=shared, cwd=tmp_path)
+    assert refused.returncode == 3, refused.stderr
+    assert "nccl_comm_num: in knobs and in freeze" in refused.stderr
+
+    stranger = shared | {"ADVISOR_TOKEN": "adv_viewer_nobody_nothing"}
+    assert advisor("jobs", environment=stranger, cwd=tmp_path).returncode == 4
+    assert advisor("show", "nothing", environment=shared, cwd=tmp_path).returncode == 102
+
+
+def test_tokens_are_made_listed_and_revoked(shared: dict[str, str], tmp_path: Path) -> None:
+    made = advisor("token", "create", "--role", "viewer", "--label", "ci", environment=shared, cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    viewer = shared | {"ADVISOR_TOKEN": made.stdout.strip()}
+    assert advisor("jobs", environment=viewer, cwd=tmp_path).returncode == 0
+    assert advisor("token", "list", environment=viewer, cwd=tmp_path).returncode == 4
+    tokens = json.loads(advisor("token", "list", "--json", environment=shared, cwd=tmp_path).stdout)["items"]
+    [token_id] = [token["id"] for token in tokens if token["label"] == "ci"]
+    assert advisor("token", "revoke", token_id, environment=shared, cwd=tmp_path).returncode == 0
+    assert advisor("jobs", environment=viewer, cwd=tmp_path).returncode == 4
+
+
+def test_server_is_alone_on_its_data_and_forgotten_when_it_was_asked_to_stop(
+    data_dir: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
+    server = start_server(data_dir, environment)
+    record = running_server(data_dir)
+    assert record is not None
+    second = advisor("serve", "--port", "0", environment=environment, cwd=tmp_path)
+    assert second.returncode == 1
+    assert record.url in second.stderr
+
+    os.kill(server.pid, signal.SIGTERM)
+    server.communicate(timeout=30)
+    assert server.returncode == 0
+    assert running_server(data_dir) is None
+    assert not (data_dir / "server.json").exists()
+    assert not processes_of(data_dir)
+    assert advisor("jobs", environment=environment, cwd=tmp_path).returncode == 5

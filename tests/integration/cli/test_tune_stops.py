@@ -1,0 +1,73 @@
+"""However `advisor tune` ends, nothing that it started is left, and the job can go on."""
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .conftest import advisor, processes_of, start_advisor, wait_until
+
+pytestmark = pytest.mark.distributed
+
+WAITS = "import time; time.sleep(600)"
+
+
+def start_tuning(tmp_path: Path, data_dir: Path, environment: dict[str, str]) -> subprocess.Popen[str]:
+    """Start a tuning of a script that never trains; returns once both of its ranks run."""
+    (tmp_path / "train.py").write_text(WAITS)
+    command = ("tune", "--", "torchrun", "--nproc-per-node", "2", "train.py")
+    tuning = start_advisor(*command, environment=environment, cwd=tmp_path)
+
+    def ranks_run() -> bool:
+        assert tuning.poll() is None, tuning.stderr and tuning.stderr.read()
+        return sum("RANK" in process.environ() for process in processes_of(data_dir)) >= 2
+
+    wait_until(ranks_run, "two ranks run")
+    return tuning
+
+
+def test_interrupted_tune_leaves_no_process_and_its_job_is_not_measured_for_another_command(
+    tmp_path: Path, data_dir: Path, environment: dict[str, str]
+) -> None:
+    tuning = start_tuning(tmp_path, data_dir, environment)
+    os.killpg(tuning.pid, signal.SIGINT)
+    _, told = tuning.communicate(timeout=60)
+    assert tuning.returncode == 130, told
+    assert "advisor tune --resume" in told
+    assert not processes_of(data_dir)
+
+    other = advisor("tune", "--", "torchrun", "other.py", environment=environment, cwd=tmp_path)
+    assert other.returncode == 2
+    assert "was interrupted and would be measured first" in other.stderr
+    assert not processes_of(data_dir)
+
+
+def test_terminated_tune_leaves_no_process(
+    tmp_path: Path, data_dir: Path, environment: dict[str, str]
+) -> None:
+    tuning = start_tuning(tmp_path, data_dir, environment)
+    tuning.terminate()
+    _, told = tuning.communicate(timeout=60)
+    assert tuning.returncode == 130, told
+    assert not processes_of(data_dir)
+
+
+def test_killed_tune_leaves_no_process(tmp_path: Path, data_dir: Path, environment: dict[str, str]) -> None:
+    tuning = start_tuning(tmp_path, data_dir, environment)
+    tuning.kill()
+    tuning.communicate(timeout=30)
+    wait_until(lambda: not processes_of(data_dir), "every process is gone")
+
+
+def test_agent_that_cannot_start_is_explained_with_its_log(
+    tmp_path: Path, data_dir: Path, environment: dict[str, str]
+) -> None:
+    data_dir.mkdir()
+    (data_dir / "agents").write_text("a file where the agents' directories should be")
+    failed = advisor("tune", "--", "torchrun", "train.py", environment=environment, cwd=tmp_path)
+    assert failed.returncode == 1
+    assert "agent local-1" in failed.stderr
+    assert "  | " in failed.stderr
+    assert not processes_of(data_dir)

@@ -1,0 +1,41 @@
+"""The whole server over HTTP, without a network: the application, its clients, and agents that obey."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from advisor.storage import Database
+from tests.integration.server.served import Served
+
+
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file with all tables: copying it is quicker than migrating for every test."""
+    path = tmp_path_factory.mktemp("migrated") / "advisor.db"
+    database = Database(f"sqlite:///{path}", lambda: "unused")
+    database.migrate()
+    database.close()
+    return path
+
+
+@pytest.fixture
+def start(tmp_path: Path, migrated_file: Path) -> Iterator[Callable[..., Served]]:
+    """Starts a server on this test's data directory; starting again is a restart on the same database."""
+    shutil.copy(migrated_file, tmp_path / "advisor.db")
+    started: list[Served] = []
+
+    def run(**settings: object) -> Served:
+        started.append(Served(tmp_path, **settings))
+        return started[-1]
+
+    yield run
+    for served in started:
+        served.stop()
+
+
+@pytest.fixture
+def server(start: Callable[..., Served]) -> Served:
+    """A running server."""
+    return start()

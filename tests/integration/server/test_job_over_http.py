@@ -1,0 +1,209 @@
+"""A job's whole life over HTTP: agents that obey, answers that get lost, and servers that restart in the middle."""
+
+from collections.abc import Callable
+
+import pytest
+
+from advisor.protocol.jobs import JobState
+from advisor.protocol.trials import BlockState, Outcome
+from tests.integration.server.served import FakeAgent, Served, start_gang, wait_for
+from tests.unit.services.scripted_tuning import ScriptedTuning, make_result, make_spec
+
+
+def test_job_runs_from_submission_to_advice(server: Served) -> None:
+    job = server.submit(nodes=2)
+    one, two = FakeAgent(server, "one"), FakeAgent(server, "two")
+    start_gang(one, two)
+    leader, follower = (one, two) if one.place.node_rank == 0 else (two, one)  # type: ignore[union-attr]
+    leader.hello()
+    assert leader.measure_all() == 2
+    assert follower.beat()["state"] == "ending"
+    assert leader.end().status_code == 204
+    assert follower.end("cancelled").status_code == 204
+    finished = server.await_state(job.id, JobState.FINISHED)
+    assert finished.facts is not None
+    assert [node.hostname for node in finished.cluster.nodes] == ["one", "two"]
+    advice = server.ask("GET", f"/jobs/{job.id}/advice").json()
+    assert advice["verdict"] == "keep"
+    exported = server.ask("GET", f"/jobs/{job.id}/strategy", params={"format": "json"}).json()
+    assert exported["filename"]
+    file = server.ask("GET", f"/jobs/{job.id}/strategy", params={"format": "json", "download": 1})
+    assert exported["filename"] in file.headers["content-disposition"]
+    assert file.text == exported["content"]
+
+
+def test_every_lost_answer_can_be_asked_for_again(server: Served) -> None:
+    spec = make_spec().model_dump(mode="json")
+    key = {"Idempotency-Key": "once"}
+
+    def twice(send: Callable[[], object]) -> object:
+        server.loses.left = 1
+        send()
+        assert server.loses.left == 0
+        return send()
+
+    created = twice(lambda: server.ask("POST", "/jobs", json=spec, headers=key))
+    job_id = created.json()["id"]  # type: ignore[attr-defined]
+    assert len(server.ask("GET", "/jobs").json()["items"]) == 1
+    agent = FakeAgent(server, "one")
+    agent.take_place()
+    server.loses.left = 1
+    server.ask("POST", f"/agents/{agent.id}/poll", agent.token)
+    assert agent.poll() == agent.place
+    agent.beat("ready")
+    twice(lambda: agent.say("beat", state="ready"))
+    while True:
+        plan = twice(lambda: agent.say("next")).json()["plan"]  # type: ignore[attr-defined]
+        if plan is None:
+            break
+        block_id = plan["block_id"]
+        answer = twice(lambda block_id=block_id: agent.report(block_id))  # type: ignore[misc]
+        assert answer.status_code == 200  # type: ignore[attr-defined]
+    ended = twice(agent.end)
+    assert ended.status_code == 204  # type: ignore[attr-defined]
+    server.await_state(job_id, JobState.FINISHED)
+    history = server.history(job_id)
+    assert [block.state for block in history.blocks] == [BlockState.DONE] * 2
+    assert len(history.sessions) == 1
+
+
+def test_restart_in_the_middle_keeps_results_and_sessions(start: Callable[..., Served]) -> None:
+    first = start()
+    job = first.submit()
+    agent = FakeAgent(first, "one")
+    start_gang(agent)
+    plan = agent.next()["plan"]
+    agent.report(plan["block_id"])
+    in_flight = agent.next()["plan"]
+    first.stop()
+    second = start()
+    assert second.admin == first.admin
+    agent.moved_to(second)
+    assert agent.beat()["state"] == "running"
+    assert agent.next()["plan"] == in_flight
+    assert agent.report(plan["block_id"]).status_code == 200
+    assert agent.report(in_flight["block_id"]).status_code == 200
+    assert agent.measure_all() == 0
+    agent.end()
+    second.await_state(job.id, JobState.FINISHED)
+    assert [block.state for block in second.history(job.id).blocks] == [BlockState.DONE] * 2
+
+
+def test_silent_agent_loses_its_session_and_its_zombie_is_told_so(start: Callable[..., Served]) -> None:
+    server = start(lease_s=0.3, grace_s=0.3)
+    job = server.submit()
+    agent = FakeAgent(server, "one")
+    start_gang(agent)
+    plan = agent.next()["plan"]
+    lost = wait_for(
+        lambda: s if (s := server.history(job.id).sessions[0]).state.is_final else None, "the session is lost"
+    )
+    assert lost.outcome is Outcome.LOST
+    assert "one" in lost.reason
+    assert agent.next()["end_because"] == lost.reason
+    for reply in (agent.say("beat", state="running"), agent.end(), agent.report(plan["block_id"])):
+        assert reply.status_code == 409
+        assert reply.json()["code"] == "stale_session"
+    zombie = agent.place
+    assert zombie is not None
+    assert agent.take_place().generation > zombie.generation
+
+
+def test_cancel_reaches_the_agents_and_refuses_the_late_result(server: Served) -> None:
+    job = server.submit()
+    agent = FakeAgent(server, "one")
+    start_gang(agent)
+    plan = agent.next()["plan"]
+    assert server.ask("POST", f"/jobs/{job.id}:cancel").json()["state"] == "cancelling"
+    assert agent.beat()["state"] == "ending"
+    assert agent.next()["end_because"] == "The job was cancelled."
+    assert agent.report(plan["block_id"]).status_code == 409
+    agent.end("cancelled")
+    assert server.job(job.id).state is JobState.CANCELLED
+    assert server.ask("POST", f"/jobs/{job.id}:cancel").status_code == 200
+
+
+def test_agent_touches_no_session_but_its_own(server: Served) -> None:
+    server.submit()
+    one = FakeAgent(server, "one")
+    start_gang(one)
+    other = FakeAgent(server, "two")
+    other.place = one.place
+    plan = one.next()["plan"]
+    for reply in (
+        other.say("beat", state="running"),
+        other.say("next"),
+        other.end(),
+        other.say("trouble", code="x", sentence="No."),
+        other.report(plan["block_id"]),
+    ):
+        assert (reply.status_code, reply.json()["code"]) == (409, "stale_session")
+    poll = server.ask("POST", f"/agents/{one.id}/poll", other.token)
+    assert poll.status_code == 403
+    assert one.report(plan["block_id"]).status_code == 200
+
+
+def test_token_of_the_first_registration_ends_with_the_second(server: Served) -> None:
+    first = FakeAgent(server, "one")
+    second = FakeAgent(server, "one")
+    assert second.id == first.id
+    assert server.ask("POST", f"/agents/{first.id}/poll", first.token).status_code == 401
+    assert second.poll() is None
+
+
+def test_different_report_is_told_apart(server: Served) -> None:
+    server.submit()
+    agent = FakeAgent(server, "one")
+    start_gang(agent)
+    plan = agent.next()["plan"]
+    first = agent.report(plan["block_id"])
+    assert agent.report(plan["block_id"]).json() == first.json()
+    other = agent.report(plan["block_id"], 0.5)
+    assert (other.status_code, other.json()["code"]) == (409, "result_differs")
+
+
+@pytest.mark.parametrize("wrong", [{"step_time_s": [1e308]}, {"step_time_s": [-1.0]}, {"wall_s": 1e300}])
+def test_number_that_no_measurement_gives_is_refused(server: Served, wrong: dict[str, object]) -> None:
+    server.submit()
+    agent = FakeAgent(server, "one")
+    start_gang(agent)
+    plan = agent.next()["plan"]
+    result = make_result().model_dump(mode="json") | wrong
+    reply = agent.say(f"blocks/{plan['block_id']}", result=result)
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid_result")
+
+
+def test_planner_of_several_launches_goes_on_after_a_crash(start: Callable[..., Served]) -> None:
+    server = start(tuning=ScriptedTuning([{"fuse_grad_size_in_MB": 8.0}, {"fuse_grad_size_in_MB": 4.0}]))
+    job = server.submit()
+    agent = FakeAgent(server, "one")
+    start_gang(agent)
+    agent.report(agent.next()["plan"]["block_id"])
+    assert agent.next()["plan"]["trial_number"] == 1
+    agent.end("out_of_memory", "A rank ran out of memory.")
+    start_gang(agent)
+    assert agent.measure_all() == 1
+    agent.end()
+    server.await_state(job.id, JobState.FINISHED)
+    outcomes = [trial.outcome for trial in server.history(job.id).trials]
+    assert outcomes == [Outcome.FINISHED, Outcome.OUT_OF_MEMORY, Outcome.FINISHED]
+
+
+def test_blocks_get_the_utilisation_of_their_window(server: Served) -> None:
+    job = server.submit()
+    agent = FakeAgent(server, "one")
+    start_gang(agent)
+    plan = agent.next()["plan"]
+    busy = {"age_s": 0.0, "cpu": 0.9, "session_cpu": 0.75}
+    agent.beat(telemetry={"samples": [busy]})
+    agent.report(plan["block_id"])
+    agent.beat(telemetry={"samples": [busy | {"age_s": 3600.0, "session_cpu": 0.1}]}, log="Hello.\n")
+    (block,) = server.history(job.id).blocks
+    assert block.utilisation == pytest.approx(0.75)
+    points = server.ask("GET", f"/jobs/{job.id}/telemetry").json()
+    assert sorted(point["sample"]["session_cpu"] for point in points) == [0.1, 0.75]
+    page = server.ask("GET", f"/jobs/{job.id}/logs").json()
+    assert [chunk["text"] for chunk in page["items"]] == ["Hello.\n"]
+    assert (
+        server.ask("GET", f"/jobs/{job.id}/logs", params={"after": page["next_after"]}).json()["items"] == []
+    )

@@ -1,0 +1,146 @@
+"""What the runtime says, translated into the protocol, and what it is answered."""
+
+import json
+import socket
+
+import pytest
+
+from advisor.protocol.messages import NextReply
+from advisor.protocol.trials import BlockPlan
+from agent.control import ControlSocket, describe_next, parse_result
+
+FACTS = {
+    "backend": "gloo", "device": "cpu", "world_size": 2, "local_world_size": 2, "gradient_bytes": 40,
+    "parameter_tensors": 4, "layers": 2, "batch_size_per_rank": 8, "newer": 1,
+}  # fmt: skip
+RESULT = {"steps": 2, "step_time_s": [0.1, 0.2], "samples_per_step": 16, "wall_s": 0.3}
+PLAN = BlockPlan(block_id="b1", trial_number=1, overrides={"nccl_comm_num": 2})
+
+
+class FakeDialogue:
+    """Remembers what it was told."""
+
+    def __init__(self):
+        self.told = []
+
+    def greet(self, hello):
+        self.told.append(hello)
+        return NextReply(plan=PLAN)
+
+    def take_block(self, block_id, result):
+        self.told.append((block_id, result))
+        return NextReply(end_because="Enough.")
+
+    def take_trouble(self, trouble):
+        self.told.append(trouble)
+
+    def take_ending(self, ending):
+        self.told.append(ending)
+
+    def take_nonsense(self, sentence):
+        self.told.append(sentence)
+
+
+@pytest.fixture
+def dialogue():
+    return FakeDialogue()
+
+
+@pytest.fixture
+def say(dialogue):
+    control = ControlSocket(dialogue)
+    assert len(str(control.path)) < 100
+    line = socket.socket(socket.AF_UNIX)
+    line.settimeout(10)
+    line.connect(str(control.path))
+    reader = line.makefile("rb")
+
+    def send(message, answered=True):
+        line.sendall((message if isinstance(message, bytes) else json.dumps(message).encode()) + b"\n")
+        if answered:
+            return json.loads(reader.readline())
+        line.shutdown(socket.SHUT_WR)
+        assert reader.read() == b""
+        control.wait_silent(5)
+        return None
+
+    yield send
+    line.close()
+    control.close()
+    assert not control.folder.exists()
+
+
+def test_hello_is_answered_with_a_block(say, dialogue):
+    reply = say(
+        {
+            "kind": "hello",
+            "protocol": 1,
+            "facts": FACTS,
+            "baseline": {"a": 1, "odd": None},
+            "refusals": {"k": "s"},
+        }
+    )
+    assert reply["kind"] == "measure"
+    assert reply["block_id"] == "b1"
+    assert reply["overrides"] == {"nccl_comm_num": 2}
+    assert {"warmup_steps", "min_steps", "max_steps", "target_s", "profile_steps"} <= set(reply)
+    assert dialogue.told[0].facts.world_size == 2
+    assert dialogue.told[0].baseline == {"a": 1}
+
+
+def test_block_is_answered_with_the_end(say, dialogue):
+    assert say({"kind": "block", "block_id": "b1", "result": RESULT}) == {"kind": "end", "reason": "Enough."}
+    assert dialogue.told[0][1].step_time_s == (0.1, 0.2)
+
+
+def test_trouble_and_ending_are_not_answered(say, dialogue):
+    say({"kind": "something_new"}, answered=False)
+    assert dialogue.told == []
+
+
+def test_script_that_ended_is_noted(say, dialogue):
+    say({"kind": "script_ended", "block_id": None, "steps_done": 3, "total_steps": 90}, answered=False)
+    assert dialogue.told[0].steps == 90
+
+
+@pytest.mark.parametrize(
+    "message",
+    [b"not json", b"[1]", b'{"no": "kind"}', b'{"kind": "hello"}', b'{"kind": "hello", "protocol": 9}',
+     b'{"kind": "block", "block_id": "b", "result": {"steps": "many"}}', b'{"kind": "block", "result": 7}'],
+)  # fmt: skip
+def test_nonsense_ends_the_session_with_a_sentence(say, dialogue, message):
+    reply = say(message)
+    assert reply["kind"] == "end"
+    assert "cannot understand" in reply["reason"]
+    assert dialogue.told == [reply["reason"]]
+
+
+def test_breakdown_becomes_phases():
+    entry = {"median": 0.1, "worst": 0.2, "worst_rank": 0}
+    slow = {"median": 0.1, "worst": 0.9, "worst_rank": 3}
+    result = parse_result(
+        RESULT
+        | {"breakdown": {"forward_s": slow, "backward_s": entry, "exposed_comm_s": None, "new_s": entry}}
+    )
+    assert result.phases.forward_s == 0.1
+    assert result.worst_rank_phases.forward_s == 0.9
+    assert result.worst_rank == 3
+    assert result.phases.exposed_comm_s is None
+
+
+def test_losses_that_are_missing_or_not_finite_do_no_harm():
+    assert parse_result(RESULT | {"losses": [1.0, None]}).losses == (1.0,)
+    assert parse_result(RESULT | {"losses": None}).losses == ()
+    diverged = parse_result(RESULT | {"losses": [1.0, float("nan")]})
+    assert diverged.diverged
+    assert diverged.losses == (1.0,)
+
+
+def test_block_that_needs_a_relaunch_has_no_steps():
+    result = parse_result({"relaunch_needed": "The bucket plan cannot be rebuilt."})
+    assert result.steps == 0
+    assert result.relaunch_needed
+
+
+def test_end_without_a_plan_carries_its_reason():
+    assert describe_next(NextReply(end_because="Done.")) == {"kind": "end", "reason": "Done."}

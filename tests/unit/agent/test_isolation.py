@@ -1,0 +1,131 @@
+"""What is protected from a trial's writes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from agent.isolation import (
+    Isolation,
+    choose_targets,
+    detect_isolation,
+    list_argument_directories,
+    plan_protection,
+    remove_leftover_scratch,
+)
+from agent.mounts import MountPlan
+
+
+@pytest.fixture
+def tree(tmp_path):
+    for name in ("home/runs/old", "project/src", "data/images", "scratch", "session"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "data" / "list.txt").write_text("")
+    return tmp_path
+
+
+def _works(*roots, user_namespace=False):
+    return Isolation(True, user_namespace, "It works.", roots)
+
+
+def test_only_the_outermost_directories_are_covered(tree):
+    targets, refused = choose_targets(
+        [tree / "project" / "src", tree / "project", tree / "data", tree / "gone"]
+    )
+    assert targets == [tree / "data", tree / "project"]
+    assert refused == []
+
+
+def test_too_broad_directories_are_refused():
+    assert choose_targets([Path("/"), Path("/tmp"), Path("/dev/shm"), Path("/proc/self")]) == (
+        [],
+        [Path("/"), Path("/tmp")],
+    )
+
+
+@pytest.mark.parametrize(
+    ("argument", "directory"),
+    [
+        ("data/images", "data"),
+        ("--data=data/images", "data"),
+        ("data/list.txt", "data"),
+        ("~/runs/new", "home/runs"),
+        ("~/runs", "home/runs"),
+        ("project/not/yet/there", "project"),
+        ("project", "."),
+        ("~/fresh", None),
+        ("resnet50", None),
+        ("--lr=0.1", None),
+        ("https://host/data/images", None),
+        ("/tmp/x", None),
+    ],
+)
+def test_arguments_name_directories(tree, argument, directory):
+    found = list_argument_directories([argument], tree, tree / "home")
+    assert found == ([] if directory is None else [tree / directory])
+
+
+def test_scratch_inside_what_it_covers_is_refused(tree):
+    protection = plan_protection(
+        _works(tree / "project" / "x", tree / "scratch"), [tree / "project"], [tree / "project" / "src"], "me"
+    )
+    assert protection.scratch.parent == tree / "scratch"
+    assert [overlay.target for overlay in protection.plan.overlays] == [str(tree / "project")]
+    assert protection.plan.keep == (str(tree / "project" / "src"),)
+    protection.remove_scratch()
+    assert list((tree / "scratch").iterdir()) == []
+
+
+def test_missing_scratch_is_said(tree):
+    protection = plan_protection(_works(tree / "scratch"), [tree], [], "me")
+    assert protection.plan == MountPlan()
+    assert "--work-dir" in protection.warnings[0]
+
+
+def test_machine_without_overlays_is_said(tree):
+    protection = plan_protection(Isolation(False, False, "Not here."), [tree], [], "me")
+    assert protection.plan == MountPlan()
+    assert protection.warnings == ("Not here.",)
+
+
+@pytest.mark.parametrize("user_namespace", [False, True])
+def test_writes_vanish_and_kept_directories_stay_real(tree, user_namespace):
+    found = detect_isolation([tree / "gone", tree / "scratch"])
+    if not found.works:
+        pytest.skip(found.because)
+    assert found.scratch_roots == (tree / "scratch",)
+    if user_namespace < found.user_namespace:
+        pytest.skip("only root can mount without a user namespace")
+    project = tree / "project"
+    (project / "file").write_text("real")
+    (project / "kept").mkdir()
+    protection = plan_protection(
+        _works(tree / "scratch", user_namespace=user_namespace), [project], [project / "kept"], "me"
+    )
+    program = (
+        "import json, os, shutil, sys; from agent import mounts;"
+        "mounts.enter(mounts.MountPlan.from_json(json.loads(sys.argv[1]))); os.chdir(sys.argv[2]);"
+        "assert open('file').read() == 'real';"
+        "open('file', 'w').write('trial'); shutil.rmtree('src'); open('kept/beat', 'w').write('step');"
+        "assert sorted(os.listdir()) == ['file', 'kept']"
+    )
+    plan = __import__("json").dumps(protection.plan.to_json())
+    subprocess.run(
+        [sys.executable, "-c", program, plan, str(project)],
+        check=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+    )
+    assert (project / "file").read_text() == "real"
+    assert (project / "src").is_dir()
+    assert (project / "kept" / "beat").read_text() == "step"
+    protection.remove_scratch()
+
+
+def test_scratch_of_a_killed_agent_is_removed(tree):
+    mine = plan_protection(_works(tree / "scratch"), [tree / "data"], [], "a b-1").scratch
+    other = plan_protection(_works(tree / "scratch"), [tree / "data"], [], "a c-1").scratch
+    remove_leftover_scratch([tree / "scratch", tree / "gone"], "a b-1")
+    assert not mine.exists()
+    assert other.exists()

@@ -1,0 +1,110 @@
+"""How a session's end is read from exit code and log."""
+
+import pytest
+
+from advisor.protocol.messages import Trouble
+from advisor.protocol.trials import Outcome
+from agent.outcome import Cause, Ending, Evidence, find_exception, judge
+
+TORCHRUN_REPORT = """
+Traceback (most recent call last):
+  File "run.py", line 1, in <module>
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+train.py FAILED
+Root Cause (first observed failure):
+  rank      : 1 (local_rank: 1)
+  exitcode  : {code} (pid: 77)
+"""
+
+
+def _exit(log, code=1, **more):
+    return judge(
+        Ending(Cause.EXITED), Evidence(log_text=log + TORCHRUN_REPORT.format(code=code), exit_code=1, **more)
+    )
+
+
+@pytest.mark.parametrize(
+    ("log", "facts", "outcome"),
+    [
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+            {},
+            Outcome.OUT_OF_MEMORY,
+        ),
+        ("[rank1]: torch.cuda.OutOfMemoryError: CUDA out of memory.", {"steps": 3}, Outcome.OUT_OF_MEMORY),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED", {}, Outcome.OUT_OF_MEMORY),
+        ("OSError: [Errno 12] Cannot allocate memory", {}, Outcome.OUT_OF_MEMORY),
+        ("[rank0]: MemoryError", {}, Outcome.OUT_OF_MEMORY),
+        ("RuntimeError: CUDA error: uncorrectable ECC error encountered", {}, Outcome.LOST),
+        ("torch.distributed.DistNetworkError: EADDRINUSE, port: 29500", {}, Outcome.LOST),
+        ("[rank0]: Watchdog caught collective operation timeout: ALLREDUCE", {"steps": 9}, Outcome.HUNG),
+        ("RuntimeError: Connection closed by peer [10.0.0.2]:4", {"nnodes": 2}, Outcome.CRASHED),
+        ("RuntimeError: Connection closed by peer [10.0.0.2]:4", {"steps": 9}, Outcome.CRASHED),
+        ("ZeroDivisionError: division by zero", {"steps": 9}, Outcome.CRASHED),
+        ("ZeroDivisionError: division by zero", {"launched_as_is": False}, Outcome.CRASHED),
+    ],
+)
+def test_failure_is_classified(log, facts, outcome):
+    judgement = _exit(log, **facts)
+    assert judgement.outcome is outcome
+    assert judgement.trouble is None
+    assert judgement.reason.endswith(".")
+
+
+def test_kernels_kill_for_memory_is_told_from_another_kill():
+    assert _exit("", code=-9, steps=5, kernel_oom_kills=1).outcome is Outcome.OUT_OF_MEMORY
+    assert _exit("", code=-9, steps=5).outcome is Outcome.LOST
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ("ModuleNotFoundError: No module named 'timm'", "environment that trains"),
+        ("FileNotFoundError: [Errno 2] No such file or directory: 'data'", "exists on every node"),
+        ("usage: train.py\ntrain.py: error: unrecognized arguments: --x", "arguments"),
+        ("  File 'train.py', line 3\nSyntaxError: invalid syntax", "by hand"),
+    ],
+)
+def test_failed_launch_says_what_to_do(log, words):
+    judgement = _exit(log)
+    assert judgement.outcome is Outcome.CRASHED
+    assert judgement.trouble.code == "launch_failed"
+    assert words in judgement.reason
+    assert log.splitlines()[-1] in judgement.trouble.sentence
+
+
+def test_ranks_exception_is_told_from_torchruns_report():
+    log = "[rank0]: Traceback\n[rank0]: ValueError: too few\n" + TORCHRUN_REPORT.format(code=1)
+    assert find_exception(log) == "ValueError: too few"
+    assert find_exception("all is well") == ""
+
+
+def test_script_that_ended_by_itself_is_launched_again():
+    judgement = judge(Ending(Cause.SCRIPT_ENDED, "It ended."), Evidence(steps=40, exit_code=0))
+    assert judgement.outcome is Outcome.FINISHED
+    assert judgement.trouble == Trouble(code="script_ended", sentence="It ended.", fatal=False)
+
+
+def test_missing_exit_code_means_a_killed_guard():
+    assert judge(Ending(Cause.EXITED), Evidence(exit_code=None)).outcome is Outcome.LOST
+
+
+@pytest.mark.parametrize(
+    ("cause", "outcome"),
+    [
+        (Cause.INSTRUCTED, Outcome.FINISHED), (Cause.SERVER_ENDED, Outcome.FINISHED), (Cause.EXPIRED, Outcome.FINISHED),
+        (Cause.AGENT_STOPPED, Outcome.LOST), (Cause.FENCED, Outcome.LOST), (Cause.HUNG, Outcome.HUNG),
+        (Cause.NEVER_BEGAN, Outcome.HUNG), (Cause.TROUBLE, Outcome.CRASHED), (Cause.NONSENSE, Outcome.CRASHED),
+        (Cause.UNLAUNCHABLE, Outcome.CRASHED),
+    ],
+)  # fmt: skip
+def test_every_cause_has_an_outcome(cause, outcome):
+    assert judge(Ending(cause, "Because."), Evidence()).outcome is outcome
+
+
+def test_slow_start_is_the_scripts_fault_only_when_nothing_else_can_be():
+    ending = Ending(Cause.NEVER_BEGAN, "Too slow.")
+    assert judge(ending, Evidence()).trouble.code == "launch_failed"
+    assert judge(ending, Evidence(nnodes=2)).trouble is None
+    assert judge(ending, Evidence(launched_as_is=False)).trouble is None

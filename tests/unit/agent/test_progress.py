@@ -1,0 +1,89 @@
+"""Which rank hangs, and which only waits."""
+
+import pytest
+
+from agent.progress import Progress
+from agent.runtime import beat
+
+
+class Clock:
+    def __init__(self):
+        self.now_s = 0.0
+
+    def __call__(self):
+        return self.now_s
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def ranks(tmp_path):
+    return [beat.BeatWriter(str(tmp_path), rank) for rank in range(2)]
+
+
+@pytest.fixture
+def progress(tmp_path, clock):
+    return Progress(tmp_path, 10.0, clock)
+
+
+def test_nothing_hangs_before_the_first_step(progress, ranks, clock):
+    ranks[0].write(0, beat.STARTING)
+    progress.update()
+    clock.now_s = 100
+    progress.update()
+    assert not progress.has_begun()
+    assert progress.find_hang(False) is None
+
+
+def test_rank_behind_the_others_is_the_one_that_hangs(progress, ranks, clock):
+    ranks[0].write(8, beat.TIMING)
+    ranks[1].write(7, beat.TIMING)
+    progress.update()
+    clock.now_s = 9
+    progress.update()
+    assert progress.find_hang(False) is None
+    clock.now_s = 11
+    progress.update()
+    hang = progress.find_hang(False)
+    assert hang.rank == 1
+    assert "step 7" in hang.sentence
+    assert "hang_timeout_s" in hang.sentence
+
+
+def test_a_step_is_progress(progress, ranks, clock):
+    for step in range(1, 5):
+        clock.now_s += 9
+        for rank in ranks:
+            rank.write(step, beat.TIMING)
+        progress.update()
+    assert progress.find_hang(False) is None
+    assert progress.count_steps() == 4
+
+
+def test_rank_that_waits_for_another_does_not_hang(progress, ranks, clock):
+    ranks[0].write(9, beat.WAITING)
+    ranks[1].write(9, beat.TIMING)
+    progress.update()
+    clock.now_s = 11
+    ranks[0].write(9, beat.WAITING)
+    progress.update()
+    assert progress.find_hang(False).rank == 1
+
+
+def test_waiting_for_an_instruction_is_no_hang_while_one_is_due(progress, ranks, clock):
+    for rank in ranks:
+        rank.write(3, beat.WAITING)
+    progress.update()
+    clock.now_s = 11
+    assert progress.find_hang(True) is None
+    assert progress.find_hang(False) is not None
+
+
+def test_foreign_file_is_no_beat(progress, tmp_path):
+    (tmp_path / "beat.7").write_bytes(b"x" * 32)
+    progress.update()
+    assert progress.ranks == 0
+    assert progress.count_steps() is None

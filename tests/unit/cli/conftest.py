@@ -1,0 +1,39 @@
+"""What the tests of the command line share: a pretended server, and the command run against it."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from advisor.cli.commands import build_app
+
+from .fake_server import TOKEN, FakeServer, serve_fake
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def server() -> Iterator[FakeServer]:
+    """A pretended server that answers over HTTP."""
+    with serve_fake(FakeServer()) as fake:
+        yield fake
+
+
+@pytest.fixture
+def run(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command against the pretended server, in a directory of its own."""
+    monkeypatch.chdir(tmp_path)
+    environment = {
+        "ADVISOR_URL": server.url,
+        "ADVISOR_TOKEN": TOKEN,
+        "ADVISOR_TOKEN_FILE": None,
+        "ADVISOR_DATA_DIR": str(tmp_path / "data"),
+        "NO_COLOR": "1",
+        "COLUMNS": "120",
+    }
+
+    def run_command(*words: str, **changed: str | None) -> Result:
+        return CliRunner().invoke(build_app(), list(words), env={**environment, **changed})
+
+    return run_command

@@ -1,0 +1,117 @@
+"""The advice as people read it, for every kind of verdict, at the widths of terminals."""
+
+from collections.abc import Callable
+
+import pytest
+
+from advisor.cli.advice_view import format_advice
+from advisor.protocol.advice import Advice, Interval
+
+from .advices import a_change, a_keep, unconfirmed
+
+WIDTHS = pytest.mark.parametrize("width", [80, 120])
+
+
+@WIDTHS
+@pytest.mark.parametrize("make", [a_change, a_keep, unconfirmed])
+def test_advice_fits_the_width(make: Callable[[], Advice], width: int) -> None:
+    lines = format_advice(make(), width, "train", ["advisor-train/strategy.json"], verbose=True).splitlines()
+    assert max(map(len, lines)) <= width
+    assert len(lines) > 10
+
+
+@WIDTHS
+def test_verdict_with_its_interval_comes_first(width: int) -> None:
+    first = next(line for line in format_advice(a_change(), width).splitlines() if line.strip())
+    assert first.strip() == "+8.4 % throughput (95 % CI +5.9 … +10.7)"
+
+
+def words_of(advice: Advice, **options: bool) -> str:
+    return " ".join(format_advice(advice, 120, **options).split())
+
+
+def test_change_tells_both_rates_and_what_a_sample_is() -> None:
+    text = words_of(a_change())
+    assert "Your settings: 1 586 samples/s. With the changes below: 1 719 samples/s." in text
+    assert "A sample is one training example" in text
+    assert "between +5.9 % and +10.7 % with 95 % confidence" in text
+
+
+def test_change_names_every_changed_knob_with_values_and_reason() -> None:
+    text = words_of(a_change())
+    assert "fuse_grad_size_in_MB 32 MB → 8 MB Smaller buckets start travelling earlier" in text
+    assert "sync_nccl_allreduce on → off Lets the two overlap at all." in text
+    assert "In force: DDP's log" in text
+
+
+def test_changed_knob_without_a_reason_is_not_hidden() -> None:
+    text = words_of(a_change().model_copy(update={"reasons": ()}))
+    assert "fuse_grad_size_in_MB 32 MB → 8 MB Part of the strategy" in text
+
+
+def test_phases_show_both_sides_and_the_difference() -> None:
+    text = words_of(a_change())
+    assert "waiting for network 14.2 ms 3.1 ms −11.1 █░░░" in text
+    assert "one step 161.3 ms 150.1 ms −11.2" in text
+
+
+def test_higher_rung_stands_apart_with_its_caveat_and_the_way_to_allow_it() -> None:
+    text = words_of(a_change())
+    verdict, _, ladder = text.partition("What riskier settings measured (not part of the result above)")
+    assert "+42.0 %" not in verdict
+    assert "numeric (changes rounding): +42.0 % (95 % CI +38.0 … +46.0)" in ladder
+    assert "But: A short trial cannot see" in ladder
+    assert "--allow numeric" in ladder
+
+
+def test_unconfirmed_rung_shows_no_figure() -> None:
+    change = a_change()
+    rung = change.ladder[0].model_copy(update={"gain": None, "sentence": "Was faster in the search."})
+    assert "changes rounding): tried, not confirmed" in words_of(
+        change.model_copy(update={"ladder": (rung,)})
+    )
+
+
+def test_rung_without_a_candidate_is_one_sentence() -> None:
+    rung = (
+        a_change().ladder[0].model_copy(update={"gain": None, "changes": {}, "sentence": "Was not measured."})
+    )
+    text = words_of(a_change().model_copy(update={"ladder": (rung,)}))
+    assert "numeric (changes rounding): Was not measured." in text
+    assert "your settings But" not in text
+
+
+def test_interval_that_says_nothing_is_not_dressed_up_as_figures() -> None:
+    wide = Interval(ratio=1.1, low=0.0, high=466_212.0, rounds=2, sessions=1)
+    text = words_of(a_keep().model_copy(update={"gain": wide}))
+    assert "2 rounds of taking turns with your settings were too few to tell anything" in text
+    assert "46621" not in text
+
+
+def test_keep_is_neutral_and_promises_nothing() -> None:
+    text = words_of(a_keep())
+    assert "No reliable gain: keep your defaults." in text
+    assert "between −0.9 % and +1.7 %" in text
+    assert "What to change" not in text
+    assert "With the changes below" not in text
+    assert "Paid back" not in text
+    for word in ("fail", "unfortunately", "sorry", "error"):
+        assert word not in text.lower()
+
+
+def test_unconfirmed_says_that_nothing_is_promised() -> None:
+    text = words_of(unconfirmed())
+    assert "Nothing was measured often enough to promise a gain" in text
+    assert "waiting for network not measured" in text
+
+
+def test_dropped_knobs_are_short_unless_all_are_wanted() -> None:
+    assert "… and 2 more: --verbose shows all." in words_of(a_change())
+    assert "dgc: Not varied yet." not in words_of(a_change())
+    assert "dgc: Not varied yet." in words_of(a_change(), verbose=True)
+    assert "exported as it was, not timed:" in words_of(a_change(), verbose=True)
+
+
+def test_markup_in_a_sentence_is_printed_as_it_stands() -> None:
+    change = a_change().model_copy(update={"next_steps": ("Use [bold]rank[/bold] [0].",)})
+    assert "Use [bold]rank[/bold] [0]." in words_of(change)

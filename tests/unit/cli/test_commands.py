@@ -1,0 +1,265 @@
+"""The commands against a pretended server: what goes to stdout, what to stderr, and the exit code."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from advisor.cli.commands import build_app
+from advisor.protocol.jobs import JobSpec, JobState
+from advisor.protocol.views import LogChunk
+
+from .advices import a_change
+from .conftest import Run
+from .fake_server import FakeServer
+
+
+def words_of(text: str) -> str:
+    return " ".join(text.split())
+
+
+def test_jobs_lists_names_and_states(server: FakeServer, run: Run) -> None:
+    server.add_job("aaa1", JobState.FINISHED, "bert [base]")
+    server.add_job("bbb2", JobState.RUNNING)
+    result = run("jobs")
+    assert result.exit_code == 0
+    assert "bert [base]" in result.stdout
+    assert "running: measuring your settings" in words_of(result.stdout)
+
+
+def test_jobs_as_json_is_nothing_but_json(server: FakeServer, run: Run) -> None:
+    server.add_job("aaa1")
+    assert [job["id"] for job in json.loads(run("jobs", "--json").stdout)["items"]] == ["aaa1"]
+
+
+def test_no_jobs_says_how_to_make_one(run: Run) -> None:
+    result = run("jobs")
+    assert result.stdout == ""
+    assert "advisor tune --" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("reference", "found"), [("aaa1", "aaa1"), ("b", "bbb2"), ("vit", "aaa1"), ("last", "bbb2")]
+)
+def test_job_is_meant_by_id_prefix_name_or_last(
+    server: FakeServer, run: Run, reference: str, found: str
+) -> None:
+    server.add_job("aaa1", name="vit")
+    server.add_job("bbb2", name="bert")
+    assert json.loads(run("show", reference, "--json").stdout)["id"] == found
+
+
+def test_ambiguous_and_unknown_jobs_are_not_found(server: FakeServer, run: Run) -> None:
+    server.add_job("abc1")
+    server.add_job("abd2")
+    ambiguous, unknown = run("show", "ab"), run("show", "zz")
+    assert (ambiguous.exit_code, unknown.exit_code) == (102, 102)
+    assert "abd2, abc1" in ambiguous.stderr
+    assert "`advisor jobs` lists them" in unknown.stderr
+
+
+@pytest.mark.parametrize(
+    ("end", "code"), [(JobState.FINISHED, 0), (JobState.FAILED, 100), (JobState.CANCELLED, 103)]
+)
+def test_watch_follows_to_the_end_and_exits_with_it(
+    server: FakeServer, run: Run, end: JobState, code: int
+) -> None:
+    server.add_job("aaa1", JobState.RUNNING)
+    server.lives["aaa1"] = [JobState.RUNNING, end]
+    server.add_event("aaa1", "Trial 1 begins: a rule of thumb.")
+    result = run("watch", "aaa1")
+    assert result.exit_code == code
+    assert "1:05  Trial 1 begins: a rule of thumb." in result.stderr
+    assert f"train: {end}." in result.stdout
+
+
+def test_watch_as_json_gives_one_event_a_line(server: FakeServer, run: Run) -> None:
+    server.add_job("aaa1", JobState.FINISHED)
+    server.add_event("aaa1", "One.")
+    server.add_event("aaa1", "Two.")
+    lines = run("watch", "aaa1", "--json").stdout.splitlines()
+    assert [json.loads(line)["sentence"] for line in lines] == ["One.", "Two."]
+
+
+def test_watch_outlives_a_server_that_restarts(server: FakeServer, run: Run) -> None:
+    server.add_job("aaa1", JobState.FINISHED)
+    server.add_event("aaa1", "One.")
+    job_seen = server.answer
+
+    def drop_after_the_list(*request: object) -> object:
+        server.answer = job_seen  # type: ignore[method-assign]
+        server.drops = 2
+        return job_seen(*request)  # type: ignore[arg-type]
+
+    server.answer = drop_after_the_list  # type: ignore[method-assign, assignment]
+    result = run("watch", "aaa1")
+    assert result.exit_code == 0
+    assert "trying again" in result.stderr
+    assert "One." in result.stderr
+
+
+def test_cancel_asks_the_server(server: FakeServer, run: Run) -> None:
+    server.add_job("aaa1", JobState.RUNNING)
+    assert "train: cancelled" in run("cancel", "last").stdout
+    assert server.cancelled == ["aaa1"]
+
+
+def test_logs_print_what_the_processes_wrote(server: FakeServer, run: Run) -> None:
+    server.add_job("aaa1", JobState.FINISHED)
+    server.logs["aaa1"] = [LogChunk(seq=1, session_id="s", agent="a", text="epoch 1\n")]
+    assert run("logs", "aaa1").stdout == "epoch 1\n"
+    assert run("logs", "aaa1", "--follow").stdout == "epoch 1\n"
+
+
+def test_advice_before_the_end_is_not_finished(server: FakeServer, run: Run) -> None:
+    server.add_job("aaa1", JobState.RUNNING)
+    result = run("advice", "aaa1")
+    assert result.exit_code == 101
+    assert "Error: The job is not finished." in result.stderr
+    assert "What to do: Wait for it." in result.stderr
+
+
+def test_advice_as_json_is_the_advice(server: FakeServer, run: Run) -> None:
+    server.add_job("aaa1", JobState.FINISHED)
+    server.advice = a_change()
+    assert json.loads(run("advice", "aaa1", "--json").stdout)["verdict"] == "change"
+    assert "With the changes below" in run("advice", "aaa1").stdout
+
+
+def test_export_writes_the_bundle_into_a_directory(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    server.add_job("aaa1", JobState.FINISHED, "my run/2")
+    server.advice = a_change()
+    result = run("export", "aaa1")
+    assert result.exit_code == 0, result.stderr
+    written = {path.name for path in (tmp_path / "advisor-my-run-2").iterdir()}
+    assert {"strategy.json", "strategy.prototxt", "SUMMARY.txt"} <= written
+    assert {Path(line).name for line in result.stdout.splitlines()} == written
+
+
+def test_export_of_one_format_goes_to_stdout_or_where_it_is_wanted(
+    server: FakeServer, run: Run, tmp_path: Path
+) -> None:
+    server.add_job("aaa1", JobState.FINISHED)
+    assert run("export", "aaa1", "--format", "json").stdout == "{}\n"
+    assert run("export", "aaa1", "-f", "json", "-o", "mine.json").stdout == "mine.json\n"
+    assert run("export", "aaa1", "-f", "json", "-o", "there").stdout == "there/strategy-json\n"
+    assert (tmp_path / "mine.json").read_text() == (tmp_path / "there" / "strategy-json").read_text() == "{}"
+
+
+def test_submit_dry_run_stores_nothing(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("workload: {command: [torchrun, t.py]}\n")
+    assert "valid job" in run("submit", "job.yaml", "--dry-run").stdout
+    assert not server.jobs
+
+
+def test_submit_detached_prints_the_id(server: FakeServer, run: Run, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text("name: mine\n")
+    result = run("submit", "job.yaml", "--detach", "--", "torchrun", "--nproc-per-node", "2", "t.py")
+    assert result.stdout == "new-1\n"
+    assert server.submitted[0].workload.command == ("torchrun", "--nproc-per-node", "2", "t.py")
+
+
+def test_tune_on_a_server_shows_the_advice_and_writes_its_files(
+    server: FakeServer, run: Run, tmp_path: Path
+) -> None:
+    server.advice = a_change()
+    server.lives["new-1"] = [JobState.RUNNING, JobState.FINISHED]
+    result = run(
+        "tune", "--output", "out", "torchrun", "--nproc-per-node", "2", "train.py", "--name", "theirs"
+    )
+    assert result.exit_code == 0, result.stderr
+    assert server.submitted[0].workload.command[-2:] == ("--name", "theirs")
+    assert "out/strategy.json" in result.stdout
+    assert json.loads((tmp_path / "out" / "strategy.json").read_text())
+
+
+def test_tune_again_resumes_the_same_unfinished_job_unless_new(server: FakeServer, run: Run) -> None:
+    server.advice = a_change()
+    server.lives["new-1"] = [JobState.RUNNING, JobState.CANCELLED]
+    assert run("tune", "--", "torchrun", "train.py").exit_code == 103
+    again = server.add_job("half", JobState.RUNNING, spec=server.submitted[0])
+    server.lives[again.id] = [JobState.FINISHED]
+    result = run("tune", "--json", "--", "torchrun", "train.py")
+    assert "Resuming job half" in result.stderr
+    assert json.loads(result.stdout)["verdict"] == "change"
+    assert len(server.submitted) == 1
+
+
+def test_new_submits_although_the_same_job_is_unfinished(server: FakeServer, run: Run) -> None:
+    server.lives["new-1"] = [JobState.RUNNING, JobState.CANCELLED]
+    run("tune", "--", "torchrun", "train.py")
+    server.add_job("half", JobState.RUNNING, spec=server.submitted[0])
+    server.lives["new-2"] = [JobState.CANCELLED]
+    run("tune", "--new", "--", "torchrun", "train.py")
+    assert len(server.submitted) == 2
+    assert not server.cancelled
+
+
+def test_failed_tune_shows_the_reason_and_where_to_look(server: FakeServer, run: Run) -> None:
+    server.add_job("aaa1", JobState.FAILED, state_reason="The script uses no DistributedDataParallel.")
+    result = run("tune", "--resume", "aaa1")
+    assert result.exit_code == 100
+    assert "The script uses no DistributedDataParallel." in words_of(result.stderr)
+    assert "advisor logs aaa1" in result.stderr
+
+
+def test_tune_without_a_command_is_a_usage_error(run: Run) -> None:
+    assert run("tune").exit_code == 2
+    assert run("tune", "--nodes", "0", "--", "torchrun", "t.py").exit_code == 2
+
+
+def test_unreachable_server_says_what_to_do(run: Run) -> None:
+    result = run("jobs", ADVISOR_URL="http://127.0.0.1:9")
+    assert result.exit_code == 5
+    assert "No answer from the server at http://127.0.0.1:9" in result.stderr
+    assert "What to do:" in result.stderr
+
+
+def test_no_server_at_all_says_what_to_do(run: Run) -> None:
+    result = run("jobs", ADVISOR_URL=None)
+    assert result.exit_code == 5
+    assert "advisor serve" in result.stderr
+
+
+def test_wrong_token_is_not_allowed(run: Run) -> None:
+    result = run("jobs", ADVISOR_TOKEN="adv_viewer_x_y")
+    assert result.exit_code == 4
+    assert "ADVISOR_TOKEN" in result.stderr
+
+
+def test_problem_in_json_mode_is_json_on_stderr(server: FakeServer, run: Run) -> None:
+    server.problems["/jobs"] = (500, {"code": "broken", "detail": "Out of luck.", "hint": "Try again."})
+    result = run("jobs", "--json")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert json.loads(result.stderr) == {"code": "internal", "detail": "Out of luck.", "hint": "Try again."}
+
+
+def test_answer_of_another_version_is_explained(server: FakeServer, run: Run) -> None:
+    server.problems["/jobs"] = (200, {"something": "else"})
+    result = run("jobs")
+    assert result.exit_code == 1
+    assert "different versions" in result.stderr
+
+
+def test_knobs_lists_the_catalogue_without_a_server(run: Run) -> None:
+    listed = json.loads(run("knobs", "--json", "--all", ADVISOR_URL=None).stdout)["items"]
+    assert {"fuse_grad_size_in_MB", "amp"} <= {knob["name"] for knob in listed}
+    assert "fuse_grad_size_in_MB" in run("knobs", ADVISOR_URL=None).stdout
+
+
+def test_every_command_has_help_and_no_surprising_name() -> None:
+    app = build_app()
+    named = {command.name for command in app.registered_commands} | {
+        group.name for group in app.registered_groups
+    }
+    assert named == {
+        "tune", "serve", "submit", "jobs", "show", "watch", "logs", "cancel", "advice", "export", "doctor",
+        "knobs", "version", "token",
+    }  # fmt: skip
+    assert all(command.callback and command.callback.__doc__ for command in app.registered_commands)
+
+
+def test_spec_survives_the_way_over_http(server: FakeServer, run: Run) -> None:
+    server.lives["new-1"] = [JobState.CANCELLED]
+    run("tune", "--minutes", "0.3", "--", "torchrun", "t.py")
+    assert JobSpec.model_validate_json(server.submitted[0].model_dump_json()) == server.submitted[0]

@@ -1,0 +1,27 @@
+"""Signals that ask a command to stop: the first counts, the rest wait until everything is stopped."""
+
+import signal
+
+import pytest
+
+from advisor.cli.interrupts import interruptible
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_first_signal_interrupts_and_a_second_does_not_break_off_the_stopping(number: signal.Signals) -> None:
+    stopped = []
+    before = signal.getsignal(number)
+
+    def stop_impatiently() -> None:
+        with interruptible():
+            try:
+                signal.raise_signal(number)
+            finally:
+                signal.raise_signal(number)
+                signal.raise_signal(signal.SIGINT)
+                stopped.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        stop_impatiently()
+    assert stopped
+    assert signal.getsignal(number) is before

@@ -1,0 +1,85 @@
+"""The job that options or a file describe."""
+
+from pathlib import Path
+
+import pytest
+
+from advisor.cli.exits import CommandFailed, Exit
+from advisor.cli.job_spec import TuneOptions, spec_from_file, spec_from_options
+from advisor.protocol.knobs import Effect
+
+COMMAND = ("torchrun", "--nproc-per-node", "2", "src/train.py", "--epochs", "3")
+
+
+def test_options_left_alone_give_the_documented_defaults(tmp_path: Path) -> None:
+    spec = spec_from_options(COMMAND, TuneOptions(), tmp_path)
+    assert spec.name == "train"
+    assert spec.workload.command == COMMAND
+    assert spec.workload.working_dir == str(tmp_path)
+    assert (spec.budget.max_trials, spec.budget.max_seconds, spec.measurement.block_s) == (24, 1800, 3.0)
+
+
+def test_options_reach_the_spec_in_its_units(tmp_path: Path) -> None:
+    options = TuneOptions(
+        name="mine",
+        nodes=2,
+        allow="numeric",
+        trials=5,
+        minutes=1.5,
+        knobs=("nccl_comm_num",),
+        freeze=("num_threads",),
+        samples_per_step=8,
+        block_seconds=0.5,
+        protect=(Path("runs"),),
+        min_gain_percent=3,
+        seed=7,
+    )
+    spec = spec_from_options(COMMAND, options, tmp_path)
+    assert (spec.name, spec.nodes, spec.allow, spec.seed) == ("mine", 2, Effect.NUMERIC, 7)
+    assert (spec.budget.max_trials, spec.budget.max_seconds, spec.measurement.block_s) == (5, 90, 0.5)
+    assert (spec.knobs, spec.freeze) == (("nccl_comm_num",), ("num_threads",))
+    assert (spec.workload.samples_per_step, spec.min_gain) == (8, 0.03)
+    assert spec.workload.protect == (str(tmp_path / "runs"),)
+
+
+def test_unknown_knob_and_impossible_budget_are_told_together(tmp_path: Path) -> None:
+    with pytest.raises(CommandFailed) as raised:
+        spec_from_options(COMMAND, TuneOptions(knobs=("warp_speed",), trials=0), tmp_path)
+    assert raised.value.exit_code is Exit.INVALID_SPEC
+    assert "warp_speed: no such knob" in raised.value.details
+    assert "budget.max_trials" in raised.value.details
+
+
+def test_file_takes_a_command_in_one_line_and_directories_relative_to_itself(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "workload:\n  command: torchrun --nproc-per-node 2 train.py\n  working_dir: code\nnodes: 2\n"
+    )
+    spec = spec_from_file(path, ())
+    assert spec.workload.command == ("torchrun", "--nproc-per-node", "2", "train.py")
+    assert spec.workload.working_dir == str(tmp_path / "code")
+    assert (spec.name, spec.nodes) == ("train", 2)
+
+
+def test_given_command_takes_the_place_of_the_files(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("name: big\n")
+    spec = spec_from_file(path, COMMAND)
+    assert (spec.name, spec.workload.command) == ("big", COMMAND)
+
+
+@pytest.mark.parametrize("text", ["just words", "workload: [", "", "workload: {}", "workload: 3"])
+def test_file_that_holds_no_job_is_an_invalid_spec(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(text)
+    with pytest.raises(CommandFailed) as raised:
+        spec_from_file(path, ())
+    assert raised.value.exit_code is Exit.INVALID_SPEC
+
+
+def test_misspelt_field_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("workload: {command: [torchrun, t.py]}\nbudgte: {max_trials: 3}\n")
+    with pytest.raises(CommandFailed) as raised:
+        spec_from_file(path, ())
+    assert "budgte" in raised.value.details

@@ -1,0 +1,45 @@
+"""Which job a tuning on a machine of its own works on, and what happens to those in the way."""
+
+import pytest
+
+from advisor.cli.exits import CommandFailed
+from advisor.cli.obtain_job import WantedJob, obtain_job
+from advisor.cli.screen import Screen
+from advisor.client import Client
+from advisor.protocol.jobs import JobSpec, JobState
+
+from .fake_server import TOKEN, FakeServer
+
+SPEC = JobSpec.model_validate({"name": "mine", "workload": {"command": ["torchrun", "t.py"]}})
+
+
+def test_interrupted_job_in_the_way_is_told_not_measured_silently(server: FakeServer) -> None:
+    server.add_job("old", JobState.RUNNING)
+    with Client(server.url, TOKEN) as client, pytest.raises(CommandFailed) as raised:
+        obtain_job(client, WantedJob(SPEC), Screen(), alone=True)
+    assert "advisor tune --resume old" in raised.value.hint
+    assert not server.submitted
+
+
+def test_new_gives_up_the_interrupted_job(server: FakeServer) -> None:
+    server.add_job("old", JobState.RUNNING)
+    server.add_job("older", JobState.FINISHED)
+    with Client(server.url, TOKEN) as client:
+        obtain_job(client, WantedJob(SPEC, new=True), Screen(), alone=True)
+    assert server.cancelled == ["old"]
+    assert server.submitted == [SPEC]
+
+
+def test_others_jobs_on_a_shared_server_are_left_alone(server: FakeServer) -> None:
+    server.add_job("theirs", JobState.RUNNING)
+    with Client(server.url, TOKEN) as client:
+        obtain_job(client, WantedJob(SPEC, new=True), Screen(), alone=False)
+    assert not server.cancelled
+
+
+def test_same_job_is_resumed_and_another_specification_is_not(server: FakeServer) -> None:
+    server.add_job("same", JobState.RUNNING, spec=SPEC)
+    with Client(server.url, TOKEN) as client:
+        assert obtain_job(client, WantedJob(SPEC), Screen(), alone=True).id == "same"
+        other = SPEC.model_copy(update={"seed": 1})
+        assert obtain_job(client, WantedJob(other), Screen(), alone=False).id == "new-1"

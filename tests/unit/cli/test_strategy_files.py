@@ -1,0 +1,28 @@
+"""Writing the files of an advice: the bundle, single files, and places that cannot be written."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from advisor.cli.exits import CommandFailed
+from advisor.cli.strategy_files import default_directory, write_bundle, write_files
+
+from .advices import a_change
+from .fake_server import FakeServer
+
+
+def test_bundle_holds_the_formats_and_a_summary(tmp_path: Path) -> None:
+    written = write_bundle(a_change(), FakeServer().add_job("aaa1"), tmp_path / "new")
+    assert {"strategy.json", "run.sh", "SUMMARY.txt"} <= {path.name for path in written}
+    assert os.access(tmp_path / "new" / "run.sh", os.X_OK)
+
+
+def test_name_of_a_job_becomes_the_name_of_a_directory() -> None:
+    assert default_directory(FakeServer().add_job("aaa1", name="../my run/2")) == Path("advisor-..-my-run-2")
+
+
+def test_directory_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / "taken").write_text("a file")
+    with pytest.raises(CommandFailed, match="cannot be written"):
+        write_files({"a.json": b"{}"}, tmp_path / "taken")

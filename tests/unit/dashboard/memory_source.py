@@ -1,0 +1,131 @@
+"""A literal `Source` in memory: stories, agents and tokens as a test puts them there."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from advisor.dashboard.samples import Story
+from advisor.dashboard.source import Person
+from advisor.errors import AdviceNotReady, JobIsFinal, JobNotFound, UnknownFormat
+from advisor.exporters import Exported, FormatInfo
+from advisor.protocol.advice import Advice
+from advisor.protocol.jobs import Job, JobState
+from advisor.protocol.trials import JobHistory
+from advisor.protocol.views import AgentView, EventKind, JobEvent, JobPage, LogChunk
+
+NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+
+
+class Clock:
+    """The time as a test sets it."""
+
+    def __init__(self) -> None:
+        self.now = NOW
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def pass_(self, length: timedelta) -> None:
+        self.now += length
+
+
+FORMATS = (
+    FormatInfo(
+        name="ddp-python",
+        filename="ddp_strategy.py",
+        media_type="text/x-python",
+        meaning="A Python module that builds DistributedDataParallel with the strategy.",
+    ),
+    FormatInfo(
+        name="paddle-prototxt",
+        filename="strategy.prototxt",
+        media_type="text/plain",
+        meaning="What fleet.DistributedStrategy.load_from_prototxt reads.",
+        targets=("3.3.1", "2.6.2"),
+    ),
+)
+
+
+class MemorySource:
+    """Answers from what it was given; a test changes it in place."""
+
+    def __init__(self) -> None:
+        self.stories: dict[str, Story] = {}
+        self.connected: tuple[AgentView, ...] = ()
+        self.people: dict[str, Person] = {}
+        self.is_broken = False
+
+    def tell(self, story: Story) -> None:
+        """Store a story, or replace the one of the same job."""
+        self.stories[story.job.id] = story
+
+    def happen(self, job_id: str, kind: str, sentence: str, at: datetime) -> None:
+        """Add an event to a job's story."""
+        story = self._story(job_id)
+        event = JobEvent(seq=len(story.events) + 1, at=at, kind=EventKind(kind), sentence=sentence)
+        self.tell(replace(story, events=(*story.events, event)))
+
+    def _story(self, job_id: str) -> Story:
+        if self.is_broken:
+            raise RuntimeError("the test's source is broken")
+        if job_id not in self.stories:
+            raise JobNotFound(f"There is no job {job_id}.")
+        return self.stories[job_id]
+
+    def identify(self, token: str) -> Person | None:
+        return self.people.get(token)
+
+    def list_jobs(self, state: JobState | None, limit: int, cursor: str | None) -> JobPage:
+        jobs = [story.job for story in self.stories.values() if state in {None, story.job.state}]
+        jobs.sort(key=lambda job: job.created_at, reverse=True)
+        start = int(cursor or 0)
+        following = str(start + limit) if len(jobs) > start + limit else None
+        return JobPage(items=tuple(jobs[start : start + limit]), next_cursor=following)
+
+    def job(self, job_id: str) -> Job:
+        return self._story(job_id).job
+
+    def history(self, job_id: str) -> JobHistory:
+        return self._story(job_id).history
+
+    def advice(self, job_id: str) -> Advice | None:
+        return self._story(job_id).advice
+
+    def events(self, job_id: str, after: int, limit: int) -> Sequence[JobEvent]:
+        return [event for event in self._story(job_id).events if event.seq > after][:limit]
+
+    def log(self, job_id: str, after: int, limit: int) -> Sequence[LogChunk]:
+        return [part for part in self._story(job_id).log if part.seq > after][:limit]
+
+    def agents(self) -> Sequence[AgentView]:
+        return self.connected
+
+    def export_formats(self) -> Sequence[FormatInfo]:
+        return FORMATS
+
+    def export(self, job_id: str, format_name: str, target: str | None) -> Exported:
+        advice = self._story(job_id).advice
+        if advice is None:
+            raise AdviceNotReady("The job has no advice yet.")
+        info = next((entry for entry in FORMATS if entry.name == format_name), None)
+        if info is None:
+            raise UnknownFormat(f"There is no format {format_name}.")
+        return Exported(
+            format=info.name,
+            target=target or "",
+            filename=info.filename,
+            media_type=info.media_type,
+            content=f"# {advice.headline}\n# <script>alert(1)</script>\nmodel = DDP(model, bucket_cap_mb=96)\n",
+            unmapped={
+                "nccl_comm_num": "DDP has one communicator; the advisor's hook would have to come along."
+            },
+            warnings=("Valid for 16 ranks on this hardware.",),
+        )
+
+    def cancel(self, job_id: str) -> Job:
+        story = self._story(job_id)
+        if story.job.state.is_final:
+            raise JobIsFinal("The job has ended.")
+        job = story.job.model_copy(update={"state": JobState.CANCELLING})
+        self.tell(replace(story, job=job))
+        return job

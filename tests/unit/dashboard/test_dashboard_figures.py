@@ -1,0 +1,92 @@
+"""Figures: the chart, its sentence and its table say the same."""
+
+import json
+from html import unescape
+
+from memory_source import NOW
+
+from advisor.dashboard.estimates import Estimate, estimate_blocks
+from advisor.dashboard.figures import (
+    HistoryPoint,
+    Side,
+    StepSeries,
+    draw_comparison,
+    draw_history,
+    draw_phases,
+    draw_steps,
+    draw_waterfall,
+)
+from advisor.dashboard.samples import make_finished_story
+from advisor.protocol.trials import Phases
+
+BEFORE = Phases(forward_s=0.05, backward_s=0.07, exposed_comm_s=0.03, optimizer_s=0.01)
+AFTER = Phases(forward_s=0.05, backward_s=0.07, exposed_comm_s=0.004, optimizer_s=0.01)
+
+
+def test_waterfall_ends_at_the_new_step_time() -> None:
+    figure = draw_waterfall(BEFORE, AFTER)
+    (trace,) = json.loads(figure.plot)["data"]
+    assert abs(sum(trace["x"][:-1]) - trace["x"][-1]) < 1e-9
+    assert figure.table.rows[-1] == ("step", "160.0", "134.0", "−26.0")
+    assert "exposed communication, −26.0 ms" in figure.summary
+
+
+def test_waterfall_says_where_its_axis_starts_when_that_is_not_zero() -> None:
+    layout = json.loads(draw_waterfall(BEFORE, AFTER).plot)["layout"]
+    start = layout["xaxis"]["range"][0]
+    assert start > 0
+    assert f"from {start:g}" in layout["xaxis"]["title"]["text"]
+    whole = json.loads(draw_waterfall(BEFORE, Phases(forward_s=0.01)).plot)["layout"]
+    assert whole["xaxis"]["range"][0] == 0
+
+
+def test_comparison_shows_every_block_and_both_intervals() -> None:
+    before, after = Side("baseline", 100, 98, 102, (99.0, 101.0)), Side("strategy", 120, 115, 126, (119.0,))
+    figure = draw_comparison(before, after, "+20.0 %")
+    traces = json.loads(figure.plot)["data"]
+    assert [len(trace["x"]) for trace in traces] == [1, 1, 2, 1]
+    assert figure.table.rows[1] == ("strategy", "120", "115 … 126", "1")
+
+
+def test_history_does_not_let_a_forbidden_rung_lead() -> None:
+    def estimate(value: float) -> Estimate:
+        return Estimate(value, 1.0, 0.1, None, None, 1)
+
+    points = [
+        HistoryPoint(0, "baseline", "baseline", estimate(100), "open", True),
+        HistoryPoint(1, "exact", "exact", estimate(110), "finished", True),
+        HistoryPoint(2, "local SGD", "convergence", estimate(300), "finished", False),
+        HistoryPoint(3, "too large", "failed", None, "out of memory", False),
+    ]
+    figure = draw_history(points)
+    assert "trial 1 with 110" in figure.summary
+    assert "1 of them failed" in figure.summary
+    assert figure.table.rows[3] == ("3", "too large", "–", "out of memory")
+
+
+def test_phases_without_measured_communication_leave_it_open() -> None:
+    figure = draw_phases([("median rank", Phases(forward_s=0.1))], "One step")
+    assert ("exposed communication", "–") in figure.table.rows
+
+
+def test_steps_are_thinned_out() -> None:
+    figure = draw_steps([StepSeries("block 0", tuple(0.1 for _ in range(10_000)))])
+    assert len(json.loads(figure.plot)["data"][0]["x"]) <= 2000
+    assert figure.table.rows[0][1] == "10000"
+
+
+def test_figure_cannot_end_its_script_element() -> None:
+    figure = draw_phases([("</script><img src=x>", BEFORE)], "One step")
+    assert "<" not in figure.plot
+    assert "</script>" in unescape(json.loads(figure.plot)["data"][0]["y"][0])
+
+
+def test_estimate_grows_with_the_spread_between_blocks() -> None:
+    history = make_finished_story(NOW).history
+    blocks = [block for block in history.blocks if block.trial_number == 0]
+    one, many = estimate_blocks(blocks[:1]), estimate_blocks(blocks)
+    assert one is not None
+    assert many is not None
+    assert many.half_width < one.half_width
+    assert many.blocks == 9
+    assert estimate_blocks([]) is None

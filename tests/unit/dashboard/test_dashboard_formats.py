@@ -1,0 +1,55 @@
+"""Numbers, times and foreign text as people read them."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from advisor.dashboard import formats
+from advisor.protocol.advice import Interval
+
+NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1842.4, "1\u202f842"), (12.34, "12.3"), (0.5, "0.500"), (0, "0"), (-3.2, "-3.20")]
+)
+def test_number_keeps_three_digits(value: float, text: str) -> None:
+    assert formats.number(value) == text
+
+
+def test_rate_never_shows_more_digits_than_its_interval() -> None:
+    assert formats.rate(1842.44, 13.7) == "1\u202f842 ± 14"
+    assert formats.rate(1.2345, 0.034) == "1.23 ± 0.03"
+
+
+def test_gain_is_signed_with_its_range() -> None:
+    interval = Interval(ratio=1.161, low=0.99, high=1.182, rounds=8, sessions=2)
+    assert formats.gain(interval.ratio) == "+16.1 %"
+    assert formats.gain_range(interval) == "−1.0 … +18.2"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(9, "9 s"), (61, "1 min 01 s"), (3840, "1 h 04 min"), (200_000, "2 d 7 h"), (59.6, "1 min 00 s")],
+)
+def test_duration_uses_its_two_largest_units(seconds: float, text: str) -> None:
+    assert formats.duration(seconds) == text
+
+
+def test_age_of_a_moment_in_the_future_is_zero() -> None:
+    assert formats.age(NOW + timedelta(seconds=5), NOW) == "0 s ago"
+    assert formats.age(NOW - timedelta(hours=30), NOW) == "1 d ago"
+
+
+def test_clean_text_drops_terminal_codes_and_direction_marks() -> None:
+    dirty = "\x1b[31mred\x1b[0m \x1b]0;title\x07\u202egnp.exe\x00\ttab\r\nnext"
+    assert formats.clean_text(dirty) == "red gnp.exe\ttab\nnext"
+
+
+def test_clean_tail_keeps_the_last_lines() -> None:
+    assert formats.clean_tail("a\nb\nc\n", lines=2) == "b\nc"
+
+
+def test_signed_milliseconds_of_nothing_is_zero() -> None:
+    assert formats.signed_milliseconds(0.0000001) == "0"
+    assert formats.signed_milliseconds(-0.0111) == "−11.1"

@@ -1,0 +1,243 @@
+"""The pages over HTTP: what they show, whom they let in, and what they refuse."""
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from memory_source import NOW, Clock, MemorySource
+from starlette.testclient import TestClient
+
+from advisor.dashboard.pages_access import keep_local
+from advisor.dashboard.visits import MOST_VISITS, VisitBook
+from advisor.protocol.jobs import JobState
+
+SignIn = Callable[[str], TestClient]
+PAGES = (
+    "/jobs", "/jobs?state=finished", "/jobs/busy", "/jobs/sample", "/jobs/sample/trials/5", "/jobs/busy/trials/10",
+    "/jobs/sample/trials/6", "/jobs/busy/log", "/jobs/sample/export",
+    "/jobs/sample/export?format=paddle-prototxt&target=2.6.2", "/jobs/busy/export", "/agents", "/knobs", "/style",
+)  # fmt: skip
+
+
+def read_form_key(page: str) -> str:
+    return re.search(r'name="form_key" value="([^"]+)"', page).group(1)
+
+
+@pytest.mark.parametrize("address", PAGES)
+def test_page_is_complete_and_loads_nothing_from_elsewhere(sign_in: SignIn, address: str) -> None:
+    answer = sign_in("adv_viewer_3_x").get(address)
+    assert answer.status_code == 200, answer.text
+    assert answer.text.rstrip().endswith("</html>")
+    assert not re.findall(r'(?:src|href|action)="(?:https?:)?//', answer.text)
+    assert not re.findall(r"<script>|<style|\sstyle=|\son[a-z]+=", strip_escaped(answer.text))
+    assert "default-src 'self'" in answer.headers["content-security-policy"]
+    assert answer.headers["cache-control"] == "no-store"
+
+
+def strip_escaped(page: str) -> str:
+    """Leave out what training scripts wrote: it is escaped, which other tests look at."""
+    return re.sub(r"<pre.*?</pre>", "", page, flags=re.S)
+
+
+@pytest.mark.parametrize("address", [*PAGES, "/jobs/sample/export/file?format=ddp-python"])
+def test_page_asks_for_a_token_and_leads_back(client: TestClient, address: str) -> None:
+    answer = client.get(address, follow_redirects=False)
+    assert answer.status_code == 303
+    assert answer.headers["location"].startswith("/login?next=%2F")
+
+
+def test_signing_in_sets_a_cookie_that_scripts_cannot_read(client: TestClient) -> None:
+    answer = client.post(
+        "/login", data={"token": " adv_viewer_3_x ", "next": "/agents"}, follow_redirects=False
+    )
+    assert answer.headers["location"] == "/agents"
+    cookie = answer.headers["set-cookie"].lower()
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert "adv_viewer" not in cookie
+
+
+def test_cookie_is_secure_over_tls(source: MemorySource, client: TestClient) -> None:
+    client.base_url = "https://127.0.0.1:8765"
+    cookie = client.post("/login", data={"token": "adv_viewer_3_x"}, follow_redirects=False).headers[
+        "set-cookie"
+    ]
+    assert cookie.startswith("__Host-advisor=")
+    assert "Secure" in cookie
+    assert "Domain" not in cookie
+
+
+def test_unknown_token_is_refused(client: TestClient) -> None:
+    answer = client.post("/login", data={"token": "adv_agent_9_x"})
+    assert answer.status_code == 401
+    assert "No person has this token." in answer.text
+    assert "adv_agent_9_x" not in answer.text
+
+
+def test_visit_ends_when_its_token_is_revoked(sign_in: SignIn, source: MemorySource) -> None:
+    client = sign_in("adv_viewer_3_x")
+    del source.people["adv_viewer_3_x"]
+    assert client.get("/jobs", follow_redirects=False).status_code == 303
+
+
+def test_visit_ends_after_twelve_idle_hours_but_not_before(sign_in: SignIn, clock: Clock) -> None:
+    client = sign_in("adv_viewer_3_x")
+    for _ in range(3):
+        clock.pass_(timedelta(hours=11))
+        assert client.get("/jobs", follow_redirects=False).status_code == 200
+    clock.pass_(timedelta(hours=12, seconds=1))
+    assert client.get("/jobs", follow_redirects=False).status_code == 303
+
+
+def test_signing_out_ends_the_visit(sign_in: SignIn) -> None:
+    client = sign_in("adv_viewer_3_x")
+    key, cookie = read_form_key(client.get("/jobs").text), client.cookies["advisor"]
+    client.post("/logout", data={"form_key": key})
+    client.cookies.set("advisor", cookie)
+    assert client.get("/jobs", follow_redirects=False).status_code == 303
+
+
+def test_submitter_cancels_a_job(sign_in: SignIn, source: MemorySource) -> None:
+    client = sign_in("adv_submitter_2_x")
+    key = read_form_key(client.get("/jobs/busy").text)
+    answer = client.post("/jobs/busy/cancel", data={"form_key": key}, follow_redirects=False)
+    assert answer.headers["location"] == "/jobs/busy"
+    assert source.job("busy").state is JobState.CANCELLING
+
+
+def test_viewer_cannot_cancel(sign_in: SignIn, source: MemorySource) -> None:
+    client = sign_in("adv_viewer_3_x")
+    page = client.get("/jobs/busy").text
+    assert "/cancel" not in page
+    answer = client.post("/jobs/busy/cancel", data={"form_key": read_form_key(page)})
+    assert answer.status_code == 403
+    assert source.job("busy").state is JobState.RUNNING
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"sec-fetch-site": "cross-site"},
+        {"sec-fetch-site": "same-site"},
+        {"origin": "http://evil.example"},
+        {"origin": "null"},
+    ],
+)
+def test_forms_from_other_sites_are_refused(
+    sign_in: SignIn, source: MemorySource, headers: dict[str, str]
+) -> None:
+    client = sign_in("adv_admin_1_x")
+    key = read_form_key(client.get("/jobs/busy").text)
+    for address in ("/jobs/busy/cancel", "/logout", "/theme", "/login"):
+        assert client.post(address, data={"form_key": key}, headers=headers).status_code == 403
+    assert source.job("busy").state is JobState.RUNNING
+
+
+def test_form_without_its_key_is_refused(sign_in: SignIn, source: MemorySource) -> None:
+    client = sign_in("adv_admin_1_x")
+    for key in ("", "wrong", "schlüssel"):
+        assert client.post("/jobs/busy/cancel", data={"form_key": key}).status_code == 403
+    assert source.job("busy").state is JobState.RUNNING
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "//evil.example",
+        "https://evil.example",
+        "/\\evil.example",
+        "javascript:alert(1)",
+        "jobs",
+        "/jobs\r\nx: y",
+    ],
+)
+def test_sign_in_leads_nowhere_else(target: str) -> None:
+    assert keep_local(target) == "/jobs"
+
+
+def test_sign_in_leads_back_to_a_page_of_ours() -> None:
+    assert keep_local("/jobs/a?x=1") == "/jobs/a?x=1"
+
+
+def test_what_training_scripts_write_is_text(sign_in: SignIn) -> None:
+    client = sign_in("adv_viewer_3_x")
+    log = client.get("/jobs/busy/log").text
+    assert "&lt;img src=x onerror=alert(1)&gt;" in log
+    assert "<img src=x" not in log
+    assert (
+        "&lt;script&gt;alert(&#39;a training script wrote this&#39;)"
+        in client.get("/jobs/sample/trials/6").text
+    )
+    assert "<script>alert(1)" not in client.get("/jobs/sample/export").text
+
+
+def test_export_is_a_file_to_save(sign_in: SignIn) -> None:
+    answer = sign_in("adv_viewer_3_x").get("/jobs/sample/export/file?format=ddp-python")
+    assert answer.headers["content-disposition"] == 'attachment; filename="ddp_strategy.py"'
+    assert answer.headers["content-type"] == "application/octet-stream"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+
+
+def test_export_of_an_unknown_format_says_so(sign_in: SignIn) -> None:
+    assert sign_in("adv_viewer_3_x").get("/jobs/sample/export/file?format=nope").status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("/nope", "There is no page"),
+        ("/jobs/none", "There is no job none."),
+        ("/jobs/sample/trials/99", "no trial 99"),
+    ],
+)
+def test_missing_page_says_what_is_missing(sign_in: SignIn, address: str, sentence: str) -> None:
+    answer = sign_in("adv_viewer_3_x").get(address)
+    assert answer.status_code == 404
+    assert sentence in answer.text
+    assert "Sign out" in answer.text
+
+
+def test_failing_server_shows_a_page_with_all_headers(sign_in: SignIn, source: MemorySource) -> None:
+    client = sign_in("adv_viewer_3_x")
+    source.is_broken = True
+    answer = client.get("/jobs/sample")
+    assert answer.status_code == 500
+    assert "the test's source is broken" not in answer.text
+    assert "default-src 'self'" in answer.headers["content-security-policy"]
+
+
+def test_first_page_of_an_empty_server_says_what_to_type(sign_in: SignIn, source: MemorySource) -> None:
+    source.stories = {}
+    page = sign_in("adv_viewer_3_x").get("/jobs").text
+    assert "advisor tune -- torchrun" in page
+    assert "http://127.0.0.1:8765" in page
+
+
+def test_theme_is_kept_without_scripts(client: TestClient) -> None:
+    client.post("/theme", data={"theme": "dark", "next": "/login"})
+    assert 'data-theme="dark"' in client.get("/login").text
+    client.post("/theme", data={"theme": '"><script>', "next": "/login"})
+    assert 'data-theme="auto"' in client.get("/login").text
+
+
+def test_static_files_need_no_token_and_may_be_kept(client: TestClient) -> None:
+    for address in ("/static/advisor.js", "/static/advisor.css", "/static/mark.svg", "/plotly/plotly.min.js"):
+        answer = client.get(address)
+        assert answer.status_code == 200
+        assert "immutable" in answer.headers["cache-control"]
+    assert client.get("/plotly/datasets/iris.csv.gz").status_code == 404
+
+
+def test_live_stream_needs_a_token(client: TestClient) -> None:
+    assert client.get("/jobs/busy/live").status_code == 401
+
+
+def test_longest_idle_visit_makes_room_for_a_new_one() -> None:
+    numbers = iter(range(10_000))
+    book = VisitBook(lambda: str(next(numbers)))
+    keys = [book.open("token", NOW + timedelta(seconds=place)) for place in range(MOST_VISITS)]
+    book.find(keys[0], NOW + timedelta(hours=1))
+    book.open("token", NOW + timedelta(hours=1))
+    assert book.find(keys[0], NOW + timedelta(hours=1)) is not None
+    assert book.find(keys[1], NOW + timedelta(hours=1)) is None

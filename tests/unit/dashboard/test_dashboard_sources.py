@@ -1,0 +1,94 @@
+"""The contract of a source: the fake in memory and the real one over the services answer alike."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from memory_source import NOW, MemorySource
+
+from advisor.dashboard.samples import make_running_story
+from advisor.dashboard.service_source import ServiceSource
+from advisor.dashboard.source import Person, Source
+from advisor.errors import AdviceNotReady, JobNotFound
+from advisor.protocol.jobs import JobState
+from advisor.protocol.trials import JobHistory
+from advisor.protocol.views import Role
+from advisor.services.jobs import submit_job
+from advisor.services.tokens import create_token
+from advisor.storage import Database
+
+
+class Prepared:
+    """A source that holds one queued job, and tokens of a person and of an agent."""
+
+    def __init__(self, source: Source, job_id: str, person: str, agent: str) -> None:
+        self.source = source
+        self.job_id = job_id
+        self.person = person
+        self.agent = agent
+
+
+@pytest.fixture(params=["memory", "services"])
+def prepared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Prepared]:
+    story = make_running_story(NOW)
+    if request.param == "memory":
+        memory = MemorySource()
+        memory.people = {"adv_submitter_1_x": Person("ada", Role.SUBMITTER)}
+        job = story.job.model_copy(update={"state": JobState.QUEUED})
+        memory.tell(type(story)(job, JobHistory(), None, story.events[:1], ()))
+        yield Prepared(memory, job.id, "adv_submitter_1_x", "adv_agent_2_x")
+        return
+    numbers = iter(range(1000))
+    database = Database(f"sqlite:///{tmp_path / 'advisor.db'}", lambda: f"id{next(numbers)}")
+    database.migrate()
+    with database.begin() as work:
+        job = submit_job(work, story.job.spec, "ada", None, NOW)
+        person = create_token(work, Role.SUBMITTER, "ada", NOW)
+        agent = create_token(work, Role.AGENT, "node01", NOW)
+    yield Prepared(ServiceSource(database, lambda: NOW), job.id, person.token, agent.token)
+    database.close()
+
+
+def test_people_are_known_by_their_token_and_agents_are_not_people(prepared: Prepared) -> None:
+    assert prepared.source.identify(prepared.person) == Person("ada", Role.SUBMITTER)
+    assert prepared.source.identify(prepared.agent) is None
+    assert prepared.source.identify("") is None
+
+
+def test_job_is_listed_under_its_state(prepared: Prepared) -> None:
+    source = prepared.source
+    assert [job.id for job in source.list_jobs(None, 25, None).items] == [prepared.job_id]
+    assert [job.id for job in source.list_jobs(JobState.QUEUED, 25, None).items] == [prepared.job_id]
+    assert source.list_jobs(JobState.FAILED, 25, None).items == ()
+    assert source.list_jobs(None, 25, None).next_cursor is None
+
+
+def test_new_job_has_a_story_but_no_measurement(prepared: Prepared) -> None:
+    source = prepared.source
+    assert source.history(prepared.job_id) == JobHistory()
+    assert source.advice(prepared.job_id) is None
+    events = source.events(prepared.job_id, 0, 500)
+    assert [event.seq for event in events] == [1]
+    assert not source.events(prepared.job_id, 1, 500)
+    assert not source.log(prepared.job_id, 0, 200)
+
+
+def test_unknown_job_is_an_error_everywhere(prepared: Prepared) -> None:
+    source = prepared.source
+    for ask in (source.job, source.history, source.advice, source.cancel):
+        with pytest.raises(JobNotFound):
+            ask("none")
+    for ask in (source.events, source.log):
+        with pytest.raises(JobNotFound):
+            ask("none", 0, 10)
+
+
+def test_nothing_is_exported_before_there_is_an_advice(prepared: Prepared) -> None:
+    name = prepared.source.export_formats()[0].name
+    with pytest.raises(AdviceNotReady):
+        prepared.source.export(prepared.job_id, name, None)
+
+
+def test_cancelled_job_stops(prepared: Prepared) -> None:
+    assert prepared.source.cancel(prepared.job_id).state in {JobState.CANCELLING, JobState.CANCELLED}
+    assert prepared.source.job(prepared.job_id).state in {JobState.CANCELLING, JobState.CANCELLED}

@@ -1,0 +1,157 @@
+"""View models: what a page says about a job in each of its states."""
+
+from dataclasses import replace
+
+from memory_source import NOW
+
+from advisor.dashboard.components import sample_components
+from advisor.dashboard.samples import keep_defaults, make_agents, make_finished_story, make_running_story
+from advisor.dashboard.source import Person
+from advisor.dashboard.views_job import JobPage, view_job_page
+from advisor.dashboard.views_jobs import view_job_line, view_job_lines
+from advisor.dashboard.views_site import view_agents, view_knobs, view_log
+from advisor.dashboard.views_trials import view_trial_page
+from advisor.dashboard.views_verdict import find_best_trial
+from advisor.protocol.jobs import JobState
+from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.trials import JobHistory
+from advisor.protocol.views import LogChunk, Role
+
+ADA = Person("ada", Role.SUBMITTER)
+RUNNING, FINISHED = make_running_story(NOW), make_finished_story(NOW)
+
+
+def show(story: object = FINISHED, person: Person = ADA, **changes: object) -> JobPage:
+    story = replace(story, job=story.job.model_copy(update=changes))
+    return view_job_page(story.job, story.history, story.advice, story.events, person, NOW)
+
+
+def test_verdict_stands_with_its_interval() -> None:
+    card = show().verdict
+    assert (card.tone, card.figure, card.interval) == ("good", "+16.1 %", "95 % interval +13.9 … +18.2 %")
+    assert ("pays back after", "5 h 13 min of training") in card.cost
+
+
+def test_verdict_without_a_reliable_gain_keeps_the_defaults() -> None:
+    page = show(replace(FINISHED, advice=keep_defaults(FINISHED.advice)))
+    assert (page.verdict.tone, page.verdict.figure) == ("muted", "No reliable gain")
+    assert page.verdict.sentence == "Keep your defaults."
+    assert page.comparison is None
+    assert page.breakdown is not None
+    assert not page.advice.changes
+
+
+def test_running_job_shows_its_fastest_trial_as_unconfirmed_and_on_an_allowed_rung() -> None:
+    trial, _ = find_best_trial(RUNNING.job, RUNNING.history)
+    assert trial.number == 5
+    card = show(RUNNING).verdict
+    assert "unconfirmed: trial 5 with 1\u202f845 ± 15 samples/s" in card.sentence
+    assert (card.tried, card.most) == (10, 24)
+
+
+def test_failed_job_gives_its_reason_and_a_next_step() -> None:
+    card = show(
+        replace(RUNNING, history=JobHistory()), state=JobState.FAILED, state_reason="No DDP was built."
+    ).verdict
+    assert card.tone == "bad"
+    assert card.why == ("No DDP was built.",)
+    assert "advisor logs sample" in card.next_steps[0]
+
+
+def test_only_those_who_may_see_the_cancel_button_and_only_while_it_helps() -> None:
+    assert show(RUNNING).header.may_cancel
+    assert not show(RUNNING, Person("vic", Role.VIEWER)).header.may_cancel
+    assert not show(RUNNING, state=JobState.CANCELLING).header.may_cancel
+    assert not show(FINISHED).header.may_cancel
+
+
+def test_comparison_rests_on_the_rounds_of_the_confirmation() -> None:
+    rows = show().comparison.table.rows
+    assert [row[3] for row in rows] == ["8", "8"]
+
+
+def test_ladder_is_apart_from_what_changed() -> None:
+    advice = show().advice
+    assert {change.knob for change in advice.changes} == set(FINISHED.advice.changes)
+    assert [rung.figure for rung in advice.ladder] == ["+19.7 %", "unconfirmed"]
+
+
+def test_failures_have_a_sentence_and_a_clean_log() -> None:
+    failures = show().failures
+    assert [failure.trial_number for failure in failures] == [8, 6]
+    assert "\x1b" not in failures[1].log_tail
+    assert "CUDA out of memory" in failures[1].log_tail
+
+
+def test_trial_page_shows_the_evidence_and_the_slowest_rank() -> None:
+    page = view_trial_page(FINISHED.history.trial(5), FINISHED.history)
+    assert page.changes[0][:3] == ("fuse_grad_size_in_MB", "96 MB", "read back from DDP's own log as 96.0")
+    assert page.worst_rank == 3
+    assert len(page.ranks) == 16
+    assert len(page.buckets) == 9
+
+
+def test_trial_page_says_that_a_knob_was_not_in_force() -> None:
+    block = next(block for block in FINISHED.history.blocks if block.trial_number == 1)
+    result = block.result.model_copy(
+        update={"consumed": {}, "not_consumed": {"fuse_grad_size_in_MB": "DDP ignored it."}}
+    )
+    history = FINISHED.history.model_copy(update={"blocks": (block.model_copy(update={"result": result}),)})
+    page = view_trial_page(history.trial(1), history)
+    assert page.changes[0][2] == "not in force: DDP ignored it."
+
+
+def test_trial_without_a_block_has_no_figure() -> None:
+    page = view_trial_page(RUNNING.history.trial(10), RUNNING.history)
+    assert page.phases is None
+    assert page.steps is None
+    assert page.chip.word == "measuring"
+
+
+def test_job_line_of_each_kind() -> None:
+    assert view_job_line(FINISHED.job, FINISHED.advice, None, NOW).gain.figure == "+16.1 %"
+    assert view_job_line(RUNNING.job, None, RUNNING.history, NOW).gain.figure == "measuring"
+    assert view_job_line(RUNNING.job, None, RUNNING.history, NOW).trials == "10 / 24"
+    kept = view_job_line(FINISHED.job, keep_defaults(FINISHED.advice), None, NOW)
+    assert kept.gain.figure == "no reliable gain"
+
+
+def test_job_lines_fetch_no_history_where_the_advice_has_the_counts() -> None:
+    asked: list[str] = []
+
+    def look_up_history(job_id: str) -> JobHistory:
+        asked.append(job_id)
+        return RUNNING.history
+
+    running = RUNNING.job.model_copy(update={"id": "busy"})
+    view_job_lines([FINISHED.job, running], lambda _: FINISHED.advice, look_up_history, NOW)
+    assert asked == ["busy"]
+
+
+def test_every_knob_is_on_its_page_once() -> None:
+    names = [row.name for _, rows in view_knobs() for row in rows]
+    assert sorted(names) == sorted(CATALOGUE)
+
+
+def test_connected_agents_come_first() -> None:
+    assert [row.name for row in view_agents(make_agents(NOW), NOW)] == [
+        "laptop",
+        "node01",
+        "node02",
+        "node09",
+    ]
+
+
+def test_log_joins_what_one_agent_wrote_in_a_row() -> None:
+    def part(seq: int, agent: str) -> LogChunk:
+        return LogChunk(seq=seq, session_id="s", agent=agent, text=f"{seq}\n")
+
+    blocks = view_log([part(1, "a"), part(2, "a"), part(3, "b"), part(4, "a")])
+    assert [(block.agent, block.text) for block in blocks] == [("a", "1\n2\n"), ("b", "3\n"), ("a", "4\n")]
+
+
+def test_components_show_a_job_in_every_state() -> None:
+    chips = {
+        chip.word for name, entries in sample_components(NOW)["chips"] if name == "job" for chip in entries
+    }
+    assert chips == {state.value for state in JobState}

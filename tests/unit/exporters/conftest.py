@@ -1,0 +1,92 @@
+"""A factory of advised jobs, for the tests of what is exported from them."""
+
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+import pytest
+
+from advisor.protocol.advice import Advice, Cost, Diagnosis, Interval, KnobReason, Provenance, Verdict
+from advisor.protocol.base import Value
+from advisor.protocol.cluster import DeviceKind
+from advisor.protocol.jobs import Job, JobSpec, JobState
+from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.knobs import Effect
+from advisor.protocol.strategy import DistributedStrategy
+from advisor.protocol.trials import Phases
+from advisor.protocol.workload import Workload, WorkloadFacts
+
+SCRIPT_AS_IT_STANDS: dict[str, Value] = {
+    **DistributedStrategy().values(),
+    "fuse_grad_size_in_MB": 25.0,
+    "last_comm_group_size_MB": 1.0,
+    "sync_nccl_allreduce": False,
+}
+"""What the runtime observes of a script with stock DDP."""
+
+
+def advise(
+    changes: Mapping[str, Value],
+    *,
+    backend: str = "gloo",
+    world_size: int = 2,
+    nodes: int = 1,
+    name: str = "demo",
+    command: tuple[str, ...] = ("torchrun", "--nproc-per-node", "2", "train.py", "--epochs", "3"),
+    working_dir: str = ".",
+    environment: Mapping[str, str] | None = None,
+) -> tuple[Advice, Job]:
+    """Return an advice for `changes` (none: keep) and its finished job."""
+    finished = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
+    workload = Workload(command=command, working_dir=working_dir, environment=dict(environment or {}))
+    job = Job(
+        id="job7",
+        spec=JobSpec(name=name, workload=workload, nodes=nodes),
+        state=JobState.FINISHED,
+        created_at=finished,
+        finished_at=finished,
+        facts=WorkloadFacts(
+            backend=backend,
+            device=DeviceKind.CUDA if backend == "nccl" else DeviceKind.CPU,
+            world_size=world_size,
+            local_world_size=world_size // nodes,
+            nodes=nodes,
+            gradient_bytes=10_000_000,
+            parameter_tensors=20,
+            layers=10,
+            batch_size_per_rank=8,
+        ),
+    )
+    changed = {
+        knob: Provenance.TRANSLATED if knob != "num_threads" else Provenance.MEASURED for knob in changes
+    }
+    gain = Interval(ratio=1.184, low=1.159, high=1.207, rounds=8, sessions=2)
+    advice = Advice(
+        job_id=job.id,
+        verdict=Verdict.CHANGE if changes else Verdict.KEEP,
+        headline=f"{gain.describe()} throughput." if changes else "No reliable gain: keep your defaults.",
+        allowed=Effect.CONVERGENCE,
+        strategy={**SCRIPT_AS_IT_STANDS, **changes},
+        baseline=SCRIPT_AS_IT_STANDS,
+        changes=dict(changes),
+        provenance={knob: changed.get(knob, Provenance.CARRIED) for knob in CATALOGUE},
+        gain=gain if changes else None,
+        baseline_samples_per_s=100.0,
+        strategy_samples_per_s=118.4,
+        reasons=tuple(
+            KnobReason(knob=knob, before=SCRIPT_AS_IT_STANDS[knob], after=value, sentence=f"{knob} helped.")
+            for knob, value in changes.items()
+        ),
+        diagnosis=Diagnosis(bound="communication", sentence="Communication is exposed."),
+        phases_before=Phases(),
+        phases_after=Phases(),
+        cost=Cost(wall_s=600.0, device_hours=0.3, trials=12, sessions=2),
+        cluster="1 node × 2 CPUs",
+        software={"torch": "2.13.0"},
+    )
+    return advice, job
+
+
+@pytest.fixture(name="advise", scope="session")
+def give_advise() -> Callable[..., tuple[Advice, Job]]:
+    """Give the factory."""
+    return advise

@@ -1,0 +1,89 @@
+"""The way from a format's name to a file, and the refusals on it."""
+
+import pytest
+
+from advisor.exporters import FORMATS, ExportError, export, export_bundle
+
+CHANGES = {"fuse_grad_size_in_MB": 50.0, "nccl_comm_num": 2, "num_threads": 4, "NCCL_SOCKET_NTHREADS": 4}
+
+
+def test_the_formats_are_the_promised_ones() -> None:
+    assert set(FORMATS) == {"json", "paddle", "paddle-python", "pytorch", "env", "torchrun", "wrapper"}
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_file_is_what_its_format_announces(name, advise) -> None:
+    info, file = FORMATS[name], export(*advise(CHANGES), name)
+    assert (file.format, file.filename, file.media_type) == (name, info.filename, info.media_type)
+    assert set(file.provenance) <= set(info.knobs)
+    assert file.target == (info.targets[0] if info.targets else "")
+    assert all(needed in FORMATS for needed in file.needs)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_every_change_is_either_set_or_said_to_be_impossible(name, advise) -> None:
+    file = export(*advise(CHANGES), name)
+    assert set(CHANGES) <= set(file.provenance) | set(file.unmapped)
+    assert not set(file.provenance) & set(file.unmapped)
+    assert not set(file.provenance) & set(file.left)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_same_advice_gives_the_same_file(name, advise) -> None:
+    assert export(*advise(CHANGES), name) == export(*advise(CHANGES), name)
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "json"])
+def test_every_head_has_gain_interval_and_job(name, advise) -> None:
+    content = export(*advise(CHANGES), name).content
+    assert "+18.4 % (95 % CI +15.9 ... +20.7), 8 interleaved rounds in 2 launches" in content
+    assert "job job7 (demo), 2026-11-20 12:30 UTC" in content
+    assert "torch 2.13.0" in content
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "json"])
+def test_a_kept_baseline_says_that_nothing_needs_to_change(name, advise) -> None:
+    file = export(*advise({}), name)
+    assert "nothing needs to change" in file.content
+    assert set(file.provenance) <= {"a_sync"}
+    assert not file.unmapped
+
+
+def test_an_unknown_format_is_named_with_the_allowed_ones(advise) -> None:
+    with pytest.raises(ExportError, match="'yaml' is no export format: choose one of json, torchrun"):
+        export(*advise({}), "yaml")
+
+
+@pytest.mark.parametrize("name", ["paddle", "paddle-python"])
+def test_an_unknown_target_is_named_with_the_allowed_ones(name, advise) -> None:
+    with pytest.raises(ExportError, match=r"'1\.8' is no Paddle version .* 3\.3\.1 or 2\.6\.2"):
+        export(*advise({}), name, "1.8")
+
+
+def test_a_target_for_a_format_without_versions_is_refused(advise) -> None:
+    with pytest.raises(ExportError, match=r"Format env has no target versions, but '2\.6\.2' was asked for"):
+        export(*advise({}), "env", "2.6.2")
+
+
+def test_a_bundle_holds_every_file_and_a_summary(advise) -> None:
+    bundle = export_bundle(*advise(CHANGES))
+    assert set(bundle) == {info.filename for info in FORMATS.values()} | {"SUMMARY.txt"}
+    summary = bundle["SUMMARY.txt"]
+    assert "fuse_grad_size_in_MB: 25 -> 50 (translated: timed through its PyTorch equivalent)" in summary
+    assert "num_threads helped." in summary
+    assert all(info.filename in summary for info in FORMATS.values())
+    assert summary.isascii()
+
+
+def test_a_hostile_name_stays_inside_the_comments(advise) -> None:
+    hostile = "x\n}\nimport os; os.abort()\n\u2028rm -rf ~\r\x85#`$(reboot)`"
+    for filename, content in export_bundle(*advise(CHANGES, name=hostile)).items():
+        if filename in {"strategy.json", "SUMMARY.txt"}:
+            continue
+        guilty = [
+            line
+            for line in content.splitlines()
+            if "reboot" in line or "os.abort" in line or "rm -rf" in line
+        ]
+        assert guilty, filename
+        assert all(line.startswith("# ") for line in guilty), filename

@@ -1,0 +1,127 @@
+"""run.sh and strategy.env, executed by the real shell: the words that arrive are the words of the job."""
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from advisor.exporters import export
+
+HOSTILE = ("it's", "$(touch pwned)", "`id`", "a b", 'say "hi"', "line\nbreak", "é", "*", "--x=;reboot", "")
+
+
+def execute(script: str, folder: Path, *arguments: str, environment: Mapping[str, str] | None = None):
+    """Run `script` with a torchrun that prints its words and its environment instead of launching anything."""
+    tools = folder / "tools"
+    tools.mkdir()
+    fake = tools / "torchrun"
+    fake.write_text('#!/bin/bash\nprintf "%s\\0" "$@" > words\nenv -0 > variables\npwd > place\n')
+    fake.chmod(0o755)
+    (folder / "run.sh").write_text(script)
+    return subprocess.run(
+        ["bash", str(folder / "run.sh"), *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+        env={"PATH": f"{tools}:{os.environ['PATH']}", **(environment or {})},
+    )
+
+
+def read_words(folder: Path) -> list[str]:
+    return (folder / "words").read_text().split("\0")[:-1]
+
+
+def test_the_wrapper_stands_before_the_script(advise, tmp_path: Path) -> None:
+    script = export(*advise({"fuse_grad_size_in_MB": 50.0}), "torchrun").content
+    done = execute(script, tmp_path, "--seed", "two words")
+    assert done.returncode == 0, done.stderr
+    wrapper = str(tmp_path / "apply_strategy.py")
+    assert read_words(tmp_path) == [
+        "--nproc-per-node", "2", wrapper, "train.py", "--epochs", "3", "--seed", "two words",
+    ]  # fmt: skip
+
+
+def test_hostile_words_arrive_as_they_are(advise, tmp_path: Path) -> None:
+    command = ("torchrun", "train me.py", *HOSTILE)
+    script = export(*advise({"nccl_comm_num": 2}, command=command, name=HOSTILE[5]), "torchrun").content
+    done = execute(script, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert read_words(tmp_path)[1:] == ["train me.py", *HOSTILE]
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_the_script_runs_in_the_jobs_folder(advise, tmp_path: Path) -> None:
+    place = tmp_path / "it's $(here)"
+    place.mkdir()
+    script = export(*advise({}, working_dir=str(place)), "torchrun").content
+    assert execute(script, tmp_path).returncode == 0
+    assert (place / "place").read_text() == f"{place}\n"
+
+
+def test_changed_variables_are_exported(advise, tmp_path: Path) -> None:
+    file = export(*advise({"num_threads": 4, "NCCL_NSOCKS_PERTHREAD": 2}), "torchrun")
+    assert execute(file.content, tmp_path).returncode == 0
+    variables = (tmp_path / "variables").read_text().split("\0")
+    assert {"OMP_NUM_THREADS=4", "NCCL_NSOCKS_PERTHREAD=2"} <= set(variables)
+    assert set(file.provenance) == {"num_threads", "NCCL_NSOCKS_PERTHREAD"}
+    assert not file.unmapped
+
+
+def test_several_nodes_ask_for_their_rank_and_address(advise, tmp_path: Path) -> None:
+    script = export(*advise({}, nodes=2, world_size=4), "torchrun").content
+    refused = execute(script, tmp_path)
+    assert refused.returncode != 0
+    assert "Set NODE_RANK" in refused.stderr
+    again = tmp_path / "again"
+    again.mkdir()
+    done = execute(script, again, environment={"NODE_RANK": "1", "MASTER_ADDR": "10.0.0.1"})
+    assert done.returncode == 0, done.stderr
+    assert read_words(again)[2:10] == [
+        "--nnodes", "2", "--node-rank", "1", "--master-addr", "10.0.0.1", "--master-port", "29500",
+    ]  # fmt: skip
+
+
+def test_an_unknown_launcher_keeps_its_command_and_says_so(advise) -> None:
+    changes = {"fuse_grad_size_in_MB": 50.0, "num_threads": 4}
+    file = export(*advise(changes, command=("./train.sh", "a b")), "torchrun")
+    assert "exec ./train.sh 'a b' \"$@\"" in file.content
+    assert "was not found in the launch command" in file.warnings[-1]
+    assert set(file.unmapped) == {"fuse_grad_size_in_MB"}
+    assert set(file.provenance) == {"num_threads"}
+
+
+def test_the_jobs_own_variables_are_named_but_not_copied(advise) -> None:
+    file = export(*advise({}, environment={"WANDB_API_KEY": "secret"}), "torchrun")
+    assert "WANDB_API_KEY" in file.content
+    assert "secret" not in file.content
+
+
+def test_an_environment_file_is_read_by_the_shell(advise, tmp_path: Path) -> None:
+    changes = {"num_threads": 4, "NCCL_IB_DISABLE": True, "NCCL_SOCKET_IFNAME": "eth0; touch pwned"}
+    file = export(*advise(changes, name="a\nexport EVIL=1"), "env")
+    (tmp_path / "strategy.env").write_text(file.content)
+    done = subprocess.run(
+        ["bash", "-c", "set -eua; . ./strategy.env; set +a; env -0"], cwd=tmp_path, capture_output=True, text=True,
+        timeout=30, check=True, env={"PATH": os.environ["PATH"]},
+    )  # fmt: skip
+    variables = set(done.stdout.split("\0"))
+    assert {"OMP_NUM_THREADS=4", "NCCL_IB_DISABLE=1", "NCCL_SOCKET_IFNAME=eth0; touch pwned"} <= variables
+    assert not any(line.startswith("EVIL") for line in variables)
+    assert not (tmp_path / "pwned").exists()
+
+
+def test_what_no_variable_can_carry_is_sent_elsewhere(advise) -> None:
+    file = export(*advise({"fuse_grad_size_in_MB": 50.0}), "env")
+    assert not file.provenance
+    assert "use the torchrun, pytorch or paddle export" in file.unmapped["fuse_grad_size_in_MB"]
+    assert all(line.startswith("#") for line in file.content.splitlines())
+
+
+@pytest.mark.parametrize("name", ["env", "torchrun"])
+def test_flags_of_paddle_are_said_to_be_paddles(name, advise) -> None:
+    file = export(*advise({"FLAGS_fraction_of_gpu_memory_to_use": 0.9}), name)
+    assert "FLAGS_fraction_of_gpu_memory_to_use=0.9" in file.content

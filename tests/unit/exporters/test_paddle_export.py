@@ -1,0 +1,159 @@
+"""The Paddle prototxt and snippet: what is written, what is left alone, and why."""
+
+import re
+
+import pytest
+
+from advisor.exporters import export
+from advisor.protocol.advice import Provenance
+from advisor.protocol.knob_entries import CATALOGUE
+
+
+def fields_of(content: str) -> dict[str, str]:
+    """Read the prototxt's fields by path; blocks are one level deep."""
+    fields, block = {}, ""
+    for line in content.splitlines():
+        text = line.split("#")[0].strip()
+        if text.endswith("{"):
+            block = text[:-1].strip() + "."
+        elif text == "}":
+            block = ""
+        elif text:
+            name, value = text.split(": ")
+            fields[block + name] = value
+    return fields
+
+
+def test_only_timed_fields_and_their_companions_are_written(advise) -> None:
+    file = export(*advise({"fuse_grad_size_in_MB": 64.0}), "paddle")
+    assert fields_of(file.content) == {
+        "fuse_all_reduce_ops": "true",
+        "fuse_grad_size_in_MB": "64",
+        "last_comm_group_size_MB": "1.0",
+        "a_sync": "false",
+    }
+    assert file.provenance["fuse_grad_size_in_MB"] is Provenance.TRANSLATED
+    assert file.provenance["fuse_all_reduce_ops"] is Provenance.CARRIED
+    assert file.left["cudnn_exhaustive_search"] == "Not timed: left at Paddle's default."
+
+
+def test_nothing_claims_to_be_measured_in_paddle(advise) -> None:
+    file = export(*advise({"num_threads": 4}), "paddle", "2.6.2")
+    assert file.provenance["num_threads"] is Provenance.TRANSLATED
+
+
+@pytest.mark.parametrize(("measured", "written"), [(0.25, "1"), (4.5, "5"), (1.0, "1"), (32.0, "32")])
+def test_sizes_are_whole_numbers_rounded_up(measured, written, advise) -> None:
+    file = export(*advise({"fuse_grad_size_in_MB": measured, "last_comm_group_size_MB": 0.0625}), "paddle")
+    assert fields_of(file.content)["fuse_grad_size_in_MB"] == written
+    rounded = [sentence for sentence in file.warnings if "rounded up" in sentence]
+    assert bool(rounded) == (measured != float(written))
+    assert ("Paddle takes whole MB" in file.content) == bool(rounded)
+
+
+def test_asynchronous_parameter_servers_are_switched_off_always(advise) -> None:
+    assert fields_of(export(*advise({}), "paddle").content) == {"a_sync": "false"}
+
+
+def test_nested_fields_stand_in_a_block(advise) -> None:
+    changes = {"localsgd": True, "localsgd_k_steps": 4, "localsgd_begin_step": 100}
+    file = export(*advise(changes), "paddle")
+    assert (
+        "localsgd_configs {\n  k_steps: 4  # translated\n  begin_step: 100  # translated\n}\n" in file.content
+    )
+    assert fields_of(file.content)["localsgd"] == "true"
+    assert any("without_graph_optimization" in sentence for sentence in file.warnings)
+
+
+def test_idle_fields_are_not_written(advise) -> None:
+    file = export(*advise({"fuse_all_reduce_ops": False}), "paddle")
+    assert fields_of(file.content) == {"fuse_all_reduce_ops": "false", "a_sync": "false"}
+    assert file.left["fuse_grad_size_in_MB"] == "Fusion is off: every gradient travels alone."
+
+
+def test_a_field_that_the_version_lacks_is_said_to_be_missing(advise) -> None:
+    advice, job = advise({"num_threads": 4})
+    newer, older = export(advice, job, "paddle", "3.3.1"), export(advice, job, "paddle", "2.6.2")
+    assert newer.unmapped == {"num_threads": "The field exists in Paddle 2.6.2 only, not in 3.3.1."}
+    assert "execution_strategy" not in fields_of(newer.content)
+    assert "num_threads: The field exists in Paddle 2.6.2 only" in newer.content
+    assert fields_of(older.content)["execution_strategy.num_threads"] == "4"
+
+
+def test_the_default_target_is_the_newest(advise) -> None:
+    advice, job = advise({"nccl_comm_num": 2})
+    assert export(advice, job, "paddle") == export(advice, job, "paddle", "3.3.1")
+
+
+def test_executor_threads_are_raised_for_the_communicators(advise) -> None:
+    advice, job = advise({"nccl_comm_num": 2}, nodes=2, world_size=4)
+    file = export(advice, job, "paddle", "2.6.2")
+    assert fields_of(file.content)["execution_strategy.num_threads"] == "3"
+    assert any("needs nccl_comm_num + 1 = 3" in text and "raised to 3" in text for text in file.warnings)
+    assert "raised for Paddle's executor" in file.content
+    assert "execution_strategy.num_threads" not in fields_of(export(advice, job, "paddle", "3.3.1").content)
+
+
+def test_enough_executor_threads_stay_as_measured(advise) -> None:
+    file = export(*advise({"nccl_comm_num": 2, "num_threads": 8}, nodes=2, world_size=4), "paddle", "2.6.2")
+    assert fields_of(file.content)["execution_strategy.num_threads"] == "8"
+    assert not any("raised" in sentence for sentence in file.warnings)
+
+
+def test_bf16_gradients_are_not_passed_off_as_fp16(advise) -> None:
+    file = export(*advise({"fp16_allreduce": True, "fp16_allreduce_dtype": "bf16"}), "paddle")
+    assert "fp16_allreduce" not in fields_of(file.content)
+    assert "fp16 only" in file.unmapped["fp16_allreduce"]
+    assert fields_of(export(*advise({"fp16_allreduce": True}), "paddle").content)["fp16_allreduce"] == "true"
+
+
+def test_a_broken_rule_becomes_a_warning(advise) -> None:
+    file = export(*advise({"nccl_comm_num": 2, "sync_nccl_allreduce": True}), "paddle")
+    assert any("run one after another" in sentence for sentence in file.warnings)
+
+
+def test_an_environment_knob_is_sent_to_the_environment(advise) -> None:
+    file = export(*advise({"NCCL_SOCKET_NTHREADS": 4}), "paddle")
+    assert "env export" in file.unmapped["NCCL_SOCKET_NTHREADS"]
+
+
+def test_json_round_trips_do_not_change_types(advise) -> None:
+    advice, job = advise({"last_comm_group_size_MB": 2.0})
+    whole = advice.model_copy(update={"strategy": {**advice.strategy, "last_comm_group_size_MB": 2}})
+    assert "last_comm_group_size_MB: 2.0" in export(whole, job, "paddle").content
+    assert "last_comm_group_size_MB = 2.0" in export(whole, job, "paddle-python").content
+
+
+def test_the_snippet_uses_the_attribute_that_paddle_reads(advise) -> None:
+    content = export(*advise({"fuse_grad_size_in_TFLOPS": 50.0}), "paddle-python").content
+    assert "strategy._fuse_grad_size_in_TFLOPS = 50.0" in content
+    assert (
+        "fuse_grad_size_in_TFLOPS: 50.0"
+        in export(*advise({"fuse_grad_size_in_TFLOPS": 50.0}), "paddle").content
+    )
+
+
+def test_the_snippet_changes_a_block_without_replacing_it(advise) -> None:
+    content = export(*advise({"num_threads": 4}), "paddle-python", "2.6.2").content
+    body = re.findall(r"^    (\S.*?)(?:  #.*)?$", content, re.M)
+    assert body[-5:] == [
+        "execution_strategy = strategy.execution_strategy",
+        "execution_strategy.num_threads = 4",
+        "strategy.execution_strategy = execution_strategy",
+        "return strategy",
+        "fleet.init(is_collective=True, strategy=make_strategy())",
+    ]
+    compile(content, "paddle_strategy.py", "exec")
+
+
+@pytest.mark.parametrize("version", ["3.3.1", "2.6.2"])
+@pytest.mark.parametrize("name", ["paddle", "paddle-python"])
+def test_every_field_of_the_catalogue_can_be_written(name, version, advise) -> None:
+    for knob in CATALOGUE.values():
+        if knob.paddle_field is None or version not in knob.paddle_versions or knob.name == "a_sync":
+            continue
+        other = not knob.default if knob.kind is bool else knob.high
+        switch = {"localsgd_": "localsgd", "hierarchical_": "use_hierarchical_allreduce"}
+        needed = {on: True for prefix, on in switch.items() if knob.name.startswith(prefix)}
+        file = export(*advise({**needed, knob.name: other}), name, version)
+        assert knob.name in file.provenance, (knob.name, file.unmapped, file.left)

@@ -1,0 +1,159 @@
+"""The PyTorch files: what they set, and that they are correct Python for any strategy."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from advisor.exporters import export
+from advisor.exporters.ddp_plan import EXPRESSED, plan_ddp
+from advisor.protocol.advice import Provenance
+from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.knobs import Knob
+
+
+def values_of(knob: Knob) -> st.SearchStrategy:
+    if knob.kind is bool:
+        return st.booleans()
+    if knob.choices:
+        return st.sampled_from(knob.choices)
+    return st.integers(knob.low, knob.high) if knob.kind is int else st.floats(knob.low, knob.high)
+
+
+CHANGES = st.fixed_dictionaries({}, optional={name: values_of(CATALOGUE[name]) for name in EXPRESSED})
+
+
+def names_in(content: str) -> set[str]:
+    """The names of a file's code, as its compiled form holds them; comments do not count."""
+    names: set[str] = set()
+    stack = [compile(content, "exported.py", "exec")]
+    while stack:
+        code = stack.pop()
+        names |= {*code.co_names, *code.co_varnames}
+        stack += [constant for constant in code.co_consts if hasattr(constant, "co_names")]
+    return names
+
+
+@settings(max_examples=60, deadline=None)
+@given(changes=CHANGES, backend=st.sampled_from(["gloo", "nccl"]))
+def test_any_strategy_gives_python_that_compiles(changes, backend, advise) -> None:
+    advice, job = advise(changes, backend=backend, world_size=8)
+    for name in ("pytorch", "wrapper"):
+        file = export(advice, job, name)
+        assert {"wrap"} <= names_in(file.content) if name == "pytorch" else {"main"} <= names_in(file.content)
+
+
+def test_the_files_are_clean_for_the_linter(advise, tmp_path: Path) -> None:
+    cases = (
+        {},
+        {"fuse_grad_size_in_MB": 50.0, "num_threads": 4, "FLAGS_fraction_of_gpu_memory_to_use": 0.9},
+        {"nccl_comm_num": 2, "fp16_allreduce": True, "use_hierarchical_allreduce": True},
+        {"localsgd": True, "localsgd_k_steps": 4},
+        {"fp16_allreduce": True},
+    )
+    for number, changes in enumerate(cases):
+        for name in ("pytorch", "wrapper", "paddle-python"):
+            (tmp_path / f"case{number}_{name.replace('-', '_')}.py").write_text(
+                export(*advise(changes), name).content
+            )
+    ruff = [sys.executable, "-m", "ruff"]
+    for arguments in (
+        ["check", "--isolated", "--select", "E9,F,I", "--line-length", "120"],
+        ["format", "--check", "--diff", "--isolated", "--line-length", "120"],
+    ):
+        done = subprocess.run(
+            [*ruff, *arguments, "--no-cache", str(tmp_path)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_buckets_keep_the_measured_first_bucket(advise) -> None:
+    plan = plan_ddp(*advise({"fuse_grad_size_in_MB": 50.0}))
+    assert (plan.bucket_mb, plan.first_bucket_mb) == (50.0, 1.0)
+    content = export(*advise({"fuse_grad_size_in_MB": 50.0}), "pytorch").content
+    assert 'arguments["bucket_cap_mb_list"] = [FIRST_BUCKET_MB, BUCKET_MB]' in content
+
+
+def test_equal_buckets_need_the_public_argument_only(advise) -> None:
+    content = export(
+        *advise({"fuse_grad_size_in_MB": 8.0, "last_comm_group_size_MB": 8.0}), "pytorch"
+    ).content
+    assert 'arguments["bucket_cap_mb"] = 8.0' in content
+    assert "FIRST_BUCKET_MB" not in content
+
+
+def test_ddps_own_buckets_are_asked_for_with_none(advise) -> None:
+    advice, job = advise({"fuse_grad_size_in_MB": 25.0})
+    content = export(advice, job, "pytorch").content
+    assert 'arguments["bucket_cap_mb"] = None' in content
+
+
+def test_fusion_off_gives_every_parameter_a_bucket(advise) -> None:
+    plan = plan_ddp(*advise({"fuse_all_reduce_ops": False}))
+    assert int(plan.bucket_mb * 2**20) == 1
+    assert plan.bucket_mb == plan.first_bucket_mb
+
+
+def test_what_did_not_change_is_the_scripts_own_business(advise) -> None:
+    file = export(*advise({"num_threads": 4}), "wrapper")
+    assert "torch.set_num_threads(4)" in file.content
+    assert "DistributedDataParallel" not in file.content
+    assert file.left["fuse_grad_size_in_MB"] == "Unchanged: as the script has it."
+    assert file.provenance == {"num_threads": Provenance.MEASURED}
+
+
+@pytest.mark.parametrize(
+    ("backend", "wire", "stock"),
+    [("nccl", "fp16", True), ("nccl", "bf16", True), ("gloo", "fp16", True), ("gloo", "bf16", False)],
+)
+def test_the_stock_hook_is_used_where_ddp_takes_it(backend, wire, stock, advise) -> None:
+    changes = {"fp16_allreduce": True, "fp16_allreduce_dtype": wire}
+    file = export(*advise(changes, backend=backend), "pytorch")
+    assert (f"default_hooks.{wire}_compress_hook" in file.content) is stock
+    assert (f"WIRE_DTYPE = torch.{'bfloat16' if wire == 'bf16' else 'float16'}" in file.content) is not stock
+    assert any("Stock PyTorch has no such reduction over gloo" in text for text in file.warnings) is not stock
+
+
+def test_one_nccl_communicator_is_synchronous_by_itself(advise) -> None:
+    nccl = export(*advise({"sync_nccl_allreduce": True}, backend="nccl"), "pytorch")
+    assert "one after another by itself" in nccl.left["sync_nccl_allreduce"]
+    assert "Reduction" not in names_in(nccl.content)
+    assert (
+        "IN_ORDER = True" in export(*advise({"sync_nccl_allreduce": True}, backend="gloo"), "pytorch").content
+    )
+
+
+def test_two_levels_use_the_ranks_of_a_node_when_none_are_given(advise) -> None:
+    plan = plan_ddp(*advise({"use_hierarchical_allreduce": True}, nodes=2, world_size=8))
+    assert plan.inner_ranks == 4
+
+
+@pytest.mark.parametrize("name", ["pytorch", "wrapper"])
+def test_memory_is_reserved_on_the_models_own_device(name, advise) -> None:
+    content = export(*advise({"FLAGS_fraction_of_gpu_memory_to_use": 0.9}, backend="nccl"), name).content
+    assert "MEMORY_FRACTION = 0.9" in content
+    assert f"reserve_memory({'ddp' if name == 'pytorch' else 'self'})" in content
+
+
+def test_local_sgd_offers_what_to_call_after_a_step(advise) -> None:
+    file = export(*advise({"localsgd": True, "localsgd_k_steps": 4}), "pytorch")
+    assert "after_step" in names_in(file.content)
+    assert "Call after_step(ddp) after every optimizer.step()." in file.content
+    assert file.provenance["localsgd_begin_step"] is Provenance.CARRIED
+    assert any("hold different parameters" in sentence for sentence in file.warnings)
+
+
+def test_what_pytorch_lacks_is_said(advise) -> None:
+    file = export(*advise({"fuse_bn_act_ops": True, "NCCL_SOCKET_NTHREADS": 4}), "pytorch")
+    assert (
+        file.unmapped["fuse_bn_act_ops"]
+        == "PyTorch has nothing like it: fuse batch_norm with the activation."
+    )
+    assert "env or torchrun export" in file.unmapped["NCCL_SOCKET_NTHREADS"]

@@ -1,0 +1,149 @@
+"""Launch commands, taken apart as their launcher would."""
+
+import shlex
+
+import pytest
+
+from advisor.protocol import launch_command
+from advisor.protocol.launch_command import UnlaunchableCommand, parse_command
+
+
+@pytest.mark.parametrize(
+    ("words", "python_options", "launcher_options", "script", "arguments"),
+    [
+        ("torchrun train.py", "", "", "train.py", ""),
+        (
+            "torchrun --nproc-per-node 2 train.py --epochs 3",
+            "",
+            "--nproc-per-node 2",
+            "train.py",
+            "--epochs 3",
+        ),
+        ("torchrun --nproc_per_node=gpu train.py -m x", "", "--nproc_per_node=gpu", "train.py", "-m x"),
+        ("torchrun --nproc-per 2 train.py", "", "--nproc-per 2", "train.py", ""),
+        ("/opt/venv/bin/torchrun -r 3 -t3 train.py", "", "-r 3 -t3", "train.py", ""),
+        ("torchrun --standalone --nnodes 1:4 --rdzv-backend=c10d train.py", "", "", "train.py", ""),
+        ("torchrun --rdzv_endpoint h:1 --rdzv-id 7 --rdzv-conf a=b train.py", "", "", "train.py", ""),
+        ("torchrun --nnodes=2 --node_rank 1 --master-addr h --master-port 1 t.py", "", "", "t.py", ""),
+        ("torchrun --max-restarts 3 --local-addr h t.py", "", "", "t.py", ""),
+        (
+            "torchrun --nproc-per-node 2 -m pkg.train --lr 1",
+            "",
+            "--nproc-per-node 2",
+            "-m pkg.train",
+            "--lr 1",
+        ),
+        ("torchrun --run-path --virtual-local-rank t.py", "", "--virtual-local-rank", "t.py", ""),
+        ("torchrun --numa-binding node -- t.py -- x", "", "--numa-binding node", "t.py", "-- x"),
+        ("python -m torch.distributed.run --nproc-per-node 2 t.py", "", "--nproc-per-node 2", "t.py", ""),
+        ("python3.11 -u -X dev -m torch.distributed.run t.py", "-u -X dev", "", "t.py", ""),
+        ("python3 -um torch.distributed.run t.py --a", "-u", "", "t.py", "--a"),
+        ("python train.py --a b", "", "", "train.py", "--a b"),
+        ("python -W ignore -Xdev -Bu train.py", "-W ignore -Xdev -Bu", "", "train.py", ""),
+        ("python -u -m pkg.train --a", "-u", "", "-m pkg.train", "--a"),
+        ("python -mpkg.train --a", "", "", "-m pkg.train", "--a"),
+    ],
+)
+def test_command_is_taken_apart(words, python_options, launcher_options, script, arguments):
+    command = parse_command(words.split())
+    assert " ".join(command.python_options) == python_options
+    assert " ".join(command.launcher_options) == launcher_options
+    assert " ".join(command.script) == script
+    assert " ".join(command.arguments) == arguments
+
+
+@pytest.mark.parametrize(
+    ("words", "is_torchrun"),
+    [("torchrun t.py", True), ("python -m torch.distributed.run t.py", True), ("python t.py", False)],
+)
+def test_launcher_is_recognised(words, is_torchrun):
+    assert parse_command(words.split()).is_torchrun is is_torchrun
+
+
+def test_options_that_the_gang_decides_are_named():
+    command = parse_command(["torchrun", "--standalone", "--nnodes", "4", "--nproc-per-node", "2", "t.py"])
+    assert command.replaced == ("--standalone", "--nnodes 4")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("accelerate launch train.py", "accelerate is not a launcher.*run under torchrun unchanged"),
+        ("deepspeed train.py", "deepspeed is not a launcher.*torchrun"),
+        ("bash run.sh", "bash is not a launcher.*torchrun line"),
+        ("/usr/bin/mpirun -n 2 python t.py", "mpirun is not a launcher.*one agent per node"),
+        ("./train.py", "put python or torchrun in front"),
+        (
+            "python -m torch.distributed.launch t.py",
+            "torch.distributed.launch is not supported: use torchrun",
+        ),
+        ("python -c pass", "write it to a file"),
+        ("python", "script that trains is missing"),
+        ("python -m", "script that trains is missing"),
+        ("python -Z t.py", "-Z is not an option of python"),
+        ("torchrun --nproc-per-node 2", "script that trains is missing"),
+        ("torchrun --nproc-per-node", "ends after --nproc-per-node"),
+        ("torchrun --nprox 2 t.py", "--nprox is not an option of torchrun"),
+        ("torchrun --rdzv c10d t.py", "could mean --rdzv-backend, --rdzv-endpoint"),
+        ("torchrun --no-python ./run.sh", "drop it"),
+    ],
+)
+def test_command_is_refused_with_a_remedy(words, sentence):
+    with pytest.raises(UnlaunchableCommand, match=sentence):
+        parse_command(words.split())
+
+
+def test_option_table_is_torchs_own():
+    """A torch whose torchrun learnt a new option needs a look at the table."""
+    from torch.distributed.run import get_args_parser
+
+    flags, values = set(), set()
+    for action in get_args_parser()._actions:
+        names = {name[2:].replace("_", "-") for name in action.option_strings if name.startswith("--")}
+        (flags if action.nargs == 0 else values).update(names)
+    assert flags == set(launch_command._TORCHRUN_FLAGS)
+    assert values == set(launch_command._TORCHRUN_VALUES)
+
+
+@pytest.mark.parametrize(
+    ("command", "launcher", "script"),
+    [
+        ("torchrun --nproc-per-node 2 train.py --lr 1", "torchrun --nproc-per-node 2", "train.py --lr 1"),
+        (
+            "torchrun --nproc_per_node=2 --standalone train.py",
+            "torchrun --nproc_per_node=2 --standalone",
+            "train.py",
+        ),
+        ("/opt/bin/torchrun -r 3 -t3 train.py -m x", "/opt/bin/torchrun -r 3 -t3", "train.py -m x"),
+        ("torchrun --nproc-per-node 2 -m pkg.train a", "torchrun --nproc-per-node 2", "-m pkg.train a"),
+        ("torchrun --module --rdzv_id 7 pkg.train", "torchrun --rdzv_id 7", "-m pkg.train"),
+        ("torchrun --virtual_local_rank train.py", "torchrun --virtual_local_rank", "train.py"),
+        (
+            "python -m torch.distributed.run --nnodes 2 t.py",
+            "python -m torch.distributed.run --nnodes 2",
+            "t.py",
+        ),
+        ("python3.12 -u -X dev train.py --x", "python3.12 -u -X dev", "train.py --x"),
+        ("python -m pkg.train --x", "python", "-m pkg.train --x"),
+    ],
+)
+def test_the_command_is_split_before_the_script(command: str, launcher: str, script: str) -> None:
+    found = parse_command(shlex.split(command))
+    assert (shlex.join(found.typed_launcher), shlex.join((*found.script, *found.arguments))) == (
+        launcher,
+        script,
+    )
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        ("torchrun --nnodes=2 t.py", True),
+        ("torchrun --master_addr a t.py", True),
+        ("torchrun --standalone t.py", True),
+        ("torchrun --nproc-per-node 2 t.py --nnodes 3", False),
+    ],
+)
+def test_the_rendezvous_is_read_from_the_launchers_own_options(command: str, names: bool) -> None:
+    found = parse_command(shlex.split(command))
+    assert found.names_rendezvous is names

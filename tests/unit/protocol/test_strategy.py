@@ -1,0 +1,197 @@
+"""A strategy: a value for every knob, and a sentence for every rule that one breaks."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from advisor.protocol.base import Value
+from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.knobs import Effect, Knob, Switch
+from advisor.protocol.strategy import (
+    COUPLING_RULES,
+    DistributedStrategy,
+    Layout,
+    StrategyError,
+    broken_rules,
+    check_strategy,
+    cold_part,
+    effect_of,
+)
+
+FOUR_ON_TWO_NODES = Layout(world_size=4, nodes=2)
+
+
+def values_of(knob: Knob) -> st.SearchStrategy[Value]:
+    if knob.kind is bool:
+        return st.booleans()
+    if knob.kind is str:
+        return st.sampled_from(knob.choices) if knob.choices else st.text(max_size=9)
+    return st.integers(knob.low, knob.high) if knob.kind is int else st.floats(knob.low, knob.high)
+
+
+CHANGES = st.fixed_dictionaries({}, optional={knob.name: values_of(knob) for knob in CATALOGUE.values()})
+STRATEGIES = CHANGES.map(DistributedStrategy.from_changes)
+
+
+def test_a_strategy_without_changes_has_every_default() -> None:
+    assert DistributedStrategy().values() == {name: knob.default for name, knob in CATALOGUE.items()}
+
+
+def test_the_schema_describes_every_knob() -> None:
+    schema = DistributedStrategy.model_json_schema()["properties"]
+    assert set(schema) == set(CATALOGUE)
+    assert schema["fuse_grad_size_in_MB"]["description"] == CATALOGUE["fuse_grad_size_in_MB"].meaning
+    assert schema["fuse_grad_size_in_MB"]["unit"] == "MB"
+    assert schema["fuse_grad_size_in_MB"]["maximum"] == 1024.0
+    assert schema["fp16_allreduce_dtype"]["enum"] == ["fp16", "bf16"]
+
+
+def test_all_wrong_values_are_named_at_once() -> None:
+    with pytest.raises(StrategyError) as refused:
+        DistributedStrategy.from_changes({"nccl_comm_num": 9, "amp": "yes", "bucket": 3, "localsgd": True})
+    assert len(refused.value.sentences) == 3
+    for name in ("nccl_comm_num", "amp", "bucket"):
+        assert any(
+            sentence.startswith(name) and sentence.endswith(".") for sentence in refused.value.sentences
+        )
+    assert "bucket is no knob of a DistributedStrategy" in str(refused.value)
+
+
+def test_a_strategy_is_frozen_and_strict() -> None:
+    with pytest.raises(ValidationError):
+        DistributedStrategy().nccl_comm_num = 2
+    with pytest.raises(ValidationError):
+        DistributedStrategy.model_validate({"bucket": 3})
+
+
+@pytest.mark.parametrize(
+    ("changes", "layout", "words"),
+    [
+        ({"nccl_comm_num": 2}, None, "nccl_comm_num is 2 while sync_nccl_allreduce is on"),
+        ({"use_hierarchical_allreduce": True}, None, "hierarchical_allreduce_inter_nranks is 1 while"),
+        (
+            {"use_hierarchical_allreduce": True, "hierarchical_allreduce_inter_nranks": 3},
+            FOUR_ON_TWO_NODES,
+            "is 3, which does not split 4 ranks",
+        ),
+        (
+            {"use_hierarchical_allreduce": True, "hierarchical_allreduce_inter_nranks": 4},
+            FOUR_ON_TWO_NODES,
+            "is 4, which does not split 4 ranks",
+        ),
+        ({"last_comm_group_size_MB": 64.0}, None, "is 64, larger than fuse_grad_size_in_MB"),
+        ({"fuse_broadcast_ops": True}, None, "works in Reduce mode only"),
+        ({"localsgd": True, "dgc": True}, None, "localsgd and dgc are on together"),
+        (
+            {"gradient_merge": True, "adaptive_localsgd": True},
+            None,
+            "adaptive_localsgd and gradient_merge are on together",
+        ),
+        ({"sync_batch_norm": True, "amp": True}, None, "sync_batch_norm does not work with amp"),
+    ],
+)
+def test_a_broken_rule_gives_its_sentence(changes, layout, words) -> None:
+    (sentence,) = broken_rules(DistributedStrategy.from_changes(changes), layout)
+    assert words in sentence
+    with pytest.raises(StrategyError, match=r"."):
+        check_strategy(DistributedStrategy.from_changes(changes), layout)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"nccl_comm_num": 2, "sync_nccl_allreduce": False},
+        {"use_hierarchical_allreduce": True, "hierarchical_allreduce_inter_nranks": 2},
+        {"last_comm_group_size_MB": 64.0, "fuse_all_reduce_ops": False},
+        {"localsgd": True, "localsgd_k_steps": 16},
+        {"hierarchical_allreduce_inter_nranks": 3},
+    ],
+)
+def test_a_sound_strategy_breaks_nothing(changes) -> None:
+    assert broken_rules(DistributedStrategy.from_changes(changes), FOUR_ON_TWO_NODES) == []
+
+
+def test_all_broken_rules_are_told_at_once() -> None:
+    changes = {
+        "nccl_comm_num": 4, "use_hierarchical_allreduce": True, "last_comm_group_size_MB": 64.0,
+        "fuse_broadcast_ops": True, "localsgd": True, "gradient_merge": True, "sync_batch_norm": True, "amp": True,
+    }  # fmt: skip
+    strategy = DistributedStrategy.from_changes(changes)
+    assert len(broken_rules(strategy, FOUR_ON_TWO_NODES, paddle=True)) == len(COUPLING_RULES)
+    with pytest.raises(StrategyError) as refused:
+        check_strategy(strategy)
+    assert len(refused.value.sentences) == len(COUPLING_RULES) - 1
+
+
+@pytest.mark.parametrize(
+    ("threads", "layout", "paddle", "sound"),
+    [
+        (1, FOUR_ON_TWO_NODES, True, False),
+        (2, FOUR_ON_TWO_NODES, True, True),
+        (1, FOUR_ON_TWO_NODES, False, True),
+        (1, Layout(world_size=4, nodes=1), True, True),
+        (1, None, True, True),
+    ],
+)
+def test_executor_threads_are_a_matter_of_paddle_on_several_nodes(threads, layout, paddle, sound) -> None:
+    strategy = DistributedStrategy.from_changes({"num_threads": threads})
+    assert (broken_rules(strategy, layout, paddle) == []) is sound
+
+
+def test_idle_knobs_are_no_changes() -> None:
+    base = DistributedStrategy()
+    idle = {"hierarchical_allreduce_inter_nranks": 8, "localsgd_k_steps": 4, "fp16_allreduce_dtype": "bf16"}
+    assert DistributedStrategy.from_changes(idle).changes_from(base) == {}
+    active = {"localsgd": True, "localsgd_k_steps": 4}
+    assert DistributedStrategy.from_changes(active).changes_from(base) == active
+    hidden = {**active, "fuse_grad_size_in_MB": 64.0, "nccl_comm_num": 2}
+    assert DistributedStrategy.from_changes(hidden).changes_from(base) == active
+
+
+def test_the_rung_is_the_highest_effect() -> None:
+    assert effect_of({}) is Effect.EXACT
+    assert effect_of({"nccl_comm_num": 2}) is Effect.EXACT
+    assert effect_of({"nccl_comm_num": 2, "fp16_allreduce": True}) is Effect.NUMERIC
+    assert effect_of({"fp16_allreduce": True, "localsgd": True}) is Effect.CONVERGENCE
+
+
+@given(CHANGES)
+def test_the_rung_is_never_below_that_of_a_part(changes) -> None:
+    assert all(effect_of({name: value}).rank <= effect_of(changes).rank for name, value in changes.items())
+
+
+@given(CHANGES)
+def test_the_cold_part_is_what_needs_new_processes(changes) -> None:
+    cold = cold_part(changes)
+    assert all(CATALOGUE[name].switch is Switch.COLD for name in cold)
+    assert all(CATALOGUE[name].switch is Switch.HOT for name in changes.keys() - cold.keys())
+
+
+@given(STRATEGIES)
+def test_a_strategy_survives_json(strategy) -> None:
+    assert DistributedStrategy.model_validate(json.loads(strategy.model_dump_json())) == strategy
+
+
+@given(STRATEGIES, STRATEGIES)
+def test_changes_against_a_base_rebuild_all_that_is_active(strategy, base) -> None:
+    changes = strategy.changes_from(base)
+    rebuilt = DistributedStrategy.from_changes(changes, base)
+    assert {name: rebuilt.values()[name] for name in changes} == changes
+    assert strategy.changes_from(strategy) == {}
+    values = strategy.values()
+    for name in CATALOGUE.keys() - changes.keys():
+        idle = CATALOGUE[name].inactive_because(values)
+        assert idle or values[name] == base.values()[name]
+
+
+@given(STRATEGIES, st.sampled_from([None, FOUR_ON_TWO_NODES, Layout(1, 1), Layout(16, 2)]))
+def test_broken_rules_are_distinct_sentences(strategy, layout) -> None:
+    sentences = broken_rules(strategy, layout, paddle=True)
+    assert len(set(sentences)) == len(sentences)
+    assert all(sentence.endswith(".") for sentence in sentences)
+    assert set(broken_rules(strategy, layout)) <= set(sentences)
+    assert set(broken_rules(strategy)) <= set(sentences)

@@ -1,0 +1,151 @@
+"""Merging ranks, choosing steps, block lengths and plans: the runtime's pure parts."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+results = importlib.import_module("fleet_advisor_runtime.results")
+block = importlib.import_module("fleet_advisor_runtime.block")
+bucket_plan = importlib.import_module("fleet_advisor_runtime.levers.bucket_plan")
+reduction_plan = importlib.import_module("fleet_advisor_runtime.levers.reduction_plan")
+environment = importlib.import_module("fleet_advisor_runtime.environment")
+beat = importlib.import_module("fleet_advisor_runtime.beat")
+
+
+def make_payload(step_time_s: list[float], **fields: Any) -> dict[str, Any]:
+    length = len(step_time_s)
+    payload: dict[str, Any] = {
+        "step_time_s": step_time_s,
+        "forward_s": [0.1] * length,
+        "backward_s": [0.2] * length,
+        "optimizer_s": [0.1] * length,
+        "data_wait_s": [0.05] * length,
+        "samples": [8] * length,
+        "flags": [0] * length,
+        "losses": [1.0] * length,
+        "period": 1,
+        "warmup_steps": 3,
+        "switch_s": 0.01,
+        "exposed_comm_s": 0.05,
+        "boundary_s": 0.0,
+        "peak_memory_bytes": 100,
+        "bucket_bytes": [10, 20],
+        "consumed": {"a": "yes", "b": "yes"},
+        "not_consumed": {},
+        "no_effect": {},
+    }
+    payload.update(fields)
+    return payload
+
+
+def test_a_step_counts_with_its_slowest_rank() -> None:
+    merged = results.merge_ranks([make_payload([1.0, 3.0]), make_payload([2.0, 1.0])], script_ended=False)
+    assert merged["step_time_s"] == [2.0, 3.0]
+    assert merged["wall_s"] == 4.0
+    assert merged["samples_per_step"] == 16
+    assert merged["breakdown"]["backward_s"] == {
+        "median": pytest.approx(0.15),
+        "worst": pytest.approx(0.15),
+        "worst_rank": 0,
+    }
+
+
+def test_a_knob_refused_on_one_rank_is_not_consumed() -> None:
+    merged = results.merge_ranks([make_payload([1.0]), make_payload([1.0], not_consumed={"b": "no"})], False)
+    assert set(merged["consumed"]) == {"a"}
+    assert merged["not_consumed"] == {"b": "no"}
+
+
+def test_not_finite_loss_is_divergence() -> None:
+    merged = results.merge_ranks([make_payload([1.0], losses=["nan"]), make_payload([1.0])], False)
+    assert merged["diverged"]
+    assert merged["losses"] == [None]
+
+
+@pytest.mark.parametrize(
+    ("flags", "period", "kept"),
+    [
+        ([0, 0, 2, 0], 1, [0, 1, 3]),
+        ([0, 0, 2, 0], 2, [0, 1]),
+        ([1, 0, 1, 1], 1, [0, 1, 2, 3]),
+        ([1, 2, 1, 1], 1, [0, 2, 3]),
+        ([2, 2, 2, 0], 1, [0, 1, 2, 3]),
+    ],
+)
+def test_interrupted_steps_are_left_out_unless_they_are_the_rule(
+    flags: list[int], period: int, kept: list[int]
+) -> None:
+    assert results.choose_steps(flags, period) == kept
+
+
+@pytest.mark.parametrize(
+    ("step_s", "period", "expected"), [(0.1, 1, 20), (0.001, 1, 200), (0.04, 3, 51), (9.0, 7, 21)]
+)
+def test_length_follows_the_target_within_limits_and_whole_periods(
+    step_s: float, period: int, expected: int
+) -> None:
+    instruction = block.parse_instruction(
+        {"kind": "measure", "block_id": "x", "overrides": {}, "new_field": 1}
+    )
+    assert block.choose_timed_steps(instruction, step_s, period) == expected
+
+
+def test_bucket_knobs_resolve_to_a_plan() -> None:
+    baseline = bucket_plan.BucketPlan(1024 * 1024, 25 * 1024 * 1024)
+    assert bucket_plan.resolve_plan(baseline, {})[0] == baseline
+    assert bucket_plan.resolve_plan(baseline, {"fuse_grad_size_in_MB": 0.5})[0] == bucket_plan.BucketPlan(
+        524288, 524288
+    )
+    assert bucket_plan.resolve_plan(baseline, {"fuse_all_reduce_ops": False})[0] == bucket_plan.BucketPlan(
+        1, 1
+    )
+    plan, rejected = bucket_plan.resolve_plan(
+        baseline, {"fuse_all_reduce_ops": False, "fuse_grad_size_in_MB": 2}
+    )
+    assert plan.cap_bytes == 1
+    assert "no meaning" in rejected["fuse_grad_size_in_MB"]
+    assert (
+        "not a size"
+        in bucket_plan.resolve_plan(baseline, {"last_comm_group_size_MB": "big"})[1][
+            "last_comm_group_size_MB"
+        ]
+    )
+
+
+def test_reduction_knobs_resolve_to_a_plan() -> None:
+    resolve = reduction_plan.resolve_reduction
+    assert resolve({}, 8, 4) == (reduction_plan.BASELINE, {})
+    plan, rejected = resolve({"use_hierarchical_allreduce": True, "nccl_comm_num": 2}, 8, 4)
+    assert (plan.inner_size, plan.communicators, rejected) == (4, 2, {})
+    plan, rejected = resolve({"use_hierarchical_allreduce": True}, 4, 4)
+    assert plan.inner_size == 0
+    assert "two levels" in rejected["use_hierarchical_allreduce"]
+    assert (
+        "fp8"
+        in resolve({"fp16_allreduce": True, "fp16_allreduce_dtype": "fp8"}, 4, 4)[1]["fp16_allreduce_dtype"]
+    )
+
+
+def test_environment_names_the_variable_that_is_wrong() -> None:
+    with pytest.raises(ValueError, match="ADVISOR_COLD"):
+        environment.read_environment({"ADVISOR_COLD": "{"})
+    with pytest.raises(ValueError, match="WORLD_SIZE"):
+        environment.read_environment({"WORLD_SIZE": "two"})
+    assert environment.read_environment({"RANK": "3", "ADVISOR_SESSION": "s"}).rank == 3
+
+
+def test_beat_is_read_back_and_anything_else_is_none(tmp_path: Path) -> None:
+    writer = beat.BeatWriter(str(tmp_path), 5)
+    writer.write(41, beat.TRAINING)
+    writer.write(42, beat.TIMING)
+    found = beat.read(beat.locate(str(tmp_path), 5))
+    assert (found.rank, found.step, found.phase) == (5, 42, "timing")
+    assert Path(beat.locate(str(tmp_path), 5)).stat().st_size == 32
+    assert beat.read(str(tmp_path / "none")) is None
+    (tmp_path / "junk").write_bytes(b"x" * 32)
+    assert beat.read(str(tmp_path / "junk")) is None

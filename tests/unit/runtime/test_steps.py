@@ -1,0 +1,100 @@
+"""Step boundaries and samples, told from the order of optimizer steps, forwards and fetches."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+steps = importlib.import_module("fleet_advisor_runtime.steps")
+samples = importlib.import_module("fleet_advisor_runtime.samples")
+
+
+class Optimizer:
+    """Stands for any torch optimizer: only its identity matters."""
+
+
+def play(watch: Any, cycle: str, cycles: int, optimizers: dict[str, Optimizer]) -> list[int]:
+    """`f` is a training forward, other letters are optimizer steps; the places of boundaries in the cycle."""
+    boundaries = []
+    for _ in range(cycles):
+        for place, letter in enumerate(cycle):
+            if letter == "f":
+                if watch.take_boundary():
+                    boundaries.append(place)
+            else:
+                watch.note_optimizer_step(optimizers[letter])
+    return boundaries
+
+
+@pytest.mark.parametrize(
+    ("cycle", "expected"),
+    [("fa", 0), ("fffa", 0), ("fafb", 0), ("fafafafb", 0), ("fab", 0), ("ffafb", 0)],
+)
+def test_one_boundary_per_cycle_when_it_repeats(cycle: str, expected: int) -> None:
+    watch = steps.StepWatch()
+    optimizers = {"a": Optimizer(), "b": Optimizer()}
+    play(watch, cycle, 12, optimizers)
+    assert play(watch, cycle, 5, optimizers) == [expected] * 5
+
+
+def test_leader_is_named_anew_when_an_optimizer_joins() -> None:
+    watch = steps.StepWatch()
+    optimizers = {"a": Optimizer(), "b": Optimizer()}
+    play(watch, "fa", 10, optimizers)
+    play(watch, "fafb", 12, optimizers)
+    assert play(watch, "fafb", 4, optimizers) == [0] * 4
+
+
+def test_training_steps_are_counted_before_the_leader_is_known() -> None:
+    watch = steps.StepWatch()
+    optimizers = {"a": Optimizer()}
+    for count in range(1, 8):
+        play(watch, "fa", 1, optimizers)
+        assert watch.training_steps == count
+
+
+@dataclasses.dataclass
+class Batch:
+    weight: float
+    image: Any
+
+
+@pytest.mark.parametrize(
+    ("args", "loader_batch_size", "expected"),
+    [
+        ((torch.zeros(5, 3),), None, 5),
+        (({"mask": None, "ids": torch.zeros(7, 2)},), None, 7),
+        (([torch.tensor(1.0), (torch.zeros(4, 2), 0)], 3), None, 4),
+        ((Batch(1.0, torch.zeros(6, 1)),), None, 6),
+        ((torch.zeros(100, 8),), 8, 8),
+        ((torch.zeros(8, 100),), 8, 8),
+        (("text", 3), 8, 0),
+    ],
+)
+def test_batch_is_found_in_the_first_tensor(args: Any, loader_batch_size: int | None, expected: int) -> None:
+    assert samples.count_samples(args, {}, loader_batch_size) == expected
+
+
+def test_a_batch_seen_three_times_counts_once_when_a_loader_feeds_it() -> None:
+    count = samples.SampleCount(None)
+    batch = (torch.zeros(8, 2),)
+    for _ in range(3):
+        count.note_fetch()
+        for model in (1, 1, 2, 1):  # critic on real and fake, generator, critic again
+            count.note_forward(model, batch, {})
+        assert count.close_step() == 8
+
+
+def test_accumulated_batches_all_count_when_fetched_at_once() -> None:
+    count = samples.SampleCount(None)
+    for _ in range(3):
+        for _ in range(4):
+            count.note_fetch()
+        for _ in range(4):
+            count.note_forward(1, (torch.zeros(8, 2),), {})
+        assert count.forwards == 4
+        assert count.close_step() == 32

@@ -1,0 +1,281 @@
+"""Whatever order messages, faults and time come in: the invariants of jobs, gangs, leases and results hold."""
+
+import atexit
+import itertools
+import os
+import shutil
+import tempfile
+from collections import Counter
+from datetime import timedelta
+from pathlib import Path
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from advisor.errors import AdvisorError, JobIsFinal, StaleSession
+from advisor.protocol.jobs import JobState
+from advisor.protocol.messages import Assignment, MemberState
+from advisor.protocol.trials import BlockPlan, BlockState, Outcome, SessionState, TrialState
+from advisor.protocol.views import BlockAccepted
+from advisor.services.blocks import Quarantined
+from advisor.storage import Database
+from tests.unit.services.scripted_tuning import ScriptedTuning, make_result
+from tests.unit.services.world import World, count_ids
+
+AGENTS = ("one", "two", "three")
+WHO = st.sampled_from(AGENTS)
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+"""Thousands of transactions: where there is memory to hold the files, nobody waits for a disk."""
+TEMPLATE = Path(tempfile.mkdtemp(dir=MEMORY)) / "template.db"
+
+
+atexit.register(shutil.rmtree, TEMPLATE.parent, ignore_errors=True)
+
+
+def copy_template(path: Path) -> None:
+    """Copy a migrated database, made once."""
+    if not TEMPLATE.exists():
+        database = Database(f"sqlite:///{TEMPLATE}", lambda: "unused")
+        database.migrate()
+        database.close()
+    shutil.copy(TEMPLATE, path)
+
+
+class ServerUnderFaults(RuleBasedStateMachine):
+    """Agents that remember every place they ever held, and speak about old ones as readily as about new ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(dir=MEMORY))
+        copy_template(self.folder / "advisor.db")
+        self.ids = count_ids()
+        self.world = self.open()
+        self.places: dict[str, list[Assignment]] = {name: [] for name in AGENTS}
+        self.plans: list[tuple[str, Assignment, BlockPlan]] = []
+        self.reported: list[tuple[BlockPlan, BlockAccepted | Quarantined]] = []
+        self.times = itertools.count(1)
+        self.jobs: list[str] = []
+        self.agents: dict[str, str] = {}
+
+    def open(self) -> World:
+        """Open the server's database, as a start does."""
+        strategies = [{"fuse_grad_size_in_MB": float(size)} for size in (2, 4)]
+        return World(f"sqlite:///{self.folder / 'advisor.db'}", ScriptedTuning(strategies), self.ids)
+
+    @initialize()
+    def register_all(self) -> None:
+        for name in AGENTS:
+            self.agents[name] = self.world.register(name)
+        self.submit(1)
+        self.submit(2)
+
+    @rule(nodes=st.integers(1, 2))
+    @precondition(lambda self: len(self.jobs) < 3)
+    def submit(self, nodes: int) -> None:
+        self.jobs.append(self.world.submit(nodes=nodes).id)
+
+    @rule(data=st.data())
+    @precondition(lambda self: self.jobs)
+    def cancel(self, data: st.DataObject) -> None:
+        try:
+            self.world.cancel(data.draw(st.sampled_from(self.jobs)))
+        except JobIsFinal:
+            return
+
+    @rule(who=WHO)
+    def poll(self, who: str) -> None:
+        place = self.world.poll(self.agents[who])
+        if place is not None and place not in self.places[who]:
+            self.places[who].append(place)
+
+    @rule(rounds=st.integers(2, 5), reports=st.lists(st.booleans(), min_size=6, max_size=12))
+    def obey(self, rounds: int, reports: list[bool]) -> None:
+        """Let every agent do what a good agent does, a few times over; not every answer is measured."""
+        whether = iter(reports)
+        for _ in range(rounds):
+            self.world.keep_up()
+            for who in AGENTS:
+                self.poll(who)
+                place = self.place(who, 0)
+                reply = (
+                    self.say(lambda who=who, place=place: self.world.beat(place, self.agents[who]))
+                    if place
+                    else None
+                )
+                if reply is None or place is None:
+                    continue
+                if reply.state is SessionState.ENDING:
+                    self.say(lambda who=who, place=place: self.world.end(place, self.agents[who]))
+                elif reply.state is SessionState.RUNNING and place.node_rank == 0:
+                    self.next(who, 0)
+                    if self.plans and self.plans[-1][0] == who and next(whether, True):
+                        self.report(0, differs=False)
+
+    @rule(who=WHO, state=st.sampled_from(MemberState), old=st.integers(0, 2))
+    def beat(self, who: str, state: MemberState, old: int) -> None:
+        if place := self.place(who, old):
+            self.say(lambda: self.world.beat(place, self.agents[who], state))
+
+    @rule(who=WHO, old=st.integers(0, 1))
+    def next(self, who: str, old: int) -> None:
+        place = self.place(who, old)
+        answer = self.say(lambda: self.world.next(place, self.agents[who])) if place else None
+        if answer is not None and answer.plan is not None:
+            assert self.world.next(place, self.agents[who]).plan == answer.plan
+            self.plans.append((who, place, answer.plan))
+
+    @rule(rounds=st.integers(2, 3))
+    def obey_and_measure(self, rounds: int) -> None:
+        """The same, and every answer is measured: so that a good part of the runs gets far."""
+        self.obey(rounds, [])
+
+    @precondition(lambda self: self.plans)
+    @rule(old=st.integers(0, 3), differs=st.booleans())
+    def report(self, old: int, differs: bool) -> None:
+        who, place, plan = self.plans[-1 - old % len(self.plans)]
+        result = make_result(0.1 + (next(self.times) if differs else 0))
+        answer = self.world.report(place, self.agents[who], plan, result)
+        assert self.world.report(place, self.agents[who], plan, result) == answer
+        self.reported.append((plan, answer))
+
+    @rule(who=WHO, outcome=st.sampled_from(Outcome), old=st.integers(0, 1))
+    def end(self, who: str, outcome: Outcome, old: int) -> None:
+        if place := self.place(who, old):
+            self.say(lambda: self.world.end(place, self.agents[who], outcome))
+
+    @rule(
+        fault=st.sampled_from(("end", "cancel", "start again", "silence")), outcome=st.sampled_from(Outcome)
+    )
+    def interrupt_a_measurement(self, fault: str, outcome: Outcome) -> None:
+        """Something happens while a block is being measured, and its result comes afterwards all the same."""
+        for who in AGENTS:
+            place = self.place(who, 0)
+            answer = (
+                self.say(lambda who=who, place=place: self.world.next(place, self.agents[who]))
+                if place
+                else None
+            )
+            if place is None or answer is None or answer.plan is None:
+                continue
+            self.plans.append((who, place, answer.plan))
+            if fault == "end":
+                self.say(lambda who=who, place=place: self.world.end(place, self.agents[who], outcome))
+            elif fault == "cancel":
+                self.world.cancel(place.job_id)
+            elif fault == "start again":
+                self.world.register(who)
+            else:
+                self.world.wait(40)
+                self.world.keep_up()
+            self.report(0, differs=False)
+            return
+
+    @rule(who=WHO)
+    def start_agent_again(self, who: str) -> None:
+        assert self.world.register(who) == self.agents[who]
+
+    @rule(seconds=st.sampled_from([0.5, 6, 20, 40, 130]))
+    def let_time_pass(self, seconds: float) -> None:
+        self.world.wait(seconds)
+
+    @rule()
+    def keep_up(self) -> None:
+        self.world.keep_up()
+        late = self.world.now - timedelta(seconds=self.world.timers.grace_s)
+        with self.world.database.read() as work:
+            assert work.sessions.overdue(self.world.now, late) == [] or self.only_gone_members(late)
+
+    @rule()
+    def restart_server(self) -> None:
+        now = self.world.now
+        self.world.database.close()
+        self.world = self.open()
+        self.world.now = now
+        self.world.restart()
+
+    @invariant()
+    def sessions_and_gangs_are_single(self) -> None:
+        """I1: one live session per job. I2: one live gang per agent. I3: generations grow."""
+        held: Counter[str] = Counter()
+        for job_id in self.jobs:
+            sessions = self.world.history(job_id).sessions
+            live = [session for session in sessions if not session.state.is_final]
+            assert len(live) <= 1
+            held.update(agent for session in live for agent in session.agents)
+            generations = [session.generation for session in sessions]
+            assert generations == list(range(1, len(generations) + 1))
+            final = self.world.job(job_id).state.is_final
+            assert not (final and live)
+        assert all(count == 1 for count in held.values())
+
+    @invariant()
+    def results_are_accepted_once_and_never_lost(self) -> None:
+        """I4: a result counts for the generation it was measured in. I5: it is accepted or in quarantine."""
+        accepted = Counter(
+            plan.block_id for plan, answer in self.reported if isinstance(answer, BlockAccepted)
+        )
+        blocks = {block.id: block for job_id in self.jobs for block in self.world.history(job_id).blocks}
+        for block_id in accepted:
+            assert blocks[block_id].state is BlockState.DONE
+            assert blocks[block_id].result is not None
+        for plan, answer in self.reported:
+            if isinstance(answer, Quarantined):
+                with self.world.database.read() as work:
+                    assert work.blocks.quarantined(plan.block_id)
+        done = [block for block in blocks.values() if block.state is BlockState.DONE]
+        assert {block.id for block in done} == accepted.keys()
+
+    @invariant()
+    def blocks_are_measured_only_in_live_sessions(self) -> None:
+        for job_id in self.jobs:
+            history = self.world.history(job_id)
+            live = {session.id for session in history.sessions if not session.state.is_final}
+            assert {block.session_id for block in history.blocks if block.state is BlockState.ISSUED} <= live
+
+    @invariant()
+    def nothing_is_left_open_when_a_job_has_ended(self) -> None:
+        for job_id in self.jobs:
+            if self.world.job(job_id).state in {JobState.FINISHED, JobState.CANCELLED, JobState.FAILED}:
+                history = self.world.history(job_id)
+                assert all(trial.state is TrialState.CLOSED for trial in history.trials)
+                assert all(block.state is not BlockState.ISSUED for block in history.blocks)
+
+    def only_gone_members(self, late: object) -> bool:
+        """Whether the sessions whose leases ran out only wait for other nodes of their gang."""
+        with self.world.database.read() as work:
+            return all(
+                member.state is MemberState.GONE or member.lease_until >= late  # type: ignore[operator]
+                for session in work.sessions.overdue(self.world.now, late)  # type: ignore[arg-type]
+                for member in work.members.of_session(session.id)
+            )
+
+    def place(self, who: str, old: int) -> Assignment | None:
+        """A place the agent holds or held: 0 is the latest."""
+        places = self.places[who]
+        return places[-1 - old] if len(places) > old else None
+
+    def say(self, message):  # type: ignore[no-untyped-def]
+        """Send a message; a refusal is an answer too."""
+        try:
+            return message()
+        except StaleSession:
+            return None
+        except AdvisorError as error:
+            if error.status not in {403, 425}:
+                raise
+            return None
+
+    def teardown(self) -> None:
+        self.world.database.close()
+        shutil.rmtree(self.folder)
+
+
+TestServerUnderFaults = ServerUnderFaults.TestCase
+TestServerUnderFaults.settings = settings(
+    max_examples=12,
+    stateful_step_count=20,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=list(HealthCheck),
+)

@@ -1,0 +1,146 @@
+"""A server without HTTP: the services over a real database, a clock that tests turn, and agents that obey."""
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+
+from advisor.protocol.jobs import Job
+from advisor.protocol.messages import (
+    Assignment,
+    Beat,
+    BeatReply,
+    BlockReport,
+    MemberState,
+    NextReply,
+    RegisterAgent,
+    SessionEnd,
+)
+from advisor.protocol.trials import BlockPlan, BlockResult, JobHistory, Outcome
+from advisor.protocol.views import BlockAccepted
+from advisor.services import agents, blocks, jobs, sessions
+from advisor.services.keeper import keep_up
+from advisor.services.reaper import extend_leases
+from advisor.services.tuning import Timers, Tuning
+from advisor.storage import Database, UnitOfWork
+from tests.unit.services.scripted_tuning import ScriptedTuning, make_node, make_result, make_spec
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def count_ids() -> Iterator[str]:
+    """Ids that are easy to read in a failure."""
+    return (f"id{number}" for number in itertools.count(1))
+
+
+class World:
+    """Everything that a test of the services needs."""
+
+    def __init__(self, url: str, tuning: Tuning | None = None, ids: Iterator[str] | None = None) -> None:
+        ids = ids or count_ids()
+        self.now = START
+        self.tuning: Tuning = tuning or ScriptedTuning()
+        self.timers = Timers()
+        self.database = Database(url, lambda: next(ids))
+
+    @contextmanager
+    def work(self) -> Iterator[UnitOfWork]:
+        """One transaction."""
+        with self.database.begin() as work:
+            yield work
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += timedelta(seconds=seconds)
+
+    def keep_up(self) -> None:
+        """Do what the keeper does at a tick."""
+        keep_up(self.database, self.tuning, self.now, self.timers)
+
+    def restart(self) -> None:
+        """Do what a server does when it starts."""
+        extend_leases(self.database, self.now, self.timers)
+
+    def register(self, name: str) -> str:
+        """Register an agent; return its id."""
+        with self.work() as work:
+            request = RegisterAgent(name=name, node=make_node(name))
+            return agents.register_agent(work, request, self.now, self.timers, 10, 2).agent_id
+
+    def poll(self, agent_id: str) -> Assignment | None:
+        """Ask for work once."""
+        with self.work() as work:
+            agents.see_agent(work, agent_id, self.now, self.timers)
+        with self.database.read() as work:
+            return agents.find_assignment(work, agent_id)
+
+    def submit(self, **fields: object) -> Job:
+        """Submit a job."""
+        with self.work() as work:
+            return jobs.submit_job(work, make_spec(**fields), "ada", None, self.now)
+
+    def job(self, job_id: str) -> Job:
+        """Look at a job."""
+        with self.database.read() as work:
+            return jobs.get_job(work, job_id)
+
+    def history(self, job_id: str) -> JobHistory:
+        """Look at everything measured for a job."""
+        with self.database.read() as work:
+            return jobs.get_history(work, job_id)
+
+    def cancel(self, job_id: str) -> Job:
+        """Cancel a job."""
+        with self.work() as work:
+            return jobs.cancel_job(work, job_id, self.now, self.timers)
+
+    def beat(self, place: Assignment, agent_id: str, state: MemberState = MemberState.RUNNING) -> BeatReply:
+        """Renew a session."""
+        rendezvous = "127.0.0.1:29500" if place.node_rank == 0 else None
+        beat = Beat(generation=place.generation, state=state, rendezvous=rendezvous)
+        with self.work() as work:
+            return sessions.renew_session(work, place.session_id, agent_id, beat, self.now, self.timers)
+
+    def next(self, place: Assignment, agent_id: str) -> NextReply:
+        """Ask what is to be measured."""
+        return blocks.next_block(
+            self.database, self.tuning, place.session_id, agent_id, place.generation, self.now, self.timers
+        )
+
+    def report(
+        self, place: Assignment, agent_id: str, plan: BlockPlan, result: BlockResult | None = None
+    ) -> BlockAccepted | blocks.Quarantined:
+        """Report a block."""
+        report = BlockReport(generation=place.generation, result=result or make_result())
+        with self.work() as work:
+            return blocks.report_block(
+                work, self.tuning, place.session_id, plan.block_id, agent_id, report, self.now
+            )
+
+    def end(
+        self, place: Assignment, agent_id: str, outcome: Outcome = Outcome.FINISHED, reason: str = "It ended."
+    ) -> None:
+        """Say that every rank of a node is gone."""
+        end = SessionEnd(generation=place.generation, outcome=outcome, reason=reason)
+        with self.work() as work:
+            sessions.leave_session(work, place.session_id, agent_id, end, self.now, self.timers)
+
+    def start_session(self, *agent_ids: str) -> list[Assignment]:
+        """Let agents take up their places until the session runs."""
+        self.keep_up()
+        places = []
+        for agent_id in agent_ids:
+            place = self.poll(agent_id)
+            assert place is not None
+            places.append(place)
+        for _ in range(2):
+            for place, agent_id in zip(places, agent_ids, strict=True):
+                self.beat(place, agent_id, MemberState.READY)
+        return places
+
+    def measure(self, place: Assignment, agent_id: str) -> BlockPlan:
+        """Measure the next block; return its plan."""
+        plan = self.next(place, agent_id).plan
+        assert plan is not None
+        assert isinstance(self.report(place, agent_id, plan), BlockAccepted)
+        return plan

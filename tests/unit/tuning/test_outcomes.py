@@ -1,0 +1,62 @@
+"""How a block's result ends its trial."""
+
+from advisor.protocol.base import Value
+from advisor.protocol.trials import BlockResult, Outcome, Purpose, Trial
+from advisor.tuning.outcomes import judge_block
+
+from .simulated_cluster import START
+
+
+def trial(purpose: Purpose = Purpose.SEARCH, changes: dict[str, Value] | None = None) -> Trial:
+    wanted = {"fuse_grad_size_in_MB": 4.0} if changes is None else changes
+    return Trial(number=1, purpose=purpose, changes=wanted, because="A test.", created_at=START)
+
+
+def result(times: tuple[float, ...] = (0.1,) * 24, **fields: object) -> BlockResult:
+    values = {"steps": len(times), "step_time_s": times, "samples_per_step": 32.0, "wall_s": sum(times)}
+    return BlockResult.model_validate({**values, **fields})
+
+
+RAMP = tuple(0.1 * (2 - i / 24) for i in range(24))
+
+
+def test_a_steady_block_finishes_a_search_trial() -> None:
+    judged = judge_block(trial(), result())
+
+    assert judged is not None
+    assert judged[0] is Outcome.FINISHED
+
+
+def test_an_unsteady_block_asks_for_one_extension() -> None:
+    assert judge_block(trial(), result(RAMP)) is None
+    judged = judge_block(trial(), result(RAMP), extended=True)
+    assert judged is not None
+    assert judged[0] is Outcome.FINISHED
+    assert "uncertain" in judged[1]
+
+
+def test_a_knob_that_nothing_consumed_makes_the_trial_ineffective() -> None:
+    judged = judge_block(
+        trial(), result(not_consumed={"fuse_grad_size_in_MB": "The script has its own hook"})
+    )
+
+    assert judged is not None
+    assert judged[0] is Outcome.INEFFECTIVE
+    assert "own hook." in judged[1]
+
+
+def test_a_loss_that_is_not_finite_makes_it_diverged_in_every_purpose() -> None:
+    for purpose in (Purpose.SEARCH, Purpose.FINAL, Purpose.CONFIRM):
+        judged = judge_block(trial(purpose), result(diverged=True))
+        assert judged is not None
+        assert judged[0] is Outcome.DIVERGED
+
+
+def test_finalists_and_the_baseline_stay_open() -> None:
+    assert judge_block(trial(Purpose.FINAL), result()) is None
+    assert judge_block(trial(Purpose.BASELINE, {}), result(diverged=True)) is None
+
+
+def test_a_block_that_needs_a_relaunch_or_was_cut_short_decides_nothing() -> None:
+    assert judge_block(trial(), result((), relaunch_needed="Other processes are needed.")) is None
+    assert judge_block(trial(), result((0.1,) * 6, script_ended=True)) is None

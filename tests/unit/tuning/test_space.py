@@ -1,0 +1,136 @@
+"""Which knobs are searched, which values, and the sentence for every other one."""
+
+import pytest
+
+from advisor.protocol.cluster import DeviceKind
+from advisor.protocol.jobs import Job
+from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.knobs import Effect
+from advisor.protocol.trials import Block, BlockPlan, BlockResult, BlockState, Phases
+from advisor.tuning.composition import baseline_strategy
+from advisor.tuning.space import Space, build_space
+
+from .simulated_cluster import START, make_facts, make_job, make_spec
+
+
+def probe(exposed: float | None = 0.03) -> list[Block]:
+    phases = Phases(forward_s=0.02, backward_s=0.04, exposed_comm_s=exposed, optimizer_s=0.01)
+    result = BlockResult(steps=1, step_time_s=(0.1,), samples_per_step=1, wall_s=0.1, phases=phases)
+    plan = BlockPlan(block_id="b", trial_number=0)
+    return [
+        Block(
+            id="b", session_id="s", trial_number=0, ordinal=0, state=BlockState.DONE, plan=plan, result=result,
+            issued_at=START,
+        )
+    ]  # fmt: skip
+
+
+def space_of(job: Job, exposed: float | None = 0.03) -> Space:
+    assert job.facts is not None
+    return build_space(job, job.facts, probe(exposed))
+
+
+def names(space: Space) -> set[str]:
+    return {d.knob.name for d in space.dimensions}
+
+
+def reasons(space: Space) -> dict[str, str]:
+    return {d.knob: d.reason for d in space.dropped}
+
+
+def test_every_knob_is_searched_or_dropped_with_a_sentence() -> None:
+    space = space_of(make_job())
+
+    searched = names(space) | {d.knob.name for d in space.cold}
+    assert searched | reasons(space).keys() == set(CATALOGUE)
+    assert not searched & reasons(space).keys()
+    assert all(reason.endswith((".", "!")) for reason in reasons(space).values())
+
+
+def test_exact_jobs_keep_the_higher_rungs_for_the_ladder() -> None:
+    space = space_of(make_job())
+
+    assert "fp16_allreduce" in {d.knob.name for d in space.higher}
+    assert "exact knobs only" in reasons(space)["fp16_allreduce"]
+
+
+def test_an_allowed_rung_is_searched() -> None:
+    space = space_of(make_job(make_spec(allow=Effect.CONVERGENCE)))
+
+    assert {"fp16_allreduce", "localsgd", "localsgd_k_steps"} <= names(space)
+    assert not space.higher
+
+
+def test_frozen_knobs_stay() -> None:
+    space = space_of(make_job(make_spec(freeze=("num_threads", "localsgd"))))
+
+    assert "Frozen" in reasons(space)["num_threads"]
+    assert "localsgd" in reasons(space)["localsgd_k_steps"]
+
+
+def test_only_named_knobs_are_searched() -> None:
+    space = space_of(make_job(make_spec(knobs=("num_threads",))))
+
+    assert names(space) == {"num_threads"}
+    assert "asks for" in reasons(space)["fuse_grad_size_in_MB"]
+
+
+def test_refused_knobs_carry_the_runtimes_sentence() -> None:
+    space = space_of(make_job(refusals={"nccl_comm_num": "The script registers its own hook."}))
+
+    assert reasons(space)["nccl_comm_num"] == "The script registers its own hook."
+
+
+@pytest.mark.parametrize(("exposed", "gated"), [(0.0007, True), (0.03, False), (None, False)])
+def test_communication_knobs_are_dropped_when_communication_is_hidden(
+    exposed: float | None, gated: bool
+) -> None:
+    space = space_of(make_job(), exposed)
+
+    assert ("fuse_grad_size_in_MB" not in names(space)) == gated
+    assert "num_threads" in names(space)
+
+
+def test_a_named_knob_is_searched_even_where_it_hardly_matters() -> None:
+    space = space_of(make_job(make_spec(knobs=("fuse_grad_size_in_MB",))), exposed=0.0007)
+
+    assert names(space) == {"fuse_grad_size_in_MB"}
+
+
+def test_sizes_reach_from_small_to_all_gradients_and_hold_baseline_and_rules() -> None:
+    space = space_of(make_job())
+
+    sizes = next(d.values for d in space.dimensions if d.knob.name == "fuse_grad_size_in_MB")
+    assert {25.0, 4.0, 13.0, 41.0} <= set(sizes)
+    assert max(sizes) == 41.0
+    assert sizes == tuple(sorted(sizes))
+
+
+def test_inner_groups_divide_the_world() -> None:
+    job = make_job(facts=make_facts(world_size=12, local_world_size=4, nodes=3))
+
+    inner = next(d for d in space_of(job).dimensions if d.knob.name == "hierarchical_allreduce_inter_nranks")
+
+    assert inner.values == (2, 3, 4, 6)
+
+
+def test_nccls_launch_settings_are_cold_knobs() -> None:
+    job = make_job(facts=make_facts(backend="nccl", device=DeviceKind.CUDA))
+
+    assert {d.knob.name for d in space_of(job).cold} == {"NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"}
+
+
+def test_values_outside_a_knobs_range_are_clipped() -> None:
+    job = make_job(baseline={"fuse_grad_size_in_MB": 2000.0, "num_threads": "many", "unheard_of": 1})
+
+    values = baseline_strategy(job).values()
+
+    assert values["fuse_grad_size_in_MB"] == 1024.0
+    assert values["num_threads"] == 1
+
+
+def test_the_nearest_value_stands_for_one_off_the_grid() -> None:
+    sizes = next(d for d in space_of(make_job()).dimensions if d.knob.name == "fuse_grad_size_in_MB")
+
+    assert sizes.values[sizes.index_of(3.9)] == 4.0
+    assert sizes.values[sizes.index_of(4000.0)] == 41.0

@@ -1,0 +1,188 @@
+// Makes the pages live: draws figures, follows changes, copies snippets, switches the theme.
+// Every page works without it; it only fetches from its own origin.
+
+const root = document.documentElement;
+const status = document.getElementById("status");
+
+// --- figures -----------------------------------------------------------------------------------------
+
+/** Text and grid colours come from the theme; the data's own colours were chosen for both. */
+function dress(layout, plot) {
+  const style = getComputedStyle(plot);
+  const quiet = getComputedStyle(plot.closest("figure").querySelector("figcaption p")).color;
+  const narrow = plot.clientWidth < 420;
+  const axis = (given) => ({
+    ...given,
+    gridcolor: style.borderTopColor,
+    linecolor: style.borderTopColor,
+    tickfont: { color: quiet, size: narrow ? 11 : 12 },
+    title: { ...given?.title, font: { color: quiet, size: 12 } },
+  });
+  return {
+    ...layout,
+    autosize: true,
+    font: { family: style.fontFamily, color: style.color, size: 12 },
+    legend: { ...layout.legend, font: { color: quiet, size: 12 } },
+    xaxis: axis(layout.xaxis),
+    yaxis: axis(layout.yaxis),
+    hoverlabel: { font: { family: style.fontFamily } },
+  };
+}
+
+function draw(figure) {
+  const plot = figure.querySelector(".plot");
+  const source = figure.querySelector("script[type='application/json']");
+  if (!plot || !source) return;
+  if (!window.Plotly) {
+    plot.textContent = "The chart could not be loaded; its numbers are below.";
+    return;
+  }
+  if (!plot.classList.contains("js-plotly-plot")) plot.textContent = "";
+  const { data, layout } = JSON.parse(source.textContent);
+  window.Plotly.react(plot, data, dress(layout, plot), { displayModeBar: false, responsive: true });
+}
+
+function drawAll(scope = document) {
+  for (const figure of scope.querySelectorAll("figure.figure")) draw(figure);
+}
+
+// --- following changes -------------------------------------------------------------------------------
+
+// What the server sent last for each live part: the page itself has changed since by drawing and opening.
+const sent = new Map();
+
+function liveParts(scope) {
+  return [...scope.querySelectorAll("[data-live][id]")];
+}
+
+function remember(scope) {
+  for (const part of liveParts(scope)) sent.set(part.id, part.innerHTML);
+}
+
+function replacePart(part, fresh) {
+  const open = new Set([...part.querySelectorAll("details[open][data-key]")].map((item) => item.dataset.key));
+  const focused = part.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+  const scrolled = part.querySelector(".events")?.scrollTop ?? 0;
+  part.replaceChildren(...fresh.cloneNode(true).childNodes);
+  for (const item of part.querySelectorAll("details[data-key]")) item.open = open.has(item.dataset.key);
+  if (focused) part.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
+  const list = part.querySelector(".events");
+  if (list) list.scrollTop = scrolled;
+  if (part.matches("figure.figure")) draw(part);
+}
+
+let fetching = false;
+let again = false;
+
+/** Fetch this very page and replace the parts that differ. */
+async function refresh() {
+  if (fetching) {
+    again = true;
+    return;
+  }
+  fetching = true;
+  try {
+    const answer = await fetch(location.href, { headers: { accept: "text/html" } });
+    if (answer.redirected && new URL(answer.url).pathname === "/login") location.reload();
+    if (!answer.ok) return;
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const shape = (scope) => liveParts(scope).map((part) => part.id).join(" ");
+    if (shape(page) !== shape(document)) {
+      // A figure or a section came or went: take the whole content, keep the place.
+      const content = document.getElementById("content");
+      content.replaceChildren(...document.adoptNode(page.getElementById("content")).childNodes);
+      remember(document);
+      drawAll(content);
+    } else {
+      for (const fresh of liveParts(page)) {
+        if (fresh.innerHTML === sent.get(fresh.id)) continue;
+        sent.set(fresh.id, fresh.innerHTML);
+        replacePart(document.getElementById(fresh.id), fresh);
+      }
+    }
+    document.title = page.title;
+  } catch {
+    // The server is away for a moment; the stream or the next round tries again.
+  } finally {
+    fetching = false;
+    if (again) {
+      again = false;
+      refresh();
+    }
+  }
+}
+
+/** One stream per visible tab: browsers allow six connections to a server, and hidden tabs must not hold them. */
+function follow(url) {
+  let stream = null;
+  const open = () => {
+    stream = new EventSource(url);
+    stream.addEventListener("changed", refresh);
+    stream.addEventListener("ended", () => {
+      stream.close();
+      document.removeEventListener("visibilitychange", change);
+      refresh();
+      status.textContent = "The job has ended.";
+    });
+  };
+  const change = () => {
+    stream?.close();
+    if (document.hidden) return;
+    refresh();
+    open();
+  };
+  document.addEventListener("visibilitychange", change);
+  if (!document.hidden) open();
+}
+
+// --- small things ------------------------------------------------------------------------------------
+
+async function copy(button) {
+  const text = document.getElementById(button.dataset.copy);
+  const word = button.querySelector("span");
+  try {
+    await navigator.clipboard.writeText(text.textContent);
+    word.textContent = "Copied";
+  } catch {
+    // Over plain http from another machine there is no clipboard: select the text for the person's own copy.
+    getSelection().selectAllChildren(text);
+    word.textContent = "Selected";
+  }
+  status.textContent = word.textContent;
+  setTimeout(() => { word.textContent = "Copy"; }, 1600);
+}
+
+function setTheme(theme) {
+  root.dataset.theme = theme;
+  document.cookie = `advisor_theme=${theme}; path=/; max-age=31536000; samesite=strict`;
+  for (const button of document.querySelectorAll("button[name='theme']")) {
+    button.setAttribute("aria-pressed", String(button.value === theme));
+  }
+  drawAll();
+}
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest("button");
+  if (button?.dataset.copy) copy(button);
+  if (button?.name === "theme") {
+    event.preventDefault();
+    setTheme(button.value);
+  }
+  for (const popover of document.querySelectorAll("details.confirm[open]")) {
+    if (!popover.contains(event.target)) popover.open = false;
+  }
+});
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  for (const popover of document.querySelectorAll("details.confirm[open]")) popover.open = false;
+});
+document.addEventListener("change", (event) => {
+  if (event.target.matches("select[data-submit]")) event.target.form.submit();
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawAll());
+
+remember(document);
+drawAll();
+const { liveUrl, refreshS } = document.body.dataset;
+if (liveUrl) follow(liveUrl);
+if (refreshS) setInterval(() => { if (!document.hidden) refresh(); }, Number(refreshS) * 1000);
