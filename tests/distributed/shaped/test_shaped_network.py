@@ -60,12 +60,12 @@ def tune_over(testbed: Testbed, tmp_path: Path, *options: str) -> dict:
         ]  # fmt: skip
         done = subprocess.run(
             [
-                PYTHON, "-m", "advisor", "tune", "--nodes", "2", "--minutes", "3", "--trials", "8", "--json", *options,
+                PYTHON, "-m", "advisor", "tune", "--nodes", "2", "--minutes", "8", "--trials", "8", "--json", *options,
                 "--output", str(tmp_path / "advice"), "--", "torchrun", "--nproc-per-node", "1", str(DECODER),
                 "--width", "128", "--layers", "2", "--vocabulary", "2048",
             ],
             env=environment | {"ADVISOR_URL": url, "ADVISOR_TOKEN_FILE": str(data / "admin-token")},
-            cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False,
+            cwd=tmp_path, capture_output=True, text=True, timeout=660, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-4000:]
         return json.loads(done.stdout)
@@ -79,7 +79,7 @@ def tune_over(testbed: Testbed, tmp_path: Path, *options: str) -> dict:
 @pytest.mark.testbed
 @pytest.mark.distributed
 @pytest.mark.skipif(unavailable_because() is not None, reason=str(unavailable_because()))
-@pytest.mark.timeout(480)
+@pytest.mark.timeout(720)
 def test_slow_link_makes_communication_knobs_worth_having(tmp_path: Path) -> None:
     with build_testbed(nodes=2, rate="200mbit") as testbed:
         advice = tune_over(testbed, tmp_path, "--allow", "numeric")
