@@ -49,6 +49,21 @@ class Switch(StrEnum):
     """Only in new processes."""
 
 
+class Part(StrEnum):
+    """The part of a step that a knob acts on: where that part is negligible, the knob cannot matter."""
+
+    COMMUNICATION = "communication"
+    """Communication that computation does not hide."""
+    COMPUTATION = "computation"
+    """Forward, backward and optimizer."""
+    OPTIMIZER = "optimizer"
+    """The optimizer alone."""
+    INPUT = "input"
+    """Waiting for the next batch."""
+    STEP = "step"
+    """Anything: it is never ruled out by a breakdown."""
+
+
 class Scale(StrEnum):
     """How distances along a numeric knob are felt."""
 
@@ -110,6 +125,12 @@ class Knob:
     """Largest value of a numeric knob."""
     choices: tuple[str, ...] = ()
     """Values of a choice."""
+    part: Part = Part.STEP
+    """The part of a step that it acts on."""
+    needs: str = ""
+    """The switch without which this knob means nothing (`localsgd` for `localsgd_k_steps`)."""
+    grid: Callable[[KnobContext], tuple[Value, ...]] | None = None
+    """The values worth trying, in order; None derives them from the type, the range and the scale."""
     scale: Scale = Scale.LINEAR
     unit: str = ""
     """Unit of a numeric knob."""

@@ -8,11 +8,7 @@ from advisor.protocol.jobs import Job
 from advisor.protocol.knob_entries import CATALOGUE
 from advisor.protocol.strategy import COUPLING_RULES, DistributedStrategy, Layout, Strategy
 
-ACTIVATORS: Mapping[str, str] = {
-    "hierarchical_allreduce_inter_nranks": "use_hierarchical_allreduce",
-    "fp16_allreduce_dtype": "fp16_allreduce",
-    "localsgd_k_steps": "localsgd",
-}
+ACTIVATORS: Mapping[str, str] = {name: knob.needs for name, knob in CATALOGUE.items() if knob.needs}
 """Knobs that mean nothing unless another one is on."""
 
 FIRST_INTERVAL = 4

@@ -9,7 +9,7 @@ from advisor.protocol.base import Value
 from advisor.protocol.cluster import DeviceKind
 from advisor.protocol.jobs import Job
 from advisor.protocol.knob_entries import CATALOGUE
-from advisor.protocol.knobs import Effect, Knob, KnobContext, Switch
+from advisor.protocol.knobs import Effect, Knob, KnobContext, Part, Switch
 from advisor.protocol.strategy import Layout
 from advisor.protocol.trials import Block
 from advisor.protocol.workload import WorkloadFacts
@@ -18,15 +18,6 @@ from advisor.tuning.diagnosis import NEGLIGIBLE, exposed_share
 
 _MB = 2**20
 _MOST_SIZES = 18
-_COMPUTE_KNOBS = frozenset({"num_threads"})
-_COMMUNICATION_KNOBS = frozenset(
-    {
-        "fuse_all_reduce_ops", "fuse_grad_size_in_MB", "last_comm_group_size_MB", "nccl_comm_num",
-        "sync_nccl_allreduce", "use_hierarchical_allreduce", "hierarchical_allreduce_inter_nranks",
-        "fp16_allreduce", "fp16_allreduce_dtype", "localsgd", "localsgd_k_steps",
-        "NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD",
-    }
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -134,12 +125,18 @@ def _cannot_matter(knob: Knob, context: KnobContext, probe: Sequence[Block]) -> 
     """Amdahl's gate. A knob that the job names is searched all the same."""
     phases = [b.result.phases for b in probe if b.result and b.result.phases.total_s() > 0]
     shares: list[float] = []
-    if knob.name in _COMMUNICATION_KNOBS:
+    if knob.part is Part.COMMUNICATION:
         shares = [share for p in phases if (share := exposed_share(p)) is not None]
         what = "Exposed communication"
-    elif knob.name in _COMPUTE_KNOBS and context.facts.device is DeviceKind.CPU:
+    elif knob.part is Part.COMPUTATION and context.facts.device is DeviceKind.CPU:
         shares = [(p.forward_s + p.backward_s + p.optimizer_s) / p.total_s() for p in phases]
         what = "Computation"
+    elif knob.part is Part.OPTIMIZER:
+        shares = [p.optimizer_s / p.total_s() for p in phases]
+        what = "The optimizer"
+    elif knob.part is Part.INPUT:
+        shares = [p.data_wait_s / p.total_s() for p in phases]
+        what = "Waiting for data"
     if not shares or max(shares) >= NEGLIGIBLE:
         return None
     return f"{what} is {max(shares):.1%} of the step: removing all of it could not bring 2 %."
@@ -158,23 +155,17 @@ def _is_ordered(knob: Knob) -> bool:
 
 
 def _values_of(knob: Knob, context: KnobContext) -> tuple[Value, ...]:
-    facts = context.facts
+    if knob.grid is not None:
+        return knob.grid(context)
     if knob.kind is bool:
         return (False, True)
     if knob.kind is str:
         return knob.choices
     if knob.unit == "MB" and knob.scale.value == "log":
         return _sizes(knob, context)
-    if knob.name == "hierarchical_allreduce_inter_nranks":
-        world = facts.world_size
-        return tuple(n for n in range(2, min(64, world - 1) + 1) if world % n == 0)
-    if knob.name == "localsgd_k_steps":
-        return (2, 4, 8)
     if knob.name == "num_threads":
         cpus = min((node.cpu_count for node in context.cluster.nodes), default=1)
         return _powers(1, max(1, min(256, cpus)), _anchors(knob, context))
-    if knob.name == "FLAGS_fraction_of_gpu_memory_to_use":
-        return (0.5, 0.7, 0.8, 0.92)
     if knob.low is None or knob.high is None:
         return (knob.default,)
     if knob.scale.value == "log":

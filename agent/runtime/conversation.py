@@ -16,8 +16,8 @@ from .control import PROTOCOL, AgentLost
 from .exchange import Exchange
 from .facts import count_gradient_bytes, gather_baseline, gather_facts
 from .levers.bucket_plan import observe_plan
-from .levers.lever import RelaunchNeeded
-from .levers.registry import Levers, needs_snapshot
+from .levers.lever import RelaunchNeeded, Training
+from .levers.registry import Levers
 from .memory import read_peak_bytes, reset_peak
 from .recorder import StepMarks, measure_steps
 from .results import merge_ranks
@@ -73,10 +73,10 @@ class Conversation:
     # Called by the runtime.
 
     def begin_forward(self, ddp: Any) -> None:
-        self._levers.local_sgd.before_forward(ddp)
+        self._levers.before_forward(ddp)
 
     def end_forward(self, ddp: Any) -> None:
-        self._levers.local_sgd.after_forward()
+        self._levers.after_forward(ddp)
         block = self._block
         if block is not None and block.stage is Stage.PROFILING and ddp.require_backward_grad_sync:
             block.exposed.setdefault(id(ddp), []).append(read_exposed_s(ddp))
@@ -84,8 +84,8 @@ class Conversation:
     def pass_boundary(self) -> None:
         """At the first training forward of a step: no reducer is in flight on any rank."""
         runtime, recorder = self._runtime, self._runtime.recorder
-        if self._block is not None and self._levers.local_sgd.is_on:
-            self._levers.local_sgd.end_step(runtime.list_replicas())
+        if self._block is not None and self._levers.work_in_steps:
+            self._levers.end_step(self._gather_training())
         mark = self._clock.mark()
         forwards = runtime.samples.forwards
         step = recorder.close_step(mark, runtime.samples.close_step())
@@ -166,7 +166,7 @@ class Conversation:
         replicas = self._runtime.list_replicas()
         block.evidence = self._collect_evidence(block, replicas)
         # Local SGD reduces nothing in most steps: its communication is the averaging, which was timed already.
-        if block.instruction.profile_steps > 0 and not self._levers.local_sgd.is_on:
+        if block.instruction.profile_steps > 0 and not self._levers.replaces_reduction:
             for ddp in replicas:
                 ddp._set_ddp_runtime_logging_sample_rate(1)
             block.stage = Stage.PROFILING
@@ -180,8 +180,9 @@ class Conversation:
         runtime = self._runtime
         self._enter(beat.WAITING)
         replicas = runtime.list_replicas()
-        refusals = self._levers.list_refusals(replicas)
-        threads = self._levers.threads.observe()
+        training = self._gather_training()
+        refusals = self._levers.list_refusals(training)
+        observed = self._levers.observe(training)
         if self._rank != 0:
             return {}
         self._clock.settle()
@@ -197,7 +198,7 @@ class Conversation:
             hint_s,
         )
         plan = runtime.launched_over or observe_plan(max(replicas, key=count_gradient_bytes))
-        baseline = gather_baseline(plan, runtime.environment.local_world_size, threads)
+        baseline = {**gather_baseline(plan, runtime.environment.local_world_size), **observed}
         return {
             "kind": "hello",
             "protocol": PROTOCOL,
@@ -238,19 +239,18 @@ class Conversation:
         return {"kind": "end", "reason": reason, "exit_code": FAILED}
 
     def _start_block(self, instruction: Instruction) -> None:
-        runtime = self._runtime
-        replicas = runtime.list_replicas()
+        training = self._gather_training()
         reset_peak(self._device)
         start_s = time.perf_counter()
         self._snapshot = None
-        if needs_snapshot(instruction.overrides):
-            self._snapshot = ModelSnapshot(replicas, runtime.watch.list_optimizers())
-        self._levers.switch(instruction.overrides, replicas)
-        local_sgd = self._levers.local_sgd
-        warmup_steps = max(1, instruction.warmup_steps, min(local_sgd.least_warm_up, instruction.max_steps))
+        if self._levers.needs_snapshot(instruction.overrides):
+            self._snapshot = ModelSnapshot(training.replicas, training.optimizers)
+        self._levers.switch(instruction.overrides, training)
+        least = self._levers.least_warm_up
+        warmup_steps = max(1, instruction.warmup_steps, min(least, instruction.max_steps))
         if self._device.type == "cuda" and self._levers.reduction.rebuilt:
             warmup_steps = max(warmup_steps, SAMPLED_ITERATIONS)
-        self._block = Block(instruction, warmup_steps, local_sgd.period, time.perf_counter() - start_s)
+        self._block = Block(instruction, warmup_steps, self._levers.period, time.perf_counter() - start_s)
         self._enter(beat.WARMING_UP)
 
     def _finish_block(self, block: Block) -> None:
@@ -270,7 +270,7 @@ class Conversation:
         if block.exposed and block.profiled:
             payload["exposed_comm_s"] = self._estimate_exposed_s(block, payload["backward_s"])
         if not script_ended:
-            self._levers.local_sgd.end_block(replicas)
+            self._levers.end_block(self._gather_training())
             if self._snapshot is not None:
                 self._snapshot.restore()
                 self._snapshot = None
@@ -281,14 +281,13 @@ class Conversation:
     def _collect_evidence(self, block: Block, replicas: List[Any]) -> Dict[str, Any]:
         evidence = self._levers.prove(self._backend, replicas)
         payload: Dict[str, Any] = measure_steps(block.timed, self._clock)
-        averaging_s = self._levers.local_sgd.measure_averaging_s()
-        per_step_s = sum(averaging_s) / max(1, len(block.timed)) if self._levers.local_sgd.is_on else None
+        boundary_s = self._levers.measure_boundary_s() / max(1, len(block.timed))
         payload.update(
             period=block.period,
             warmup_steps=block.warmup_steps + 1,
             switch_s=block.switch_s,
-            exposed_comm_s=per_step_s,
-            boundary_s=per_step_s or 0.0,
+            exposed_comm_s=boundary_s if self._levers.replaces_reduction else None,
+            boundary_s=boundary_s,
             peak_memory_bytes=read_peak_bytes(self._device),
             bucket_bytes=self._levers.reduction.list_bucket_bytes(replicas),
             consumed=evidence.consumed,
@@ -309,6 +308,9 @@ class Conversation:
         # Rank 0 may host the store: it leaves last.
         self._exchange.gather(True, "the farewell", 10.0)
         self._runtime.end_process(int(reply.get("exit_code", 0)), str(reply.get("reason", "")))
+
+    def _gather_training(self) -> Training:
+        return Training(self._runtime.list_replicas(), self._runtime.watch.list_optimizers())
 
     def _enter(self, phase: int) -> None:
         self._runtime.phase = phase

@@ -84,7 +84,7 @@ def main_dtype(parameters: List[torch.Tensor]) -> torch.dtype:
     return max(sizes, key=lambda dtype: sizes[dtype])
 
 
-def gather_baseline(plan: BucketPlan, local_world_size: int, threads: int) -> Dict[str, Any]:
+def gather_baseline(plan: BucketPlan, local_world_size: int) -> Dict[str, Any]:
     """The knobs as the script has them, observed in the live process."""
     return {
         "fuse_all_reduce_ops": plan.is_fused,
@@ -99,7 +99,6 @@ def gather_baseline(plan: BucketPlan, local_world_size: int, threads: int) -> Di
         "localsgd_begin_step": 1,
         "fp16_allreduce": False,
         "fp16_allreduce_dtype": "fp16",
-        "num_threads": threads,
     }
 
 

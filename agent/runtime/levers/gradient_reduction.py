@@ -11,7 +11,7 @@ import torch.distributed as dist
 from . import bucket_plan, reduction_plan
 from .bucket_plan import BucketPlan, describe_buckets, observe_plan, read_buckets, resolve_plan
 from .communicators import Communicators
-from .lever import Evidence, Lever
+from .lever import Evidence, Lever, Training
 from .reducer import explain_no_rebuild, has_own_hook, rebuild_reducer
 from .reduction_hook import BucketReduction, reduce_bucket
 from .reduction_plan import ReductionPlan, resolve_reduction
@@ -33,6 +33,7 @@ class GradientReduction(Lever):
     """Switching rebuilds the reducer only where its plan differs from the one in force."""
 
     knobs = bucket_plan.KNOBS + reduction_plan.KNOBS
+    changes_training = ("fp16_allreduce", "fp16_allreduce_dtype")
 
     def __init__(self, rank: int, world_size: int, local_world_size: int, device: torch.device) -> None:
         self._world_size = world_size
@@ -46,7 +47,14 @@ class GradientReduction(Lever):
         self.rebuilt = False
         """Whether the last switch replaced a reducer."""
 
-    def observe(self, ddp: Any) -> _Replica:
+    def list_refusals(self, training: Training) -> Dict[str, str]:
+        refusals: Dict[str, str] = {}
+        for ddp in training.replicas:
+            self._know(ddp)
+            refusals.update(self._refuse_for(ddp))
+        return refusals
+
+    def _know(self, ddp: Any) -> _Replica:
         """Records a model's own plan; call before anything was switched."""
         if ddp not in self._replicas:
             self._replicas[ddp] = _Replica(ddp)
@@ -56,7 +64,7 @@ class GradientReduction(Lever):
             replica.baseline_buckets = buckets if final else []
         return replica
 
-    def refuse_for(self, ddp: Any) -> Dict[str, str]:
+    def _refuse_for(self, ddp: Any) -> Dict[str, str]:
         """Collective over the model's group: tries which 16-bit formats its backend reduces."""
         refusals: Dict[str, str] = {}
         reason = explain_no_rebuild(ddp)
@@ -90,7 +98,7 @@ class GradientReduction(Lever):
             }
         return refusals
 
-    def switch(self, values: Mapping[str, Any], replicas: List[Any]) -> None:
+    def switch(self, values: Mapping[str, Any], training: Training) -> None:
         self._values = values
         self.rebuilt = False
         reduction, self._rejected = resolve_reduction(values, self._world_size, self._local_world_size)
@@ -98,8 +106,8 @@ class GradientReduction(Lever):
             self._rejected["fp16_allreduce_dtype"] = self._refusals[reduction.wire_format]
             self._rejected["fp16_allreduce"] = self._refusals[reduction.wire_format]
             reduction = reduction_plan.BASELINE
-        for ddp in replicas:
-            replica = self.observe(ddp)
+        for ddp in training.replicas:
+            replica = self._know(ddp)
             plan, rejected = resolve_plan(replica.baseline, values)
             self._rejected.update(rejected)
             if (plan, reduction) != (replica.plan, replica.reduction):

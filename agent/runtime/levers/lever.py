@@ -7,6 +7,16 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Tuple
 
 
+@dataclass(frozen=True)
+class Training:
+    """What levers act on: this rank's live models and optimizers."""
+
+    replicas: List[Any]
+    """The DistributedDataParallel models that train now, the same list on every rank."""
+    optimizers: List[Any]
+    """Every optimizer that has stepped and still lives."""
+
+
 class RelaunchNeeded(RuntimeError):
     """This strategy cannot be switched to in a live process; start a new session with it."""
 
@@ -27,20 +37,55 @@ class Evidence:
 
 
 class Lever(ABC):
-    """Base of all levers. A block is always the baseline plus its overrides, so `switch({})` means the baseline."""
+    """Base of all levers. A block is always the baseline plus its overrides, so `switch({})` means the baseline.
+
+    A lever that works in every step answers `is_on` with True while it does, and gets the step's hooks; the others cost
+    nothing between two switches.
+    """
 
     knobs: Tuple[str, ...] = ()
+    changes_training: Tuple[str, ...] = ()
+    """Those of its knobs that change what is computed: the model is saved before a block with one of them."""
 
-    def list_refusals(self) -> Dict[str, str]:
+    is_on: bool = False
+    """Whether the strategy in force needs the hooks below in every step."""
+    replaces_reduction: bool = False
+    """Whether DDP reduces nothing in most steps, so that its own record of communication means nothing."""
+    period: int = 1
+    """Steps after which the pattern of the strategy in force repeats: timed steps are a multiple of it."""
+    least_warm_up: int = 0
+    """Steps before that pattern has begun to repeat."""
+
+    def list_refusals(self, training: Training) -> Dict[str, str]:
         """Knobs that cannot work in this job, each with its sentence. Every rank calls it at the same boundary."""
         return {}
 
-    @abstractmethod
-    def switch(self, values: Mapping[str, Any], replicas: List[Any]) -> None:
-        """Goes from whatever is in force to baseline + `values` (only this lever's knobs) on the live DDP models."""
+    def observe(self, training: Training) -> Dict[str, Any]:
+        """This lever's knobs as the script itself has set them, read once, before anything is switched."""
+        return {}
 
-    def begin_timing(self) -> None:  # noqa: B027 - a lever without counters has nothing to start
+    @abstractmethod
+    def switch(self, values: Mapping[str, Any], training: Training) -> None:
+        """Goes from whatever is in force to baseline + `values` (only this lever's knobs) on the live objects."""
+
+    def before_forward(self, ddp: Any) -> None:
+        """Before DDP prepares a training forward of this model, while `is_on`."""
+
+    def after_forward(self, ddp: Any) -> None:
+        """After that forward, while `is_on`."""
+
+    def end_step(self, training: Training) -> None:
+        """At every step boundary after the leader's optimizer step, while `is_on`."""
+
+    def end_block(self, training: Training) -> None:
+        """The block is over, while `is_on`: no rank may be left with a state of its own."""
+
+    def begin_timing(self) -> None:
         """The timed steps start: counters used as evidence start again."""
+
+    def measure_boundary_s(self) -> float:
+        """Seconds of communication that this lever did at step boundaries since timing began; the clock has settled."""
+        return 0.0
 
     @abstractmethod
     def prove(self) -> Evidence:

@@ -7,7 +7,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Tuple
 import torch
 import torch.distributed as dist
 
-from .lever import Evidence, Lever, read_count, read_switch
+from .lever import Evidence, Lever, Training, read_count, read_switch
 
 CHUNK_BYTES = 25 * 1024 * 1024
 
@@ -19,11 +19,13 @@ class LocalSgd(Lever):
     """
 
     knobs = ("localsgd", "localsgd_k_steps", "localsgd_begin_step")
+    changes_training = knobs
+    replaces_reduction = True
 
     def __init__(self, clock: Any) -> None:
         self._clock = clock
-        self._on = False
-        self._period = 1
+        self.is_on = False
+        self.period = 1
         self._begin_step = 1
         self._step = 0
         self._since_average = 0
@@ -33,28 +35,17 @@ class LocalSgd(Lever):
         self._averagings: List[Tuple[Any, Any]] = []
         self._skipped = 0
 
-    @property
-    def is_on(self) -> bool:
-        return self._on
-
-    @property
-    def period(self) -> int:
-        """Steps after which the pattern repeats: timed steps must be a multiple of it."""
-        return self._period if self._on else 1
-
-    @property
-    def least_warm_up(self) -> int:
-        """Steps before the pattern has begun to repeat."""
-        return self._begin_step + self._period if self._on else 0
-
-    def switch(self, values: Mapping[str, Any], replicas: List[Any]) -> None:  # noqa: ARG002 (one signature for all)
+    def switch(self, values: Mapping[str, Any], training: Training) -> None:
         self._values, self._rejected = values, {}
-        self._on, self._period, self._begin_step, self._step, self._since_average = False, 1, 1, 0, 0
+        self.is_on, self.period, self._begin_step, self._step, self._since_average = False, 1, 1, 0, 0
+        self.least_warm_up = 0
         try:
             on = read_switch(values.get("localsgd", False))
-            self._period = read_count(values.get("localsgd_k_steps", 1), 1)
+            period = read_count(values.get("localsgd_k_steps", 1), 1)
             self._begin_step = read_count(values.get("localsgd_begin_step", 1), 1)
-            self._on = on
+            if on:
+                self.is_on, self.period = True, period
+                self.least_warm_up = self._begin_step + period
         except ValueError as error:
             self._rejected = {
                 knob: f"Local SGD was not switched on: {error}." for knob in self.knobs if knob in values
@@ -63,25 +54,22 @@ class LocalSgd(Lever):
 
     def before_forward(self, ddp: Any) -> None:
         """Skips this step's reduction, unless the script itself skips it already (no_sync)."""
-        if self._on and self._step >= self._begin_step and ddp.require_backward_grad_sync:
+        if self._step >= self._begin_step and ddp.require_backward_grad_sync:
             ddp.require_backward_grad_sync = False
             self._suspended.append(ddp)
             self._skipped += 1
 
-    def after_forward(self) -> None:
+    def after_forward(self, ddp: Any) -> None:
         if self._suspended:
             for suspended in self._suspended:
                 suspended.require_backward_grad_sync = True
             self._suspended.clear()
 
-    def end_step(self, replicas: List[Any]) -> None:
-        """At every step boundary, after the leader's optimizer step."""
-        if not self._on:
-            return
+    def end_step(self, training: Training) -> None:
         if self._step >= self._begin_step:
             self._since_average += 1
-            if self._since_average == self._period:
-                self.average(replicas)
+            if self._since_average == self.period:
+                self.average(training.replicas)
         self._step += 1
 
     def average(self, replicas: List[Any]) -> None:
@@ -92,23 +80,20 @@ class LocalSgd(Lever):
         self._averagings.append((start, self._clock.mark()))
         self._since_average = 0
 
-    def end_block(self, replicas: List[Any]) -> None:
+    def end_block(self, training: Training) -> None:
         """Leaves no rank with parameters of its own."""
-        if not self._on:
-            return
         if self._since_average:
-            self.average(replicas)
-        for ddp in replicas:
+            self.average(training.replicas)
+        for ddp in training.replicas:
             # DDP broadcasts no buffers in the forward after a step without reduction; the next block's must.
             ddp.require_forward_param_sync = True
-        self._on = False
+        self.is_on = False
 
     def begin_timing(self) -> None:
         self._averagings, self._skipped = [], 0
 
-    def measure_averaging_s(self) -> List[float]:
-        """Seconds of each averaging since timing began; call after the clock has settled."""
-        return [self._clock.measure(start, end) for start, end in self._averagings]
+    def measure_boundary_s(self) -> float:
+        return sum(self._clock.measure(start, end) for start, end in self._averagings)
 
     def prove(self) -> Evidence:
         evidence = Evidence(not_consumed=dict(self._rejected))

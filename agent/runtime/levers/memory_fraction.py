@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping
+from typing import Any, Dict, Mapping
 
 import torch
 
-from .lever import Evidence, Lever
+from .lever import Evidence, Lever, Training
 
 KNOB = "FLAGS_fraction_of_gpu_memory_to_use"
 
@@ -19,12 +19,12 @@ class MemoryFraction(Lever):
         self._wanted = 0.0
         self._evidence = Evidence()
 
-    def list_refusals(self) -> Dict[str, str]:
+    def list_refusals(self, training: Training) -> Dict[str, str]:
         if self._device.type == "cuda":
             return {}
         return {KNOB: "The job trains on CPU, and this setting reserves GPU memory."}
 
-    def switch(self, values: Mapping[str, Any], replicas: List[Any]) -> None:  # noqa: ARG002 (one signature for all)
+    def switch(self, values: Mapping[str, Any], training: Training) -> None:
         self._evidence = Evidence()
         wanted = values.get(KNOB, 0.0)
         if isinstance(wanted, bool) or not isinstance(wanted, (int, float)) or not 0.0 <= wanted <= 1.0:

@@ -9,13 +9,10 @@ import torch
 from . import bucket_plan
 from .gradient_reduction import GradientReduction
 from .launched import prove_launched
-from .lever import Evidence, Lever
+from .lever import Evidence, Lever, Training
 from .local_sgd import LocalSgd
 from .memory_fraction import MemoryFraction
 from .threads import Threads
-
-INEXACT = ("fp16_allreduce", "fp16_allreduce_dtype", "localsgd", "localsgd_k_steps", "localsgd_begin_step")
-"""Knobs that change what is computed: the model is saved before a block with one of them, and restored after it."""
 
 
 class Levers:
@@ -31,25 +28,46 @@ class Levers:
         cold: Mapping[str, Any],
     ) -> None:
         self.reduction = GradientReduction(rank, world_size, local_world_size, device)
-        self.local_sgd = LocalSgd(clock)
-        self.threads = Threads()
-        self._all: List[Lever] = [self.reduction, self.local_sgd, self.threads, MemoryFraction(device)]
+        self._all: List[Lever] = [self.reduction, LocalSgd(clock), Threads(), MemoryFraction(device)]
+        self._on: List[Lever] = []
         self._owner = {knob: lever for lever in self._all for knob in lever.knobs}
+        self._inexact = {knob for lever in self._all for knob in lever.changes_training}
         self._cold = cold
         self._refusals: Dict[str, str] = {}
         self._unknown: Dict[str, str] = {}
         self._given: Tuple[str, ...] = ()
 
-    def list_refusals(self, replicas: List[Any]) -> Dict[str, str]:
+    @property
+    def replaces_reduction(self) -> bool:
+        """Whether DDP's own record of communication means nothing under the strategy in force."""
+        return any(lever.replaces_reduction for lever in self._on)
+
+    @property
+    def period(self) -> int:
+        """Timed steps must be a multiple of it. Levers with a period exclude each other."""
+        return max((lever.period for lever in self._on), default=1)
+
+    @property
+    def least_warm_up(self) -> int:
+        return max((lever.least_warm_up for lever in self._on), default=0)
+
+    def list_refusals(self, training: Training) -> Dict[str, str]:
         """Collective. Knobs that this job cannot use, each with its sentence."""
-        for ddp in replicas:
-            self.reduction.observe(ddp)
-            self._refusals.update(self.reduction.refuse_for(ddp))
         for lever in self._all:
-            self._refusals.update(lever.list_refusals())
+            self._refusals.update(lever.list_refusals(training))
         return dict(self._refusals)
 
-    def switch(self, overrides: Mapping[str, Any], replicas: List[Any]) -> None:
+    def observe(self, training: Training) -> Dict[str, Any]:
+        """The baseline: every knob as the script itself has set it."""
+        observed: Dict[str, Any] = {}
+        for lever in self._all:
+            observed.update(lever.observe(training))
+        return observed
+
+    def needs_snapshot(self, overrides: Mapping[str, Any]) -> bool:
+        return any(knob in self._inexact for knob in overrides)
+
+    def switch(self, overrides: Mapping[str, Any], training: Training) -> None:
         """May raise RelaunchNeeded; then the levers before it are switched, and the next switch puts all right."""
         self._unknown = {}
         self._given = tuple(overrides)
@@ -65,7 +83,33 @@ class Levers:
             elif knob not in self._cold or self._cold[knob] != value:
                 self._unknown[knob] = f"{knob} cannot be switched in a live process by this runtime."
         for lever in self._all:
-            lever.switch({knob: taken[knob] for knob in lever.knobs if knob in taken}, replicas)
+            lever.switch({knob: taken[knob] for knob in lever.knobs if knob in taken}, training)
+        self._on = [lever for lever in self._all if lever.is_on]
+
+    def before_forward(self, ddp: Any) -> None:
+        for lever in self._on:
+            lever.before_forward(ddp)
+
+    def after_forward(self, ddp: Any) -> None:
+        for lever in self._on:
+            lever.after_forward(ddp)
+
+    def end_step(self, training: Training) -> None:
+        for lever in self._on:
+            lever.end_step(training)
+
+    def end_block(self, training: Training) -> None:
+        for lever in self._on:
+            lever.end_block(training)
+        self._on = []
+
+    @property
+    def work_in_steps(self) -> bool:
+        """Whether any lever has something to do at step boundaries."""
+        return bool(self._on)
+
+    def measure_boundary_s(self) -> float:
+        return sum(lever.measure_boundary_s() for lever in self._on)
 
     def begin_timing(self) -> None:
         for lever in self._all:
@@ -78,7 +122,3 @@ class Levers:
             evidence.add(lever.prove())
         evidence.not_consumed.update(self._unknown)
         return evidence
-
-
-def needs_snapshot(overrides: Mapping[str, Any]) -> bool:
-    return any(knob in INEXACT for knob in overrides)

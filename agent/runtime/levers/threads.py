@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import Any, List, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional
 
 import torch
 
-from .lever import Evidence, Lever, read_count
+from .lever import Evidence, Lever, Training, read_count
 
 
 class Threads(Lever):
@@ -18,12 +18,12 @@ class Threads(Lever):
         self._wanted: Optional[int] = None
         self._rejected = ""
 
-    def observe(self) -> int:
+    def observe(self, training: Training) -> Dict[str, Any]:
         """The script's own number, read when it is certain that the script has set it."""
         self._baseline = torch.get_num_threads()
-        return self._baseline
+        return {"num_threads": self._baseline}
 
-    def switch(self, values: Mapping[str, Any], replicas: List[Any]) -> None:  # noqa: ARG002 (one signature for all)
+    def switch(self, values: Mapping[str, Any], training: Training) -> None:
         self._wanted, self._rejected = None, ""
         if "num_threads" in values:
             try:
