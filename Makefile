@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SOURCES := advisor agent tests benchmarks docs
 
-.PHONY: help setup demo check test conformance format serve browser clean
+.PHONY: help setup demo check test conformance format serve testbed browser clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -56,6 +56,13 @@ conformance: $(STAMP)  ## exports read by their real consumers (downloads Paddle
 
 serve: $(STAMP)  ## the server on http://127.0.0.1:8765
 	$(BIN)/advisor serve
+
+NODES ?= 2
+RATE ?= 1gbit
+comma := ,
+
+testbed: $(STAMP)  ## nodes with shaped links on this machine (root; NODES=3 RATE=200mbit CPUS=1)
+	$(BIN)/advisor testbed nodes=$(NODES),rate=$(RATE)$(if $(CPUS),$(comma)cpus=$(CPUS))
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) .conformance advisor-demo .mypy_cache .ruff_cache .pytest_cache

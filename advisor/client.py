@@ -8,9 +8,11 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
+from pydantic import TypeAdapter
 
 from advisor.protocol.advice import Advice
 from advisor.protocol.jobs import Job, JobSpec
+from advisor.protocol.telemetry import TelemetryPoint
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import (
     AgentPage,
@@ -119,6 +121,11 @@ class Client:
     def history(self, job_id: str) -> JobHistory:
         """Return everything measured for a job so far."""
         return JobHistory.model_validate_json(self._send("GET", f"/jobs/{job_id}/history").content)
+
+    def telemetry(self, job_id: str, limit: int = 10_000) -> tuple[TelemetryPoint, ...]:
+        """Return samples of the job's latest session, evenly thinned out to at most `limit`."""
+        reply = self._send("GET", f"/jobs/{job_id}/telemetry", params={"limit": limit})
+        return TypeAdapter(tuple[TelemetryPoint, ...]).validate_json(reply.content)
 
     def events(self, job_id: str, after: int) -> EventPage:
         """Return the job's events after sequence number `after`."""

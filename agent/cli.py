@@ -1,6 +1,5 @@
-"""The command `advisor-agent`: `run` serves a server on this node, `doctor` says whether this node can."""
+"""The command `advisor-agent`: `run` serves a server on this node, `doctor` says whether this node can; and `exec`."""
 
-import ctypes
 import os
 import signal
 import sys
@@ -11,17 +10,38 @@ import structlog
 import typer
 from pydantic import SecretStr, ValidationError
 
+from advisor.protocol.testbed import Testbed, parse_testbed
+from agent.allowance import TRAINING_LAUNCHERS, Allowance
 from agent.client import ServerClient
+from agent.config import describe_error, read_config
 from agent.doctor import examine
-from agent.errors import AgentError
+from agent.errors import AgentError, BadConfiguration
+from agent.exec_command import execute
+from agent.gpus import open_gpus
 from agent.loop import Agent
-from agent.nvml import open_gpus
+from agent.secrets import hide_memory, take_token_from_environment
 from agent.settings import AgentSettings, default_work_dir
 
-_PR_SET_DUMPABLE = 4
 _USAGE = 2
 
+
+def _fail(sentence: str, code: int) -> NoReturn:
+    typer.echo(sentence, err=True)
+    raise typer.Exit(code)
+
+
+def _use_config(context: typer.Context, path: Path | None) -> Path | None:
+    """Let the file's values stand where neither an option nor a variable says otherwise."""
+    if path is not None:
+        try:
+            context.default_map = read_config(path).list_options()
+        except BadConfiguration as error:
+            _fail(str(error), _USAGE)
+    return path
+
+
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="The node's part of Fleet Advisor.")
+app.command("exec", context_settings={"allow_interspersed_args": False})(execute)
 
 
 @app.command()
@@ -29,6 +49,12 @@ def run(
     server: Annotated[
         str, typer.Option(envvar="ADVISOR_URL", help="The server's URL, e.g. http://10.0.0.1:8765.")
     ],
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            callback=_use_config, is_eager=True, help="TOML file with these options and the table [allow]."
+        ),
+    ] = None,
     name: Annotated[
         str, typer.Option(help="Stable name of this agent; the host's name when not given.")
     ] = "",
@@ -41,38 +67,77 @@ def run(
     advertise_address: Annotated[
         str | None, typer.Option(help="Address at which the other nodes reach this one.")
     ] = None,
+    testbed: Annotated[
+        str | None, typer.Option(help="The testbed that this node is a part of, e.g. nodes=2,rate=1gbit.")
+    ] = None,
+    allow_launcher: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Beginning of commands that may be started (repeatable); '*' allows every command."
+        ),
+    ] = None,
     allow_root: Annotated[
         list[Path] | None,
         typer.Option(help="Start jobs only in this directory (repeatable); any without it."),
+    ] = None,
+    allow_environment: Annotated[
+        list[str] | None,
+        typer.Option(help="Variables that a job may set, e.g. 'NCCL_*' (repeatable); any without it."),
+    ] = None,
+    run_as: Annotated[
+        str, typer.Option(help="Unprivileged user that training scripts run as; needs an agent run by root.")
+    ] = "",
+    hide: Annotated[
+        list[Path] | None,
+        typer.Option(help="Show this file or directory empty to training scripts (repeatable)."),
     ] = None,
     startup_timeout: Annotated[float, typer.Option(help="Seconds from a launch to the first step.")] = 900.0,
     isolate: Annotated[
         bool, typer.Option("--isolate/--no-isolate", help="Let trials write into a private overlay.")
     ] = True,
+    telemetry_hz: Annotated[
+        float, typer.Option(envvar="ADVISOR_TELEMETRY_HZ", help="Samples of the node a second, 0.1 to 10.")
+    ] = 1.0,
+    allow_busy_gpus: Annotated[
+        bool,
+        typer.Option(
+            "--allow-busy-gpus", envvar="ADVISOR_ALLOW_BUSY_GPUS", help="Measure beside others' processes."
+        ),
+    ] = False,
 ) -> None:
     """Serve a server with this node until stopped (Ctrl-C or SIGTERM)."""
     _log_to_stderr()
-    _hide_memory_from_same_user()
+    token_of_variable = take_token_from_environment()
+    hide_memory()
     agent_name = name or os.uname().nodename
     try:
         settings = AgentSettings(
             server_url=server,
-            token=SecretStr(_read_token(token_file)),
+            token=SecretStr(_read_token(token_file) if token_file else token_of_variable),
             name=agent_name,
             work_dir=(work_dir or default_work_dir(agent_name, Path.home())).absolute(),
             advertise_address=advertise_address,
-            allow_roots=tuple(root.absolute() for root in allow_root or ()),
+            testbed=_read_testbed(testbed),
+            allow=Allowance(
+                launchers=tuple(TRAINING_LAUNCHERS if allow_launcher is None else allow_launcher),
+                roots=tuple(root.absolute() for root in allow_root or ()),
+                environment=tuple(["*"] if allow_environment is None else allow_environment),
+            ),
+            run_as=run_as,
+            hide=tuple(path.absolute() for path in [*(hide or ()), *filter(None, [token_file, config])]),
             isolate=isolate,
             startup_timeout_s=startup_timeout,
+            telemetry_hz=telemetry_hz,
+            allow_busy_gpus=allow_busy_gpus,
         )
     except ValidationError as error:
-        _fail(str(error.errors()[0]["msg"]), _USAGE)
-    gpus = open_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
+        _fail(describe_error(error), _USAGE)
+    gpus = open_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ)
     client = ServerClient(settings.server_url, settings.token.get_secret_value())
-    agent = Agent(settings, client, gpus, dict(os.environ))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: agent.stop())
     try:
+        agent = Agent(settings, client, gpus, dict(os.environ))
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: agent.stop())
         agent.run()
     except AgentError as error:
         _fail(str(error), 1)
@@ -90,7 +155,7 @@ def doctor(
 ) -> None:
     """Say what this node offers, and what stands in an agent's way. Exit code 1 when something does."""
     folder = (work_dir or default_work_dir(os.uname().nodename, Path.home())).absolute()
-    gpus = open_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"))
+    gpus = open_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ)
     findings = examine(folder, server, gpus, os.environ)
     gpus.close()
     for finding in findings:
@@ -103,10 +168,8 @@ def main() -> None:
     app()
 
 
-def _read_token(token_file: Path | None) -> str:
+def _read_token(token_file: Path) -> str:
     """The file wins over ADVISOR_AGENT_TOKEN; a token is never an argument, which everybody could read."""
-    if token_file is None:
-        return os.environ.get("ADVISOR_AGENT_TOKEN", "")
     try:
         return token_file.read_text().strip()
     except OSError as error:
@@ -116,14 +179,11 @@ def _read_token(token_file: Path | None) -> str:
         )
 
 
-def _fail(sentence: str, code: int) -> NoReturn:
-    typer.echo(sentence, err=True)
-    raise typer.Exit(code)
-
-
-def _hide_memory_from_same_user() -> None:
-    """A training script runs as the same user: without this it could read the token in /proc/<agent>/environ."""
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+def _read_testbed(text: str | None) -> Testbed | None:
+    try:
+        return parse_testbed(text) if text else None
+    except ValueError as error:
+        _fail(f"--testbed {text}: {error}", _USAGE)
 
 
 def _log_to_stderr() -> None:

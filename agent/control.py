@@ -1,17 +1,18 @@
 """The unix socket on which global rank 0's runtime reports and asks what comes next.
 
 JSON lines. A hello or a block is answered with one line: a block to measure, or the end. What the runtime says is
-parsed here into the protocol's models; a key that is not known is ignored.
+parsed here into the protocol's models; a key that is not known is ignored, and a text is cleaned and shortened. Only
+processes of the session are listened to.
 """
 
 import json
 import math
 import os
 import socket
-import tempfile
+import struct
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,8 +25,15 @@ from advisor.protocol.base import Value
 from advisor.protocol.messages import NextReply, Trouble
 from advisor.protocol.trials import BlockPlan, BlockResult, Phases
 from advisor.protocol.workload import WorkloadFacts
+from agent.account import Account
+from agent.session_log import clean_text
 
-_LONGEST_LINE = 16 * 2**20
+_LONGEST_LINE = 2**20
+_LONGEST_TEXT = 2000
+_MOST_TEXTS = 200
+_MOST_CONNECTIONS = 16
+_PEER = struct.Struct("3i")
+"""Process, user and group of the other end, as the kernel states them."""
 _PHASES = tuple(Phases.model_fields)
 
 log = structlog.get_logger(__name__)
@@ -67,25 +75,29 @@ class Dialogue(Protocol):
 
 
 class ControlSocket:
-    """Listens in a private folder; a path in the session's own folder could be too long for a unix socket."""
+    """Listens in the ranks' folder, to processes of the session only."""
 
-    def __init__(self, dialogue: Dialogue) -> None:
-        self._dialogue = dialogue
-        self._folder = tempfile.TemporaryDirectory(prefix="adv-", ignore_cleanup_errors=True)
-        self.path = Path(self._folder.name) / "s"
+    def __init__(
+        self,
+        dialogue: Dialogue,
+        folder: Path,
+        *,
+        is_ours: Callable[[int], bool],
+        account: Account | None = None,
+    ) -> None:
+        """`is_ours` tells whether a process belongs to the session; `account` is the user that its scripts run as."""
+        self._dialogue, self._is_ours = dialogue, is_ours
+        self.path = folder / "s"
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._listener.bind(str(self.path))
         os.chmod(self.path, 0o600)
+        if account is not None:
+            account.give(str(self.path))
         self._listener.listen(4)
-        self._connections: list[socket.socket] = []
+        self._connections: set[socket.socket] = set()
         self._pending = 0
         self._talking = 0
         threading.Thread(target=self._accept, name="control", daemon=True).start()
-
-    @property
-    def folder(self) -> Path:
-        """The folder that the ranks must be able to reach."""
-        return self.path.parent
 
     @property
     def instruction_pending(self) -> bool:
@@ -104,13 +116,17 @@ class ControlSocket:
             with suppress(OSError):
                 each.shutdown(socket.SHUT_RDWR)
             each.close()
-        self._folder.cleanup()
 
     def _accept(self) -> None:
         with suppress(OSError):
             while True:
                 connection, _ = self._listener.accept()
-                self._connections.append(connection)
+                peer = _read_peer(connection)
+                if len(self._connections) >= _MOST_CONNECTIONS or not self._is_ours(peer):
+                    log.warning("A process that may not speak here was turned away.", pid=peer)
+                    connection.close()
+                    continue
+                self._connections.add(connection)
                 self._talking += 1
                 threading.Thread(target=self._talk, args=(connection,), name="control", daemon=True).start()
 
@@ -119,6 +135,7 @@ class ControlSocket:
             self._converse(connection)
         finally:
             self._talking -= 1
+            self._connections.discard(connection)
 
     def _converse(self, connection: socket.socket) -> None:
         with suppress(OSError), connection, connection.makefile("rb") as lines:
@@ -141,7 +158,7 @@ class ControlSocket:
                 result = parse_result(message["result"])
                 return describe_next(self._dialogue.take_block(str(message["block_id"]), result))
             if kind == "trouble":
-                self._dialogue.take_trouble(Trouble.model_validate(message))
+                self._dialogue.take_trouble(parse_trouble(message))
             elif kind == "script_ended":
                 self._dialogue.take_ending(ScriptEnded(int(message.get("total_steps") or 0)))
             else:
@@ -158,8 +175,17 @@ def parse_hello(message: Mapping[str, Any]) -> Hello:
     if int(message.get("protocol", 1)) != 1:
         raise ValueError("the runtime speaks another version of the control protocol")
     baseline = {str(k): v for k, v in message["baseline"].items() if isinstance(v, bool | int | float | str)}
-    refusals = {str(k): str(v) for k, v in (message.get("refusals") or {}).items()}
-    return Hello(WorkloadFacts.model_validate(message["facts"]), baseline, refusals)
+    return Hello(
+        WorkloadFacts.model_validate(message["facts"]), baseline, _clean(message.get("refusals") or {})
+    )
+
+
+def parse_trouble(message: Mapping[str, Any]) -> Trouble:
+    """Raises ValueError, which ValidationError is, when the message is not a trouble."""
+    trouble = Trouble.model_validate(message)
+    return trouble.model_copy(
+        update={"code": _shorten(trouble.code)[:64], "sentence": _shorten(trouble.sentence)}
+    )
 
 
 def parse_result(raw: Mapping[str, Any]) -> BlockResult:
@@ -173,6 +199,8 @@ def parse_result(raw: Mapping[str, Any]) -> BlockResult:
     losses = [loss for loss in fields.get("losses", ()) if loss is not None]
     finite = tuple(loss for loss in losses if math.isfinite(loss))
     fields |= {"losses": finite, "diverged": bool(fields.get("diverged")) or len(finite) < len(losses)}
+    fields |= {key: _clean(fields[key]) for key in ("consumed", "not_consumed", "no_effect") if key in fields}
+    fields["relaunch_needed"] = _shorten(str(fields.get("relaunch_needed", "")))
     breakdown = fields.pop("breakdown", None)
     if breakdown:
         fields |= _translate_breakdown(breakdown)
@@ -183,10 +211,8 @@ def _translate_breakdown(breakdown: Mapping[str, Any]) -> dict[str, Any]:
     known = {phase: breakdown[phase] for phase in _PHASES if breakdown.get(phase) is not None}
     median = {phase: float(entry["median"]) for phase, entry in known.items()}
     worst = {phase: float(entry["worst"]) for phase, entry in known.items()}
-    # The rank that stands out most is the one whose own work takes longest: waiting for others is not its own.
-    own = [phase for phase in known if phase != "exposed_comm_s"]
-    slowest = max(own, key=lambda phase: worst[phase] - median[phase], default=None)
-    worst_rank = int(known[slowest].get("worst_rank", 0)) if slowest else 0
+    # One and the same rank for all phases.
+    worst_rank = next((int(entry["worst_rank"]) for entry in known.values()), 0)
     return {"phases": median, "worst_rank_phases": worst, "worst_rank": worst_rank}
 
 
@@ -198,11 +224,26 @@ def describe_next(reply: NextReply) -> dict[str, Any]:
     return {"kind": "measure", **plan.model_dump(mode="json", exclude={"trial_number"})}
 
 
+def _clean(texts: Mapping[Any, Any]) -> dict[str, str]:
+    """Return at most so many texts by name, each cleaned: a script may have written them."""
+    return {_shorten(str(k))[:200]: _shorten(str(v)) for k, v in list(texts.items())[:_MOST_TEXTS]}
+
+
+def _shorten(text: str) -> str:
+    return clean_text(text.encode("utf-8", "replace"))[:_LONGEST_TEXT]
+
+
+def _read_peer(connection: socket.socket) -> int:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    pid: int = _PEER.unpack(credentials)[0]
+    return pid
+
+
 def _describe_nonsense(line: bytes, error: Exception) -> str:
     if isinstance(error, ValidationError):
         first = error.errors()[0]
         why = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
     else:
-        why = f"{type(error).__name__}: {error}"
+        why = f"{type(error).__name__}: {_shorten(str(error))}"
     log.error("The runtime sent a message that cannot be understood.", why=why, message=line[:500])
     return f"The agent cannot understand a message of the runtime ({why}): both must be of one version."

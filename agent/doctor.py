@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from agent.gpus import Gpus
 from agent.hardware import describe_node, find_version
 from agent.isolation import detect_isolation, list_scratch_roots
-from agent.nvml import Gpus
 from agent.processes import list_marked
 
 
@@ -44,7 +44,7 @@ def _examine_node(gpus: Gpus) -> Finding:
     sentence = (
         f"{node.hostname}: {node.cpu_count} CPUs, {node.memory_bytes / 2**30:.0f} GiB, {devices}; {links}."
     )
-    return Finding("node", True, sentence)
+    return Finding("node", not node.warning, f"{sentence} {node.warning}".strip())
 
 
 def _examine_torch(environment: Mapping[str, str]) -> Finding:

@@ -6,7 +6,9 @@ AgentError
 │   ├── StaleSession       the session is no longer this agent's
 │   └── NotWelcome         token or protocol version refused: retrying is useless
 ├── NotTheServer           something else than Fleet Advisor answers at that URL
+├── BadConfiguration       the agent's own configuration cannot be used
 ├── Unlaunchable           the workload cannot be started on this node
+├── DevicesBusy            somebody else computes on the node's GPUs
 └── WorkDirInUse           another agent runs in the same work directory
 """
 
@@ -40,8 +42,23 @@ class NotTheServer(AgentError):
     """The answer is not Fleet Advisor's: check --server."""
 
 
+class BadConfiguration(AgentError):
+    """The configuration names something that does not exist; the sentence names the key and the remedy."""
+
+
 class Unlaunchable(AgentError):
     """The workload cannot be started; the sentence names the word at fault and the remedy."""
+
+
+class DevicesBusy(AgentError):
+    """Somebody else computes on this node's GPUs; they are left alone, and nothing is measured beside them."""
+
+    def __init__(self, agent: str, who: str) -> None:
+        super().__init__(
+            f"Somebody else computes on the GPUs of {agent}, and a measurement beside that would be worth nothing: "
+            f"{who}. Wait until it has ended, give the agent other GPUs with CUDA_VISIBLE_DEVICES, or start it with "
+            "--allow-busy-gpus (ADVISOR_ALLOW_BUSY_GPUS=1)."
+        )
 
 
 class WorkDirInUse(AgentError):

@@ -9,10 +9,11 @@ from importlib import metadata
 import psutil
 
 from advisor.protocol.cluster import Link, Node
-from agent.nvml import Gpus
+from advisor.protocol.testbed import Testbed
+from agent.gpus import Gpus
 
 
-def describe_node(gpus: Gpus) -> Node:
+def describe_node(gpus: Gpus, testbed: Testbed | None = None) -> Node:
     """Return what this node offers; takes milliseconds, and imports no framework to find its version."""
     devices = gpus.list_devices()
     return Node(
@@ -20,10 +21,15 @@ def describe_node(gpus: Gpus) -> Node:
         cpu_count=len(os.sched_getaffinity(0)),
         memory_bytes=psutil.virtual_memory().total,
         devices=devices,
-        links=list_links(),
+        links=tuple(
+            link.model_copy(update={"bits_per_second": testbed.bits_per_s}) if testbed else link
+            for link in list_links()
+        ),
         telemetry="nvml" if devices else "psutil",
+        warning=gpus.trouble,
         python_version=platform.python_version(),
         torch_version=find_version("torch"),
+        testbed=testbed,
     )
 
 

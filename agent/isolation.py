@@ -1,4 +1,4 @@
-"""Decides which directories a trial may not really change, and whether this machine can keep that promise.
+"""Decides what a trial may not really change and what it may not see, and whether this machine can keep that promise.
 
 Covered: the working directory, the script's directory, the workload's `protect` list, and every directory that a
 path-like argument names or lies in. Not covered: paths that the script takes from elsewhere (its own constants, a
@@ -16,6 +16,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.account import Account
+from agent.backends.launch import Launch
 from agent.mounts import MountPlan, Overlay
 
 _TOO_BROAD = tuple(Path(name) for name in ("/", "/tmp", "/dev", "/proc", "/sys", "/run"))  # noqa: S108
@@ -72,8 +74,9 @@ def detect_isolation(scratch_roots: Sequence[Path]) -> Isolation:
     return Isolation(
         False,
         False,
-        f"Trials can change real files: no private overlay can be mounted here ({failures[-1]}). Run the agent as "
-        "root, or allow unprivileged user namespaces, or give trials an output directory of their own.",
+        f"Trials can change real files and read the agent's: no private overlay can be mounted here ({failures[-1]}). "
+        "Run the agent as root, or allow unprivileged user namespaces; or give trials an output directory of their own "
+        "and scripts a user of their own (run_as).",
     )
 
 
@@ -97,7 +100,7 @@ def _try_overlay(scratch_root: Path, user_namespace: bool) -> str:
         lower.mkdir()
         (lower / "file").write_text("real")
         overlay = _make_overlay(lower, Path(folder), 0)
-        plan = MountPlan((overlay,), (), user_namespace)
+        plan = MountPlan((overlay,), user_namespace=user_namespace)
         # A process of its own: unshare must not touch the agent, and no copy of its memory is made.
         probe = subprocess.run(
             [sys.executable, "-m", "agent.mounts", json.dumps(plan.to_json()), str(lower / "file")],
@@ -118,21 +121,32 @@ def plan_protection(
     directories: Iterable[Path],
     keep: Sequence[Path],
     owner: str,
+    *,
+    hide: Iterable[Path] = (),
+    needed: Iterable[Path] = (),
+    account: Account | None = None,
 ) -> Protection:
-    """Plan overlays over `directories` (outermost only) that leave the `keep` directories real.
+    """Plan overlays over `directories` (outermost only) that leave the `keep` directories real, and hide `hide`.
 
     An overlay's scratch must not lie inside what it covers, so the first root that lies outside of all of them is
-    used. `owner` names the agent in the scratch's name.
+    used. `owner` names the agent in the scratch's name. A directory of `hide` with something of `needed` inside stays
+    visible, with a warning. `account` is the user that the script runs as.
     """
     targets, refused = choose_targets(directories)
+    hidden, exposed = choose_hidden(hide, needed)
     warnings = [
         f"{directory} is too broad to protect: trials can change files directly in it. Start the job in a directory "
         "of its own."
         for directory in refused
     ]
+    warnings += [
+        f"{directory} holds the agent's files, and the Python that trains as well: the script can read both. Give the "
+        "agent a directory of its own (--work-dir, ADVISOR_DATA_DIR)."
+        for directory in exposed
+    ]
     if not isolation.works:
         return Protection.none(isolation.because)
-    if not targets:
+    if not targets and not hidden:
         return Protection.none(*warnings)
     root = next(
         (root for root in isolation.scratch_roots if not any(_is_inside(root, t) for t in targets)), None
@@ -145,9 +159,24 @@ def plan_protection(
         return Protection.none(*warnings)
     scratch = Path(tempfile.mkdtemp(dir=root, prefix=_prefix(owner)))
     everything = [*targets, *_list_mounts_below(targets)]
-    overlays = tuple(_make_overlay(target, scratch, number) for number, target in enumerate(everything))
+    overlays = tuple(
+        _make_overlay(target, scratch, number, account) for number, target in enumerate(everything)
+    )
     kept = tuple(str(directory) for directory in keep if any(_is_inside(directory, t) for t in targets))
-    return Protection(MountPlan(overlays, kept, isolation.user_namespace), scratch, tuple(warnings))
+    empty = scratch / "empty"
+    empty.mkdir(mode=0o555)
+    plan = MountPlan(overlays, tuple(map(str, hidden)), str(empty), kept, isolation.user_namespace)
+    return Protection(plan, scratch, tuple(warnings))
+
+
+def choose_hidden(paths: Iterable[Path], needed: Iterable[Path]) -> tuple[list[Path], list[Path]]:
+    """Return the outermost of the existing `paths`, and those directories that hold something that is needed."""
+    needed = list(needed)
+    existing = {path.resolve() for path in paths if path.exists()}
+    exposed = {path for path in existing if path.is_dir() and any(_is_inside(need, path) for need in needed)}
+    hidden = existing - exposed
+    outermost = [path for path in hidden if not any(path != o and _is_inside(path, o) for o in hidden)]
+    return sorted(outermost), sorted(exposed)
 
 
 def choose_targets(directories: Iterable[Path]) -> tuple[list[Path], list[Path]]:
@@ -161,6 +190,14 @@ def choose_targets(directories: Iterable[Path]) -> tuple[list[Path], list[Path]]
     ]
     outermost = [d for d in usable if not any(d != other and _is_inside(d, other) for other in usable)]
     return sorted(outermost), refused
+
+
+def list_written_directories(launch: Launch, protect: Iterable[str], home: Path) -> list[Path]:
+    """Return the directories that a launch may write to: its own, its script's, `protect`, and its arguments'."""
+    directories = [launch.working_dir, *(launch.working_dir / name for name in protect)]
+    if launch.script is not None:
+        directories.append(launch.script.parent)
+    return directories + list_argument_directories(launch.script_arguments, launch.working_dir, home)
 
 
 def list_argument_directories(arguments: Sequence[str], working_dir: Path, home: Path) -> list[Path]:
@@ -192,7 +229,7 @@ def _find_existing(path: Path) -> Path:
     return path.resolve()
 
 
-def _make_overlay(target: Path, scratch: Path, number: int) -> Overlay:
+def _make_overlay(target: Path, scratch: Path, number: int, account: Account | None = None) -> Overlay:
     upper, work = scratch / f"upper{number}", scratch / f"work{number}"
     upper.mkdir()
     work.mkdir()
@@ -201,6 +238,8 @@ def _make_overlay(target: Path, scratch: Path, number: int) -> Overlay:
     upper.chmod(facts.st_mode & 0o7777)
     if os.geteuid() == 0:
         os.chown(upper, facts.st_uid, facts.st_gid)
+    if account is not None:
+        account.give(str(upper))  # what it writes vanishes, so it may write where only root can
     return Overlay(str(target), str(upper), str(work))
 
 

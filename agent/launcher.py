@@ -15,13 +15,14 @@ import structlog
 from agent import processes
 from agent.shim import Order
 
+_SHIM = "agent.shim"
 _PACKAGE_ROOT = Path(__file__).parent.parent
 
 log = structlog.get_logger(__name__)
 
 
 class LaunchedSession:
-    """A shim and everything below it. Leaving the `with` block kills what still runs."""
+    """A pair of shims and everything below it. Leaving the `with` block kills what still runs."""
 
     def __init__(
         self, order: Order, agent_marker: str, session_marker: str, warn: Callable[[str], None]
@@ -38,7 +39,7 @@ class LaunchedSession:
             processes.AGENT_MARKER: agent_marker,
         }
         self._shim = subprocess.Popen(
-            [sys.executable, "-m", "agent.shim"],
+            [sys.executable, "-m", _SHIM],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
@@ -50,6 +51,7 @@ class LaunchedSession:
         with contextlib.suppress(BrokenPipeError):
             self._pipe.write(order.to_line())
             self._pipe.flush()
+        os.set_blocking(self._pipe.fileno(), False)  # a shim that is stopped must not hold up the guard
 
     def __enter__(self) -> "LaunchedSession":
         return self
@@ -59,13 +61,22 @@ class LaunchedSession:
 
     @property
     def root_pid(self) -> int:
-        """The shim, whose descendants are the session's processes."""
+        """The outer shim, whose descendants are the session's processes."""
         return self._shim.pid
 
     @property
     def exit_code(self) -> int | None:
         """The launcher's exit code (negative: a signal); None while it runs, or when the shim died before it."""
         return self._exit_code
+
+    def owns(self, pid: int) -> bool:
+        """Whether a process is a descendant of the shim; nothing that a process says about itself counts."""
+        return pid in processes.list_descendants(self._shim.pid)
+
+    def keep_alive(self) -> None:
+        """Tell the shim that the agent lives and holds its lease."""
+        with contextlib.suppress(BrokenPipeError, BlockingIOError):
+            os.write(self._pipe.fileno(), b".")
 
     def has_exited(self) -> bool:
         """Whether the launcher ended, or the shim that would know."""
@@ -81,7 +92,9 @@ class LaunchedSession:
             self._pipe.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._shim.wait(timeout_s / 2)
-        # Normally finds nobody. The shim itself may have been killed, and its children then belong to init.
+        # The inner shim may outlive the outer one, which was killed: it holds the other end until it is done.
+        self._listener.join(timeout_s / 2)
+        # Normally finds nobody. Both shims may have been killed, and their children then belong to init.
         left = processes.kill_until_none(lambda: processes.list_marked(**self._markers), timeout_s / 2)
         if self._shim.poll() is None and not left:
             self._shim.kill()
@@ -112,9 +125,21 @@ class LaunchedSession:
 
 def sweep_leftovers(agent_marker: str, timeout_s: float = 10.0) -> int:
     """Kill what an earlier run of this very agent left behind; return how many processes that were."""
-    markers = {processes.AGENT_MARKER: agent_marker}
-    found = processes.list_marked(**markers)
+    found = _list_leftovers(agent_marker)
     if found:
         log.warning("Killing what an earlier run of this agent left behind.", pids=found)
-        processes.kill_until_none(lambda: processes.list_marked(**markers), timeout_s)
+        processes.kill_until_none(lambda: _list_leftovers(agent_marker), timeout_s)
     return len(found)
+
+
+def _list_leftovers(agent_marker: str) -> list[int]:
+    """Return what the agent's marker leads to, descendants without a marker included; shims only once all else is gone.
+
+    A shim is what keeps those without a marker findable: when it goes they belong to init.
+    """
+    marked = processes.list_marked(**{processes.AGENT_MARKER: agent_marker})
+    everything = dict.fromkeys(
+        [*marked, *(pid for each in marked for pid in processes.list_descendants(each))]
+    )
+    shims = {pid for pid in marked if processes.is_module(pid, _SHIM)}
+    return [pid for pid in everything if pid not in shims] or list(shims)

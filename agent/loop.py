@@ -17,13 +17,16 @@ from pydantic import ValidationError
 
 from advisor.protocol.messages import AgentRegistered, Assignment, RegisterAgent, SessionEnd
 from advisor.protocol.trials import Outcome
+from agent.account import find_account
 from agent.client import ServerClient
+from agent.context import NodeContext
 from agent.errors import AgentError, NotWelcome, ServerRefused, ServerUnreachable, WorkDirInUse
+from agent.gpus import Gpus
 from agent.hardware import describe_node
 from agent.isolation import Isolation, detect_isolation, list_scratch_roots, remove_leftover_scratch
 from agent.launcher import sweep_leftovers
-from agent.nvml import Gpus
-from agent.session import NodeContext, SessionRun, name_session_dir
+from agent.rank_folder import remove_leftover_folders
+from agent.session import SessionRun, name_session_dir
 from agent.settings import AgentSettings
 from agent.spool import Spool
 
@@ -61,9 +64,13 @@ class Agent:
         *,
         clock: Callable[[], float] = read_boottime,
     ) -> None:
-        """`environment` is what training processes inherit, without secrets."""
+        """`environment` is what training processes inherit, without secrets.
+
+        Raises BadConfiguration when scripts cannot run as the user that the settings name.
+        """
         self._settings, self._client, self._gpus = settings, client, gpus
         self._environment, self._clock = environment, clock
+        self._account = find_account(settings.run_as) if settings.run_as else None
         self._stopping = threading.Event()
         self._sessions_dir = settings.work_dir / "sessions"
         self._spool = Spool(settings.work_dir / "spool")
@@ -77,6 +84,7 @@ class Agent:
         with _lock_work_dir(self._settings.work_dir):
             marker = _read_identity(self._settings)
             sweep_leftovers(marker)
+            remove_leftover_folders(marker)
             isolation = self._prepare_isolation(marker)
             try:
                 self._serve(marker, isolation)
@@ -117,7 +125,9 @@ class Agent:
                 self._run_session(assignment, self._make_context(registered, marker, isolation))
 
     def _register(self) -> AgentRegistered:
-        message = RegisterAgent(name=self._settings.name, node=describe_node(self._gpus))
+        message = RegisterAgent(
+            name=self._settings.name, node=describe_node(self._gpus, self._settings.testbed)
+        )
         registered = self._wait_for(lambda: self._client.register(message, self._stopping.is_set))
         log.info("Registered.", agent=self._settings.name, server=self._settings.server_url)
         return registered
@@ -158,6 +168,7 @@ class Agent:
             spool=self._spool,
             isolation=isolation,
             gpus=self._gpus,
+            account=self._account,
             agent_marker=marker,
             environment=self._environment,
             stopping=self._stopping,

@@ -1,7 +1,7 @@
-"""Gives the calling process a private view of the file system in which writes to some directories vanish.
+"""Gives the calling process a private view of the file system: writes to some directories vanish, others are empty.
 
 Standard library only, called in a fresh child right before it becomes the launcher. Reads see the real directories
-(overlayfs: the real one below, a scratch directory above).
+(overlayfs: the real one below, a scratch directory above), but for those that hold the agent's secrets.
 """
 
 import ctypes
@@ -35,6 +35,10 @@ class MountPlan:
 
     overlays: tuple[Overlay, ...] = ()
     """Outermost first."""
+    hidden: tuple[str, ...] = ()
+    """Files and directories that exist and are shown empty."""
+    empty: str = ""
+    """An empty directory to show in their place."""
     keep: tuple[str, ...] = ()
     """Directories that stay real although an overlay covers them: the session's own."""
     user_namespace: bool = False
@@ -48,12 +52,18 @@ class MountPlan:
     def from_json(cls, data: dict[str, Any]) -> "MountPlan":
         """Return the plan that `to_json` wrote."""
         overlays = tuple(Overlay(**overlay) for overlay in data["overlays"])
-        return cls(overlays, tuple(data["keep"]), bool(data["user_namespace"]))
+        return cls(
+            overlays,
+            tuple(data["hidden"]),
+            str(data["empty"]),
+            tuple(data["keep"]),
+            bool(data["user_namespace"]),
+        )
 
 
 def enter(plan: MountPlan) -> None:
     """Move this process into a private mount namespace and mount the plan; raises OSError naming the step."""
-    if not plan.overlays:
+    if not plan.overlays and not plan.hidden:
         return
     libc = ctypes.CDLL(None, use_errno=True)
     user, group = os.getuid(), os.getgid()
@@ -67,15 +77,21 @@ def enter(plan: MountPlan) -> None:
     # Opened before anything is covered: later only these descriptors lead to the real directories.
     lowers = [os.open(overlay.target, os.O_PATH | os.O_DIRECTORY) for overlay in plan.overlays]
     kept = [os.open(directory, os.O_PATH | os.O_DIRECTORY) for directory in plan.keep]
+    nothing = [os.open(plan.empty, os.O_PATH | os.O_DIRECTORY)] if plan.hidden else []
     for overlay, lower in zip(plan.overlays, lowers, strict=True):
         _mount_overlay(libc, overlay, lower, plan.user_namespace)
+    for path in plan.hidden:
+        source = f"/proc/self/fd/{nothing[0]}" if os.path.isdir(path) else os.devnull
+        _bind(libc, source, path, "hide")
     for directory, descriptor in zip(plan.keep, kept, strict=True):
-        source = f"/proc/self/fd/{descriptor}".encode()
-        _check(
-            libc.mount(source, os.fsencode(directory), None, _MS_BIND | _MS_REC, None), f"keep {directory}"
-        )
-    for descriptor in (*lowers, *kept):
+        _bind(libc, f"/proc/self/fd/{descriptor}", directory, "keep")
+    for descriptor in (*lowers, *kept, *nothing):
         os.close(descriptor)
+
+
+def _bind(libc: ctypes.CDLL, source: str, target: str, purpose: str) -> None:
+    done = libc.mount(os.fsencode(source), os.fsencode(target), None, _MS_BIND | _MS_REC, None)
+    _check(done, f"{purpose} {target}")
 
 
 def _mount_overlay(libc: ctypes.CDLL, overlay: Overlay, lower: int, user_namespace: bool) -> None:

@@ -20,8 +20,9 @@ _OUT_OF_MEMORY = re.compile(
     re.MULTILINE,
 )
 _DEVICE_FAILED = re.compile(
-    r"\bXid\b|uncorrectable ECC|GPU is lost|fallen off the bus|CUDA-capable device\(s\) is/are busy|CUDA driver "
-    r"initialization failed|hardware error",
+    r"\bXid\b|uncorrectable (?:ECC|NVLink)|GPU is lost|fallen off the bus|CUDA-capable device\(s\) is/are busy"
+    r"|CUDA driver initialization failed|hardware (?:stack )?error|cudaErrorDevicesUnavailable"
+    r"|cudaErrorECCUncorrectable|Unable to determine the device handle",
     re.IGNORECASE,
 )
 _ADDRESS_TAKEN = re.compile(r"EADDRINUSE|Address already in use", re.IGNORECASE)
@@ -61,9 +62,19 @@ class Cause(StrEnum):
     TROUBLE = "trouble"
     """The runtime says that the script cannot be measured."""
     NONSENSE = "nonsense"
-    """The runtime cannot be understood."""
+    """The runtime cannot be understood or believed."""
+    DISK_FILLED = "disk_filled"
+    """The session filled a disk of the node."""
+    DISK_FULL = "disk_full"
+    """A disk of the node was full without the session's doing."""
+    DEVICE_UNUSABLE = "device_unusable"
+    """A GPU failed, its driver does not answer, or somebody else computes on it."""
     UNLAUNCHABLE = "unlaunchable"
     """Nothing was started."""
+
+
+_WHAT_A_DEVICE_DOES = frozenset({Cause.EXITED, Cause.HUNG, Cause.NEVER_BEGAN})
+"""Endings that a lost device explains better than anything else."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +101,8 @@ class Evidence:
     node_rank: int = 0
     kernel_oom_kills: int = 0
     """Processes of this machine that the kernel killed for memory meanwhile."""
+    device_failure: str = ""
+    """A sentence when a device or its driver failed meanwhile, as the agent's own telemetry saw it."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +118,8 @@ class Judgement:
 
 def judge(ending: Ending, evidence: Evidence) -> Judgement:
     """Return the outcome of a session, with its sentence."""
+    if evidence.device_failure and ending.cause in _WHAT_A_DEVICE_DOES:
+        return Judgement(Outcome.LOST, evidence.device_failure)
     match ending.cause:
         case Cause.EXITED:
             return _judge_exit(evidence)
@@ -115,7 +130,10 @@ def judge(ending: Ending, evidence: Evidence) -> Judgement:
             return Judgement(Outcome.FINISHED, ending.sentence, ended)
         case Cause.EXPIRED:
             return Judgement(Outcome.FINISHED, ending.sentence)
-        case Cause.AGENT_STOPPED | Cause.FENCED:
+        case Cause.DISK_FILLED:
+            filled = Trouble(code="disk_filled", sentence=ending.sentence)
+            return Judgement(Outcome.CRASHED, ending.sentence, filled)
+        case Cause.AGENT_STOPPED | Cause.FENCED | Cause.DISK_FULL | Cause.DEVICE_UNUSABLE:
             return Judgement(Outcome.LOST, ending.sentence)
         case Cause.HUNG:
             return Judgement(Outcome.HUNG, ending.sentence)
@@ -212,6 +230,11 @@ def _advise(exception: str, text: str) -> str:
         return "Check that the file exists on every node, and the job's working_dir."
     if "unrecognized arguments" in text or "error: argument" in text or "usage:" in text:
         return "Check the command's arguments: the line above in the log names the one that was refused."
+    if "PermissionError" in exception or "Permission denied" in text:
+        return (
+            "Give the user that scripts run as (the agent's own, or its run_as) access to the script, its interpreter "
+            "and its data."
+        )
     return "Run the same command by hand on this node: it has to train there first."
 
 

@@ -14,6 +14,7 @@ AGENT_MARKER = "ADVISOR_AGENT"
 """Environment variable that names the agent which started a process."""
 SESSION_MARKER = "ADVISOR_SESSION"
 """Environment variable that names the session; the same on every node of the gang."""
+_CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
 def read_parents() -> dict[int, int]:
@@ -32,6 +33,12 @@ def read_state(pid: int) -> str:
     """Return the kernel's state letter of a process ("R", "S", "D", "T", …), or "" when it is gone."""
     fields = _read_stat(pid)
     return fields[0] if fields else ""
+
+
+def read_cpu_s(pid: int) -> float | None:
+    """Return the CPU seconds that a process has used so far, None when it is gone."""
+    fields = _read_stat(pid)
+    return (int(fields[11]) + int(fields[12])) / _CLOCK_TICKS if fields else None
 
 
 def _read_stat(pid: int) -> list[str] | None:
@@ -71,6 +78,15 @@ def list_marked(**markers: str) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def is_module(pid: int, module: str) -> bool:
+    """Whether a process was started as `python -m module`."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return file.read().endswith(b"\0-m\0" + module.encode() + b"\0")
+    except OSError:
+        return False
 
 
 def kill_until_none(list_them: Callable[[], list[int]], timeout_s: float) -> list[int]:

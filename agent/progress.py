@@ -7,7 +7,10 @@ from pathlib import Path
 from agent.processes import read_state
 from agent.runtime import beat
 
-_WAITING = beat.PHASE_NAMES[beat.WAITING]
+_WAITING, _COMPILING = beat.PHASE_NAMES[beat.WAITING], beat.PHASE_NAMES[beat.COMPILING]
+_COMPILING_FACTOR = 10
+"""How many times the usual a rank may be silent while it compiles the model: torch.compile takes minutes."""
+_REMEDY = "If a step, an evaluation or a checkpoint may take that long, raise the job's hang_timeout_s."
 _STATES = {"T": "is stopped", "t": "is being traced", "D": "is stuck in the kernel", "": "is gone"}
 
 
@@ -31,6 +34,7 @@ class Progress:
     """The local ranks of one session."""
 
     def __init__(self, session_dir: Path, hang_timeout_s: float, clock: Callable[[], float]) -> None:
+        """`session_dir` is the ranks' folder."""
         self._session_dir = session_dir
         self._hang_timeout_s = hang_timeout_s
         self._clock = clock
@@ -60,6 +64,14 @@ class Progress:
         """Whether every local rank that is known has made a step."""
         return (self.count_steps() or 0) > 0
 
+    def is_stalling(self) -> bool:
+        """Whether a local rank made no step for half of what counts as a hang; others may be the cause."""
+        now = self._clock()
+        return any(
+            seen.beat.phase != _WAITING and now - seen.at_s > self._limit_s(seen) / 2
+            for seen in self._seen.values()
+        )
+
     def find_hang(self, instruction_pending: bool) -> Hang | None:
         """Return the rank that made no step for too long.
 
@@ -70,16 +82,25 @@ class Progress:
         suspects = [seen for seen in self._seen.values() if seen.beat.phase != _WAITING]
         if not suspects and not instruction_pending and 0 in self._seen:
             suspects = list(self._seen.values())
-        overdue = [seen for seen in suspects if now - seen.at_s > self._hang_timeout_s]
+        overdue = [seen for seen in suspects if now - seen.at_s > self._limit_s(seen)]
         if not overdue or not self.has_begun():
             return None
-        # The others wait for the rank that is furthest behind.
-        culprit = min(overdue, key=lambda seen: (seen.beat.step, seen.beat.monotonic_s))
-        found, silent_s = culprit.beat, now - culprit.at_s
-        state = _STATES.get(read_state(found.process_id), "still runs")
-        return Hang(
-            found.rank,
-            f"Rank {found.rank} made no step for {silent_s:.0f} s (step {found.step}, {found.phase.replace('_', ' ')}; "
-            f"its process {found.process_id} {state}), so the session was ended. If a step, an evaluation or a "
-            "checkpoint may take that long, raise the job's hang_timeout_s.",
+        states = {seen.beat.rank: _STATES.get(read_state(seen.beat.process_id), "") for seen in overdue}
+        # The others wait for the rank that cannot run, or else for the one that is furthest behind.
+        culprit = min(
+            overdue, key=lambda seen: (not states[seen.beat.rank], seen.beat.step, seen.beat.monotonic_s)
         )
+        found, silent_s = culprit.beat, now - culprit.at_s
+        state, phase = states[found.rank], found.phase.replace("_", " ")
+        level = [seen for seen in overdue if seen.beat.step == found.step]
+        if len(level) == len(self._seen) > 1 and not state:
+            what = f"No rank of this node made a step for {silent_s:.0f} s (all in step {found.step})"
+        else:
+            what = (
+                f"Rank {found.rank} made no step for {silent_s:.0f} s (step {found.step}, {phase}; its process "
+                f"{found.process_id} {state or 'still runs'})"
+            )
+        return Hang(found.rank, f"{what}, so the session was ended. {_REMEDY}")
+
+    def _limit_s(self, seen: _Seen) -> float:
+        return self._hang_timeout_s * (_COMPILING_FACTOR if seen.beat.phase == _COMPILING else 1)

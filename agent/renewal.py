@@ -63,6 +63,11 @@ class Renewal:
         self._stopping.set()
 
     @property
+    def acknowledged_at_s(self) -> float:
+        """When the last acknowledged beat was sent."""
+        return self._acknowledged_at_s
+
+    @property
     def silent_for_s(self) -> float:
         """Seconds since the last acknowledged beat was *sent*: the server cannot count later than that."""
         return self._clock() - self._acknowledged_at_s

@@ -2,68 +2,47 @@
 
 import re
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
 
-from advisor.protocol.messages import (
-    AgentRegistered,
-    Assignment,
-    BlockReport,
-    HelloReport,
-    MemberState,
-    NextReply,
-    NextRequest,
-    SessionEnd,
-    Trouble,
-)
-from advisor.protocol.trials import BlockResult, Outcome
-from agent import outcome
-from agent.backends.pytorch import Launch, SessionPlace, build_launch
-from agent.client import ServerClient
-from agent.control import ControlSocket, Hello, ScriptEnded
-from agent.errors import AgentError, ServerRefused, ServerUnreachable, StaleSession, Unlaunchable
-from agent.isolation import Isolation, Protection, list_argument_directories, plan_protection
+from advisor.protocol.messages import Assignment, MemberState, SessionEnd
+from advisor.protocol.trials import Outcome
+from agent import outcome, stacks
+from agent.allowance import find_refusal
+from agent.backends import BACKENDS
+from agent.backends.launch import Launch, SessionPlace
+from agent.backends.output import OutputReader
+from agent.context import NodeContext
+from agent.control import ControlSocket
+from agent.disk import DiskGuard
+from agent.errors import AgentError, DevicesBusy, Unlaunchable
+from agent.foreign import refuse_busy_gpus
+from agent.isolation import Protection
 from agent.launcher import LaunchedSession
-from agent.nvml import Gpus
+from agent.measuring import Measuring
 from agent.outcome import Cause, Ending, Evidence, Judgement
 from agent.progress import Progress
+from agent.rank_folder import RankFolder
 from agent.rendezvous import find_advertised_address, offer_rendezvous
 from agent.renewal import News, Renewal
 from agent.session_log import LogReader, clean_text, read_log_tail
-from agent.settings import AgentSettings
+from agent.shelter import refuse_own_files, shelter
 from agent.shim import Order
-from agent.spool import Spool, SpooledReport
 from agent.telemetry import Sampler
 
 _GUARD_PERIOD_S = 0.1
 _KILL_TIMEOUT_S = 10.0
 _JUDGED_LOG_CHARACTERS = 200_000
 _SENT_LOG_CHARACTERS = 16_000
+_SENT_STACK_CHARACTERS = 16_000
+_STACKS_TIMEOUT_S = 3.0
+_LAUNCH_TIMEOUT_S = 10.0
+_SILENCE_BEYOND_FENCE_S = 4.0
+"""The agent fences its ranks itself and knows why; the shim does it for an agent that cannot."""
 
 log = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True)
-class NodeContext:
-    """What every session of this agent shares."""
-
-    settings: AgentSettings
-    client: ServerClient
-    registered: AgentRegistered
-    spool: Spool
-    isolation: Isolation | None
-    """None when the operator switched protection off."""
-    gpus: Gpus
-    agent_marker: str
-    environment: Mapping[str, str]
-    """The agent's own environment."""
-    stopping: threading.Event
-    """Set when the agent is asked to stop."""
-    clock: Callable[[], float]
-    """Seconds that also count while the machine sleeps."""
 
 
 def name_session_dir(assignment: Assignment) -> str:
@@ -76,20 +55,42 @@ class SessionRun:
 
     def __init__(self, assignment: Assignment, context: NodeContext, session_dir: Path) -> None:
         """`session_dir` exists and is empty but for the agent's own mark."""
-        self._assignment, self._context, self._session_dir = assignment, context, session_dir
-        self._ending: Ending | None = None
-        self._ending_set = threading.Event()
-        self._total_steps = 0
+        self._assignment, self._context, self._log_dir = assignment, context, session_dir
         self._warnings: list[str] = []
         self._log = LogReader(session_dir)
-        self._progress = Progress(session_dir, assignment.hang_timeout_s, context.clock)
+        self._folder = RankFolder(context.agent_marker, context.account)
+        self._backend = BACKENDS[assignment.workload.kind]
+        self._output = (
+            OutputReader(assignment, self._folder.path, session_dir, context.clock)
+            if self._backend.reads_output
+            else None
+        )
+        self._progress = self._output or Progress(self._folder.path, assignment.hang_timeout_s, context.clock)
         self._launched: LaunchedSession | None = None
+        self._launching = threading.Event()
+        self._stacks: tuple[stacks.RankStack, ...] = ()
         self._resisting: list[int] = []
         """Processes that could not be killed."""
-        self._sampler = Sampler(context.gpus, lambda: self._launched.root_pid if self._launched else None)
-        self._control = ControlSocket(self)
+        self._sampler = Sampler(
+            context.gpus,
+            lambda: self._launched.root_pid if self._launched else None,
+            period_s=1 / context.settings.telemetry_hz,
+        )
+        self._device_trouble = ""
+        self._measuring = Measuring(
+            assignment,
+            context.client,
+            context.spool,
+            count_steps=self._progress.count_steps,
+            is_given_up=self._is_past_guard,
+            counts_from_launch=self._backend.reads_output,
+            clock=context.clock,
+        )
+        self._control = ControlSocket(
+            self._measuring, self._folder.path, is_ours=self._is_ours, account=context.account
+        )
         self._place = SessionPlace(
-            session_dir=session_dir,
+            session_dir=self._folder.path,
             control=self._control.path,
             agent_marker=context.agent_marker,
             session_marker=name_session_dir(assignment),
@@ -104,13 +105,21 @@ class SessionRun:
             rendezvous = self._offer_rendezvous()
             # A rehearsal: what cannot be launched is said before the gang waits for it.
             self._build_launch(rendezvous or "127.0.0.1:1")
+            self._warnings += refuse_busy_gpus(
+                self._context.gpus, self._context.settings, self._context.stopping.wait
+            )
             renewal = self._start_renewal(rendezvous)
             ending = self._await_gang(renewal) or self._launch_and_guard(renewal)
         except Unlaunchable as error:
             ending = Ending(Cause.UNLAUNCHABLE, str(error))
+        except DevicesBusy as error:
+            ending = Ending(Cause.DEVICE_UNUSABLE, str(error))
         finally:
             self._control.close()
-            self._sampler.stop()
+            if self._output is not None:
+                self._output.close()
+            self._device_trouble = self._sampler.stop()
+            self._folder.remove()
         judgement = outcome.judge(ending, self._gather_evidence(kills_before))
         if renewal is not None:
             judgement = self._reconsider(ending, judgement, renewal)
@@ -129,13 +138,15 @@ class SessionRun:
         return offer_rendezvous(settings.advertise_address or find_advertised_address(settings.server_url))
 
     def _build_launch(self, rendezvous: str) -> Launch:
-        launch = build_launch(self._assignment, rendezvous, self._place, self._context.environment)
-        roots = self._context.settings.allow_roots
-        if roots and not any(launch.working_dir.resolve().is_relative_to(root.resolve()) for root in roots):
-            raise Unlaunchable(
-                f"This agent starts jobs only in {', '.join(map(str, roots))}, not in {launch.working_dir}. Its "
-                "operator can allow more with --allow-root."
-            )
+        launch = self._backend.build_launch(
+            self._assignment, rendezvous, self._place, self._context.environment
+        )
+        refusal = find_refusal(
+            self._context.settings.allow, self._assignment.workload, launch.working_dir, launch.script
+        )
+        if refusal:
+            raise Unlaunchable(refusal)
+        refuse_own_files(launch, self._context.settings)
         return launch
 
     def _start_renewal(self, rendezvous: str | None) -> Renewal:
@@ -163,15 +174,18 @@ class SessionRun:
     def _launch_and_guard(self, renewal: Renewal) -> Ending:
         assert renewal.reply is not None  # _await_gang waited for it
         launch = self._build_launch(renewal.reply.rendezvous or "")
-        protection = self._protect(launch)
+        protection = shelter(launch, self._assignment.workload, self._context, self._folder.path)
         self._warnings += [*launch.warnings, *protection.warnings]
+        account = self._context.account
         renewal.state = MemberState.RUNNING
         order = Order(
             argv=launch.argv,
-            environment=launch.environment,
+            environment={**launch.environment, **(account.environment() if account else {})},
             working_dir=str(launch.working_dir),
-            log_folder=str(self._session_dir),
+            log_folder=str(self._log_dir),
             mount_plan=protection.plan,
+            account=account,
+            silence_s=self._context.registered.fence_s + _SILENCE_BEYOND_FENCE_S,
         )
         log.info("Launching.", session=self._assignment.session_id, command=" ".join(launch.argv))
         try:
@@ -179,44 +193,49 @@ class SessionRun:
                 order, self._context.agent_marker, self._place.session_marker, self._warnings.append
             ) as launched:
                 self._launched = launched
+                self._launching.set()
+                if self._output is not None:
+                    self._output.start(self._measuring)
                 self._sampler.start()
-                ending = self._guard(launched, renewal)
-                if ending.cause in {Cause.INSTRUCTED, Cause.SCRIPT_ENDED}:
+                ending = self._guard(launched, renewal, self._watch_disks(launch, protection))
+                # A command does not hear that the session is over, so it need not be waited for.
+                if ending.cause in {Cause.INSTRUCTED, Cause.SCRIPT_ENDED} and self._output is None:
                     launched.wait_exit(self._context.settings.end_grace_s)
+                ending = self._look_where_ranks_stand(ending, launched)
                 self._resisting = launched.kill(_KILL_TIMEOUT_S)
         finally:
             protection.remove_scratch()
         self._progress.update()
         return ending
 
-    def _protect(self, launch: Launch) -> Protection:
-        isolation = self._context.isolation
-        if isolation is None:
-            return Protection.none()
-        protected = self._assignment.workload.protect
-        directories = [launch.working_dir, *(launch.working_dir / name for name in protected)]
-        if launch.script is not None:
-            directories.append(launch.script.parent)
-        directories += list_argument_directories(launch.script_arguments, launch.working_dir, Path.home())
-        return plan_protection(
-            isolation,
-            directories,
-            keep=(self._session_dir.resolve(), self._control.folder.resolve()),
-            owner=self._context.agent_marker,
-        )
+    def _watch_disks(self, launch: Launch, protection: Protection) -> DiskGuard:
+        written = protection.scratch or launch.working_dir
+        return DiskGuard((written, self._folder.path, self._log_dir))
 
-    def _guard(self, launched: LaunchedSession, renewal: Renewal) -> Ending:
+    def _guard(self, launched: LaunchedSession, renewal: Renewal, disks: DiskGuard) -> Ending:
         """Watch until the session is to end, or did."""
         started_s = self._context.clock()
+        told_s = renewal.acknowledged_at_s
         while True:
-            ending = self._ending or self._check_lease(renewal) or self._check_ranks(started_s)
+            ending = self._measuring.ending or self._check_lease(renewal) or self._check_devices()
+            ending = ending or self._check_ranks(started_s) or self._check_disks(disks)
             if ending is not None:
                 return ending
+            if renewal.acknowledged_at_s != told_s:
+                told_s = renewal.acknowledged_at_s
+                launched.keep_alive()
             if launched.has_exited():
-                # What the runtime said last explains the exit better than the exit itself.
-                self._control.wait_silent(timeout_s=5.0)
-                return self._ending or Ending(Cause.EXITED)
-            self._ending_set.wait(_GUARD_PERIOD_S)
+                return self._hear_last_words(launched)
+            self._measuring.ended.wait(_GUARD_PERIOD_S)
+
+    def _hear_last_words(self, launched: LaunchedSession) -> Ending:
+        """What was said last explains the exit better than the exit itself."""
+        self._control.wait_silent(timeout_s=5.0)
+        if self._output is not None:
+            self._output.finish(launched.exit_code, timeout_s=5.0)
+            if launched.exit_code == 0 and not self._output.has_begun():
+                return self._output.explain_silence()
+        return self._measuring.ending or Ending(Cause.EXITED)
 
     def _check_lease(self, renewal: Renewal) -> Ending | None:
         if self._context.stopping.is_set():
@@ -232,15 +251,20 @@ class SessionRun:
             )
         return None
 
+    def _check_devices(self) -> Ending | None:
+        trouble = self._sampler.trouble
+        return Ending(Cause.DEVICE_UNUSABLE, trouble) if trouble else None
+
     def _check_ranks(self, started_s: float) -> Ending | None:
         self._progress.update()
         age_s = self._context.clock() - started_s
         startup_s = self._context.settings.startup_timeout_s
         if not self._progress.has_begun() and age_s > startup_s:
+            why = self._output.say_why_nothing_was_measured() if self._output is not None else ""
             return Ending(
                 Cause.NEVER_BEGAN,
                 f"Not every rank of this node made a step within {startup_s:.0f} s from the launch. If loading really "
-                "takes that long, raise the agent's --startup-timeout.",
+                f"takes that long, raise the agent's --startup-timeout. {why}".strip(),
             )
         if age_s > self._assignment.session_timeout_s:
             limit_s = self._assignment.session_timeout_s
@@ -248,16 +272,39 @@ class SessionRun:
         hang = self._progress.find_hang(self._control.instruction_pending)
         return Ending(Cause.HUNG, hang.sentence) if hang else None
 
+    def _check_disks(self, disks: DiskGuard) -> Ending | None:
+        shortage = disks.find_shortage()
+        if shortage is None:
+            return None
+        cause = Cause.DISK_FILLED if shortage.is_sessions_own else Cause.DISK_FULL
+        return Ending(cause, shortage.sentence)
+
+    def _look_where_ranks_stand(self, ending: Ending, launched: LaunchedSession) -> Ending:
+        """Capture the stacks of ranks that made no progress, and say in the ending where each of them stands.
+
+        Also when another node found the hang first and the server ended the session: its ranks wait here.
+        """
+        is_stuck = ending.cause in {Cause.HUNG, Cause.NEVER_BEGAN} or (
+            ending.cause is Cause.SERVER_ENDED and self._progress.is_stalling()
+        )
+        if not is_stuck or launched.has_exited():
+            return ending
+        self._stacks = stacks.capture_stacks(self._folder.path, launched.owns, _STACKS_TIMEOUT_S)
+        return replace(
+            ending, sentence=f"{ending.sentence} {stacks.describe_positions(self._stacks)}".strip()
+        )
+
     def _gather_evidence(self, kills_before: int) -> Evidence:
         launched = self._launched
         return Evidence(
-            log_text=read_log_tail(self._session_dir, _JUDGED_LOG_CHARACTERS),
+            log_text=read_log_tail(self._log_dir, _JUDGED_LOG_CHARACTERS),
             exit_code=launched.exit_code if launched else None,
             steps=self._progress.count_steps() or 0,
             launched_as_is=not self._assignment.cold,
             nnodes=self._assignment.nnodes,
             node_rank=self._assignment.node_rank,
             kernel_oom_kills=outcome.read_kernel_oom_kills() - kills_before,
+            device_failure=self._device_trouble,
         )
 
     def _reconsider(self, ending: Ending, judgement: Judgement, renewal: Renewal) -> Judgement:
@@ -274,13 +321,18 @@ class SessionRun:
             reason += (
                 f" Processes {self._resisting} do not die: look at this node's dmesg before using it again."
             )
+        tail = read_log_tail(self._log_dir, _SENT_LOG_CHARACTERS)
+        if self._stacks:
+            tail += "\n[advisor] Where the ranks stood:\n" + clean_text(
+                stacks.write_out(self._stacks, _SENT_STACK_CHARACTERS).encode()
+            )
         ending = SessionEnd(
             generation=self._assignment.generation,
             outcome=judgement.outcome,
             reason=reason,
-            log_tail=read_log_tail(self._session_dir, _SENT_LOG_CHARACTERS),
+            log_tail=tail,
             trouble=judgement.trouble,
-            total_steps=self._total_steps,
+            total_steps=self._measuring.total_steps,
         )
         log.info(
             "Session over.", session=self._assignment.session_id, outcome=ending.outcome, reason=ending.reason
@@ -301,85 +353,11 @@ class SessionRun:
         text = clean_text(notes.encode()) + self._log.read_news(most_characters)
         return News(self._progress.count_steps(), self._sampler.drain(), text)
 
-    # What rank 0's runtime says, in the control socket's thread.
-
-    def greet(self, hello: Hello) -> NextReply:
-        """Pass the first words on, and ask what comes first."""
-        report = HelloReport(
-            generation=self._assignment.generation,
-            facts=hello.facts,
-            baseline=hello.baseline,
-            refusals=hello.refusals,
-        )
-        try:
-            self._context.client.hello(self._assignment.session_id, report, self._is_ending)
-            return self._ask_next()
-        except AgentError as error:
-            return self._give_up(error)
-
-    def take_block(self, block_id: str, result: BlockResult) -> NextReply:
-        """Write the block down, hand it in, and ask what comes next."""
-        report = BlockReport(generation=self._assignment.generation, result=result)
-        entry = self._context.spool.put(
-            SpooledReport(
-                session_id=self._assignment.session_id, block_id=block_id, body=report.model_dump_json()
-            )
-        )
-        try:
-            try:
-                self._context.client.report_block(
-                    entry.report.session_id, block_id, entry.report.body.encode(), self._is_ending
-                )
-            except ServerUnreachable:
-                raise  # it stays in the spool, and is handed in later
-            except ServerRefused:
-                self._context.spool.remove(entry)
-                raise
-            self._context.spool.remove(entry)
-            if result.script_ended:
-                self.take_ending(ScriptEnded(self._progress.count_steps() or 0))
-                return NextReply(end_because="The script ended by itself.")
-            return self._ask_next()
-        except AgentError as error:
-            return self._give_up(error)
-
-    def take_trouble(self, trouble: Trouble) -> None:
-        """Remember that the script cannot be measured: it ends the session."""
-        self._end(Ending(Cause.TROUBLE, trouble.sentence, trouble))
-
-    def take_ending(self, ending: ScriptEnded) -> None:
-        """Remember that the script ended by itself."""
-        self._total_steps = ending.steps
-        self._end(Ending(Cause.SCRIPT_ENDED, f"The script ended by itself after {ending.steps} steps."))
-
-    def take_nonsense(self, sentence: str) -> None:
-        """Remember that runtime and agent do not understand each other: it ends the session."""
-        self._end(Ending(Cause.NONSENSE, sentence))
-
-    def _ask_next(self) -> NextReply:
-        request = NextRequest(generation=self._assignment.generation)
-        reply = self._context.client.next_plan(self._assignment.session_id, request, self._is_ending)
-        if reply.plan is None:
-            self._end(Ending(Cause.INSTRUCTED, reply.end_because))
-        return reply
-
-    def _give_up(self, error: AgentError) -> NextReply:
-        cause = Cause.NONSENSE
-        if isinstance(error, StaleSession):
-            cause = Cause.SERVER_ENDED
-        elif isinstance(error, ServerUnreachable):
-            cause = Cause.FENCED
-        self._end(Ending(cause, str(error)))
-        return NextReply(end_because=str(error))
-
-    def _end(self, ending: Ending) -> None:
-        """The first ending counts."""
-        if self._ending is None:
-            self._ending = ending
-            self._ending_set.set()
-
-    def _is_ending(self) -> bool:
-        return self._ending is not None or self._context.stopping.is_set() or self._is_past_guard()
-
     def _is_past_guard(self) -> bool:
-        return self._launched is not None and self._launched.has_exited()
+        stopping = self._context.stopping.is_set()
+        return stopping or (self._launched is not None and self._launched.has_exited())
+
+    def _is_ours(self, pid: int) -> bool:
+        """Whether a process is one of the session's; it may speak before the constructor that started it returned."""
+        self._launching.wait(_LAUNCH_TIMEOUT_S)
+        return self._launched is not None and self._launched.owns(pid)

@@ -7,6 +7,8 @@ from pathlib import Path
 from pydantic import Field, SecretStr, field_validator
 
 from advisor.protocol.base import Spec
+from advisor.protocol.testbed import Testbed
+from agent.allowance import Allowance
 
 RUNTIME_SCRIPT = Path(__file__).parent / "runtime" / "launch.py"
 
@@ -24,14 +26,24 @@ class AgentSettings(Spec):
     """Sessions' logs, the spool and overlay scratch; one agent per work directory."""
     advertise_address: str | None = None
     """Address that other nodes reach this one at; None takes the one that reaches the server."""
-    allow_roots: tuple[Path, ...] = ()
-    """Directories that workloads may be started in; empty allows every directory."""
+    testbed: Testbed | None = None
+    """The testbed that this node is a part of; None for a real node."""
+    allow: Allowance = Allowance()
+    """What workloads may do here."""
+    run_as: str = ""
+    """User that training scripts run as, where the agent is root; empty: the agent's own."""
+    hide: tuple[Path, ...] = ()
+    """Files and directories that training scripts find empty, besides the work directory: the agent's token."""
     isolate: bool = True
     """Whether trials get a private overlay over the directories they may write to."""
     startup_timeout_s: float = Field(default=900.0, gt=0)
     """Longest time from launch until every local rank has made its first step."""
     end_grace_s: float = Field(default=3.0, ge=0)
     """Time that ranks get to leave by themselves after the session's regular end."""
+    telemetry_hz: float = Field(default=1.0, ge=0.1, le=10)
+    """Samples of the node a second while a session runs."""
+    allow_busy_gpus: bool = False
+    """Whether sessions may start on GPUs that somebody else computes on."""
     runtime_script: Path = RUNTIME_SCRIPT
     """What is put in front of the user's script."""
 

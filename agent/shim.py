@@ -1,10 +1,12 @@
-"""The guard between the agent and the training: a process of its own that outlives neither.
+"""The guard between the agent and the training: two processes of their own that outlive neither.
 
-agent → shim → launcher → ranks. The agent holds the write end of the shim's standard input. When that closes, however
-the agent died, the shim kills everything below it. As a child subreaper it inherits every orphan, so nothing escapes
-by double-forking or by an OS session of its own. Standard library only; run as `python -m agent.shim`.
+agent → outer shim → inner shim → launcher → ranks. The agent holds the write end of the shims' standard input. When
+that closes, however the agent died, or when no sign of the agent's life came for too long, the inner shim kills
+everything below it. As a child subreaper it inherits every orphan, so nothing escapes by double-forking or by an OS
+session of its own. Each shim does the same when the other one is killed. Standard library only; run as
+`python -m agent.shim`.
 
-Standard input: one JSON line (`Order`), then nothing until it closes. Standard output: JSON lines
+Standard input: one JSON line (`Order`), then bytes that only mean "I hold the lease". Standard output: JSON lines
 {"event": "started", "pid"}, {"event": "warning", "sentence"}, {"event": "exited", "code"} (negative: a signal),
 {"event": "gone"} when no process is left.
 """
@@ -15,12 +17,14 @@ import os
 import selectors
 import signal
 import sys
+import time
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from agent import mounts
+from agent.account import Account, become
 from agent.processes import kill_until_none, list_descendants
 from agent.session_log import LogWriter
 
@@ -39,6 +43,10 @@ class Order:
     working_dir: str
     log_folder: str
     mount_plan: mounts.MountPlan
+    account: Account | None
+    """The user to run as; None: the agent's own."""
+    silence_s: float
+    """The longest time without a sign of the agent's life: one that is stopped cannot fence its ranks itself."""
 
     def to_line(self) -> bytes:
         """Return the line for the shim's standard input: never its arguments, which everybody can read."""
@@ -50,14 +58,34 @@ class Order:
         data: dict[str, Any] = json.loads(line)
         data["argv"] = tuple(data["argv"])
         data["mount_plan"] = mounts.MountPlan.from_json(data["mount_plan"])
+        data["account"] = Account(**data["account"]) if data["account"] else None
         return cls(**data)
 
 
 def main() -> None:
-    """Start the order, pass its output to the log, and leave nothing behind."""
+    """Run the inner shim, and leave nothing behind however it ends."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    outer = os.getpid()
+    inner = os.fork()
+    if inner == 0:
+        _run_inner(outer)
+        return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    try:
+        os.waitpid(inner, 0)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        kill_until_none(lambda: list_descendants(outer), _KILL_TIMEOUT_S)
+
+
+def _run_inner(outer: int) -> None:
+    """Start the order, pass its output to the log, and leave nothing behind."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != outer:
+        return
     line = sys.stdin.buffer.readline()
     if not line.endswith(b"\n"):
         return
@@ -68,7 +96,7 @@ def main() -> None:
     os.close(write_end)
     _tell(event="started", pid=child)
     try:
-        code = _attend(child, read_end, log)
+        code = _attend(child, read_end, log, order.silence_s)
         if code is not None:
             _tell(event="exited", code=code)
     finally:
@@ -95,11 +123,16 @@ def _start(order: Order, output: int) -> int:
         try:
             mounts.enter(order.mount_plan)
         except OSError as error:
-            sentence = f"The script's files are not protected: {error.strerror}. Only experiment trackers are silenced."
+            sentence = (
+                f"Neither the script's files nor the agent's are protected: {error.strerror}. Only experiment trackers "
+                "are silenced."
+            )
             os.write(report, json.dumps({"event": "warning", "sentence": sentence}).encode() + b"\n")
         os.close(report)
+        become(order.account)
         os.chdir(order.working_dir)
-        # After the user namespace, which clears it. A belt only: SIGTERM lets torchrun take its ranks along.
+        # After the user namespace and the change of user, which clear it. A belt only: SIGTERM lets torchrun take its
+        # ranks along.
         _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         if os.getppid() == shim:
             os.execvpe(order.argv[0], list(order.argv), order.environment)  # noqa: S606
@@ -108,16 +141,22 @@ def _start(order: Order, output: int) -> int:
     os._exit(_NO_SUCH_COMMAND)
 
 
-def _attend(child: int, output: int, log: LogWriter) -> int | None:
-    """Pass output on until the child exits (its code) or the agent lets go (None)."""
+def _attend(child: int, output: int, log: LogWriter, silence_s: float) -> int | None:
+    """Pass output on until the child exits (its code), or the agent lets go or is silent for too long (None)."""
     child_file = os.pidfd_open(child)
+    heard_at_s = time.clock_gettime(time.CLOCK_BOOTTIME)
     with selectors.DefaultSelector() as selector:
         selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
         selector.register(output, selectors.EVENT_READ)
         selector.register(child_file, selectors.EVENT_READ)
         while True:
             ready = {key.fd for key, _ in selector.select(timeout=1.0)}
-            if sys.stdin.fileno() in ready and not os.read(sys.stdin.fileno(), 4096):
+            now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+            if sys.stdin.fileno() in ready:
+                if not os.read(sys.stdin.fileno(), 4096):
+                    return None
+                heard_at_s = now_s
+            if now_s - heard_at_s > silence_s:
                 return None
             if output in ready:
                 data = os.read(output, 65536)

@@ -1,29 +1,22 @@
 """Trials a minute: one warm session against a relaunch for every trial. Same trials, same run, real torchrun.
 
-    python benchmarks/trial_rate.py [--trials 10] [--steps 20] [--repeats 2]
+    python benchmarks/trial_rate.py [--trials 24] [--steps 20] [--repeats 2]
 
 Both ways measure the same strategies of hot knobs with blocks of the same length through the real runtime; only the
 number of launches differs. The two ways take turns, so that a drifting machine harms both alike.
 """
 
 import argparse
-import json
 import os
 import platform
-import shutil
-import socket
 import statistics
-import subprocess
-import sys
-import tempfile
-import threading
 import time
-from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
-LAUNCH = ROOT / "agent" / "runtime" / "launch.py"
+from sessions import ROOT, Ranks, run_session
+
 WORKLOAD = ROOT / "agent" / "workloads" / "decoder.py"
-SIZE = ["--width", "128", "--layers", "2", "--vocabulary", "2048"]
+SIZE = ["--width", "96", "--layers", "2", "--vocabulary", "2048", "--batch", "4"]
+"""The size that `make demo` trains."""
 
 STRATEGIES = [
     {},
@@ -39,72 +32,24 @@ STRATEGIES = [
 ]
 
 
-def serve_blocks(listener: socket.socket, strategies: list[dict], steps: int, results: list[dict]) -> None:
-    """Play the agent: hand out one block per strategy, then the end."""
-    connection, _ = listener.accept()
-    waiting = list(enumerate(strategies))
-    with connection, connection.makefile("rwb") as stream:
-        for line in stream:
-            message = json.loads(line)
-            if message["kind"] == "block":
-                results.append(message["result"])
-            if message["kind"] not in {"hello", "block"}:
-                continue
-            if waiting:
-                number, overrides = waiting.pop(0)
-                reply = {
-                    "kind": "measure", "block_id": str(number), "overrides": overrides, "warmup_steps": 5,
-                    "min_steps": steps, "max_steps": steps, "target_s": 0.001, "profile_steps": 0,
-                }  # fmt: skip
-            else:
-                reply = {"kind": "end", "reason": "all trials measured"}
-            stream.write(json.dumps(reply).encode() + b"\n")
-            stream.flush()
-
-
-def run_session(strategies: list[dict], steps: int, nproc: int) -> list[dict]:
-    """Launch once and measure `strategies` in that launch; return the block results."""
-    directory = Path(tempfile.mkdtemp(prefix="fa-rate-"))
-    path = directory / "control"
-    results: list[dict] = []
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(path))
-        listener.listen(1)
-        server = threading.Thread(
-            target=serve_blocks, args=(listener, strategies, steps, results), daemon=True
-        )
-        server.start()
-        environment = os.environ | {
-            "ADVISOR_TUNING": "1",
-            "ADVISOR_SESSION_DIR": str(directory),
-            "ADVISOR_CONTROL": str(path),
-            "ADVISOR_SESSION": "benchmark",
-            "OMP_NUM_THREADS": "1",
+def measure(strategies: list[dict], steps: int, nproc: int) -> None:
+    """Launch once and measure `strategies` in that launch."""
+    blocks = [
+        {
+            "overrides": overrides, "warmup_steps": 5, "min_steps": steps, "max_steps": steps, "target_s": 0.001,
+            "profile_steps": 0,
         }
-        launcher = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc-per-node",
-            str(nproc),
-        ]
-        done = subprocess.run(
-            [*launcher, str(LAUNCH), str(WORKLOAD), *SIZE], env=environment, capture_output=True, text=True,
-            check=False,
-        )  # fmt: skip
-    shutil.rmtree(directory, ignore_errors=True)
-    if done.returncode != 0 or len(results) != len(strategies):
-        raise SystemExit(f"the session failed (exit {done.returncode}):\n{done.stderr[-3000:]}")
+        for overrides in strategies
+    ]  # fmt: skip
+    results = run_session([str(WORKLOAD), *SIZE], blocks, Ranks(nproc_per_node=nproc))
     unproven = [result["not_consumed"] for result in results if result["not_consumed"]]
     if unproven:
         raise SystemExit(f"knobs that nothing consumed: {unproven}")
-    return results
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trials", type=int, default=10)
+    parser.add_argument("--trials", type=int, default=24, help="a session's usual number")
     parser.add_argument("--steps", type=int, default=20, help="timed steps of a trial")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--nproc-per-node", type=int, default=2)
@@ -116,10 +61,10 @@ def main() -> None:
         for way in ("warm", "relaunch") if repeat % 2 == 0 else ("relaunch", "warm"):
             began = time.perf_counter()
             if way == "warm":
-                run_session(strategies, arguments.steps, arguments.nproc_per_node)
+                measure(strategies, arguments.steps, arguments.nproc_per_node)
             else:
                 for strategy in strategies:
-                    run_session([strategy], arguments.steps, arguments.nproc_per_node)
+                    measure([strategy], arguments.steps, arguments.nproc_per_node)
             elapsed = time.perf_counter() - began
             rates[way].append(60 * len(strategies) / elapsed)
             print(

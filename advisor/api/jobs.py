@@ -7,10 +7,10 @@ from fastapi import APIRouter, Header, Query, Response
 from advisor.api.access import Reader, Submitter
 from advisor.api.context import Here
 from advisor.protocol.jobs import Job, JobSpec, JobState
-from advisor.protocol.telemetry import TelemetryPoint
+from advisor.protocol.telemetry import SessionTelemetry, TelemetryPoint
 from advisor.protocol.trials import Block, JobHistory, Session, Trial
 from advisor.protocol.views import JobPage
-from advisor.services import jobs
+from advisor.services import jobs, telemetry
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
@@ -109,6 +109,13 @@ def list_sessions(job_id: str, _: Reader, context: Here) -> tuple[Session, ...]:
     """Return a job's sessions, oldest first."""
     with context.database.read() as work:
         return jobs.get_history(work, job_id).sessions
+
+
+@router.get("/{job_id}/telemetry/series", summary="Telemetry of a job's latest session, for a page")
+def read_telemetry_series(job_id: str, _: Reader, context: Here) -> SessionTelemetry:
+    """Return at most 120 points a device of the latest session, and what each node did over all of it."""
+    with context.database.read() as work:
+        return telemetry.read_series(work, job_id)
 
 
 @router.get("/{job_id}/telemetry", summary="Telemetry of a job's latest session")

@@ -31,6 +31,7 @@ _BOUND_WORDS = {
     "input": "Limited by reading data",
     "straggler": "Limited by one slow process",
     "balanced": "No single limit",
+    "unmeasured": "Not measured",
 }
 _DROPPED_SHOWN = 3
 _TOO_WIDE = 1.0
@@ -128,8 +129,11 @@ def _changes(advice: Advice) -> RenderableType:
 def _phases(advice: Advice) -> RenderableType:
     after = advice.phases_after if advice.verdict is Verdict.CHANGE else None
     bound = _BOUND_WORDS.get(advice.diagnosis.bound, advice.diagnosis.bound.capitalize())
+    finding = Text.assemble((f"{bound}: ", "bold"), advice.diagnosis.sentence)
+    if advice.phases_before.total_s() <= 0:
+        return finding
     parts: list[RenderableType] = [
-        Text.assemble((f"{bound}: ", "bold"), advice.diagnosis.sentence),
+        finding,
         Text(""),
         render_phases(advice.phases_before, after),
     ]

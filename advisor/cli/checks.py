@@ -14,6 +14,7 @@ from advisor.cli.connection import token_of
 from advisor.client import ApiProblem, Client, ServerUnreachable
 from advisor.local.agents import AGENT_COMMAND, training_environment
 from advisor.local.record import make_private, running_server
+from advisor.local.testbed import unavailable_because
 from advisor.protocol.base import Message
 
 _PATIENCE_S = 120
@@ -45,6 +46,7 @@ def check_all(environment: Mapping[str, str], data_dir: Path, launcher: str) -> 
         check_port(),
         check_data_dir(data_dir),
         *check_agent(environment),
+        check_testbed(),
         check_server(environment, data_dir),
     ]
 
@@ -149,6 +151,20 @@ def read_agent_finding(line: str) -> Check | None:
         return None
     status = Status.OK if mark == "ok" else Status.WARN
     return Check(name=f"agent's {name}", status=status, finding=sentence.strip())
+
+
+def check_testbed() -> Check:
+    """Whether `--testbed` can make nodes with shaped links here; found out by making two and removing them."""
+    if sentence := unavailable_because():
+        return Check(
+            name="testbed",
+            status=Status.WARN,
+            finding=sentence,
+            remedy="Nothing, unless you want --testbed: tuning itself does not need it.",
+        )
+    return _ok(
+        "testbed", "nodes with shaped links can be made here: advisor tune --testbed nodes=2,rate=1gbit …"
+    )
 
 
 def check_server(environment: Mapping[str, str], data_dir: Path) -> Check:

@@ -5,7 +5,20 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from advisor.cli import answers, doctor, jobs, knobs, logs, serve, submit, tokens, tune
+from advisor.cli import (
+    answers,
+    doctor,
+    execute,
+    jobs,
+    knobs,
+    logs,
+    serve,
+    submit,
+    testbed,
+    tokens,
+    tune,
+    workloads,
+)
 from advisor.cli.exits import Exit, explain_failure
 from advisor.cli.screen import Screen
 
@@ -48,6 +61,7 @@ def build_app() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.command("tune", context_settings={"allow_interspersed_args": False})(tune.tune)
+    app.command("exec", context_settings=execute.FORWARDED)(execute.execute)
     app.command("serve")(serve.serve)
     app.command("submit")(submit.submit)
     app.command("jobs")(jobs.list_jobs)
@@ -59,6 +73,8 @@ def build_app() -> typer.Typer:
     app.command("export")(answers.export)
     app.command("doctor")(doctor.doctor)
     app.add_typer(tokens.build_app(), name="token")
+    app.command("testbed")(testbed.run_testbed)
+    app.command("workloads")(workloads.list_workloads)
     app.command("knobs")(knobs.list_knobs)
     app.command("version")(knobs.version)
     return app

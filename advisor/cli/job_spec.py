@@ -9,7 +9,13 @@ import yaml
 from pydantic import ValidationError
 
 from advisor.cli.exits import CommandFailed, Exit
+from advisor.cli.workloads import launch_built_in
+from advisor.protocol.base import Value
 from advisor.protocol.jobs import JobSpec
+from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.reach import read_typed
+from advisor.protocol.testbed import Testbed, parse_testbed
+from advisor.protocol.workload import Injection
 
 
 @dataclass(frozen=True)
@@ -18,6 +24,11 @@ class TuneOptions:
 
     name: str = ""
     nodes: int = 1
+    testbed: Testbed | None = None
+    kind: str = "pytorch"
+    reads: Sequence[str] = ()
+    """`num_threads` or `num_threads=2`: knobs that a command reads from its environment."""
+    pattern: str = ""
     allow: str = "exact"
     trials: int | None = None
     minutes: float | None = None
@@ -25,6 +36,7 @@ class TuneOptions:
     freeze: Sequence[str] = ()
     samples_per_step: int | None = None
     block_seconds: float | None = None
+    injection: Injection = Injection.AUTO
     protect: Sequence[Path] = ()
     min_gain_percent: float | None = None
     seed: int = 0
@@ -38,6 +50,7 @@ def spec_from_options(command: Sequence[str], options: TuneOptions, working_dir:
         {
             "name": options.name or _name_from(command),
             "nodes": options.nodes,
+            "testbed": options.testbed,
             "allow": options.allow,
             "knobs": tuple(options.knobs),
             "freeze": tuple(options.freeze),
@@ -45,9 +58,13 @@ def spec_from_options(command: Sequence[str], options: TuneOptions, working_dir:
             "budget": _given(budget),
             "measurement": _given({"block_s": options.block_seconds}),
             "workload": {
+                "kind": options.kind,
                 "command": tuple(command),
+                "knobs": dict(map(_read_knob, options.reads)),
+                "pattern": options.pattern,
                 "working_dir": str(working_dir),
                 "samples_per_step": options.samples_per_step,
+                "injection": options.injection,
                 "protect": tuple(
                     str((working_dir / path.expanduser()).resolve()) for path in options.protect
                 ),
@@ -74,8 +91,12 @@ def spec_from_file(path: Path, command: Sequence[str]) -> JobSpec:
             f"{path} does not hold a job.",
             "It needs at least `workload: {command: [torchrun, --nproc-per-node, '2', train.py]}`.",
         )
+    if isinstance(body.get("testbed"), str):
+        body["testbed"] = read_testbed(body["testbed"])
+        body.setdefault("nodes", body["testbed"].nodes)
     workload = body.get("workload", {})
     if isinstance(workload, dict):
+        workload = _with_built_in(workload)
         words = list(command) or workload.get("command")
         given = str(workload.get("working_dir", "."))
         body["workload"] = {
@@ -87,6 +108,16 @@ def spec_from_file(path: Path, command: Sequence[str]) -> JobSpec:
         if not body.get("name") and isinstance(body["workload"]["command"], list):
             body["name"] = _name_from([str(word) for word in body["workload"]["command"]])
     return parse_spec(body)
+
+
+def read_testbed(text: str) -> Testbed:
+    """Return the testbed that `nodes=2,rate=1gbit` means; raises `CommandFailed` (invalid spec)."""
+    try:
+        return parse_testbed(text)
+    except ValueError as error:
+        raise CommandFailed(
+            Exit.INVALID_SPEC, f"{text!r} does not describe a testbed.", str(error)
+        ) from error
 
 
 def parse_spec(body: dict[str, Any]) -> JobSpec:
@@ -107,6 +138,37 @@ def parse_spec(body: dict[str, Any]) -> JobSpec:
         ) from error
 
 
+def _with_built_in(workload: dict[str, Any]) -> dict[str, Any]:
+    """A workload that names a built-in training, with that one's launch command in place of the name."""
+    if "built_in" not in workload:
+        return workload
+    rest = {
+        key: value
+        for key, value in workload.items()
+        if key not in {"built_in", "nproc_per_node", "arguments"}
+    }
+    arguments = workload.get("arguments", [])
+    words = arguments.split() if isinstance(arguments, str) else [str(word) for word in arguments]
+    return {
+        **rest,
+        "command": launch_built_in(str(workload["built_in"]), workload.get("nproc_per_node"), words),
+    }
+
+
+def _read_knob(text: str) -> tuple[str, Value]:
+    """`num_threads=2` as name and value; the documented default where no value is given."""
+    name, equals, typed = text.partition("=")
+    knob = CATALOGUE.get(name)
+    if knob is None:
+        raise CommandFailed(
+            Exit.INVALID_SPEC, f"--reads {text}: {name} is no knob.", "`advisor knobs` lists them."
+        )
+    try:
+        return name, read_typed(knob, typed) if equals else knob.default
+    except ValueError as error:
+        raise CommandFailed(Exit.INVALID_SPEC, f"--reads {text}: {error}.", "`advisor knobs` lists them.") from error
+
+
 def _given(values: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
@@ -114,6 +176,6 @@ def _given(values: dict[str, Any]) -> dict[str, Any]:
 def _name_from(command: Sequence[str]) -> str:
     """The script's name without its ending, else the launcher's."""
     for word in command:
-        if word.endswith(".py"):
+        if word.endswith((".py", ".sh")):
             return Path(word).stem[:100]
     return Path(command[0]).name[:100] if command else ""

@@ -2,6 +2,7 @@
 
 import os
 from datetime import UTC, datetime
+from statistics import fmean
 from typing import Annotated
 
 import typer
@@ -10,13 +11,14 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.cli.connection import connect, resolve_job
+from advisor.cli.devices_view import devices_table
 from advisor.cli.exits import Exit, exit_of_state
 from advisor.cli.follow import follow_job
 from advisor.cli.interrupts import interruptible
 from advisor.cli.options import JobArgument, JsonOption, screen_of
 from advisor.cli.progress import STAGE_WORDS, describe_progress
 from advisor.cli.screen import Screen
-from advisor.cli.wording import spell_changes, spell_duration, spell_rate
+from advisor.cli.wording import spell_changes, spell_duration, spell_rate, spell_share
 from advisor.client import Client
 from advisor.protocol.jobs import Job, JobState
 from advisor.protocol.trials import JobHistory, Trial
@@ -57,6 +59,8 @@ def show(context: typer.Context, job: JobArgument, as_json: JsonOption = False) 
     screen.show(Text(f"in {found.spec.workload.working_dir}, on {found.cluster.describe()}", style="dim"))
     if history.trials:
         screen.show(_trials_table(history))
+    if (devices := devices_table(history)) is not None:
+        screen.show(devices)
     if found.state is JobState.FINISHED:
         screen.tell(f"The answer: advisor advice {found.id}")
 
@@ -111,20 +115,25 @@ def _jobs_table(jobs: tuple[Job, ...], now: datetime) -> Table:
 
 def _trials_table(history: JobHistory) -> Table:
     rates: dict[int, list[float]] = {}
+    shares: dict[int, list[float]] = {}
     for block in history.done_blocks():
+        if block.utilisation is not None:
+            shares.setdefault(block.trial_number, []).append(block.utilisation)
         if block.summary:
             rates.setdefault(block.trial_number, []).append(block.summary.samples_per_s)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
     table.add_column("trial", justify="right")
     table.add_column("for", no_wrap=True)
     table.add_column("samples/s", justify="right", no_wrap=True)
+    table.add_column("busy", justify="right", no_wrap=True)
     table.add_column("outcome", no_wrap=True)
     table.add_column("strategy")
     for trial in history.trials:
         measured = rates.get(trial.number, [])
         rate = spell_rate(sum(measured) / len(measured)) if measured else "–"
+        busy = spell_share(fmean(shares[trial.number])) if trial.number in shares else "–"
         table.add_row(
-            str(trial.number), str(trial.purpose), rate, _outcome(trial), spell_changes(trial.changes)
+            str(trial.number), str(trial.purpose), rate, busy, _outcome(trial), spell_changes(trial.changes)
         )
     return table
 

@@ -32,7 +32,7 @@ def list_knobs(
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
     table.add_column("knob", overflow="fold")
     table.add_column("default", no_wrap=True)
-    table.add_column("range", no_wrap=True)
+    table.add_column("range", overflow="fold", max_width=20)
     table.add_column("besides the speed", overflow="fold")
     table.add_column("meaning", overflow="fold", ratio=1)
     for knob in shown:

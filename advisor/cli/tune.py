@@ -9,22 +9,66 @@ import typer
 from advisor.cli.conclude import conclude
 from advisor.cli.connection import connect
 from advisor.cli.exits import CommandFailed, Exit
-from advisor.cli.job_spec import TuneOptions, spec_from_options
+from advisor.cli.job_spec import TuneOptions, read_testbed, spec_from_options
 from advisor.cli.jobs import watch_detachably
 from advisor.cli.obtain_job import WantedJob, obtain_job
 from advisor.cli.options import JsonOption, VerboseOption, screen_of
 from advisor.cli.tune_here import tune_here
+from advisor.cli.workloads import RANKS, launch_built_in
 from advisor.protocol.knobs import Effect
+from advisor.protocol.workload import Injection, WorkloadKind
 
 
 def tune(
     context: typer.Context,
     command: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[--] COMMAND…", help="Your launch command, exactly as you type it."),
+        typer.Argument(
+            metavar="[--] COMMAND…",
+            help="Your launch command, exactly as you type it; with --workload, the workload's own options.",
+        ),
     ] = None,
     name: Annotated[str, typer.Option(help="A name for the job.", show_default="the script's")] = "",
-    nodes: Annotated[int, typer.Option(min=1, help="Machines that train together.")] = 1,
+    workload: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A built-in training; `advisor workloads` lists them.")
+    ] = None,
+    kind: Annotated[
+        WorkloadKind,
+        typer.Option(
+            help="pytorch switches settings inside the running script. command starts any program anew for each "
+            "strategy, with '${num_threads}' and the like replaced in its command (docs/commands.md). paddle starts "
+            "a PaddlePaddle dynamic-graph script anew for each strategy."
+        ),
+    ] = WorkloadKind.PYTORCH,
+    reads: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KNOB[=VALUE]",
+            help="With --kind command: a knob that the program reads from ADVISOR_STRATEGY, and its present value; "
+            "repeatable.",
+        ),
+    ] = None,
+    pattern: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX",
+            help="With --kind command: finds a step in a line of the output, e.g. 'step (?P<step_time_s>[0-9.]+) s'.",
+            show_default="JSON lines",
+        ),
+    ] = None,
+    nproc_per_node: Annotated[
+        int | None, typer.Option(min=1, help="With --workload: processes on each node.", show_default=str(RANKS))
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Machines that train together.", show_default="1")
+    ] = None,
+    testbed: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPEC",
+            help="Measure on nodes with shaped links made on this machine, e.g. nodes=2,rate=1gbit. Needs root.",
+        ),
+    ] = None,
     allow: Annotated[
         Effect,
         typer.Option(
@@ -45,6 +89,9 @@ def tune(
     min_gain: Annotated[
         float | None, typer.Option(help="Smallest gain worth a change, in percent.", show_default="1")
     ] = None,
+    injection: Annotated[
+        Injection, typer.Option(help="How the advisor gets into the training processes; docs/integration.md.")
+    ] = Injection.AUTO,
     protect: Annotated[
         list[Path] | None,
         typer.Option(help="Another directory that trials must not change; the working directory never is."),
@@ -73,6 +120,21 @@ def tune(
     same command goes on where it was. On a server, Ctrl-C only stops watching.
     """
     screen = screen_of(context)
+    if nproc_per_node is not None and workload is None:
+        raise CommandFailed(
+            Exit.USAGE,
+            f"--nproc-per-node {nproc_per_node} belongs to --workload.",
+            "Without it, the launch command says how many: advisor tune -- torchrun --nproc-per-node 2 train.py",
+        )
+    if testbed is not None and local_agents is not None:
+        raise CommandFailed(
+            Exit.USAGE,
+            f"--local-agents {local_agents} does not go with --testbed: it starts one agent on each of its nodes.",
+            "Leave --local-agents out; nodes=N of the testbed says how many there are.",
+        )
+    if workload is not None:
+        command = launch_built_in(workload, nproc_per_node, command or ())
+    shaped = read_testbed(testbed) if testbed is not None else None
     if bool(command) == (resume is not None):
         raise CommandFailed(
             Exit.USAGE,
@@ -81,14 +143,19 @@ def tune(
         )
     options = TuneOptions(
         name=name,
-        nodes=nodes,
+        nodes=nodes or (shaped.nodes if shaped else 1),
+        testbed=shaped,
         allow=allow,
         trials=trials,
         minutes=minutes,
+        kind=kind,
+        reads=reads or (),
+        pattern=pattern or "",
         knobs=knob or (),
         freeze=freeze or (),
         samples_per_step=samples_per_step,
         block_seconds=block_seconds,
+        injection=injection,
         protect=protect or (),
         min_gain_percent=min_gain,
         seed=seed,

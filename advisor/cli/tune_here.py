@@ -16,21 +16,24 @@ from advisor.cli.obtain_job import WantedJob, obtain_job
 from advisor.cli.screen import Screen
 from advisor.cli.wording import spell_duration
 from advisor.client import Client
-from advisor.local.agents import local_agents, training_environment
+from advisor.local.agents import local_agents, places_here, training_environment
 from advisor.local.record import measuring_turn
 from advisor.local.server import local_server
+from advisor.local.testbed import require_testbed, testbed_places
 from advisor.protocol.jobs import Job
 
 
 def tune_here(
     wanted: WantedJob, agents: int | None, output: Path | None, environment: Mapping[str, str], screen: Screen
 ) -> None:
-    """Obtain a job, serve it with `agents` agents (as many as its nodes when None), show its advice.
+    """Obtain a job, serve it with `agents` agents (as many as its nodes when None) or a testbed, show its advice.
 
     An interrupt stops agents and server, loses nothing, and says how to go on.
     """
     if wanted.spec is not None:
         check_launcher(wanted.spec.workload.command, environment)
+        if wanted.spec.testbed is not None:
+            require_testbed(wanted.spec.testbed)
     data_dir = data_dir_of(environment)
     job: Job | None = None
     try:
@@ -39,14 +42,17 @@ def tune_here(
             server = stack.enter_context(local_server(data_dir, environment, screen.tell))
             client = stack.enter_context(Client(server.url, server.token))
             job = obtain_job(client, wanted, screen, alone=server.started_here)
-            count = job.spec.nodes if agents is None else agents
             if not job.state.is_final:
                 screen.tell(_plan(job))
                 screen.tell(
                     f"In a browser: {server.url}/jobs/{job.id} (the token to sign in: {data_dir / 'admin-token'})"
                 )
+                if job.spec.testbed is not None:
+                    places = stack.enter_context(testbed_places(job.spec.testbed, server, screen.tell))
+                else:
+                    places = places_here(server, job.spec.nodes if agents is None else agents)
                 check_agents = stack.enter_context(
-                    local_agents(server, data_dir, count, environment, screen.tell)
+                    local_agents(server, data_dir, places, environment, screen.tell)
                 )
 
                 def check() -> None:

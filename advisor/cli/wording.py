@@ -62,6 +62,11 @@ def spell_percent(ratio: float) -> str:
     return f"{(ratio - 1) * 100:+.1f} %".replace("-", "−")
 
 
+def spell_share(share: float) -> str:
+    """A part of a whole as `93 %`."""
+    return f"{share * 100:.0f} %"
+
+
 def count(number: int, noun: str, plural: str = "") -> str:
     """`1 round`, `8 rounds`."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"

@@ -31,7 +31,7 @@ def sample_components(now: datetime) -> dict[str, object]:
 
     def page(story: Story, given: Advice | None = None, **changes: object) -> object:
         job = story.job.model_copy(update=changes)
-        return view_job_page(job, story.history, given, story.events, person, now)
+        return view_job_page(job, story.history, given, story.events, person, now, story.telemetry)
 
     empty = replace(running, history=JobHistory(), events=())
     lost = "The agents of the gang were lost three times in a row. Look at /agents, then submit it again."

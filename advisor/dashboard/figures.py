@@ -80,7 +80,8 @@ class StepSeries:
     step_time_s: tuple[float, ...] = field(repr=False)
 
 
-def _close(figure: go.Figure) -> str:
+def close_figure(figure: go.Figure) -> str:
+    """Return the Plotly JSON of a figure, safe inside a script element."""
     # Only data and layout travel: the template would add 8 KB to every figure and fight the theme.
     content = figure.to_plotly_json()
     content["layout"].pop("template", None)
@@ -89,7 +90,8 @@ def _close(figure: go.Figure) -> str:
     return text.replace("<", "\\u003c").replace("&", "\\u0026")
 
 
-def _layout(figure: go.Figure, height: int, **more: object) -> None:
+def lay_out(figure: go.Figure, height: int, **more: object) -> None:
+    """Give a figure the looks that all share; `more` is Plotly's layout."""
     figure.update_layout(
         height=height,
         margin={"l": 8, "r": 12, "t": 8, "b": 36},
@@ -123,7 +125,7 @@ def draw_comparison(before: Side, after: Side, gain_words: str) -> Figure:
             },
             hovertemplate=f"{side.label}: %{{x:.1f}} samples/s<extra></extra>",
         )  # fmt: skip
-    _layout(figure, 200, xaxis_title="samples/s (dots: blocks; bar: 95 % interval)")
+    lay_out(figure, 200, xaxis_title="samples/s (dots: blocks; bar: 95 % interval)")
     figure.update_yaxes(tickvals=[0, 1], ticktext=[after.label, before.label], range=[-0.6, 1.5])
     rows = tuple(
         (
@@ -140,7 +142,7 @@ def draw_comparison(before: Side, after: Side, gain_words: str) -> Figure:
             f"{formats.number(after.samples_per_s)}: {gain_words}."
         ),
         table=Table(("", "samples/s", "95 % interval", "blocks"), rows),
-        plot=_close(figure),
+        plot=close_figure(figure),
         height=200,
     )
 
@@ -200,7 +202,7 @@ def draw_waterfall(before: Phases, after: Phases) -> Figure:
         )
     )
     start, end = _frame_waterfall(before.total_s() * 1000, [delta * 1000 for delta in deltas])
-    _layout(figure, 340, xaxis_title=f"ms per step, from {start:g}" if start else "ms per step")
+    lay_out(figure, 340, xaxis_title=f"ms per step, from {start:g}" if start else "ms per step")
     figure.update_yaxes(autorange="reversed")
     figure.update_xaxes(range=[start, end])
     largest = max(range(len(names)), key=lambda index: abs(deltas[index]))
@@ -222,7 +224,7 @@ def draw_waterfall(before: Phases, after: Phases) -> Figure:
             f"{formats.signed_milliseconds(deltas[largest])} ms."
         ),
         table=Table(("phase", "before ms", "after ms", "change ms"), (*rows, total)),
-        plot=_close(figure),
+        plot=close_figure(figure),
         height=340,
     )
 
@@ -244,7 +246,7 @@ def draw_phases(series: Sequence[tuple[str, Phases]], title: str) -> Figure:
         )  # fmt: skip
     height = 200 if len(series) > 1 else 160
     figure.update_layout(legend_traceorder="normal")
-    _layout(figure, height, barmode="stack", bargap=0.35, xaxis_title="ms per step")
+    lay_out(figure, height, barmode="stack", bargap=0.35, xaxis_title="ms per step")
     figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
     figure.update_layout(margin={"t": 44})
     figure.update_yaxes(autorange="reversed")
@@ -261,7 +263,7 @@ def draw_phases(series: Sequence[tuple[str, Phases]], title: str) -> Figure:
         summary=f"{label}: {slowest} takes {formats.percent(share)} of a step of "
         f"{formats.milliseconds(first.total_s())} ms.",
         table=Table(("phase", *[f"{label} ms" for label, _ in series]), rows),
-        plot=_close(figure),
+        plot=close_figure(figure),
         height=height,
     )
 
@@ -312,7 +314,7 @@ def draw_history(points: Sequence[HistoryPoint]) -> Figure:
             text=[f"{point.outcome}: {point.label}" for point in failed],
             hovertemplate="trial %{x}: %{text}<extra></extra>",
         )  # fmt: skip
-    _layout(figure, 300, xaxis_title="trial", yaxis_title={"text": "samples/s", "standoff": 10})
+    lay_out(figure, 300, xaxis_title="trial", yaxis_title={"text": "samples/s", "standoff": 10})
     figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
     figure.update_layout(margin={"t": 40})
     # A trial number is an ordinal: half a trial has no meaning, and four trials need no eight ticks.
@@ -335,7 +337,7 @@ def draw_history(points: Sequence[HistoryPoint]) -> Figure:
         title="Every trial in its order",
         summary=f"{summary}.",
         table=Table(("trial", "changes", "samples/s", "outcome"), rows),
-        plot=_close(figure),
+        plot=close_figure(figure),
         height=300,
     )
 
@@ -354,7 +356,7 @@ def draw_steps(series: Sequence[StepSeries]) -> Figure:
             hovertemplate=f"{block.label}: %{{y:.2f}} ms<extra></extra>",
         )  # fmt: skip
         offset += len(block.step_time_s)
-    _layout(
+    lay_out(
         figure,
         240,
         xaxis_title="timed step, blocks one after another",
@@ -376,6 +378,6 @@ def draw_steps(series: Sequence[StepSeries]) -> Figure:
         summary=f"{formats.plural(len(times), 'timed step')} between {formats.milliseconds(times[0])} and "
         f"{formats.milliseconds(times[-1])} ms, half of them below {formats.milliseconds(times[len(times) // 2])} ms.",
         table=Table(("block", "steps", "fastest ms", "median ms", "slowest ms"), rows),
-        plot=_close(figure),
+        plot=close_figure(figure),
         height=240,
     )

@@ -79,7 +79,8 @@ def build_job_routes(
         # Events before the history: what happens in between is then fetched again rather than missed.
         events = read_all_events(source, job_id)
         advice = source.advice(job_id) if job.state.is_final else None
-        page = view_job_page(job, source.history(job_id), advice, events, guest.person, clock())
+        history, telemetry = source.history(job_id), source.telemetry(job_id)
+        page = view_job_page(job, history, advice, events, guest.person, clock(), telemetry)
         live_url = f"/jobs/{job_id}/live?after={page.last_event}" if page.header.is_live else ""
         return show(request, guest, "job.html", {"page": page, "header": page.header, "live_url": live_url})
 
@@ -118,7 +119,7 @@ def build_job_routes(
     def show_export(request: Request, job_id: str, format: str = "", target: str = "") -> Response:
         guest = door.admit(request)
         job, advice = source.job(job_id), source.advice(job_id)
-        formats = list(source.export_formats())
+        formats = [entry for entry in source.export_formats() if job.spec.workload.kind in entry.kinds]
         chosen = next((entry for entry in formats if entry.name == format), formats[0])
         exported = None
         if advice is not None:

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from advisor.dashboard.samples_telemetry import make_flag, make_node_telemetry, make_session_telemetry
 from advisor.protocol.advice import (
     Advice,
     Cost,
@@ -22,6 +23,7 @@ from advisor.protocol.jobs import Job, JobSpec, JobState, Stage
 from advisor.protocol.knob_entries import CATALOGUE
 from advisor.protocol.knobs import Effect
 from advisor.protocol.strategy import effect_of
+from advisor.protocol.telemetry import SessionTelemetry
 from advisor.protocol.trials import (
     Block,
     BlockPlan,
@@ -67,6 +69,7 @@ _WORST = Phases(
     optimizer_s=0.0107,
     other_s=0.0012,
 )
+_NAMES = ("node01", "node02")
 _NODES = tuple(
     Node(
         hostname=f"node0{index}",
@@ -113,6 +116,7 @@ class Story:
     advice: Advice | None
     events: tuple[JobEvent, ...]
     log: tuple[LogChunk, ...]
+    telemetry: SessionTelemetry = field(default_factory=SessionTelemetry)
 
 
 def _wobble(place: int) -> float:
@@ -140,6 +144,7 @@ def _make_block(
             steps=60, step_time_s=times, samples_per_step=_SAMPLES_PER_STEP, samples=60 * _SAMPLES_PER_STEP,
             wall_s=sum(times),
             per_rank_step_time_s=tuple(step_ms / 1000 * (1 + 0.001 * (rank * 7 % 22)) for rank in range(16)),
+            per_rank_work_s=tuple(0.118 + (0.013 if rank == 3 else 0.0) for rank in range(16)),
             phases=_AFTER if is_winner else _BEFORE, worst_rank_phases=_WORST, worst_rank=3,
             losses=tuple(2.4 - 0.002 * step for step in range(60)), peak_memory_bytes=101 * 2**30,
             bucket_bytes=buckets,
@@ -151,6 +156,7 @@ def _make_block(
             p95_step_time_s=step_ms * scale / 1000 * 1.017,
         ),
         issued_at=at, finished_at=at + timedelta(seconds=12), utilisation=0.84 if step_ms > 155 else 0.95,
+        telemetry=make_node_telemetry(_NAMES),
     )  # fmt: skip
 
 
@@ -337,7 +343,7 @@ def make_running_story(now: datetime) -> Story:
         ),
         LogChunk(seq=3, session_id="s1", agent="node02", text="[rank8] epoch 0 step 20 loss 2.371\n"),
     )
-    return Story(job, history, None, events, log)
+    return Story(job, history, None, events, log, make_session_telemetry(_NAMES))
 
 
 def make_finished_story(now: datetime) -> Story:
@@ -379,6 +385,7 @@ def make_agents(now: datetime) -> tuple[AgentView, ...]:
         AgentView(
             id=f"agent-{name}", name=name, node=node, state=state, job_id=job_id, session_id="s1" if job_id else None,
             last_seen_at=now - timedelta(seconds=seconds), last_seen_s=seconds,
+            flag=make_flag(name) if name == "node02" else None,
         )
         for name, node, state, seconds, job_id in places
     )  # fmt: skip

@@ -8,12 +8,14 @@ from advisor.errors import AdviceNotReady, Unauthenticated
 from advisor.exporters import Exported, FormatInfo
 from advisor.protocol.advice import Advice
 from advisor.protocol.jobs import Job, JobState
+from advisor.protocol.telemetry import SessionTelemetry
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import AgentView, JobEvent, JobPage, LogChunk, Role
 from advisor.services.advice import get_advice
 from advisor.services.agents import list_agents
 from advisor.services.exports import export_strategy, list_formats
 from advisor.services.jobs import cancel_job, get_history, get_job, list_events, list_jobs, read_log
+from advisor.services.telemetry import read_series
 from advisor.services.tokens import authenticate
 from advisor.storage import Database
 
@@ -48,6 +50,11 @@ class ServiceSource:
         """Return everything measured for the job so far."""
         with self._database.read() as work:
             return get_history(work, job_id)
+
+    def telemetry(self, job_id: str) -> SessionTelemetry:
+        """Return the telemetry of the job's latest session; without series when there is none."""
+        with self._database.read() as work:
+            return read_series(work, job_id)
 
     def advice(self, job_id: str) -> Advice | None:
         """Return the job's advice; None while there is none."""

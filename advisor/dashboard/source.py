@@ -7,6 +7,7 @@ from typing import Protocol
 from advisor.exporters import Exported, FormatInfo
 from advisor.protocol.advice import Advice
 from advisor.protocol.jobs import Job, JobState
+from advisor.protocol.telemetry import SessionTelemetry
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import AgentView, JobEvent, JobPage, LogChunk, Role
 
@@ -41,6 +42,10 @@ class Source(Protocol):
 
     def history(self, job_id: str) -> JobHistory:
         """Return everything measured for the job so far."""
+        ...
+
+    def telemetry(self, job_id: str) -> SessionTelemetry:
+        """Return the telemetry of the job's latest session; without series when there is none."""
         ...
 
     def advice(self, job_id: str) -> Advice | None:

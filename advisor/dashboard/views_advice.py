@@ -14,6 +14,7 @@ _BOUNDS = {
     "input": "Bound by reading data",
     "straggler": "Held up by one rank",
     "balanced": "No single bottleneck",
+    "unmeasured": "Not measured",
 }
 
 

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from advisor.dashboard import formats
 from advisor.dashboard.estimates import estimate_blocks
+from advisor.dashboard.figure_utilisation import draw_utilisation
 from advisor.dashboard.figures import (
     Figure,
     HistoryPoint,
@@ -29,6 +30,7 @@ from advisor.dashboard.views_trials import (
 from advisor.dashboard.views_verdict import StageStep, VerdictCard, view_stages, view_verdict
 from advisor.protocol.advice import Advice
 from advisor.protocol.jobs import Job, JobState
+from advisor.protocol.telemetry import SessionTelemetry
 from advisor.protocol.trials import Block, JobHistory, Outcome, Purpose
 from advisor.protocol.views import JobEvent
 
@@ -84,6 +86,8 @@ class JobPage:
     breakdown: Figure | None
     """The waterfall from before to after; only the baseline's phases where nothing is to change."""
     history: Figure | None
+    utilisation: Figure | None
+    """The devices of the latest session over time."""
     advice: AdviceSections | None
     trials: tuple[TrialLine, ...]
     failures: tuple[Failure, ...]
@@ -178,14 +182,18 @@ def _list_facts(job: Job) -> tuple[tuple[str, str], ...]:
     if job.facts is None:
         return ()
     facts = job.facts
-    return (
-        ("ranks", f"{facts.world_size} ({facts.local_world_size} a node)"),
-        ("gradients per step", f"{formats.size(facts.gradient_bytes)} of {facts.gradient_dtype}"),
-        ("model", f"{facts.parameter_tensors} tensors in {facts.layers} layers"),
-        ("batch per rank", f"{facts.batch_size_per_rank:g} samples"),
-        ("backend", f"{facts.backend} on {facts.device_name or facts.device.value}"),
-        ("torch", facts.torch_version or formats.NO_VALUE),
-    )
+    gradients = f"{formats.size(facts.gradient_bytes)} of {facts.gradient_dtype}" if facts.gradient_bytes else ""
+    model = f"{facts.parameter_tensors} tensors in {facts.layers} layers" if facts.parameter_tensors else ""
+    software = {"torch": facts.torch_version, **facts.software}
+    told = {
+        "ranks": f"{facts.world_size} ({facts.local_world_size} a node)",
+        "gradients per step": gradients,
+        "model": model,
+        "batch per rank": f"{facts.batch_size_per_rank:g} samples",
+        "backend": f"{facts.backend} on {facts.device_name or facts.device.value}" if facts.backend else "",
+        **{name: version for name, version in software.items() if version},
+    }
+    return tuple((name, text or formats.NO_VALUE) for name, text in told.items())
 
 
 def _view_sessions(history: JobHistory, now: datetime) -> tuple[SessionLine, ...]:
@@ -222,6 +230,7 @@ def view_job_page(
     events: Sequence[JobEvent],
     person: Person,
     now: datetime,
+    telemetry: SessionTelemetry = SessionTelemetry(),
 ) -> JobPage:
     """Build the page from what is stored."""
     return JobPage(
@@ -231,6 +240,7 @@ def view_job_page(
         comparison=_draw_sides(history, advice) if advice else None,
         breakdown=_draw_breakdown(advice) if advice else None,
         history=_draw_history(job, history),
+        utilisation=draw_utilisation(telemetry),
         advice=view_advice(advice) if advice else None,
         trials=view_trial_lines(history, advice.changes if advice else None),
         failures=list_failures(history),

@@ -15,6 +15,7 @@ _PLACES = {
     Place.BUILD_STRATEGY: "Build strategy",
     Place.EXECUTION_STRATEGY: "Execution strategy",
     Place.ENVIRONMENT: "Environment",
+    Place.DATA_READING: "Data reading",
     Place.PSERVER: "Parameter server",
 }
 
@@ -28,6 +29,8 @@ class AgentRow:
     hardware: str
     links: str
     telemetry: str
+    flag: str
+    """What speaks against the node, in a sentence; "" when nothing does."""
     software: str
     seen: str
     job_id: str | None
@@ -62,7 +65,8 @@ def _describe_links(agent: AgentView) -> str:
     for link in agent.node.links:
         speed = f" {link.bits_per_second / 1e9:g} Gbit/s" if link.bits_per_second else ""
         words.append(f"{link.name}{speed}")
-    return ", ".join(words) or "loopback only"
+    where = f" ({agent.node.testbed.describe()})" if agent.node.testbed else ""
+    return (", ".join(words) or "loopback only") + where
 
 
 def view_agents(agents: Sequence[AgentView], now: datetime) -> list[AgentRow]:
@@ -84,6 +88,7 @@ def view_agents(agents: Sequence[AgentView], now: datetime) -> list[AgentRow]:
                 hardware=f"{hardware}, {formats.size(node.memory_bytes)} memory",
                 links=_describe_links(agent),
                 telemetry=node.telemetry,
+                flag=formats.clean_text(agent.flag.sentence if agent.flag else node.warning),
                 software=", ".join(version for version in versions if version) or formats.NO_VALUE,
                 seen=formats.age(agent.last_seen_at, now),
                 job_id=agent.job_id,

@@ -14,6 +14,7 @@ from advisor.dashboard.views_chips import (
     chip_for_outcome,
     chip_for_trial,
 )
+from advisor.dashboard.views_telemetry import DeviceLine, view_devices
 from advisor.protocol.base import Value
 from advisor.protocol.knob_entries import CATALOGUE
 from advisor.protocol.trials import Block, BlockState, JobHistory, Outcome, Purpose, Trial
@@ -92,8 +93,9 @@ class TrialPage:
     phases: Figure | None
     worst_rank: int | None
     steps: Figure | None
-    ranks: tuple[tuple[int, str, str], ...]
-    """Rank, median step time in ms, difference from the median rank."""
+    ranks: tuple[tuple[int, str, str, str], ...]
+    """Rank, median step time in ms, its own work in it in ms, that work's difference from the median rank's."""
+    devices: tuple[DeviceLine, ...]
     buckets: tuple[str, ...]
     blocks: tuple[BlockLine, ...]
     log_tail: str
@@ -197,15 +199,19 @@ def _list_changes(trial: Trial, blocks: list[Block]) -> tuple[tuple[str, str, st
     return tuple(lines)
 
 
-def _list_ranks(block: Block | None) -> tuple[tuple[int, str, str], ...]:
+def _list_ranks(block: Block | None) -> tuple[tuple[int, str, str, str], ...]:
     if block is None or block.result is None or len(block.result.per_rank_step_time_s) < 2:
         return ()
     times = block.result.per_rank_step_time_s
-    middle = sorted(times)[len(times) // 2]
+    works = block.result.per_rank_work_s or (0.0,) * len(times)
+    middle = sorted(works)[len(works) // 2]
     return tuple(
-        (rank, formats.milliseconds(seconds), formats.gain(seconds / middle) if middle else formats.NO_VALUE)
-        for rank, seconds in enumerate(times)
-    )
+        (
+            rank, formats.milliseconds(seconds), formats.milliseconds(work if middle else None),
+            formats.gain(work / middle) if middle else formats.NO_VALUE,
+        )
+        for rank, (seconds, work) in enumerate(zip(times, works, strict=False))
+    )  # fmt: skip
 
 
 def view_trial_page(trial: Trial, history: JobHistory) -> TrialPage:
@@ -250,6 +256,7 @@ def view_trial_page(trial: Trial, history: JobHistory) -> TrialPage:
         worst_rank=result.worst_rank if result else None,
         steps=draw_steps(steps) if steps else None,
         ranks=_list_ranks(last),
+        devices=view_devices(last.telemetry) if last else (),
         buckets=tuple(formats.size(count) for count in result.bucket_bytes) if result else (),
         blocks=tuple(_view_block(block, generations) for block in blocks),
         log_tail=formats.clean_tail(trial.log_tail) if trial.log_tail else "",

@@ -7,6 +7,7 @@ from advisor.exporters.ddp_plan import DdpPlan
 
 _DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
 _HOOKS = "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks"
+_POWER_SGD = "from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd"
 _DEFAULT_BUCKETS = (25.0, 1.0)
 """What DDP does when it is given no bucket_cap_mb."""
 
@@ -20,16 +21,20 @@ class DdpCode:
     body: str
     """Constants and functions; empty for an empty plan."""
     functions: frozenset[str]
-    """Which of prepare_process, adjust_arguments, reserve_memory, install_hook and after_step the body defines."""
+    """Which of prepare_process, prepare_model, adjust_arguments, reserve_memory, mix_precision, install_hook and
+    after_step the body defines."""
 
     def calls_on_ddp(self) -> list[str]:
         """Return the functions to call with every new DistributedDataParallel, in this order."""
-        return [name for name in ("reserve_memory", "install_hook") if name in self.functions]
+        return [
+            name for name in ("reserve_memory", "mix_precision", "install_hook") if name in self.functions
+        ]
 
     @property
     def touches_ddp(self) -> bool:
         """Whether anything happens when a DistributedDataParallel is built."""
-        return "adjust_arguments" in self.functions or bool(self.calls_on_ddp())
+        before = {"prepare_model", "adjust_arguments"}
+        return bool(before & self.functions or self.calls_on_ddp())
 
 
 def write_ddp_code(plan: DdpPlan) -> DdpCode:
@@ -39,8 +44,10 @@ def write_ddp_code(plan: DdpPlan) -> DdpCode:
     functions: set[str] = set()
     for name, write in (
         ("prepare_process", _process),
+        ("prepare_model", _model),
         ("adjust_arguments", _buckets),
         ("reserve_memory", _memory),
+        ("mix_precision", _precision),
         ("install_hook", _hook),
         ("after_step", _local_sgd),
     ):
@@ -64,12 +71,27 @@ def write_imports(imports: frozenset[str]) -> str:
 
 
 def _process(plan: DdpPlan) -> tuple[set[str], str]:
-    if plan.threads is None:
+    lines = []
+    if plan.threads is not None:
+        lines.append(f"    torch.set_num_threads({plan.threads})\n")
+    if plan.exhaustive_search is not None:
+        lines.append(f"    torch.backends.cudnn.benchmark = {plan.exhaustive_search}\n")
+    if not lines:
         return set(), ""
-    return {"import torch"}, (
-        'def prepare_process():\n    """Set what concerns the whole process."""\n'
-        f"    torch.set_num_threads({plan.threads})\n"
-    )
+    head = 'def prepare_process():\n    """Set what concerns the whole process."""\n'
+    return {"import torch"}, head + "".join(lines)
+
+
+def _model(plan: DdpPlan) -> tuple[set[str], str]:
+    lines = []
+    if plan.sync_batch_norm:
+        lines.append("    model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)\n")
+    if plan.compiled:
+        lines.append("    model.forward = torch.compile(model.forward)\n")
+    if not lines:
+        return set(), ""
+    head = 'def prepare_model(model):\n    """Return the model as DistributedDataParallel is to get it."""\n'
+    return {"import torch"}, head + "".join(lines) + "    return model\n"
 
 
 def _memory(plan: DdpPlan) -> tuple[set[str], str]:
@@ -123,6 +145,36 @@ FIRST_BUCKET_MB = {plan.first_bucket_mb!r}
     return {"import inspect", "import warnings"}, text
 
 
+def _precision(plan: DdpPlan) -> tuple[set[str], str]:
+    if plan.autocast_dtype is None:
+        return set(), ""
+    return (
+        {"import functools", "import torch", "from torch.utils._pytree import tree_map"},
+        f"""\
+AUTOCAST_DTYPE = {_DTYPES[plan.autocast_dtype]}
+
+
+def mix_precision(ddp):
+    \"\"\"Run the model's training forwards under autocast; what they return is in float32.\"\"\"
+    model = ddp.module
+    device, forward = next(model.parameters()).device.type, model.forward
+
+    @functools.wraps(forward)
+    def mixed(*args, **kwargs):
+        with torch.autocast(device, dtype=AUTOCAST_DTYPE, enabled=model.training):
+            output = forward(*args, **kwargs)
+        return tree_map(to_float32, output)
+
+    model.forward = mixed
+
+
+def to_float32(value):
+    \"\"\"Return a tensor of AUTOCAST_DTYPE in float32, and everything else as it is.\"\"\"
+    return value.float() if isinstance(value, torch.Tensor) and value.dtype is AUTOCAST_DTYPE else value
+""",
+    )
+
+
 def _hook(plan: DdpPlan) -> tuple[set[str], str]:
     if plan.needs_reduction:
         constants = (
@@ -143,6 +195,15 @@ def _hook(plan: DdpPlan) -> tuple[set[str], str]:
             "import torch.distributed as dist",
         }
         return needed, constants + template + install
+    if plan.compression_rank:
+        return {_POWER_SGD}, (
+            "def install_hook(ddp):\n"
+            f'    """Send gradients compressed to rank {plan.compression_rank}."""\n'
+            "    state = power_sgd.PowerSGDState(\n"
+            f"        process_group=None, matrix_approximation_rank={plan.compression_rank}, start_powerSGD_iter=2\n"
+            "    )\n"
+            "    ddp.register_comm_hook(state, power_sgd.powerSGD_hook)\n"
+        )
     if plan.wire_dtype:
         return {_HOOKS}, (
             "def install_hook(ddp):\n"

@@ -3,10 +3,12 @@
 Only changed knobs are translated: whatever did not change is the script's own business.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from advisor.exporters.selection import idle_because, typed_values
 from advisor.protocol.advice import Advice, Provenance
+from advisor.protocol.base import Value
 from advisor.protocol.jobs import Job
 from advisor.protocol.knob_entries import CATALOGUE
 from advisor.protocol.knobs import Place
@@ -22,12 +24,35 @@ REDUCTION = frozenset(
 )
 WIRE = frozenset({"fp16_allreduce", "fp16_allreduce_dtype"})
 LOCAL = frozenset({"localsgd", "localsgd_k_steps", "localsgd_begin_step"})
+PRECISION = frozenset({"amp", "amp_dtype"})
+COMPRESSION = frozenset({"dgc", "dgc_rank"})
+MERGE = frozenset({"gradient_merge", "gradient_merge_k_steps", "gradient_merge_avg"})
+ADAPTIVE = frozenset({"adaptive_localsgd", "adaptive_localsgd_init_k_steps", "adaptive_localsgd_begin_step"})
 THREADS = "num_threads"
 MEMORY = "FLAGS_fraction_of_gpu_memory_to_use"
+FUSION = frozenset({"fuse_elewise_add_act_ops", "fuse_bn_act_ops"})
+BATCH_NORM = "sync_batch_norm"
+SEARCH = "cudnn_exhaustive_search"
+KERNELS = FUSION | {BATCH_NORM, SEARCH}
 EXPRESSED = tuple(
-    name for name in CATALOGUE if name in BUCKETS | REDUCTION | WIRE | LOCAL | {THREADS, MEMORY}
+    name
+    for name in CATALOGUE
+    if name in BUCKETS | REDUCTION | WIRE | LOCAL | PRECISION | COMPRESSION | KERNELS | {THREADS, MEMORY}
 )
 """Knobs that a DDP script can take, in the catalogue's order."""
+
+
+BY_HAND: Mapping[str, str] = {
+    "fuse_grad_size_in_TFLOPS": "give DistributedDataParallel a bucket_cap_mb_list (torch 2.12) that holds the bytes "
+    "of {value:g} layers each time, in the order in which gradients become ready.",
+    "fuse_all_optimizer_ops": "build the optimizers with fused={value}; where one has no such argument, with "
+    "foreach={value}.",
+    "num_iteration_per_drop_scope": "call gc.disable() before the training loop, and gc.collect(1) after every "
+    "{value} steps.",
+    "num_iteration_per_run": "record a torch.cuda.Event after every step, and synchronize() with the one of {value} "
+    "steps before.",
+}
+"""What plain PyTorch has a line for, but no place outside the script."""
 
 
 @dataclass
@@ -51,8 +76,16 @@ class DdpPlan:
     """Steps between two parameter averagings."""
     local_begin: int = 1
     """Step up to which gradients are still averaged, counted from 1."""
+    autocast_dtype: str | None = None
+    """16-bit type of the training forwards; None leaves them as the script has them."""
+    compression_rank: int | None = None
+    """Rank to which PowerSGD compresses gradients; None sends them whole."""
     threads: int | None = None
     memory_fraction: float | None = None
+    exhaustive_search: bool | None = None
+    """torch.backends.cudnn.benchmark; None leaves it as the script has it."""
+    sync_batch_norm: bool = False
+    compiled: bool = False
     provenance: dict[str, Provenance] = field(default_factory=dict)
     unmapped: dict[str, str] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
@@ -78,9 +111,19 @@ def plan_ddp(advice: Advice, job: Job) -> DdpPlan:
     for name in active:
         if name in EXPRESSED:
             plan.provenance[name] = advice.provenance.get(name, Provenance.TRANSLATED)
-        elif CATALOGUE[name].place is Place.ENVIRONMENT:
+        elif CATALOGUE[name].place is Place.ENVIRONMENT or CATALOGUE[name].launch_variable:
             plan.unmapped[name] = (
                 "It is read from the environment when the ranks start: use the env or torchrun export."
+            )
+        elif name in MERGE | ADAPTIVE | BY_HAND.keys():
+            plan.unmapped[name] = _describe_by_hand(name, values)
+        elif CATALOGUE[name].place is Place.DATA_READING:
+            argument = f"{name.removeprefix('loader_')}={values[name]!r}"
+            plan.unmapped[name] = f"Give it to the training loader by hand: DataLoader(..., {argument})."
+        elif name == "sharding_stage":
+            again = values[name] == 3
+            plan.unmapped[name] = (
+                f"Call set_reshard_after_forward({again}, recurse=False) on each sharded layer by hand."
             )
         else:
             plan.unmapped[name] = (
@@ -89,13 +132,20 @@ def plan_ddp(advice: Advice, job: Job) -> DdpPlan:
             )
     _plan_buckets(plan, advice)
     _plan_reduction(plan, advice, job)
+    _plan_precision(plan, values)
+    _plan_compression(plan, values, job)
     if "localsgd" in active or (values["localsgd"] and LOCAL.intersection(active)):
         _plan_local(plan, advice)
     if THREADS in active:
         plan.threads = int(values[THREADS])
+    if SEARCH in active:
+        plan.exhaustive_search = bool(values[SEARCH])
+    plan.sync_batch_norm = BATCH_NORM in active and bool(values[BATCH_NORM])
+    plan.compiled = any(name in active and values[name] for name in FUSION)
     if MEMORY in active:
         plan.memory_fraction = float(values[MEMORY])
-    untouched = (name for name in EXPRESSED if name not in plan.provenance and name not in plan.left)
+    said = plan.provenance.keys() | plan.left.keys() | plan.unmapped.keys()
+    untouched = (name for name in EXPRESSED if name not in said)
     plan.left |= dict.fromkeys(untouched, "Unchanged: as the script has it.")
     return plan
 
@@ -135,6 +185,61 @@ def _plan_reduction(plan: DdpPlan, advice: Advice, job: Job) -> None:
             f"Stock PyTorch has no such reduction over {backend}: a communication hook of about 80 lines is part of "
             "this file. It reduces over all ranks of the job and keeps process groups of its own."
         )
+
+
+def _describe_by_hand(name: str, values: Mapping[str, Value]) -> str:
+    if name in BY_HAND:
+        return f"Apply by hand: {BY_HAND[name].format(value=values[name])}"
+    if name in MERGE:
+        steps = values["gradient_merge_k_steps"]
+        share = f", each loss divided by {steps}" if values["gradient_merge_avg"] else ""
+        return (
+            f"Apply by hand: of every {steps} steps run all but the last under ddp.no_sync(){share}, and call "
+            "optimizer.step() and zero_grad() after the last one only."
+        )
+    return (
+        "Apply by hand: average the parameters every k steps instead of the gradients, and after each averaging set k "
+        "to ceil(sqrt(first rate / rate * loss / first loss) * "
+        f"{values['adaptive_localsgd_init_k_steps']}), at most 16."
+    )
+
+
+def _unmap(plan: DdpPlan, names: frozenset[str], sentence: str) -> None:
+    for name in names & plan.provenance.keys():
+        del plan.provenance[name]
+        plan.unmapped[name] = sentence
+
+
+def _plan_precision(plan: DdpPlan, values: Mapping[str, Value]) -> None:
+    if not PRECISION & plan.provenance.keys() or not values["amp"]:
+        return
+    if values["amp_dtype"] == "bf16":
+        plan.autocast_dtype = "bf16"
+        return
+    _unmap(
+        plan,
+        PRECISION,
+        "Apply by hand: run the forward under torch.autocast(device_type, torch.float16), and scale the loss with a "
+        "torch.amp.GradScaler, which takes lines in the middle of the script.",
+    )
+
+
+def _plan_compression(plan: DdpPlan, values: Mapping[str, Value], job: Job) -> None:
+    if not COMPRESSION & plan.provenance.keys() or not values["dgc"]:
+        return
+    if job.facts and job.facts.backend != "nccl":
+        _unmap(
+            plan,
+            COMPRESSION,
+            f"Apply by hand: torch's PowerSGD hook of rank {values['dgc_rank']} waits inside callbacks, which can "
+            f"block {job.facts.backend} for good unless one bucket is reduced at a time, as the trials did.",
+        )
+        return
+    plan.compression_rank = int(values["dgc_rank"])
+    plan.warnings.append(
+        "PowerSGD changes the optimisation: it feeds the error of its compression back in the next step. Save the "
+        "hook's state with your checkpoints."
+    )
 
 
 def _plan_local(plan: DdpPlan, advice: Advice) -> None:

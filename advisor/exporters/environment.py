@@ -13,6 +13,7 @@ from advisor.protocol.knobs import Place
 
 VARIABLES = {
     **{name: name for name, knob in CATALOGUE.items() if knob.place is Place.ENVIRONMENT},
+    **{name: knob.variable for name, knob in CATALOGUE.items() if knob.variable},
     "num_threads": "OMP_NUM_THREADS",
 }
 """Knob -> the variable that carries it."""

@@ -4,6 +4,7 @@ from pydantic import Field
 
 from advisor.protocol.advice import Provenance
 from advisor.protocol.base import Message
+from advisor.protocol.workload import WorkloadKind
 
 
 class ExportError(ValueError):
@@ -46,3 +47,5 @@ class FormatInfo(Message):
     """Versions of the tool it can be written for, the default first; empty where it has none."""
     knobs: tuple[str, ...] = ()
     """Knobs that it can express."""
+    kinds: tuple[WorkloadKind, ...] = tuple(WorkloadKind)
+    """Kinds of workload whose strategy it can apply."""

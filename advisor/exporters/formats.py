@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
+from advisor.exporters.command import export_command
 from advisor.exporters.ddp_plan import EXPRESSED
 from advisor.exporters.environment import VARIABLES, export_environment
 from advisor.exporters.exported import Exported, ExportError, FormatInfo
@@ -17,11 +18,14 @@ from advisor.exporters.wrapper import export_wrapper
 from advisor.protocol.advice import Advice
 from advisor.protocol.jobs import Job
 from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.workload import WorkloadKind
 
 _PYTHON = "text/x-python; charset=utf-8"
 _TEXT = "text/plain; charset=utf-8"
 _PADDLE_KNOBS = tuple(name for name, knob in CATALOGUE.items() if knob.paddle_field is not None)
 _LAUNCH_KNOBS = tuple(name for name in CATALOGUE if name in EXPRESSED or name in VARIABLES)
+_PYTORCH, _COMMAND = (WorkloadKind.PYTORCH,), (WorkloadKind.COMMAND,)
+_IN_PADDLE = (WorkloadKind.PYTORCH, WorkloadKind.PADDLE)
 
 FORMATS: Mapping[str, FormatInfo] = MappingProxyType(
     {
@@ -33,28 +37,36 @@ FORMATS: Mapping[str, FormatInfo] = MappingProxyType(
             ),
             FormatInfo(
                 name="torchrun", filename="run.sh", media_type="text/x-shellscript; charset=utf-8", knobs=_LAUNCH_KNOBS,
+                kinds=_PYTORCH,
                 meaning="Your own launch command with the strategy in force; no line of the script changes. "
                 "Save apply_strategy.py (format wrapper) beside it.",
             ),
             FormatInfo(
-                name="wrapper", filename="apply_strategy.py", media_type=_PYTHON, knobs=EXPRESSED,
+                name="command", filename="run.sh", media_type="text/x-shellscript; charset=utf-8",
+                knobs=tuple(CATALOGUE), kinds=_COMMAND,
+                meaning="Your own command with the strategy's values in it and in its environment.",
+            ),
+            FormatInfo(
+                name="wrapper", filename="apply_strategy.py", media_type=_PYTHON, knobs=EXPRESSED, kinds=_PYTORCH,
                 meaning="Runs an unchanged PyTorch script under the strategy: put it before the script's name.",
             ),
             FormatInfo(
-                name="pytorch", filename="ddp_strategy.py", media_type=_PYTHON, knobs=EXPRESSED,
+                name="pytorch", filename="ddp_strategy.py", media_type=_PYTHON, knobs=EXPRESSED, kinds=_PYTORCH,
                 meaning="A Python file for PyTorch: call its wrap() in place of DistributedDataParallel.",
             ),
             FormatInfo(
                 name="paddle", filename="strategy.prototxt", media_type=_TEXT, targets=TARGETS, knobs=_PADDLE_KNOBS,
+                kinds=_IN_PADDLE,
                 meaning="A file for PaddlePaddle's DistributedStrategy.load_from_prototxt.",
             ),
             FormatInfo(
                 name="paddle-python", filename="paddle_strategy.py", media_type=_PYTHON, targets=TARGETS,
-                knobs=_PADDLE_KNOBS,
+                knobs=_PADDLE_KNOBS, kinds=_IN_PADDLE,
                 meaning="A Python file for PaddlePaddle: builds the DistributedStrategy and initialises Fleet with it.",
             ),
             FormatInfo(
                 name="env", filename="strategy.env", media_type=_TEXT, knobs=tuple(VARIABLES),
+                kinds=_PYTORCH,
                 meaning="The knobs that are environment variables, for a shell or a container.",
             ),
         )
@@ -69,6 +81,7 @@ _VERSIONED: Mapping[str, Callable[[Advice, Job, str | None], Exported]] = {
 _PLAIN: Mapping[str, Callable[[Advice, Job], Exported]] = {
     "json": export_json,
     "torchrun": export_torchrun,
+    "command": export_command,
     "wrapper": export_wrapper,
     "pytorch": export_pytorch,
     "env": export_environment,
@@ -78,10 +91,16 @@ _PLAIN: Mapping[str, Callable[[Advice, Job], Exported]] = {
 def export(advice: Advice, job: Job, format: str, target: str | None = None) -> Exported:
     """Return the strategy of `advice` in `format`, for version `target` of the tool where the format has versions.
 
-    Raises ExportError, with a sentence, for an unknown format or target.
+    Raises ExportError, with a sentence, for an unknown format or target, and for one that means nothing for this job.
     """
     if format not in FORMATS:
         raise ExportError(f"{format!r} is no export format: choose one of {', '.join(FORMATS)}.")
+    suitable = [info.name for info in list_suitable(job)]
+    if format not in suitable:
+        raise ExportError(
+            f"Format {format} cannot apply the strategy of a {job.spec.workload.kind.value} workload: choose one of "
+            f"{', '.join(suitable)}."
+        )
     if format in _VERSIONED:
         return _VERSIONED[format](advice, job, target)
     if target is not None:
@@ -92,9 +111,14 @@ def export(advice: Advice, job: Job, format: str, target: str | None = None) -> 
     return _PLAIN[format](advice, job)
 
 
+def list_suitable(job: Job) -> tuple[FormatInfo, ...]:
+    """Return the formats that can apply the strategy of this job's workload."""
+    return tuple(info for info in FORMATS.values() if job.spec.workload.kind in info.kinds)
+
+
 def export_bundle(advice: Advice, job: Job) -> dict[str, str]:
     """Return every file of the export by name, for each default target, and a SUMMARY.txt that explains them."""
-    files = [export(advice, job, name) for name in FORMATS]
+    files = [export(advice, job, info.name) for info in list_suitable(job)]
     return {file.filename: file.content for file in files} | {
         "SUMMARY.txt": write_summary(advice, job, files, FORMATS)
     }

@@ -1,11 +1,14 @@
 """Writes docs/knobs.md, the reference of all knobs, from the catalogue.
 
-`python -m advisor.exporters.knob_reference docs/knobs.md`; without an argument it writes to standard output.
+`python -m advisor.exporters.knob_reference docs/knobs.md docs/results/knob_effects.json`: the page, and what
+`benchmarks/knob_effects.py` measured. Without arguments it writes to standard output, without measurements.
 """
 
+import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from advisor.exporters.comments import describe_value
 from advisor.protocol.knob_entries import CATALOGUE
@@ -26,6 +29,10 @@ _PLACES = {
         "Fields of `execution_strategy`: how steps are executed. Paddle 3 has removed this block.",
     ),
     Place.ENVIRONMENT: ("Environment", "Variables that a training process reads when it starts."),
+    Place.DATA_READING: (
+        "Data reading",
+        "Arguments of the training DataLoader; the documents read with DALI instead, which a trial does not touch.",
+    ),
     Place.PSERVER: (
         "Parameter server",
         "Settings of parameter-server training, which this advisor does not tune.",
@@ -35,7 +42,7 @@ _INTRODUCTION = """\
 # Knobs
 
 <!-- Generated from advisor/protocol/knob_entries.py. Do not edit; run
-     python -m advisor.exporters.knob_reference docs/knobs.md -->
+     python -m advisor.exporters.knob_reference docs/knobs.md docs/results/knob_effects.json -->
 
 A knob is one tunable field of a strategy. The names are those of PaddlePaddle Fleet's `DistributedStrategy`; fields
 of a nested configuration are flattened, so `localsgd_k_steps` is `localsgd_configs.k_steps` in Paddle. This page lists
@@ -53,6 +60,8 @@ How to read the tables:
 * **Switch** says when a new value can take effect. *hot*: between two steps of running processes. *cold*: only in new
   processes, so that each value costs a launch.
 * **Realised by** is what a trial does in PyTorch, or why the knob is carried.
+* **Measured** is the change of throughput on our testbed (two network namespaces on one machine of two CPU cores, see
+  [the results](results/knob_effects.md)), with its 95 % interval. It shows that the lever acts; yours will differ.
 * **Paddle** is the field that the Paddle exports write, and the Paddle versions that have it.
 
 An exported file says of every field whether it was *measured* (varied and timed as this very knob), *translated* (timed
@@ -61,13 +70,17 @@ needs to make sense; everything else stays at that tool's own default, which can
 """
 
 
-def write_reference() -> str:
+Effects = Mapping[str, Mapping[str, Any]]
+"""Knob -> its row of `docs/results/knob_effects.json`: gain, low, high as shares, or refused, a sentence."""
+
+
+def write_reference(effects: Effects | None = None) -> str:
     """Return the page as Markdown."""
     carried = sum(knob.carried for knob in CATALOGUE.values())
     text = _INTRODUCTION.format(count=len(CATALOGUE), varied=len(CATALOGUE) - carried, carried=carried)
     for place, (title, meaning) in _PLACES.items():
         knobs = [knob for knob in CATALOGUE.values() if knob.place is place]
-        text += f"\n## {title}\n\n{meaning}\n\n" + _write_table(knobs)
+        text += f"\n## {title}\n\n{meaning}\n\n" + _write_table(knobs, effects or {})
     rules = "".join(
         f"* {rule.name}{' (for Paddle only)' if rule.paddle_only else ''}\n" for rule in COUPLING_RULES
     )
@@ -75,13 +88,23 @@ def write_reference() -> str:
     return f"{text}\n## Rules between knobs\n\n{obeyed}\n\n{rules}"
 
 
-def _write_table(knobs: Sequence[Knob]) -> str:
-    columns = ("Knob", "Meaning", "Values", "Default", "Effect", "Switch", "Realised by", "Paddle")
-    rows = [columns, tuple("---" for _ in columns), *(_write_row(knob) for knob in knobs)]
+def _write_table(knobs: Sequence[Knob], effects: Effects) -> str:
+    columns = (
+        "Knob",
+        "Meaning",
+        "Values",
+        "Default",
+        "Effect",
+        "Switch",
+        "Realised by",
+        "Measured",
+        "Paddle",
+    )
+    rows = [columns, tuple("---" for _ in columns), *(_write_row(knob, effects) for knob in knobs)]
     return "".join(f"| {' | '.join(cell.replace('|', '&#124;') for cell in row)} |\n" for row in rows)
 
 
-def _write_row(knob: Knob) -> tuple[str, ...]:
+def _write_row(knob: Knob, effects: Effects) -> tuple[str, ...]:
     paddle = (
         f"`{knob.paddle_field}`, {' and '.join(knob.paddle_versions)}" if knob.paddle_field else "no field"
     )
@@ -95,8 +118,20 @@ def _write_row(knob: Knob) -> tuple[str, ...]:
         knob.effect,
         knob.switch,
         realised,
+        _describe_effect(knob, effects.get(knob.name)),
         paddle,
     )
+
+
+def _describe_effect(knob: Knob, row: Mapping[str, Any] | None) -> str:
+    if knob.carried:
+        return ""
+    if row is None:
+        return "not on this machine"
+    values = ", ".join(f"{name} {describe_value(value)}" for name, value in row["overrides"].items())
+    if "refused" in row:
+        return f"refused: {row['refused']}"
+    return f"{row['gain']:+.1%} ({row['low']:+.1%} … {row['high']:+.1%}) with {values}"
 
 
 def _describe_values(knob: Knob) -> str:
@@ -117,9 +152,12 @@ def _number(value: int | float) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write the page to the file named first in `arguments`, or to standard output."""
+    """Write the page to the file named first in `arguments`, with the effects in the second, or to standard output."""
+    effects = (
+        json.loads(Path(arguments[1]).read_text(encoding="utf-8"))["knobs"] if len(arguments) > 1 else {}
+    )
     if arguments:
-        Path(arguments[0]).write_text(write_reference(), encoding="utf-8")
+        Path(arguments[0]).write_text(write_reference(effects), encoding="utf-8")
     else:
         sys.stdout.write(write_reference())
 

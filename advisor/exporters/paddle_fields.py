@@ -6,7 +6,7 @@ Paddle's own default, although the Fleet documents name other defaults for some 
 an export must not switch on what nobody measured. One field is written always: `a_sync` is true in Paddle, and an
 advised strategy is for collective training.
 
-Nothing was timed in Paddle itself, so no field claims to be more than translated.
+Unless the job's own workload is a Paddle script, no field claims to be more than translated.
 """
 
 import math
@@ -20,6 +20,7 @@ from advisor.protocol.base import Value
 from advisor.protocol.jobs import Job
 from advisor.protocol.knob_entries import CATALOGUE
 from advisor.protocol.strategy import DistributedStrategy, Layout, broken_rules
+from advisor.protocol.workload import WorkloadKind
 
 TARGETS = ("3.3.1", "2.6.2")
 """Paddle versions that can be written for, the default first."""
@@ -29,6 +30,8 @@ _STATIC_ONLY = frozenset(
     {
         "fuse_all_reduce_ops", "nccl_comm_num", "sync_nccl_allreduce", "use_hierarchical_allreduce",
         "hierarchical_allreduce_inter_nranks", "fp16_allreduce", "localsgd", "localsgd_k_steps", "localsgd_begin_step",
+        "adaptive_localsgd", "adaptive_localsgd_init_k_steps", "adaptive_localsgd_begin_step",
+        "gradient_merge", "gradient_merge_k_steps", "gradient_merge_avg", "dgc",
     }
 )  # fmt: skip
 """Knobs that Paddle's dynamic graph (`fleet.distributed_model`) accepts and does not read."""
@@ -52,6 +55,8 @@ class PaddleFields:
     """The fields of one strategy for one version of Paddle, and what could not be written."""
 
     target: str
+    timed_as: Provenance
+    """How much is known about a knob that was timed."""
     fields: list[PaddleField] = field(default_factory=list)
     left: dict[str, str] = field(default_factory=dict)
     unmapped: dict[str, str] = field(default_factory=dict)
@@ -71,7 +76,8 @@ class PaddleFields:
 
 def choose_fields(advice: Advice, job: Job, target: str | None = None) -> PaddleFields:
     """Return the fields to write for Paddle `target`; raises ExportError for a version we do not write for."""
-    chosen = PaddleFields(target or TARGETS[0])
+    in_paddle = job.spec.workload.kind is WorkloadKind.PADDLE
+    chosen = PaddleFields(target or TARGETS[0], Provenance.MEASURED if in_paddle else Provenance.TRANSLATED)
     if chosen.target not in TARGETS:
         raise ExportError(f"{target!r} is no Paddle version we export for: choose {' or '.join(TARGETS)}.")
     values = _round_for_paddle(advice, chosen)
@@ -135,7 +141,7 @@ def _place(
         value = int(values[knob_name]) if knob_name in WHOLE_NUMBERS else values[knob_name]
         note = _note(knob_name, measured, value)
         timed = is_timed(advice, knob_name) and knob_name != "a_sync"
-        provenance = Provenance.TRANSLATED if timed else Provenance.CARRIED
+        provenance = chosen.timed_as if timed else Provenance.CARRIED
         path = tuple(knob.paddle_field.split("."))
         chosen.fields.append(PaddleField(knob_name, path, value, provenance, note))
 
@@ -147,6 +153,17 @@ def _unmapped_because(knob: str, exists: bool, values: dict[str, Value], chosen:
         return (
             "It was measured with bf16 on the wire, and Paddle reduces in fp16 only, whose smaller range was not "
             "measured. Set fp16_allreduce by hand if your gradients fit into fp16."
+        )
+    if knob in ("amp", "amp_dtype") and values["amp"] and values["amp_dtype"] != "fp16":
+        return (
+            "It was measured in bf16, and Paddle's amp computes in fp16; its use_pure_bf16 is another mode, in which "
+            "the parameters are bf16 too. Neither was measured."
+        )
+    if knob == "amp_dtype":
+        return None
+    if knob == "dgc_rank":
+        return (
+            "It is the measure of the PowerSGD hook that was timed; Paddle's dgc is set by sparsity instead."
         )
     if exists:
         return None
@@ -183,6 +200,16 @@ def _warn_about_reach(advice: Advice, chosen: PaddleFields) -> None:
         chosen.warnings.append(
             "Paddle goes on reducing gradients at every step under localsgd unless without_graph_optimization is set "
             "to False as well; check on your version that a step without averaging communicates nothing."
+        )
+    if "adaptive_localsgd" in written and advice.strategy["adaptive_localsgd"]:
+        chosen.warnings.append(
+            "Paddle's adaptive_localsgd has init_k_steps inside the square root of its formula, where the published "
+            "one, which was timed, has it outside: its intervals are shorter by the root of init_k_steps."
+        )
+    if "dgc" in written and advice.strategy["dgc"]:
+        chosen.warnings.append(
+            "dgc was timed in translation, as compression to a low rank (PowerSGD). Paddle's dgc sends the largest "
+            "gradients instead, on GPUs and with the Momentum optimizer only: measure it before you rely on it."
         )
     if "fp16_allreduce" in written and advice.strategy["fp16_allreduce"]:
         chosen.warnings.append(

@@ -39,6 +39,8 @@ def _write_wrap(code: DdpCode) -> str:
     ]
     if "prepare_process" in code.functions:
         lines.append("    prepare_process()")
+    if "prepare_model" in code.functions:
+        lines.append("    model = prepare_model(model)")
     if "adjust_arguments" in code.functions:
         lines.append("    adjust_arguments(ddp_arguments)")
     if not code.calls_on_ddp():

@@ -12,8 +12,10 @@ GROUPS: tuple[tuple[str, ...], ...] = (
     ("use_hierarchical_allreduce", "hierarchical_allreduce_inter_nranks"),
     ("fp16_allreduce", "fp16_allreduce_dtype"),
     ("localsgd", "localsgd_k_steps", "localsgd_begin_step"),
-    ("adaptive_localsgd", "adaptive_localsgd_init_k_steps"),
+    ("adaptive_localsgd", "adaptive_localsgd_init_k_steps", "adaptive_localsgd_begin_step"),
     ("gradient_merge", "gradient_merge_k_steps", "gradient_merge_avg"),
+    ("amp", "amp_dtype"),
+    ("dgc", "dgc_rank"),
 )
 """Knobs that were in force together when one of them was timed: a switch and what it switches."""
 

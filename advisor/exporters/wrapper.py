@@ -85,6 +85,9 @@ def export_wrapper(advice: Advice, job: Job) -> Exported:
 
 def _write_patch(code: DdpCode) -> str:
     adjust = "        adjust_arguments(bound.arguments)\n" if "adjust_arguments" in code.functions else ""
+    if "prepare_model" in code.functions:
+        place = 'bound.arguments["module"]'
+        adjust = f"        {place} = prepare_model({place})\n" + adjust
     calls = "".join(f"        {name}(self)\n" for name in code.calls_on_ddp())
     return (
         "def patch_ddp():\n"

@@ -3,8 +3,9 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,15 +22,36 @@ _STOP_S = 30.0
 _POLL_S = 0.2
 
 
+@dataclass(frozen=True)
+class AgentPlace:
+    """Where an agent is started: on this machine as it is, or on a node of a testbed."""
+
+    name: str
+    """Its name on the server and that of its work directory."""
+    server_url: str
+    """Where it finds the server."""
+    prefix: tuple[str, ...] = ()
+    """Words in front of its command."""
+    options: tuple[str, ...] = ()
+    """Further options of `advisor-agent run`."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Environment variables of its own."""
+
+
+def places_here(server: LocalServer, count: int) -> tuple[AgentPlace, ...]:
+    """Return places for `count` agents on this machine as it is."""
+    return tuple(AgentPlace(f"local-{number}", server.url) for number in range(1, count + 1))
+
+
 @contextmanager
 def local_agents(
     server: LocalServer,
     data_dir: Path,
-    count: int,
+    places: Sequence[AgentPlace],
     environment: Mapping[str, str],
     tell: Callable[[str], None],
 ) -> Iterator[Callable[[], None]]:
-    """Keep `count` agents running for as long as the context lasts; yields a check that they all do.
+    """Keep an agent running at each place for as long as the context lasts; yields a check that they all do.
 
     Raises `LocalModeFailed` with the end of the log of an agent that does not come up; so does the check
     when one has stopped.
@@ -45,11 +67,11 @@ def local_agents(
                 raise failure_of(died, "Run `advisor-agent doctor` to see what it lacks.") from died
 
     try:
-        for number in range(1, count + 1):
-            agents.append(_start_agent(f"local-{number}", server, data_dir, environment))
-        _await_registered(server, {f"local-{n}" for n in range(1, count + 1)}, started_at, agents, check)
-        if count:
-            tell(f"{count} agent{'s are' if count > 1 else ' is'} ready on this machine.")
+        for place in places:
+            agents.append(_start_agent(place, server, data_dir, environment))
+        _await_registered(server, {place.name for place in places}, started_at, agents, check)
+        if places:
+            tell(f"{len(places)} agent{'s are' if len(places) > 1 else ' is'} ready on this machine.")
         yield check
     finally:
         for agent in agents:
@@ -70,15 +92,26 @@ def training_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _start_agent(
-    name: str, server: LocalServer, data_dir: Path, environment: Mapping[str, str]
+    place: AgentPlace, server: LocalServer, data_dir: Path, environment: Mapping[str, str]
 ) -> LocalProcess:
-    work_dir = data_dir / "agents" / name
-    options = ("--server", server.url, "--name", name, "--token-file", str(server.agent_token_file))
+    work_dir = data_dir / "agents" / place.name
+    options = (
+        "--server",
+        place.server_url,
+        "--name",
+        place.name,
+        "--token-file",
+        str(server.agent_token_file),
+        "--allow-launcher",
+        "*",  # whoever tunes here could as well type the command
+        "--hide",
+        str(data_dir),  # the administrator's token and the database lie there
+    )
     return LocalProcess(
-        f"agent {name}",
-        [*AGENT_COMMAND, "run", *options, "--work-dir", str(work_dir)],
-        data_dir / "logs" / f"agent-{name}.log",
-        training_environment(environment),
+        f"agent {place.name}",
+        [*place.prefix, *AGENT_COMMAND, "run", *options, "--work-dir", str(work_dir), *place.options],
+        data_dir / "logs" / f"agent-{place.name}.log",
+        {**training_environment(environment), **place.environment},
     )
 
 

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from advisor.protocol.base import Message, Value
 from advisor.protocol.knobs import Effect
+from advisor.protocol.telemetry import NodeFlag
 from advisor.protocol.trials import Phases
 
 
@@ -85,13 +86,15 @@ class Diagnosis(Message):
     """Where the time goes, and what that rules out."""
 
     bound: str
-    """"communication", "compute", "input", "straggler", "balanced"."""
+    """"communication", "compute", "input", "straggler", "balanced", "unmeasured"."""
     sentence: str
     """The finding with its figures."""
     ceiling_ratio: float | None = None
     """Most that removing exposed communication altogether could bring (throughput ratio)."""
     skew: float = 0.0
     """Slowest rank's median step time over the median rank's, minus 1."""
+    flags: tuple[NodeFlag, ...] = ()
+    """Nodes that hold the others up, or whose figures cannot be trusted."""
 
 
 class Cost(Message):

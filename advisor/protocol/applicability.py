@@ -51,3 +51,10 @@ def idle_unless(name: str, sentence: str) -> Callable[[Mapping[str, Value]], str
         return None if values.get(name) else sentence
 
     return inactive_because
+
+
+def idle_under_local_sgd(values: Mapping[str, Value]) -> str | None:
+    """A sentence where parameters are averaged instead of gradients."""
+    if values.get("localsgd") or values.get("adaptive_localsgd"):
+        return "Local SGD reduces no gradients between averagings, so this has nothing to act on."
+    return None

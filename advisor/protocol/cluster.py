@@ -5,6 +5,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from advisor.protocol.base import Message
+from advisor.protocol.testbed import Testbed
 
 
 class DeviceKind(StrEnum):
@@ -59,6 +60,10 @@ class Node(Message):
     """Python of the agent (the training's own Python is in the workload's facts)."""
     torch_version: str = ""
     """Torch found in the agent's environment; empty where there is none."""
+    warning: str = ""
+    """What is wrong with its devices, in a sentence; empty when nothing is."""
+    testbed: Testbed | None = None
+    """The testbed that this node is a part of; None for a real node."""
 
 
 class Cluster(Message):
@@ -78,6 +83,7 @@ class Cluster(Message):
             return "no node yet"
         first = self.nodes[0]
         count = f"{self.node_count} node{'s' if self.node_count != 1 else ''}"
+        where = f" ({first.testbed.describe()})" if first.testbed else ""
         if first.devices:
-            return f"{count} × {len(first.devices)} {first.devices[0].name}"
-        return f"{count} × {first.cpu_count} CPU{'s' if first.cpu_count != 1 else ''}"
+            return f"{count} × {len(first.devices)} {first.devices[0].name}{where}"
+        return f"{count} × {first.cpu_count} CPU{'s' if first.cpu_count != 1 else ''}{where}"

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 
-from advisor.protocol.applicability import refused, several_ranks_needed
+from advisor.protocol.applicability import idle_under_local_sgd, refused, several_ranks_needed
 from advisor.protocol.base import Value
 from advisor.protocol.knobs import Effect, Knob, KnobContext, Part, Place, Rule, Scale, Switch
 
@@ -17,6 +17,8 @@ def _fusion_unavailable(context: KnobContext) -> str | None:
 
 
 def _fuse_size_rule(context: KnobContext) -> tuple[Rule, ...]:
+    if not context.facts.gradient_bytes:
+        return ()
     total_mb = context.facts.gradient_bytes / _MB
     tenth = max(1, min(256, round(total_mb / 10)))
     rules = [Rule(float(tenth), f"About one tenth of the {total_mb:.3g} MB of gradients per step.")]
@@ -29,6 +31,30 @@ def _fuse_size_rule(context: KnobContext) -> tuple[Rule, ...]:
     if whole not in {tenth, third}:
         rules.append(Rule(float(whole), "All gradients in one message: the least latency, no overlap."))
     return tuple(rules)
+
+
+def _layers_unavailable(context: KnobContext) -> str | None:
+    return _fusion_unavailable(context) or refused(context, "fuse_grad_size_in_TFLOPS")
+
+
+def _layer_counts(context: KnobContext) -> tuple[Value, ...]:
+    """All layers together and ever fewer, with the documents' 20 and 50."""
+    layers = int(context.baseline["fuse_grad_size_in_TFLOPS"])
+    counts = {layers, *(math.ceil(layers / 2**i) for i in range(1, 6)), *(n for n in (20, 50) if n < layers)}
+    return tuple(float(count) for count in sorted(counts))
+
+
+def _layers_rule(context: KnobContext) -> tuple[Rule, ...]:
+    layers = int(context.baseline["fuse_grad_size_in_TFLOPS"])
+    if layers > 20:
+        return (Rule(20.0, "The documents fuse the gradients of at most 20 layers."),)
+    return (Rule(float(max(1, math.ceil(layers / 3))), "A third of the layers: some overlap is left."),)
+
+
+def _layers_idle(values: Mapping[str, Value]) -> str | None:
+    if values.get("fuse_bn_act_ops") or values.get("fuse_elewise_add_act_ops"):
+        return "A compiled model's gradients become ready graph by graph, not layer by layer."
+    return _fusion_size_idle(values)
 
 
 def _last_group_rule(_: KnobContext) -> tuple[Rule, ...]:
@@ -69,28 +95,28 @@ def _half_unavailable(context: KnobContext) -> str | None:
     return several_ranks_needed(context, "fp16_allreduce")
 
 
-def _idle_under_local_sgd(values: Mapping[str, Value]) -> str | None:
-    if values.get("localsgd"):
-        return "Local SGD reduces no gradients between averagings, so this has nothing to act on."
-    return None
+def _idle_without_reduction(values: Mapping[str, Value]) -> str | None:
+    if values.get("dgc"):
+        return "Gradient compression reduces in its own way, so this has nothing to act on."
+    return idle_under_local_sgd(values)
 
 
 def _fusion_size_idle(values: Mapping[str, Value]) -> str | None:
     if not values.get("fuse_all_reduce_ops"):
         return "Fusion is off: every gradient travels alone."
-    return _idle_under_local_sgd(values)
+    return idle_under_local_sgd(values)
 
 
 def _inner_idle(values: Mapping[str, Value]) -> str | None:
     if not values.get("use_hierarchical_allreduce"):
         return "Hierarchical allreduce is off."
-    return _idle_under_local_sgd(values)
+    return _idle_without_reduction(values)
 
 
 def _half_dtype_idle(values: Mapping[str, Value]) -> str | None:
     if not values.get("fp16_allreduce"):
         return "16-bit gradient reduction is off."
-    return _idle_under_local_sgd(values)
+    return _idle_without_reduction(values)
 
 
 S = Place.STRATEGY
@@ -102,7 +128,7 @@ COMMUNICATION: tuple[Knob, ...] = (
         meaning="Reduce gradients in fused buckets instead of one by one. Never covers sparse gradients.",
         realised="DDP's buckets; off = one bucket per parameter.",
         paddle_field="fuse_all_reduce_ops",
-        unavailable_because=_fusion_unavailable, inactive_because=_idle_under_local_sgd,
+        unavailable_because=_fusion_unavailable, inactive_because=idle_under_local_sgd,
     ),
     Knob(
         name="fuse_grad_size_in_MB", place=S, part=Part.COMMUNICATION,
@@ -121,13 +147,21 @@ COMMUNICATION: tuple[Knob, ...] = (
         unavailable_because=_fusion_unavailable, rule=_last_group_rule, inactive_because=_fusion_size_idle,
     ),
     Knob(
+        name="fuse_grad_size_in_TFLOPS", place=S, part=Part.COMMUNICATION,
+        default=20.0, low=1.0, high=1000.0, scale=Scale.LOG, unit="layers", grid=_layer_counts,
+        effect=Effect.EXACT, switch=Switch.HOT, meaning="Most layers per fused allreduce, despite its name.",
+        realised="DDP's buckets get one size each, so that none holds more layers; torch 2.12 and later.",
+        paddle_field="fuse_grad_size_in_TFLOPS",
+        unavailable_because=_layers_unavailable, rule=_layers_rule, inactive_because=_layers_idle,
+    ),
+    Knob(
         name="nccl_comm_num", place=S, part=Part.COMMUNICATION,
         default=1, low=1, high=4, effect=Effect.EXACT, switch=Switch.HOT,
         meaning="Number of communicators that gradients are spread over.",
         realised="A communication hook that spreads buckets over that many process groups.",
         paddle_field="nccl_comm_num",
         unavailable_because=lambda c: several_ranks_needed(c, "nccl_comm_num"),
-        rule=_communicators_rule, inactive_because=_idle_under_local_sgd,
+        rule=_communicators_rule, inactive_because=_idle_without_reduction,
     ),
     Knob(
         name="sync_nccl_allreduce", place=S, part=Part.COMMUNICATION,
@@ -136,7 +170,7 @@ COMMUNICATION: tuple[Knob, ...] = (
         realised="A communication hook that runs buckets one after another.",
         paddle_field="sync_nccl_allreduce",
         unavailable_because=lambda c: several_ranks_needed(c, "sync_nccl_allreduce"),
-        inactive_because=_idle_under_local_sgd,
+        inactive_because=_idle_without_reduction,
     ),
     Knob(
         name="use_hierarchical_allreduce", place=S, part=Part.COMMUNICATION,
@@ -145,7 +179,7 @@ COMMUNICATION: tuple[Knob, ...] = (
         realised="A communication hook: reduce in the group, allreduce between groups, hand back.",
         paddle_field="use_hierarchical_allreduce",
         unavailable_because=_hierarchical_unavailable, rule=_hierarchical_rule,
-        inactive_because=_idle_under_local_sgd,
+        inactive_because=_idle_without_reduction,
     ),
     Knob(
         name="hierarchical_allreduce_inter_nranks", place=S, part=Part.COMMUNICATION, default=1, low=1, high=64,
@@ -163,7 +197,7 @@ COMMUNICATION: tuple[Knob, ...] = (
         realised="A compressing communication hook.", paddle_field="fp16_allreduce",
         unavailable_because=_half_unavailable,
         rule=lambda _: (Rule(True, "Halves the bytes on the wire where communication is exposed."),),
-        inactive_because=_idle_under_local_sgd,
+        inactive_because=_idle_without_reduction,
     ),
     Knob(
         name="fp16_allreduce_dtype", place=S, part=Part.COMMUNICATION, default="fp16", choices=("fp16", "bf16"),

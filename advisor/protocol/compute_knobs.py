@@ -20,7 +20,32 @@ def _threads_rule(context: KnobContext) -> tuple[Rule, ...]:
     return tuple(rules)
 
 
-E, X = Place.ENVIRONMENT, Place.EXECUTION_STRATEGY
+def _batch_norm_unavailable(context: KnobContext) -> str | None:
+    if not context.facts.has_batch_norm:
+        return "The model has no batch norm whose statistics could be synchronised."
+    if context.facts.world_size < 2:
+        return "There is one rank: its statistics are all there are."
+    return _GPU_BATCH_NORM(context)
+
+
+def _norm_fusion_unavailable(context: KnobContext) -> str | None:
+    if not context.facts.has_batch_norm:
+        return "The model has no batch norm: fuse_elewise_add_act_ops compiles all there is to fuse."
+    return refused(context, "fuse_bn_act_ops")
+
+
+def _add_fusion_unavailable(context: KnobContext) -> str | None:
+    if context.facts.has_batch_norm:
+        return "The model has batch norm: fuse_bn_act_ops compiles these operators along with it."
+    return refused(context, "fuse_elewise_add_act_ops")
+
+
+_COMPILED = (
+    "torch.compile of the model inside DDP: one compilation fuses all that can be fused, which takes up to minutes in "
+    "the first step, and draws dropout's random numbers in another order. Switched off, the model runs as written."
+)
+_GPU_BATCH_NORM = cuda_needed("Synchronised batch norm", "sync_batch_norm")
+S, B, E, X = Place.STRATEGY, Place.BUILD_STRATEGY, Place.ENVIRONMENT, Place.EXECUTION_STRATEGY
 
 COMPUTE: tuple[Knob, ...] = (
     Knob(
@@ -37,5 +62,72 @@ COMPUTE: tuple[Knob, ...] = (
         realised="That share is reserved in the caching allocator and capped.",
         unavailable_because=cuda_needed("Memory pre-allocation", "FLAGS_fraction_of_gpu_memory_to_use"),
         rule=lambda _: (Rule(0.92, "Allocate ahead, leave some for the driver and NCCL."),),
+    ),
+    Knob(
+        name="sync_batch_norm", place=S, part=Part.STEP, default=False, effect=Effect.CONVERGENCE, switch=Switch.HOT,
+        meaning="Batch-norm statistics across devices; not with FP16 or on CPU.",
+        realised="BatchNorm layers become torch.nn.SyncBatchNorm in place: the same parameters and statistics.",
+        paddle_field="sync_batch_norm", unavailable_because=_batch_norm_unavailable,
+    ),
+    Knob(
+        name="fuse_all_optimizer_ops", place=B, part=Part.OPTIMIZER, default=False,
+        effect=Effect.NUMERIC, switch=Switch.HOT,
+        meaning="One fused optimizer operator; Paddle has it for SGD, Momentum and Adam only.",
+        realised="torch's fused implementation where it has one for the optimizer and the device, else foreach.",
+        paddle_field="build_strategy.fuse_all_optimizer_ops",
+        unavailable_because=lambda context: refused(context, "fuse_all_optimizer_ops"),
+        rule=lambda _: (Rule(True, "One operator for all parameters: the documented ResNet fused 161 of them."),),
+    ),
+    Knob(
+        name="fuse_elewise_add_act_ops", place=B, part=Part.COMPUTATION, default=False,
+        effect=Effect.NUMERIC, switch=Switch.HOT, meaning="Fuse elementwise_add with the activation.",
+        realised=_COMPILED, paddle_field="build_strategy.fuse_elewise_add_act_ops",
+        unavailable_because=_add_fusion_unavailable,
+        rule=lambda _: (Rule(True, "A fused add of three tensors touches memory 4 times instead of 6."),),
+    ),
+    Knob(
+        name="fuse_bn_act_ops", place=B, part=Part.COMPUTATION, default=False,
+        effect=Effect.NUMERIC, switch=Switch.HOT, meaning="Fuse batch_norm with the activation.",
+        realised=_COMPILED, paddle_field="build_strategy.fuse_bn_act_ops",
+        unavailable_because=_norm_fusion_unavailable,
+        rule=lambda _: (Rule(True, "Normalisation and activation in one pass over the memory."),),
+    ),
+    Knob(
+        name="cudnn_exhaustive_search", place=S, part=Part.COMPUTATION, default=True,
+        effect=Effect.NUMERIC, switch=Switch.HOT,
+        meaning="Try every convolution algorithm once, keep the fastest for each shape.",
+        realised="torch.backends.cudnn.benchmark.", paddle_field="cudnn_exhaustive_search",
+        unavailable_because=cuda_needed("Choosing cuDNN's algorithms", "cudnn_exhaustive_search"),
+        rule=lambda _: (Rule(True, "Worth its slow first step where the shapes stay the same."),),
+    ),
+    Knob(
+        name="conv_workspace_size_limit", place=S, part=Part.COMPUTATION, default=4000, low=0, high=65536, unit="MB",
+        effect=Effect.NUMERIC, switch=Switch.COLD, variable="CUDNN_CONV_WSCAP_DBG",
+        grid=lambda _: (256, 1000, 4000, 65536),
+        meaning="Workspace for choosing convolution algorithms: memory against speed.",
+        realised="CUDNN_CONV_WSCAP_DBG of the launched ranks, cuDNN's own limit; without it, which the largest value "
+        "stands for, torch gives a convolution whatever it asks for.",
+        paddle_field="conv_workspace_size_limit",
+        unavailable_because=cuda_needed("cuDNN's workspace", "conv_workspace_size_limit"),
+        rule=lambda _: (Rule(4000, "The documents' limit: one convolution does not take all the memory."),),
+    ),
+    Knob(
+        name="num_iteration_per_drop_scope", place=X, part=Part.COMPUTATION, default=10, low=1, high=1000, unit="steps",
+        effect=Effect.EXACT, switch=Switch.HOT, grid=lambda _: (1, 10, 30, 100),
+        meaning="Steps between clearing temporaries; usually 10 to 100.",
+        realised="Python's garbage is collected between steps, every so many of them, instead of inside them; 1 is "
+        "Python's own collector.",
+        paddle_field="execution_strategy.num_iteration_per_drop_scope", paddle_versions=("2.6.2",),
+        unavailable_because=lambda context: refused(context, "num_iteration_per_drop_scope"),
+        rule=lambda _: (Rule(30, "The documents' example clears every 30 steps."),),
+    ),
+    Knob(
+        name="num_iteration_per_run", place=X, part=Part.STEP, default=3, low=1, high=100, unit="steps",
+        effect=Effect.EXACT, switch=Switch.HOT, grid=lambda _: (1, 3, 10, 100),
+        meaning="Steps per call of run().",
+        realised="Steps that the host may queue ahead of the GPU before it waits; 100 sets no limit, as torch does.",
+        paddle_field="execution_strategy.num_iteration_per_run", paddle_versions=("2.6.2",),
+        unavailable_because=cuda_needed("Queueing ahead of the device", "num_iteration_per_run"),
+        rule=lambda _: (Rule(3, "The documents' default: enough to keep the device busy, little memory in flight."),),
     ),
 )  # fmt: skip

@@ -3,12 +3,14 @@
 from datetime import datetime
 from enum import StrEnum
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from advisor.protocol.base import Message, Spec
 from advisor.protocol.cluster import Cluster
 from advisor.protocol.knob_entries import CATALOGUE
 from advisor.protocol.knobs import Effect
+from advisor.protocol.reach import list_given
+from advisor.protocol.testbed import Testbed
 from advisor.protocol.workload import Workload, WorkloadFacts
 
 
@@ -71,6 +73,8 @@ class JobSpec(Spec):
     """What is trained."""
     nodes: int = Field(default=1, ge=1, le=1024)
     """Agents that hold a session together."""
+    testbed: Testbed | None = None
+    """Measure on this testbed's agents only; None means real nodes. It has as many nodes as the job."""
     allow: Effect = Effect.EXACT
     """The highest rung the verdict may stand on: exact, numeric or convergence."""
     knobs: tuple[str, ...] = ()
@@ -99,6 +103,20 @@ class JobSpec(Spec):
         if unknown:
             raise ValueError(f"{', '.join(unknown)}: no such knob; docs/knobs.md lists them")
         return names
+
+    @field_validator("workload")
+    @classmethod
+    def _refuse_knobs_of_no_sense(cls, workload: Workload) -> Workload:
+        list_given(workload)
+        return workload
+
+    @model_validator(mode="after")
+    def _refuse_testbeds_of_another_size(self) -> "JobSpec":
+        if self.testbed is not None and self.testbed.nodes != self.nodes:
+            raise ValueError(
+                f"nodes is {self.nodes} and testbed.nodes {self.testbed.nodes}: give both the same number of nodes"
+            )
+        return self
 
 
 class Job(Message):

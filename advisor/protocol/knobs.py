@@ -21,6 +21,8 @@ class Place(StrEnum):
     BUILD_STRATEGY = "build_strategy"
     EXECUTION_STRATEGY = "execution_strategy"
     ENVIRONMENT = "environment"
+    DATA_READING = "data_reading"
+    """Not in the strategy itself: the documents read data with DALI."""
     PSERVER = "pserver"
 
 
@@ -134,6 +136,8 @@ class Knob:
     scale: Scale = Scale.LINEAR
     unit: str = ""
     """Unit of a numeric knob."""
+    variable: str = ""
+    """The environment variable that carries a cold knob, where it has another name than the knob."""
     carried: bool = False
     """Exported, never varied: the runtime has no lever for it."""
     paddle_field: str | None = None
@@ -151,6 +155,13 @@ class Knob:
     def kind(self) -> type:
         """bool, int, float or str."""
         return type(self.default)
+
+    @property
+    def launch_variable(self) -> str | None:
+        """The environment variable that carries a cold knob into the launched ranks; None where none does."""
+        if self.carried or self.switch is not Switch.COLD:
+            return None
+        return self.variable or (self.name if self.place is Place.ENVIRONMENT else None)
 
     def parse(self, value: object) -> Value:
         """Return `value` in this knob's type.

@@ -1,12 +1,15 @@
 """Reads a launch command as its launcher would: which words are the launcher's options, which the script's.
 
-Understood: `torchrun …`, `python -m torch.distributed.run …` and `python script.py …`. Pure functions.
+Understood: `torchrun …`, `python -m torch.distributed.run …` and `python script.py …`; every other command starts its
+ranks itself, and the runtime gets into them through their environment. Pure functions.
 """
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
+
+from advisor.protocol.workload import Injection
 
 _TORCHRUN_FLAGS = ("standalone", "module", "no-python", "run-path", "virtual-local-rank", "help")
 """torchrun's options that take no value; every other one takes exactly one."""
@@ -24,20 +27,23 @@ _OURS = (
 """Options that the gang decides."""
 _RENDEZVOUS = frozenset({"standalone", "nnodes", "rdzv-endpoint", "master-addr"})
 _PYTHON_FLAGS = frozenset("bBdEhiIOPqsSuvVx")
-_USE_TORCHRUN = {
-    "accelerate": "accelerate's scripts run under torchrun unchanged: torchrun --nproc-per-node N script.py …",
-    "deepspeed": "Start it with torchrun --nproc-per-node N script.py …",
-    "mpirun": "Start one agent per node, and give torchrun --nproc-per-node N script.py … as the command.",
-    "mpiexec": "Start one agent per node, and give torchrun --nproc-per-node N script.py … as the command.",
-    "srun": "Start one agent per node with srun, and give torchrun --nproc-per-node N script.py … as the command.",
-    "bash": "Give the torchrun line that the shell script ends in.",
-    "sh": "Give the torchrun line that the shell script ends in.",
-    "env": "Give the variables as the workload's environment, and torchrun … as the command.",
+_OUT_OF_REACH = {
+    "mpirun": "Start one agent per node",
+    "mpiexec": "Start one agent per node",
+    "srun": "Start one agent per node with srun",
+    "ssh": "Start an agent on that node",
+    "docker": "Start the agent inside the container",
+    "podman": "Start the agent inside the container",
 }
+"""Launchers whose processes are no descendants of the agent, and what to do instead."""
 
 
 class UnlaunchableCommand(ValueError):
     """The command cannot be launched with the runtime in front; the sentence names the word and the remedy."""
+
+
+class ForeignCommand(UnlaunchableCommand):
+    """The command starts the ranks itself: the runtime can reach them only through their environment."""
 
 
 @dataclass(frozen=True)
@@ -83,8 +89,33 @@ def parse_command(words: Sequence[str]) -> LaunchCommand:
         raise UnlaunchableCommand(
             f"The command starts with the script {launcher}: put python or torchrun in front of it."
         )
-    remedy = _USE_TORCHRUN.get(name, "Give the command as torchrun --nproc-per-node N script.py …")
-    raise UnlaunchableCommand(f"{name} is not a launcher that the advisor can put its runtime into. {remedy}")
+    if name in _OUT_OF_REACH:
+        raise UnlaunchableCommand(
+            f"{name} starts processes that no agent can reach or guard. {_OUT_OF_REACH[name]}, and give torchrun "
+            "--nproc-per-node N script.py … as the command."
+        )
+    raise _describe_foreign(name)
+
+
+def choose_injection(wanted: Injection, words: Sequence[str]) -> Injection:
+    """Return the way in which the runtime gets into the ranks: never `auto`.
+
+    Raises UnlaunchableCommand when the command cannot be started at all, or not in the way that is wanted.
+    """
+    try:
+        parse_command(words)
+    except ForeignCommand:
+        if wanted is Injection.LAUNCHER:
+            raise
+        return Injection.ENVIRONMENT if wanted is Injection.AUTO else wanted
+    return Injection.LAUNCHER if wanted is Injection.AUTO else wanted
+
+
+def _describe_foreign(what: str) -> ForeignCommand:
+    return ForeignCommand(
+        f"{what} starts the training processes itself, so the runtime has no place in the command: set injection to "
+        "auto or environment, or give the command as torchrun --nproc-per-node N script.py …"
+    )
 
 
 def _parse_python(launcher: str, words: Sequence[str]) -> LaunchCommand:
@@ -130,9 +161,7 @@ def _finish_module(
     if module == "torch.distributed.run":
         return _parse_torchrun(launcher, options, rest)
     if module in {"torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.runner"}:
-        raise UnlaunchableCommand(
-            f"python -m {module} is not supported: use torchrun, which takes the same script."
-        )
+        raise _describe_foreign(f"python -m {module}")
     typed = (launcher, *options)
     return LaunchCommand(launcher, False, True, options, (), ("-m", module), tuple(rest), typed)
 
@@ -159,9 +188,7 @@ def _parse_torchrun(launcher: str, python_options: tuple[str, ...], words: Seque
         if option == "module":
             is_module = True
         elif option == "no-python":
-            raise UnlaunchableCommand(
-                "torchrun --no-python starts something else than Python: drop it and give the script."
-            )
+            raise _describe_foreign("torchrun --no-python")
         elif option == "help":
             raise UnlaunchableCommand("torchrun --help trains nothing: give the script that trains.")
         elif option in _OURS:

@@ -96,6 +96,21 @@ def effect_of(changes: Mapping[str, Value]) -> Effect:
     )
 
 
+INTERVALS: Mapping[str, str] = {
+    "localsgd": "localsgd_k_steps",
+    "adaptive_localsgd": "adaptive_localsgd_init_k_steps",
+    "gradient_merge": "gradient_merge_k_steps",
+}
+"""Switches under which not every step is alike, each with the knob that says how many steps it spans."""
+
+
+def period_of(values: Mapping[str, Value]) -> int:
+    """Return the number of steps after which the pattern of a strategy repeats; `values` may be changes only."""
+    return max(
+        (int(values.get(interval, 1)) for name, interval in INTERVALS.items() if values.get(name)), default=1
+    )
+
+
 def cold_part(changes: Mapping[str, Value]) -> dict[str, Value]:
     """Return the changes that need new processes."""
     return {name: value for name, value in changes.items() if CATALOGUE[name].switch is Switch.COLD}
@@ -163,11 +178,31 @@ def _broadcast(values: Mapping[str, Value], _: Layout | None) -> str | None:
     return None
 
 
+UPDATE_RULES = ("localsgd", "adaptive_localsgd", "gradient_merge", "dgc")
+"""Switches that each replace how gradients are communicated; the knobs that belong to one begin with its name."""
+
+
 def _one_update_rule(values: Mapping[str, Value], _: Layout | None) -> str | None:
-    on = [name for name in ("localsgd", "adaptive_localsgd", "gradient_merge", "dgc") if values[name]]
+    on = [name for name in UPDATE_RULES if values[name]]
     if len(on) > 1:
         return (
             f"{' and '.join(on)} are on together, but each decides how gradients are communicated: keep one."
+        )
+    return None
+
+
+def _whole_reduction(values: Mapping[str, Value], _: Layout | None) -> str | None:
+    on = [name for name in ("use_hierarchical_allreduce", "fp16_allreduce") if values[name]]
+    on += ["nccl_comm_num"] if int(values["nccl_comm_num"]) > 1 else []
+    if values["dgc"] and on:
+        return (
+            f"dgc compresses gradients in a reduction of its own, which {' and '.join(on)} cannot change: leave them "
+            "as they are, or switch dgc off."
+        )
+    if values["dgc"] and values["amp"] and values["amp_dtype"] == "fp16":
+        return (
+            "dgc feeds the error of its compression back, and with amp in fp16 gradients overflow now and then, which "
+            "would be fed back for ever: set amp_dtype to bf16, or switch dgc off."
         )
     return None
 
@@ -194,6 +229,7 @@ COUPLING_RULES: tuple[CouplingRule, ...] = (
     CouplingRule("the first group is the smaller one", _last_group),
     CouplingRule("broadcast fusion is for Reduce mode", _broadcast),
     CouplingRule("one rule of communication", _one_update_rule),
+    CouplingRule("compression is a reduction of its own", _whole_reduction),
     CouplingRule("synchronised batch norm is for full precision", _sync_batch_norm),
     CouplingRule("executor threads serve the communicators", _executor_threads, paddle_only=True),
 )

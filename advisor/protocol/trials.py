@@ -7,6 +7,7 @@ from pydantic import Field
 
 from advisor.protocol.base import Message, Value
 from advisor.protocol.knobs import Effect
+from advisor.protocol.telemetry import NodeTelemetry
 
 
 class SessionState(StrEnum):
@@ -132,10 +133,13 @@ class BlockResult(Message):
     """Wall time of the timed steps."""
     per_rank_step_time_s: tuple[float, ...] = ()
     """Each rank's median step time."""
+    per_rank_work_s: tuple[float, ...] = ()
+    """Each rank's own part of its median step: reading, computing, optimizing. Ranks that wait for each other take
+    equally long steps, so that a slow one shows here."""
     phases: Phases = Phases()
     """Median over ranks."""
     worst_rank_phases: Phases = Phases()
-    """The slowest rank's."""
+    """The phases of the rank whose own work takes longest."""
     worst_rank: int = 0
     """Which rank that is."""
     losses: tuple[float, ...] = ()
@@ -211,6 +215,8 @@ class Block(Message):
     """A sentence: why it is void, or what went wrong."""
     issued_at: datetime
     finished_at: datetime | None = None
+    telemetry: tuple[NodeTelemetry, ...] = ()
+    """What every node did during the block; empty before telemetry arrived."""
     utilisation: float | None = None
     """Mean device busy share (GPU) or CPU share during the block, 0 to 1; None before telemetry arrived."""
 

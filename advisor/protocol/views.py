@@ -6,6 +6,7 @@ from enum import StrEnum
 from advisor.protocol.base import Message, Spec
 from advisor.protocol.cluster import Node
 from advisor.protocol.jobs import Job
+from advisor.protocol.telemetry import NodeFlag
 
 
 class EventKind(StrEnum):
@@ -91,6 +92,8 @@ class AgentView(Message):
     """When it was last heard of (UTC)."""
     last_seen_s: float
     """Seconds since it was last heard of."""
+    flag: NodeFlag | None = None
+    """What its latest measured blocks say against its node; None when nothing."""
 
 
 class AgentPage(Message):

@@ -1,10 +1,12 @@
 """The workload: what is trained, how it is launched, and the facts measured about it."""
 
+import re
 from enum import StrEnum
+from typing import Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
-from advisor.protocol.base import Message, Spec
+from advisor.protocol.base import Message, Spec, Value
 from advisor.protocol.cluster import DeviceKind
 
 
@@ -12,6 +14,28 @@ class WorkloadKind(StrEnum):
     """How a workload is started and measured."""
 
     PYTORCH = "pytorch"
+    """The advisor's runtime stands in front of the script, and switches knobs while it trains."""
+    COMMAND = "command"
+    """Any program: it takes knobs when it starts, and tells its step times in its output."""
+    PADDLE = "paddle"
+    """A PaddlePaddle dynamic-graph script: a preload sets and measures it, one launch for each strategy."""
+
+
+class Injection(StrEnum):
+    """How the runtime gets into the training processes of a PyTorch workload."""
+
+    AUTO = "auto"
+    """`launcher` where the command is torchrun or python with a script, `environment` for every other command."""
+    LAUNCHER = "launcher"
+    """In front of the script, inside the launch command."""
+    ENVIRONMENT = "environment"
+    """Through PYTHONPATH, for commands that start the ranks themselves: bash run.sh, accelerate launch."""
+    NONE = "none"
+    """Not at all: the script calls `fleet_advisor.start()` itself."""
+
+
+RESULT_GROUPS = ("step_time_s", "step_time_ms", "samples_per_s", "samples", "loss", "rank")
+"""Names that the groups of `Workload.pattern` may have."""
 
 
 class Workload(Spec):
@@ -27,8 +51,15 @@ class Workload(Spec):
     """Environment variables added for the training processes."""
     samples_per_step: int | None = Field(default=None, ge=1)
     """Samples that one rank consumes per forward pass; None infers it from the model's first input."""
+    injection: Injection = Injection.AUTO
+    """How the runtime gets into the ranks; other kinds than `pytorch` have none."""
     protect: tuple[str, ...] = ()
     """Further directories whose contents trials must not change (the working directory always is)."""
+    knobs: dict[str, Value] = Field(default_factory=dict)
+    """Knobs that a `command` reads from ADVISOR_STRATEGY or the strategy file, with the baseline's values."""
+    pattern: str = Field(default="", max_length=1000)
+    """Regular expression that finds a step in a line of a `command`'s output, with named groups `step_time_s` (or
+    `step_time_ms`, or `samples_per_s`) and perhaps `samples`, `loss`, `rank`; empty reads JSON lines."""
 
     @field_validator("command")
     @classmethod
@@ -36,6 +67,39 @@ class Workload(Spec):
         if not command[0].strip():
             raise ValueError("the first word of the command is empty: give the launcher, e.g. torchrun")
         return command
+
+    @field_validator("pattern")
+    @classmethod
+    def _refuse_unusable_patterns(cls, pattern: str) -> str:
+        if not pattern:
+            return pattern
+        try:
+            groups = re.compile(pattern).groupindex
+        except re.error as error:
+            raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
+        if unknown := [name for name in groups if name not in RESULT_GROUPS]:
+            raise ValueError(
+                f"the pattern's groups {unknown} have no meaning: name them {', '.join(RESULT_GROUPS)}"
+            )
+        if not set(RESULT_GROUPS[:3]) & groups.keys():
+            raise ValueError(
+                f"the pattern finds no time: it needs a group named {' or '.join(RESULT_GROUPS[:3])}"
+            )
+        return pattern
+
+    @model_validator(mode="after")
+    def _refuse_what_only_commands_have(self) -> Self:
+        if self.kind is not WorkloadKind.COMMAND and (self.knobs or self.pattern):
+            given = "knobs" if self.knobs else "pattern"
+            raise ValueError(
+                f"workload.{given} is for workloads of kind command, and this one is {self.kind.value}"
+            )
+        return self
+
+    @property
+    def switches_at_launch(self) -> bool:
+        """Whether knobs take effect in new processes only, so that every strategy needs a launch of its own."""
+        return self.kind is not WorkloadKind.PYTORCH
 
 
 class DdpFacts(Message):
@@ -55,7 +119,7 @@ class WorkloadFacts(Message):
     """What the runtime saw of the running script."""
 
     backend: str
-    """Collective backend: gloo or nccl."""
+    """Collective backend: gloo or nccl; empty where nobody could tell."""
     device: DeviceKind
     """What the model computes on."""
     device_name: str = ""
@@ -67,7 +131,7 @@ class WorkloadFacts(Message):
     nodes: int = 1
     """Number of nodes."""
     gradient_bytes: int
-    """Bytes of gradients reduced per synchronised step, per rank."""
+    """Bytes of gradients reduced per synchronised step, per rank; 0 where nobody could tell."""
     gradient_dtype: str = "float32"
     """Type of most gradients."""
     parameter_tensors: int
@@ -88,6 +152,8 @@ class WorkloadFacts(Message):
     """Class names of the optimizers that step."""
     ddp: DdpFacts = DdpFacts()
     """How DDP was built."""
+    sharding: str = ""
+    """fully_shard or FullyShardedDataParallel, where one of them takes DDP's place."""
     dataloader: dict[str, bool | int | None] | None = None
     """num_workers, prefetch_factor and pin_memory of the training DataLoader; None without one."""
     cpu_threads: int = 1
@@ -98,3 +164,5 @@ class WorkloadFacts(Message):
     """Torch in the training environment."""
     python_version: str = ""
     """Python in the training environment."""
+    software: dict[str, str] = Field(default_factory=dict)
+    """Versions of further software that the measurements depend on, by name: `{"paddle": "3.3.1"}`."""

@@ -113,6 +113,7 @@ def _view(agent: Agent, now: datetime, timers: Timers) -> AgentView:
         job_id=agent.job_id,
         last_seen_at=agent.last_seen_at,
         last_seen_s=max(0.0, (now - agent.last_seen_at).total_seconds()),
+        flag=agent.flag,
     )
 
 

@@ -22,7 +22,7 @@ from advisor.protocol.views import BlockAccepted, EventKind
 from advisor.services.ending import end_session
 from advisor.services.jobs import get_job
 from advisor.services.sessions import find_leader_place
-from advisor.services.telemetry import update_utilisation
+from advisor.services.telemetry import observe_block
 from advisor.services.thinking import think
 from advisor.services.tuning import Timers, Tuning
 from advisor.storage import Database, UnitOfWork
@@ -232,7 +232,7 @@ def _conclude(
         trial_number=number,
         session_id=session.id,
     )
-    update_utilisation(work, session, now)
+    observe_block(work, session, block.model_copy(update={"finished_at": now}))
     trial = work.trials.get(job_id, number)
     if trial is None or trial.purpose is Purpose.BASELINE:
         return

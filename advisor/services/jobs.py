@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from advisor.errors import IdempotencyConflict, InvalidJob, InvalidRequest, JobIsFinal, JobNotFound
 from advisor.protocol.jobs import Job, JobSpec, JobState
-from advisor.protocol.launch_command import UnlaunchableCommand, parse_command
+from advisor.protocol.launch_command import UnlaunchableCommand, choose_injection
 from advisor.protocol.telemetry import TelemetryPoint
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import EventKind, JobEvent, JobPage, LogChunk
@@ -89,7 +89,7 @@ def check_spec(spec: JobSpec) -> None:
         broken.append(f"workload.command has more than {_MAX_CHARS} characters.")
     else:
         try:
-            parse_command(workload.command)
+            choose_injection(workload.injection, workload.command)
         except UnlaunchableCommand as error:
             broken.append(f"workload.command: {error}")
     if sum(len(name) + len(value) for name, value in workload.environment.items()) > _MAX_CHARS:

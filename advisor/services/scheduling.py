@@ -1,10 +1,12 @@
 """Scheduling: jobs without a session get the next one, finish or fail; a gang is allocated in one transaction."""
 
+from collections import Counter, defaultdict
 from datetime import datetime, timedelta
 
 from advisor.errors import LostRace
 from advisor.protocol.cluster import Cluster
-from advisor.protocol.jobs import Job, JobState, Stage
+from advisor.protocol.jobs import Job, JobSpec, JobState, Stage
+from advisor.protocol.testbed import Testbed
 from advisor.protocol.trials import Session, SessionState
 from advisor.protocol.views import EventKind
 from advisor.services.agents import is_silent
@@ -26,16 +28,18 @@ def schedule_jobs(database: Database, tuning: Tuning, now: datetime, timers: Tim
     """
     with database.read() as work:
         waiting = work.jobs.without_session()
-    formed, reserved = 0, 0
+    formed = 0
+    # Idle agents kept for jobs that came first: those of each testbed, and the real nodes (None).
+    reserved: Counter[Testbed | None] = Counter()
     for job in waiting:
         thought = think(database, tuning, job.id, now)
         try:
             with database.begin() as work:
-                launched, short = apply_thought(work, thought, now, timers, reserved)
+                launched, short = apply_thought(work, thought, now, timers, reserved[job.spec.testbed])
         except LostRace:
             continue
         formed += launched
-        reserved += short
+        reserved[job.spec.testbed] += short
     return formed
 
 
@@ -62,11 +66,13 @@ def apply_thought(
 def _launch(
     work: UnitOfWork, job: Job, launch: Launch, now: datetime, timers: Timers, reserved: int
 ) -> tuple[int, int]:
-    connected = [agent for agent in work.agents.lock_all() if not is_silent(agent, now, timers)]
+    connected = _choose_pool(
+        job.spec.testbed, [agent for agent in work.agents.lock_all() if not is_silent(agent, now, timers)]
+    )
     idle = [agent for agent in connected if agent.session_id is None]
     needed = job.spec.nodes
     if len(idle) - reserved < needed:
-        work.jobs.set_waiting(job.id, _wait_sentence(needed, len(idle), len(connected), reserved))
+        work.jobs.set_waiting(job.id, _wait_sentence(job.spec, len(idle), len(connected), reserved))
         return 0, needed if len(connected) >= needed else 0
     gang = _choose(work, job, idle)
     generation = work.jobs.start(job.id, Cluster(nodes=tuple(agent.node for agent in gang)), now)
@@ -93,6 +99,20 @@ def _launch(
     return 1, 0
 
 
+def _choose_pool(wanted: Testbed | None, connected: list[Agent]) -> list[Agent]:
+    """The agents that a gang can be taken from: real nodes, or those of the wanted testbed with the most idle ones.
+
+    Nodes of one testbed reach neither those of another one nor real ones.
+    """
+    if wanted is None:
+        return [agent for agent in connected if agent.node.testbed is None]
+    pools: defaultdict[Testbed, list[Agent]] = defaultdict(list)
+    for agent in connected:
+        if agent.node.testbed is not None and agent.node.testbed.serves(wanted):
+            pools[agent.node.testbed].append(agent)
+    return max(pools.values(), key=lambda pool: sum(agent.session_id is None for agent in pool), default=[])
+
+
 def _choose(work: UnitOfWork, job: Job, idle: list[Agent]) -> list[Agent]:
     """The gang of the session before where it is idle, in the same order: blocks on other nodes compare badly."""
     sessions = work.sessions.of_job(job.id)
@@ -104,13 +124,17 @@ def _choose(work: UnitOfWork, job: Job, idle: list[Agent]) -> list[Agent]:
     return ranked[: job.spec.nodes]
 
 
-def _wait_sentence(needed: int, idle: int, connected: int, reserved: int) -> str:
-    sentence = (
-        f"Waiting for {needed} idle agent{'s' if needed != 1 else ''}: {connected} connected, {idle} idle"
-    )
+def _wait_sentence(spec: JobSpec, idle: int, connected: int, reserved: int) -> str:
+    needed = spec.nodes
+    where = f" of the testbed {spec.testbed}" if spec.testbed else ""
+    sentence = f"Waiting for {needed} idle agent{'s' if needed != 1 else ''}{where}: {connected} connected, {idle} idle"
     sentence += ", kept for jobs that came first." if reserved and idle >= needed else "."
     if connected < needed:
-        sentence += " Start `advisor-agent run` on more nodes."
+        sentence += (
+            f" Start `advisor testbed {spec.testbed}` on the server's machine."
+            if spec.testbed
+            else " Start `advisor-agent run` on more nodes."
+        )
     return sentence
 
 

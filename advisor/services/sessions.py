@@ -6,6 +6,7 @@ from advisor.errors import Forbidden, StaleSession
 from advisor.protocol.messages import Beat, BeatReply, HelloReport, MemberState, SessionEnd, Trouble
 from advisor.protocol.trials import Outcome, Session, SessionState
 from advisor.protocol.views import EventKind
+from advisor.protocol.workload import WorkloadFacts
 from advisor.services.ending import end_session, settle_if_gone
 from advisor.services.jobs import get_job
 from advisor.services.telemetry import keep_samples
@@ -56,12 +57,16 @@ def hear_hello(work: UnitOfWork, session_id: str, agent_id: str, report: HelloRe
         raise _stale(session)
     # A session launched with cold changes does not show the script as it stands.
     if not session.cold and work.jobs.learn(session.job_id, report.facts, report.baseline, report.refusals):
-        facts = report.facts
-        sentence = (
-            f"The script runs on {facts.world_size} rank{'s' if facts.world_size != 1 else ''} over "
-            f"{facts.backend}, with {facts.gradient_bytes / 2**20:.1f} MiB of gradients per step."
-        )
+        sentence = _describe_facts(report.facts)
         work.events.append(session.job_id, EventKind.SESSION, sentence, now, session_id=session_id)
+
+
+def _describe_facts(facts: WorkloadFacts) -> str:
+    over = f" over {facts.backend}" if facts.backend else ""
+    sentence = f"The script runs on {facts.world_size} rank{'s' if facts.world_size != 1 else ''}{over}"
+    if not facts.gradient_bytes:
+        return f"{sentence}; nobody could tell the bytes of its gradients."
+    return f"{sentence}, with {facts.gradient_bytes / 2**20:.1f} MiB of gradients per step."
 
 
 def hear_trouble(

@@ -1,43 +1,82 @@
-"""Telemetry: samples placed in their session's time, and the utilisation of the blocks they fall into."""
+"""Telemetry: samples placed in their session's time, what they say of the blocks they fall into, and of the nodes."""
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from statistics import fmean
 
-from advisor.protocol.telemetry import TelemetrySample
-from advisor.protocol.trials import Session
+from advisor.protocol.telemetry import NodeFlag, SessionTelemetry, TelemetrySample
+from advisor.protocol.trials import Block, Session
+from advisor.protocol.views import EventKind
+from advisor.services.jobs import get_job
 from advisor.storage import UnitOfWork
+from advisor.tuning.stragglers import flag_nodes
+from advisor.tuning.utilisation import MOST_STRETCHES, make_series, measure_utilisation, summarise_nodes
 
 _LATE_S = 30.0
 """Samples may arrive this long after the block they belong to."""
+_JUDGED_BLOCKS = 5
+"""A node is judged by the latest blocks: one alone may be chance."""
+_LEAST_BLOCKS = 3
+_JUDGED_S = 600.0
+_SAMPLES_A_STRETCH = 4
 
 
 def keep_samples(
     work: UnitOfWork, session: Session, agent_id: str, samples: Sequence[TelemetrySample], now: datetime
 ) -> None:
-    """Store an agent's samples, and bring the utilisation of the blocks that just ended up to date."""
+    """Store an agent's samples, and bring what is known of the blocks they fall into up to date."""
     if not samples:
         return
     arrival_s = _offset_s(session, now)
     points = [(max(0.0, min(arrival_s, arrival_s - sample.age_s)), sample) for sample in samples]
-    if work.telemetry.add(session.id, agent_id, points):
-        update_utilisation(work, session, now)
+    if not work.telemetry.add(session.id, agent_id, points):
+        return
+    first_s = min(offset_s for offset_s, _ in points)
+    recent = work.blocks.finished_since(session.id, now - timedelta(seconds=_LATE_S))
+    touched = [b for b in recent if b.finished_at and _offset_s(session, b.finished_at) >= first_s]
+    for block in touched:
+        observe_block(work, session, block)
+    if touched:
+        _flag_agents(work, session, now)
 
 
-def update_utilisation(work: UnitOfWork, session: Session, now: datetime) -> None:
-    """Set the utilisation of the blocks that ended lately: the mean of the samples in their window."""
-    for block in work.blocks.finished_since(session.id, now - timedelta(seconds=_LATE_S)):
-        if block.finished_at is None:
-            continue
-        start_s, end_s = _offset_s(session, block.issued_at), _offset_s(session, block.finished_at)
-        if points := work.telemetry.between(session.id, start_s, end_s):
-            work.blocks.set_utilisation(block.id, fmean(_busy_share(point.sample) for point in points))
+def observe_block(work: UnitOfWork, session: Session, block: Block) -> None:
+    """Sum up the samples that a measured block has so far."""
+    if block.finished_at is None:
+        return
+    start_s, end_s = _offset_s(session, block.issued_at), _offset_s(session, block.finished_at)
+    if points := work.telemetry.between(session.id, start_s, end_s):
+        work.blocks.set_telemetry(block.id, measure_utilisation(points), summarise_nodes(points))
 
 
-def _busy_share(sample: TelemetrySample) -> float:
-    """Mean device busy share, or the CPU share of the session where there are no devices; 0 to 1."""
-    shares = [device.busy for device in sample.devices] or [sample.session_cpu or sample.cpu]
-    return max(0.0, min(1.0, fmean(shares)))
+def read_series(work: UnitOfWork, job_id: str) -> SessionTelemetry:
+    """Return the telemetry of a job's latest session, thinned to what a page can show. Raises JobNotFound."""
+    get_job(work, job_id)
+    sessions = work.sessions.of_job(job_id)
+    if not sessions:
+        return SessionTelemetry()
+    session = sessions[-1]
+    limit = MOST_STRETCHES * _SAMPLES_A_STRETCH * max(1, len(session.agents))
+    return make_series(session.id, work.telemetry.of_session(session.id, limit))
+
+
+def _flag_agents(work: UnitOfWork, session: Session, now: datetime) -> None:
+    """Note what speaks against the session's nodes, and tell the job's story when it is new."""
+    job = get_job(work, session.job_id)
+    recent = work.blocks.finished_since(session.id, now - timedelta(seconds=_JUDGED_S))
+    measured = sorted((block for block in recent if block.summary), key=lambda block: block.ordinal)
+    judged = measured[-_JUDGED_BLOCKS:]
+    if len(judged) < _LEAST_BLOCKS:
+        return
+    local_world_size = job.facts.local_world_size if job.facts else 1
+    flags: dict[str, NodeFlag] = {}
+    for flag in flag_nodes(judged, (session,), local_world_size, job.cluster):
+        flags.setdefault(flag.agent, flag)
+    for agent in session.agents:
+        before, current = work.agents.flag_of(agent), flags.get(agent)
+        work.agents.set_flag(agent, current)
+        if current is not None and (before is None or before.kind is not current.kind):
+            sentence = current.sentence
+            work.events.append(session.job_id, EventKind.SESSION, sentence, now, session_id=session.id)
 
 
 def _offset_s(session: Session, moment: datetime) -> float:

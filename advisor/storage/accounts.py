@@ -6,6 +6,7 @@ from datetime import datetime
 from sqlalchemy import Connection, insert, select, update
 
 from advisor.protocol.cluster import Node
+from advisor.protocol.telemetry import NodeFlag
 from advisor.protocol.views import Role, TokenView
 from advisor.storage.columns import AnyRow
 from advisor.storage.tables import AgentRow, MemberRow, SessionRow, TokenRow
@@ -21,6 +22,7 @@ class Agent:
     last_seen_at: datetime
     session_id: str | None = None
     job_id: str | None = None
+    flag: NodeFlag | None = None
 
 
 class Agents:
@@ -44,13 +46,23 @@ class Agents:
         self._connection.execute(
             update(AgentRow)
             .where(AgentRow.id == agent_id)
-            .values(node=node, registered_at=now, last_seen_at=now)
+            .values(node=node, registered_at=now, last_seen_at=now, flag=None)
         )
 
     def see(self, agent_id: str, now: datetime) -> bool:
         """Note that an agent was heard of; return whether it is known."""
         query = update(AgentRow).where(AgentRow.id == agent_id).values(last_seen_at=now)
         return self._connection.execute(query).rowcount == 1
+
+    def set_flag(self, name: str, flag: NodeFlag | None) -> None:
+        """Note what speaks against an agent's node; None when nothing does any more."""
+        self._connection.execute(update(AgentRow).where(AgentRow.name == name).values(flag=flag))
+
+    def flag_of(self, name: str) -> NodeFlag | None:
+        """Return what speaks against an agent's node."""
+        query = select(AgentRow.flag).where(AgentRow.name == name)
+        flag: NodeFlag | None = self._connection.execute(query).scalar_one_or_none()
+        return flag
 
     def all(self) -> list[Agent]:
         """Return all agents by name, with the sessions they hold."""
@@ -126,7 +138,7 @@ _TOKENS = select(TokenRow, AgentRow.name.label("agent")).outerjoin(AgentRow, Age
 
 
 def _agent(row: AnyRow) -> Agent:
-    return Agent(row.id, row.name, row.node, row.last_seen_at, row.session_id, row.job_id)
+    return Agent(row.id, row.name, row.node, row.last_seen_at, row.session_id, row.job_id, row.flag)
 
 
 def _token(row: AnyRow) -> TokenView:

@@ -4,6 +4,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, exists, func, insert, select, update
 
+from advisor.protocol.telemetry import NodeTelemetry
 from advisor.protocol.trials import Block, BlockResult, BlockState, BlockSummary, SessionState
 from advisor.storage.columns import AnyRow
 from advisor.storage.tables import BlockRow, QuarantineRow, ResultRow, SessionRow
@@ -145,10 +146,12 @@ class Blocks:
         """Add a sentence to a measured block."""
         self._connection.execute(update(BlockRow).where(BlockRow.id == block_id).values(note=note))
 
-    def set_utilisation(self, block_id: str, utilisation: float) -> None:
-        """Set the mean utilisation that telemetry showed during a block, 0 to 1."""
+    def set_telemetry(
+        self, block_id: str, utilisation: float | None, nodes: tuple[NodeTelemetry, ...]
+    ) -> None:
+        """Set what telemetry showed during a block: the mean utilisation, 0 to 1, and each node's summary."""
         self._connection.execute(
-            update(BlockRow).where(BlockRow.id == block_id).values(utilisation=utilisation)
+            update(BlockRow).where(BlockRow.id == block_id).values(utilisation=utilisation, telemetry=nodes)
         )
 
 

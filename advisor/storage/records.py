@@ -20,7 +20,7 @@ from advisor.storage.tables import (
 MAX_LOG_CHARS = 8 * 2**20
 """Characters of log kept per job; the oldest chunks go first."""
 MAX_SAMPLES = 10_000
-"""Telemetry samples kept per agent and session; later ones are dropped."""
+"""Telemetry samples kept per agent and session; beyond that every second one goes, and again every second one."""
 
 
 class Events:
@@ -133,26 +133,33 @@ class Telemetry:
         self._max_samples = max_samples
 
     def add(self, session_id: str, agent_id: str, points: list[tuple[float, TelemetrySample]]) -> int:
-        """Store samples with their offsets in seconds; return how many there was room for."""
+        """Store samples with their offsets in seconds, thinned so that the whole session has room; return how many."""
         mine = (MemberRow.session_id == session_id, MemberRow.agent_id == agent_id)
-        held = self._connection.execute(select(MemberRow.samples).where(*mine)).scalar_one()
-        kept = points[: max(0, self._max_samples - held)]
-        if not kept:
-            return 0
-        self._connection.execute(update(MemberRow).where(*mine).values(samples=held + len(kept)))
-        self._connection.execute(
-            insert(TelemetryRow),
-            [
-                {
-                    "session_id": session_id,
-                    "agent_id": agent_id,
-                    "ordinal": held + index,
-                    "offset_s": offset_s,
-                    "sample": sample,
-                }
-                for index, (offset_s, sample) in enumerate(kept)
-            ],
-        )
+        came = self._connection.execute(select(MemberRow.samples).where(*mine)).scalar_one()
+        total = came + len(points)
+        self._connection.execute(update(MemberRow).where(*mine).values(samples=total))
+        stride = self._stride(total)
+        if stride > self._stride(came):
+            self._connection.execute(
+                delete(TelemetryRow).where(
+                    TelemetryRow.session_id == session_id,
+                    TelemetryRow.agent_id == agent_id,
+                    TelemetryRow.ordinal % stride != 0,
+                )
+            )
+        kept = [
+            {
+                "session_id": session_id,
+                "agent_id": agent_id,
+                "ordinal": ordinal,
+                "offset_s": offset_s,
+                "sample": sample,
+            }
+            for ordinal, (offset_s, sample) in enumerate(points, came)
+            if ordinal % stride == 0
+        ]
+        if kept:
+            self._connection.execute(insert(TelemetryRow), kept)
         return len(kept)
 
     def between(self, session_id: str, start_s: float, end_s: float) -> list[TelemetryPoint]:
@@ -168,15 +175,25 @@ class Telemetry:
     def of_session(self, session_id: str, limit: int) -> list[TelemetryPoint]:
         """Return at most `limit` samples of a session, evenly thinned out."""
         mine = TelemetryRow.session_id == session_id
-        held = self._connection.execute(
-            select(func.count()).select_from(TelemetryRow).where(mine)
-        ).scalar_one()
-        stride = max(1, -(-held // limit))
+        held, last = self._connection.execute(
+            select(func.count(), func.max(TelemetryRow.ordinal)).where(mine)
+        ).one()
+        if not held:
+            return []
+        # Agents keep every n-th sample, n being a power of two: a multiple of it thins them evenly.
+        stride = self._stride(last + 1) * max(1, -(-held // limit))
         query = _POINTS.where(mine, TelemetryRow.ordinal % stride == 0).limit(limit)
         return [
             TelemetryPoint(agent=row.name, offset_s=row.offset_s, sample=row.sample)
             for row in self._connection.execute(query)
         ]
+
+    def _stride(self, total: int) -> int:
+        """The smallest power of two so that every stride-th of `total` samples has room."""
+        stride = 1
+        while -(-total // stride) > self._max_samples:
+            stride *= 2
+        return stride
 
 
 class AdviceShelf:

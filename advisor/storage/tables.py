@@ -19,7 +19,7 @@ from advisor.protocol.advice import Advice
 from advisor.protocol.base import Value
 from advisor.protocol.cluster import Cluster, Node
 from advisor.protocol.jobs import JobSpec
-from advisor.protocol.telemetry import TelemetrySample
+from advisor.protocol.telemetry import NodeFlag, NodeTelemetry, TelemetrySample
 from advisor.protocol.trials import BlockPlan, BlockResult, BlockSummary
 from advisor.protocol.workload import WorkloadFacts
 from advisor.storage.columns import Document, Moment, Words
@@ -91,6 +91,7 @@ class AgentRow(Base):
     node: Mapped[Node] = mapped_column(Document(Node))
     registered_at: Mapped[datetime]
     last_seen_at: Mapped[datetime]
+    flag: Mapped[NodeFlag | None] = mapped_column(Document(NodeFlag))
 
 
 class TokenRow(Base):
@@ -162,7 +163,7 @@ class MemberRow(Base):
     log_tail: Mapped[str] = mapped_column(default="")
     total_steps: Mapped[int] = mapped_column(default=0)
     samples: Mapped[int] = mapped_column(default=0)
-    """Telemetry samples that are kept."""
+    """Telemetry samples that came; of many, only some are kept."""
 
 
 class TrialRow(Base):
@@ -214,6 +215,9 @@ class BlockRow(Base):
     issued_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
     utilisation: Mapped[float | None]
+    telemetry: Mapped[tuple[NodeTelemetry, ...]] = mapped_column(
+        Document(tuple[NodeTelemetry, ...]), server_default="[]"
+    )
 
 
 class ResultRow(Base):

@@ -4,11 +4,12 @@ Only numbers of the confirmation are reported as gains; what the search saw deci
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from statistics import fmean
 
-from advisor.protocol.advice import Advice, Cost, Interval, RungAdvice, Verdict
+from advisor.protocol.advice import Advice, Cost, Diagnosis, Interval, RungAdvice, Verdict
 from advisor.protocol.base import Value
 from advisor.protocol.jobs import Job
 from advisor.protocol.knob_entries import CATALOGUE
@@ -28,6 +29,7 @@ from advisor.tuning.record import Record
 from advisor.tuning.rounds import count_sessions
 from advisor.tuning.search import rank_trials
 from advisor.tuning.space import Space, build_space
+from advisor.tuning.stragglers import flag_nodes
 
 
 @dataclass(frozen=True)
@@ -64,21 +66,22 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
     rate = _mean_rate(before)
     cost = _add_up(record, chosen)
     base = baseline_strategy(job)
+    diagnosis = _diagnose(record, before, after)
     return Advice(
         job_id=job.id,
         verdict=Verdict.CHANGE if chosen else Verdict.KEEP,
-        headline=_say_headline(record, space, shown),
+        headline=_say_headline(record, space, shown) + _say_where(job),
         allowed=job.spec.allow,
         strategy=DistributedStrategy.from_changes(changes, base=base).values(),
         baseline={**base.values(), **{k: v for k, v in job.baseline.items() if k in CATALOGUE}},
         changes=changes,
-        provenance=trace_provenance(_varied(record)),
+        provenance=trace_provenance(_varied(record), job.spec.workload.kind),
         gain=shown.gain if shown else None,
         baseline_samples_per_s=rate,
         strategy_samples_per_s=rate * chosen.gain.ratio if chosen and chosen.gain else rate,
         reasons=explain_changes(changes, space.context if space else None, before, after, phases),
         ladder=_climb(record, space, winner, shown),
-        diagnosis=diagnose(before),
+        diagnosis=diagnosis,
         phases_before=phases[0],
         phases_after=phases[1],
         buckets_before=list_buckets(before),
@@ -87,11 +90,24 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
         dropped=space.dropped if space else (),
         next_steps=(
             *_list_doubts(chosen),
-            *list_next_steps(record, chosen.trial if chosen else None, diagnose(before), phases),
+            *list_next_steps(
+                record,
+                chosen.trial if chosen else None,
+                diagnosis,
+                phases,
+                has_ladder=bool(space and space.higher),
+            ),
         ),
         cluster=job.cluster.describe(),
         software=_list_software(job),
     )
+
+
+def _diagnose(record: Record, before: Sequence[Block], after: Sequence[Block]) -> Diagnosis:
+    job = record.job
+    ranks_a_node = job.facts.local_world_size if job.facts else 1
+    flags = flag_nodes([*before, *after], record.sessions, ranks_a_node, job.cluster)
+    return diagnose(before).model_copy(update={"flags": flags})
 
 
 def _make_case(record: Record, trial: Trial) -> Case:
@@ -162,6 +178,10 @@ def _say_headline(record: Record, space: Space | None, case: Case | None) -> str
         least = f"{record.job.spec.min_gain:.1%}"
         return f"{keep} The best of the search ({what}) measured {figures}: less than the {least} worth a change."
     return f"{keep} The best of the search ({what}) measured {figures}."
+
+
+def _say_where(job: Job) -> str:
+    return f" Measured on {job.spec.testbed.describe()}." if job.spec.testbed else ""
 
 
 def _list_doubts(chosen: Case | None) -> tuple[str, ...]:
@@ -241,5 +261,6 @@ def _list_software(job: Job) -> dict[str, str]:
         "python": job.facts.python_version,
         "backend": job.facts.backend,
         "device": job.facts.device_name or job.facts.device.value,
+        **job.facts.software,
     }
     return {name: str(version) for name, version in versions.items() if version}

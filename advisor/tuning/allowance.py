@@ -24,17 +24,24 @@ def limit_search_s(record: Record) -> float:
 
 def estimate_finals_s(record: Record, finalists: int) -> float:
     """Return what the rounds of the finals take, in seconds."""
-    return FINAL_ROUNDS * (1 + finalists) * record.block_s
+    return FINAL_ROUNDS * (1 + finalists) * record.strategy_s
 
 
 def estimate_confirmation_s(record: Record, rounds: int) -> float:
-    """Return what that many rounds of baseline and winner take in two fresh sessions, in seconds."""
+    """Return what that many rounds of baseline and winner take in fresh sessions (two, or one a block), in seconds."""
+    if record.switches_at_launch:
+        return 2 * rounds * record.strategy_s
     lead_ins = 2 if record.has_lead_in else 0
     return 2 * record.startup_s + (2 * rounds + lead_ins) * record.block_s
 
 
 def affords(record: Record, blocks: int, launches: int = 0) -> bool:
-    """Whether the budget still holds that many blocks and launches."""
+    """Whether the budget still holds that many blocks and launches.
+
+    Where each block needs a launch, all but the first bring their own.
+    """
+    if record.switches_at_launch:
+        launches += blocks - 1
     return blocks * record.block_s + launches * record.startup_s <= record.remaining_s
 
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from advisor.protocol.base import Value
 from advisor.protocol.jobs import Job
 from advisor.protocol.knob_entries import CATALOGUE
-from advisor.protocol.strategy import COUPLING_RULES, DistributedStrategy, Layout, Strategy
+from advisor.protocol.strategy import COUPLING_RULES, INTERVALS, DistributedStrategy, Layout, Strategy
 
 ACTIVATORS: Mapping[str, str] = {name: knob.needs for name, knob in CATALOGUE.items() if knob.needs}
 """Knobs that mean nothing unless another one is on."""
 
-FIRST_INTERVAL = 4
-"""Local SGD's interval where none is given: the documents' table keeps its accuracy up to here."""
+FIRST_INTERVALS: Mapping[str, int] = {"localsgd": 4, "adaptive_localsgd": 4, "gradient_merge": 2}
+"""Intervals where none is given: the documents' table keeps local SGD's accuracy up to 4; a merged batch doubles."""
 
 
 def baseline_strategy(job: Job) -> Strategy:
@@ -47,6 +47,8 @@ class Composer:
     local_world_size: int
     frozen: frozenset[str]
     """Knobs that must keep the baseline's value."""
+    taken: frozenset[str] = frozenset(CATALOGUE)
+    """Knobs that the program takes: what else would complete a strategy is the program's own affair."""
 
     def compose(self, wishes: Mapping[str, Value]) -> dict[str, Value] | None:
         """Return the knobs that differ from the baseline once `wishes` are completed by what they need.
@@ -56,10 +58,11 @@ class Composer:
         values = {**self.baseline.values(), **wishes}
         self._complete(values)
         strategy = DistributedStrategy.model_validate(values)
-        changes = strategy.changes_from(self.baseline)
+        complete = strategy.changes_from(self.baseline)
+        changes = {name: value for name, value in complete.items() if name in self.taken}
         if not changes or self.frozen & changes.keys():
             return None
-        effective = DistributedStrategy.from_changes(changes, base=self.baseline)
+        effective = DistributedStrategy.from_changes(complete, base=self.baseline)
         if _broken(effective, self.layout) - _broken(self.baseline, self.layout):
             return None
         return changes
@@ -74,8 +77,9 @@ class Composer:
             inner, world = int(values["hierarchical_allreduce_inter_nranks"]), self.layout.world_size
             if not (2 <= inner < world and world % inner == 0):
                 values["hierarchical_allreduce_inter_nranks"] = max(1, min(64, self.local_world_size))
-        if values["localsgd"] and int(values["localsgd_k_steps"]) < 2:
-            values["localsgd_k_steps"] = FIRST_INTERVAL
+        for switch, interval in INTERVALS.items():
+            if values[switch] and int(values[interval]) < 2:
+                values[interval] = FIRST_INTERVALS[switch]
 
 
 def _broken(strategy: Strategy, layout: Layout) -> set[str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from advisor.protocol.base import Value
 from advisor.protocol.jobs import Stage
 from advisor.protocol.knobs import Effect
-from advisor.protocol.strategy import effect_of
+from advisor.protocol.strategy import effect_of, period_of
 from advisor.protocol.trials import Purpose
 from advisor.tuning.decisions import Measure, TrialDraft
 from advisor.tuning.record import Record
@@ -48,10 +48,10 @@ class Turn:
 
 
 def issue(turn: Turn, record: Record) -> Measure:
-    """Return the order for the turn's block, whole periods of local SGD included."""
+    """Return the order for the turn's block, which holds whole periods."""
     contender, wanted = turn.contender, record.job.spec.measurement
     trial = record.find_trial(contender.purpose, contender.changes)
-    period = int(contender.changes.get("localsgd_k_steps", 1)) if contender.changes.get("localsgd") else 1
+    period = period_of(contender.changes)
     longer = 2 if turn.extension else 1
     least = _whole_periods(longer * max(wanted.min_steps, 12 * period if period > 1 else 0), period)
     return Measure(

@@ -73,7 +73,7 @@ def diagnose(blocks: Sequence[Block]) -> Diagnosis:
     total = phases.total_s()
     if total <= 0:
         sentence = "The phases of a step were not measured, so nothing can be said about what bounds it."
-        return Diagnosis(bound="balanced", sentence=sentence, skew=skew)
+        return Diagnosis(bound="unmeasured", sentence=sentence, skew=skew)
     exposed = phases.exposed_comm_s
     ceiling = total / (total - exposed) if exposed is not None and 0 <= exposed < total else None
     compute, wait = _computing(phases), phases.data_wait_s

@@ -38,7 +38,8 @@ class GuardFinding:
 def check_losses(record: Record, effect: Effect, pairs: Sequence[Pair]) -> GuardFinding:
     """Return the paired non-inferiority test of the losses in these rounds.
 
-    Each round gives d = mean loss of the strategy's block - mean loss of the baseline's, both of whole blocks. It
+    Each round gives d = mean loss of the strategy's block - mean loss of the baseline's, both of whole blocks; of
+    equally many steps where both come from launches of their own, which train from the same start. It
     passes when the upper end of d's one-sided interval, at the level of one look among many, stays below
     `loss_tolerance` times the baseline's loss drop from the first loss seen in the job to the last of these rounds,
     and shows harm when the lower end lies above that.
@@ -47,7 +48,7 @@ def check_losses(record: Record, effect: Effect, pairs: Sequence[Pair]) -> Guard
     if effect is Effect.EXACT:
         return GuardFinding(True, "Its knobs do not change what is computed.")
     differences = [
-        fmean(pair.strategy.result.losses) - fmean(pair.baseline.result.losses)
+        _subtract_losses(pair.strategy.result.losses, pair.baseline.result.losses, record.switches_at_launch)
         for pair in pairs
         if pair.strategy.result
         and pair.baseline.result
@@ -77,6 +78,11 @@ def check_losses(record: Record, effect: Effect, pairs: Sequence[Pair]) -> Guard
     if harmed:
         return GuardFinding(False, f"The loss guard refuses it: {figures}.", harmed=True)
     return GuardFinding(False, f"The loss guard could not decide: {figures}.")
+
+
+def _subtract_losses(strategy: Sequence[float], baseline: Sequence[float], from_one_start: bool) -> float:
+    steps = min(len(strategy), len(baseline)) if from_one_start else None
+    return fmean(strategy[:steps]) - fmean(baseline[:steps])
 
 
 def _has_losses(block: Block) -> bool:

@@ -11,10 +11,17 @@ from advisor.tuning.priors import Prior
 from advisor.tuning.space import Space
 
 _INTERVALS = (4, 2, 8)
+_ALONE: Mapping[str, str] = {
+    "amp": "mixed precision",
+    "adaptive_localsgd": "adaptive local SGD",
+    "gradient_merge": "merged gradients",
+    "dgc": "gradient compression",
+}
+"""Switches of the higher rungs that need no value of their own."""
 CAVEATS: Mapping[Effect, str] = {
     Effect.EXACT: "",
-    Effect.NUMERIC: "Gradients are rounded to 16 bits. A short trial cannot see a loss of accuracy that appears "
-    "at the end of training: compare one full run before you rely on it.",
+    Effect.NUMERIC: "Numbers are rounded otherwise. A short trial cannot see a loss of accuracy that appears at the "
+    "end of training: compare one full run before you rely on it.",
     Effect.CONVERGENCE: "The optimisation itself changes. A short trial cannot see a loss of accuracy that appears "
     "at the end of training; published ResNet-50 results lose up to 1.5 points at large intervals.",
 }
@@ -54,6 +61,9 @@ def rung_strategies(space: Space, effect: Effect, best: Mapping[str, Value]) -> 
             wishes.append(
                 ({**best, "localsgd": True, "localsgd_k_steps": interval}, f"local SGD with k = {interval}")
             )
+    for name, what in _ALONE.items():
+        if name in names:
+            wishes.append(({**best, name: True}, what))
     priors: list[Prior] = []
     seen: set[object] = set()
     for wish, what in wishes:

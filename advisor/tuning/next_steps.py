@@ -1,25 +1,48 @@
 """What to do next, what no knob can do included."""
 
+from collections.abc import Mapping
+
 from advisor.protocol.advice import Diagnosis
 from advisor.protocol.knobs import Effect
 from advisor.protocol.strategy import cold_part
 from advisor.protocol.trials import Phases, Trial
+from advisor.protocol.workload import WorkloadKind
 from advisor.tuning.composition import describe_changes
 from advisor.tuning.record import Record
 
 _NOISY = 0.03
+_USES: Mapping[WorkloadKind, str] = {
+    WorkloadKind.PYTORCH: "Put the strategy in place (run.sh applies it to the unchanged script) and compare one run "
+    "at full length.",
+    WorkloadKind.COMMAND: "Put the strategy in place (run.sh is your command with its values) and compare one run at "
+    "full length.",
+    WorkloadKind.PADDLE: "Put the strategy in place: load strategy.prototxt into fleet's DistributedStrategy, or pass "
+    "fuse_grad_size_in_MB as comm_buffer_size and last_comm_group_size_MB as last_comm_buffer_size to "
+    "paddle.DataParallel; and compare one run at full length.",
+}
 
 
 def list_next_steps(
-    record: Record, chosen: Trial | None, diagnosis: Diagnosis, phases: tuple[Phases, Phases]
+    record: Record,
+    chosen: Trial | None,
+    diagnosis: Diagnosis,
+    phases: tuple[Phases, Phases],
+    has_ladder: bool,
 ) -> tuple[str, ...]:
-    """Return sentences in the order of their use; `phases` are those before and after the advised change."""
+    """Return sentences in the order of their use; `phases` are those before and after the advised change.
+
+    `has_ladder`: some knob of a rung above the allowed one could matter.
+    """
     steps: list[str] = []
-    if chosen is not None:
+    kind = record.job.spec.workload.kind
+    if (testbed := record.job.spec.testbed) is not None:
         steps.append(
-            "Put the strategy in place (run.sh applies it to the unchanged script) and compare one run at full length."
+            f"All of this holds on {testbed.describe()}: its nodes share this machine's CPUs and memory. Tune on your "
+            "own nodes before you change how you train."
         )
-        if cold := cold_part(chosen.changes):
+    if chosen is not None:
+        steps.append(_USES[kind])
+        if kind is WorkloadKind.PYTORCH and (cold := cold_part(chosen.changes)):
             steps.append(
                 f"Set {describe_changes(cold)} where the job is launched: it acts in new processes only."
             )
@@ -27,6 +50,7 @@ def list_next_steps(
             steps.append(
                 "Compare one full training with the baseline's final accuracy before you rely on it."
             )
+    steps += [flag.sentence for flag in diagnosis.flags]
     steps += _beyond_knobs(diagnosis, phases[1])
     noise = record.run_noise
     if noise is not None and noise > _NOISY:
@@ -34,7 +58,7 @@ def list_next_steps(
             f"The baseline alone varied by {noise:.1%} from block to block: tune on a quieter cluster, or with longer "
             "blocks (measurement.block_s), to see smaller gains."
         )
-    if chosen is None and record.job.spec.allow is not Effect.CONVERGENCE:
+    if chosen is None and has_ladder:
         steps.append("The ladder shows what the rungs above the allowed one measured, and what they cost.")
     return tuple(steps)
 
@@ -55,7 +79,7 @@ def _beyond_knobs(diagnosis: Diagnosis, after: Phases) -> list[str]:
             f"{after.data_wait_s * 1e3:.1f} ms of each {total * 1e3:.1f} ms step waits for data: give the DataLoader "
             "more workers, or read from faster storage."
         )
-    if diagnosis.bound == "straggler":
+    if diagnosis.bound == "straggler" and not diagnosis.flags:
         steps.append(
             f"The slowest rank lags by {diagnosis.skew:.0%}: look for another load, throttling or a slower device on "
             "its node; no strategy mends that."

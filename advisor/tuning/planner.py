@@ -42,6 +42,11 @@ def plan(job: Job, history: JobHistory, now: datetime) -> Decision:
         return EndSession(
             turn.stage, "The confirmation goes on in a fresh launch, so that no launch's luck decides it."
         )
+    if record.switches_at_launch and record.usable_in(live.id) and not turn.extension:
+        return EndSession(
+            turn.stage,
+            "The next block needs a launch of its own: the program takes its knobs when it starts.",
+        )
     if key_of(live.cold) != key_of(cold):
         what = describe_changes(cold) if cold else "the script's own launch settings"
         return EndSession(turn.stage, f"The next strategy needs a launch with {what}.")
@@ -81,7 +86,9 @@ def _is_past_search(record: Record) -> bool:
 
 
 def _turn_for_search(record: Record, live: Session | None, strategy: Contender) -> Turn:
-    if live is not None and not live.cold and not record.required_cold(strategy.changes):
+    if record.switches_at_launch or (
+        live is not None and not live.cold and not record.required_cold(strategy.changes)
+    ):
         since = _blocks_since_anchor(record, live)
         if since is None and record.pairs_within_a_session:
             return Turn(
@@ -96,9 +103,9 @@ def _turn_for_search(record: Record, live: Session | None, strategy: Contender) 
     return _extend(record, live, Turn(Stage.SEARCH, strategy, strategy.because))
 
 
-def _blocks_since_anchor(record: Record, live: Session) -> int | None:
-    """Return usable blocks since the session's last baseline block (any session's, for very short scripts)."""
-    blocks = record.usable_in(live.id) if record.pairs_within_a_session else list(record.usable)
+def _blocks_since_anchor(record: Record, live: Session | None) -> int | None:
+    """Return usable blocks since the session's last baseline block; any session's, where sessions hold one block."""
+    blocks = record.usable_in(live.id) if live and record.pairs_within_a_session else list(record.usable)
     for since, block in enumerate(reversed(blocks)):
         if block.trial_number == record.baseline_number:
             return since

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 
 from advisor.protocol.base import Value
 from advisor.protocol.cluster import DeviceKind
-from advisor.protocol.knobs import Effect, Rule
+from advisor.protocol.knobs import Effect, Part, Rule
+from advisor.protocol.strategy import UPDATE_RULES
 from advisor.tuning.composition import ACTIVATORS, join_names, key_of
 from advisor.tuning.space import Dimension, Space
 
@@ -79,7 +80,12 @@ def _alone(name: str, rule: Rule) -> dict[str, Value]:
 
 
 def _acts_on_most_of_a_step(dimension: Dimension, space: Space) -> bool:
-    """Threads act on all of a CPU's computation, the communication knobs on what is exposed of it."""
+    """Threads act on all of a CPU's computation, the communication knobs on what is exposed of it.
+
+    Knobs of data reading are in the space only where training was seen to wait for it.
+    """
+    if dimension.knob.part is Part.INPUT:
+        return True
     return dimension.knob.name == "num_threads" and space.context.facts.device is DeviceKind.CPU
 
 
@@ -88,5 +94,5 @@ def _effect(space: Space, name: str) -> Effect:
 
 
 def _is_new_update_rule(name: str) -> bool:
-    """Local SGD leaves the gradient knobs nothing to act on, so it is not mixed with them."""
-    return name.startswith("localsgd")
+    """Such a rule replaces the reduction of every step, so it is not mixed with the knobs that act on it."""
+    return name.startswith(UPDATE_RULES)

@@ -7,12 +7,14 @@ from advisor.protocol.base import Value
 from advisor.protocol.knob_entries import CATALOGUE
 from advisor.protocol.knobs import KnobContext
 from advisor.protocol.trials import Block, Phases
+from advisor.protocol.workload import WorkloadKind
 from advisor.tuning.composition import spell
 
 SAME_MEANING = frozenset(
     {
         "fuse_all_reduce_ops", "fuse_grad_size_in_MB", "last_comm_group_size_MB", "num_threads", "fp16_allreduce",
         "fp16_allreduce_dtype", "localsgd", "localsgd_k_steps", "NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD",
+        "gradient_merge", "gradient_merge_k_steps", "gradient_merge_avg", "amp", "amp_dtype",
     }
 )  # fmt: skip
 """Knobs whose PyTorch realisation is the very thing that Fleet's field means; the others are timed in translation."""
@@ -52,13 +54,16 @@ def explain_changes(
     return tuple(reasons)
 
 
-def trace_provenance(varied: set[str]) -> dict[str, Provenance]:
-    """Return for every knob how much is known about it; `varied` are those that some timed strategy changed."""
+def trace_provenance(varied: set[str], kind: WorkloadKind) -> dict[str, Provenance]:
+    """Return for every knob how much is known about it; `varied` are those that some timed strategy changed.
+
+    Only what the runtime does in PyTorch can be a translation: other programs realise a knob themselves.
+    """
     return {
         name: Provenance.CARRIED
         if name not in varied
         else Provenance.MEASURED
-        if name in SAME_MEANING
+        if name in SAME_MEANING or kind is not WorkloadKind.PYTORCH
         else Provenance.TRANSLATED
         for name in CATALOGUE
     }

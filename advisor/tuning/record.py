@@ -92,19 +92,31 @@ class Record:
         return max(held) if any(held) else None
 
     @property
+    def switches_at_launch(self) -> bool:
+        """Whether every strategy needs a launch of its own, so that a session measures one of them only."""
+        return self.job.spec.workload.switches_at_launch
+
+    @property
+    def strategy_s(self) -> float:
+        """What one more measured strategy costs, in seconds: a block, and a launch where each needs one."""
+        return self.block_s + (self.startup_s if self.switches_at_launch else 0.0)
+
+    @property
     def has_lead_in(self) -> bool:
         """Whether sessions are long enough to spend their first block on settling in."""
-        return self.capacity is None or self.capacity >= _ROOMY
+        return not self.switches_at_launch and (self.capacity is None or self.capacity >= _ROOMY)
 
     @property
     def pairs_within_a_session(self) -> bool:
         """Whether a session holds the two blocks of a pair."""
-        return self.capacity is None or self.capacity >= 2
+        return not self.switches_at_launch and (self.capacity is None or self.capacity >= 2)
 
     @property
     def seats(self) -> int:
-        """Blocks of one round that a session holds beside its lead-in."""
-        return 1_000 if self.capacity is None else self.capacity - (1 if self.has_lead_in else 0)
+        """Blocks of one round that fit, in a session beside its lead-in; unlimited where each has its own launch."""
+        if self.capacity is None or self.switches_at_launch:
+            return 1_000
+        return self.capacity - (1 if self.has_lead_in else 0)
 
     # --- blocks --------------------------------------------------------------------------------------
 
@@ -205,20 +217,36 @@ class Record:
     def has_killed_a_launch(self, changes: Mapping[str, Value]) -> bool:
         """Whether a session launched with the cold part of these changes died of it before its first block."""
         cold = self.required_cold(changes)
-        return bool(cold) and any(
-            key_of(s.cold) == key_of(cold)
+        return bool(cold) and key_of(cold) in {key_of(killer) for killer in self.killers}
+
+    @cached_property
+    def killers(self) -> tuple[dict[str, Value], ...]:
+        """Cold changes whose launch died of them before its first block, so that no trial tells of it."""
+        begun = {block.session_id for block in self.history.blocks}
+        return tuple(
+            s.cold
+            for s in self.sessions
+            if s.cold
+            and s.id not in begun
             and s.state.is_final
             and s.outcome is not None
             and s.outcome.is_configurations_fault
-            and not any(b.session_id == s.id for b in self.history.blocks)
-            for s in self.sessions
         )
+
+    @property
+    def tried(self) -> tuple[Mapping[str, Value], ...]:
+        """Changes that the search has tried, those included that did not survive their launch."""
+        return (*(t.changes for t in self.trials_for(Purpose.SEARCH)), *self.killers)
 
     def required_cold(self, changes: Mapping[str, Value]) -> dict[str, Value]:
         """Return the cold changes that a session must be launched with to measure these changes."""
-        if key_of(changes) in self._relaunches:
+        if self.switches_at_launch or key_of(changes) in self._relaunches:
             return dict(changes)
         return cold_part(changes)
+
+    def has_launch_of_its_own(self, changes: Mapping[str, Value]) -> bool:
+        """Whether measuring these changes takes a launch that other strategies of the job do not need."""
+        return not self.switches_at_launch and bool(self.required_cold(changes))
 
     @cached_property
     def _relaunches(self) -> set[object]:

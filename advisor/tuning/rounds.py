@@ -57,8 +57,8 @@ def is_paired_within(record: Record, changes: Mapping[str, Value]) -> bool:
 
 
 def order_hot_first(record: Record, line_up: Sequence[Contender]) -> list[Contender]:
-    """Keep the order, but let those that need a launch of their own stand at the end."""
-    return sorted(line_up, key=lambda c: bool(record.required_cold(c.changes)))
+    """Keep the order, but let those that need a launch of their own stand at the end, where others do not."""
+    return sorted(line_up, key=lambda c: record.has_launch_of_its_own(c.changes))
 
 
 def find_missing(

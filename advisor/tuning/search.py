@@ -42,11 +42,11 @@ def next_strategy(record: Record, space: Space) -> Contender | SearchOver:
     limit = limit_search_s(record)
     if record.spent_s >= limit:
         return SearchOver("The search's share of the time budget is spent.")
-    if len(trials) >= record.job.spec.budget.max_trials:
-        return SearchOver(f"All {len(trials)} search trials of the budget are spent.")
+    if len(record.tried) >= record.job.spec.budget.max_trials:
+        return SearchOver(f"All {len(record.tried)} search trials of the budget are spent.")
     shares = share_trials(record.job, space)
     kept_back = sum(shares.values()) + (1 if space.cold else 0)
-    in_time = record.spent_s + kept_back * record.block_s < limit
+    in_time = record.spent_s + kept_back * record.strategy_s < limit
     over = SearchOver("The time left in the search belongs to cold knobs and the other rungs.")
     allowed = len(allowed_trials(record))
     if in_time or allowed < _ALLOWED_PER_OTHER * (len(trials) - allowed + 1):
@@ -70,7 +70,9 @@ def best_changes(record: Record, effect: Effect | None = None, hot_only: bool = 
     """
     ranked = rank_trials(record, effect)
     if hot_only:
-        ranked = [(score, trial) for score, trial in ranked if not record.required_cold(trial.changes)]
+        ranked = [
+            (score, trial) for score, trial in ranked if not record.has_launch_of_its_own(trial.changes)
+        ]
     return dict(ranked[0][1].changes) if ranked and ranked[0][0] > 0 else {}
 
 
@@ -91,7 +93,7 @@ def rank_trials(record: Record, effect: Effect | None = None) -> list[tuple[floa
 def _next_allowed(record: Record, space: Space, quota: int) -> Contender | SearchOver:
     trials = [t for t in allowed_trials(record) if not _has_cold(space, t.changes)]
     if not space.dimensions:
-        return SearchOver("No knob of the allowed rung can be switched while the script runs.")
+        return SearchOver("No knob of the allowed rung is left that every strategy could vary.")
     if len(trials) >= quota:
         return SearchOver(f"The {quota} strategies that the budget grants the allowed rung are measured.")
     if _has_stalled(record, trials):
@@ -99,7 +101,7 @@ def _next_allowed(record: Record, space: Space, quota: int) -> Contender | Searc
             f"The last {_PATIENCE} strategies improved the best by less than {_IMPROVEMENT:.1%}: "
             "the rest of the budget is better spent on confirming."
         )
-    tried = {key_of(t.changes) for t in record.trials_for(Purpose.SEARCH)}
+    tried = set(map(key_of, record.tried))
     priors = first_strategies(space)
     for prior in priors:
         if key_of(prior.changes) not in tried:
@@ -107,7 +109,7 @@ def _next_allowed(record: Record, space: Space, quota: int) -> Contender | Searc
     suggestion = suggest(
         space,
         told=_told(record, trials),
-        tried=[t.changes for t in record.trials_for(Purpose.SEARCH)],
+        tried=record.tried,
         startup=len(priors),
         seed=record.job.spec.seed,
         number=len(record.history.trials),
@@ -119,7 +121,7 @@ def _next_allowed(record: Record, space: Space, quota: int) -> Contender | Searc
 
 def _told(record: Record, trials: list[Trial]) -> list[Told]:
     """What the sampler learns: scores, and strategies that failed by their own fault; never lost ones."""
-    told = []
+    told = [Told(changes, None) for changes in record.killers if record.switches_at_launch]
     for trial in trials:
         score = record.score(trial)
         at_fault = trial.outcome is not None and (
@@ -161,7 +163,7 @@ def _next_cold(record: Record, space: Space) -> Contender | None:
 
 
 def _next_higher(record: Record, space: Space, shares: Mapping[Effect, int]) -> Contender | None:
-    tried = {key_of(t.changes) for t in record.trials_for(Purpose.SEARCH)}
+    tried = set(map(key_of, record.tried))
     for effect, share in shares.items():
         spent = sum(t.effect is effect for t in record.trials_for(Purpose.SEARCH))
         for prior in rung_strategies(space, effect, best_changes(record, hot_only=True)):

@@ -10,9 +10,10 @@ from advisor.protocol.cluster import DeviceKind
 from advisor.protocol.jobs import Job
 from advisor.protocol.knob_entries import CATALOGUE
 from advisor.protocol.knobs import Effect, Knob, KnobContext, Part, Switch
+from advisor.protocol.reach import fit_values, list_taken, out_of_reach_because
 from advisor.protocol.strategy import Layout
 from advisor.protocol.trials import Block
-from advisor.protocol.workload import WorkloadFacts
+from advisor.protocol.workload import Workload, WorkloadFacts, WorkloadKind
 from advisor.tuning.composition import ACTIVATORS, Composer, baseline_strategy
 from advisor.tuning.diagnosis import NEGLIGIBLE, exposed_share
 
@@ -47,7 +48,7 @@ class Space:
     context: KnobContext
     composer: Composer
     dimensions: tuple[Dimension, ...]
-    """Hot knobs of the allowed rung: what the sampler varies."""
+    """Hot knobs of the allowed rung: what the sampler varies (every knob where each strategy is a launch anyway)."""
     cold: tuple[Dimension, ...]
     """Cold knobs of the allowed rung: tried together on top of the best, because each value costs a launch."""
     higher: tuple[Dimension, ...]
@@ -70,13 +71,16 @@ def build_context(job: Job, facts: WorkloadFacts) -> KnobContext:
 def build_space(job: Job, facts: WorkloadFacts, probe: Sequence[Block]) -> Space:
     """Return the space; `probe` are the baseline's blocks, whose phases rule out what cannot matter."""
     context = build_context(job, facts)
+    workload = job.spec.workload
+    taken = list_taken(workload)
     kept: list[Dimension] = []
     higher: list[Dimension] = []
     dropped: list[DroppedKnob] = []
     for knob in CATALOGUE.values():
-        reason = _dropped_because(job, knob, context, probe)
+        reason = out_of_reach_because(workload, knob, taken) or _dropped_because(job, knob, context, probe)
         if reason is None:
-            dimension = Dimension(knob, _values_of(knob, context), _is_ordered(knob))
+            values = fit_values(workload, knob, _values_of(knob, context))
+            dimension = Dimension(knob, values, _is_ordered(knob))
             if len(dimension.values) < 2:
                 reason = "Only one value makes sense here."
             elif knob.effect.rank > job.spec.allow.rank:
@@ -93,23 +97,27 @@ def build_space(job: Job, facts: WorkloadFacts, probe: Sequence[Block]) -> Space
             layout=Layout(world_size=facts.world_size, nodes=facts.nodes),
             local_world_size=facts.local_world_size,
             frozen=frozenset(job.spec.freeze),
+            taken=taken,
         ),
-        dimensions=tuple(d for d in kept if d.knob.switch is Switch.HOT),
-        cold=tuple(d for d in kept if d.knob.switch is Switch.COLD),
+        dimensions=tuple(d for d in kept if _is_searched(d, workload)),
+        cold=tuple(d for d in kept if not _is_searched(d, workload)),
         higher=tuple(higher),
         dropped=tuple(dropped),
     )
 
 
+def _is_searched(dimension: Dimension, workload: Workload) -> bool:
+    return workload.switches_at_launch or dimension.knob.switch is Switch.HOT
+
+
 def _dropped_because(job: Job, knob: Knob, context: KnobContext, probe: Sequence[Block]) -> str | None:
     spec = job.spec
-    if knob.carried:
-        return knob.realised
     if knob.name in spec.freeze:
         return "Frozen by the job: it keeps the baseline's value."
     if knob.name in context.refusals:
         return context.refusals[knob.name]
-    if (reason := knob.unavailable_because(context)) is not None:
+    # A command that takes a knob knows what it is for: the catalogue's predicates are about what a runtime sees.
+    if spec.workload.kind is not WorkloadKind.COMMAND and (reason := knob.unavailable_because(context)):
         return reason
     activator = ACTIVATORS.get(knob.name)
     if activator and activator in spec.freeze and not context.baseline[activator]:
@@ -185,14 +193,19 @@ def _powers(low: int, high: int, anchors: set[Value]) -> tuple[Value, ...]:
 
 
 def _sizes(knob: Knob, context: KnobContext) -> tuple[Value, ...]:
-    """Sizes from all gradients at once downwards, each half of the one before, with the anchors between them."""
+    """Sizes from all gradients at once downwards, each half of the one before, with the anchors between them.
+
+    The whole range in coarser steps where nobody could tell the gradients' bytes.
+    """
     low, high = float(knob.low or 0.0625), float(knob.high or 1024.0)
-    total = context.facts.gradient_bytes / _MB
-    size = min(high, float(math.ceil(total) + 1))
+    if context.facts.gradient_bytes:
+        size, ratio = min(high, float(math.ceil(context.facts.gradient_bytes / _MB) + 1)), 2.0
+    else:
+        size, ratio = high, 4.0
     values: list[float] = []
     while size >= low and len(values) < 9:
-        values.append(float(f"{size:.3g}") if size >= 1 else round(size, 4))
-        size /= 2.0
+        values.append(float(f"{size:.4g}") if size >= 1 else round(size, 4))
+        size /= ratio
     for anchor in sorted(float(value) for value in _anchors(knob, context)):
         if low <= anchor <= max(values) and len(values) < _MOST_SIZES:
             values = [v for v in values if not 0.87 < v / anchor < 1.15] + [anchor]

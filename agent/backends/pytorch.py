@@ -1,54 +1,27 @@
-"""Builds what is started for a PyTorch workload: the user's launch command with the runtime in front of the script."""
+"""Builds what is started for a PyTorch workload: the user's launch command, with the runtime in front of its script."""
 
-import json
 import os
 import re
 import shutil
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-from advisor.protocol.base import Value
-from advisor.protocol.knob_entries import CATALOGUE
-from advisor.protocol.knobs import Place, Switch
-from advisor.protocol.launch_command import LaunchCommand, UnlaunchableCommand, parse_command
+from advisor.protocol.launch_command import (
+    ForeignCommand,
+    LaunchCommand,
+    UnlaunchableCommand,
+    choose_injection,
+    parse_command,
+)
 from advisor.protocol.messages import Assignment
+from advisor.protocol.workload import Injection
+from agent.backends.injection import inject_runtime, launch_as_typed
+from agent.backends.launch import Launch, SessionPlace, build_environment, choose_interface, find_working_dir
 from agent.errors import Unlaunchable
 from agent.hardware import find_version
-from agent.processes import AGENT_MARKER, SESSION_MARKER
-from agent.rendezvous import find_interface, split_rendezvous
-
-_RENDEZVOUS_VARIABLE = re.compile(
-    r"PET_(NNODES|NODE_RANK|STANDALONE|RDZV_\w+|MASTER_\w+|MAX_RESTARTS|LOCAL_ADDR)"
-)
-_SECRET_OR_OURS = re.compile(r"ADVISOR_\w+")
-
-
-@dataclass(frozen=True)
-class Launch:
-    """What the shim starts."""
-
-    argv: tuple[str, ...]
-    environment: dict[str, str]
-    working_dir: Path
-    script: Path | None
-    """The script that trains; None for a module."""
-    script_arguments: tuple[str, ...]
-    warnings: tuple[str, ...] = ()
-    """Sentences for the log."""
-
-
-@dataclass(frozen=True)
-class SessionPlace:
-    """Where on this node the session lives."""
-
-    session_dir: Path
-    control: Path
-    """Unix socket of the control channel."""
-    agent_marker: str
-    session_marker: str
-    runtime_script: Path
+from agent.rendezvous import split_rendezvous
 
 
 def build_launch(
@@ -59,21 +32,20 @@ def build_launch(
     Raises Unlaunchable when the command, its script or its launcher cannot work on this node.
     """
     workload = assignment.workload
-    working_dir = Path(workload.working_dir).absolute()
-    if not working_dir.is_dir():
-        raise Unlaunchable(
-            f"The working directory {working_dir} does not exist on this node. Give every node the same files at the "
-            "same place, or submit the job with another working_dir."
-        )
+    working_dir = find_working_dir(assignment)
+    variables = build_environment(assignment, place, environment)
     try:
-        command = parse_command(workload.command)
+        injection = choose_injection(workload.injection, workload.command)
     except UnlaunchableCommand as error:
         raise Unlaunchable(str(error)) from error
+    variables |= inject_runtime(injection, place, variables)
+    try:
+        command = parse_command(workload.command)
+    except ForeignCommand:
+        return launch_as_typed(assignment, rendezvous, variables)
     if "/" in command.launcher:
         command = replace(command, launcher=str(working_dir / command.launcher))
     script = _find_script(command, working_dir)
-    variables = {**_inherit(environment), **workload.environment}
-    variables |= _set_cold(assignment.cold) | _describe_session(assignment, place)
     warnings = []
     if command.is_torchrun:
         interpreter = _find_torchrun(command, variables)
@@ -83,7 +55,7 @@ def build_launch(
                 "how the nodes meet."
             )
         if assignment.nnodes > 1:
-            _choose_interface(rendezvous, variables)
+            choose_interface(rendezvous, variables)
         options = (*_join_gang(assignment, rendezvous), *command.launcher_options)
     else:
         if assignment.nnodes > 1:
@@ -94,7 +66,8 @@ def build_launch(
         interpreter = (_find_python(command.launcher, variables), *command.python_options)
         variables.setdefault("PYTHONUNBUFFERED", "1")
         options = ()
-    argv = (*interpreter, *options, str(place.runtime_script), *command.script, *command.arguments)
+    runtime = (str(place.runtime_script),) if injection is Injection.LAUNCHER else ()
+    argv = (*interpreter, *options, *runtime, *command.script, *command.arguments)
     return Launch(argv, variables, working_dir, script, command.arguments, tuple(warnings))
 
 
@@ -117,47 +90,6 @@ def _find_script(command: LaunchCommand, working_dir: Path) -> Path | None:
             "every node has the file."
         )
     return script
-
-
-def _inherit(environment: Mapping[str, str]) -> dict[str, str]:
-    """The agent's environment without its secrets, and without a rendezvous it may itself have been started in."""
-    return {
-        name: value
-        for name, value in environment.items()
-        if not _SECRET_OR_OURS.fullmatch(name) and not _RENDEZVOUS_VARIABLE.fullmatch(name)
-    }
-
-
-def _set_cold(cold: Mapping[str, Value]) -> dict[str, str]:
-    """Cold knobs that live in the environment; only those of the catalogue, whatever the server sends."""
-    variables = {}
-    for name, value in cold.items():
-        knob = CATALOGUE.get(name)
-        if knob and knob.place is Place.ENVIRONMENT and knob.switch is Switch.COLD and not knob.carried:
-            variables[name] = str(int(value)) if isinstance(value, bool) else str(value)
-    return variables
-
-
-def _describe_session(assignment: Assignment, place: SessionPlace) -> dict[str, str]:
-    variables = {
-        "ADVISOR_TUNING": "1",
-        "ADVISOR_SESSION_DIR": str(place.session_dir),
-        "ADVISOR_CONTROL": str(place.control),
-        "ADVISOR_COLD": json.dumps(assignment.cold),
-        SESSION_MARKER: place.session_marker,
-        AGENT_MARKER: place.agent_marker,
-    }
-    if assignment.workload.samples_per_step is not None:
-        variables["ADVISOR_SAMPLES_PER_STEP"] = str(assignment.workload.samples_per_step)
-    return variables
-
-
-def _choose_interface(rendezvous: str, variables: dict[str, str]) -> None:
-    """Keep gloo and NCCL off interfaces that other nodes cannot reach (docker0, a management network)."""
-    interface = find_interface(split_rendezvous(rendezvous)[0])
-    if interface is not None:
-        variables.setdefault("GLOO_SOCKET_IFNAME", interface)
-        variables.setdefault("NCCL_SOCKET_IFNAME", interface)
 
 
 def _find_torchrun(command: LaunchCommand, variables: Mapping[str, str]) -> tuple[str, ...]:

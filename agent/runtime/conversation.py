@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Tuple
 
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
@@ -14,14 +14,14 @@ from .block import Block, Instruction, Stage, choose_timed_steps, parse_instruct
 from .clock import choose_clock
 from .control import PROTOCOL, AgentLost
 from .exchange import Exchange
-from .facts import count_gradient_bytes, gather_baseline, gather_facts
+from .facts import count_gradient_bytes, gather_baseline, gather_facts, locate
 from .levers.bucket_plan import observe_plan
 from .levers.lever import RelaunchNeeded, Training
 from .levers.registry import Levers
 from .memory import read_peak_bytes, reset_peak
 from .recorder import StepMarks, measure_steps
 from .results import merge_ranks
-from .snapshot import ModelSnapshot
+from .snapshot import TrainingSnapshot
 from .trouble import describe_trouble
 
 if TYPE_CHECKING:
@@ -47,9 +47,7 @@ class Conversation:
         environment = runtime.environment
         self._runtime = runtime
         self._rank = dist.get_rank()
-        replicas = runtime.list_replicas()
-        self._device = next(p for p in replicas[0]._module_parameters if p.requires_grad).device
-        self._backend = str(dist.get_backend(replicas[0].process_group))
+        self._device, self._backend = locate(runtime.list_replicas(), runtime.list_sharded())
         self._clock = choose_clock(self._device)
         runtime.recorder.clock = self._clock
         self._levers = Levers(
@@ -59,6 +57,7 @@ class Conversation:
             self._device,
             self._clock,
             environment.cold,
+            runtime.reading,
         )
         store = distributed_c10d._get_default_store()
         # Torchrun keeps its store over restarts of the ranks: an attempt must not read what the last one left.
@@ -67,7 +66,7 @@ class Conversation:
         self._watched: List[StepMarks] = []
         self._forwards = 1
         self._block: Optional[Block] = None
-        self._snapshot: Optional[ModelSnapshot] = None
+        self._snapshot: Optional[TrainingSnapshot] = None
         self._blocks_finished = 0
 
     # Called by the runtime.
@@ -75,11 +74,21 @@ class Conversation:
     def begin_forward(self, ddp: Any) -> None:
         self._levers.before_forward(ddp)
 
-    def end_forward(self, ddp: Any) -> None:
+    def end_forward(self, ddp: Any, output: Any) -> Any:
         self._levers.after_forward(ddp)
         block = self._block
         if block is not None and block.stage is Stage.PROFILING and ddp.require_backward_grad_sync:
             block.exposed.setdefault(id(ddp), []).append(read_exposed_s(ddp))
+        return self._levers.convert_output(output)
+
+    def before_backward(self) -> float:
+        return self._levers.before_backward()
+
+    def end_backward(self) -> None:
+        self._levers.after_backward()
+
+    def may_clear(self, owner: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> bool:
+        return self._levers.may_clear(owner, args, kwargs)
 
     def pass_boundary(self) -> None:
         """At the first training forward of a step: no reducer is in flight on any rank."""
@@ -166,7 +175,7 @@ class Conversation:
         replicas = self._runtime.list_replicas()
         block.evidence = self._collect_evidence(block, replicas)
         # Local SGD reduces nothing in most steps: its communication is the averaging, which was timed already.
-        if block.instruction.profile_steps > 0 and not self._levers.replaces_reduction:
+        if replicas and block.instruction.profile_steps > 0 and not self._levers.replaces_reduction:
             for ddp in replicas:
                 ddp._set_ddp_runtime_logging_sample_rate(1)
             block.stage = Stage.PROFILING
@@ -188,17 +197,11 @@ class Conversation:
         self._clock.settle()
         hint_s = statistics.median(self._clock.measure(step.start, step.end) for step in self._watched)
         samples = int(statistics.median(step.samples for step in self._watched))
-        facts = gather_facts(
-            runtime.environment,
-            replicas,
-            runtime.watch.list_optimizers(),
-            runtime.loader,
-            samples,
-            self._forwards,
-            hint_s,
-        )
-        plan = runtime.launched_over or observe_plan(max(replicas, key=count_gradient_bytes))
-        baseline = {**gather_baseline(plan, runtime.environment.local_world_size), **observed}
+        facts = gather_facts(runtime.environment, training, runtime.loader, samples, self._forwards, hint_s)
+        baseline = observed
+        if replicas:
+            plan = runtime.launched_over or observe_plan(max(replicas, key=count_gradient_bytes))
+            baseline = {**gather_baseline(plan, runtime.environment.local_world_size), **observed}
         return {
             "kind": "hello",
             "protocol": PROTOCOL,
@@ -244,14 +247,15 @@ class Conversation:
         start_s = time.perf_counter()
         self._snapshot = None
         if self._levers.needs_snapshot(instruction.overrides):
-            self._snapshot = ModelSnapshot(training.replicas, training.optimizers)
+            self._snapshot = TrainingSnapshot(training)
         self._levers.switch(instruction.overrides, training)
+        self._runtime.recorder.keeps_loss = self._levers.needs_loss
         least = self._levers.least_warm_up
         warmup_steps = max(1, instruction.warmup_steps, min(least, instruction.max_steps))
         if self._device.type == "cuda" and self._levers.reduction.rebuilt:
             warmup_steps = max(warmup_steps, SAMPLED_ITERATIONS)
         self._block = Block(instruction, warmup_steps, self._levers.period, time.perf_counter() - start_s)
-        self._enter(beat.WARMING_UP)
+        self._enter(beat.COMPILING if self._levers.compiles else beat.WARMING_UP)
 
     def _finish_block(self, block: Block) -> None:
         result = self._conclude(block, script_ended=False)
@@ -286,7 +290,7 @@ class Conversation:
             period=block.period,
             warmup_steps=block.warmup_steps + 1,
             switch_s=block.switch_s,
-            exposed_comm_s=boundary_s if self._levers.replaces_reduction else None,
+            exposed_comm_s=boundary_s if self._levers.averages_at_boundaries else None,
             boundary_s=boundary_s,
             peak_memory_bytes=read_peak_bytes(self._device),
             bucket_bytes=self._levers.reduction.list_bucket_bytes(replicas),
@@ -310,7 +314,14 @@ class Conversation:
         self._runtime.end_process(int(reply.get("exit_code", 0)), str(reply.get("reason", "")))
 
     def _gather_training(self) -> Training:
-        return Training(self._runtime.list_replicas(), self._runtime.watch.list_optimizers())
+        runtime = self._runtime
+        return Training(
+            runtime.list_replicas(),
+            runtime.watch.list_optimizers(),
+            runtime.precision,
+            runtime.recorder.loss if self._levers.needs_loss else None,
+            runtime.list_sharded(),
+        )
 
     def _enter(self, phase: int) -> None:
         self._runtime.phase = phase

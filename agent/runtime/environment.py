@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Dict, Mapping, Optional
 
 
@@ -31,6 +31,9 @@ class Environment:
     """Knob values that this session was launched with."""
     parity_log: Optional[str] = None
     """Path prefix; each rank appends every loss with repr(). For tests: it forces a device synchronisation."""
+    stay_s: float = 0.0
+    """How long a rank that is done waits for its agent to end it: the user's command may go on after its ranks
+    (evaluate, upload), which no trial may do."""
 
 
 def read_environment(variables: Optional[Mapping[str, str]] = None) -> Environment:
@@ -58,6 +61,26 @@ def read_environment(variables: Optional[Mapping[str, str]] = None) -> Environme
         samples_per_forward=_read_count(values, "ADVISOR_SAMPLES_PER_STEP", 0) or None,
         cold=cold,
         parity_log=values.get("ADVISOR_PARITY_LOG") or None,
+        stay_s=float(_read_count(values, "ADVISOR_STAY_S", 0)),
+    )
+
+
+def read_joined_environment(
+    rank: int, world_size: int, variables: Optional[Mapping[str, str]] = None
+) -> Environment:
+    """As `read_environment`, for a rank that is known from its process group: not every launcher sets the variables.
+
+    Without LOCAL_WORLD_SIZE the nodes are taken to hold equally many ranks, in the order of their numbers.
+    """
+    values = os.environ if variables is None else variables
+    nodes = max(1, _read_count(values, "ADVISOR_NODES", 1))
+    local_world_size = _read_count(values, "LOCAL_WORLD_SIZE", max(1, world_size // nodes))
+    return replace(
+        read_environment(values),
+        rank=rank,
+        world_size=world_size,
+        local_world_size=local_world_size,
+        local_rank=_read_count(values, "LOCAL_RANK", rank % local_world_size),
     )
 
 

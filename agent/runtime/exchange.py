@@ -33,7 +33,7 @@ class Exchange:
         self._turn += 1
         key = f"{self._turn}/all"
         if self._rank == 0:
-            self._store.set(key, json.dumps(value))
+            self._write(key, value)
             return value
         return self._read(key, what, 0, timeout_s)
 
@@ -41,21 +41,27 @@ class Exchange:
         """All ranks' values in rank order on rank 0, None elsewhere."""
         self._turn += 1
         if self._rank != 0:
-            self._store.set(f"{self._turn}/{self._rank}", json.dumps(value))
+            self._write(f"{self._turn}/{self._rank}", value)
             return None
         values = [value]
         for rank in range(1, self._world_size):
-            values.append(self._read(f"{self._turn}/{rank}", what, rank, timeout_s))
-            self._store.delete_key(f"{self._turn}/{rank}")
+            key = f"{self._turn}/{rank}"
+            values.append(self._read(key, what, rank, timeout_s))
+            self._store.delete_key(key)
+            self._store.delete_key(_name_count(key))
         return values
 
+    def _write(self, key: str, value: Any) -> None:
+        self._store.set(key, json.dumps(value))
+        self._store.add(_name_count(key), 1)
+
     def _read(self, key: str, what: str, rank: int, timeout_s: float) -> Any:
-        # Polling with check() instead of wait(): a blocking wait holds the store client's lock, which NCCL's watchdog
-        # threads need too.
+        # Polling a count instead of wait(): a blocking wait holds the store client's lock, which NCCL's watchdog
+        # threads need too. Stores of torch before 2.3 have no check().
         start = time.monotonic()
         last_beat = start
         pause_s = 0.0002
-        while not self._store.check([key]):
+        while self._store.add(_name_count(key), 0) == 0:
             now = time.monotonic()
             if now - start > timeout_s:
                 raise PeerLost(
@@ -68,3 +74,8 @@ class Exchange:
             time.sleep(pause_s)
             pause_s = min(pause_s * 1.5, 0.02)
         return json.loads(self._store.get(key).decode())
+
+
+def _name_count(key: str) -> str:
+    """The key that says how often `key` was written: asking for it never waits."""
+    return f"{key}/written"

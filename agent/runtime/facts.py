@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import platform
-import sys
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 import torch.distributed as dist
 
 from .environment import Environment
 from .levers.bucket_plan import MIB, BucketPlan
+from .levers.lever import Training
 from .levers.reducer import has_own_hook
+from .sharded import count_gradient_bytes as count_sharded_bytes
+from .sharded import find_backend, find_device, find_kind, list_trained
 
 
 def list_gradients(ddp: Any) -> List[torch.Tensor]:
@@ -25,24 +26,33 @@ def count_gradient_bytes(ddp: Any) -> int:
     return sum(parameter.numel() * parameter.element_size() for parameter in list_gradients(ddp))
 
 
+def locate(replicas: List[Any], sharded: List[Any]) -> Tuple[torch.device, str]:
+    """The device that the job computes on, and the backend that it communicates over."""
+    if replicas:
+        return list_gradients(replicas[0])[0].device, str(dist.get_backend(replicas[0].process_group))
+    return find_device(sharded[0]), find_backend(sharded[0])
+
+
 def gather_facts(
     environment: Environment,
-    replicas: List[Any],
-    optimizers: List[Any],
+    training: Training,
     loader: Optional[Dict[str, Any]],
     samples_per_step: int,
     forwards_per_step: int,
     step_time_s: float,
 ) -> Dict[str, Any]:
-    """Plain JSON. With several DDP models sizes are summed; the largest one speaks for the rest."""
-    main = max(replicas, key=count_gradient_bytes)
+    """Plain JSON. With several models sizes are summed; the largest DDP model speaks for the rest."""
+    replicas, sharded = training.replicas, training.sharded
+    device, backend = locate(replicas, sharded)
     parameters = [parameter for ddp in replicas for parameter in list_gradients(ddp)]
-    modules = [module for ddp in replicas for module in ddp.module.modules()]
-    device = parameters[0].device
+    parameters += [parameter for root in sharded for parameter in list_trained(root)]
+    modules = [
+        module for model in (*(ddp.module for ddp in replicas), *sharded) for module in model.modules()
+    ]
     largest = max(parameters, key=lambda parameter: parameter.numel() * parameter.element_size())
     world_size, local_world_size = dist.get_world_size(), environment.local_world_size
     return {
-        "backend": str(dist.get_backend(main.process_group)),
+        "backend": backend,
         "device": device.type,
         "device_name": torch.cuda.get_device_name(device)
         if device.type == "cuda"
@@ -50,7 +60,7 @@ def gather_facts(
         "world_size": world_size,
         "local_world_size": local_world_size,
         "nodes": -(-world_size // max(1, local_world_size)),
-        "gradient_bytes": sum(count_gradient_bytes(ddp) for ddp in replicas),
+        "gradient_bytes": sum(map(count_gradient_bytes, replicas)) + sum(map(count_sharded_bytes, sharded)),
         "gradient_dtype": str(main_dtype(parameters)).replace("torch.", ""),
         "parameter_tensors": len(parameters),
         "layers": sum(1 for module in modules if next(module.parameters(recurse=False), None) is not None),
@@ -61,18 +71,24 @@ def gather_facts(
         "largest_parameter_bytes": largest.numel() * largest.element_size(),
         "batch_size_per_rank": samples_per_step,
         "microbatches_per_step": forwards_per_step,
-        "optimizers": [type(optimizer).__name__ for optimizer in optimizers],
-        "ddp": {
-            "static_graph": bool(main.static_graph),
-            "find_unused_parameters": bool(main.find_unused_parameters),
-            "gradient_as_bucket_view": bool(main.gradient_as_bucket_view),
-            "own_comm_hook": any(has_own_hook(ddp) for ddp in replicas),
-        },
+        "optimizers": [type(optimizer).__name__ for optimizer in training.optimizers],
+        "ddp": _describe_ddp(replicas) if replicas else {},
+        "sharding": find_kind(sharded[0]) if sharded else "",
         "dataloader": loader,
         "torch_version": torch.__version__,
         "python_version": platform.python_version(),
         "step_time_s_hint": step_time_s,
         "cpu_threads": os.cpu_count() or 1,
+    }
+
+
+def _describe_ddp(replicas: List[Any]) -> Dict[str, bool]:
+    main = max(replicas, key=count_gradient_bytes)
+    return {
+        "static_graph": bool(main.static_graph),
+        "find_unused_parameters": bool(main.find_unused_parameters),
+        "gradient_as_bucket_view": bool(main.gradient_as_bucket_view),
+        "own_comm_hook": any(has_own_hook(ddp) for ddp in replicas),
     }
 
 
@@ -100,21 +116,6 @@ def gather_baseline(plan: BucketPlan, local_world_size: int) -> Dict[str, Any]:
         "fp16_allreduce": False,
         "fp16_allreduce_dtype": "fp16",
     }
-
-
-def find_sharded_kind(optimizer: Any) -> Optional[str]:
-    """The kind of FSDP whose parameters this optimizer holds, if any."""
-    for group in optimizer.param_groups:
-        for parameter in group["params"][:4]:
-            name = type(parameter).__name__
-            if name == "DTensor" or type(getattr(parameter, "data", None)).__name__ == "DTensor":
-                return "fully_shard"
-            if name == "FlatParameter":
-                return "FullyShardedDataParallel"
-    module = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
-    if module is not None and any(type(item) is module.FullyShardedDataParallel for item in gc.get_objects()):
-        return "FullyShardedDataParallel"
-    return None
 
 
 def describe_loader(loader: Any) -> Dict[str, Any]:

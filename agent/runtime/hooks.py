@@ -1,4 +1,4 @@
-"""Module-level hooks on every DistributedDataParallel: picklable, and silent when there is no runtime."""
+"""Module-level hooks on every model that trains, DDP or sharded: picklable, and silent when there is no runtime."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def before_forward(ddp: Any, args: Any, kwargs: Any) -> None:
         runtime.note_interruption()
 
 
-def after_forward(ddp: Any, _args: Any, _kwargs: Any, _output: Any) -> None:
+def after_forward(ddp: Any, _args: Any, _kwargs: Any, output: Any) -> Any:
     runtime = current.current_runtime
     if runtime is not None and ddp.training and torch.is_grad_enabled():
-        runtime.end_forward(ddp)
+        return runtime.end_forward(ddp, output)
+    return output

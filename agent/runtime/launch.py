@@ -1,11 +1,13 @@
 """Starts a user's unchanged script with the runtime in front: `torchrun … launch.py [-m module | script.py] args…`.
 
 This file is executed as a plain script. It loads its own folder as the package `fleet_advisor_runtime`, because the
-user's repository may have a package named `agent` of its own.
+user's repository may have a package named `agent` of its own. `injected/sitecustomize.py` and `api/fleet_advisor.py`
+call `watch` instead.
 """
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -36,6 +38,14 @@ def main() -> None:
     load_runtime_package()
     session = importlib.import_module(f"{PRIVATE_NAME}.session")
     session.run(sys.argv[1:])
+
+
+def watch() -> None:
+    """Makes this process a rank as soon as it joins a process group, unless the runtime is in it already."""
+    if PRIVATE_NAME in sys.modules:
+        return
+    load_runtime_package()
+    importlib.import_module(f"{PRIVATE_NAME}.joining").watch_for_rank()
 
 
 if __name__ == "__main__":

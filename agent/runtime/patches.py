@@ -21,6 +21,9 @@ def install_patches() -> None:
     _patch_backward()
     _patch_loader()
     _patch_loss_scaling()
+    _patch_autocast()
+    for owner in (torch.nn.Module, torch.optim.Optimizer):
+        _patch_clearing(owner)
     _patch_saving()
     _patch_spawning()
     register_optimizer_step_pre_hook(_before_optimizer_step)
@@ -55,6 +58,8 @@ def _patch_backward() -> None:
             return
         outermost = runtime.begin_backward(tensors)
         try:
+            if outermost:
+                tensors, args, kwargs = runtime.multiply_loss(tensors, args, kwargs)
             original(tensors, *args, **kwargs)
         finally:
             if outermost:
@@ -64,15 +69,13 @@ def _patch_backward() -> None:
 
 
 def _patch_loader() -> None:
-    original_init = loading._BaseDataLoaderIter.__init__
+    original_iter = loading.DataLoader.__iter__
     original_next = loading._BaseDataLoaderIter.__next__
 
-    @functools.wraps(original_init)
-    def start(self: Any, loader: Any) -> None:
+    @functools.wraps(original_iter)
+    def iterate(self: Any) -> Any:
         runtime = current.current_runtime
-        if runtime is not None:
-            runtime.note_epoch(loader)
-        original_init(self, loader)
+        return original_iter(self) if runtime is None else runtime.start_epoch(self, original_iter)
 
     @functools.wraps(original_next)
     def fetch(self: Any) -> Any:
@@ -80,11 +83,11 @@ def _patch_loader() -> None:
         if runtime is None:
             return original_next(self)
         start_s = time.perf_counter()
-        batch = original_next(self)
+        batch = runtime.reading.read(self, original_next)
         runtime.note_fetch(time.perf_counter() - start_s)
         return batch
 
-    loading._BaseDataLoaderIter.__init__ = start  # type: ignore[method-assign]
+    loading.DataLoader.__iter__ = iterate
     loading._BaseDataLoaderIter.__next__ = fetch  # type: ignore[method-assign]
 
 
@@ -97,10 +100,35 @@ def _patch_loss_scaling() -> None:
     def scale(self: Any, outputs: Any) -> Any:
         runtime = current.current_runtime
         if runtime is not None:
-            runtime.note_unscaled_loss(outputs)
+            runtime.note_loss_scaling(self, outputs)
         return original(self, outputs)
 
     scaler.scale = scale
+
+
+def _patch_autocast() -> None:
+    original = torch.autocast.__enter__
+
+    @functools.wraps(original)
+    def enter(self: Any) -> Any:
+        runtime = current.current_runtime
+        if runtime is not None:
+            runtime.precision.note_autocast(self)
+        return original(self)
+
+    torch.autocast.__enter__ = enter  # type: ignore[method-assign]
+
+
+def _patch_clearing(owner: Any) -> None:
+    original = owner.zero_grad
+
+    @functools.wraps(original)
+    def zero_grad(self: Any, *args: Any, **kwargs: Any) -> None:
+        runtime = current.current_runtime
+        if runtime is None or runtime.may_clear(self, args, kwargs):
+            original(self, *args, **kwargs)
+
+    owner.zero_grad = zero_grad
 
 
 def _patch_saving() -> None:

@@ -35,6 +35,10 @@ class Recorder:
     def __init__(self) -> None:
         self.clock: Any = None
         self.recording = False
+        self.keeps_loss = False
+        """Whether `loss` is kept, also while not recording."""
+        self.loss: Optional[torch.Tensor] = None
+        """The last loss, detached."""
         self._step: Optional[StepMarks] = None
         self._forward_start: Any = None
         self._backward_start: Any = None
@@ -70,7 +74,7 @@ class Recorder:
             self._forward_start = None
 
     def note_unscaled_loss(self, outputs: Any) -> None:
-        if self.recording and isinstance(outputs, torch.Tensor):
+        if (self.recording or self.keeps_loss) and isinstance(outputs, torch.Tensor):
             self._unscaled = outputs
 
     def begin_backward(self, roots: Any) -> bool:
@@ -78,12 +82,14 @@ class Recorder:
         if self._backward_depth:
             return False
         self._backward_depth = 1
-        if self.recording and self._step is not None:
+        if (self.recording or self.keeps_loss) and self._step is not None:
             loss = find_loss(self._unscaled if self._unscaled is not None else roots)
             # A clone, because scripts add to or scale their loss in place afterwards.
-            self._step.loss = loss.clone() if loss is not None else None
+            self.loss = loss.clone() if loss is not None else None
             self._unscaled = None
-            self._backward_start = self.clock.mark()
+            if self.recording:
+                self._step.loss = self.loss
+                self._backward_start = self.clock.mark()
         return True
 
     def end_backward(self) -> None:

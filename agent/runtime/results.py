@@ -37,6 +37,7 @@ def merge_ranks(payloads: Sequence[Mapping[str, Any]], script_ended: bool) -> Di
         "warmup_steps": first["warmup_steps"],
         "per_rank_step_time_s": [_median([p["step_time_s"][index] for index in kept]) for p in payloads],
         "breakdown": break_down(payloads, kept),
+        "per_rank_work_s": [measure_work(payload, kept) for payload in payloads],
         "losses": losses,
         "diverged": diverged,
         "peak_memory_bytes": max(payload["peak_memory_bytes"] for payload in payloads),
@@ -72,7 +73,7 @@ def merge_losses(series: Sequence[Sequence[Any]]) -> "tuple[List[Optional[float]
     """Mean over ranks for every timed step (also the excluded ones), and whether any was not finite."""
     diverged = any(loss == "nan" for ranks in series for loss in ranks)
     merged: List[Optional[float]] = []
-    for losses in zip(*series, strict=False):
+    for losses in zip(*series):
         if any(loss is None or loss == "nan" for loss in losses):
             merged.append(None)
         else:
@@ -81,30 +82,47 @@ def merge_losses(series: Sequence[Sequence[Any]]) -> "tuple[List[Optional[float]
 
 
 def break_down(payloads: Sequence[Mapping[str, Any]], kept: Sequence[int]) -> Dict[str, Any]:
-    """Median step by phase, for the median rank and the worst. Phases do not overlap: backward has no exposed_comm."""
-    per_phase: Dict[str, List[float]] = {phase: [] for phase in PHASES}
-    exposed: List[float] = []
-    for payload in payloads:
-        medians = {p: _median([payload[p][i] for i in kept]) for p in PHASES[:4]}
-        in_boundary = float(payload.get("boundary_s", 0.0))
-        waiting = payload.get("exposed_comm_s")
-        step_s = _median([payload["step_time_s"][i] for i in kept])
-        # With a longer period the median step is one without averaging, so there is nothing to take off.
-        averaging = in_boundary if payload["period"] == 1 else 0.0
-        medians["other_s"] = max(0.0, step_s - sum(medians.values()) - averaging)
-        if waiting is not None:
-            exposed.append(waiting)
-            medians["backward_s"] = max(0.0, medians["backward_s"] - (waiting - in_boundary))
-        for phase in PHASES:
-            per_phase[phase].append(medians[phase])
-    table: Dict[str, Any] = {phase: _rank_summary(values) for phase, values in per_phase.items()}
-    table["exposed_comm_s"] = _rank_summary(exposed) if len(exposed) == len(payloads) else None
+    """Median step by phase, for the median rank and the slowest: the one whose own work takes longest.
+
+    Phases do not overlap: backward has no exposed_comm.
+    """
+    works = [measure_work(payload, kept) for payload in payloads]
+    slowest = max(range(len(works)), key=lambda rank: works[rank])
+    ranks = [_split_step(payload, kept) for payload in payloads]
+    table: Dict[str, Any] = {phase: _rank_summary([r[phase] for r in ranks], slowest) for phase in PHASES}
+    exposed = [payload.get("exposed_comm_s") for payload in payloads]
+    table["exposed_comm_s"] = None if None in exposed else _rank_summary(exposed, slowest)
     return table
 
 
-def _rank_summary(values: Sequence[float]) -> Dict[str, Any]:
-    worst = max(range(len(values)), key=lambda rank: values[rank])
-    return {"median": _median(values), "worst": values[worst], "worst_rank": worst}
+def measure_work(payload: Mapping[str, Any], kept: Sequence[int]) -> float:
+    """Seconds of the median step in which the rank is busy itself: reading, computing, its optimizer.
+
+    Synchronised ranks take equally long steps: a slow one shows here. What a step does besides (`other_s`) is left
+    out, because it may be a wait for the others as well.
+    """
+    split = _split_step(payload, kept)
+    return sum(split[phase] for phase in PHASES if phase != "other_s")
+
+
+def _split_step(payload: Mapping[str, Any], kept: Sequence[int]) -> Dict[str, float]:
+    medians = {p: _median([payload[p][i] for i in kept]) for p in PHASES[:4]}
+    in_boundary = float(payload.get("boundary_s", 0.0))
+    step_s = _median([payload["step_time_s"][i] for i in kept])
+    # With a longer period the median step is one without averaging, so there is nothing to take off.
+    averaging = in_boundary if payload["period"] == 1 else 0.0
+    # Waiting for data is the host's time, the rest the device's: only where the device idles, it waits as well.
+    device_s = medians["forward_s"] + medians["backward_s"] + medians["optimizer_s"] + averaging
+    medians["data_wait_s"] = min(medians["data_wait_s"], max(0.0, step_s - device_s))
+    medians["other_s"] = max(0.0, step_s - device_s - medians["data_wait_s"])
+    waiting = payload.get("exposed_comm_s")
+    if waiting is not None:
+        medians["backward_s"] = max(0.0, medians["backward_s"] - (waiting - in_boundary))
+    return medians
+
+
+def _rank_summary(values: Sequence[float], slowest: int) -> Dict[str, Any]:
+    return {"median": _median(values), "worst": values[slowest], "worst_rank": slowest}
 
 
 def _median(values: Sequence[float]) -> float:

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import weakref
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch.distributed as dist
 
-from . import beat
+from . import beat, hooks
 from .control import AgentLost, ControlLine
 from .conversation import FAILED, Conversation
 from .environment import Environment
 from .exchange import PeerLost
-from .facts import describe_loader, find_sharded_kind
+from .facts import describe_loader
 from .levers.bucket_plan import BucketPlan, plan_for_argument
 from .levers.launched import plan_launched_cap
+from .loss_factor import multiply_loss
+from .precision import ScriptPrecision
+from .reading import Reading
 from .recorder import INTERRUPTED, NEW_EPOCH, Recorder, find_loss
 from .samples import SampleCount
+from .sharded import find_kind, find_sharded_roots
 from .steps import StepWatch
 from .trouble import describe_trouble
 
@@ -38,13 +43,16 @@ class Runtime:
         self.environment = environment
         self.watch = StepWatch()
         self.samples = SampleCount(environment.samples_per_forward)
+        self.reading = Reading()
         self.recorder = Recorder()
+        self.precision = ScriptPrecision()
         self.steps = 0
         self.phase = beat.STARTING
         self.control: Optional[ControlLine] = None
         self._active = environment.control is not None
         self._conversation: Optional[Conversation] = None
         self._replicas: List[Any] = []
+        self._sharded: List[Any] = []
         self._last_forward: Dict[int, int] = {}
         self._training_forwards = 0
         self.loader: Optional[Dict[str, Any]] = None
@@ -86,10 +94,12 @@ class Runtime:
             self._conversation.begin_forward(ddp)
         self.recorder.begin_forward()
 
-    def end_forward(self, ddp: Any) -> None:
+    def end_forward(self, ddp: Any, output: Any) -> Any:
+        """What the script gets from this forward."""
         self.recorder.end_forward()
         if self._conversation is not None:
-            self._conversation.end_forward(ddp)
+            return self._conversation.end_forward(ddp, output)
+        return output
 
     def begin_backward(self, roots: Any) -> bool:
         outermost = self.recorder.begin_backward(roots)
@@ -100,22 +110,47 @@ class Runtime:
                     file.write(repr(float(loss)) + "\n")
         return outermost
 
+    def multiply_loss(
+        self, roots: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]
+    ) -> Tuple[Any, Tuple[Any, ...], Dict[str, Any]]:
+        """The arguments of the outermost backward, with the loss multiplied where the strategy in force asks for it."""
+        factor = self._conversation.before_backward() if self._conversation is not None else 1.0
+        return (roots, args, kwargs) if factor == 1.0 else multiply_loss(roots, args, kwargs, factor)
+
     def end_backward(self) -> None:
+        if self._conversation is not None:
+            self._conversation.end_backward()
         self.recorder.end_backward()
 
     def begin_optimizer_step(self, optimizer: Any) -> None:
         self.recorder.begin_optimizer()
-        if not self._replicas and self._active and not self._told_trouble:
-            if self.watch.optimizer_steps == 0:
-                kind = find_sharded_kind(optimizer)
-                if kind is not None:
-                    self.tell_trouble("fsdp", kind=kind)
-            elif self.watch.optimizer_steps == STEPS_WITHOUT_DDP:
-                self.tell_trouble("no_ddp", when=f"has made {STEPS_WITHOUT_DDP} optimizer steps")
+        if not self._replicas:
+            self._look_for_sharded(optimizer)
+
+    def _look_for_sharded(self, optimizer: Any) -> None:
+        if not self.watch.knows(optimizer):
+            known = [reference() for reference in self._sharded]
+            for root in (root for root in find_sharded_roots(optimizer) if root not in known):
+                # Before fully_shard's own hook: parameters are still sharded when strategies are switched.
+                root.register_forward_pre_hook(hooks.before_forward, prepend=True, with_kwargs=True)
+                root.register_forward_hook(hooks.after_forward, with_kwargs=True)
+                self._sharded.append(weakref.ref(root))
+                self._last_forward[id(root)] = self.steps
+        if self.watch.optimizer_steps != STEPS_WITHOUT_DDP:
+            return
+        if not self._sharded:
+            self.tell_trouble("no_ddp", when=f"has made {STEPS_WITHOUT_DDP} optimizer steps")
+        elif self.steps == 0:
+            self.tell_trouble("fsdp", kind=find_kind(self._sharded[0]()), steps=STEPS_WITHOUT_DDP)
 
     def end_optimizer_step(self, optimizer: Any) -> None:
         self.recorder.end_optimizer()
         self.watch.note_optimizer_step(optimizer)
+
+    def end_step(self, samples: Optional[int]) -> None:
+        """The script says that a step ended, and perhaps how many samples this rank consumed in it."""
+        self.watch.note_told_step()
+        self.samples.told = samples
 
     def note_fetch(self, seconds: float) -> None:
         """A batch was read in this process. A model in eval mode meanwhile means an evaluation inside the step."""
@@ -125,21 +160,27 @@ class Runtime:
         self.samples.note_fetch()
         self.recorder.add_data_wait(seconds)
 
-    def note_epoch(self, loader: Any) -> None:
-        """A loader is iterated anew."""
+    def start_epoch(self, loader: Any, iterate: Callable[[Any], Any]) -> Any:
+        """A loader is iterated anew: the iterator that the script gets."""
         if self._is_evaluating():
             self.note_interruption()
-            return
+            return iterate(loader)
         self.recorder.raise_flag(NEW_EPOCH)
         self.loader = describe_loader(loader)
         size = getattr(loader, "batch_size", None) or getattr(loader.batch_sampler, "batch_size", None)
         self.samples.loader_batch_size = size if isinstance(size, int) else None
+        return self.reading.start_epoch(loader, iterate)
 
     def note_interruption(self) -> None:
         self.recorder.raise_flag(INTERRUPTED)
 
-    def note_unscaled_loss(self, outputs: Any) -> None:
+    def note_loss_scaling(self, scaler: Any, outputs: Any) -> None:
+        self.precision.note_scaler(scaler)
         self.recorder.note_unscaled_loss(outputs)
+
+    def may_clear(self, owner: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> bool:
+        """Whether a zero_grad() of an optimizer or a module is made."""
+        return self._conversation is None or self._conversation.may_clear(owner, args, kwargs)
 
     def note_spawn(self, call: str) -> None:
         if not self._replicas:
@@ -149,11 +190,18 @@ class Runtime:
 
     def list_replicas(self) -> List[Any]:
         """The DDP models that train now, in the order in which they were built: the same list on every rank."""
+        return self._list_recent(self._replicas)
+
+    def list_sharded(self) -> List[Any]:
+        """The outermost sharded modules that train now, in the order of their optimizers' parameters."""
+        return self._list_recent(self._sharded)
+
+    def _list_recent(self, references: List[Any]) -> List[Any]:
         return [
-            ddp
-            for ddp in (ref() for ref in self._replicas)
-            if ddp is not None
-            and self._last_forward.get(id(ddp), -RECENT_STEPS) > self.steps - RECENT_STEPS - 1
+            model
+            for model in (reference() for reference in references)
+            if model is not None
+            and self._last_forward.get(id(model), -RECENT_STEPS) > self.steps - RECENT_STEPS - 1
         ]
 
     def write_beat(self) -> None:
@@ -195,7 +243,14 @@ class Runtime:
                 stream.flush()
             except (OSError, ValueError):
                 continue
+        if not code and self.environment.stay_s:
+            time.sleep(self.environment.stay_s)
+            code = FAILED  # nobody ended it, and the user's command must not go on as if it had trained
         os._exit(code)
+
+    def has_trained(self) -> bool:
+        """Whether this process ran a wrapped model's training forward or an optimizer's step."""
+        return bool(self._last_forward) or self.watch.optimizer_steps > 0
 
     def finish_script(self) -> None:
         """The script ended by itself; called once on every rank."""
@@ -203,7 +258,7 @@ class Runtime:
         self.write_beat()
         if not self._active or self._told_trouble:
             return
-        if not self._replicas:
+        if not self._replicas and not self._sharded:
             self.tell_trouble("no_ddp", when="ended")
         elif self.watch.optimizer_steps == 0:
             self.tell_trouble("never_steps", forwards=self._training_forwards)
@@ -234,5 +289,8 @@ class Runtime:
         self.write_beat()
 
     def _is_evaluating(self) -> bool:
-        ddp = self._replicas[-1]() if self._replicas else None
-        return ddp is not None and not ddp.module.training
+        if self._replicas:
+            ddp = self._replicas[-1]()
+            return ddp is not None and not ddp.module.training
+        root = self._sharded[-1]() if self._sharded else None
+        return root is not None and not root.training

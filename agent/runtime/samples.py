@@ -32,6 +32,12 @@ def find_tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
 
 def count_samples(args: Any, kwargs: Any, loader_batch_size: Optional[int]) -> int:
     """Samples in one forward: dimension 0 of the first tensor, unless another dimension alone is the loader's batch."""
+    first = args[0] if args else None
+    if isinstance(first, torch.Tensor) and first.dim() > 0:
+        # The usual case without the search: one tensor, the batch in front.
+        size = first.shape[0]
+        if not loader_batch_size or size == loader_batch_size:
+            return int(size)
     for source in (args, kwargs):
         for tensor in find_tensors(source):
             shape = list(tensor.shape)
@@ -56,6 +62,8 @@ class SampleCount:
         self.loader_batch_size: Optional[int] = None
         self.samples = 0
         self.forwards = 0
+        self.told: Optional[int] = None
+        """What the script itself says it consumed in this step."""
 
     def note_fetch(self) -> None:
         """A batch was read while the model was in training mode (batches read in eval mode feed no training step)."""
@@ -76,5 +84,6 @@ class SampleCount:
 
     def close_step(self) -> int:
         """Samples of the step that ends here; the count starts again."""
-        samples, self.samples, self.forwards, self._first_model = self.samples, 0, 0, None
+        samples = self.samples if self.told is None else self.told
+        self.samples, self.forwards, self._first_model, self.told = 0, 0, None, None
         return samples

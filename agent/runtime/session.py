@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import List
 
-from . import current
+from . import current, stacks
 from .control import AgentLost, ControlLine
 from .environment import Environment, read_environment
 from .script import parse_script, run_script
@@ -18,18 +18,30 @@ def run(arguments: List[str]) -> None:
     """Runs the script to its end. A crash of the script passes through untouched: the agent reads it from the log."""
     script = parse_script(arguments)
     environment = read_environment()
+    process_id = os.getpid()
     silence_trackers(os.environ, environment.session_dir)
-    call_after_torch_import(lambda: _start_runtime(environment))
+    listen_for_signals(environment)
+    call_after_torch_import(lambda: start_runtime(environment))
     try:
         run_script(script)
     except SystemExit as ending:
-        if ending.code in (None, 0):
+        if ending.code not in (None, 0):
+            raise
+        if os.getpid() == process_id:  # a forked child of the script comes through here as well
             _report_ending(environment)
         raise
-    _report_ending(environment)
+    if os.getpid() == process_id:
+        _report_ending(environment)
 
 
-def _start_runtime(environment: Environment) -> None:
+def listen_for_signals(environment: Environment) -> None:
+    """Lets the agent ask this rank where its threads are."""
+    if environment.session_dir:
+        stacks.arm(environment.session_dir, environment.rank)
+
+
+def start_runtime(environment: Environment) -> None:
+    """Makes this process a rank that is observed and switched: the one place that arms. Torch has been imported."""
     from .patches import install_patches
     from .runtime import Runtime
 

@@ -1,29 +1,43 @@
-"""Saves the model and the optimizers in host memory before an inexact block, and puts them back in place after it."""
+"""Saves what an inexact block changes in host memory before it, and puts it back in place after it."""
 
 from __future__ import annotations
 
 import copy
+import gc
 from typing import Any, Dict, List, Tuple
 
 import torch
+from torch.optim.swa_utils import AveragedModel
+
+from .levers.lever import Training
 
 
-class ModelSnapshot:
-    """Parameters, buffers and optimizer state. Not saved: learning-rate schedules, loss scales, data order."""
+class TrainingSnapshot:
+    """Models with their buffers, averaged copies of them, optimizers, loss scales and torch's random numbers.
+
+    Of an optimizer its state and its numbers (learning rate, momentum) are saved. Not saved: what a scheduler counts,
+    so it goes on as if the steps of the block had been taken; averages that the script keeps outside torch's
+    AveragedModel; random numbers of Python and NumPy; the place in the data.
+    """
 
     @torch.no_grad()
-    def __init__(self, replicas: List[Any], optimizers: List[Any]) -> None:
-        self._tensors: List[Tuple[torch.Tensor, torch.Tensor]] = []
-        for ddp in replicas:
-            for tensor in [*ddp.module.parameters(), *ddp.module.buffers()]:
-                self._tensors.append((tensor, _save(tensor)))
+    def __init__(self, training: Training) -> None:
+        self._tensors = [(tensor, _save(tensor)) for tensor in _list_tensors(training)]
         self._states: List[Tuple[Any, Dict[Any, Any]]] = []
-        for optimizer in optimizers:
+        self._groups: List[Tuple[Dict[str, Any], Dict[str, Any]]] = []
+        for optimizer in training.optimizers:
             saved = {
                 key: {name: _save(value) for name, value in state.items()}
                 for key, state in _list_states(optimizer)
             }
             self._states.append((optimizer, saved))
+            for group in optimizer.param_groups:
+                numbers = {name: _save(value) for name, value in group.items() if _is_number(value)}
+                self._groups.append((group, numbers))
+        self._scalers = [(scaler, scaler.state_dict()) for scaler in training.precision.scalers]
+        self._cpu_random = torch.get_rng_state()
+        self._devices = sorted({tensor.device.index for tensor, _ in self._tensors if tensor.is_cuda})
+        self._device_random = [torch.cuda.get_rng_state(device) for device in self._devices]
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -40,19 +54,56 @@ class ModelSnapshot:
                     continue
                 for name in [name for name in current if name not in states[key]]:
                     del current[name]
-                for name, saved in states[key].items():
-                    present = current.get(name)
-                    if isinstance(present, torch.Tensor) and isinstance(saved, torch.Tensor):
-                        present.copy_(saved)
-                    else:
-                        current[name] = copy.deepcopy(saved)
+                _put_back(current, states[key])
+        for group, numbers in self._groups:
+            _put_back(group, numbers)
+        for scaler, state in self._scalers:
+            scaler.load_state_dict(state)
+        torch.set_rng_state(self._cpu_random)
+        for device, state in zip(self._devices, self._device_random):
+            torch.cuda.set_rng_state(state, device)
+
+
+def _list_tensors(training: Training) -> List[torch.Tensor]:
+    """Every tensor that training writes, once: also parameters that an optimizer has and no model."""
+    modules = [*training.replicas, *training.sharded, *_find_averaged_models()]
+    tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
+    groups = [group for optimizer in training.optimizers for group in optimizer.param_groups]
+    tensors += [parameter for group in groups for parameter in group["params"]]
+    return [_local(tensor) for tensor in {id(tensor): tensor for tensor in tensors}.values()]
+
+
+def _find_averaged_models() -> List[Any]:
+    """Scripts keep them where they like: only the garbage collector knows them all."""
+    return [item for item in gc.get_objects() if issubclass(type(item), AveragedModel)]
 
 
 def _list_states(optimizer: Any) -> List[Tuple[Any, Dict[str, Any]]]:
     return [(key, state) for key, state in list(optimizer.state.items()) if isinstance(state, dict)]
 
 
+def _is_number(value: Any) -> bool:
+    """Learning rates and the like may be numbers, tensors or tuples; flags belong to the levers."""
+    if isinstance(value, tuple):
+        return all(_is_number(item) for item in value)
+    return isinstance(value, (int, float, torch.Tensor)) and not isinstance(value, bool)
+
+
+def _put_back(current: Dict[str, Any], saved: Dict[str, Any]) -> None:
+    for name, value in saved.items():
+        present = _local(current.get(name))
+        if isinstance(present, torch.Tensor) and isinstance(value, torch.Tensor):
+            present.copy_(value)
+        else:
+            current[name] = copy.deepcopy(value)
+
+
 def _save(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return value.detach().to("cpu", copy=True)
+        return _local(value).detach().to("cpu", copy=True)
     return copy.deepcopy(value)
+
+
+def _local(value: Any) -> Any:
+    """This rank's part of a sharded tensor (DTensor)."""
+    return value.to_local() if hasattr(value, "to_local") else value

@@ -36,6 +36,8 @@ class StepWatch:
         self._known: Dict[int, Any] = {}
         self._leader: Optional[int] = None
         self._leader_stepped = False
+        self._told = False
+        """The script itself says where its steps end."""
         self.optimizer_steps = 0
         self._leader_steps = 0
 
@@ -46,8 +48,17 @@ class StepWatch:
             return max(self._leader_steps, self._order.count(choose_leader(self._order)))
         return self._leader_steps
 
+    def note_told_step(self) -> None:
+        """The script says that a step ended: from here on its word counts, not the optimizers."""
+        self._told = self._leader_stepped = True
+        self.optimizer_steps += 1
+        self._leader_steps += 1
+
     def note_optimizer_step(self, optimizer: Any) -> None:
         identity = id(optimizer)
+        if self._told:
+            self._known.setdefault(identity, weakref.ref(optimizer))
+            return
         self.optimizer_steps += 1
         if identity not in self._known:
             self._known[identity] = weakref.ref(optimizer)
@@ -72,6 +83,10 @@ class StepWatch:
             return False
         self._leader_stepped = False
         return True
+
+    def knows(self, optimizer: Any) -> bool:
+        """Whether this optimizer has stepped before."""
+        return id(optimizer) in self._known
 
     def list_optimizers(self) -> List[Any]:
         """Every optimizer that has stepped and still lives, in the order of first appearance."""

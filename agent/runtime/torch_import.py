@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, Callable, Optional, Sequence
 
@@ -18,6 +17,10 @@ class _NotifyingLoader(Loader):
     def __init__(self, loader: Any, notify: Callable[[], None]) -> None:
         self._loader = loader
         self._notify = notify
+
+    def __getattr__(self, name: str) -> Any:
+        # Whoever only looks torch up (find_spec, to see whether it is installed) finds all of its loader.
+        return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> Optional[ModuleType]:
         module: Optional[ModuleType] = self._loader.create_module(spec)
@@ -38,15 +41,22 @@ class _TorchFinder(MetaPathFinder):
         self._notify = notify
 
     def find_spec(
-        self, fullname: str, _path: Optional[Sequence[str]], _target: Optional[ModuleType] = None
+        self, fullname: str, path: Optional[Sequence[str]], target: Optional[ModuleType] = None
     ) -> Optional[ModuleSpec]:
         if fullname != "torch":
             return None
-        sys.meta_path.remove(self)
-        spec = find_spec("torch")
-        if spec is not None and spec.loader is not None:
-            spec.loader = _NotifyingLoader(spec.loader, self._notify)
-        return spec
+        for finder in [finder for finder in sys.meta_path if finder is not self]:
+            spec = finder.find_spec(fullname, path, target)
+            if spec is not None:
+                if spec.loader is not None:
+                    spec.loader = _NotifyingLoader(spec.loader, self._finish)
+                return spec
+        return None
+
+    def _finish(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+            self._notify()
 
 
 def call_after_torch_import(notify: Callable[[], None]) -> None:

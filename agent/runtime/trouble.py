@@ -8,11 +8,11 @@ SENTENCES: Dict[str, str] = {
     "no_ddp": (
         "The script {when} without building a DistributedDataParallel model, so there is no gradient exchange to "
         "tune. Wrap the model in torch.nn.parallel.DistributedDataParallel (Hugging Face Trainer, Lightning and "
-        "accelerate do so when started by torchrun)."
+        "accelerate do so when started by torchrun), or shard it with fully_shard."
     ),
     "spawns_own_ranks": (
         "The script starts its own training processes ({call}), which the advisor cannot reach. "
-        "Start one process per device with torchrun and read RANK, LOCAL_RANK and WORLD_SIZE from the environment."
+        "Let it in through their environment (--injection environment), or start one process per device with torchrun."
     ),
     "single_rank": (
         "The job has one rank only, so no gradients are exchanged and no communication knob can matter. "
@@ -23,8 +23,9 @@ SENTENCES: Dict[str, str] = {
         "Let it run longer: more steps or epochs, or a larger data set."
     ),
     "fsdp": (
-        "The model is sharded with FSDP ({kind}), which this version of the advisor does not tune: its knobs act on "
-        "DistributedDataParallel. Tune a DistributedDataParallel run of the same model, or leave FSDP as it is."
+        "The model is sharded by {kind}, but in {steps} optimizer steps no forward of its outermost sharded module was "
+        "called, so steps cannot be told apart. Call that module itself in the training loop: not a method of it, and "
+        "not a compiled copy."
     ),
     "never_steps": (
         "The model is wrapped in DistributedDataParallel, but no step of a torch.optim optimizer was seen in "

@@ -56,7 +56,21 @@ def test_pages_load_nothing_from_another_host() -> None:
 
 def test_runtime_reads_as_python_3_9() -> None:
     for path in (ROOT / "agent" / "runtime").rglob("*.py"):
-        ast.parse(path.read_text(), filename=str(path), feature_version=(3, 9))
+        tree = ast.parse(path.read_text(), filename=str(path), feature_version=(3, 9))
+        # Python 3.10 came with zip(strict=…), which our own linter asks for elsewhere.
+        keywords = [key.arg for node in ast.walk(tree) if isinstance(node, ast.Call) for key in node.keywords]
+        assert "strict" not in keywords, f"{name_of(path)}: Python 3.9 has no zip(strict=…)"
+
+
+def test_agent_counts_time_on_clocks_that_nobody_sets() -> None:
+    """Leases, beats and deadlines must not move with the wall clock; only its log shows the time of day."""
+    for path in (ROOT / "agent").rglob("*.py"):
+        calls = {
+            ast.unparse(node.func)
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Call)
+        }
+        assert not calls & {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow"}, name_of(path)
 
 
 def test_repository_names_no_machine() -> None:

@@ -20,19 +20,20 @@ ENVIRONMENTS = HERE.parents[1] / ".conformance"
 PIP_TIMEOUT_S = 900
 
 
-def provide_environment(name: str, requirements: Path) -> Path:
-    """Return the Python of `.conformance/<name>`, made anew when its requirements (or our Python) changed."""
+def provide_environment(name: str, requirements: Path, base: str = sys.executable) -> Path:
+    """Return the Python of `.conformance/<name>`, made anew when its requirements or the Python `base` changed."""
     folder = ENVIRONMENTS / name
     python = folder / "bin" / "python"
     stamp = folder / "requirements.sha256"
-    wanted = hashlib.sha256(requirements.read_bytes() + sys.version.encode()).hexdigest()
+    version = sys.version if base == sys.executable else base
+    wanted = hashlib.sha256(requirements.read_bytes() + version.encode()).hexdigest()
     ENVIRONMENTS.mkdir(exist_ok=True)
     with (ENVIRONMENTS / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if python.exists() and stamp.exists() and stamp.read_text() == wanted:
             return python
         shutil.rmtree(folder, ignore_errors=True)
-        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True, timeout=120)
+        subprocess.run([base, "-m", "venv", str(folder)], check=True, timeout=120)
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         installed = subprocess.run(
             [*pip, "-r", str(requirements)],

@@ -165,3 +165,11 @@ def test_local_sgd_averages_every_k_steps(through, advise, tmp_path, clean_envir
     changes = {"localsgd": True, "localsgd_k_steps": 2, "localsgd_begin_step": 2}
     report = through(advise, changes, tmp_path, clean_environment)
     assert report["agreed"] == [True, True, False, True, False, True]
+
+
+@pytest.mark.parametrize("through", [run_bundle, run_snippet])
+def test_forwards_run_in_bf16(through, advise, tmp_path, clean_environment, as_it_stands) -> None:
+    report = through(advise, {"amp": True}, tmp_path, clean_environment)
+    assert report["sum"] != as_it_stands["sum"]
+    assert report["sum"] == pytest.approx(as_it_stands["sum"], rel=1e-2)
+    assert all(report["agreed"])

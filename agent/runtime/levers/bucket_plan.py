@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Dict, List, Mapping, Tuple
 
 import torch.distributed as dist
 
-from .lever import read_switch
+from .lever import read_count, read_switch
 
 MIB = 1024 * 1024
-KNOBS = ("fuse_all_reduce_ops", "fuse_grad_size_in_MB", "last_comm_group_size_MB")
+LAYERS = "fuse_grad_size_in_TFLOPS"
+"""Fleet's name for the most layers of a bucket."""
+KNOBS = ("fuse_all_reduce_ops", "fuse_grad_size_in_MB", "last_comm_group_size_MB", LAYERS)
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,8 @@ class BucketPlan:
     cap_bytes: int
     listed_bytes: Tuple[int, ...] = ()
     """Caps bucket by bucket, where the script gave `bucket_cap_mb_list`; then the two others are not in force."""
+    most_layers: int = 0
+    """Layers that may share a bucket; 0 sets no limit."""
 
     @property
     def is_fused(self) -> bool:
@@ -52,7 +56,7 @@ def plan_for_argument(bucket_cap_mb: Any) -> BucketPlan:
 def resolve_plan(baseline: BucketPlan, values: Mapping[str, Any]) -> Tuple[BucketPlan, Dict[str, str]]:
     """The plan for baseline + values, and the knobs that cannot be taken with the reason."""
     rejected: Dict[str, str] = {}
-    cap, first, fused = baseline.cap_bytes, baseline.first_bytes, baseline.is_fused
+    cap, first, fused, layers = baseline.cap_bytes, baseline.first_bytes, baseline.is_fused, 0
     chosen = set()
     for knob in KNOBS:
         if knob not in values:
@@ -62,6 +66,8 @@ def resolve_plan(baseline: BucketPlan, values: Mapping[str, Any]) -> Tuple[Bucke
                 fused = read_switch(values[knob])
             elif knob == "fuse_grad_size_in_MB":
                 cap = _read_mebibytes(values[knob])
+            elif knob == LAYERS:
+                layers = read_count(values[knob], 1)
             else:
                 first = _read_mebibytes(values[knob])
             chosen.add(knob)
@@ -70,15 +76,14 @@ def resolve_plan(baseline: BucketPlan, values: Mapping[str, Any]) -> Tuple[Bucke
     if not chosen:
         return baseline, rejected
     if not fused:
-        for knob in ("fuse_grad_size_in_MB", "last_comm_group_size_MB"):
-            if knob in chosen:
-                rejected[knob] = (
-                    f"{knob} has no meaning while fuse_all_reduce_ops is off: every parameter is alone."
-                )
+        for knob in chosen - {"fuse_all_reduce_ops"}:
+            rejected[knob] = (
+                f"{knob} has no meaning while fuse_all_reduce_ops is off: every parameter is alone."
+            )
         return BucketPlan(1, 1), rejected
-    if chosen == {"fuse_all_reduce_ops"}:
-        return baseline, rejected
-    return BucketPlan(min(first, cap), cap), rejected
+    if chosen <= {"fuse_all_reduce_ops", LAYERS}:
+        return replace(baseline, most_layers=layers), rejected
+    return BucketPlan(min(first, cap), cap, most_layers=layers), rejected
 
 
 def read_buckets(ddp: Any) -> Tuple[List[int], bool]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Tuple, Union
 
 import torch
 import torch.distributed as dist
@@ -11,7 +11,9 @@ import torch.distributed as dist
 from . import bucket_plan, reduction_plan
 from .bucket_plan import BucketPlan, describe_buckets, observe_plan, read_buckets, resolve_plan
 from .communicators import Communicators
+from .layer_buckets import count_layers, explain_no_layers, find_most_layers, limit_layers, read_order
 from .lever import Evidence, Lever, Training
+from .low_rank_reduction import EXACT_STEPS, LowRankReduction, explain_no_compression
 from .reducer import explain_no_rebuild, has_own_hook, rebuild_reducer
 from .reduction_hook import BucketReduction, reduce_bucket
 from .reduction_plan import ReductionPlan, resolve_reduction
@@ -24,16 +26,18 @@ class _Replica:
         self.baseline = observe_plan(ddp)
         self.plan = self.baseline
         self.reduction = reduction_plan.BASELINE
-        self.state: Optional[BucketReduction] = None
+        self.state: Union[BucketReduction, LowRankReduction, None] = None
         self.has_own_hook = has_own_hook(ddp)
         self.baseline_buckets: List[int] = []
+        self.order: List[int] = []
+        """Indices of its parameters in the order in which DDP puts them into buckets."""
 
 
 class GradientReduction(Lever):
     """Switching rebuilds the reducer only where its plan differs from the one in force."""
 
     knobs = bucket_plan.KNOBS + reduction_plan.KNOBS
-    changes_training = ("fp16_allreduce", "fp16_allreduce_dtype")
+    changes_training = ("fp16_allreduce", "fp16_allreduce_dtype", *reduction_plan.COMPRESSION)
 
     def __init__(self, rank: int, world_size: int, local_world_size: int, device: torch.device) -> None:
         self._world_size = world_size
@@ -52,6 +56,12 @@ class GradientReduction(Lever):
         for ddp in training.replicas:
             self._know(ddp)
             refusals.update(self._refuse_for(ddp))
+        if training.precision.scalers:
+            sentence = (
+                "The script scales its loss with a GradScaler: gradients overflow now and then, and compression would "
+                "feed that error back for ever."
+            )
+            refusals.update(dict.fromkeys(reduction_plan.COMPRESSION, sentence))
         return refusals
 
     def _know(self, ddp: Any) -> _Replica:
@@ -62,7 +72,13 @@ class GradientReduction(Lever):
         if not replica.baseline_buckets and replica.plan == replica.baseline and replica.state is None:
             buckets, final = read_buckets(ddp)
             replica.baseline_buckets = buckets if final else []
+            replica.order = read_order(ddp)
         return replica
+
+    def observe(self, training: Training) -> Dict[str, Any]:
+        """DDP limits no bucket to a number of layers: all of the model's may share one."""
+        layers = [count_layers(ddp) for ddp in training.replicas if explain_no_rebuild(ddp) is None]
+        return {bucket_plan.LAYERS: float(max(layers))} if layers else {}
 
     def _refuse_for(self, ddp: Any) -> Dict[str, str]:
         """Collective over the model's group: tries which 16-bit formats its backend reduces."""
@@ -70,6 +86,10 @@ class GradientReduction(Lever):
         reason = explain_no_rebuild(ddp)
         if reason is not None:
             refusals.update(dict.fromkeys(self.knobs, reason))
+        else:
+            reason = explain_no_layers(ddp)
+            if reason is not None:
+                refusals[bucket_plan.LAYERS] = reason
         if self._replicas[ddp].has_own_hook:
             sentence = (
                 "The script registered a communication hook of its own, which these knobs would replace."
@@ -82,10 +102,14 @@ class GradientReduction(Lever):
             refusals.update(dict.fromkeys(bucket_plan.KNOBS, sentence))
         if dist.get_world_size(ddp.process_group) != self._world_size:
             sentence = "The model reduces over a part of the ranks only; further communicators cannot be made for it."
-            refusals.update(dict.fromkeys(reduction_plan.KNOBS[:4], sentence))
+            refusals.update(dict.fromkeys((*reduction_plan.KNOBS[:4], *reduction_plan.COMPRESSION), sentence))
         if not any(1 < size < self._world_size and self._world_size % size == 0 for size in range(2, 1025)):
             sentence = f"{self._world_size} ranks cannot be split into two levels of at least 2."
             refusals.update(dict.fromkeys(reduction_plan.KNOBS[2:4], sentence))
+        reason = explain_no_compression(ddp)
+        if reason:
+            for knob in reduction_plan.COMPRESSION:
+                refusals.setdefault(knob, reason)
         unsupported = _find_unsupported_formats(ddp.process_group, self._device)
         if len(unsupported) == len(reduction_plan.FORMATS):
             refusals.setdefault(
@@ -106,23 +130,29 @@ class GradientReduction(Lever):
             self._rejected["fp16_allreduce_dtype"] = self._refusals[reduction.wire_format]
             self._rejected["fp16_allreduce"] = self._refusals[reduction.wire_format]
             reduction = reduction_plan.BASELINE
+        self.least_warm_up = 1 + EXACT_STEPS if reduction.rank else 0
         for ddp in training.replicas:
             replica = self._know(ddp)
             plan, rejected = resolve_plan(replica.baseline, values)
             self._rejected.update(rejected)
-            if (plan, reduction) != (replica.plan, replica.reduction):
+            # Compression is begun anew in every block, so that no error of the last one is fed back.
+            if reduction.rank or (plan, reduction) != (replica.plan, replica.reduction):
                 self._rebuild(ddp, replica, plan, reduction)
 
     def _rebuild(self, ddp: Any, replica: _Replica, plan: BucketPlan, reduction: ReductionPlan) -> None:
         if replica.state is not None:
             replica.state.close()
             replica.state = None
+        buckets = limit_layers(ddp, plan, replica.order)
         if reduction == reduction_plan.BASELINE:
-            rebuild_reducer(ddp, plan)
+            rebuild_reducer(ddp, buckets)
         else:
-            state = BucketReduction(reduction, ddp, self._communicators, self._device)
-            rebuild_reducer(ddp, plan, state, reduce_bucket)
-            replica.state = state
+            replica.state = (
+                LowRankReduction(reduction.rank, ddp, self._communicators, self._device)
+                if reduction.rank
+                else BucketReduction(reduction, ddp, self._communicators, self._device)
+            )
+            rebuild_reducer(ddp, buckets, replica.state, reduce_bucket)
         replica.plan, replica.reduction = plan, reduction
         self.rebuilt = True
 
@@ -155,8 +185,24 @@ class GradientReduction(Lever):
         sentence = f"DDP's log: cap {replica.plan.cap_bytes} bytes, {describe_buckets(buckets)}."
         for knob in chosen:
             evidence.consumed[knob] = sentence
+            if knob == bucket_plan.LAYERS:
+                self._prove_layers(ddp, replica, buckets, evidence)
             if buckets == replica.baseline_buckets and replica.reduction == reduction_plan.BASELINE:
                 evidence.no_effect[knob] = f"The same {describe_buckets(buckets)} as the baseline's."
+
+    def _prove_layers(self, ddp: Any, replica: _Replica, buckets: List[int], evidence: Evidence) -> None:
+        found, wanted = find_most_layers(ddp), replica.plan.most_layers
+        if found is None:
+            planned = limit_layers(ddp, replica.plan, replica.order).listed_bytes
+            if sorted(planned) == sorted(buckets):
+                found = wanted
+        if found is None or found > wanted:
+            evidence.not_consumed[bucket_plan.LAYERS] = (
+                f"DDP's log shows {describe_buckets(buckets)}, with up to {found or 'an unknown number of'} layers in "
+                f"one, where {wanted} were wanted: gradients became ready in another order than before."
+            )
+            return
+        evidence.consumed[bucket_plan.LAYERS] += f" At most {found} layers in one."
 
     def _prove_reduction(self, replica: _Replica, evidence: Evidence) -> None:
         chosen = [knob for knob in reduction_plan.KNOBS if knob in self._values]
@@ -167,8 +213,20 @@ class GradientReduction(Lever):
         if replica.state is None:
             return
         for knob in chosen:
-            proved, sentence = _judge(knob, replica.reduction, replica.state.counts)
+            if isinstance(replica.state, LowRankReduction):
+                proved, sentence = _judge_compression(replica.state, replica.reduction.rank)
+            else:
+                proved, sentence = _judge(knob, replica.reduction, replica.state.counts)
             (evidence.consumed if proved else evidence.not_consumed)[knob] = sentence
+
+
+def _judge_compression(state: LowRankReduction, rank: int) -> Tuple[bool, str]:
+    whole, sent = state.count_numbers()
+    if not whole:
+        return False, "The hook compressed no bucket in the timed steps."
+    if sent >= whole:
+        return False, f"No gradient is large enough to be worth compressing to rank {rank}."
+    return True, f"PowerSGD of rank {rank}, a translation of DGC: {sent} of {whole} numbers were sent."
 
 
 def _judge(knob: str, plan: ReductionPlan, counts: Mapping[str, List[int]]) -> Tuple[bool, str]:

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import os
-from typing import Any, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
+import torch
+
+from .convolutions import WORKSPACE
 from .lever import Evidence
 
 MIB = 1024 * 1024
+UNLIMITED = 65536
+"""MB: the largest value of the workspace limit, which stands for none."""
+ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+VARIABLES = {WORKSPACE: "CUDNN_CONV_WSCAP_DBG"}
+"""Environment variables of knobs that have another name."""
+READ_ON_GPUS = {
+    ALLOCATOR: "torch's allocator reads it when it starts",
+    VARIABLES[WORKSPACE]: "cuDNN reads it when it starts",
+}
+NCCL_COUNTS = ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD", "NCCL_BUFFSIZE", "NCCL_MIN_CTAS")
 
 
 def plan_launched_cap(cold: Mapping[str, Any]) -> Optional[float]:
@@ -18,10 +31,29 @@ def plan_launched_cap(cold: Mapping[str, Any]) -> Optional[float]:
     return float(cap) if cap is not None else None
 
 
-def prove_launched(cold: Mapping[str, Any], backend: str, replicas: List[Any]) -> Evidence:
-    """Environment knobs: the rank has the value and a backend that reads it. Bucket size: DDP was built with it."""
+def refuse_launched(cold: Mapping[str, Any]) -> Dict[str, str]:
+    """Knobs of the launch that the job has set itself, in a way that no value of ours could stand beside."""
+    own = [name for name in ("PYTORCH_ALLOC_CONF", ALLOCATOR) if name in os.environ and ALLOCATOR not in cold]
+    return {ALLOCATOR: f"The job sets {own[0]} itself; it is left as it is."} if own else {}
+
+
+def observe_launched(cold: Mapping[str, Any]) -> Dict[str, Any]:
+    """The baseline of the launch's knobs: what the job's own environment says where it says anything."""
+    observed: Dict[str, Any] = {WORKSPACE: UNLIMITED}
+    for knob in (WORKSPACE, *NCCL_COUNTS):
+        text = os.environ.get(VARIABLES.get(knob, knob), "")
+        if knob not in cold and text.isdigit():
+            observed[knob] = int(text)
+    return observed
+
+
+def prove_launched(
+    cold: Mapping[str, Any], backend: str, device: torch.device, replicas: List[Any]
+) -> Evidence:
+    """Environment knobs: the rank has the value and something that reads it. Bucket size: DDP was built with it."""
     evidence = Evidence()
     for knob, value in cold.items():
+        variable = VARIABLES.get(knob, knob)
         if knob in ("fuse_all_reduce_ops", "fuse_grad_size_in_MB"):
             caps = {int(ddp.bucket_bytes_cap) for ddp in replicas}
             cap = plan_launched_cap(cold)
@@ -31,18 +63,21 @@ def prove_launched(cold: Mapping[str, Any], backend: str, replicas: List[Any]) -
                 )
             else:
                 evidence.not_consumed[knob] = f"DistributedDataParallel has caps of {sorted(caps)} bytes."
-        elif not knob.startswith("NCCL_"):
+        elif not variable.startswith("NCCL_") and variable not in READ_ON_GPUS:
             evidence.not_consumed[knob] = (
                 f"{knob} cannot be set at launch by this runtime; give it as an override."
             )
-        elif os.environ.get(knob) != _write(value):
-            evidence.not_consumed[knob] = f"{knob} is {os.environ.get(knob)!r} in this rank's environment."
-        elif "nccl" not in backend:
-            evidence.not_consumed[knob] = f"The backend is {backend}, which does not read {knob}."
-        else:
-            evidence.consumed[knob] = (
-                f"{knob}={_write(value)} in the rank's environment; the backend is {backend}."
+        elif os.environ.get(variable) != _write(value):
+            evidence.not_consumed[knob] = (
+                f"{variable} is {os.environ.get(variable)!r} in this rank's environment."
             )
+        elif variable.startswith("NCCL_") and "nccl" not in backend:
+            evidence.not_consumed[knob] = f"The backend is {backend}, which does not read {knob}."
+        elif variable in READ_ON_GPUS and device.type != "cuda":
+            evidence.not_consumed[knob] = f"The job trains on CPU, where nothing reads {variable}."
+        else:
+            reader = READ_ON_GPUS.get(variable, f"the backend is {backend}")
+            evidence.consumed[knob] = f"{variable}={_write(value)} in the rank's environment; {reader}."
     return evidence
 
 

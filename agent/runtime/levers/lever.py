@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from ..precision import ScriptPrecision
 
 
 @dataclass(frozen=True)
@@ -15,6 +17,17 @@ class Training:
     """The DistributedDataParallel models that train now, the same list on every rank."""
     optimizers: List[Any]
     """Every optimizer that has stepped and still lives."""
+    precision: ScriptPrecision = field(default_factory=ScriptPrecision)
+    """What the script itself does about number formats."""
+    loss: Optional[Any] = None
+    """This rank's last loss, a detached scalar, while a lever `needs_loss`."""
+    sharded: List[Any] = field(default_factory=list)
+    """The outermost modules sharded by fully_shard or FullyShardedDataParallel; empty where DDP models train."""
+
+    def list_modules(self) -> List[Any]:
+        """Every module of the models that train."""
+        tops = [*(ddp.module for ddp in self.replicas), *self.sharded]
+        return [module for top in tops for module in top.modules()]
 
 
 class RelaunchNeeded(RuntimeError):
@@ -47,10 +60,19 @@ class Lever(ABC):
     changes_training: Tuple[str, ...] = ()
     """Those of its knobs that change what is computed: the model is saved before a block with one of them."""
 
+    serves_sharded: bool = False
+    """Whether it also works on models sharded by fully_shard, which have no DistributedDataParallel."""
+
     is_on: bool = False
     """Whether the strategy in force needs the hooks below in every step."""
     replaces_reduction: bool = False
     """Whether DDP reduces nothing in most steps, so that its own record of communication means nothing."""
+    averages_at_boundaries: bool = False
+    """Whether what it exchanges instead is timed by `measure_boundary_s`; else its communication stays unknown."""
+    decides_steps: bool = False
+    """Whether optimizer steps ask `may_step`, while `is_on`."""
+    needs_loss: bool = False
+    """Whether it reads `Training.loss`."""
     period: int = 1
     """Steps after which the pattern of the strategy in force repeats: timed steps are a multiple of it."""
     least_warm_up: int = 0
@@ -73,6 +95,25 @@ class Lever(ABC):
 
     def after_forward(self, ddp: Any) -> None:
         """After that forward, while `is_on`."""
+
+    def convert_output(self, output: Any) -> Any:
+        """What the script gets from that forward, while `is_on`."""
+        return output
+
+    def before_backward(self) -> float:
+        """Before the outermost backward pass, while `is_on`: what the loss counts in it."""
+        return 1.0
+
+    def after_backward(self) -> None:
+        """After that pass, while `is_on`."""
+
+    def may_step(self, optimizer: Any) -> bool:
+        """Whether an optimizer's step is made, while `is_on` and `decides_steps`."""
+        return True
+
+    def may_clear(self, owner: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> bool:
+        """Whether a zero_grad() of an optimizer or a module is made, while `is_on`."""
+        return True
 
     def end_step(self, training: Training) -> None:
         """At every step boundary after the leader's optimizer step, while `is_on`."""

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 
 from .lever import Evidence, Lever, Training, read_count, read_switch
+from .reduction_pause import ReductionPause
 
 CHUNK_BYTES = 25 * 1024 * 1024
 
@@ -18,64 +19,60 @@ class LocalSgd(Lever):
     With a begin_step above 1 this is post-local SGD (arXiv 1808.07217).
     """
 
-    knobs = ("localsgd", "localsgd_k_steps", "localsgd_begin_step")
+    knobs: Tuple[str, ...] = ("localsgd", "localsgd_k_steps", "localsgd_begin_step")
+    """The switch, the interval and the first local step, in this order."""
     changes_training = knobs
     replaces_reduction = True
+    averages_at_boundaries = True
+    name = "Local SGD"
 
     def __init__(self, clock: Any) -> None:
         self._clock = clock
-        self.is_on = False
-        self.period = 1
         self._begin_step = 1
+        self._interval = 1
         self._step = 0
         self._since_average = 0
-        self._suspended: List[Any] = []
+        self._pause = ReductionPause()
         self._values: Mapping[str, Any] = {}
         self._rejected: Dict[str, str] = {}
         self._averagings: List[Tuple[Any, Any]] = []
-        self._skipped = 0
 
     def switch(self, values: Mapping[str, Any], training: Training) -> None:
+        switch, interval, begin = self.knobs
         self._values, self._rejected = values, {}
         self.is_on, self.period, self._begin_step, self._step, self._since_average = False, 1, 1, 0, 0
         self.least_warm_up = 0
         try:
-            on = read_switch(values.get("localsgd", False))
-            period = read_count(values.get("localsgd_k_steps", 1), 1)
-            self._begin_step = read_count(values.get("localsgd_begin_step", 1), 1)
+            on = read_switch(values.get(switch, False))
+            self._interval = read_count(values.get(interval, 1), 1)
+            self._begin_step = read_count(values.get(begin, 1), 1)
             if on:
-                self.is_on, self.period = True, period
-                self.least_warm_up = self._begin_step + period
+                self.is_on, self.period = True, self._interval
+                self.least_warm_up = self._begin_step + self._interval
         except ValueError as error:
             self._rejected = {
-                knob: f"Local SGD was not switched on: {error}." for knob in self.knobs if knob in values
+                knob: f"{self.name} was not switched on: {error}." for knob in self.knobs if knob in values
             }
         self.begin_timing()
 
     def before_forward(self, ddp: Any) -> None:
-        """Skips this step's reduction, unless the script itself skips it already (no_sync)."""
-        if self._step >= self._begin_step and ddp.require_backward_grad_sync:
-            ddp.require_backward_grad_sync = False
-            self._suspended.append(ddp)
-            self._skipped += 1
+        if self._step >= self._begin_step:
+            self._pause.begin(ddp)
 
     def after_forward(self, ddp: Any) -> None:
-        if self._suspended:
-            for suspended in self._suspended:
-                suspended.require_backward_grad_sync = True
-            self._suspended.clear()
+        self._pause.end()
 
     def end_step(self, training: Training) -> None:
         if self._step >= self._begin_step:
             self._since_average += 1
-            if self._since_average == self.period:
-                self.average(training.replicas)
+            if self._since_average >= self._interval:
+                self.average(training)
         self._step += 1
 
-    def average(self, replicas: List[Any]) -> None:
+    def average(self, training: Training) -> None:
         """Makes all ranks' parameters equal again."""
         start = self._clock.mark()
-        for ddp in replicas:
+        for ddp in training.replicas:
             average_parameters(ddp)
         self._averagings.append((start, self._clock.mark()))
         self._since_average = 0
@@ -83,14 +80,14 @@ class LocalSgd(Lever):
     def end_block(self, training: Training) -> None:
         """Leaves no rank with parameters of its own."""
         if self._since_average:
-            self.average(training.replicas)
+            self.average(training)
         for ddp in training.replicas:
             # DDP broadcasts no buffers in the forward after a step without reduction; the next block's must.
             ddp.require_forward_param_sync = True
         self.is_on = False
 
     def begin_timing(self) -> None:
-        self._averagings, self._skipped = [], 0
+        self._averagings, self._pause.count = [], 0
 
     def measure_boundary_s(self) -> float:
         return sum(self._clock.measure(start, end) for start, end in self._averagings)
@@ -98,20 +95,23 @@ class LocalSgd(Lever):
     def prove(self) -> Evidence:
         evidence = Evidence(not_consumed=dict(self._rejected))
         chosen = [knob for knob in self.knobs if knob in self._values and knob not in self._rejected]
-        sentence = f"{self._skipped} reductions skipped and {len(self._averagings)} averagings of parameters."
+        sentence = self._describe()
         for knob in chosen:
-            if not self._values.get("localsgd"):
-                if knob == "localsgd":
+            if not self._values.get(self.knobs[0]):
+                if knob == self.knobs[0]:
                     evidence.consumed[knob] = "Off, like the baseline: every step was synchronised."
                 else:
-                    evidence.not_consumed[knob] = "localsgd is off, so there are no local steps."
-            elif self._skipped and self._averagings:
+                    evidence.not_consumed[knob] = f"{self.knobs[0]} is off, so there are no local steps."
+            elif self._pause.count and self._averagings:
                 evidence.consumed[knob] = sentence
             else:
                 evidence.not_consumed[knob] = (
                     sentence + f" begin_step {self._begin_step} may lie beyond the block."
                 )
         return evidence
+
+    def _describe(self) -> str:
+        return f"{self._pause.count} reductions skipped and {len(self._averagings)} averagings of parameters."
 
 
 @torch.no_grad()
@@ -123,7 +123,7 @@ def average_parameters(ddp: Any) -> None:
         flat = torch._utils._flatten_dense_tensors(chunk)
         flat.mul_(share)
         dist.all_reduce(flat, group=group)
-        for parameter, mean in zip(chunk, torch._utils._unflatten_dense_tensors(flat, chunk), strict=False):
+        for parameter, mean in zip(chunk, torch._utils._unflatten_dense_tensors(flat, chunk)):
             # Through .data: a graph that the script already holds must not fail its version check.
             parameter.data.copy_(mean)
 

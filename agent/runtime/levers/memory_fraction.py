@@ -13,6 +13,7 @@ KNOB = "FLAGS_fraction_of_gpu_memory_to_use"
 
 class MemoryFraction(Lever):
     knobs = (KNOB,)
+    serves_sharded = True
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

@@ -15,9 +15,9 @@ from .reduction_plan import ReductionPlan
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def reduce_bucket(state: "BucketReduction", bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
-    """What DDP calls for every full bucket."""
-    return state.reduce(bucket.buffer(), bucket.index())
+def reduce_bucket(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """What DDP calls for every full bucket; `state` is a BucketReduction or a LowRankReduction."""
+    return state.reduce(bucket)
 
 
 class BucketReduction:
@@ -58,8 +58,9 @@ class BucketReduction:
         for lane in self._lanes:
             lane.close()
 
-    def reduce(self, buffer: torch.Tensor, index: int) -> Any:
-        place = 0 if buffer.is_sparse else index % self._plan.communicators
+    def reduce(self, bucket: dist.GradBucket) -> Any:
+        buffer = bucket.buffer()
+        place = 0 if buffer.is_sparse else bucket.index() % self._plan.communicators
         if buffer.is_sparse:
             buffer.div_(1.0 / self._share)
         else:

@@ -14,8 +14,12 @@ KNOBS = (
     "hierarchical_allreduce_inter_nranks",
     "fp16_allreduce",
     "fp16_allreduce_dtype",
+    "dgc",
+    "dgc_rank",
 )
+COMPRESSION = ("dgc", "dgc_rank")
 FORMATS = ("fp16", "bf16")
+USUAL_RANK = 2
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,8 @@ class ReductionPlan:
     """Ranks in the lower level of a hierarchical allreduce; 0 means flat."""
     wire_format: Optional[str] = None
     """"fp16" or "bf16" on the wire; None sends gradients as they are."""
+    rank: int = 0
+    """Rank to which gradient matrices are compressed (PowerSGD); 0 sends them whole."""
 
 
 BASELINE = ReductionPlan()
@@ -47,6 +53,8 @@ def resolve_reduction(
         "hierarchical_allreduce_inter_nranks": local_world_size,
         "fp16_allreduce": False,
         "fp16_allreduce_dtype": "fp16",
+        "dgc": False,
+        "dgc_rank": USUAL_RANK,
     }
     chosen: Set[str] = set()
     for knob in KNOBS:
@@ -73,13 +81,19 @@ def resolve_reduction(
         )
     if "fp16_allreduce_dtype" in chosen and not taken["fp16_allreduce"]:
         rejected["fp16_allreduce_dtype"] = "fp16_allreduce is off, so nothing is converted."
+    if taken["dgc"]:
+        sentence = "dgc is on: its compression takes the place of every other reduction."
+        rejected.update({knob: sentence for knob in KNOBS[:6] if knob in chosen})
+        return ReductionPlan(rank=taken["dgc_rank"]), rejected
+    if "dgc_rank" in chosen:
+        rejected["dgc_rank"] = "dgc is off, so nothing is compressed."
     wire_format = taken["fp16_allreduce_dtype"] if taken["fp16_allreduce"] else None
     plan = ReductionPlan(taken["nccl_comm_num"], taken["sync_nccl_allreduce"], inner_size, wire_format)
     return plan, rejected
 
 
 def _read(knob: str, value: Any) -> Any:
-    if knob in ("nccl_comm_num", "hierarchical_allreduce_inter_nranks"):
+    if knob in ("nccl_comm_num", "hierarchical_allreduce_inter_nranks", "dgc_rank"):
         count = read_count(value, 1)
         if knob == "nccl_comm_num" and count > 16:
             raise ValueError(f"{count} communicators are more than the 16 that are allowed")

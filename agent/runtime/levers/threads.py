@@ -12,6 +12,7 @@ from .lever import Evidence, Lever, Training, read_count
 
 class Threads(Lever):
     knobs = ("num_threads",)
+    serves_sharded = True
 
     def __init__(self) -> None:
         self._baseline = torch.get_num_threads()

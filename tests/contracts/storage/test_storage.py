@@ -329,10 +329,14 @@ def test_telemetry_is_bounded_and_thinned_out(database: Database) -> None:
         telemetry = Telemetry(work.connection, max_samples=10)
         points = [(float(n), TelemetrySample(age_s=0, cpu=n / 20)) for n in range(20)]
         assert telemetry.add("s1", "a1", points[:8]) == 8
-        assert telemetry.add("s1", "a1", points[8:]) == 2
-        assert telemetry.add("s1", "a1", points[:1]) == 0
-        assert [point.offset_s for point in telemetry.of_session("s1", 5)] == [0, 2, 4, 6, 8]
+        assert [point.offset_s for point in telemetry.of_session("s1", 4)] == [0, 2, 4, 6]
         assert [point.offset_s for point in telemetry.between("s1", 2.5, 4)] == [3, 4]
+        # Ten have room: of twenty every second one stays, over the whole session.
+        assert telemetry.add("s1", "a1", points[8:]) == 6
+        assert [point.offset_s for point in telemetry.of_session("s1", 99)] == list(range(0, 20, 2))
+        assert [point.offset_s for point in telemetry.of_session("s1", 5)] == [0, 4, 8, 12, 16]
+        assert telemetry.add("s1", "a1", [(20.0, points[0][1])]) == 1
+        assert [point.offset_s for point in telemetry.of_session("s1", 99)] == [0, 4, 8, 12, 16, 20]
 
 
 def test_token_is_found_until_it_is_revoked(database: Database) -> None:

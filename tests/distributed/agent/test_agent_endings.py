@@ -21,6 +21,7 @@ from fake_advisor import Advisor
 
 def work(rank):
     os.setsid()
+    Advisor.stacks.arm(Advisor.directory, rank)
     writer = Advisor.beat.BeatWriter(Advisor.directory, rank)
     step = 0
     while True:
@@ -103,6 +104,7 @@ def test_session_ends_as_hung_when_one_rank_is_stopped(
     assert end["outcome"] == "hung"
     assert "Rank 1 made no step" in end["reason"]
     assert f"process {stopped} is stopped" in end["reason"]
+    assert "Rank 1 is in train.py" in end["reason"]
     assert "training" in session.log
     assert "\x1b" not in session.log
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-LAUNCH = Path(__file__).resolve().parents[3] / "agent" / "runtime" / "launch.py"
+RUNTIME = Path(__file__).resolve().parents[3] / "agent" / "runtime"
+LAUNCH = RUNTIME / "launch.py"
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
@@ -108,8 +109,14 @@ def launch(
     torchrun: bool = True,
     local_world_size: int | None = None,
     timeout_s: float = 100.0,
+    injection: str = "launcher",
+    python: str = sys.executable,
 ) -> Session:
-    """Runs a script of the scripts folder with (or without) the runtime in front, under torchrun."""
+    """Runs a script of the scripts folder with (or without) the runtime in front, under torchrun.
+
+    With `injection` "command" the script is a whole command line, and the runtime gets in through PYTHONPATH; with
+    "none" the script itself is to start it.
+    """
     environment = {
         k: v for k, v in os.environ.items() if not k.startswith(("ADVISOR_", "RANK", "WORLD_SIZE"))
     }
@@ -125,12 +132,19 @@ def launch(
     if patched:
         environment["ADVISOR_SESSION_DIR"] = str(folder / "session")
         environment["ADVISOR_SESSION"] = "test"
+        if injection != "launcher":
+            environment["ADVISOR_RUNTIME"] = str(RUNTIME)
+            folders = ["injected", "api"] if injection == "command" else ["api"]
+            environment["PYTHONPATH"] = os.pathsep.join(str(RUNTIME / folder) for folder in folders)
+            environment["PATH"] = os.pathsep.join([str(Path(python).parent), environment["PATH"]])
     environment.update(variables or {})
-    command: list[str] = [sys.executable]
-    if torchrun:
-        command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    if patched:
-        command.append(str(LAUNCH))
+    command: list[str] = []
+    if injection != "command":
+        command.append(python)
+        if torchrun:
+            command += ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+        if patched and injection == "launcher":
+            command.append(str(LAUNCH))
     command += script
     process = subprocess.Popen(
         command,

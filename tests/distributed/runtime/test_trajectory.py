@@ -71,6 +71,10 @@ def test_two_ranks_end_in_the_same_bits_when_switched(run: str, reference: Path,
     if run == "recommender":
         assert session.hello["facts"]["sparse_gradients"]
         assert session.hello["facts"]["optimizers"] == ["SparseAdam", "SGD"]
+        assert "sparse gradients" in session.hello["refusals"]["dgc"]
+    if run == "transformer":
+        assert session.hello["baseline"]["amp"] is True
+        assert "in bfloat16 under torch.autocast already" in session.hello["refusals"]["amp"]
     if run == "unused":
         assert session.hello["baseline"]["last_comm_group_size_MB"] == pytest.approx(0.03, rel=1e-3)
 

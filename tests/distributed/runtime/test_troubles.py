@@ -21,7 +21,7 @@ pytestmark = pytest.mark.distributed
         (["plain.py", "--steps", "20"], "single_rank", "at least two ranks", 1),
         (["plain.py", "--steps", "12"], "too_short", "after 12 training steps", 2),
         (["plain.py", "--steps", "3"], "too_short", "after 3 training steps", 2),
-        (["sharded.py"], "fsdp", "fully_shard", 2),
+        (["sharded.py", "--by-method"], "fsdp", "fully_shard", 2),
         (["hand_made_steps.py"], "never_steps", "optimizer", 2),
     ],
 )

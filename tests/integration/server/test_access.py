@@ -26,6 +26,7 @@ EXPECTED = {
     "GET /api/v1/jobs/{job_id}/blocks": READ,
     "GET /api/v1/jobs/{job_id}/sessions": READ,
     "GET /api/v1/jobs/{job_id}/telemetry": READ,
+    "GET /api/v1/jobs/{job_id}/telemetry/series": READ,
     "GET /api/v1/jobs/{job_id}/events": READ,
     "GET /api/v1/jobs/{job_id}/events/stream": READ,
     "GET /api/v1/jobs/{job_id}/logs": READ,

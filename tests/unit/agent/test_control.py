@@ -1,13 +1,15 @@
 """What the runtime says, translated into the protocol, and what it is answered."""
 
 import json
+import os
 import socket
 
 import pytest
 
 from advisor.protocol.messages import NextReply
 from advisor.protocol.trials import BlockPlan
-from agent.control import ControlSocket, describe_next, parse_result
+from agent.control import ControlSocket, describe_next, parse_result, parse_trouble
+from agent.rank_folder import RankFolder, remove_leftover_folders
 
 FACTS = {
     "backend": "gloo", "device": "cpu", "world_size": 2, "local_world_size": 2, "gradient_bytes": 40,
@@ -47,8 +49,15 @@ def dialogue():
 
 
 @pytest.fixture
-def say(dialogue):
-    control = ControlSocket(dialogue)
+def folder():
+    folder = RankFolder("test-agent", None)
+    yield folder.path
+    folder.remove()
+
+
+@pytest.fixture
+def say(dialogue, folder):
+    control = ControlSocket(dialogue, folder, is_ours=lambda pid: pid == os.getpid())
     assert len(str(control.path)) < 100
     line = socket.socket(socket.AF_UNIX)
     line.settimeout(10)
@@ -67,7 +76,6 @@ def say(dialogue):
     yield send
     line.close()
     control.close()
-    assert not control.folder.exists()
 
 
 def test_hello_is_answered_with_a_block(say, dialogue):
@@ -116,7 +124,7 @@ def test_nonsense_ends_the_session_with_a_sentence(say, dialogue, message):
 
 
 def test_breakdown_becomes_phases():
-    entry = {"median": 0.1, "worst": 0.2, "worst_rank": 0}
+    entry = {"median": 0.1, "worst": 0.2, "worst_rank": 3}
     slow = {"median": 0.1, "worst": 0.9, "worst_rank": 3}
     result = parse_result(
         RESULT
@@ -144,3 +152,31 @@ def test_block_that_needs_a_relaunch_has_no_steps():
 
 def test_end_without_a_plan_carries_its_reason():
     assert describe_next(NextReply(end_because="Done.")) == {"kind": "end", "reason": "Done."}
+
+
+def test_process_of_another_session_is_turned_away(dialogue, folder):
+    control = ControlSocket(dialogue, folder, is_ours=lambda pid: False)
+    with socket.socket(socket.AF_UNIX) as line:
+        line.settimeout(10)
+        line.connect(str(control.path))
+        assert line.recv(1) == b""
+    control.close()
+    assert dialogue.told == []
+
+
+def test_texts_of_a_script_are_cleaned_and_shortened():
+    trouble = parse_trouble({"code": "x" * 500, "sentence": "\x1b[31mred\x00\n" + "y" * 10**6})
+    assert len(trouble.code) == 64
+    assert trouble.sentence.startswith("red\ny")
+    assert len(trouble.sentence) == 2000
+    result = parse_result(RESULT | {"consumed": {f"k{n}": "z" * 10**5 for n in range(1000)}})
+    assert len(result.consumed) == 200
+    assert max(map(len, result.consumed.values())) == 2000
+
+
+def test_ranks_folder_of_a_killed_agent_is_removed_and_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    mine, others = RankFolder("a", None), RankFolder("b", None)
+    remove_leftover_folders("a")
+    assert not mine.path.exists()
+    assert others.path.exists()

@@ -10,8 +10,8 @@ from typer.testing import CliRunner
 from advisor.protocol.telemetry import DeviceSample
 from agent.cli import app
 from agent.errors import Unlaunchable
+from agent.gpus import NoGpus, Reading
 from agent.hardware import describe_node
-from agent.nvml import NoGpus
 from agent.rendezvous import find_advertised_address, find_interface, offer_rendezvous, split_rendezvous
 from agent.settings import AgentSettings
 from agent.telemetry import Sampler
@@ -19,7 +19,7 @@ from agent.telemetry import Sampler
 
 class OneGpu(NoGpus):
     def sample(self):
-        return (DeviceSample(index=0, busy=0.5, memory_bytes=1),)
+        return Reading((DeviceSample(index=0, busy=0.5, memory_bytes=1),))
 
 
 def test_node_is_described():

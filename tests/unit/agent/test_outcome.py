@@ -4,7 +4,7 @@ import pytest
 
 from advisor.protocol.messages import Trouble
 from advisor.protocol.trials import Outcome
-from agent.outcome import Cause, Ending, Evidence, find_exception, judge
+from agent.outcome import Cause, Ending, Evidence, Judgement, find_exception, judge
 
 TORCHRUN_REPORT = """
 Traceback (most recent call last):
@@ -37,6 +37,9 @@ def _exit(log, code=1, **more):
         ("OSError: [Errno 12] Cannot allocate memory", {}, Outcome.OUT_OF_MEMORY),
         ("[rank0]: MemoryError", {}, Outcome.OUT_OF_MEMORY),
         ("RuntimeError: CUDA error: uncorrectable ECC error encountered", {}, Outcome.LOST),
+        ("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.", {"steps": 9}, Outcome.LOST),
+        ("torch.AcceleratorError: CUDA error: uncorrectable NVLink error detected", {}, Outcome.LOST),
+        ("RuntimeError: CUDA error: CUDA-capable device(s) is/are busy or unavailable", {}, Outcome.LOST),
         ("torch.distributed.DistNetworkError: EADDRINUSE, port: 29500", {}, Outcome.LOST),
         ("[rank0]: Watchdog caught collective operation timeout: ALLREDUCE", {"steps": 9}, Outcome.HUNG),
         ("RuntimeError: Connection closed by peer [10.0.0.2]:4", {"nnodes": 2}, Outcome.CRASHED),
@@ -57,9 +60,26 @@ def test_kernels_kill_for_memory_is_told_from_another_kill():
     assert _exit("", code=-9, steps=5).outcome is Outcome.LOST
 
 
+def test_what_telemetry_saw_of_a_device_explains_a_failure_better_than_its_log():
+    broken = Evidence(
+        log_text="RuntimeError: CUDA error: unspecified launch failure", device_failure="Xid 79."
+    )
+    for cause in (Cause.EXITED, Cause.HUNG):
+        assert judge(Ending(cause, "It hangs."), broken) == Judgement(Outcome.LOST, "Xid 79.")
+    assert judge(Ending(Cause.INSTRUCTED, "Done."), broken).outcome is Outcome.FINISHED
+
+
+def test_disk_that_the_session_filled_ends_the_job_and_a_full_one_does_not():
+    filled = judge(Ending(Cause.DISK_FILLED, "Full."), Evidence())
+    assert filled.outcome is Outcome.CRASHED
+    assert filled.trouble == Trouble(code="disk_filled", sentence="Full.")
+    assert judge(Ending(Cause.DISK_FULL, "Full."), Evidence()) == Judgement(Outcome.LOST, "Full.")
+
+
 @pytest.mark.parametrize(
     ("log", "words"),
     [
+        ("PermissionError: [Errno 13] Permission denied: '/root/data'", "run_as"),
         ("ModuleNotFoundError: No module named 'timm'", "environment that trains"),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'data'", "exists on every node"),
         ("usage: train.py\ntrain.py: error: unrecognized arguments: --x", "arguments"),

@@ -20,7 +20,8 @@ def clock():
 
 
 @pytest.fixture
-def ranks(tmp_path):
+def ranks(tmp_path, monkeypatch):
+    monkeypatch.setattr(beat, "SHORTEST_INTERVAL_S", 0.0)
     return [beat.BeatWriter(str(tmp_path), rank) for rank in range(2)]
 
 
@@ -87,3 +88,15 @@ def test_foreign_file_is_no_beat(progress, tmp_path):
     progress.update()
     assert progress.ranks == 0
     assert progress.count_steps() is None
+
+
+def test_a_rank_that_compiles_may_be_silent_for_longer(progress, ranks, clock):
+    for rank in ranks:
+        rank.write(8, beat.COMPILING)
+    progress.update()
+    clock.now_s = 49
+    assert not progress.is_stalling()
+    clock.now_s = 99
+    assert progress.find_hang(False) is None
+    clock.now_s = 101
+    assert "all in step 8" in progress.find_hang(False).sentence

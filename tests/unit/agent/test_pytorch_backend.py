@@ -7,7 +7,8 @@ import pytest
 
 from advisor.protocol.messages import Assignment
 from advisor.protocol.workload import Workload
-from agent.backends.pytorch import SessionPlace, build_launch
+from agent.backends.launch import SessionPlace
+from agent.backends.pytorch import build_launch
 from agent.errors import Unlaunchable
 
 
@@ -92,7 +93,12 @@ def test_environment_is_ours_the_jobs_and_nobodys_secret(place, project):
     assignment = _assign(
         project,
         "python train.py",
-        cold={"NCCL_NSOCKS_PERTHREAD": 4, "NCCL_DEBUG": "INFO", "LD_PRELOAD": "evil"},
+        cold={
+            "NCCL_NSOCKS_PERTHREAD": 4,
+            "conv_workspace_size_limit": 4000,
+            "NCCL_DEBUG": "INFO",
+            "LD_PRELOAD": "evil",
+        },
         workload={"environment": {"DATA": "/data", "ADVISOR_SESSION": "forged"}, "samples_per_step": 8},
     )
     inherited = {
@@ -107,6 +113,7 @@ def test_environment_is_ours_the_jobs_and_nobodys_secret(place, project):
     assert environment["HOME"] == "/h"
     assert environment["DATA"] == "/data"
     assert environment["NCCL_NSOCKS_PERTHREAD"] == "4"
+    assert environment["CUDNN_CONV_WSCAP_DBG"] == "4000"
     assert environment["ADVISOR_SESSION"] == "s-1"
     assert environment["ADVISOR_AGENT"] == "agent-1"
     assert environment["ADVISOR_SAMPLES_PER_STEP"] == "8"

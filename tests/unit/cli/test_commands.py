@@ -208,6 +208,45 @@ def test_tune_without_a_command_is_a_usage_error(run: Run) -> None:
     assert run("tune", "--nodes", "0", "--", "torchrun", "t.py").exit_code == 2
 
 
+def test_tune_asks_a_server_for_a_testbed_and_a_built_in_workload(server: FakeServer, run: Run) -> None:
+    server.lives["new-1"] = [JobState.CANCELLED]
+    run("tune", "--testbed", "nodes=3,rate=200mbit", "--workload", "vgg16", "--", "--batch", "4")
+    spec = server.submitted[0]
+    assert (spec.name, spec.nodes, str(spec.testbed)) == ("vgg16", 3, "nodes=3,rate=200mbit")
+    assert spec.workload.command[:3] == ("torchrun", "--nproc-per-node", "2")
+    assert spec.workload.command[3].endswith("vgg16.py")
+    assert spec.workload.command[4:] == ("--batch", "4")
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["--testbed", "nodes=2,rate=1gbit,delay=5ms", "--", "torchrun", "t.py"], "delay=5ms"),
+        (
+            ["--testbed", "nodes=2,rate=1gbit", "--local-agents", "3", "--", "torchrun", "t.py"],
+            "--local-agents 3",
+        ),
+        (["--testbed", "nodes=2,rate=1gbit", "--nodes", "4", "--", "torchrun", "t.py"], "nodes is 4"),
+        (["--nproc-per-node", "4", "--", "torchrun", "t.py"], "--nproc-per-node 4"),
+        (["--workload", "resnet51"], "'resnet51'"),
+    ],
+)
+def test_tune_refuses_what_does_not_go_together(
+    server: FakeServer, run: Run, words: list[str], named: str
+) -> None:
+    result = run("tune", *words)
+    assert result.exit_code in {2, 3}
+    assert named in words_of(result.stderr)
+    assert "What to do:" in result.stderr
+    assert not server.submitted
+
+
+def test_workloads_lists_scripts_that_are_there(run: Run) -> None:
+    items = json.loads(run("workloads", "--json", ADVISOR_URL=None).stdout)["items"]
+    assert {"resnet50", "vgg16", "encoder", "decoder", "wide_and_deep"} == {item["name"] for item in items}
+    assert all(Path(item["script"]).is_file() and item["purpose"] for item in items)
+
+
 def test_unreachable_server_says_what_to_do(run: Run) -> None:
     result = run("jobs", ADVISOR_URL="http://127.0.0.1:9")
     assert result.exit_code == 5
@@ -254,7 +293,7 @@ def test_every_command_has_help_and_no_surprising_name() -> None:
     }
     assert named == {
         "tune", "serve", "submit", "jobs", "show", "watch", "logs", "cancel", "advice", "export", "doctor",
-        "knobs", "version", "token",
+        "knobs", "version", "token", "exec", "testbed", "workloads",
     }  # fmt: skip
     assert all(command.callback and command.callback.__doc__ for command in app.registered_commands)
 

@@ -44,6 +44,6 @@ def test_lines_of_the_agents_doctor_become_checks() -> None:
 def test_doctor_as_json_lists_every_check(run: Run) -> None:
     result = run("doctor", "--json", "--launcher", "no-such-launcher")
     checks = {check["name"]: check["status"] for check in json.loads(result.stdout)["checks"]}
-    assert {"Python", "torch", "launcher", "ports", "data directory", "server"} <= set(checks)
+    assert {"Python", "torch", "launcher", "ports", "data directory", "testbed", "server"} <= set(checks)
     assert checks["launcher"] == "fail"
     assert result.exit_code == 1

@@ -5,8 +5,11 @@ from pathlib import Path
 import pytest
 
 from advisor.cli.exits import CommandFailed, Exit
-from advisor.cli.job_spec import TuneOptions, spec_from_file, spec_from_options
+from advisor.cli.job_spec import TuneOptions, read_testbed, spec_from_file, spec_from_options
+from advisor.cli.workloads import find_script
 from advisor.protocol.knobs import Effect
+from advisor.protocol.reach import list_given
+from advisor.protocol.workload import WorkloadKind
 
 COMMAND = ("torchrun", "--nproc-per-node", "2", "src/train.py", "--epochs", "3")
 
@@ -83,3 +86,53 @@ def test_misspelt_field_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed) as raised:
         spec_from_file(path, ())
     assert "budgte" in raised.value.details
+
+
+def test_testbed_of_the_options_gives_the_job_its_nodes(tmp_path: Path) -> None:
+    testbed = read_testbed("nodes=3,rate=1gbit")
+    spec = spec_from_options(COMMAND, TuneOptions(nodes=3, testbed=testbed), tmp_path)
+    assert (spec.nodes, spec.testbed) == (3, testbed)
+
+
+def test_file_names_a_testbed_and_a_built_in_workload(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "testbed: nodes=3,rate=200mbit\n"
+        "workload:\n  built_in: resnet50\n  nproc_per_node: 4\n  arguments: --batch 16\n"
+    )
+    spec = spec_from_file(path, ())
+    assert (spec.name, spec.nodes, str(spec.testbed)) == ("resnet50", 3, "nodes=3,rate=200mbit")
+    script = str(find_script("resnet50"))
+    assert spec.workload.command == ("torchrun", "--nproc-per-node", "4", script, "--batch", "16")
+
+
+def test_file_with_an_unknown_workload_or_testbed_is_refused_with_what_exists(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("workload:\n  built_in: resnet51\n")
+    with pytest.raises(CommandFailed, match="'resnet51'") as raised:
+        spec_from_file(path, ())
+    assert "resnet50" in raised.value.hint
+    path.write_text("testbed: nodes=2,rate=fast\nworkload:\n  built_in: resnet50\n")
+    with pytest.raises(CommandFailed, match="rate=fast") as raised:
+        spec_from_file(path, ())
+    assert raised.value.exit_code is Exit.INVALID_SPEC
+    assert "1gbit" in raised.value.hint
+
+
+def test_the_documented_command_job_is_valid(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[3] / "docs" / "commands.md").read_text()
+    path = tmp_path / "job.yaml"
+    path.write_text(page.split("```yaml\n")[1].split("```")[0])
+    spec = spec_from_file(path, ())
+    assert spec.workload.kind is WorkloadKind.COMMAND
+    assert list_given(spec.workload) == {"fuse_grad_size_in_MB": 0.0625, "fp16_allreduce": False, "num_threads": 1}
+
+
+def test_the_options_of_a_command_workload_reach_the_job(tmp_path: Path) -> None:
+    options = TuneOptions(kind="command", reads=("num_threads=4", "amp"), pattern="(?P<step_time_s>.)")
+    workload = spec_from_options(["train", "${nccl_comm_num:-2}"], options, tmp_path).workload
+    assert workload.knobs == {"num_threads": 4, "amp": False}
+    assert list_given(workload) == {"nccl_comm_num": 2, **workload.knobs}
+    for wrong, sentence in (("nothing=1", "nothing is no knob"), ("num_threads=0", "num_threads is 0")):
+        with pytest.raises(CommandFailed, match=sentence):
+            spec_from_options(["train"], TuneOptions(kind="command", reads=(wrong,)), tmp_path)

@@ -10,6 +10,7 @@ from advisor.errors import AdviceNotReady, JobIsFinal, JobNotFound, UnknownForma
 from advisor.exporters import Exported, FormatInfo
 from advisor.protocol.advice import Advice
 from advisor.protocol.jobs import Job, JobState
+from advisor.protocol.telemetry import SessionTelemetry
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import AgentView, EventKind, JobEvent, JobPage, LogChunk
 
@@ -87,6 +88,9 @@ class MemorySource:
 
     def history(self, job_id: str) -> JobHistory:
         return self._story(job_id).history
+
+    def telemetry(self, job_id: str) -> SessionTelemetry:
+        return self._story(job_id).telemetry
 
     def advice(self, job_id: str) -> Advice | None:
         return self._story(job_id).advice

@@ -13,7 +13,7 @@ from advisor.protocol.knob_entries import CATALOGUE
 from advisor.protocol.knobs import Effect
 from advisor.protocol.strategy import DistributedStrategy
 from advisor.protocol.trials import Phases
-from advisor.protocol.workload import Workload, WorkloadFacts
+from advisor.protocol.workload import Workload, WorkloadFacts, WorkloadKind
 
 SCRIPT_AS_IT_STANDS: dict[str, Value] = {
     **DistributedStrategy().values(),
@@ -34,10 +34,18 @@ def advise(
     command: tuple[str, ...] = ("torchrun", "--nproc-per-node", "2", "train.py", "--epochs", "3"),
     working_dir: str = ".",
     environment: Mapping[str, str] | None = None,
+    kind: WorkloadKind = WorkloadKind.PYTORCH,
+    knobs: Mapping[str, Value] | None = None,
 ) -> tuple[Advice, Job]:
     """Return an advice for `changes` (none: keep) and its finished job."""
     finished = datetime(2026, 11, 20, 12, 30, tzinfo=UTC)
-    workload = Workload(command=command, working_dir=working_dir, environment=dict(environment or {}))
+    workload = Workload(
+        kind=kind,
+        command=command,
+        working_dir=working_dir,
+        environment=dict(environment or {}),
+        knobs=dict(knobs or {}),
+    )
     job = Job(
         id="job7",
         spec=JobSpec(name=name, workload=workload, nodes=nodes),

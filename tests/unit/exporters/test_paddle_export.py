@@ -7,6 +7,7 @@ import pytest
 from advisor.exporters import export
 from advisor.protocol.advice import Provenance
 from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.strategy import UPDATE_RULES
 
 
 def fields_of(content: str) -> dict[str, str]:
@@ -107,6 +108,22 @@ def test_bf16_gradients_are_not_passed_off_as_fp16(advise) -> None:
     assert fields_of(export(*advise({"fp16_allreduce": True}), "paddle").content)["fp16_allreduce"] == "true"
 
 
+def test_knobs_that_mean_something_else_in_paddle_say_so(advise) -> None:
+    mixed = export(*advise({"amp": True}), "paddle")
+    assert "amp" not in fields_of(mixed.content)
+    assert "in bf16, and Paddle's amp computes in fp16" in mixed.unmapped["amp"]
+    half = export(*advise({"amp": True, "amp_dtype": "fp16"}), "paddle")
+    assert fields_of(half.content)["amp"] == "true"
+    assert not half.unmapped
+    compressed = export(*advise({"dgc": True, "dgc_rank": 4}), "paddle")
+    assert fields_of(compressed.content)["dgc"] == "true"
+    assert "sparsity" in compressed.unmapped["dgc_rank"]
+    assert any("in translation" in sentence for sentence in compressed.warnings)
+    adaptive = export(*advise({"adaptive_localsgd": True, "adaptive_localsgd_init_k_steps": 4}), "paddle")
+    assert fields_of(adaptive.content)["adaptive_localsgd_configs.init_k_steps"] == "4"
+    assert any("inside the square root" in sentence for sentence in adaptive.warnings)
+
+
 def test_a_broken_rule_becomes_a_warning(advise) -> None:
     file = export(*advise({"nccl_comm_num": 2, "sync_nccl_allreduce": True}), "paddle")
     assert any("run one after another" in sentence for sentence in file.warnings)
@@ -153,7 +170,12 @@ def test_every_field_of_the_catalogue_can_be_written(name, version, advise) -> N
         if knob.paddle_field is None or version not in knob.paddle_versions or knob.name == "a_sync":
             continue
         other = not knob.default if knob.kind is bool else knob.high
-        switch = {"localsgd_": "localsgd", "hierarchical_": "use_hierarchical_allreduce"}
+        switch = {
+            "hierarchical_": "use_hierarchical_allreduce",
+            **{f"{rule}_": rule for rule in UPDATE_RULES},
+        }
         needed = {on: True for prefix, on in switch.items() if knob.name.startswith(prefix)}
+        if knob.name == "amp":
+            needed["amp_dtype"] = "fp16"
         file = export(*advise({**needed, knob.name: other}), name, version)
         assert knob.name in file.provenance, (knob.name, file.unmapped, file.left)

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -53,6 +55,10 @@ def test_the_files_are_clean_for_the_linter(advise, tmp_path: Path) -> None:
         {"nccl_comm_num": 2, "fp16_allreduce": True, "use_hierarchical_allreduce": True},
         {"localsgd": True, "localsgd_k_steps": 4},
         {"fp16_allreduce": True},
+        {"amp": True, "fuse_grad_size_in_MB": 50.0},
+        {"dgc": True},
+        {"sync_batch_norm": True, "fuse_bn_act_ops": True, "cudnn_exhaustive_search": True},
+        {"fuse_elewise_add_act_ops": True, "amp": True},
     )
     for number, changes in enumerate(cases):
         for name in ("pytorch", "wrapper", "paddle-python"):
@@ -151,9 +157,72 @@ def test_local_sgd_offers_what_to_call_after_a_step(advise) -> None:
 
 
 def test_what_pytorch_lacks_is_said(advise) -> None:
-    file = export(*advise({"fuse_bn_act_ops": True, "NCCL_SOCKET_NTHREADS": 4}), "pytorch")
+    file = export(*advise({"enable_inplace": True, "NCCL_SOCKET_NTHREADS": 4}), "pytorch")
     assert (
-        file.unmapped["fuse_bn_act_ops"]
-        == "PyTorch has nothing like it: fuse batch_norm with the activation."
+        file.unmapped["enable_inplace"]
+        == "PyTorch has nothing like it: reuse an input's memory for the output."
     )
     assert "env or torchrun export" in file.unmapped["NCCL_SOCKET_NTHREADS"]
+
+
+def test_mixed_precision_runs_the_forward_in_bf16_and_hands_float32_back(advise, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    space: dict[str, Any] = {}
+    exec(compile(export(*advise({"amp": True}), "pytorch").content, "ddp_strategy.py", "exec"), space)
+    inner, seen = torch.nn.Linear(4, 4), []
+    model = torch.nn.Sequential(inner)
+    inner.register_forward_hook(lambda _, __, output: seen.append(output.dtype))
+    space["mix_precision"](SimpleNamespace(module=model))
+    assert model(torch.ones(2, 4)).dtype is torch.float32
+    model.eval()(torch.ones(2, 4))
+    assert seen == [torch.bfloat16, torch.float32]
+
+
+def test_what_plain_pytorch_takes_only_by_hand_is_said(advise) -> None:
+    merged = plan_ddp(*advise({"gradient_merge": True, "gradient_merge_k_steps": 4}))
+    assert "Apply by hand: of every 4 steps" in merged.unmapped["gradient_merge"]
+    assert "loss divided by 4" in merged.unmapped["gradient_merge_k_steps"]
+    assert (
+        "* 2), at most 16"
+        in plan_ddp(*advise({"adaptive_localsgd": True, "adaptive_localsgd_init_k_steps": 2})).unmapped[
+            "adaptive_localsgd"
+        ]
+    )
+    assert "GradScaler" in plan_ddp(*advise({"amp": True, "amp_dtype": "fp16"})).unmapped["amp"]
+    assert "can block gloo" in plan_ddp(*advise({"dgc": True})).unmapped["dgc"]
+    content = export(*advise({"dgc": True, "dgc_rank": 4}, backend="nccl"), "wrapper").content
+    assert "matrix_approximation_rank=4" in content
+    assert "powerSGD_hook" in names_in(content)
+
+
+def test_a_model_is_synchronised_and_compiled_with_the_parameters_and_names_it_has(advise) -> None:
+    torch = pytest.importorskip("torch")
+    space: dict[str, Any] = {}
+    changes = {"sync_batch_norm": True, "fuse_bn_act_ops": True, "cudnn_exhaustive_search": True}
+    content = export(*advise(changes, backend="nccl"), "pytorch").content
+    exec(compile(content, "ddp_strategy.py", "exec"), space)
+    assert "    torch.backends.cudnn.benchmark = True\n" in content
+    model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
+    before = {name: id(tensor) for name, tensor in model.named_parameters()}
+    prepared = space["prepare_model"](model)
+    assert type(prepared[1]) is torch.nn.SyncBatchNorm
+    assert {name: id(tensor) for name, tensor in prepared.named_parameters()} == before
+    assert "forward" in vars(prepared), "the compiled forward stands in the module itself, not around it"
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        (
+            {"fuse_grad_size_in_TFLOPS": 5.0},
+            "bucket_cap_mb_list (torch 2.12) that holds the bytes of 5 layers",
+        ),
+        ({"fuse_all_optimizer_ops": True}, "build the optimizers with fused=True"),
+        ({"num_iteration_per_drop_scope": 30}, "gc.collect(1) after every 30 steps"),
+        ({"num_iteration_per_run": 10}, "the one of 10 steps before"),
+    ],
+)
+def test_what_has_no_place_outside_the_script_is_left_to_its_owner(changes, sentence, advise) -> None:
+    plan = plan_ddp(*advise(changes))
+    assert plan.is_empty
+    assert sentence in plan.unmapped[next(iter(changes))]

@@ -5,7 +5,13 @@ import shlex
 import pytest
 
 from advisor.protocol import launch_command
-from advisor.protocol.launch_command import UnlaunchableCommand, parse_command
+from advisor.protocol.launch_command import (
+    ForeignCommand,
+    UnlaunchableCommand,
+    choose_injection,
+    parse_command,
+)
+from advisor.protocol.workload import Injection
 
 
 @pytest.mark.parametrize(
@@ -68,15 +74,12 @@ def test_options_that_the_gang_decides_are_named():
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        ("accelerate launch train.py", "accelerate is not a launcher.*run under torchrun unchanged"),
-        ("deepspeed train.py", "deepspeed is not a launcher.*torchrun"),
-        ("bash run.sh", "bash is not a launcher.*torchrun line"),
-        ("/usr/bin/mpirun -n 2 python t.py", "mpirun is not a launcher.*one agent per node"),
-        ("./train.py", "put python or torchrun in front"),
         (
-            "python -m torch.distributed.launch t.py",
-            "torch.distributed.launch is not supported: use torchrun",
+            "/usr/bin/mpirun -n 2 python t.py",
+            "mpirun starts processes that no agent can reach.*one agent per node",
         ),
+        ("docker run image torchrun t.py", "agent inside the container"),
+        ("./train.py", "put python or torchrun in front"),
         ("python -c pass", "write it to a file"),
         ("python", "script that trains is missing"),
         ("python -m", "script that trains is missing"),
@@ -85,12 +88,41 @@ def test_options_that_the_gang_decides_are_named():
         ("torchrun --nproc-per-node", "ends after --nproc-per-node"),
         ("torchrun --nprox 2 t.py", "--nprox is not an option of torchrun"),
         ("torchrun --rdzv c10d t.py", "could mean --rdzv-backend, --rdzv-endpoint"),
-        ("torchrun --no-python ./run.sh", "drop it"),
     ],
 )
 def test_command_is_refused_with_a_remedy(words, sentence):
     with pytest.raises(UnlaunchableCommand, match=sentence):
         parse_command(words.split())
+
+
+FOREIGN = (
+    "accelerate launch train.py", "deepspeed train.py", "bash run.sh", "/bin/sh -c 'torchrun t.py'", "./train",
+    "python -m torch.distributed.launch t.py", "python -m accelerate.commands.launch t.py",
+    "torchrun --no-python ./run.sh",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("command", FOREIGN)
+def test_runtime_goes_through_the_environment_where_the_command_starts_its_ranks_itself(command):
+    words = shlex.split(command)
+    assert choose_injection(Injection.AUTO, words) is Injection.ENVIRONMENT
+    assert choose_injection(Injection.NONE, words) is Injection.NONE
+    with pytest.raises(ForeignCommand, match=r"starts the training processes itself.*injection"):
+        choose_injection(Injection.LAUNCHER, words)
+
+
+@pytest.mark.parametrize("command", ["torchrun t.py", "python -m torch.distributed.run t.py", "python t.py"])
+def test_runtime_stands_before_a_script_that_can_be_found(command):
+    for wanted in Injection:
+        chosen = choose_injection(wanted, command.split())
+        assert chosen is (Injection.LAUNCHER if wanted is Injection.AUTO else wanted)
+
+
+@pytest.mark.parametrize("wanted", list(Injection))
+@pytest.mark.parametrize("command", ["torchrun --nprox 2 t.py", "srun python t.py", "./train.py", "torchrun"])
+def test_misspelt_command_is_refused_however_the_runtime_gets_in(wanted, command):
+    with pytest.raises(UnlaunchableCommand):
+        choose_injection(wanted, command.split())
 
 
 def test_option_table_is_torchs_own():

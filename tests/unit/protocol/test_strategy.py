@@ -85,6 +85,8 @@ def test_a_strategy_is_frozen_and_strict() -> None:
         ({"last_comm_group_size_MB": 64.0}, None, "is 64, larger than fuse_grad_size_in_MB"),
         ({"fuse_broadcast_ops": True}, None, "works in Reduce mode only"),
         ({"localsgd": True, "dgc": True}, None, "localsgd and dgc are on together"),
+        ({"dgc": True, "fp16_allreduce": True}, None, "dgc compresses gradients in a reduction of its own"),
+        ({"dgc": True, "amp": True, "amp_dtype": "fp16"}, None, "would be fed back for ever"),
         (
             {"gradient_merge": True, "adaptive_localsgd": True},
             None,
@@ -118,7 +120,8 @@ def test_a_sound_strategy_breaks_nothing(changes) -> None:
 def test_all_broken_rules_are_told_at_once() -> None:
     changes = {
         "nccl_comm_num": 4, "use_hierarchical_allreduce": True, "last_comm_group_size_MB": 64.0,
-        "fuse_broadcast_ops": True, "localsgd": True, "gradient_merge": True, "sync_batch_norm": True, "amp": True,
+        "fuse_broadcast_ops": True, "localsgd": True, "gradient_merge": True, "dgc": True, "sync_batch_norm": True,
+        "amp": True,
     }  # fmt: skip
     strategy = DistributedStrategy.from_changes(changes)
     assert len(broken_rules(strategy, FOUR_ON_TWO_NODES, paddle=True)) == len(COUPLING_RULES)

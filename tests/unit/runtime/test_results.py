@@ -55,6 +55,27 @@ def test_a_step_counts_with_its_slowest_rank() -> None:
     }
 
 
+def test_the_slowest_rank_is_the_one_that_works_longest_and_has_its_own_phases() -> None:
+    # Both take steps of the same time; the second one computes while the first one waits for it.
+    waiting = make_payload([0.9] * 3, forward_s=[0.1] * 3, backward_s=[0.6] * 3, exposed_comm_s=0.45)
+    slow = make_payload([0.9] * 3, forward_s=[0.3] * 3, backward_s=[0.4] * 3, exposed_comm_s=0.05)
+    merged = results.merge_ranks([waiting, slow], script_ended=False)
+    assert merged["per_rank_work_s"] == [pytest.approx(0.4), pytest.approx(0.8)]
+    assert merged["per_rank_step_time_s"] == [0.9, 0.9]
+    worst = {phase: entry["worst"] for phase, entry in merged["breakdown"].items()}
+    assert worst["forward_s"] == 0.3
+    assert worst["exposed_comm_s"] == 0.05
+    assert {entry["worst_rank"] for entry in merged["breakdown"].values()} == {1}
+    assert sum(worst.values()) == pytest.approx(0.9)
+
+
+def test_waiting_for_data_while_the_device_works_is_no_wait() -> None:
+    # On CUDA the host runs ahead: it waits 0.3 s for a batch, and the device idles for 0.1 s of them.
+    merged = results.merge_ranks([make_payload([0.5] * 3, data_wait_s=[0.3] * 3)], script_ended=False)
+    assert merged["breakdown"]["data_wait_s"]["median"] == pytest.approx(0.1)
+    assert merged["breakdown"]["other_s"]["median"] == 0.0
+
+
 def test_a_knob_refused_on_one_rank_is_not_consumed() -> None:
     merged = results.merge_ranks([make_payload([1.0]), make_payload([1.0], not_consumed={"b": "no"})], False)
     assert set(merged["consumed"]) == {"a"}

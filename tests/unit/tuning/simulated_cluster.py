@@ -10,6 +10,7 @@ from advisor.protocol.advice import Advice
 from advisor.protocol.base import Value
 from advisor.protocol.cluster import Cluster, DeviceKind, Node
 from advisor.protocol.jobs import Budget, Job, JobSpec, JobState, Measurement, Stage
+from advisor.protocol.strategy import period_of
 from advisor.protocol.trials import (
     Block,
     BlockPlan,
@@ -294,7 +295,7 @@ class SimulatedCluster:
             state = self.noise.correlation * state + fresh * self.dice.gauss(0, self.noise.step)
             spike = self.dice.expovariate(1.0) if self.dice.random() < self.noise.spikes else 0.0
             times.append(math.exp(centre + state) * (1 + spike))
-        period = int(changes.get("localsgd_k_steps", 1))
+        period = period_of(changes)
         hidden = self.exposed * self.step_s
         step = sum(times) / steps
         first = self.steps + 1000 * (len(self.sessions) - 1)

@@ -8,6 +8,7 @@ from advisor.protocol.advice import Advice, Provenance, Verdict
 from advisor.protocol.jobs import Budget
 from advisor.protocol.knob_entries import CATALOGUE
 from advisor.protocol.knobs import Effect
+from advisor.protocol.testbed import Testbed
 from advisor.protocol.trials import JobHistory
 from advisor.tuning.advice import build_advice
 
@@ -146,3 +147,11 @@ def test_advice_survives_its_own_json() -> None:
     advice, _ = advise()
 
     assert Advice.model_validate_json(advice.model_dump_json()) == advice
+
+
+def test_what_a_testbed_measured_is_never_told_without_saying_so() -> None:
+    testbed = Testbed(nodes=2, rate="200mbit")
+    for speed in (small_buckets, lambda changes: 1.0):
+        advice, _ = advise(speed, testbed=testbed)
+        assert advice.headline.endswith(" Measured on a testbed on one machine, links shaped to 200mbit.")
+        assert "Tune on your own nodes" in advice.next_steps[0]

@@ -6,7 +6,9 @@ import pytest
 
 from advisor.protocol.advice import Advice, Verdict
 from advisor.protocol.jobs import Budget, Stage
-from advisor.protocol.knobs import Effect
+from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.knobs import Effect, Part
+from advisor.protocol.strategy import UPDATE_RULES, period_of
 from advisor.protocol.trials import Outcome, Purpose, SessionState
 from advisor.tuning.decisions import EndSession, Fail, Finish, Launch, Measure, Wait
 from advisor.tuning.planner import plan
@@ -102,7 +104,8 @@ def test_the_confirmation_never_uses_the_searchs_session_and_takes_two_at_least(
 
 
 def test_rounds_of_the_confirmation_are_interleaved_in_alternating_order() -> None:
-    sim = quiet(job=make_job(make_spec(freeze=("fp16_allreduce", "localsgd"))))
+    higher = tuple(name for name, knob in CATALOGUE.items() if knob.effect is not Effect.EXACT)
+    sim = quiet(job=make_job(make_spec(freeze=higher)))
 
     sim.run()
 
@@ -205,9 +208,9 @@ def test_a_job_fails_when_the_budget_does_not_hold_the_baseline() -> None:
 
 def test_nothing_to_search_ends_with_keep_and_the_reasons() -> None:
     facts = make_facts(nodes=1, world_size=2)
-    job = make_job(
-        make_spec(nodes=1, allow=Effect.CONVERGENCE), facts=facts, cluster=make_cluster(cpus=1, nodes=1)
-    )
+    computing = tuple(name for name, knob in CATALOGUE.items() if knob.part is not Part.COMMUNICATION)
+    spec = make_spec(nodes=1, allow=Effect.CONVERGENCE, freeze=computing)
+    job = make_job(spec, facts=facts, cluster=make_cluster(cpus=1, nodes=1))
     sim = quiet(job=job, exposed=0.005)
 
     advice = sim.run()
@@ -305,7 +308,7 @@ def test_a_script_too_short_for_a_block_ends_the_job_with_its_steps() -> None:
 
 @pytest.mark.parametrize("blocks", [1, 2, 3, 5])
 def test_a_script_that_ends_by_itself_is_launched_until_everything_is_measured(blocks: int) -> None:
-    spec = make_spec(freeze=("localsgd",), budget=Budget(max_trials=6, max_seconds=1e6))
+    spec = make_spec(freeze=UPDATE_RULES, budget=Budget(max_trials=6, max_seconds=1e6))
     sim = quiet(job=make_job(spec), steps_per_session=26 * blocks + 10)
 
     advice = sim.run()
@@ -392,13 +395,13 @@ def test_an_unsteady_block_is_extended_once_with_twice_the_steps() -> None:
     assert trial.outcome is Outcome.FINISHED
 
 
-def test_local_sgd_blocks_hold_whole_periods() -> None:
+def test_blocks_hold_whole_periods() -> None:
     sim = quiet()
 
     sim.run()
 
     for block in sim.blocks:
-        period = int(block.plan.overrides.get("localsgd_k_steps", 1))
+        period = period_of(block.plan.overrides)
         assert block.plan.min_steps % period == 0
         assert block.plan.warmup_steps % period == 0
         assert block.plan.max_steps >= block.plan.min_steps

@@ -149,8 +149,10 @@ def test_the_ladder_stands_on_the_best_strategy() -> None:
     space = make_space()
 
     numeric = rung_strategies(space, Effect.NUMERIC, {"fuse_grad_size_in_MB": 4.0})
-    local = rung_strategies(space, Effect.CONVERGENCE, {"fuse_grad_size_in_MB": 4.0, "num_threads": 2})
+    convergence = rung_strategies(space, Effect.CONVERGENCE, {"fuse_grad_size_in_MB": 4.0, "num_threads": 2})
+    local = [p for p in convergence if "localsgd" in p.changes]
 
     assert numeric[0].changes == {"fuse_grad_size_in_MB": 4.0, "fp16_allreduce": True}
     assert [p.changes["localsgd_k_steps"] for p in local] == [4, 2, 8]
+    assert {"adaptive_localsgd", "gradient_merge", "dgc"} <= {name for p in convergence for name in p.changes}
     assert all(p.changes["num_threads"] == 2 and "fuse_grad_size_in_MB" not in p.changes for p in local)

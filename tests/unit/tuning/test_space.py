@@ -117,7 +117,41 @@ def test_inner_groups_divide_the_world() -> None:
 def test_nccls_launch_settings_are_cold_knobs() -> None:
     job = make_job(facts=make_facts(backend="nccl", device=DeviceKind.CUDA))
 
-    assert {d.knob.name for d in space_of(job).cold} == {"NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"}
+    assert {d.knob.name for d in space_of(job).cold} == {
+        "NCCL_SOCKET_NTHREADS",
+        "NCCL_NSOCKS_PERTHREAD",
+        "NCCL_BUFFSIZE",
+        "NCCL_MIN_CTAS",
+        "PYTORCH_CUDA_ALLOC_CONF",
+    }
+
+
+def test_layers_per_bucket_halve_from_all_of_them() -> None:
+    space = space_of(make_job(baseline={"fuse_grad_size_in_TFLOPS": 54.0}))
+
+    layers = next(d for d in space.dimensions if d.knob.name == "fuse_grad_size_in_TFLOPS")
+    assert layers.values == (2.0, 4.0, 7.0, 14.0, 20.0, 27.0, 50.0, 54.0)
+    assert [rule.value for rule in layers.knob.rule(space.context)] == [20.0]
+
+
+@pytest.mark.parametrize(
+    ("has_batch_norm", "searched", "dropped"),
+    [
+        (True, "fuse_bn_act_ops", "fuse_elewise_add_act_ops"),
+        (False, "fuse_elewise_add_act_ops", "fuse_bn_act_ops"),
+    ],
+)
+def test_one_compilation_is_searched_under_one_name(
+    has_batch_norm: bool, searched: str, dropped: str
+) -> None:
+    job = make_job(make_spec(allow="numeric"), facts=make_facts(has_batch_norm=has_batch_norm))
+
+    space = space_of(job)
+
+    assert searched in names(space)
+    assert searched in next(d.reason for d in space.dropped if d.knob == dropped)
+    changes = space.composer.compose({searched: True, "fuse_grad_size_in_TFLOPS": 5.0})
+    assert changes == {searched: True}, "a compiled model's gradients come graph by graph"
 
 
 def test_values_outside_a_knobs_range_are_clipped() -> None:
@@ -134,3 +168,25 @@ def test_the_nearest_value_stands_for_one_off_the_grid() -> None:
 
     assert sizes.values[sizes.index_of(3.9)] == 4.0
     assert sizes.values[sizes.index_of(4000.0)] == 41.0
+
+
+@pytest.mark.parametrize(
+    ("switch", "interval", "steps"),
+    [
+        ("localsgd", "localsgd_k_steps", 4),
+        ("adaptive_localsgd", "adaptive_localsgd_init_k_steps", 4),
+        ("gradient_merge", "gradient_merge_k_steps", 2),
+    ],
+)
+def test_a_switch_over_several_steps_gets_an_interval_that_switches_something(
+    switch, interval, steps
+) -> None:
+    composer = space_of(make_job(make_spec(allow=Effect.CONVERGENCE))).composer
+    assert composer.compose({switch: True}) == {switch: True, interval: steps}
+    assert composer.compose({switch: True, interval: 8}) == {switch: True, interval: 8}
+
+
+def test_what_compression_replaces_is_left_out_beside_it() -> None:
+    composer = space_of(make_job(make_spec(allow=Effect.CONVERGENCE))).composer
+    assert composer.compose({"dgc": True, "fp16_allreduce": True, "nccl_comm_num": 2}) == {"dgc": True}
+    assert composer.compose({"dgc": True, "gradient_merge": True}) is None

@@ -1,0 +1,96 @@
+"""Leads connections from inside network namespaces to a server outside: a port of their loopback is the server's."""
+
+import asyncio
+import ctypes
+import os
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+from advisor.local.namespaces import NAMESPACES
+from advisor.local.server import LocalModeFailed
+
+_CLONE_NEWNET = 0x40000000
+_CHUNK_BYTES = 65_536
+
+
+@contextmanager
+def relay_to(host: str, port: int, namespaces: Sequence[str]) -> Iterator[None]:
+    """Within the context, 127.0.0.1:`port` inside each namespace leads to `host`:`port` outside.
+
+    The server need not listen on another address, and its traffic does not use the namespaces' links.
+    Needs root. Raises `LocalModeFailed`.
+    """
+    listeners = [_listen_inside(namespace, port) for namespace in namespaces]
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, name="relay", daemon=True)
+    thread.start()
+
+    async def serve() -> list[asyncio.Server]:
+        async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await _lead(reader, writer, host, port)
+
+        return [await asyncio.start_server(lead, sock=listener) for listener in listeners]
+
+    async def close(servers: list[asyncio.Server]) -> None:
+        for server in servers:
+            server.close()
+        tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    servers = asyncio.run_coroutine_threadsafe(serve(), loop).result()
+    try:
+        yield
+    finally:
+        asyncio.run_coroutine_threadsafe(close(servers), loop).result()
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
+
+
+async def _lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int) -> None:
+    """Carry bytes both ways until both sides have closed; an unreachable server closes the connection."""
+    try:
+        onward_reader, onward_writer = await asyncio.open_connection(host, port)
+    except OSError:
+        writer.close()
+        return
+    try:
+        async with asyncio.TaskGroup() as both:
+            both.create_task(_carry(reader, onward_writer))
+            both.create_task(_carry(onward_reader, writer))
+    except* OSError:
+        pass  # One side broke off: the other one is closed as well.
+    finally:
+        writer.close()
+        onward_writer.close()
+
+
+async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while chunk := await reader.read(_CHUNK_BYTES):
+        writer.write(chunk)
+        await writer.drain()
+    writer.write_eof()
+
+
+def _listen_inside(namespace: str, port: int) -> socket.socket:
+    """Return a listening socket of that namespace. A thread enters it and ends: only the socket stays there."""
+
+    def listen() -> socket.socket:
+        descriptor = os.open(NAMESPACES / namespace, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if ctypes.CDLL(None, use_errno=True).setns(descriptor, _CLONE_NEWNET) != 0:
+                raise LocalModeFailed(
+                    f"The namespace {namespace} cannot be entered: {os.strerror(ctypes.get_errno())}.",
+                    "A testbed needs root with all of its capabilities; a container may lack CAP_SYS_ADMIN.",
+                )
+        finally:
+            os.close(descriptor)
+        return socket.create_server(("127.0.0.1", port))
+
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(listen).result()

@@ -1,0 +1,85 @@
+"""Builds what is started for a command workload: any program, with the strategy in its command and its environment."""
+
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+from advisor.protocol.base import Value
+from advisor.protocol.messages import Assignment
+from advisor.protocol.reach import describe_in_environment, fill_command, list_given
+from agent.backends.launch import Launch, SessionPlace, build_environment, choose_interface, find_working_dir
+from agent.backends.output import RESULTS_FILE
+from agent.errors import Unlaunchable
+from agent.rendezvous import split_rendezvous
+
+STRATEGY_FILE = "strategy.json"
+
+
+def build_launch(
+    assignment: Assignment, rendezvous: str, place: SessionPlace, environment: Mapping[str, str]
+) -> Launch:
+    """Return the launch of this node's command; `environment` is the agent's own.
+
+    Raises Unlaunchable when the command cannot work on this node.
+    """
+    values = {**list_given(assignment.workload), **assignment.cold}
+    return build_with_values(assignment, rendezvous, place, environment, values)
+
+
+def build_with_values(
+    assignment: Assignment,
+    rendezvous: str,
+    place: SessionPlace,
+    environment: Mapping[str, str],
+    values: Mapping[str, Value],
+) -> Launch:
+    """Return the launch with these values of the knobs that the program is given, and write the strategy file."""
+    workload = assignment.workload
+    working_dir = find_working_dir(assignment)
+    host, port = split_rendezvous(rendezvous)
+    strategy_file = place.session_dir / STRATEGY_FILE
+    strategy_file.write_text(json.dumps(values))
+    places = {
+        "strategy_file": str(strategy_file),
+        "results_file": str(place.session_dir / RESULTS_FILE),
+        "node_rank": str(assignment.node_rank),
+        "nodes": str(assignment.nnodes),
+        "master_addr": host,
+        "master_port": str(port),
+    }
+    variables = build_environment(assignment, place, environment)
+    variables |= describe_in_environment(values) | {
+        "ADVISOR_STRATEGY_FILE": places["strategy_file"],
+        "ADVISOR_RESULTS": places["results_file"],
+        "ADVISOR_NODE_RANK": places["node_rank"],
+        "ADVISOR_NODES": places["nodes"],
+        "MASTER_ADDR": host,
+        "MASTER_PORT": str(port),
+    }
+    # Python keeps the lines of a program that writes into a pipe back until it has many of them.
+    variables.setdefault("PYTHONUNBUFFERED", "1")
+    if assignment.nnodes > 1:
+        choose_interface(rendezvous, variables)
+    argv = fill_command(workload.command, values, places)
+    program = find_program(argv[0], working_dir, variables)
+    return Launch((program, *argv[1:]), variables, working_dir, find_script(argv[1:], working_dir), argv[1:])
+
+
+def find_program(name: str, working_dir: Path, variables: Mapping[str, str]) -> str:
+    """Return the path of a command's first word; raises Unlaunchable where it is no program on this node."""
+    path = variables.get("PATH", os.defpath)
+    found = shutil.which(str(working_dir / name) if "/" in name else name, path=path)
+    if found is None:
+        where = f"in {working_dir}" if "/" in name else f"on this node (PATH is {path})"
+        raise Unlaunchable(
+            f"{name} was not found {where}, or is not executable. Start the agent inside the environment that trains, "
+            "give the program's full path, or set PATH in the workload's environment."
+        )
+    return found
+
+
+def find_script(words: tuple[str, ...], working_dir: Path) -> Path | None:
+    """The first word that is a file: its folder is protected from what trials write, as a script's is."""
+    return next((working_dir / word for word in words if (working_dir / word).is_file()), None)

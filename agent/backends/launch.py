@@ -1,0 +1,107 @@
+"""What every backend starts from: the launch it builds, the session's place on the node, the ranks' environment."""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from advisor.protocol.base import Value
+from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.messages import Assignment
+from agent.errors import Unlaunchable
+from agent.processes import AGENT_MARKER, SESSION_MARKER
+from agent.rendezvous import find_interface, split_rendezvous
+
+_RENDEZVOUS_VARIABLE = re.compile(
+    r"PET_(NNODES|NODE_RANK|STANDALONE|RDZV_\w+|MASTER_\w+|MAX_RESTARTS|LOCAL_ADDR)"
+    r"|(LOCAL_|GROUP_|NODE_)?RANK|(LOCAL_)?WORLD_SIZE|NNODES|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+"
+)
+_SECRET_OR_OURS = re.compile(r"ADVISOR_\w+")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What the shim starts."""
+
+    argv: tuple[str, ...]
+    environment: dict[str, str]
+    working_dir: Path
+    script: Path | None
+    """The script that trains; None for a module, or where no backend can tell."""
+    script_arguments: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
+    """Sentences for the log."""
+
+
+@dataclass(frozen=True)
+class SessionPlace:
+    """Where on this node the session lives."""
+
+    session_dir: Path
+    control: Path
+    """Unix socket of the control channel."""
+    agent_marker: str
+    session_marker: str
+    runtime_script: Path
+
+
+def find_working_dir(assignment: Assignment) -> Path:
+    """Return the workload's working directory on this node; raises Unlaunchable where there is none."""
+    working_dir = Path(assignment.workload.working_dir).absolute()
+    if not working_dir.is_dir():
+        raise Unlaunchable(
+            f"The working directory {working_dir} does not exist on this node. Give every node the same files at the "
+            "same place, or submit the job with another working_dir."
+        )
+    return working_dir
+
+
+def build_environment(
+    assignment: Assignment, place: SessionPlace, environment: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the processes' environment: the agent's, the workload's, cold knobs, and the session's own variables."""
+    variables = {**_inherit(environment), **assignment.workload.environment}
+    return variables | _set_cold(assignment.cold) | _describe_session(assignment, place)
+
+
+def choose_interface(rendezvous: str, variables: dict[str, str]) -> None:
+    """Keep gloo and NCCL off interfaces that other nodes cannot reach (docker0, a management network)."""
+    interface = find_interface(split_rendezvous(rendezvous)[0])
+    if interface is not None:
+        variables.setdefault("GLOO_SOCKET_IFNAME", interface)
+        variables.setdefault("NCCL_SOCKET_IFNAME", interface)
+
+
+def _inherit(environment: Mapping[str, str]) -> dict[str, str]:
+    """The agent's environment without its secrets, and without a rendezvous it may itself have been started in."""
+    return {
+        name: value
+        for name, value in environment.items()
+        if not _SECRET_OR_OURS.fullmatch(name) and not _RENDEZVOUS_VARIABLE.fullmatch(name)
+    }
+
+
+def _set_cold(cold: Mapping[str, Value]) -> dict[str, str]:
+    """Cold knobs that live in the environment; only those of the catalogue, whatever the server sends."""
+    variables = {}
+    for name, value in cold.items():
+        knob = CATALOGUE.get(name)
+        variable = knob.launch_variable if knob else None
+        if variable is not None:
+            variables[variable] = str(int(value)) if isinstance(value, bool) else str(value)
+    return variables
+
+
+def _describe_session(assignment: Assignment, place: SessionPlace) -> dict[str, str]:
+    variables = {
+        "ADVISOR_TUNING": "1",
+        "ADVISOR_SESSION_DIR": str(place.session_dir),
+        "ADVISOR_CONTROL": str(place.control),
+        "ADVISOR_COLD": json.dumps(assignment.cold),
+        SESSION_MARKER: place.session_marker,
+        AGENT_MARKER: place.agent_marker,
+    }
+    if assignment.workload.samples_per_step is not None:
+        variables["ADVISOR_SAMPLES_PER_STEP"] = str(assignment.workload.samples_per_step)
+    return variables

@@ -1,0 +1,39 @@
+"""Runs at the start of every Python process below a command that starts its ranks itself; this folder is on PYTHONPATH.
+
+It watches for the process to become a rank, then makes room for the `sitecustomize` that the user's environment has
+already. Whatever fails here, the process goes on. Readable by every Python 3.
+"""
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+
+_FOLDER = os.path.dirname(os.path.abspath(__file__))
+
+
+def _watch():
+    try:
+        import runpy
+
+        launch = os.path.join(os.path.dirname(_FOLDER), "launch.py")
+        runpy.run_path(launch, run_name="fleet_advisor_launch")["watch"]()
+    except Exception as error:
+        if sys.stderr is not None:
+            sys.stderr.write("fleet advisor: this process is not measured: %r\n" % (error,))
+
+
+def _run_next():
+    """Be replaced by the next sitecustomize on the path, or look as if there were none."""
+    others = [entry for entry in sys.path if os.path.abspath(entry or ".") != _FOLDER]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", others)
+    if spec is None or spec.loader is None:
+        raise ImportError("There is no other sitecustomize.", name="sitecustomize")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+if os.environ.get("ADVISOR_TUNING") and sys.version_info >= (3, 9):
+    _watch()
+_run_next()

@@ -1,0 +1,110 @@
+"""Makes a process a rank when it joins a process group: for ranks that the advisor's launcher did not start.
+
+`watch_for_rank` may run in every Python process below the user's command. torchrun itself, package managers and other
+helpers never join a process group and stay as they are; what a rank starts (loader workers, compilers) is told so by
+an environment variable.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import os
+import sys
+import time
+from typing import Any, Callable
+
+from . import current
+from .environment import Environment, read_joined_environment
+from .session import listen_for_signals, start_runtime
+from .torch_import import call_after_torch_import
+from .trackers import silence_trackers
+
+RANK_PROCESS = "ADVISOR_RANK_PROCESS"
+"""The process that is the rank; in the environment of everything it starts."""
+
+
+def watch_for_rank() -> None:
+    """Arms this process as soon as it joins a process group; costs a hook on `import torch` until then."""
+    if _is_below_a_rank():
+        return
+    silence_trackers(os.environ, os.environ.get("ADVISOR_SESSION_DIR"))
+    call_after_torch_import(_watch_process_groups)
+
+
+def _is_below_a_rank() -> bool:
+    return os.environ.get(RANK_PROCESS, str(os.getpid())) != str(os.getpid())
+
+
+def _harmless(function: Callable[[], None]) -> Callable[[], None]:
+    """A failure of ours leaves the script to train as it is: one line says why it is not measured."""
+
+    @functools.wraps(function)
+    def call() -> None:
+        try:
+            function()
+        except Exception as error:
+            current.set_current(None)
+            print(f"fleet advisor: this process is not measured: {error!r}", file=sys.stderr, flush=True)
+
+    return call
+
+
+@_harmless
+def _watch_process_groups() -> None:
+    import torch.distributed as dist
+
+    if not dist.is_available():
+        return
+    original = dist.init_process_group
+
+    @functools.wraps(original)
+    def join(*args: Any, **kwargs: Any) -> Any:
+        result = original(*args, **kwargs)
+        _become_rank()
+        return result
+
+    # Torch's own modules hold the function by name too: init_device_mesh joins through one of them.
+    for name, module in list(sys.modules.items()):
+        if name.startswith("torch.distributed") and getattr(module, "init_process_group", None) is original:
+            setattr(module, "init_process_group", join)
+    if dist.is_initialized():
+        _become_rank()
+
+
+@_harmless
+def _become_rank() -> None:
+    import torch.distributed as dist
+
+    if current.current_runtime is not None or _is_below_a_rank():
+        return
+    environment = read_joined_environment(dist.get_rank(), dist.get_world_size())
+    listen_for_signals(environment)
+    start_runtime(environment)
+    os.environ[RANK_PROCESS] = str(os.getpid())
+    _report_at_exit(environment)
+
+
+def _report_at_exit(environment: Environment) -> None:
+    """Says how the script ended once the interpreter leaves: there is no code of ours around it."""
+    original_exit = sys.exit
+    failed = False
+
+    @functools.wraps(original_exit)
+    def note_exit(status: Any = None, /) -> None:
+        nonlocal failed
+        failed = status not in (None, 0)
+        original_exit(status)
+
+    def report() -> None:
+        # Set for every exception that reached the top, whoever prints it. A `raise SystemExit(1)` is not seen.
+        crashed = hasattr(sys, "last_type")
+        runtime = current.current_runtime
+        if runtime is None or failed or crashed or not runtime.has_trained():
+            return
+        runtime.finish_script()
+        if environment.control:
+            time.sleep(environment.stay_s)
+
+    sys.exit = note_exit
+    atexit.register(report)

@@ -1,0 +1,194 @@
+"""The lever of fuse_elewise_add_act_ops and fuse_bn_act_ops: torch.compile of the model inside DDP."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import sysconfig
+import time
+import weakref
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+import torch
+import torch.distributed as dist
+
+from .bucket_plan import observe_plan
+from .lever import Evidence, Lever, Training, read_switch
+
+ADD, NORM = "fuse_elewise_add_act_ops", "fuse_bn_act_ops"
+MOST_VERSIONS = 64
+"""Compiled versions kept of one model: one for each bucket size and number of threads that it was tried with."""
+
+
+class _Inductor:
+    """torch.compile's own backend, with a count of what it compiled and how often that ran."""
+
+    def __init__(self) -> None:
+        self.graphs = 0
+        self.runs = 0
+        self.compile_s = 0.0
+
+    def __call__(self, graph: Any, inputs: List[Any]) -> Any:
+        from torch._inductor.compile_fx import compile_fx
+
+        start_s = time.perf_counter()
+        compiled = compile_fx(graph, inputs)
+        self.compile_s += time.perf_counter() - start_s
+        self.graphs += 1
+
+        def run(*args: Any) -> Any:
+            self.runs += 1
+            return compiled(*args)
+
+        return run
+
+
+class Compilation(Lever):
+    """One compilation serves both knobs. Switched off, the model runs as it was written; what was compiled is kept."""
+
+    knobs = (ADD, NORM)
+    changes_training = knobs
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self.is_on = False
+        self._compiled: "weakref.WeakKeyDictionary[Any, Dict[Any, Tuple[Any, _Inductor]]]" = (
+            weakref.WeakKeyDictionary()
+        )
+        self._in_force: List[Tuple[Any, _Inductor]] = []
+        self._usual: List[Tuple[Any, str, Any]] = []
+        self._values: Mapping[str, Any] = {}
+        self._evidence = Evidence()
+
+    def list_refusals(self, training: Training) -> Dict[str, str]:
+        reason = _explain_no_compiler(self._device) or _explain_own_compilation(training)
+        if reason is not None:
+            return dict.fromkeys(self.knobs, reason)
+        if not _has_batch_norm(training):
+            return {
+                NORM: "The model has no batch norm; fuse_elewise_add_act_ops compiles all there is to fuse."
+            }
+        return {}
+
+    def observe(self, training: Training) -> Dict[str, Any]:
+        return dict.fromkeys(self.knobs, _explain_own_compilation(training) is not None)
+
+    def switch(self, values: Mapping[str, Any], training: Training) -> None:
+        self._evidence, self._values = Evidence(), values
+        for module, _ in self._in_force:
+            module.__dict__.pop("_compiled_call_impl", None)
+        self._in_force = []
+        for config, name, value in self._usual:
+            setattr(config, name, value)
+        self._usual = []
+        self.is_on, self.least_warm_up = False, 0
+        wanted: Dict[str, bool] = {}
+        for knob in values:
+            try:
+                wanted[knob] = read_switch(values[knob])
+            except ValueError as error:
+                self._evidence.not_consumed[knob] = f"{knob} was not set: {error}."
+        compiles = any(wanted.values())
+        for knob in [knob for knob in wanted if not wanted[knob]]:
+            if compiles:
+                self._evidence.not_consumed[knob] = (
+                    "One compilation serves both knobs: this one is on as well."
+                )
+            else:
+                self._evidence.consumed[knob] = "Off, like the baseline."
+        if compiles:
+            # The first step compiles, the second may compile once more for another batch size.
+            self.is_on, self.least_warm_up = True, 4
+            self._configure(training)
+            for ddp in training.replicas:
+                self._compile(ddp)
+
+    def _configure(self, training: Training) -> None:
+        """What cannot be compiled runs as written, and no compiler processes are left beside the timed steps."""
+        import torch._dynamo.config as dynamo
+        import torch._inductor.config as inductor
+
+        first_bytes = min(observe_plan(ddp).first_bytes for ddp in training.replicas)
+        limit = "recompile_limit" if hasattr(dynamo, "recompile_limit") else "cache_size_limit"
+        for config, name, value in (
+            (dynamo, "suppress_errors", True),
+            (dynamo, limit, MOST_VERSIONS),
+            (inductor, "compile_threads", 1),
+            # The compiled model is cut where DDP's buckets end, and torch takes the first one's size from here only.
+            (dist, "_DEFAULT_FIRST_BUCKET_BYTES", first_bytes),
+        ):
+            self._usual.append((config, name, getattr(config, name)))
+            setattr(config, name, value)
+
+    def _compile(self, ddp: Any) -> None:
+        # Compiled code has the number of threads and the cuts at DDP's buckets built in.
+        version = (observe_plan(ddp), torch.get_num_threads())
+        versions = self._compiled.setdefault(ddp, {})
+        if version not in versions:
+            backend = _Inductor()
+            versions[version] = torch.compile(_write_call(ddp.module), backend=backend), backend
+        compiled, backend = versions[version]
+        ddp.module._compiled_call_impl = compiled
+        self._in_force.append((ddp.module, backend))
+
+    def begin_timing(self) -> None:
+        for _, backend in self._in_force:
+            backend.runs = 0
+
+    def prove(self) -> Evidence:
+        for _, backend in self._in_force:
+            sentence = (
+                f"Compiled graphs: {backend.graphs}, which ran {backend.runs} times in the timed steps; compiling "
+                f"their forward took {backend.compile_s:.1f} s."
+            )
+            found = self._evidence.consumed if backend.runs else self._evidence.not_consumed
+            for knob in self._values:
+                if knob not in self._evidence.not_consumed:
+                    found[knob] = sentence
+        return self._evidence
+
+
+def _write_call(module: Any) -> Any:
+    """The module's call as a function of ours: torch compiles none that begins in its own files, as Sequential's."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return module._call_impl(*args, **kwargs)
+
+    return call
+
+
+def _has_batch_norm(training: Training) -> bool:
+    return any(
+        isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in training.list_modules()
+    )
+
+
+def _explain_own_compilation(training: Training) -> Optional[str]:
+    """Whether the script compiles the model itself."""
+    for ddp in training.replicas:
+        for module in (ddp, *ddp.module.modules()):
+            if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
+                return "The script compiles the model itself (torch.compile)."
+    return None
+
+
+def _explain_no_compiler(device: torch.device) -> Optional[str]:
+    """Why torch.compile cannot work here; what can be told without compiling anything."""
+    if not hasattr(torch.nn.Module, "compile"):
+        return "This torch cannot compile a module in place (torch 2.2 can)."
+    import torch._dynamo as dynamo
+
+    if not dynamo.is_dynamo_supported():
+        return "torch.compile does not support this version of Python or this platform."
+    if device.type == "cuda":
+        if torch.cuda.get_device_capability(device)[0] < 7:
+            return "torch.compile needs a GPU of compute capability 7.0 or later."
+        if importlib.util.find_spec("triton") is None:
+            return "torch.compile writes Triton kernels for GPUs, and triton is not installed: pip install triton."
+    names = [os.environ.get("CXX") or "g++", os.environ.get("CC") or "gcc", "clang++", "clang", "cc"]
+    if not any(shutil.which(name) for name in names):
+        return "torch.compile needs a C++ compiler, and there is none in PATH: install g++."
+    if not os.path.exists(os.path.join(sysconfig.get_path("include"), "Python.h")):
+        return "torch.compile needs Python's headers (Python.h): install the python-dev package."
+    return None

@@ -1,0 +1,135 @@
+"""The lever of data reading: the training loader's workers, prefetching and pinned memory, exchanged in mid-epoch."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any, Dict, List, Mapping
+
+import torch
+
+from ..loader_source import explain_no_exchange
+from ..reading import Reading
+from .lever import Evidence, Lever, Training, read_count, read_switch
+
+WORKERS = "loader_num_workers"
+PREFETCH = "loader_prefetch_factor"
+PIN = "loader_pin_memory"
+PERSISTENT = "loader_persistent_workers"
+FIELDS = {
+    WORKERS: "num_workers",
+    PREFETCH: "prefetch_factor",
+    PIN: "pin_memory",
+    PERSISTENT: "persistent_workers",
+}
+"""DataLoader's own name of each knob."""
+NO_LOADER = "The script keeps a persistent iterator without its DataLoader, from which others could be made."
+
+
+class DataReading(Lever):
+    """Every training loader gets the same changes; batches, their order and the script's random numbers stay."""
+
+    knobs = tuple(FIELDS)
+    serves_sharded = True
+
+    def __init__(self, reading: Reading, device: torch.device) -> None:
+        self._reading = reading
+        self._device = device
+        self._values: Dict[str, Any] = {}
+        self._rejected: Dict[str, str] = {}
+
+    def list_refusals(self, training: Training) -> Dict[str, str]:
+        live = self._reading.list_live()
+        if not live:
+            sentence = "The script reads no batches through a torch DataLoader while it trains."
+            return dict.fromkeys(self.knobs, sentence)
+        refusals: Dict[str, str] = {}
+        if self._device.type != "cuda":
+            refusals[PIN] = "Pinned memory speeds up copies to a GPU; this job trains on CPU."
+        for _, feed in live:
+            sentence = NO_LOADER if feed.loader is None else explain_no_exchange(feed.loader)
+            if sentence is None and feed.thread != threading.get_ident():
+                sentence = (
+                    "The script reads its batches in a thread of its own, where they cannot be exchanged."
+                )
+            if sentence is not None:
+                refusals.update(dict.fromkeys(self.knobs, sentence))
+        return refusals
+
+    def observe(self, training: Training) -> Dict[str, Any]:
+        live = self._reading.list_live()
+        if not live:
+            return {}
+        own = live[-1][1].own
+        return {knob: getattr(own, field) for knob, field in FIELDS.items()}
+
+    def switch(self, values: Mapping[str, Any], training: Training) -> None:
+        self._values, self._rejected = {}, {}
+        for knob, value in values.items():
+            try:
+                self._values[knob] = _read_value(knob, value)
+            except ValueError as error:
+                self._rejected[knob] = f"{knob} was not set: {error}."
+        self.least_warm_up = self._reading.change(
+            {FIELDS[knob]: value for knob, value in self._values.items()}
+        )
+
+    def begin_timing(self) -> None:
+        self._reading.begin_timing(look_at_memory=PIN in self._values)
+
+    def prove(self) -> Evidence:
+        evidence = Evidence(not_consumed=dict(self._rejected))
+        if not self._values:
+            return evidence
+        live = [(own, feed) for own, feed in self._reading.list_live() if feed.delivered]
+        if not live:
+            sentence = "No batch of a torch DataLoader was read in the timed steps."
+            evidence.not_consumed.update(dict.fromkeys(self._values, sentence))
+        for own, feed in live:
+            late = (
+                f"{feed.late} of {feed.delivered} timed batches were read before the switch: warm up longer."
+            )
+            broken = feed.failure or (late if feed.late else "")
+            workers = feed.list_workers(own)
+            for knob in self._values:
+                if broken:
+                    evidence.not_consumed[knob] = broken
+                    continue
+                self._prove_knob(knob, feed.settings, workers, feed.delivered, evidence)
+                if getattr(feed.own, FIELDS[knob]) == self._values[knob]:
+                    evidence.no_effect[knob] = f"The script's loader has {self._values[knob]} already."
+        evidence.consumed = {k: v for k, v in evidence.consumed.items() if k not in evidence.not_consumed}
+        evidence.no_effect = {k: v for k, v in evidence.no_effect.items() if k in evidence.consumed}
+        return evidence
+
+    def _prove_knob(
+        self, knob: str, settings: Any, workers: List[int], delivered: int, evidence: Evidence
+    ) -> None:
+        wanted = self._values[knob]
+        sentence = f"{delivered} batches came from {_count_workers(workers)}"
+        proved = getattr(settings, FIELDS[knob]) == wanted and len(workers) == settings.num_workers
+        if knob == PIN:
+            proved = self._reading.pinned == wanted
+            sentence += f", {'in' if self._reading.pinned else 'not in'} pinned memory"
+        elif knob != WORKERS:
+            if not settings.num_workers:
+                evidence.not_consumed[knob] = f"There are no workers, so {FIELDS[knob]} means nothing."
+                return
+            sentence += (
+                f", {settings.prefetch_factor} asked for ahead of each"
+                if knob == PREFETCH
+                else f", which {'stay for' if settings.persistent_workers else 'end before'} the next epoch"
+            )
+        (evidence.consumed if proved else evidence.not_consumed)[knob] = sentence + "."
+
+
+def _read_value(knob: str, value: Any) -> Any:
+    if knob in (PIN, PERSISTENT):
+        return read_switch(value)
+    return read_count(value, 0 if knob == WORKERS else 1)
+
+
+def _count_workers(workers: List[int]) -> str:
+    if not workers:
+        return "the rank's own process"
+    noun, numbers = ("process", "pid") if len(workers) == 1 else ("processes", "pids")
+    return f"{len(workers)} worker {noun} ({numbers} {', '.join(map(str, workers))})"

@@ -1,0 +1,77 @@
+"""The lever of num_iteration_per_drop_scope: Python's garbage is collected between steps, every so many of them."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any, Dict, Mapping
+
+from .lever import Evidence, Lever, Training, read_count
+
+KNOB = "num_iteration_per_drop_scope"
+YOUNG = 1
+"""The generation to collect: a full collection walks every object of the process, which takes longer than a step."""
+
+
+class GarbageCollection(Lever):
+    """1 is Python's own collector, which runs in the middle of a step whenever enough objects were made."""
+
+    knobs = (KNOB,)
+    serves_sharded = True
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self._wanted = 1
+        self._steps = 0
+        self._collections = 0
+        self._evidence = Evidence()
+
+    def list_refusals(self, training: Training) -> Dict[str, str]:
+        if gc.isenabled():
+            return {}
+        return {
+            KNOB: "The script has switched Python's garbage collector off, and decides itself when it runs."
+        }
+
+    def observe(self, training: Training) -> Dict[str, Any]:
+        return {KNOB: 1}
+
+    def switch(self, values: Mapping[str, Any], training: Training) -> None:
+        self._evidence = Evidence()
+        if self.is_on:
+            gc.enable()
+        self.is_on = False
+        if KNOB not in values:
+            return
+        try:
+            self._wanted = read_count(values[KNOB], 1)
+        except ValueError as error:
+            self._evidence.not_consumed[KNOB] = f"{KNOB} was not set: {error}."
+            return
+        if self._wanted == 1:
+            self._evidence.consumed[KNOB] = "Python's own collector, as in the baseline."
+            return
+        self.is_on = True
+        gc.collect()
+        gc.disable()
+        self._steps = 0
+
+    def end_step(self, training: Training) -> None:
+        self._steps += 1
+        if self._steps % self._wanted == 0:
+            gc.collect(YOUNG)
+            self._collections += 1
+
+    def end_block(self, training: Training) -> None:
+        gc.collect()
+
+    def begin_timing(self) -> None:
+        self._collections = 0
+
+    def prove(self) -> Evidence:
+        if self.is_on and gc.isenabled():
+            self._evidence.not_consumed[KNOB] = "The script switched Python's own garbage collector on again."
+        elif self.is_on:
+            self._evidence.consumed[KNOB] = (
+                f"Python's own collector is off; {self._collections} collections between the timed steps."
+            )
+        return self._evidence

@@ -1,0 +1,94 @@
+"""Gradient compression for dgc: torch's PowerSGD hook, which sends two thin matrices in place of each large one.
+
+Deep gradient compression itself (arXiv 1712.01887) sends the largest gradients; torch has no such hook. PowerSGD
+(arXiv 1905.13727) compresses as far by other means, also with error feedback: a translation, and said to be one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any, Dict, List, Optional
+
+import torch
+import torch.distributed as dist
+
+from .communicators import Communicators
+from .lanes import ThreadLane
+
+EXACT_STEPS = 2
+"""Steps reduced whole first: DDP still moves gradients between buckets, and the error fed back belongs to a bucket."""
+
+
+class _KeptBucket:
+    """What the hook reads of a bucket; DDP's own object is valid during its call only."""
+
+    def __init__(self, bucket: dist.GradBucket) -> None:
+        self._buffer, self._index = bucket.buffer(), bucket.index()
+        self._gradients, self._is_last = bucket.gradients(), bucket.is_last()
+
+    def buffer(self) -> torch.Tensor:
+        return self._buffer
+
+    def index(self) -> int:
+        return self._index
+
+    def gradients(self) -> List[torch.Tensor]:
+        return self._gradients
+
+    def is_last(self) -> bool:
+        return self._is_last
+
+
+class LowRankReduction:
+    """State of the hook for one block: the error that it feeds back ends with it."""
+
+    def __init__(self, rank: int, ddp: Any, communicators: Communicators, device: torch.device) -> None:
+        from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
+
+        self._hook = power_sgd.powerSGD_hook
+        # The hook waits for collectives inside callbacks of others. gloo runs both on the same few threads, so there
+        # one bucket after another goes through a thread and a process group of its own.
+        self._lane: Optional[ThreadLane] = None if device.type == "cuda" else ThreadLane()
+        group = ddp.process_group if self._lane is None else communicators.provide_flat(1)[0]
+        self._state = power_sgd.PowerSGDState(
+            process_group=group, matrix_approximation_rank=rank, start_powerSGD_iter=EXACT_STEPS
+        )
+        self._before = self._after = 0
+        self.counts: Dict[str, int] = {}
+        self.reset_counts()
+
+    def reduce(self, bucket: dist.GradBucket) -> Any:
+        self.counts["buckets"] += 1
+        if self._lane is None:
+            return self._hook(self._state, bucket)
+        kept = _KeptBucket(bucket)
+        return self._lane.submit(lambda: self._hook(self._state, kept).wait())
+
+    def reset_counts(self) -> None:
+        self._before = self._state.total_numel_before_compression
+        self._after = self._state.total_numel_after_compression
+        self.counts = {"buckets": 0}
+
+    def count_numbers(self) -> "tuple[int, int]":
+        """Numbers to reduce, and numbers sent for them, since `reset_counts`."""
+        state = self._state
+        return (
+            state.total_numel_before_compression - self._before,
+            state.total_numel_after_compression - self._after,
+        )
+
+    def close(self) -> None:
+        if self._lane is not None:
+            self._lane.close()
+
+
+def explain_no_compression(ddp: Any) -> str:
+    """Why this model's gradients cannot be compressed; "" when they can."""
+    if importlib.util.find_spec("numpy") is None:
+        return "torch's PowerSGD hook needs NumPy, which is not installed: pip install numpy."
+    modules = ddp.modules()
+    if any(getattr(module, "sparse", False) for module in modules):
+        return "Some embedding has sparse gradients, which torch's PowerSGD hook cannot compress."
+    if all(parameter.dim() < 2 for parameter in ddp.parameters() if parameter.requires_grad):
+        return "No trained parameter is a matrix, so there is nothing to compress."
+    return ""

@@ -1,0 +1,208 @@
+"""The lever of fuse_all_optimizer_ops: torch's fused or foreach implementation of each optimizer, switched in place."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
+
+import torch
+
+from .lever import Evidence, Lever, Training, read_switch
+
+KNOB = "fuse_all_optimizer_ops"
+LOOP, FOREACH, FUSED = "single_tensor", "multi_tensor", "fused"
+"""torch's words for: one operator per parameter, a few for all, one for all."""
+SCALES_ITSELF = "_step_supports_amp_scaling"
+"""With it a GradScaler leaves the unscaling to the optimizer, which only a fused one does."""
+
+
+class _Usual:
+    """An optimizer as the script made it."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.flags = [(group.get("fused"), group.get("foreach")) for group in optimizer.param_groups]
+        self.scales_itself = bool(getattr(optimizer, SCALES_ITSELF, False))
+
+
+class _Counter:
+    """Stands in for one of torch.optim's implementations and counts its calls, while a strategy is in force."""
+
+    def __init__(self, module: Any, name: str) -> None:
+        self._module, self._name, self._original = module, name, getattr(module, name)
+        self.calls = 0
+        setattr(module, name, self)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls += 1
+        return self._original(*args, **kwargs)
+
+    def remove(self) -> None:
+        setattr(self._module, self._name, self._original)
+
+
+class OptimizerFusion(Lever):
+    """On: fused where torch offers it for the optimizer and the device, else foreach. Off: what torch does unasked."""
+
+    knobs = (KNOB,)
+    changes_training = knobs
+    serves_sharded = True
+
+    def __init__(self) -> None:
+        self._usual: "weakref.WeakKeyDictionary[Any, _Usual]" = weakref.WeakKeyDictionary()
+        self._wanted: Optional[bool] = None
+        self._chosen: Dict[str, str] = {}
+        self._counters: Dict[str, _Counter] = {}
+        self._evidence = Evidence()
+
+    def list_refusals(self, training: Training) -> Dict[str, str]:
+        offers = _list_offers(training)
+        if not offers:
+            names = ", ".join(sorted({type(optimizer).__name__ for optimizer in training.optimizers}))
+            return {
+                KNOB: f"torch has neither a fused nor a foreach implementation of {names} for this model."
+            }
+        if all(find_running(optimizer) == offer == find_unasked(optimizer) for optimizer, offer in offers):
+            return {KNOB: "torch fuses these optimizers as far as it can already, without being asked."}
+        return {}
+
+    def observe(self, training: Training) -> Dict[str, Any]:
+        offers = _list_offers(training)
+        return {KNOB: bool(offers) and all(find_running(optimizer) == offer for optimizer, offer in offers)}
+
+    def switch(self, values: Mapping[str, Any], training: Training) -> None:
+        self._evidence, self._wanted = Evidence(), None
+        self._restore()
+        if KNOB not in values:
+            return
+        try:
+            self._wanted = read_switch(values[KNOB])
+        except ValueError as error:
+            self._evidence.not_consumed[KNOB] = f"{KNOB} was not set: {error}."
+            return
+        for optimizer, offer in _list_offers(training):
+            self._usual[optimizer] = _Usual(optimizer)
+            running = find_running(optimizer)
+            flags = (offer == FUSED, offer == FOREACH) if self._wanted else (None, None)
+            _set_flags(optimizer, [flags] * len(optimizer.param_groups))
+            if not self._wanted and self._usual[optimizer].scales_itself:
+                setattr(optimizer, SCALES_ITSELF, False)
+            module, function = _find_function(optimizer, find_running(optimizer))
+            self._chosen[function] = f"{type(optimizer).__name__} ran as {running} before"
+            if function not in self._counters:
+                self._counters[function] = _Counter(module, function.rsplit(".", 1)[1])
+            if running == find_running(optimizer):
+                self._evidence.no_effect[KNOB] = f"{function} runs in the baseline as well."
+
+    def _restore(self) -> None:
+        for counter in self._counters.values():
+            counter.remove()
+        self._counters, self._chosen = {}, {}
+        for optimizer, usual in list(self._usual.items()):
+            _set_flags(optimizer, usual.flags)
+            if usual.scales_itself:
+                setattr(optimizer, SCALES_ITSELF, True)
+        self._usual.clear()
+
+    def begin_timing(self) -> None:
+        for counter in self._counters.values():
+            counter.calls = 0
+
+    def prove(self) -> Evidence:
+        for function, counter in self._counters.items():
+            sentence = f"{function} ran {counter.calls} times in the timed steps ({self._chosen[function]})."
+            found = self._evidence.consumed if counter.calls else self._evidence.not_consumed
+            found[KNOB] = sentence
+        return self._evidence
+
+
+def find_running(optimizer: Any) -> str:
+    """The implementation that torch takes for the optimizer's flags as they stand."""
+    group = optimizer.param_groups[0]
+    if group.get("fused"):
+        return FUSED
+    if group.get("foreach"):
+        return FOREACH
+    return LOOP if group.get("foreach") is False else find_unasked(optimizer)
+
+
+def find_unasked(optimizer: Any) -> str:
+    """What torch takes when neither flag is given."""
+    module = sys.modules[torch.optim.Optimizer.__module__]
+    choose = getattr(module, "_default_to_fused_or_foreach", None)
+    if choose is None or "foreach" not in optimizer.param_groups[0]:
+        return LOOP
+    _, foreach = choose(_list_parameters(optimizer), False, use_fused=False)
+    return FOREACH if foreach else LOOP
+
+
+def _list_offers(training: Training) -> List[Tuple[Any, str]]:
+    """The optimizers that can be switched, each with the best implementation that torch has for it here."""
+    sparse = {
+        id(module.weight)
+        for module in training.list_modules()
+        if isinstance(module, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and module.sparse
+    }
+    found = ((optimizer, _find_offer(optimizer, sparse)) for optimizer in training.optimizers)
+    return [(optimizer, offer) for optimizer, offer in found if offer is not None]
+
+
+def _find_offer(optimizer: Any, sparse: Set[int]) -> Optional[str]:
+    group = optimizer.param_groups[0]
+    ours = type(optimizer).__module__.startswith("torch.optim")
+    if not ours or any(g.get("differentiable") for g in optimizer.param_groups):
+        return None
+    holds_sparse = any(id(parameter) in sparse for parameter in _list_parameters(optimizer))
+    offer = None
+    if "fused" in group and not holds_sparse and _takes_fused(optimizer):
+        offer = FUSED
+    elif "foreach" in group and not isinstance(group["lr"], torch.Tensor):
+        offer = FOREACH
+    if offer is None or not all(_find_name(optimizer, way) for way in (offer, find_unasked(optimizer))):
+        return None
+    return offer
+
+
+def _takes_fused(optimizer: Any) -> bool:
+    """Asked of a second optimizer over one number of each kind: its constructor knows what is supported."""
+    kinds = {(parameter.dtype, parameter.device) for parameter in _list_parameters(optimizer)}
+    numbers = [torch.zeros(1, dtype=dtype, device=device, requires_grad=True) for dtype, device in kinds]
+    try:
+        type(optimizer)(numbers, lr=0.1, fused=True)
+    except (RuntimeError, TypeError, ValueError):
+        return False
+    return True
+
+
+def _list_parameters(optimizer: Any) -> List[Any]:
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
+def _set_flags(optimizer: Any, flags: List[Tuple[Optional[bool], Optional[bool]]]) -> None:
+    """(fused, foreach) per parameter group, and the step counts where that implementation wants them."""
+    for group, (fused, foreach) in zip(optimizer.param_groups, flags):
+        if "fused" in group:
+            group["fused"] = fused
+        group["foreach"] = foreach
+        for parameter in group["params"]:
+            step = optimizer.state.get(parameter, {}).get("step")
+            if isinstance(step, torch.Tensor):
+                on_device = fused or group.get("capturable")
+                wide = torch.get_default_dtype() == torch.float64 and not fused
+                optimizer.state[parameter]["step"] = step.to(
+                    parameter.device if on_device else torch.device("cpu"),
+                    torch.float64 if wide else torch.float32,
+                )
+
+
+def _find_function(optimizer: Any, implementation: str) -> Tuple[Any, str]:
+    """The module and the full name of the function that computes the step."""
+    module = sys.modules[type(optimizer).step.__module__]
+    return module, f"{module.__name__}.{_find_name(optimizer, implementation)}"
+
+
+def _find_name(optimizer: Any, implementation: str) -> Optional[str]:
+    """torch calls them alike in every module: `_fused_sgd`, `_multi_tensor_rmsprop`."""
+    module = sys.modules[type(optimizer).step.__module__]
+    names = (name for name, value in vars(module).items() if callable(value))
+    return next((name for name in names if name.startswith(f"_{implementation}_")), None)

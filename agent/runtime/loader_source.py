@@ -1,0 +1,159 @@
+"""Iterators over the rest of a script's index batches, with loader settings other than the script's own."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Callable, Deque, Iterator, Optional, Tuple
+
+import torch
+import torch.utils.data.dataloader as loading
+
+USUAL_PREFETCH = 2
+"""Batches per worker that a DataLoader asks for ahead unless told otherwise."""
+
+ReadNext = Callable[[Any], Any]
+"""The iterator's own __next__, without the runtime's patch."""
+
+
+@dataclass(frozen=True)
+class LoaderSettings:
+    """How a DataLoader reads; without workers there is nothing to prefetch or to keep."""
+
+    num_workers: int
+    prefetch_factor: int = USUAL_PREFETCH
+    pin_memory: bool = False
+    persistent_workers: bool = False
+
+
+def observe_settings(loader: Any) -> LoaderSettings:
+    """The settings that the script gave this loader."""
+    return LoaderSettings(
+        num_workers=int(loader.num_workers),
+        prefetch_factor=int(loader.prefetch_factor or USUAL_PREFETCH),
+        pin_memory=bool(loader.pin_memory),
+        persistent_workers=bool(loader.persistent_workers),
+    )
+
+
+def explain_no_exchange(loader: Any) -> Optional[str]:
+    """Why this loader's iterators cannot go on with other settings and the same batches; None when they can."""
+    if loader._dataset_kind == loading._DatasetKind.Iterable:
+        return (
+            "The script reads an IterableDataset, whose samples each worker deals out by itself: other workers would "
+            "give other batches. Use a map-style dataset with a sampler."
+        )
+    if isinstance(loader.dataset, getattr(torch.utils.data, "MapDataPipe", ())):
+        return "The script reads a data pipe, which shards itself by worker. Use a map-style dataset with a sampler."
+    if not getattr(loader, "in_order", True):
+        return "The script takes batches as they come (in_order=False), so their order cannot be kept."
+    return None
+
+
+class LoaderView:
+    """The script's loader as another iterator is to see it."""
+
+    def __init__(self, loader: Any, settings: LoaderSettings, indices: Any, seed: int) -> None:
+        self._loader = loader
+        self._index_sampler = indices
+        self.num_workers = settings.num_workers
+        self.prefetch_factor = settings.prefetch_factor if settings.num_workers else None
+        self.pin_memory = settings.pin_memory
+        self.persistent_workers = settings.persistent_workers
+        self.timeout = loader.timeout if settings.num_workers else 0
+        # Workers are seeded from here, so that the script's own generators stay untouched.
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+class Indices:
+    """Index batches on their way to one iterator, each remembered until its batch was delivered."""
+
+    def __init__(self, remaining: Iterator[Any]) -> None:
+        self._remaining = remaining
+        self.pending: Deque[Any] = deque()
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        index = next(self._remaining)
+        self.pending.append(index)
+        return index
+
+    def cut(self) -> Iterator[Any]:
+        """What was not handed out yet; nothing more will be."""
+        remaining, self._remaining = self._remaining, iter(())
+        return remaining
+
+    def refill(self, remaining: Iterator[Any]) -> None:
+        """A new epoch for the same iterator."""
+        self._remaining = remaining
+        self.pending.clear()
+
+
+class Source:
+    """An iterator over some of the script's index batches."""
+
+    def __init__(self, iterator: Any, settings: LoaderSettings, indices: Indices, close: bool = True) -> None:
+        self.iterator = iterator
+        self.settings = settings
+        self.indices = indices
+        self._close = close and settings.num_workers > 0
+        self.closed = False
+
+    def read(self, read_next: ReadNext) -> Any:
+        batch = read_next(self.iterator)
+        self.indices.pending.popleft()
+        return batch
+
+    def start_epoch(self, loader: Any, remaining: Iterator[Any]) -> None:
+        """The same workers read another epoch."""
+        self.indices.refill(remaining)
+        self.iterator._reset(loader)
+
+    def close(self) -> None:
+        self.closed = True
+        if self._close:
+            self.iterator._shutdown_workers()
+
+
+def open_source(loader: Any, settings: LoaderSettings, remaining: Iterator[Any], seed: int) -> Source:
+    indices = Indices(remaining)
+    view = LoaderView(loader, settings, indices, seed)
+    kind = (
+        loading._MultiProcessingDataLoaderIter
+        if settings.num_workers
+        else loading._SingleProcessDataLoaderIter
+    )
+    return Source(kind(view), settings, indices)
+
+
+def resume_source(kept: Any, settings: LoaderSettings, remaining: Iterator[Any], loader: Any) -> Source:
+    """The iterator that the script's own loader keeps again, whose workers have outlived their batches."""
+    indices = Indices(remaining)
+    sampler, kept._index_sampler = kept._index_sampler, indices
+    kept._reset(loader)
+    kept._index_sampler = sampler
+    return Source(kept, settings, indices, close=False)
+
+
+def begin_like_the_script(loader: Any, own: LoaderSettings) -> Tuple[Iterator[Any], int]:
+    """The epoch's index batches and the workers' seed, drawn as often and in the order as by the loader itself."""
+    sampler = loader._index_sampler
+    remaining = iter(sampler)
+    if own.persistent_workers and own.num_workers and loader._iterator is not None:
+        return remaining, int(loader._iterator._base_seed)
+    seed = torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item()
+    if own.num_workers:
+        remaining = iter(sampler)  # an iterator with workers asks its sampler twice
+    return remaining, int(seed)
+
+
+def describe_settings(settings: LoaderSettings) -> str:
+    """A few words for sentences."""
+    if not settings.num_workers:
+        return "num_workers=0"
+    return f"num_workers={settings.num_workers} and prefetch_factor={settings.prefetch_factor}"

@@ -1,0 +1,97 @@
+"""Models sharded by fully_shard or FullyShardedDataParallel: found through their optimizers, and described."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from typing import Any, Dict, List, Tuple
+
+import torch
+import torch.distributed as dist
+
+FULLY_SHARD, WRAPPER = "fully_shard", "FullyShardedDataParallel"
+_HOMES = (
+    ("torch.distributed.fsdp", "FSDPModule"),
+    ("torch.distributed._composable.fsdp", "FSDPModule"),
+    ("torch.distributed.fsdp", WRAPPER),
+)
+"""Modules and classes; a script that shards has imported one of them. The second is that of torch before 2.6."""
+
+
+def find_sharded_roots(optimizer: Any) -> List[Any]:
+    """The outermost sharded modules that hold this optimizer's parameters.
+
+    They come in the order of its parameters, which is the same on every rank. Walks all objects of the process.
+    """
+    kinds = _list_kinds()
+    if not kinds:
+        return []
+    modules = [item for item in gc.get_objects() if issubclass(type(item), kinds)]
+    inner = {id(part) for module in modules for part in module.modules() if part is not module}
+    owners = {
+        id(parameter): module
+        for module in modules
+        if id(module) not in inner
+        for parameter in module.parameters()
+    }
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    roots = {
+        id(root): root for root in (owners.get(id(parameter)) for parameter in parameters) if root is not None
+    }
+    return list(roots.values())
+
+
+def _list_kinds() -> Tuple[type, ...]:
+    found = (getattr(sys.modules.get(home), name, None) for home, name in _HOMES)
+    return tuple({kind for kind in found if isinstance(kind, type)})
+
+
+def find_kind(root: Any) -> str:
+    """What sharded this module."""
+    return WRAPPER if type(root).__name__ == WRAPPER else FULLY_SHARD
+
+
+def list_trained(root: Any) -> List[Any]:
+    """Its trained parameters, each with its full size where fully_shard made it a DTensor."""
+    return [parameter for parameter in root.parameters() if parameter.requires_grad]
+
+
+def count_gradient_bytes(root: Any) -> int:
+    """Bytes of all its gradients before they are scattered over the ranks."""
+    if find_kind(root) == FULLY_SHARD:
+        return sum(parameter.numel() * parameter.element_size() for parameter in list_trained(root))
+    handles = [module._handle for module in type(root).fsdp_modules(root) if module._handle is not None]
+    flat = [handle.flat_param for handle in handles if handle.flat_param.requires_grad]
+    return sum(
+        int(parameter._unpadded_unsharded_size.numel()) * parameter.element_size() for parameter in flat
+    )
+
+
+def find_device(root: Any) -> torch.device:
+    """Where it computes; its parameters may rest in host memory meanwhile."""
+    if find_kind(root) == WRAPPER:
+        return torch.device(root.compute_device)
+    kind = list_trained(root)[0].device_mesh.device_type
+    return torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
+
+
+def find_backend(root: Any) -> str:
+    """The collective backend of its first mesh dimension."""
+    if find_kind(root) == WRAPPER:
+        return str(dist.get_backend(root.process_group))
+    return str(dist.get_backend(list_trained(root)[0].device_mesh.get_group(0)))
+
+
+def list_groups(module: Any) -> List[Any]:
+    """What fully_shard gathers together for this module; empty for one that it left alone."""
+    if not hasattr(module, "set_reshard_after_forward"):
+        return []
+    state = module._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None)
+    return [state._fsdp_param_group] if groups is None else list(groups)
+
+
+def list_inner(roots: List[Any]) -> Dict[Any, List[Any]]:
+    """The sharded modules inside the roots that hold parameters of their own, each with its groups."""
+    parts = [part for root in roots for part in root.modules() if part is not root]
+    return {part: groups for part in parts if (groups := [g for g in list_groups(part) if g is not None])}

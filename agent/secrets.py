@@ -1,0 +1,40 @@
+"""Keeps the agent's token out of what other processes of the node can read about the agent."""
+
+import ctypes
+import os
+from pathlib import Path
+
+TOKEN_VARIABLE = "ADVISOR_AGENT_TOKEN"  # noqa: S105 - the variable's name, not a token
+_PR_SET_DUMPABLE = 4
+_ENVIRONMENT_START_FIELD = 47
+"""Of /proc/self/stat, counted from the process's state."""
+
+
+def take_token_from_environment() -> str:
+    """Return the token of the environment variable ("" without one), and erase it there.
+
+    Removing a variable leaves its text in the memory that /proc/<agent>/environ shows, so that is overwritten.
+    """
+    token = os.environ.pop(TOKEN_VARIABLE, "")
+    if token:
+        shown = Path("/proc/self/environ").read_bytes()
+        entry = f"{TOKEN_VARIABLE}={token}".encode()
+        start = int(
+            Path("/proc/self/stat").read_bytes().rpartition(b")")[2].split()[_ENVIRONMENT_START_FIELD]
+        )
+        for offset in _find_all(b"\0" + shown, b"\0" + entry + b"\0"):
+            ctypes.memset(start + offset, 0, len(entry))
+    return token
+
+
+def hide_memory() -> None:
+    """Close /proc/<agent>/{environ,mem,fd,…} to processes of the same user, and leave no core dump."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+
+
+def _find_all(text: bytes, pattern: bytes) -> list[int]:
+    found, start = [], text.find(pattern)
+    while start >= 0:
+        found.append(start)
+        start = text.find(pattern, start + 1)
+    return found

@@ -1,0 +1,141 @@
+"""What the runtime costs the script it measures: step time with it against step time without it, in the same processes.
+
+    python benchmarks/intrusion.py [--stretches 60] [--steps 25] [--nproc-per-node 2]
+
+Each model is trained under torchrun with the runtime in front, in the middle of a timed block. The runtime is switched
+off and on between stretches of steps, the order changing from pair to pair (off on, on off, …), so that a drifting
+machine harms both alike. Reported are the ratio of step times with a 95 % interval over the pairs, and the CPU time of
+the training thread that the runtime adds to a step, which does not depend on what else the machine does.
+"""
+
+import argparse
+import json
+import math
+import os
+import platform
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from sessions import Ranks, SessionFailed, run_session
+
+MODELS = {
+    "small (about 10 ms a step)": {"width": 256, "layers": 8, "batch": 64},
+    "middle (about 40 ms a step)": {"width": 512, "layers": 8, "batch": 128},
+}
+WARM_UP_STEPS = 60
+"""Before the first stretch: the runtime's hello, its instruction and its own warm-up lie in them."""
+
+
+def train(sizes: dict[str, int], arguments: argparse.Namespace) -> None:
+    """One rank: trains, switches the runtime off and on, and prints the step times."""
+    current = sys.modules["fleet_advisor_runtime.current"]
+
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+
+    runtime = current.current_runtime
+    torch.set_num_threads(1)
+    use_cuda = torch.cuda.is_available()
+    dist.init_process_group("nccl" if use_cuda else "gloo")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if use_cuda else torch.device("cpu")
+    width = sizes["width"]
+    layers = [layer for _ in range(sizes["layers"]) for layer in (nn.Linear(width, width), nn.GELU())]
+    model = DistributedDataParallel(nn.Sequential(*layers, nn.Linear(width, 1)).to(device))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    inputs = torch.randn(sizes["batch"], width, device=device)
+
+    def step() -> tuple[float, float]:
+        wall, cpu = time.perf_counter(), time.thread_time()
+        loss = model(inputs).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if use_cuda:
+            torch.cuda.synchronize()
+        return time.perf_counter() - wall, time.thread_time() - cpu
+
+    for _ in range(WARM_UP_STEPS):
+        step()
+    series: list[dict[str, Any]] = []
+    for stretch in range(arguments.stretches):
+        is_on = stretch % 4 in (1, 2)
+        current.set_current(runtime if is_on else None)
+        step()
+        times = [step() for _ in range(arguments.steps)]
+        series.append({"on": is_on, "wall_s": [t[0] for t in times], "cpu_s": [t[1] for t in times]})
+    current.set_current(None)
+    if dist.get_rank() == 0:
+        block = runtime._conversation._block
+        if block is None or len(block.timed) < arguments.steps:
+            raise SystemExit("the runtime was not in a timed block: nothing was measured")
+        Path(arguments.answer).write_text(json.dumps(series))
+    dist.barrier()
+    os._exit(0)
+
+
+def measure(sizes: dict[str, int], arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Launch the ranks once, in one block that lasts for ever; return rank 0's stretches."""
+    block = {"overrides": {}, "warmup_steps": 5, "min_steps": 10**7, "max_steps": 10**7, "profile_steps": 0}
+    with tempfile.TemporaryDirectory(prefix="fa-intrusion-") as directory:
+        answer = Path(directory) / "series.json"
+        words = [
+            __file__, "--rank-of", json.dumps(sizes), "--answer", str(answer),
+            "--stretches", str(arguments.stretches), "--steps", str(arguments.steps),
+        ]  # fmt: skip
+        try:
+            run_session(words, [block], Ranks(nproc_per_node=arguments.nproc_per_node))
+        except SessionFailed as failed:
+            # The block never ends, so a session that went well has measured none.
+            if not answer.exists():
+                raise SystemExit(str(failed)) from failed
+        series: list[dict[str, Any]] = json.loads(answer.read_text())
+    return series
+
+
+def report(name: str, series: list[dict[str, Any]]) -> None:
+    """Print the ratio over neighbouring stretches with its interval."""
+    log_ratios, added_cpu_s = [], []
+    for first, second in zip(series[::2], series[1::2], strict=False):
+        on, off = (first, second) if first["on"] else (second, first)
+        log_ratios.append(math.log(statistics.median(on["wall_s"]) / statistics.median(off["wall_s"])))
+        added_cpu_s.append(statistics.median(on["cpu_s"]) - statistics.median(off["cpu_s"]))
+    off_s = statistics.median(t for stretch in series if not stretch["on"] for t in stretch["wall_s"])
+    mean = statistics.mean(log_ratios)
+    half = 2.0 * statistics.stdev(log_ratios) / math.sqrt(len(log_ratios))
+    print(
+        f"{name}: {off_s * 1e3:.2f} ms a step without; ratio {math.exp(mean):.4f} "
+        f"(95 % {math.exp(mean - half):.4f} … {math.exp(mean + half):.4f}, {len(log_ratios)} pairs of stretches); "
+        f"CPU time added to a step {statistics.median(added_cpu_s) * 1e6:.0f} µs "
+        f"({statistics.median(added_cpu_s) / off_s:.2%} of it)",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--stretches", type=int, default=80, help="stretches of steps, half of them without the runtime"
+    )
+    parser.add_argument("--steps", type=int, default=25, help="timed steps of a stretch")
+    parser.add_argument("--nproc-per-node", type=int, default=2)
+    parser.add_argument("--rank-of", help=argparse.SUPPRESS)
+    parser.add_argument("--answer", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.rank_of:
+        train(json.loads(arguments.rank_of), arguments)
+        return
+    print(
+        f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs, {arguments.nproc_per_node} ranks"
+    )
+    for name, sizes in MODELS.items():
+        report(name, measure(sizes, arguments))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""Trains on one batch for ever, so that equal states give equal losses; writes what it sees of its own process."""
+
+import gc
+import json
+import os
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+model = nn.Sequential(
+    nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(),
+    nn.Linear(128, 10),
+)  # fmt: skip
+ddp = nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.Adam(ddp.parameters(), lr=1e-3)
+torch.manual_seed(rank)
+x, y = torch.randn(16, 1, 8, 8), torch.randint(10, (16,))
+with open(os.path.join(os.environ["OUT"], f"seen.{rank}"), "w") as file:
+    for _ in range(500):
+        loss = nn.functional.cross_entropy(ddp(x), y)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        seen = {
+            "fused": optimizer.param_groups[0]["fused"],
+            "foreach": optimizer.param_groups[0]["foreach"],
+            "collects": gc.isenabled(),
+            "compiled": model._compiled_call_impl is not None,
+            "children": open(f"/proc/self/task/{os.getpid()}/children").read().split(),  # noqa: SIM115
+        }
+        file.write(json.dumps(seen) + "\n")
+        file.flush()
+dist.destroy_process_group()

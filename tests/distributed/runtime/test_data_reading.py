@@ -1,0 +1,81 @@
+"""Data-reading knobs in a live job: faster reading of the very same batches, proved by the processes that read them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+
+from .fake_agent import END, Session, launch, measure
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.distributed
+
+WORKERS, PREFETCH = "loader_num_workers", "loader_prefetch_factor"
+PERSISTENT, PIN = "loader_persistent_workers", "loader_pin_memory"
+SWITCHES = [
+    {},
+    {WORKERS: 3},
+    {WORKERS: 2, PREFETCH: 4, PERSISTENT: True},
+    {},
+    {WORKERS: 0},
+    {PREFETCH: 4, PIN: True, WORKERS: -1},
+]
+
+
+def run(folder: Path, words: str, instructions: list[dict[str, Any]] | None) -> Session:
+    """The script as it stands (None), or under these instructions."""
+    folder.mkdir(exist_ok=True)
+    script = ["slow_reading.py", *words.split()]
+    session = launch(folder, script, instructions, patched=instructions is not None)
+    assert session.code == 0, session.log
+    return session
+
+
+def read(session: Session, what: str, rank: int) -> list[str]:
+    return (session.folder / f"{what}.{rank}").read_text().splitlines()
+
+
+def test_other_workers_read_the_same_batches_faster_and_leave_nothing_behind(tmp_path: Path) -> None:
+    words = "--epochs 4 --samples 200 --sleep 0.005"
+    reference = run(tmp_path / "reference", words, None)
+    block: dict[str, Any] = {"warmup_steps": 1, "min_steps": 8, "max_steps": 16, "profile_steps": 0}
+    blocks = [measure(str(index), overrides, **block) for index, overrides in enumerate(SWITCHES)]
+    session = run(tmp_path / "tuned", words, [*blocks, measure("rest", warmup_steps=10_000)])
+    for rank in range(2):
+        assert read(session, "batches", rank) == read(reference, "batches", rank), session.log
+        assert max(map(int, read(session, "workers", rank))) >= 3
+        assert read(session, "workers", rank)[-1] == "0"
+    own = {name: session.hello["baseline"][name] for name in (WORKERS, PREFETCH, PIN, PERSISTENT)}
+    assert own == {WORKERS: 0, PREFETCH: 2, PIN: False, PERSISTENT: False}
+    assert set(session.hello["refusals"]) >= {PIN}
+    for index in range(5):
+        assert session.result(str(index))["not_consumed"] == {}
+        assert set(session.result(str(index))["consumed"]) == set(SWITCHES[index])
+    alone, shared = session.result("0"), session.result("1")
+    assert median(shared["step_time_s"]) < 0.75 * median(alone["step_time_s"])
+    assert shared["breakdown"]["data_wait_s"]["median"] < 0.75 * alone["breakdown"]["data_wait_s"]["median"]
+    assert "batches came from 3 worker processes (pids " in shared["consumed"][WORKERS]
+    assert session.result("2")["consumed"][PREFETCH].endswith("4 asked for ahead of each.")
+    assert session.result("4")["no_effect"] == {WORKERS: "The script's loader has 0 already."}
+    wrong = session.result("5")["not_consumed"]
+    assert wrong[PREFETCH] == "There are no workers, so prefetch_factor means nothing."
+    assert "-1 is not a whole number" in wrong[WORKERS]
+    assert "trains on CPU" in wrong[PIN]
+
+
+def test_samples_that_only_the_rank_itself_can_read_go_on_being_read_there(tmp_path: Path) -> None:
+    session = run(tmp_path, "--epochs 40 --no-children", [measure("a", {WORKERS: 1}), measure("b"), END])
+    assert session.result("a")["not_consumed"] == {
+        WORKERS: "Reading with num_workers=1 and prefetch_factor=2 failed: "
+        "OSError: the archive is open in another process."
+    }
+    assert session.result("b")["not_consumed"] == {}
+
+
+def test_an_iterable_dataset_is_refused_with_a_sentence(tmp_path: Path) -> None:
+    session = run(tmp_path, "--epochs 40 --iterable", [measure("a", {WORKERS: 1}), END])
+    assert "IterableDataset" in session.hello["refusals"][WORKERS]
+    assert "IterableDataset" in session.result("a")["not_consumed"][WORKERS]

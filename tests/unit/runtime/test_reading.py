@@ -1,0 +1,197 @@
+"""A loader exchanged in mid-epoch, with real workers: the batches and random numbers of one that is left alone."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import multiprocessing
+import os
+import random
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402
+
+loading = importlib.import_module("torch.utils.data.dataloader")
+reading = importlib.import_module("fleet_advisor_runtime.reading")
+loader_source = importlib.import_module("fleet_advisor_runtime.loader_source")
+
+READ_NEXT = loading._BaseDataLoaderIter.__next__
+PROCESS = os.getpid()
+CHANGES: list[dict[str, Any]] = [
+    {},
+    {"num_workers": 0},
+    {"num_workers": 1},
+    {"num_workers": 3, "prefetch_factor": 3},
+    {"num_workers": 2, "persistent_workers": True},
+    {"num_workers": 2, "persistent_workers": False},
+    {"prefetch_factor": 1},
+]
+
+
+class Samples(Dataset):
+    def __init__(self, size: int = 90, broken_elsewhere: bool = False) -> None:
+        self.size = size
+        self.broken_elsewhere = broken_elsewhere
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> int:
+        if self.broken_elsewhere and os.getpid() != PROCESS:
+            raise OSError("the archive is open in another process")
+        return index
+
+
+class EagerSampler:
+    """Shuffles when it is asked for an iterator, as a script's own sampler may: asking twice gives another order."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.generator = random.Random(5)
+
+    def __iter__(self) -> Any:
+        order = list(range(self.size))
+        self.generator.shuffle(order)
+        return iter(order)
+
+    def __len__(self) -> int:
+        return self.size
+
+
+def train(
+    loader: Any, exchanges: dict[int, dict[str, Any]] | None, epochs: int = 4, stop_at: int = 11
+) -> list[Any]:
+    """Batches and random numbers of a script; `exchanges` by step, None reads without the runtime.
+
+    The second epoch is left in the middle, after `stop_at` batches.
+    """
+    found, step = [], 0
+    tuned = reading.Reading() if exchanges is not None else None
+    for epoch in range(epochs):
+        iterator = tuned.start_epoch(loader, DataLoader.__iter__) if tuned else iter(loader)
+        for batch in range(len(loader)):
+            if epoch == 1 and batch == stop_at:
+                break
+            found.append((tuned.read(iterator, READ_NEXT) if tuned else next(iterator)).tolist())
+            found.append(torch.rand(1).item())
+            if tuned is not None and step in exchanges:
+                tuned.change(exchanges[step])
+            step += 1
+        else:
+            with pytest.raises(StopIteration):
+                tuned.read(iterator, READ_NEXT) if tuned else next(iterator)
+    return found
+
+
+def build(own: dict[str, Any], **fields: Any) -> Any:
+    torch.manual_seed(7)
+    return DataLoader(Samples(), 4, **own, **(fields or {"shuffle": True}))
+
+
+@pytest.mark.parametrize(
+    "own", [{}, {"num_workers": 1}, {"num_workers": 2, "persistent_workers": True}], ids=str
+)
+@pytest.mark.parametrize("seed", [1, 2])
+def test_exchanges_anywhere_leave_every_batch_and_random_number(own: dict[str, Any], seed: int) -> None:
+    choose = random.Random(seed)
+    exchanges = {step: choose.choice(CHANGES) for step in sorted(choose.sample(range(70), 9))}
+    assert train(build(own), exchanges) == train(build(own), None), exchanges
+    gc.collect()
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("own", [{}, {"num_workers": 2}], ids=str)
+def test_a_sampler_with_a_state_of_its_own_is_asked_as_often_as_by_the_script(own: dict[str, Any]) -> None:
+    exchanges = {2: {"num_workers": 1, "prefetch_factor": 4}, 40: {"num_workers": 0}, 60: {}}
+    found = train(build(own, sampler=EagerSampler(90)), exchanges)
+    assert found == train(build(own, sampler=EagerSampler(90)), None)
+
+
+def test_workers_follow_the_settings_in_force_and_end_with_them() -> None:
+    loader, tuned = DataLoader(Samples(200), 4), reading.Reading()
+    iterator = tuned.start_epoch(loader, DataLoader.__iter__)
+    tuned.read(iterator, READ_NEXT)
+    for changes, expected in (({"num_workers": 2}, 2), ({"num_workers": 3}, 3), ({}, 0)):
+        unsettled = tuned.change(changes)
+        for _ in range(unsettled + 1):
+            tuned.read(iterator, READ_NEXT)
+        [(own, feed)] = tuned.list_live()
+        assert own is iterator
+        assert len(feed.list_workers(own)) == expected
+        assert len(multiprocessing.active_children()) == expected
+
+
+def test_the_scripts_own_persistent_workers_are_used_again() -> None:
+    loader, tuned = build({"num_workers": 2, "persistent_workers": True}), reading.Reading()
+    iterator = tuned.start_epoch(loader, DataLoader.__iter__)
+    own = {worker.pid for worker in iterator._workers}
+    for changes in ({"num_workers": 1}, {}):
+        tuned.read(iterator, READ_NEXT)
+        for _ in range(tuned.change(changes)):
+            tuned.read(iterator, READ_NEXT)
+    assert {child.pid for child in multiprocessing.active_children()} == own
+
+
+def test_batches_that_workers_cannot_read_are_read_as_the_script_would() -> None:
+    def load() -> Any:
+        torch.manual_seed(7)
+        return DataLoader(Samples(broken_elsewhere=True), 4, shuffle=True)
+
+    for changes in ({"num_workers": 2}, {"num_workers": 1, "persistent_workers": True}):
+        assert train(load(), {2: changes}) == train(load(), None)
+    tuned = reading.Reading()
+    loader = load()
+    iterator = tuned.start_epoch(loader, DataLoader.__iter__)
+    tuned.read(iterator, READ_NEXT)
+    tuned.change({"num_workers": 2})
+    tuned.read(iterator, READ_NEXT)
+    [(_, feed)] = tuned.list_live()
+    assert feed.failure == (
+        "Reading with num_workers=2 and prefetch_factor=2 failed: "
+        "OSError: the archive is open in another process."
+    )
+    assert multiprocessing.active_children() == []
+
+
+def test_a_failure_of_the_scripts_own_reading_stays_its_own() -> None:
+    loader, tuned = DataLoader(Samples(broken_elsewhere=True), 4, num_workers=1), reading.Reading()
+    iterator = tuned.start_epoch(loader, DataLoader.__iter__)
+    with pytest.raises(OSError, match="the archive is open"):
+        tuned.read(iterator, READ_NEXT)
+
+
+def test_loaders_whose_batches_depend_on_their_workers_are_refused_with_a_sentence() -> None:
+    class Stream(IterableDataset):
+        def __iter__(self) -> Any:
+            return iter(range(8))
+
+    assert "IterableDataset" in loader_source.explain_no_exchange(DataLoader(Stream()))
+    assert "in_order=False" in loader_source.explain_no_exchange(
+        DataLoader(Samples(), num_workers=1, in_order=False)
+    )
+    assert loader_source.explain_no_exchange(DataLoader(Samples())) is None
+    tuned = reading.Reading()
+    iterator = tuned.start_epoch(DataLoader(Stream(), 2), DataLoader.__iter__)
+    assert tuned.read(iterator, READ_NEXT).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_loader_that_only_its_iterator_remembers_is_read_on_and_collected(persistent: bool) -> None:
+    tuned = reading.Reading()
+
+    def read_some() -> int:
+        loader = DataLoader(Samples(), 4, num_workers=1, persistent_workers=persistent)
+        iterator = tuned.start_epoch(loader, DataLoader.__iter__)
+        loader._iterator = None
+        del loader
+        for expected in range(6):
+            assert tuned.read(iterator, READ_NEXT)[0] == 4 * expected
+            tuned.change({"num_workers": 3})
+        return len(multiprocessing.active_children())
+
+    assert read_some() == (1 if persistent else 3)
+    assert tuned.list_live() == []
+    assert multiprocessing.active_children() == []
