@@ -166,7 +166,9 @@ def _read_knob(text: str) -> tuple[str, Value]:
     try:
         return name, read_typed(knob, typed) if equals else knob.default
     except ValueError as error:
-        raise CommandFailed(Exit.INVALID_SPEC, f"--reads {text}: {error}.", "`advisor knobs` lists them.") from error
+        raise CommandFailed(
+            Exit.INVALID_SPEC, f"--reads {text}: {error}.", "`advisor knobs` lists them."
+        ) from error
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

@@ -182,7 +182,9 @@ def _list_facts(job: Job) -> tuple[tuple[str, str], ...]:
     if job.facts is None:
         return ()
     facts = job.facts
-    gradients = f"{formats.size(facts.gradient_bytes)} of {facts.gradient_dtype}" if facts.gradient_bytes else ""
+    gradients = (
+        f"{formats.size(facts.gradient_bytes)} of {facts.gradient_dtype}" if facts.gradient_bytes else ""
+    )
     model = f"{facts.parameter_tensors} tensors in {facts.layers} layers" if facts.parameter_tensors else ""
     software = {"torch": facts.torch_version, **facts.software}
     told = {

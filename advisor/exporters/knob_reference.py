@@ -57,8 +57,8 @@ How to read the tables:
 * **Effect** says what a knob may change besides the speed. *exact*: the same mathematics. *numeric*: other rounding.
   *convergence*: another optimisation. Only exact knobs are advised unless the job allows more, and a knob of the two
   other classes wins only if the loss does not suffer.
-* **Switch** says when a new value can take effect. *hot*: between two steps of running processes. *cold*: only in new
-  processes, so that each value costs a launch.
+* **Switch** says when a new value can take effect. *hot*: between two steps of running processes. *slow*: there too,
+  but after a compilation. *cold*: only in new processes, so that each value costs a launch.
 * **Realised by** is what a trial does in PyTorch, or why the knob is carried.
 * **Measured** is the change of throughput on our testbed (two network namespaces on one machine of two CPU cores, see
   [the results](results/knob_effects.md)), with its 95 % interval. It shows that the lever acts; yours will differ.

@@ -80,14 +80,14 @@ COMPUTE: tuple[Knob, ...] = (
     ),
     Knob(
         name="fuse_elewise_add_act_ops", place=B, part=Part.COMPUTATION, default=False,
-        effect=Effect.NUMERIC, switch=Switch.HOT, meaning="Fuse elementwise_add with the activation.",
+        effect=Effect.NUMERIC, switch=Switch.SLOW, meaning="Fuse elementwise_add with the activation.",
         realised=_COMPILED, paddle_field="build_strategy.fuse_elewise_add_act_ops",
         unavailable_because=_add_fusion_unavailable,
         rule=lambda _: (Rule(True, "A fused add of three tensors touches memory 4 times instead of 6."),),
     ),
     Knob(
         name="fuse_bn_act_ops", place=B, part=Part.COMPUTATION, default=False,
-        effect=Effect.NUMERIC, switch=Switch.HOT, meaning="Fuse batch_norm with the activation.",
+        effect=Effect.NUMERIC, switch=Switch.SLOW, meaning="Fuse batch_norm with the activation.",
         realised=_COMPILED, paddle_field="build_strategy.fuse_bn_act_ops",
         unavailable_because=_norm_fusion_unavailable,
         rule=lambda _: (Rule(True, "Normalisation and activation in one pass over the memory."),),

@@ -15,6 +15,7 @@ from advisor.protocol.sharding_knobs import SHARDING
 from advisor.protocol.training_knobs import TRAINING
 
 CATALOGUE: Mapping[str, Knob] = {
-    knob.name: knob for knob in (*COMMUNICATION, *TRAINING, *COMPUTE, *ENVIRONMENT, *LOADING, *SHARDING, *CARRIED)
+    knob.name: knob
+    for knob in (*COMMUNICATION, *TRAINING, *COMPUTE, *ENVIRONMENT, *LOADING, *SHARDING, *CARRIED)
 }
 """Every knob by name."""

@@ -47,6 +47,8 @@ class Switch(StrEnum):
 
     HOT = "hot"
     """Between two steps of a running session."""
+    SLOW = "slow"
+    """Between two steps of a running session, after work that takes about as long as a launch (a compilation)."""
     COLD = "cold"
     """Only in new processes."""
 

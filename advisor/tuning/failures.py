@@ -60,7 +60,9 @@ def _ended_empty_again(record: Record, ended: list[Session]) -> str | None:
         session.outcome is not Outcome.FINISHED or record.usable_in(session.id) for session in last
     ):
         return None
-    if any(_asked_for_relaunch(record, session) for session in last):
+    if any(
+        _asked_for_relaunch(record, session) or _broke_off_a_strategy(record, session) for session in last
+    ):
         return None
     wanted = record.job.spec.measurement
     needed = wanted.warmup_steps + wanted.min_steps
@@ -69,6 +71,14 @@ def _ended_empty_again(record: Record, ended: list[Session]) -> str | None:
     return (
         f"The script {made}, in two launches in a row; a block needs {needed} ({wanted.warmup_steps} to warm up, "
         f"{wanted.min_steps} timed). Raise its steps or epochs, or lower measurement.min_steps."
+    )
+
+
+def _broke_off_a_strategy(record: Record, session: Session) -> bool:
+    """Whether the script ended in a strategy's block, which may be longer than the baseline's: it alone is given up."""
+    return any(
+        b.session_id == session.id and b.state is BlockState.VOID and b.plan.overrides
+        for b in record.history.blocks
     )
 
 

@@ -174,8 +174,21 @@ class Record:
         for block in found:
             if block.summary and block.summary.steady:
                 return block
-        enough = 1 if trial.state is TrialState.CLOSED else 2
+        enough = 1 if trial.state is TrialState.CLOSED or self.outlasts_the_script(trial) else 2
         return found[-1] if len(found) >= enough else None
+
+    def outlasts_the_script(self, trial: Trial) -> bool:
+        """Whether the script ended again and again in a block of the trial: a longer one will not fit either."""
+        voids = [
+            b
+            for b in self.history.blocks
+            if b.trial_number == trial.number and b.state is BlockState.VOID and self._ended_by_itself(b)
+        ]
+        return len(voids) >= _MOST_VOIDS - 1
+
+    def _ended_by_itself(self, block: Block) -> bool:
+        session = next((s for s in self.sessions if s.id == block.session_id), None)
+        return session is not None and session.outcome is Outcome.FINISHED and session.total_steps > 0
 
     # --- trials --------------------------------------------------------------------------------------
 

@@ -1,10 +1,10 @@
 """The search: which strategy is measured next, and when there is no use in another."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from advisor.protocol.base import Value
-from advisor.protocol.knobs import Effect
+from advisor.protocol.knobs import Effect, Switch
 from advisor.protocol.trials import Outcome, Purpose, Trial
 from advisor.tuning.allowance import limit_search_s
 from advisor.tuning.composition import describe_changes, key_of
@@ -13,7 +13,7 @@ from advisor.tuning.ladder import rung_strategies, share_trials
 from advisor.tuning.priors import first_strategies, rules_of
 from advisor.tuning.record import Record
 from advisor.tuning.sampler import Told, suggest
-from advisor.tuning.space import Space
+from advisor.tuning.space import Dimension, Space
 
 _PATIENCE_FROM = 15
 _PATIENCE = 6
@@ -45,16 +45,16 @@ def next_strategy(record: Record, space: Space) -> Contender | SearchOver:
     if len(record.tried) >= record.job.spec.budget.max_trials:
         return SearchOver(f"All {len(record.tried)} search trials of the budget are spent.")
     shares = share_trials(record.job, space)
-    kept_back = sum(shares.values()) + (1 if space.cold else 0)
+    kept_back = sum(shares.values()) + len(_list_costly(space))
     in_time = record.spent_s + kept_back * record.strategy_s < limit
-    over = SearchOver("The time left in the search belongs to cold knobs and the other rungs.")
+    over = SearchOver("The time left in the search belongs to costly knobs and the other rungs.")
     allowed = len(allowed_trials(record))
     if in_time or allowed < _ALLOWED_PER_OTHER * (len(trials) - allowed + 1):
         found = _next_allowed(record, space, record.job.spec.budget.max_trials - kept_back)
         if isinstance(found, Contender):
             return found
         over = found
-    return _next_cold(record, space) or _next_higher(record, space, shares) or over
+    return _next_costly(record, space) or _next_higher(record, space, shares) or over
 
 
 def allowed_trials(record: Record) -> list[Trial]:
@@ -91,7 +91,7 @@ def rank_trials(record: Record, effect: Effect | None = None) -> list[tuple[floa
 
 
 def _next_allowed(record: Record, space: Space, quota: int) -> Contender | SearchOver:
-    trials = [t for t in allowed_trials(record) if not _has_cold(space, t.changes)]
+    trials = [t for t in allowed_trials(record) if not _has_costly(space.costly, t.changes)]
     if not space.dimensions:
         return SearchOver("No knob of the allowed rung is left that every strategy could vary.")
     if len(trials) >= quota:
@@ -145,21 +145,33 @@ def _has_stalled(record: Record, trials: list[Trial]) -> bool:
     return since >= _PATIENCE
 
 
-def _has_cold(space: Space, changes: Mapping[str, Value]) -> bool:
-    return any(d.knob.name in changes for d in space.cold)
+def _list_costly(space: Space) -> list[tuple[str, tuple[Dimension, ...]]]:
+    """Knobs whose values cost a launch or a compilation each, in groups that are tried together."""
+    groups = {
+        "launch settings": tuple(d for d in space.costly if d.knob.switch is Switch.COLD),
+        "compiled kernels": tuple(d for d in space.costly if d.knob.switch is Switch.SLOW),
+    }
+    return [(name, group) for name, group in groups.items() if group]
 
 
-def _next_cold(record: Record, space: Space) -> Contender | None:
-    """The cold knobs' rules of thumb, together, on top of the best: one launch tells whether they help."""
-    if not space.cold or any(_has_cold(space, t.changes) for t in record.trials_for(Purpose.SEARCH)):
-        return None
+def _has_costly(group: Sequence[Dimension], changes: Mapping[str, Value]) -> bool:
+    return any(d.knob.name in changes for d in group)
+
+
+def _next_costly(record: Record, space: Space) -> Contender | None:
+    """Each group of costly knobs once, at its rules of thumb, on top of the best: one trial tells whether it helps."""
+    trials = record.trials_for(Purpose.SEARCH)
     best = best_changes(record)
-    rules = {d.knob.name: rules[0].value for d in space.cold if (rules := rules_of(d, space))}
-    changes = space.composer.compose({**best, **rules})
-    if changes is None or not _has_cold(space, changes) or record.has_killed_a_launch(changes):
-        return None
-    because = f"The launch settings' rules of thumb together, on top of {describe_changes(best)}."
-    return Contender(Purpose.SEARCH, changes, because)
+    for name, group in _list_costly(space):
+        if any(_has_costly(group, t.changes) for t in trials):
+            continue
+        rules = {d.knob.name: rules[0].value for d in group if (rules := rules_of(d, space))}
+        changes = space.composer.compose({**best, **rules})
+        if changes is None or not _has_costly(group, changes) or record.has_killed_a_launch(changes):
+            continue
+        because = f"The rules of thumb for {name} together, on top of {describe_changes(best)}."
+        return Contender(Purpose.SEARCH, changes, because)
+    return None
 
 
 def _next_higher(record: Record, space: Space, shares: Mapping[Effect, int]) -> Contender | None:

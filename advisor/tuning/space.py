@@ -49,8 +49,8 @@ class Space:
     composer: Composer
     dimensions: tuple[Dimension, ...]
     """Hot knobs of the allowed rung: what the sampler varies (every knob where each strategy is a launch anyway)."""
-    cold: tuple[Dimension, ...]
-    """Cold knobs of the allowed rung: tried together on top of the best, because each value costs a launch."""
+    costly: tuple[Dimension, ...]
+    """Cold and slow knobs of the allowed rung: tried on top of the best, because each value costs about a launch."""
     higher: tuple[Dimension, ...]
     """Knobs of the rungs above the allowed one: measured for the ladder only."""
     dropped: tuple[DroppedKnob, ...]
@@ -58,7 +58,7 @@ class Space:
     @property
     def is_empty(self) -> bool:
         """Whether no knob of the allowed rung is left."""
-        return not self.dimensions and not self.cold
+        return not self.dimensions and not self.costly
 
 
 def build_context(job: Job, facts: WorkloadFacts) -> KnobContext:
@@ -100,7 +100,7 @@ def build_space(job: Job, facts: WorkloadFacts, probe: Sequence[Block]) -> Space
             taken=taken,
         ),
         dimensions=tuple(d for d in kept if _is_searched(d, workload)),
-        cold=tuple(d for d in kept if not _is_searched(d, workload)),
+        costly=tuple(d for d in kept if not _is_searched(d, workload)),
         higher=tuple(higher),
         dropped=tuple(dropped),
     )

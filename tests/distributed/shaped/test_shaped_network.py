@@ -109,7 +109,7 @@ def test_slow_link_makes_communication_knobs_worth_having(tmp_path: Path) -> Non
 @pytest.mark.timeout(240)
 def test_hierarchical_allreduce_is_measured_over_nodes_of_two_ranks(tmp_path: Path) -> None:
     options = ("--testbed", "nodes=2,rate=100mbit", "--knob", "use_hierarchical_allreduce")
-    budget = ("--minutes", "1", "--trials", "1", "--block-seconds", "0.2", "--json")
+    budget = ("--minutes", "2", "--trials", "1", "--block-seconds", "0.2", "--json")
     size = ("--width", "32", "--layers", "1", "--vocabulary", "512", "--batch", "1")
     script = ("--workload", "decoder", "--", *size)
     advice = tune(tmp_path, *options, *budget, *script, patience_s=220)

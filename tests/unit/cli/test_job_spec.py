@@ -125,7 +125,11 @@ def test_the_documented_command_job_is_valid(tmp_path: Path) -> None:
     path.write_text(page.split("```yaml\n")[1].split("```")[0])
     spec = spec_from_file(path, ())
     assert spec.workload.kind is WorkloadKind.COMMAND
-    assert list_given(spec.workload) == {"fuse_grad_size_in_MB": 0.0625, "fp16_allreduce": False, "num_threads": 1}
+    assert list_given(spec.workload) == {
+        "fuse_grad_size_in_MB": 0.0625,
+        "fp16_allreduce": False,
+        "num_threads": 1,
+    }
 
 
 def test_the_options_of_a_command_workload_reach_the_job(tmp_path: Path) -> None:

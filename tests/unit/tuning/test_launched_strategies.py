@@ -72,7 +72,7 @@ def test_only_knobs_that_the_command_takes_are_searched() -> None:
     space = build_space(job, make_facts(), ())
     assert {d.knob.name for d in space.dimensions} == {"fuse_grad_size_in_MB", "num_threads"}
     assert {d.knob.name for d in space.higher} == {"fp16_allreduce"}
-    assert not space.cold
+    assert not space.costly
     reasons = {dropped.knob: dropped.reason for dropped in space.dropped}
     assert "neither holds ${nccl_comm_num} nor names it" in reasons["nccl_comm_num"]
     # What Fleet would complete a small bucket with is not this command's to take.

@@ -8,7 +8,7 @@ from advisor.protocol.advice import Advice, Verdict
 from advisor.protocol.jobs import Budget, Stage
 from advisor.protocol.knob_entries import CATALOGUE
 from advisor.protocol.knobs import Effect, Part
-from advisor.protocol.strategy import UPDATE_RULES, period_of
+from advisor.protocol.strategy import period_of
 from advisor.protocol.trials import Outcome, Purpose, SessionState
 from advisor.tuning.decisions import EndSession, Fail, Finish, Launch, Measure, Wait
 from advisor.tuning.planner import plan
@@ -308,7 +308,7 @@ def test_a_script_too_short_for_a_block_ends_the_job_with_its_steps() -> None:
 
 @pytest.mark.parametrize("blocks", [1, 2, 3, 5])
 def test_a_script_that_ends_by_itself_is_launched_until_everything_is_measured(blocks: int) -> None:
-    spec = make_spec(freeze=UPDATE_RULES, budget=Budget(max_trials=6, max_seconds=1e6))
+    spec = make_spec(budget=Budget(max_trials=6, max_seconds=1e6))
     sim = quiet(job=make_job(spec), steps_per_session=26 * blocks + 10)
 
     advice = sim.run()
