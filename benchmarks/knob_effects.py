@@ -12,8 +12,9 @@ import json
 import math
 import platform
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,8 @@ class Setting:
     title: str
     words: tuple[str, ...]
     nproc_per_node: int = 1
-    rate: str = "200mbit"
+    rate: str = "1gbit"
     warmup_steps: int = 5
-    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -51,20 +51,65 @@ class Case:
     setting: str
 
 
+DECODER = (str(WORKLOADS / "decoder.py"), "--width", "128", "--vocabulary", "2048")
+SCRIPTS = ROOT / "tests" / "distributed" / "runtime" / "scripts"
 SETTINGS = {
-    "decoder": Setting(
-        "decoder (1.3 million parameters), 2 nodes of 1 rank, 200 Mbit/s",
-        (str(WORKLOADS / "decoder.py"), "--width", "128", "--layers", "4", "--vocabulary", "2048"),
+    "decoder": Setting("decoder.py (5 MB of gradients), 2 nodes of 1 rank, 1 Gbit/s", DECODER),
+    "levels": Setting("decoder.py, 2 nodes of 2 ranks, 1 Gbit/s", DECODER, nproc_per_node=2),
+    "reading": Setting(
+        "a script that waits 2 ms for each sample, 2 nodes of 1 rank",
+        (str(SCRIPTS / "slow_reading.py"), "--epochs", "1000", "--samples", "40000"),
     ),
-    "decoder-4": Setting(
-        "decoder, 2 nodes of 2 ranks, 200 Mbit/s",
-        (str(WORKLOADS / "decoder.py"), "--width", "128", "--layers", "4", "--vocabulary", "2048"),
-        nproc_per_node=2,
+    "sharded": Setting(
+        "a small model sharded by fully_shard, 2 nodes of 1 rank, 1 Gbit/s",
+        (str(SCRIPTS / "sharded.py"), "--steps", "100000"),
+    ),
+    "compiled": Setting("decoder.py, compiled, 2 nodes of 1 rank, 10 Gbit/s", DECODER, rate="10gbit"),
+    "convolutions": Setting(
+        "resnet50.py --width 8, compiled, 2 nodes of 1 rank, 10 Gbit/s",
+        (str(WORKLOADS / "resnet50.py"), "--width", "8"),
+        rate="10gbit",
     ),
 }
+_LOCAL_SGD = {"localsgd": True, "localsgd_k_steps": 4}
+_ADAPTIVE = {"adaptive_localsgd": True, "adaptive_localsgd_init_k_steps": 4}
+_MERGE = {"gradient_merge": True, "gradient_merge_k_steps": 4}
+_LEVELS = {"use_hierarchical_allreduce": True, "hierarchical_allreduce_inter_nranks": 2}
 CASES: tuple[Case, ...] = (
+    Case("fuse_all_reduce_ops", {"fuse_all_reduce_ops": False}, "decoder"),
     Case("fuse_grad_size_in_MB", {"fuse_grad_size_in_MB": 1.0, "last_comm_group_size_MB": 1.0}, "decoder"),
+    Case("last_comm_group_size_MB", {"last_comm_group_size_MB": 0.25}, "decoder"),
+    Case("fuse_grad_size_in_TFLOPS", {"fuse_grad_size_in_TFLOPS": 4.0}, "decoder"),
+    Case(
+        "nccl_comm_num",
+        {"nccl_comm_num": 2, "fuse_grad_size_in_MB": 1.0, "last_comm_group_size_MB": 1.0},
+        "decoder",
+    ),
+    Case("sync_nccl_allreduce", {"sync_nccl_allreduce": True}, "decoder"),
+    Case("fp16_allreduce", {"fp16_allreduce": True}, "decoder"),
+    Case("fp16_allreduce_dtype", {"fp16_allreduce": True, "fp16_allreduce_dtype": "bf16"}, "decoder"),
+    Case("localsgd", _LOCAL_SGD, "decoder"),
+    Case("localsgd_k_steps", {**_LOCAL_SGD, "localsgd_k_steps": 8}, "decoder"),
+    Case("adaptive_localsgd", _ADAPTIVE, "decoder"),
+    Case("adaptive_localsgd_init_k_steps", {**_ADAPTIVE, "adaptive_localsgd_init_k_steps": 2}, "decoder"),
+    Case("gradient_merge", _MERGE, "decoder"),
+    Case("gradient_merge_k_steps", {**_MERGE, "gradient_merge_k_steps": 2}, "decoder"),
+    Case("amp", {"amp": True, "amp_dtype": "bf16"}, "decoder"),
+    Case("dgc", {"dgc": True}, "decoder"),
+    Case("dgc_rank", {"dgc": True, "dgc_rank": 1}, "decoder"),
+    Case("num_threads", {"num_threads": 2}, "decoder"),
+    Case("fuse_all_optimizer_ops", {"fuse_all_optimizer_ops": True}, "decoder"),
+    Case("num_iteration_per_drop_scope", {"num_iteration_per_drop_scope": 30}, "decoder"),
+    Case("use_hierarchical_allreduce", _LEVELS, "levels"),
+    Case("hierarchical_allreduce_inter_nranks", _LEVELS, "levels"),
+    Case("loader_num_workers", {"loader_num_workers": 1}, "reading"),
+    Case("loader_prefetch_factor", {"loader_num_workers": 1, "loader_prefetch_factor": 4}, "reading"),
+    Case("sharding_stage", {"sharding_stage": 2}, "sharded"),
+    Case("fuse_elewise_add_act_ops", {"fuse_elewise_add_act_ops": True}, "compiled"),
+    Case("fuse_bn_act_ops", {"fuse_bn_act_ops": True}, "convolutions"),
 )
+COMPILED = ("compiled", "convolutions")
+"""Settings whose switch is a compilation: two rounds of them take minutes."""
 
 
 def measure(setting: Setting, cases: Sequence[Case], rounds: int) -> dict[str, dict[str, Any]]:
@@ -86,7 +131,8 @@ def measure(setting: Setting, cases: Sequence[Case], rounds: int) -> dict[str, d
             }
             for overrides in turns
         ]  # fmt: skip
-        results = run_session(setting.words, blocks, ranks, setting.environment)
+        with tempfile.TemporaryDirectory(prefix="fa-effects-") as folder:
+            results = run_session(setting.words, blocks, ranks, {"OUT": folder})
     rows = {}
     for place, case in enumerate(cases):
         mine = results[place * 4 * rounds : (place + 1) * 4 * rounds]
@@ -132,7 +178,7 @@ def main() -> None:
             continue
         print(f"{setting.title}:", flush=True)
         try:
-            rows = measure(setting, cases, arguments.rounds)
+            rows = measure(setting, cases, 2 if name in COMPILED else arguments.rounds)
         except SessionFailed as failed:
             raise SystemExit(str(failed)) from failed
         for knob, row in rows.items():

@@ -117,7 +117,7 @@ def test_inner_groups_divide_the_world() -> None:
 def test_nccls_launch_settings_are_cold_knobs() -> None:
     job = make_job(facts=make_facts(backend="nccl", device=DeviceKind.CUDA))
 
-    assert {d.knob.name for d in space_of(job).cold} == {
+    assert {d.knob.name for d in space_of(job).costly} == {
         "NCCL_SOCKET_NTHREADS",
         "NCCL_NSOCKS_PERTHREAD",
         "NCCL_BUFFSIZE",

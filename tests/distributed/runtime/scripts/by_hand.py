@@ -167,4 +167,5 @@ for step in range(arguments.steps):
             block.interval = min(16, max(1, math.ceil(math.sqrt(ratio) * block.value)))
             block.since = 0
 torch.save(model.state_dict(), os.path.join(os.environ["OUT"], f"{arguments.name}.model.{rank}"))
+dist.barrier()  # gloo sometimes aborts a rank that leaves while another one still reduces
 dist.destroy_process_group()

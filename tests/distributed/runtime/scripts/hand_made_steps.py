@@ -11,4 +11,5 @@ for _ in range(10):
         for parameter in net.parameters():
             parameter -= 0.1 * parameter.grad
             parameter.grad = None
+dist.barrier()  # gloo sometimes aborts a rank that leaves while another one still reduces
 dist.destroy_process_group()

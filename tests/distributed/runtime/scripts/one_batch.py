@@ -34,4 +34,5 @@ with open(os.path.join(os.environ["OUT"], f"seen.{rank}"), "w") as file:
         }
         file.write(json.dumps(seen) + "\n")
         file.flush()
+dist.barrier()  # gloo sometimes aborts a rank that leaves while another one still reduces
 dist.destroy_process_group()

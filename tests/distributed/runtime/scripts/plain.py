@@ -173,6 +173,7 @@ def main():
     words = " ".join(sys.argv[1:]).split("--then")
     for run in words:
         train(parser.parse_args(run.split()))
+    dist.barrier()  # gloo sometimes aborts a rank that leaves while another one still reduces
     dist.destroy_process_group()
 
 

@@ -86,4 +86,5 @@ for x in loader:
     optimizer.zero_grad()
     write("losses", repr(loss.item()))
 write("digests", digest())
+dist.barrier()  # gloo sometimes aborts a rank that leaves while another one still reduces
 dist.destroy_process_group()

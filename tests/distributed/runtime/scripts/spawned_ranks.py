@@ -15,6 +15,7 @@ def train(rank, port):
         net(torch.randn(4, 8)).square().sum().backward()
         optimizer.step()
         optimizer.zero_grad()
+    dist.barrier()  # gloo sometimes aborts a rank that leaves while another one still reduces
     dist.destroy_process_group()
 
 

@@ -30,4 +30,5 @@ for (x,) in DataLoader(TensorDataset(torch.randn(8 * 300, 8)), 8, num_workers=2)
     second.zero_grad()
     (-critic.module(generator(torch.randn(8, 4))).mean()).backward()
     second.step()
+dist.barrier()  # gloo sometimes aborts a rank that leaves while another one still reduces
 dist.destroy_process_group()
