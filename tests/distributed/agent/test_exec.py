@@ -24,6 +24,7 @@ for step in range(int(sys.argv[1])):
     model(torch.randn(16, 64)).square().mean().backward()
     optimizer.step()
     optimizer.zero_grad()
+dist.barrier()
 dist.destroy_process_group()
 """
 

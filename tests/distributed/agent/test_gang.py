@@ -21,6 +21,7 @@ for step in range(100_000):
     loss.backward()
     optimizer.step()
     optimizer.zero_grad()
+dist.barrier()
 dist.destroy_process_group()
 """
 
