@@ -22,7 +22,8 @@ class StepMarks:
         self.data_wait_s = 0.0
         self.samples = 0
         self.flag = 0
-        self.loss: Optional[torch.Tensor] = None
+        self.loss: Any = None
+        """A number, or a tensor of one on a device."""
 
 
 PLAIN, NEW_EPOCH, INTERRUPTED = 0, 1, 2
@@ -84,11 +85,14 @@ class Recorder:
         self._backward_depth = 1
         if (self.recording or self.keeps_loss) and self._step is not None:
             loss = find_loss(self._unscaled if self._unscaled is not None else roots)
-            # A clone, because scripts add to or scale their loss in place afterwards.
-            self.loss = loss.clone() if loss is not None else None
             self._unscaled = None
+            # A copy, because scripts add to or scale their loss in place afterwards: on CPU the number itself.
+            on_cpu = loss is not None and loss.device.type == "cpu" and not self.keeps_loss
+            kept = loss.item() if on_cpu else loss.clone() if loss is not None else None
+            if self.keeps_loss:
+                self.loss = kept
             if self.recording:
-                self._step.loss = self.loss
+                self._step.loss = kept
                 self._backward_start = self.clock.mark()
         return True
 
@@ -136,13 +140,11 @@ def measure_steps(steps: List[StepMarks], clock: Any) -> Dict[str, List[Any]]:
     }
 
 
-def read_losses(losses: List[Optional[torch.Tensor]]) -> List[Optional[float]]:
+def read_losses(losses: List[Any]) -> List[Optional[float]]:
     """Numbers, moved from the device in one transfer; a loss that is not finite becomes "nan", a missing one None."""
-    found = [loss for loss in losses if loss is not None]
-    if not found:
-        return [None] * len(losses)
-    numbers = iter(torch.stack([loss.reshape(()).float() for loss in found]).tolist())
-    read: List[Any] = [next(numbers) if loss is not None else None for loss in losses]
+    tensors = [loss.reshape(()).float() for loss in losses if isinstance(loss, torch.Tensor)]
+    numbers = iter(torch.stack(tensors).tolist() if tensors else ())
+    read: List[Any] = [next(numbers) if isinstance(loss, torch.Tensor) else loss for loss in losses]
     return ["nan" if isinstance(number, float) and not math.isfinite(number) else number for number in read]
 
 
