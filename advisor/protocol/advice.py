@@ -50,6 +50,18 @@ class Interval(Message):
         )
 
 
+class KnobEffect(Message):
+    """What one knob brings: the winner against the winner without it, in interleaved rounds."""
+
+    saved_s: float
+    """Seconds a step that the knob saves."""
+    low_s: float
+    high_s: float
+    """The 95 % interval of the saving."""
+    rounds: int
+    """Rounds it rests on."""
+
+
 class KnobReason(Message):
     """Why one knob changed."""
 
@@ -60,6 +72,8 @@ class KnobReason(Message):
     """What it changes and the evidence."""
     evidence: str = ""
     """The runtime's proof that it was in force."""
+    effect: KnobEffect | None = None
+    """What reverting this knob alone measured; None where it was not reverted alone."""
 
 
 class DroppedKnob(Message):
@@ -80,13 +94,36 @@ class RungAdvice(Message):
     """The gain and its price in words."""
     caveat: str = ""
     """What a short trial cannot see."""
+    efficiency: float | None = None
+    """Statistical efficiency: progress per sample over the baseline's, at most 1; None where it was not measured."""
+    goodput: Interval | None = None
+    """Throughput ratio times efficiency; None without an efficiency."""
+    admitted: bool = True
+    """Whether the loss guard lets it be advised."""
+
+
+class Finding(Message):
+    """One thing that may bound a step, with its evidence."""
+
+    bound: str
+    """"communication", "compute", "input", "straggler" or "launch"."""
+    share: float
+    """Its share of the baseline's step, 0 to 1."""
+    holds: bool
+    """Whether it bounds the step."""
+    evidence: str
+    """The figures, in a sentence."""
+    knobs_in: tuple[str, ...] = ()
+    """Knobs that act on it and were searched."""
+    knobs_out: tuple[str, ...] = ()
+    """Knobs that act on it and were left out because it is negligible."""
 
 
 class Diagnosis(Message):
     """Where the time goes, and what that rules out."""
 
     bound: str
-    """"communication", "compute", "input", "straggler", "balanced", "unmeasured"."""
+    """"communication", "compute", "input", "straggler", "launch", "balanced", "unmeasured"."""
     sentence: str
     """The finding with its figures."""
     ceiling_ratio: float | None = None
@@ -95,6 +132,12 @@ class Diagnosis(Message):
     """Slowest rank's median step time over the median rank's, minus 1."""
     flags: tuple[NodeFlag, ...] = ()
     """Nodes that hold the others up, or whose figures cannot be trusted."""
+    findings: tuple[Finding, ...] = ()
+    """Everything that may bound a step, largest share first."""
+    scaling_before: float | None = None
+    """Scaling efficiency of the baseline: the step without communication over the step."""
+    scaling_after: float | None = None
+    """The same for the advised strategy."""
 
 
 class Cost(Message):
@@ -110,6 +153,45 @@ class Cost(Message):
     """Launches."""
     pays_back_after_s: float | None = None
     """Training time after which the gain has paid for the tuning; None without a gain."""
+
+
+class ParetoPoint(Message):
+    """A strategy in the plane of throughput and loss."""
+
+    trial_number: int
+    changes: dict[str, Value]
+    effect: Effect
+    throughput_ratio: float
+    """Throughput over the baseline's."""
+    loss_change: float | None
+    """Loss at equal samples minus the baseline's; 0 for exact strategies, None where it was not seen."""
+    loss_error: float | None = None
+    """Standard error of the loss change."""
+    on_front: bool
+    """No other point is both faster and no worse in loss."""
+
+
+class Forecast(Message):
+    """What the cost model expects on another cluster: a prediction, not a measurement."""
+
+    nodes: int
+    bits_per_s: float | None = None
+    """Bandwidth of a node's link; None keeps the measured one."""
+    changes: dict[str, Value]
+    """The strategy that it favours there, against the baseline."""
+    step_time_s: float
+    """Predicted step time of that strategy."""
+    baseline_step_time_s: float
+    """Predicted step time of the script as it stands."""
+    samples_per_s: float
+    """Predicted throughput of that strategy."""
+    low: float
+    high: float
+    """The band of that throughput."""
+    scaling_efficiency: float
+    """Predicted throughput over that of as many nodes without communication."""
+    caveat: str = ""
+    """How far this reaches beyond what was measured."""
 
 
 class Advice(Message):
@@ -145,6 +227,12 @@ class Advice(Message):
     buckets_after: tuple[int, ...] = ()
     cost: Cost
     dropped: tuple[DroppedKnob, ...] = ()
+    pareto: tuple[ParetoPoint, ...] = ()
+    """Throughput against loss of what was measured, fastest first."""
+    forecasts: tuple[Forecast, ...] = ()
+    """The cost model's what-ifs: more nodes, other links."""
+    search_ended_because: str = ""
+    """Why the search stopped where it did."""
     next_steps: tuple[str, ...] = Field(default=())
     """What to do next, what no knob can fix included."""
     cluster: str = ""

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from pydantic import Field, field_validator, model_validator
 
-from advisor.protocol.base import Message, Spec
+from advisor.protocol.base import Message, Spec, Value
 from advisor.protocol.cluster import Cluster
 from advisor.protocol.knob_entries import CATALOGUE
 from advisor.protocol.knobs import Effect
@@ -36,6 +36,8 @@ class Stage(StrEnum):
     PROBE = "probe"
     SEARCH = "search"
     FINALS = "finals"
+    SIMPLIFY = "simplify"
+    """Knobs of the winner that do not earn their place go back to the baseline."""
     CONFIRM = "confirm"
     DONE = "done"
 
@@ -47,6 +49,8 @@ class Budget(Spec):
     """Strategies measured in the search, the probe and the confirmation not counted."""
     max_seconds: float = Field(default=1800, gt=0)
     """Wall time of all sessions together, in seconds."""
+    max_device_hours: float | None = Field(default=None, gt=0)
+    """Device-hours (ranks on CPU nodes) of all sessions together; None sets no limit."""
     max_rounds: int = Field(default=16, ge=4, le=64)
     """Most rounds of the confirmation; a round is one block of the baseline and one of each finalist."""
 
@@ -81,6 +85,10 @@ class JobSpec(Spec):
     """Knobs to search; empty means every knob that can matter."""
     freeze: tuple[str, ...] = ()
     """Knobs to leave at the baseline."""
+    values: dict[str, tuple[Value, ...]] = Field(default_factory=dict)
+    """The only values to try of a knob; the baseline's own always counts. Knobs not named take the catalogue's."""
+    gangs: int = Field(default=1, ge=1, le=64)
+    """Gangs of `nodes` agents each that search side by side, where as many agents are idle."""
     budget: Budget = Budget()
     """What may be spent."""
     measurement: Measurement = Measurement()

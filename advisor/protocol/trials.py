@@ -6,6 +6,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from advisor.protocol.base import Message, Value
+from advisor.protocol.calibration import Calibration
 from advisor.protocol.knobs import Effect
 from advisor.protocol.telemetry import NodeTelemetry
 
@@ -63,6 +64,8 @@ class Purpose(StrEnum):
     SEARCH = "search"
     FINAL = "final"
     """A finalist in the rounds that choose the winner."""
+    REVERT = "revert"
+    """The winner with some knobs back at the baseline's value: whether they earn their place."""
     CONFIRM = "confirm"
     """The winner (or the best of a higher rung) in the rounds that are reported."""
 
@@ -110,6 +113,12 @@ class BlockPlan(Message):
     """Seconds the timed steps should last, within those limits."""
     profile_steps: int = 3
     """Steps after the timed ones that measure the phases."""
+    give_up_s: float | None = None
+    """A strategy whose steps are surely slower than this many seconds cannot win: timing stops early. None times on."""
+    target_error: float | None = None
+    """Timing stops, from `min_steps` on, once the standard error of ln(step time) is at most this. None times on."""
+    calibrate: bool = False
+    """Also measure links, gradients and the gradient's noise after the timed steps."""
 
 
 class BlockResult(Message):
@@ -162,6 +171,10 @@ class BlockResult(Message):
     """The script ended during this block."""
     switch_s: float = 0.0
     """Time the switch took."""
+    given_up: bool = False
+    """Timing stopped early, because the strategy cannot beat `give_up_s`."""
+    calibration: Calibration | None = None
+    """What a calibrating block measured besides."""
 
 
 class BlockSummary(Message):
@@ -183,6 +196,8 @@ class BlockSummary(Message):
     """95th percentile of the steady steps."""
     autocorrelation: float = 0.0
     """Lag-1 autocorrelation of the steady steps."""
+    spike_share: float = 0.0
+    """Mean step time over the median, minus 1: what stalls cost."""
 
 
 class BlockState(StrEnum):
@@ -271,12 +286,28 @@ class Session(Message):
     """Steps the script made in it, where it ended by itself."""
 
 
+class EarlierJob(Message):
+    """A strategy that an earlier, similar job confirmed."""
+
+    job_id: str
+    changes: dict[str, Value]
+    """Knobs that it changed against its own baseline."""
+    ratio: float
+    """Its confirmed throughput ratio."""
+    likeness: float = Field(ge=0, le=1)
+    """How alike the jobs are; 1 is the same workload on the same cluster."""
+    because: str
+    """A phrase: what is alike and what differs."""
+
+
 class JobHistory(Message):
     """Everything measured for a job so far: what the planner decides from."""
 
     trials: tuple[Trial, ...] = ()
     blocks: tuple[Block, ...] = ()
     sessions: tuple[Session, ...] = ()
+    earlier: tuple[EarlierJob, ...] = ()
+    """Confirmed strategies of similar jobs, most alike first; fixed when the search begins."""
 
     def trial(self, number: int) -> Trial:
         """Return the trial with that number; raises KeyError."""
