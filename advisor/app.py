@@ -19,7 +19,7 @@ from advisor.api.context import Context
 from advisor.api.health import router as health
 from advisor.api.hosts import HostCheck
 from advisor.api.problems import answer_nothing, answer_with_problems, document_problems
-from advisor.protocol.advice import Advice
+from advisor.protocol.advice import Advice, Forecast
 from advisor.protocol.jobs import Job
 from advisor.protocol.trials import BlockResult, BlockSummary, JobHistory, Outcome, Trial
 from advisor.services.keeper import Keeper
@@ -30,6 +30,7 @@ from advisor.settings import Settings
 from advisor.storage import Database
 from advisor.tuning.advice import build_advice
 from advisor.tuning.decisions import Decision
+from advisor.tuning.forecast import forecast
 from advisor.tuning.outcomes import judge_block
 from advisor.tuning.planner import plan
 from advisor.tuning.statistics import summarise_block
@@ -43,9 +44,17 @@ _ID_BYTES = 5
 class PlannerTuning:
     """The tuning package, as the services ask for it."""
 
-    def plan(self, job: Job, history: JobHistory, now: datetime) -> Decision:
+    def plan(
+        self,
+        job: Job,
+        history: JobHistory,
+        now: datetime,
+        session_id: str | None = None,
+        *,
+        quick: bool = False,
+    ) -> Decision:
         """Return the planner's decision."""
-        return plan(job, history, now)
+        return plan(job, history, now, session_id, quick=quick)
 
     def judge(self, trial: Trial, result: BlockResult, extended: bool) -> tuple[Outcome, str] | None:
         """Return how a block ends its trial."""
@@ -58,6 +67,12 @@ class PlannerTuning:
     def advise(self, job: Job, history: JobHistory, now: datetime) -> Advice:
         """Return the advice."""
         return build_advice(job, history, now)
+
+    def forecast(
+        self, job: Job, history: JobHistory, now: datetime, nodes: int | None, bits_per_s: float | None
+    ) -> Forecast:
+        """Return the cost model's forecast."""
+        return forecast(job, history, now, nodes, bits_per_s)
 
 
 def read_clock() -> datetime:

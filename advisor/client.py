@@ -10,7 +10,7 @@ from typing import Any, Self
 import httpx
 from pydantic import TypeAdapter
 
-from advisor.protocol.advice import Advice
+from advisor.protocol.advice import Advice, Forecast
 from advisor.protocol.jobs import Job, JobSpec
 from advisor.protocol.telemetry import TelemetryPoint
 from advisor.protocol.trials import JobHistory
@@ -142,6 +142,11 @@ class Client:
     def advice(self, job_id: str) -> Advice:
         """Return the advice; an `ApiProblem` with code `advice_not_ready` while there is none."""
         return Advice.model_validate_json(self._send("GET", f"/jobs/{job_id}/advice").content)
+
+    def forecast(self, job_id: str, nodes: int | None = None, rate: str | None = None) -> Forecast:
+        """Return what the cost model expects on `nodes` nodes with links of `rate` (`25gbit`)."""
+        reply = self._send("GET", f"/jobs/{job_id}/forecast", params=_given(nodes=nodes, rate=rate))
+        return Forecast.model_validate_json(reply.content)
 
     def export_strategy(self, job_id: str, name: str, target: str | None = None) -> ExportedFile:
         """Return the advised strategy in format `name`, for version `target` of the tool that reads it."""

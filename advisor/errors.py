@@ -16,6 +16,7 @@
     │   └── TokenNotFound        404 token_not_found
     ├── Conflict                 409 conflict
     │   ├── AdviceNotReady       409 advice_not_ready
+    │   ├── NoForecast           409 no_forecast
     │   ├── JobIsFinal           409 job_is_final
     │   ├── IdempotencyConflict  409 idempotency_conflict
     │   ├── StaleSession         409 stale_session
@@ -170,6 +171,13 @@ class AdviceNotReady(Conflict):
 
     code = "advice_not_ready"
     hint = "Watch the job with `advisor watch`; the advice is there when it has finished."
+
+
+class NoForecast(Conflict):
+    """Too little is known of the job to predict anything; the detail says what is missing."""
+
+    code = "no_forecast"
+    hint = "Ask again once the job has measured its baseline, or tune it as a PyTorch workload."
 
 
 class JobIsFinal(Conflict):

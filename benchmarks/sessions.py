@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,15 +44,26 @@ def run_session(
 
     A block is an instruction of the control protocol without its kind and id; `extra` is added to the environment.
     """
+    return run_planned(words, lambda _: blocks, ranks, extra)
+
+
+def run_planned(
+    words: Sequence[str],
+    plan: Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any]]],
+    ranks: Ranks,
+    extra: Mapping[str, str] | None = None,
+) -> list[dict[str, Any]]:
+    """Like `run_session`, with blocks that `plan` makes from the runtime's hello (facts, baseline, refusals)."""
     directory = Path(tempfile.mkdtemp(prefix="fa-bench-"))
     path = directory / "control"
     results: list[dict[str, Any]] = []
+    planned: list[Mapping[str, Any]] = []
     processes: list[subprocess.Popen[str]] = []
     logs = []
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(path))
         listener.listen(1)
-        threading.Thread(target=_hand_out, args=(listener, list(blocks), results), daemon=True).start()
+        threading.Thread(target=_hand_out, args=(listener, plan, planned, results), daemon=True).start()
         for node, prefix in enumerate(ranks.node_prefixes):
             environment = {k: v for k, v in os.environ.items() if not k.startswith("ADVISOR_")}
             environment |= {
@@ -78,9 +89,9 @@ def run_session(
         tails.append(log.read()[-3000:])
         log.close()
     shutil.rmtree(directory, ignore_errors=True)
-    if any(codes) or len(results) != len(blocks):
+    if any(codes) or not planned or len(results) != len(planned):
         raise SessionFailed(
-            f"{len(results)} of {len(blocks)} blocks were measured, exit codes {codes}:\n" + "\n".join(tails)
+            f"{len(results)} of {len(planned)} blocks were measured, exit codes {codes}:\n" + "\n".join(tails)
         )
     return results
 
@@ -96,16 +107,22 @@ def _rendezvous(ranks: Ranks, node: int) -> list[str]:
 
 
 def _hand_out(
-    listener: socket.socket, blocks: list[Mapping[str, Any]], results: list[dict[str, Any]]
+    listener: socket.socket,
+    plan: Callable[[Mapping[str, Any]], Sequence[Mapping[str, Any]]],
+    planned: list[Mapping[str, Any]],
+    results: list[dict[str, Any]],
 ) -> None:
     """Play the agent: one block after the other, then the end."""
     connection, _ = listener.accept()
-    waiting = list(enumerate(blocks))
+    waiting: list[tuple[int, Mapping[str, Any]]] = []
     with connection, connection.makefile("rwb") as stream:
         for line in stream:
             message = json.loads(line)
             if message["kind"] == "block":
                 results.append(message["result"])
+            elif message["kind"] == "hello":
+                planned.extend(plan(message))
+                waiting = list(enumerate(planned))
             if message["kind"] not in {"hello", "block"}:
                 continue
             reply: dict[str, Any] = {"kind": "end", "reason": "all blocks are measured"}

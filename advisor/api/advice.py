@@ -7,9 +7,10 @@ from fastapi import APIRouter, Query, Response
 from advisor.api.access import Reader
 from advisor.api.context import Here
 from advisor.exporters import Exported
-from advisor.protocol.advice import Advice
-from advisor.services.advice import get_advice
+from advisor.protocol.advice import Advice, Forecast, ParetoPoint
+from advisor.services.advice import get_advice, get_pareto
 from advisor.services.exports import export_strategy
+from advisor.services.forecasts import predict
 
 router = APIRouter(prefix="/jobs", tags=["advice"])
 
@@ -19,6 +20,32 @@ def read_advice(job_id: str, _: Reader, context: Here) -> Advice:
     """Return a finished job's advice; 409 `advice_not_ready` before that."""
     with context.database.read() as work:
         return get_advice(work, job_id)
+
+
+@router.get("/{job_id}/pareto", summary="Throughput against loss of what was measured")
+def read_pareto(job_id: str, _: Reader, context: Here) -> tuple[ParetoPoint, ...]:
+    """Return a point for every strategy measured so far, fastest first, the front marked; also while the job runs."""
+    return get_pareto(context.database, job_id, context.clock())
+
+
+@router.get("/{job_id}/forecast", summary="What the job would gain on another cluster")
+def read_forecast(
+    job_id: str,
+    _: Reader,
+    context: Here,
+    nodes: Annotated[
+        int | None, Query(ge=1, le=4096, description="Nodes, each with as many ranks as measured.")
+    ] = None,
+    rate: Annotated[
+        str | None,
+        Query(
+            max_length=20,
+            description="What a node's link carries, e.g. 25gbit; the measured links without it.",
+        ),
+    ] = None,
+) -> Forecast:
+    """Return the cost model's throughput and best strategy there, with a band: a prediction, not a measurement."""
+    return predict(context.database, context.tuning, job_id, nodes, rate, context.clock())
 
 
 @router.get("/{job_id}/strategy", summary="The advised strategy in another tool's format")

@@ -12,6 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from advisor.cli.evidence_view import render_findings, render_pareto, say_scaling
 from advisor.cli.step_view import LEGEND_CHANGE, render_phases
 from advisor.cli.wording import (
     EFFECT_WORDS,
@@ -22,7 +23,7 @@ from advisor.cli.wording import (
     spell_rate,
     spell_value,
 )
-from advisor.protocol.advice import Advice, Provenance, RungAdvice, Verdict
+from advisor.protocol.advice import Advice, KnobReason, Provenance, RungAdvice, Verdict
 from advisor.protocol.knobs import Effect
 
 _BOUND_WORDS = {
@@ -30,6 +31,7 @@ _BOUND_WORDS = {
     "compute": "Limited by computing",
     "input": "Limited by reading data",
     "straggler": "Limited by one slow process",
+    "launch": "Limited by starting work on the device",
     "balanced": "No single limit",
     "unmeasured": "Not measured",
 }
@@ -48,9 +50,13 @@ def render_advice(
     parts: list[RenderableType] = [_verdict(advice, job_name)]
     if advice.changes:
         parts += _section("What to change, and why", _changes(advice))
+    if advice.taken_back:
+        parts += _section("What was tried and taken back", _bullets(_say_once(advice.taken_back)))
     parts += _section("Where the time goes", _phases(advice))
     if advice.ladder:
         parts += _section("What riskier settings measured (not part of the result above)", _ladder(advice))
+    if len(advice.pareto) > 1:
+        parts += _section("Speed against loss, of what was measured", render_pareto(advice.pareto))
     parts += _section("What this cost", _cost(advice))
     if advice.dropped:
         parts += _section("What was not tried, and why", _dropped(advice, verbose))
@@ -129,17 +135,21 @@ def _changes(advice: Advice) -> RenderableType:
 def _phases(advice: Advice) -> RenderableType:
     after = advice.phases_after if advice.verdict is Verdict.CHANGE else None
     bound = _BOUND_WORDS.get(advice.diagnosis.bound, advice.diagnosis.bound.capitalize())
-    finding = Text.assemble((f"{bound}: ", "bold"), advice.diagnosis.sentence)
-    if advice.phases_before.total_s() <= 0:
-        return finding
-    parts: list[RenderableType] = [
-        finding,
-        Text(""),
-        render_phases(advice.phases_before, after),
-    ]
-    if after:
-        parts.append(Text(LEGEND_CHANGE, style="dim"))
+    parts: list[RenderableType] = [Text.assemble((f"{bound}: ", "bold"), advice.diagnosis.sentence)]
+    if scaling := say_scaling(advice.diagnosis):
+        parts.append(Text(scaling))
+    if advice.phases_before.total_s() > 0:
+        parts += [Text(""), render_phases(advice.phases_before, after)]
+        if after:
+            parts.append(Text(LEGEND_CHANGE, style="dim"))
+    if advice.diagnosis.findings:
+        parts += [Text(""), render_findings(advice.diagnosis.findings)]
     return Group(*parts)
+
+
+def _say_once(reasons: Sequence[KnobReason]) -> list[str]:
+    """Knobs that went back together share a sentence."""
+    return list(dict.fromkeys(reason.sentence for reason in reasons))
 
 
 def _ladder(advice: Advice) -> RenderableType:
@@ -156,6 +166,8 @@ def _rung(rung: RungAdvice, allowed: Effect) -> RenderableType:
         Text(f"  {spell_changes(rung.changes)}"),
         Text(f"  {rung.sentence}"),
     ]
+    if rung.goodput is not None:
+        lines.append(Text(f"  Counting progress per sample as well: {rung.goodput.describe()}."))
     if rung.caveat:
         lines.append(Text(f"  But: {rung.caveat}", style="yellow"))
     if rung.effect.rank > allowed.rank:
@@ -172,6 +184,8 @@ def _cost(advice: Advice) -> RenderableType:
     )
     if cost.pays_back_after_s is not None:
         sentence += f" Paid back after {spell_duration(cost.pays_back_after_s)} of training."
+    if advice.search_ended_because:
+        sentence += f" Why the search ended: {advice.search_ended_because}"
     return Text(sentence)
 
 

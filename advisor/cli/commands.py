@@ -12,6 +12,7 @@ from advisor.cli import (
     jobs,
     knobs,
     logs,
+    predict,
     serve,
     submit,
     testbed,
@@ -71,6 +72,7 @@ def build_app() -> typer.Typer:
     app.command("cancel")(jobs.cancel)
     app.command("advice")(answers.advice)
     app.command("export")(answers.export)
+    app.command("predict")(predict.predict)
     app.command("doctor")(doctor.doctor)
     app.add_typer(tokens.build_app(), name="token")
     app.command("testbed")(testbed.run_testbed)

@@ -32,8 +32,12 @@ class TuneOptions:
     allow: str = "exact"
     trials: int | None = None
     minutes: float | None = None
+    device_hours: float | None = None
+    gangs: int = 1
     knobs: Sequence[str] = ()
     freeze: Sequence[str] = ()
+    values: Sequence[str] = ()
+    """`num_threads=1,2`: the only values to try of a knob."""
     samples_per_step: int | None = None
     block_seconds: float | None = None
     injection: Injection = Injection.AUTO
@@ -42,10 +46,26 @@ class TuneOptions:
     seed: int = 0
 
 
+@dataclass(frozen=True)
+class FileOverrides:
+    """What was typed beside a job's file; None and empty leave the file's own."""
+
+    gangs: int | None = None
+    device_hours: float | None = None
+    values: Sequence[str] = ()
+
+
+NO_OVERRIDES = FileOverrides()
+
+
 def spec_from_options(command: Sequence[str], options: TuneOptions, working_dir: Path) -> JobSpec:
     """Return the job for a launch command; raises `CommandFailed` (invalid spec)."""
     minutes, gain = options.minutes, options.min_gain_percent
-    budget = {"max_trials": options.trials, "max_seconds": None if minutes is None else minutes * 60}
+    budget = {
+        "max_trials": options.trials,
+        "max_seconds": None if minutes is None else minutes * 60,
+        "max_device_hours": options.device_hours,
+    }
     return parse_spec(
         {
             "name": options.name or _name_from(command),
@@ -54,6 +74,8 @@ def spec_from_options(command: Sequence[str], options: TuneOptions, working_dir:
             "allow": options.allow,
             "knobs": tuple(options.knobs),
             "freeze": tuple(options.freeze),
+            "values": dict(map(_read_values, options.values)),
+            "gangs": options.gangs,
             "seed": options.seed,
             "budget": _given(budget),
             "measurement": _given({"block_s": options.block_seconds}),
@@ -74,8 +96,8 @@ def spec_from_options(command: Sequence[str], options: TuneOptions, working_dir:
     )
 
 
-def spec_from_file(path: Path, command: Sequence[str]) -> JobSpec:
-    """Return the job that a YAML file describes; a given `command` takes the place of the file's.
+def spec_from_file(path: Path, command: Sequence[str], overrides: FileOverrides = NO_OVERRIDES) -> JobSpec:
+    """Return the job that a YAML file describes; a given `command` takes the place of the file's, so do `overrides`.
 
     A relative working directory is relative to the file. Raises `CommandFailed` (invalid spec).
     """
@@ -107,7 +129,7 @@ def spec_from_file(path: Path, command: Sequence[str]) -> JobSpec:
         }
         if not body.get("name") and isinstance(body["workload"]["command"], list):
             body["name"] = _name_from([str(word) for word in body["workload"]["command"]])
-    return parse_spec(body)
+    return parse_spec(_override(body, overrides))
 
 
 def read_testbed(text: str) -> Testbed:
@@ -136,6 +158,18 @@ def parse_spec(body: dict[str, Any]) -> JobSpec:
             "Correct these; `advisor knobs` lists the knobs and `advisor tune --help` the options.",
             "\n".join(findings),
         ) from error
+
+
+def _override(body: dict[str, Any], overrides: FileOverrides) -> dict[str, Any]:
+    """The file's fields with those in place that were typed beside it."""
+    changed = dict(body)
+    if overrides.gangs is not None:
+        changed["gangs"] = overrides.gangs
+    if overrides.device_hours is not None and isinstance(body.get("budget", {}), dict):
+        changed["budget"] = {**body.get("budget", {}), "max_device_hours": overrides.device_hours}
+    if overrides.values and isinstance(body.get("values", {}), dict):
+        changed["values"] = {**body.get("values", {}), **dict(map(_read_values, overrides.values))}
+    return changed
 
 
 def _with_built_in(workload: dict[str, Any]) -> dict[str, Any]:
@@ -168,6 +202,26 @@ def _read_knob(text: str) -> tuple[str, Value]:
     except ValueError as error:
         raise CommandFailed(
             Exit.INVALID_SPEC, f"--reads {text}: {error}.", "`advisor knobs` lists them."
+        ) from error
+
+
+def _read_values(text: str) -> tuple[str, tuple[Value, ...]]:
+    """`num_threads=1,2` as the knob's name and the values to try."""
+    name, equals, typed = text.partition("=")
+    knob = CATALOGUE.get(name)
+    words = [word.strip() for word in typed.split(",") if word.strip()]
+    if knob is None or not equals or not words:
+        wrong = f"{name} is no knob" if knob is None else "it names no value"
+        raise CommandFailed(
+            Exit.INVALID_SPEC,
+            f"--values {text}: {wrong}.",
+            "Write it as --values num_threads=1,2; `advisor knobs` lists the knobs.",
+        )
+    try:
+        return name, tuple(read_typed(knob, word) for word in words)
+    except ValueError as error:
+        raise CommandFailed(
+            Exit.INVALID_SPEC, f"--values {text}: {error}.", f"`advisor knobs {name}` says what it takes."
         ) from error
 
 

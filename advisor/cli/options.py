@@ -30,6 +30,28 @@ VerboseOption = Annotated[
     typer.Option("--verbose", "-v", help="Print everything that was left out as less important.",
                  callback=_choose_verbose),
 ]  # fmt: skip
+GangsOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        max=64,
+        help="Gangs of --nodes machines each that search side by side, where as many agents are idle.",
+        show_default="1",
+    ),
+]
+ValuesOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KNOB=V,V", help="The only values to try of a knob, beside its present one; repeatable."
+    ),
+]
+MaxDeviceHoursOption = Annotated[
+    float | None,
+    typer.Option(
+        help="Most device-hours to spend: GPUs, or ranks on nodes without any, times hours.",
+        show_default="no limit",
+    ),
+]
 JobArgument = Annotated[
     str,
     typer.Argument(

@@ -1,16 +1,18 @@
 """The line that says how far a running job is: a pure function of job, history and time."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from statistics import median
 
 from advisor.cli.wording import count, spell_changes, spell_clock, spell_percent
 from advisor.protocol.jobs import Job, JobState, Stage
+from advisor.protocol.spending import measure_device_hours, measure_wall_s
 from advisor.protocol.trials import Block, BlockState, JobHistory, Outcome, Purpose, Trial
 
 STAGE_WORDS = {
     Stage.PROBE: "measuring your settings",
     Stage.SEARCH: "searching",
     Stage.FINALS: "choosing the winner",
+    Stage.SIMPLIFY: "taking back what does not help",
     Stage.CONFIRM: "confirming",
     Stage.DONE: "writing the advice",
 }
@@ -31,8 +33,10 @@ def describe_progress(job: Job, history: JobHistory, now: datetime) -> str:
         parts.append(f"best {spell_percent(best)} (unconfirmed)")
     if done := len(history.done_blocks()):
         parts.append(f"{count(done, 'block')} measured")
-    if (current := _current_trial(history)) is not None:
-        parts.append(f"now: {spell_changes(current.changes)}")
+    if history.sessions and not job.state.is_final:
+        parts.append(_describe_spending(job, history, now))
+    if current := _current_trials(history):
+        parts.append(f"now: {' | '.join(spell_changes(trial.changes) for trial in current)}")
     return " · ".join([spell_clock(now - (job.started_at or job.created_at)), *parts])
 
 
@@ -64,6 +68,18 @@ def _rate(block: Block) -> float:
     return block.summary.samples_per_s if block.summary else 0.0
 
 
-def _current_trial(history: JobHistory) -> Trial | None:
-    issued = [block for block in history.blocks if block.state is BlockState.ISSUED]
-    return history.trial(issued[-1].trial_number) if issued else None
+def _describe_spending(job: Job, history: JobHistory, now: datetime) -> str:
+    budget = job.spec.budget
+    spent = timedelta(seconds=measure_wall_s(history.sessions, now))
+    sentence = f"{spell_clock(spent)} of {spell_clock(timedelta(seconds=budget.max_seconds))} spent"
+    if budget.max_device_hours is None:
+        return sentence
+    hours = measure_device_hours(job, history.sessions, now)
+    return f"{sentence}, {hours:.2f} of {budget.max_device_hours:g} device-hours"
+
+
+def _current_trials(history: JobHistory) -> list[Trial]:
+    """What is measured now: one strategy in each gang."""
+    return [
+        history.trial(block.trial_number) for block in history.blocks if block.state is BlockState.ISSUED
+    ]

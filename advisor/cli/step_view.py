@@ -15,7 +15,10 @@ LEGEND_CHANGE = "█ still there   ░ saved   ▒ added"
 
 
 def phase_rows(phases: Phases) -> list[tuple[str, float | None]]:
-    """Return the phases in the order of a step, with a name that says what they are; seconds, None = unknown."""
+    """Return the phases in the order of a step, with a name that says what they are; seconds, None = unknown.
+
+    Stalls come last: what slow steps add to the typical one, so that the sum is the mean step.
+    """
     return [
         ("waiting for data", phases.data_wait_s),
         ("forward pass", phases.forward_s),
@@ -23,6 +26,7 @@ def phase_rows(phases: Phases) -> list[tuple[str, float | None]]:
         ("waiting for network", phases.exposed_comm_s),
         ("optimizer", phases.optimizer_s),
         ("everything else", phases.other_s),
+        ("stalls", phases.stalls_s),
     ]
 
 
@@ -39,6 +43,8 @@ def render_phases(before: Phases, after: Phases | None) -> Table:
     afters = phase_rows(after) if after else befores
     longest = max([0.0, *(seconds or 0.0 for _, seconds in befores + afters)])
     for (name, was), (_, now) in zip(befores, afters, strict=True):
+        if name == "stalls" and max(was or 0.0, now or 0.0) < _NOTICEABLE_S:
+            continue
         cells = [name, _milliseconds(was)]
         if after:
             cells += [_milliseconds(now), _difference(was, now)]

@@ -9,9 +9,9 @@ import typer
 
 from advisor.cli.connection import connect
 from advisor.cli.exits import exit_of_state
-from advisor.cli.job_spec import spec_from_file
+from advisor.cli.job_spec import FileOverrides, spec_from_file
 from advisor.cli.jobs import watch_detachably
-from advisor.cli.options import JsonOption, screen_of
+from advisor.cli.options import GangsOption, JsonOption, MaxDeviceHoursOption, ValuesOption, screen_of
 
 
 def submit(
@@ -27,11 +27,15 @@ def submit(
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Print the job's id and return at once.")
     ] = False,
+    gangs: GangsOption = None,
+    values: ValuesOption = None,
+    max_device_hours: MaxDeviceHoursOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Submit a job from a YAML file and watch it."""
     screen = screen_of(context)
-    spec = spec_from_file(path, command or ())
+    overrides = FileOverrides(gangs=gangs, device_hours=max_device_hours, values=values or ())
+    spec = spec_from_file(path, command or (), overrides)
     with connect(os.environ) as client:
         if dry_run:
             client.validate_job(spec)

@@ -12,7 +12,14 @@ from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.job_spec import TuneOptions, read_testbed, spec_from_options
 from advisor.cli.jobs import watch_detachably
 from advisor.cli.obtain_job import WantedJob, obtain_job
-from advisor.cli.options import JsonOption, VerboseOption, screen_of
+from advisor.cli.options import (
+    GangsOption,
+    JsonOption,
+    MaxDeviceHoursOption,
+    ValuesOption,
+    VerboseOption,
+    screen_of,
+)
 from advisor.cli.tune_here import tune_here
 from advisor.cli.workloads import RANKS, launch_built_in
 from advisor.protocol.knobs import Effect
@@ -78,8 +85,11 @@ def tune(
     ] = Effect.EXACT,
     trials: Annotated[int | None, typer.Option(help="Most strategies to try.", show_default="24")] = None,
     minutes: Annotated[float | None, typer.Option(help="Most minutes to measure.", show_default="30")] = None,
+    max_device_hours: MaxDeviceHoursOption = None,
+    gangs: GangsOption = None,
     knob: Annotated[list[str] | None, typer.Option(help="Search only this knob; repeatable.")] = None,
     freeze: Annotated[list[str] | None, typer.Option(help="Leave this knob alone; repeatable.")] = None,
+    values: ValuesOption = None,
     samples_per_step: Annotated[
         int | None, typer.Option(help="Samples one process takes per forward pass.", show_default="observed")
     ] = None,
@@ -107,7 +117,7 @@ def tune(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the search.")] = 0,
     local_agents: Annotated[
         int | None,
-        typer.Option(min=0, help="Agents to start on this machine, without ADVISOR_URL.", show_default="--nodes"),
+        typer.Option(min=0, help="Agents to start on this machine, without ADVISOR_URL.", show_default="--nodes times --gangs"),
     ] = None,
     as_json: JsonOption = False,  # noqa: ARG001 - its callback tells the screen
     verbose: VerboseOption = False,  # noqa: ARG001 - its callback tells the screen
@@ -148,6 +158,9 @@ def tune(
         allow=allow,
         trials=trials,
         minutes=minutes,
+        device_hours=max_device_hours,
+        gangs=gangs or 1,
+        values=values or (),
         kind=kind,
         reads=reads or (),
         pattern=pattern or "",

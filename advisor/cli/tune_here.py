@@ -16,7 +16,7 @@ from advisor.cli.obtain_job import WantedJob, obtain_job
 from advisor.cli.screen import Screen
 from advisor.cli.wording import spell_duration
 from advisor.client import Client
-from advisor.local.agents import local_agents, places_here, training_environment
+from advisor.local.agents import AgentPlace, local_agents, places_here, training_environment
 from advisor.local.record import measuring_turn
 from advisor.local.server import local_server
 from advisor.local.testbed import require_testbed, testbed_places
@@ -26,7 +26,7 @@ from advisor.protocol.jobs import Job
 def tune_here(
     wanted: WantedJob, agents: int | None, output: Path | None, environment: Mapping[str, str], screen: Screen
 ) -> None:
-    """Obtain a job, serve it with `agents` agents (as many as its nodes when None) or a testbed, show its advice.
+    """Obtain a job, serve it with `agents` agents (as many as its gangs hold when None) or a testbed, show its advice.
 
     An interrupt stops agents and server, loses nothing, and says how to go on.
     """
@@ -47,10 +47,14 @@ def tune_here(
                 screen.tell(
                     f"In a browser: {server.url}/jobs/{job.id} (the token to sign in: {data_dir / 'admin-token'})"
                 )
+                places: tuple[AgentPlace, ...] = ()
                 if job.spec.testbed is not None:
-                    places = stack.enter_context(testbed_places(job.spec.testbed, server, screen.tell))
+                    # A gang's nodes reach each other only. A testbed that has a name is one testbed.
+                    for _ in range(1 if job.spec.testbed.name else job.spec.gangs):
+                        places += stack.enter_context(testbed_places(job.spec.testbed, server, screen.tell))
                 else:
-                    places = places_here(server, job.spec.nodes if agents is None else agents)
+                    held = job.spec.nodes * job.spec.gangs
+                    places = places_here(server, held if agents is None else agents)
                 check_agents = stack.enter_context(
                     local_agents(server, data_dir, places, environment, screen.tell)
                 )
@@ -80,9 +84,20 @@ def check_launcher(command: Sequence[str], environment: Mapping[str, str]) -> No
 
 def _plan(job: Job) -> str:
     budget = job.spec.budget
+    hours = f" and {budget.max_device_hours:g} device-hours" if budget.max_device_hours is not None else ""
     return (
         f"Your script runs as it stands, again and again under other settings: at most {budget.max_trials} "
-        f"strategies in {spell_duration(budget.max_seconds)}. Your files stay as they are. Ctrl-C loses nothing."
+        f"strategies in {spell_duration(budget.max_seconds)}{hours}. Your files stay as they are. Ctrl-C loses nothing."
+        f"{_warn_of_gangs(job)}"
+    )
+
+
+def _warn_of_gangs(job: Job) -> str:
+    if job.spec.gangs == 1:
+        return ""
+    return (
+        f" {job.spec.gangs} gangs share this machine while they search and slow each other down: the baseline beside "
+        "each strategy is measured under the same load, and the confirmation runs alone."
     )
 
 

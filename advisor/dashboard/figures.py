@@ -154,12 +154,20 @@ PHASE_NAMES = (
     ("exposed_comm_s", "exposed communication"),
     ("optimizer_s", "optimizer"),
     ("other_s", "other"),
+    ("stalls_s", "stalls"),
 )
+
+
+_NO_PHASE = {name: 0.0 for _, name in PHASE_NAMES}
 
 
 def list_phases(phases: Phases) -> list[tuple[str, float]]:
     """Return the phases of a step by name, in seconds; an unmeasured one counts as 0."""
-    return [(name, getattr(phases, field_name) or 0.0) for field_name, name in PHASE_NAMES]
+    return [
+        (name, getattr(phases, field_name) or 0.0)
+        for field_name, name in PHASE_NAMES
+        if field_name != "stalls_s" or phases.stalls_s
+    ]
 
 
 def _frame_waterfall(before_ms: float, deltas_ms: Sequence[float]) -> tuple[float, float]:
@@ -178,8 +186,8 @@ def _frame_waterfall(before_ms: float, deltas_ms: Sequence[float]) -> tuple[floa
 
 def draw_waterfall(before: Phases, after: Phases) -> Figure:
     """Draw how the step time of the baseline becomes that of the strategy, phase by phase."""
-    names = [name for name, _ in list_phases(before)]
-    old, new = dict(list_phases(before)), dict(list_phases(after))
+    old, new = ({**_NO_PHASE, **dict(list_phases(phases))} for phases in (before, after))
+    names = [name for _, name in PHASE_NAMES if name != "stalls" or old[name] or new[name]]
     deltas = [new[name] - old[name] for name in names]
     figure = go.Figure(
         go.Waterfall(
@@ -231,10 +239,11 @@ def draw_waterfall(before: Phases, after: Phases) -> Figure:
 
 def draw_phases(series: Sequence[tuple[str, Phases]], title: str) -> Figure:
     """Draw the phases of one step as stacked bars, one bar per entry of `series`."""
-    colours = (NUMERIC, "#8fb0f7", ACCENT, WORSE, CONVERGENCE, BASELINE)
-    patterns = ("", "", "", "/", ".", "")
+    colours = (NUMERIC, "#8fb0f7", ACCENT, WORSE, CONVERGENCE, BASELINE, "#5b6270")
+    patterns = ("", "", "", "/", ".", "", "x")
+    shown = [pair for pair in PHASE_NAMES if pair[1] != "stalls" or any(p.stalls_s for _, p in series)]
     figure = go.Figure()
-    for index, (field_name, name) in enumerate(PHASE_NAMES):
+    for index, (field_name, name) in enumerate(shown):
         figure.add_bar(
             orientation="h", name=name, y=[label for label, _ in series],
             x=[(getattr(phases, field_name) or 0.0) * 1000 for _, phases in series],
@@ -252,7 +261,7 @@ def draw_phases(series: Sequence[tuple[str, Phases]], title: str) -> Figure:
     figure.update_yaxes(autorange="reversed")
     rows = tuple(
         (name, *[formats.milliseconds(getattr(phases, field_name)) for _, phases in series])
-        for field_name, name in PHASE_NAMES
+        for field_name, name in shown
     )
     label, first = series[0]
     slowest, seconds = max(list_phases(first), key=lambda item: item[1])

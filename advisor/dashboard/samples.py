@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+from advisor.dashboard import samples_evidence as evidence
 from advisor.dashboard.samples_telemetry import make_flag, make_node_telemetry, make_session_telemetry
 from advisor.protocol.advice import (
     Advice,
@@ -52,6 +53,7 @@ _BEFORE = Phases(
     exposed_comm_s=0.0242,
     optimizer_s=0.0106,
     other_s=0.0011,
+    stalls_s=0.0041,
 )
 _AFTER = Phases(
     data_wait_s=0.0011,
@@ -233,9 +235,11 @@ def make_advice(job_id: str) -> Advice:
         },
         gain=Interval(ratio=1.161, low=1.139, high=1.182, rounds=8, sessions=2),
         baseline_samples_per_s=1587.1, strategy_samples_per_s=1842.6,
+        taken_back=evidence.make_taken_back(), pareto=evidence.make_pareto(),
+        search_ended_because=evidence.SEARCH_ENDED,
         reasons=(
             KnobReason(
-                knob="fuse_grad_size_in_MB", before=25.0, after=96.0,
+                knob="fuse_grad_size_in_MB", before=25.0, after=96.0, effect=evidence.SAVED,
                 sentence="31 buckets became 9: exposed communication fell from 24.2 to 3.1 ms a step.",
                 evidence="DDP's log: 9 buckets, the largest 96.0 MB",
             ),
@@ -264,6 +268,7 @@ def make_advice(job_id: str) -> Advice:
         diagnosis=Diagnosis(
             bound="communication", ceiling_ratio=1.18, skew=0.011,
             sentence="24.2 of 161.3 ms a step wait for gradients; the reader and the ranks keep up.",
+            findings=evidence.make_findings(), scaling_before=0.85, scaling_after=0.977,
         ),
         phases_before=_BEFORE, phases_after=_AFTER,
         buckets_before=(_MB, *[25 * _MB] * 30), buckets_after=(9 * _MB, *[96 * _MB] * 8),
@@ -285,7 +290,7 @@ def keep_defaults(advice: Advice) -> Advice:
     """Return the same advice without a reliable gain."""
     return advice.model_copy(
         update={
-            "verdict": Verdict.KEEP, "changes": {}, "strategy": advice.baseline, "reasons": (),
+            "verdict": Verdict.KEEP, "changes": {}, "strategy": advice.baseline, "reasons": (), "taken_back": (),
             "headline": "No reliable gain: keep your defaults.",
             "gain": Interval(ratio=1.004, low=0.991, high=1.017, rounds=16, sessions=2),
             "phases_after": advice.phases_before, "buckets_after": advice.buckets_before,

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from advisor.dashboard import formats
 from advisor.dashboard.views_chips import Chip, chip_for_effect
+from advisor.dashboard.views_evidence import Evidence, show_knob, show_saving, view_evidence
 from advisor.protocol.advice import Advice, Interval, RungAdvice
-from advisor.protocol.base import Value
 from advisor.protocol.knob_entries import CATALOGUE
 
 _BOUNDS = {
@@ -13,6 +13,7 @@ _BOUNDS = {
     "compute": "Bound by computation",
     "input": "Bound by reading data",
     "straggler": "Held up by one rank",
+    "launch": "Bound by starting work on the device",
     "balanced": "No single bottleneck",
     "unmeasured": "Not measured",
 }
@@ -26,6 +27,9 @@ class Change:
     meaning: str
     before: str
     after: str
+    saved: str
+    """Milliseconds a step that it saves; empty where it was not taken back to see."""
+    saved_range: str
     sentence: str
     evidence: str
     provenance: str
@@ -42,6 +46,8 @@ class Rung:
     interval: str
     sentence: str
     caveat: str
+    goodput: str = ""
+    """Throughput times progress per sample, where that was measured."""
 
 
 @dataclass(frozen=True)
@@ -61,12 +67,7 @@ class AdviceSections:
     valid_for: tuple[tuple[str, str], ...]
     provenance: tuple[tuple[str, int], ...]
     """How many knobs are measured, translated, carried."""
-
-
-def show_knob(name: str, value: Value | None) -> str:
-    """Return a knob's value with its unit."""
-    knob = CATALOGUE.get(name)
-    return formats.knob_value(value, knob.unit if knob and not isinstance(value, str) else "")
+    evidence: Evidence
 
 
 def _view_changes(advice: Advice) -> tuple[Change, ...]:
@@ -81,6 +82,8 @@ def _view_changes(advice: Advice) -> tuple[Change, ...]:
                 meaning=knob.meaning if knob else "",
                 before=show_knob(name, before),
                 after=show_knob(name, after),
+                saved=show_saving(reason.effect if reason else None)[0],
+                saved_range=show_saving(reason.effect if reason else None)[1],
                 sentence=reason.sentence if reason else "",
                 evidence=formats.clean_text(reason.evidence) if reason else "",
                 provenance=advice.provenance[name].value if name in advice.provenance else "",
@@ -100,6 +103,9 @@ def view_rung(rung: RungAdvice) -> Rung:
         interval=f"{formats.gain_range(gain)} %" if gain else "",
         sentence=rung.sentence,
         caveat=rung.caveat,
+        goodput=f"goodput {formats.gain(rung.goodput.ratio)} ({formats.gain_range(rung.goodput)} %)"
+        if rung.goodput
+        else "",
     )
 
 
@@ -132,4 +138,5 @@ def view_advice(advice: Advice) -> AdviceSections:
         dropped=tuple((entry.knob, entry.reason) for entry in advice.dropped),
         valid_for=(*valid, *advice.software.items()),
         provenance=tuple(counts.items()),
+        evidence=view_evidence(advice),
     )

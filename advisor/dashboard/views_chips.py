@@ -68,6 +68,7 @@ STAGES = {
     Stage.PROBE: ("Probe", "Measure the baseline: noise, facts, where the time goes."),
     Stage.SEARCH: ("Search", "Try strategies, one block each."),
     Stage.FINALS: ("Finals", "Repeat the best ones to choose a winner."),
+    Stage.SIMPLIFY: ("Simplify", "Take back knobs that do not earn their place."),
     Stage.CONFIRM: ("Confirm", "Interleave winner and baseline until the interval decides."),
     Stage.DONE: ("Done", "The advice is written."),
 }

@@ -8,6 +8,7 @@ from advisor.dashboard import formats
 from advisor.dashboard.views_chips import STAGES, Chip, chip_for_job
 from advisor.protocol.advice import Advice, Verdict
 from advisor.protocol.jobs import Job, JobState
+from advisor.protocol.spending import measure_device_hours
 from advisor.protocol.trials import JobHistory, Purpose
 
 
@@ -50,18 +51,6 @@ def count_search_trials(history: JobHistory) -> int:
     return sum(trial.purpose is Purpose.SEARCH for trial in history.trials)
 
 
-def measure_device_hours(job: Job, history: JobHistory, now: datetime) -> float:
-    """Return devices (or ranks, on CPUs) times the hours that sessions have held them."""
-    devices = sum(len(node.devices) for node in job.cluster.nodes)
-    ranks = job.facts.world_size if job.facts else job.spec.nodes
-    seconds = sum(
-        ((session.ended_at or now) - session.started_at).total_seconds()
-        for session in history.sessions
-        if session.started_at is not None
-    )
-    return max(0.0, seconds) / 3600 * (devices or ranks)
-
-
 def _describe_gain(job: Job, advice: Advice | None) -> GainCell:
     if advice is None:
         is_measuring = job.state is JobState.RUNNING
@@ -77,7 +66,7 @@ def view_job_line(job: Job, advice: Advice | None, history: JobHistory | None, n
     if advice is not None:
         trials, hours = str(advice.cost.trials), advice.cost.device_hours
     elif history is not None:
-        trials, hours = str(count_search_trials(history)), measure_device_hours(job, history, now)
+        trials, hours = str(count_search_trials(history)), measure_device_hours(job, history.sessions, now)
     return JobLine(
         id=job.id,
         name=name_job(job),

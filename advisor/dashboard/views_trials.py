@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from advisor.dashboard import formats
 from advisor.dashboard.estimates import estimate_blocks
 from advisor.dashboard.figures import Figure, StepSeries, draw_phases, draw_steps
-from advisor.dashboard.views_advice import show_knob
 from advisor.dashboard.views_chips import (
     Chip,
     chip_for_block,
@@ -14,6 +13,7 @@ from advisor.dashboard.views_chips import (
     chip_for_outcome,
     chip_for_trial,
 )
+from advisor.dashboard.views_evidence import show_knob
 from advisor.dashboard.views_telemetry import DeviceLine, view_devices
 from advisor.protocol.base import Value
 from advisor.protocol.knob_entries import CATALOGUE

@@ -6,9 +6,10 @@ from datetime import datetime
 from advisor.dashboard import formats
 from advisor.dashboard.estimates import estimate_blocks
 from advisor.dashboard.views_chips import STAGES
-from advisor.dashboard.views_jobs import count_search_trials, measure_device_hours
+from advisor.dashboard.views_jobs import count_search_trials
 from advisor.protocol.advice import Advice, Verdict
 from advisor.protocol.jobs import Job, JobState, Stage
+from advisor.protocol.spending import measure_device_hours
 from advisor.protocol.trials import JobHistory, Outcome, Purpose, Trial
 
 
@@ -66,7 +67,7 @@ def view_verdict(job: Job, history: JobHistory, advice: Advice | None, now: date
     """Build the card on top: the verdict with its interval, or the state of the search in its place."""
     if advice is not None:
         return _view_answer(advice)
-    hours = formats.device_hours(measure_device_hours(job, history, now))
+    hours = formats.device_hours(measure_device_hours(job, history.sessions, now))
     tried, most = count_search_trials(history), job.spec.budget.max_trials
     cost = (("device-hours so far", hours), ("strategies tried", f"{tried} of at most {most}"))
     reason = (job.state_reason,) if job.state_reason else ()
@@ -107,7 +108,8 @@ def _say_next(stage: Stage) -> str:
     return {
         Stage.PROBE: "The search begins once the baseline is known twice over.",
         Stage.SEARCH: "The best strategies go to the finals; nothing is advised before its gain is confirmed.",
-        Stage.FINALS: "The winner is confirmed against the baseline in fresh blocks.",
+        Stage.FINALS: "Knobs that do not earn their place are taken back from the winner.",
+        Stage.SIMPLIFY: "What is left is confirmed against the baseline in fresh launches.",
         Stage.CONFIRM: "The verdict follows as soon as the interval is narrow enough.",
         Stage.DONE: "The advice is being written.",
     }[stage]

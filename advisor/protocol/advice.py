@@ -73,7 +73,7 @@ class KnobReason(Message):
     evidence: str = ""
     """The runtime's proof that it was in force."""
     effect: KnobEffect | None = None
-    """What reverting this knob alone measured; None where it was not reverted alone."""
+    """What taking this knob back measured (knobs that only go back together share it); None where it was not."""
 
 
 class DroppedKnob(Message):
@@ -167,6 +167,8 @@ class ParetoPoint(Message):
     """Loss at equal samples minus the baseline's; 0 for exact strategies, None where it was not seen."""
     loss_error: float | None = None
     """Standard error of the loss change."""
+    confirmed: bool = False
+    """Whether the ratio is the confirmation's; the search's best ratios look better than they are."""
     on_front: bool
     """No other point is both faster and no worse in loss."""
 
@@ -218,6 +220,8 @@ class Advice(Message):
     strategy_samples_per_s: float
     """Throughput of the advised strategy in the confirmation."""
     reasons: tuple[KnobReason, ...] = ()
+    taken_back: tuple[KnobReason, ...] = ()
+    """Knobs of the finals' winner that did not earn their place: `after` is the value that was tried."""
     ladder: tuple[RungAdvice, ...] = ()
     """Other rungs, measured beside the verdict and never mixed into it."""
     diagnosis: Diagnosis

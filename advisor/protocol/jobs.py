@@ -112,6 +112,26 @@ class JobSpec(Spec):
             raise ValueError(f"{', '.join(unknown)}: no such knob; docs/knobs.md lists them")
         return names
 
+    @field_validator("values")
+    @classmethod
+    def _parse_values(cls, values: dict[str, tuple[Value, ...]]) -> dict[str, tuple[Value, ...]]:
+        parsed: dict[str, tuple[Value, ...]] = {}
+        for name, wanted in values.items():
+            if name not in CATALOGUE:
+                raise ValueError(f"values names {name}: no such knob; docs/knobs.md lists them")
+            if not wanted:
+                raise ValueError(f"values of {name} is empty: name the values to try, or put {name} in freeze")
+            parsed[name] = tuple(dict.fromkeys(CATALOGUE[name].parse(value) for value in wanted))
+        return parsed
+
+    @model_validator(mode="after")
+    def _refuse_values_of_frozen_knobs(self) -> "JobSpec":
+        if both := [name for name in self.values if name in self.freeze]:
+            raise ValueError(
+                f"{', '.join(both)}: values gives values to try and freeze keeps the baseline's; name a knob in one"
+            )
+        return self
+
     @field_validator("workload")
     @classmethod
     def _refuse_knobs_of_no_sense(cls, workload: Workload) -> Workload:

@@ -12,6 +12,14 @@ _SLOWEST_BITS_PER_S, _FASTEST_BITS_PER_S = 64_000, 100_000_000_000
 _EXAMPLE = "nodes=2,rate=1gbit"
 
 
+def read_rate(rate: str) -> int:
+    """Return the bits per second that `1gbit` or `2.5gbit` means; raises ValueError with a sentence."""
+    match = _RATE.fullmatch(rate)
+    if match is None:
+        raise ValueError(f"{rate!r} is not a rate: write a number and kbit, mbit or gbit, for example 1gbit")
+    return round(float(match[1]) * _UNITS[match[2]])
+
+
 class Testbed(Spec):
     """A testbed as its user writes it: `nodes=2,rate=1gbit`, `nodes=3,rate=200mbit,cpus=1`."""
 
@@ -29,12 +37,7 @@ class Testbed(Spec):
     @field_validator("rate")
     @classmethod
     def _read_rate(cls, rate: str) -> str:
-        match = _RATE.fullmatch(rate)
-        if match is None:
-            raise ValueError(
-                f"{rate!r} is not a rate: write a number and kbit, mbit or gbit, for example 1gbit"
-            )
-        bits_per_s = round(float(match[1]) * _UNITS[match[2]])
+        bits_per_s = read_rate(rate)
         if not _SLOWEST_BITS_PER_S <= bits_per_s <= _FASTEST_BITS_PER_S:
             raise ValueError(f"{rate} cannot be shaped on one machine: choose a rate from 64kbit to 100gbit")
         # One spelling for one rate, the shortest: 1000mbit is 1gbit, and 2.5gbit is 2500mbit.

@@ -78,8 +78,8 @@ TRAINING: tuple[Knob, ...] = (
         default=1, low=1, high=1_000_000, scale=Scale.LOG, unit="steps",
         effect=Effect.CONVERGENCE, switch=Switch.HOT,
         meaning="Post-local SGD: synchronise every step until this one (documents: the first learning-rate drop).",
-        realised="Synchronised steps before local ones begin; never searched, because its value lies in the "
-        "course of the whole training, which a short trial does not see.",
+        realised="Synchronised steps before local ones begin; tried at one value for the ladder (post-local SGD), "
+        "because the best one lies in the course of the whole training, which a short trial does not see.",
         paddle_field="localsgd_configs.begin_step",
         unavailable_because=lambda _: _SCHEDULED,
         inactive_because=idle_unless("localsgd", "Local SGD is off."),
@@ -108,7 +108,7 @@ TRAINING: tuple[Knob, ...] = (
         default=1, low=1, high=1_000_000, scale=Scale.LOG, unit="steps",
         effect=Effect.CONVERGENCE, switch=Switch.HOT,
         meaning="Synchronise every step until this one.",
-        realised="Synchronised steps before local ones begin; never searched, like localsgd_begin_step.",
+        realised="Synchronised steps before local ones begin; never searched: post-local SGD is tried with a fixed interval.",
         paddle_field="adaptive_localsgd_configs.begin_step",
         unavailable_because=lambda _: _SCHEDULED,
         inactive_because=idle_unless("adaptive_localsgd", "Adaptive local SGD is off."),

@@ -85,12 +85,14 @@ class Phases(Message):
     """Optimizer step."""
     other_s: float = 0.0
     """The rest of the step."""
+    stalls_s: float = 0.0
+    """What slow steps add to the typical one: mean step minus the other phases. In an advice only; blocks have 0."""
 
     def total_s(self) -> float:
         """Sum of the phases."""
         return (
             self.data_wait_s + self.forward_s + self.backward_s + (self.exposed_comm_s or 0.0)
-            + self.optimizer_s + self.other_s
+            + self.optimizer_s + self.other_s + self.stalls_s
         )  # fmt: skip
 
 
@@ -129,7 +131,8 @@ class BlockResult(Message):
     period: int = 1
     """Steps after which behaviour repeats (local SGD's k)."""
     excluded_steps: int = 0
-    """Timed steps left out because the script did something else in them (evaluation, a checkpoint)."""
+    """Timed steps left out: the script did something else in them (evaluation, a checkpoint), or the ranks had just
+    asked each other whether timing may stop."""
     warmup_steps: int = 0
     """Steps before the timed ones."""
     step_time_s: tuple[float, ...]
@@ -186,6 +189,8 @@ class BlockSummary(Message):
     """Mean of the batch medians of ln(step time)."""
     log_step_time_se: float
     """Its standard error."""
+    freedom: int = 5
+    """Degrees of freedom of that standard error: batches minus 1."""
     steady_steps: int
     """Steps left after the warm-up was cut."""
     steady: bool
@@ -266,6 +271,8 @@ class Session(Message):
     job_id: str
     generation: int
     """Grows with every session of the job; fences every write."""
+    gang: int = 0
+    """Which of the job's gangs holds it, from 0: no two live sessions of a job share one."""
     state: SessionState
     because: str = ""
     """A sentence: why it was launched."""
@@ -321,5 +328,9 @@ class JobHistory(Message):
         return tuple(block for block in self.blocks if block.state is BlockState.DONE and block.summary)
 
     def live_session(self) -> Session | None:
-        """The session that is assembling or running, if any."""
-        return next((session for session in self.sessions if not session.state.is_final), None)
+        """The oldest session that is assembling, running or ending, if any."""
+        return next(iter(self.live_sessions()), None)
+
+    def live_sessions(self) -> tuple[Session, ...]:
+        """Sessions that are assembling, running or ending, one for each gang that works, oldest first."""
+        return tuple(session for session in self.sessions if not session.state.is_final)

@@ -1,9 +1,13 @@
-"""Advice: the answer to a finished job."""
+"""Advice: the answer to a finished job, and throughput against loss of what is measured so far."""
+
+from datetime import datetime
 
 from advisor.errors import AdviceNotReady
-from advisor.protocol.advice import Advice
-from advisor.services.jobs import get_job
-from advisor.storage import UnitOfWork
+from advisor.protocol.advice import Advice, ParetoPoint
+from advisor.services.jobs import get_history, get_job
+from advisor.storage import Database, UnitOfWork
+from advisor.tuning.pareto import build_pareto
+from advisor.tuning.record import Record
 
 
 def get_advice(work: UnitOfWork, job_id: str) -> Advice:
@@ -14,3 +18,13 @@ def get_advice(work: UnitOfWork, job_id: str) -> Advice:
             f"Job {job_id} is {job.state.value} and has no advice. {job.state_reason}".strip()
         )
     return advice
+
+
+def get_pareto(database: Database, job_id: str, now: datetime) -> tuple[ParetoPoint, ...]:
+    """Return throughput against loss of every strategy measured so far, fastest first; also while the job runs.
+
+    Raises JobNotFound.
+    """
+    with database.read() as work:
+        job, history = get_job(work, job_id), get_history(work, job_id)
+    return build_pareto(Record(job, history, now))

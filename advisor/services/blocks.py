@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from advisor.errors import InvalidResult, LostRace, SessionNotRunning
+from advisor.protocol.jobs import Stage
 from advisor.protocol.messages import BlockReport, NextReply
 from advisor.protocol.trials import (
     Block,
@@ -17,18 +18,21 @@ from advisor.protocol.trials import (
     Session,
     SessionState,
     Trial,
+    TrialState,
 )
 from advisor.protocol.views import BlockAccepted, EventKind
 from advisor.services.ending import end_session
 from advisor.services.jobs import get_job
 from advisor.services.sessions import find_leader_place
 from advisor.services.telemetry import observe_block
-from advisor.services.thinking import think
+from advisor.services.thinking import Thought, think
 from advisor.services.tuning import Timers, Tuning
 from advisor.storage import Database, UnitOfWork
-from advisor.tuning.decisions import Measure, TrialDraft, Wait
+from advisor.tuning.decisions import EndSession, Measure, TrialDraft, Wait
 
 _ATTEMPTS = 8
+_PATIENT = 3
+"""Attempts for which the job has to be the very one that the planner saw; other gangs keep changing it."""
 _MAX_STEP_S = 86_400.0
 _MAX_COUNT = 1e15
 
@@ -56,20 +60,22 @@ def next_block(
     While a block is being measured the same one is returned. Raises StaleSession, Forbidden, SessionNotRunning, and
     LostRace when the job keeps changing while the planner thinks.
     """
-    for _ in range(_ATTEMPTS):
+    for attempt in range(_ATTEMPTS):
         with database.read() as work:
             session = find_leader_place(work, session_id, agent_id, generation)
             if (answer := _known_answer(work, session)) is not None:
                 return answer
-        thought = think(database, tuning, session.job_id, now)
+        thought = think(database, tuning, session.job_id, now, session_id, timers)
         if isinstance(thought.decision, Wait):
             raise SessionNotRunning(thought.decision.because)
         with database.begin() as work:
             session = find_leader_place(work, session_id, agent_id, generation)
             if (answer := _known_answer(work, session)) is not None:
                 return answer
-            if get_job(work, session.job_id).version != thought.job.version:
+            if not _still_holds(work, thought, patient=attempt < _PATIENT):
                 continue
+            if thought.late:
+                work.events.append(session.job_id, EventKind.JOB, thought.late, now, session_id=session_id)
             if not isinstance(thought.decision, Measure):
                 end_session(work, session, thought.decision.because, now, timers)
                 return NextReply(end_because=thought.decision.because)
@@ -154,6 +160,33 @@ def _known_answer(work: UnitOfWork, session: Session) -> NextReply | None:
     return NextReply(plan=block.plan) if block is not None else None
 
 
+def _still_holds(work: UnitOfWork, thought: Thought, *, patient: bool) -> bool:
+    """Whether a decision may be carried out: the job has not changed since, or only by what does not touch it.
+
+    In the search of several gangs, results that came meanwhile would only have refined the suggestion, as long as
+    no other gang has taken the same strategy up.
+    """
+    job = get_job(work, thought.job.id)
+    if job.version == thought.job.version:
+        return True
+    decision = thought.decision
+    if patient or job.state.is_final or job.spec.gangs == 1:
+        return False
+    if not isinstance(decision, Measure):
+        return isinstance(decision, EndSession)
+    if decision.stage is not Stage.SEARCH or job.stage is not Stage.SEARCH:
+        return False
+    trial = decision.trial
+    if isinstance(trial, TrialDraft):
+        known = work.trials.of_job(job.id)
+        return all(dict(other.changes) != dict(trial.changes) for other in known)
+    current = work.trials.get(job.id, trial)
+    in_hand = {block.trial_number for block in work.blocks.of_job(job.id) if block.state is BlockState.ISSUED}
+    return current is not None and (
+        current.purpose is Purpose.BASELINE or (current.state is TrialState.OPEN and trial not in in_hand)
+    )
+
+
 def _issue(work: UnitOfWork, session: Session, measure: Measure, now: datetime) -> BlockPlan:
     job_id = session.job_id
     number = _number_of(work, job_id, measure.trial, now)
@@ -168,6 +201,9 @@ def _issue(work: UnitOfWork, session: Session, measure: Measure, now: datetime) 
         max_steps=measure.max_steps,
         target_s=measure.target_s,
         profile_steps=measure.profile_steps,
+        give_up_s=measure.give_up_s,
+        target_error=measure.target_error,
+        calibrate=measure.calibrate,
     )
     work.blocks.issue(
         job_id,

@@ -120,6 +120,8 @@ def _settle(
     _settle_block(work, session, outcome, reason, tail, now)
     verb = "was lost" if state is SessionState.LOST else f"ended ({outcome.value})"
     _tell(work, session, f"Session {session.generation} {verb}: {_as_clause(reason)}", now)
+    if work.sessions.live_of(session.job_id):
+        return
     if work.jobs.move(
         session.job_id, JobState.CANCELLED, "Cancelled on request.", since=(JobState.CANCELLING,), now=now
     ):

@@ -135,13 +135,14 @@ def get_history(work: UnitOfWork, job_id: str) -> JobHistory:
         trials=work.trials.of_job(job_id),
         blocks=work.blocks.of_job(job_id),
         sessions=work.sessions.of_job(job_id),
+        earlier=work.jobs.earlier(job_id) or (),
     )
 
 
 def cancel_job(work: UnitOfWork, job_id: str, now: datetime, timers: Timers = Timers()) -> Job:
     """Ask a job to stop; what it measured stays. Repeating it changes nothing.
 
-    A job that holds a session is cancelling until every rank is gone. Raises JobNotFound, and JobIsFinal for a job
+    A job that holds sessions is cancelling until every rank is gone. Raises JobNotFound, and JobIsFinal for a job
     that has finished or failed.
     """
     job = work.jobs.lock(job_id)
@@ -151,9 +152,9 @@ def cancel_job(work: UnitOfWork, job_id: str, now: datetime, timers: Timers = Ti
         return job
     if job.state.is_final:
         raise JobIsFinal(f"Job {job_id} is {job.state.value} already.")
-    session = work.sessions.live_of(job_id)
+    sessions = work.sessions.live_of(job_id)
     since = (JobState.QUEUED, JobState.RUNNING)
-    if session is None:
+    if not sessions:
         close_trials(work, job_id, finished=False, now=now)
         work.jobs.move(job_id, JobState.CANCELLED, "Cancelled on request.", since=since, now=now)
         work.events.append(job_id, EventKind.JOB, "The job was cancelled.", now)
@@ -161,7 +162,8 @@ def cancel_job(work: UnitOfWork, job_id: str, now: datetime, timers: Timers = Ti
         reason = "Cancelled on request; waiting until every training process is gone."
         work.jobs.move(job_id, JobState.CANCELLING, reason, since=since, now=now)
         work.events.append(job_id, EventKind.JOB, "The job is being cancelled.", now)
-        end_session(work, session, "The job was cancelled.", now, timers, cancelled=True)
+        for session in sessions:
+            end_session(work, session, "The job was cancelled.", now, timers, cancelled=True)
     return get_job(work, job_id)
 
 

@@ -1,10 +1,10 @@
-"""Scheduling: jobs without a session get the next one, finish or fail; a gang is allocated in one transaction."""
+"""Scheduling: jobs that lack a session get the next one, finish or fail; a gang is allocated in one transaction."""
 
 from collections import Counter, defaultdict
 from datetime import datetime, timedelta
 
 from advisor.errors import LostRace
-from advisor.protocol.cluster import Cluster
+from advisor.protocol.cluster import Cluster, Node
 from advisor.protocol.jobs import Job, JobSpec, JobState, Stage
 from advisor.protocol.testbed import Testbed
 from advisor.protocol.trials import Session, SessionState
@@ -24,15 +24,18 @@ def schedule_jobs(database: Database, tuning: Tuning, now: datetime, timers: Tim
     """Move on every job that holds no session: running ones first, then by age. Return how many gangs were formed.
 
     A job whose gang could be formed once busy agents are free keeps later jobs from taking those that are idle:
-    a large job is not starved by small ones. A job that asks for more agents than there are does not.
+    a large job is not starved by small ones. A job that asks for more agents than there are does not. Agents that
+    no job is left to wait for may join a search as a further gang of its job.
     """
     with database.read() as work:
-        waiting = work.jobs.without_session()
+        waiting = work.jobs.short_of_gangs()
     formed = 0
     # Idle agents kept for jobs that came first: those of each testbed, and the real nodes (None).
     reserved: Counter[Testbed | None] = Counter()
-    for job in waiting:
-        thought = think(database, tuning, job.id, now)
+    for job, held in waiting:
+        if held and not _may_grow(database, job, now, timers, reserved[job.spec.testbed]):
+            continue
+        thought = think(database, tuning, job.id, now, timers=timers)
         try:
             with database.begin() as work:
                 launched, short = apply_thought(work, thought, now, timers, reserved[job.spec.testbed])
@@ -46,16 +49,23 @@ def schedule_jobs(database: Database, tuning: Tuning, now: datetime, timers: Tim
 def apply_thought(
     work: UnitOfWork, thought: Thought, now: datetime, timers: Timers, reserved: int = 0
 ) -> tuple[int, int]:
-    """Do what was decided for a job without a session, if the job is still the one that was looked at.
+    """Do what was decided for a job that lacks a session, if the job is still the one that was looked at.
 
     `reserved` idle agents are kept for jobs that came first. Returns how many gangs were formed (0 or 1) and how
     many agents this job keeps reserved while it waits.
     """
     job = work.jobs.lock(thought.job.id)
-    if job is None or job.version != thought.job.version or work.sessions.live_of(job.id) is not None:
+    if job is None or job.version != thought.job.version:
         return 0, 0
+    live = work.sessions.live_of(job.id)
+    if len(live) != len(thought.history.live_sessions()):
+        return 0, 0
+    if thought.late:
+        work.events.append(job.id, EventKind.JOB, thought.late, now)
     if isinstance(thought.decision, Launch):
         return _launch(work, job, thought.decision, now, timers, reserved)
+    if live:
+        return 0, 0
     if isinstance(thought.decision, Finish) and thought.advice is not None:
         _finish(work, thought, now)
     elif isinstance(thought.decision, Fail):
@@ -63,25 +73,55 @@ def apply_thought(
     return 0, 0
 
 
+def _may_grow(database: Database, job: Job, now: datetime, timers: Timers, reserved: int) -> bool:
+    """Whether a job that holds a session searches, and idle agents make up another gang like the one it has."""
+    if job.stage is not Stage.SEARCH:
+        return False
+    with database.read() as work:
+        return len(_list_idle(job, _list_connected(work.agents.all(), job, now, timers), True)) >= (
+            job.spec.nodes + reserved
+        )
+
+
+def _list_connected(agents: list[Agent], job: Job, now: datetime, timers: Timers) -> list[Agent]:
+    return _choose_pool(job.spec.testbed, [agent for agent in agents if not is_silent(agent, now, timers)])
+
+
+def _list_idle(job: Job, connected: list[Agent], further: bool) -> list[Agent]:
+    """Agents without a session; for a further gang only on nodes like those that the job was looked at on."""
+    idle = [agent for agent in connected if agent.session_id is None]
+    known = {_describe_node(node) for node in job.cluster.nodes}
+    return [agent for agent in idle if not further or _describe_node(agent.node) in known]
+
+
+def _describe_node(node: Node) -> tuple[int, tuple[str, ...]]:
+    return node.cpu_count, tuple(device.name for device in node.devices)
+
+
 def _launch(
     work: UnitOfWork, job: Job, launch: Launch, now: datetime, timers: Timers, reserved: int
 ) -> tuple[int, int]:
-    connected = _choose_pool(
-        job.spec.testbed, [agent for agent in work.agents.lock_all() if not is_silent(agent, now, timers)]
-    )
-    idle = [agent for agent in connected if agent.session_id is None]
+    live = work.sessions.live_of(job.id)
+    connected = _list_connected(work.agents.lock_all(), job, now, timers)
+    idle = _list_idle(job, connected, bool(live))
     needed = job.spec.nodes
+    if len(live) >= job.spec.gangs or (live and len(idle) - reserved < needed):
+        return 0, 0
     if len(idle) - reserved < needed:
         work.jobs.set_waiting(job.id, _wait_sentence(job.spec, len(idle), len(connected), reserved))
         return 0, needed if len(connected) >= needed else 0
-    gang = _choose(work, job, idle)
-    generation = work.jobs.start(job.id, Cluster(nodes=tuple(agent.node for agent in gang)), now)
+    number = min(set(range(job.spec.gangs)) - {session.gang for session in live})
+    gang = _choose(work, job, idle, number)
+    # What was learned about the script stays with the nodes it was learned on: further gangs are like the first.
+    cluster = None if live else Cluster(nodes=tuple(agent.node for agent in gang))
+    generation = work.jobs.start(job.id, cluster, now)
     if generation is None:
         return 0, 0
     session = Session(
         id=work.new_id(),
         job_id=job.id,
         generation=generation,
+        gang=number,
         state=SessionState.ASSEMBLING,
         because=launch.because,
         cold=dict(launch.cold),
@@ -113,9 +153,9 @@ def _choose_pool(wanted: Testbed | None, connected: list[Agent]) -> list[Agent]:
     return max(pools.values(), key=lambda pool: sum(agent.session_id is None for agent in pool), default=[])
 
 
-def _choose(work: UnitOfWork, job: Job, idle: list[Agent]) -> list[Agent]:
-    """The gang of the session before where it is idle, in the same order: blocks on other nodes compare badly."""
-    sessions = work.sessions.of_job(job.id)
+def _choose(work: UnitOfWork, job: Job, idle: list[Agent], number: int) -> list[Agent]:
+    """The gang as it was before where it is idle, in the same order: blocks on other nodes compare badly."""
+    sessions = [session for session in work.sessions.of_job(job.id) if session.gang == number]
     before = sessions[-1].agents if sessions else ()
     ranked = sorted(
         idle,

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from advisor.errors import Forbidden, StaleSession
 from advisor.protocol.messages import Beat, BeatReply, HelloReport, MemberState, SessionEnd, Trouble
-from advisor.protocol.trials import Outcome, Session, SessionState
+from advisor.protocol.trials import BlockState, Outcome, Session, SessionState
 from advisor.protocol.views import EventKind
 from advisor.protocol.workload import WorkloadFacts
 from advisor.services.ending import end_session, settle_if_gone
@@ -148,10 +148,19 @@ def _start_if_complete(work: UnitOfWork, session: Session, now: datetime, timers
 
 
 def _note_trouble(work: UnitOfWork, session: Session, trouble: Trouble, now: datetime) -> None:
-    if work.sessions.note_trouble(
-        session.id, session.generation, trouble.code, trouble.sentence, trouble.fatal
-    ):
+    fatal = trouble.fatal and not _is_measured_elsewhere(work, session)
+    if work.sessions.note_trouble(session.id, session.generation, trouble.code, trouble.sentence, fatal):
         work.events.append(session.job_id, EventKind.SESSION, trouble.sentence, now, session_id=session.id)
+
+
+def _is_measured_elsewhere(work: UnitOfWork, session: Session) -> bool:
+    """Whether another gang of the job has measured blocks: what ails this one is then not the script itself."""
+    if get_job(work, session.job_id).spec.gangs == 1:
+        return False
+    return any(
+        block.session_id != session.id and block.state is BlockState.DONE
+        for block in work.blocks.of_job(session.job_id)
+    )
 
 
 def _leave(

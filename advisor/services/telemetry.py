@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from advisor.protocol.telemetry import NodeFlag, SessionTelemetry, TelemetrySample
+from advisor.protocol.jobs import Job
+from advisor.protocol.telemetry import FlagKind, NodeFlag, SessionTelemetry, TelemetrySample
 from advisor.protocol.trials import Block, Session
 from advisor.protocol.views import EventKind
 from advisor.services.jobs import get_job
 from advisor.storage import UnitOfWork
-from advisor.tuning.stragglers import flag_nodes
+from advisor.tuning.stragglers import STRAGGLES, find_straggler, flag_devices
 from advisor.tuning.utilisation import MOST_STRETCHES, make_series, measure_utilisation, summarise_nodes
 
 _LATE_S = 30.0
@@ -17,6 +18,10 @@ _JUDGED_BLOCKS = 5
 """A node is judged by the latest blocks: one alone may be chance."""
 _LEAST_BLOCKS = 3
 _JUDGED_S = 600.0
+_JUDGED_BASELINES = 4
+"""A straggler is looked for in the baseline's latest blocks, over all sessions: a strategy may slow one rank down."""
+_LEAST_BASELINES = 3
+_MOST_EVENTS = 100_000
 _SAMPLES_A_STRETCH = 4
 
 
@@ -36,7 +41,7 @@ def keep_samples(
     for block in touched:
         observe_block(work, session, block)
     if touched:
-        _flag_agents(work, session, now)
+        _flag_agents(work, session, any(_is_baseline(block) for block in touched), now)
 
 
 def observe_block(work: UnitOfWork, session: Session, block: Block) -> None:
@@ -59,24 +64,51 @@ def read_series(work: UnitOfWork, job_id: str) -> SessionTelemetry:
     return make_series(session.id, work.telemetry.of_session(session.id, limit))
 
 
-def _flag_agents(work: UnitOfWork, session: Session, now: datetime) -> None:
-    """Note what speaks against the session's nodes, and tell the job's story when it is new."""
+def _flag_agents(work: UnitOfWork, session: Session, has_baseline: bool, now: datetime) -> None:
+    """Note what speaks against the session's nodes, and tell the job's story when it is new.
+
+    What the devices say is told when its kind changes; a straggler, which is looked for after blocks of the baseline,
+    is told once per job and rank.
+    """
     job = get_job(work, session.job_id)
     recent = work.blocks.finished_since(session.id, now - timedelta(seconds=_JUDGED_S))
     measured = sorted((block for block in recent if block.summary), key=lambda block: block.ordinal)
     judged = measured[-_JUDGED_BLOCKS:]
-    if len(judged) < _LEAST_BLOCKS:
-        return
-    local_world_size = job.facts.local_world_size if job.facts else 1
     flags: dict[str, NodeFlag] = {}
-    for flag in flag_nodes(judged, (session,), local_world_size, job.cluster):
-        flags.setdefault(flag.agent, flag)
+    if len(judged) >= _LEAST_BLOCKS:
+        for flag in flag_devices(judged, (session,), job.cluster):
+            flags.setdefault(flag.agent, flag)
+    straggler = _find_straggler(work, job) if has_baseline else None
     for agent in session.agents:
         before, current = work.agents.flag_of(agent), flags.get(agent)
+        if current is None and straggler is not None and straggler.agent == agent:
+            current = straggler
+        is_open = not has_baseline and before is not None and before.kind is FlagKind.STRAGGLER
+        if current is None and is_open:
+            continue
         work.agents.set_flag(agent, current)
-        if current is not None and (before is None or before.kind is not current.kind):
-            sentence = current.sentence
-            work.events.append(session.job_id, EventKind.SESSION, sentence, now, session_id=session.id)
+        if current is None or (before is not None and before.kind is current.kind):
+            continue
+        if current is not straggler or not _was_told(work, job.id, straggler):
+            work.events.append(job.id, EventKind.SESSION, current.sentence, now, session_id=session.id)
+
+
+def _find_straggler(work: UnitOfWork, job: Job) -> NodeFlag | None:
+    blocks = [block for block in work.blocks.of_job(job.id) if block.summary and _is_baseline(block)]
+    if len(blocks) < _LEAST_BASELINES:
+        return None
+    local_world_size = job.facts.local_world_size if job.facts else 1
+    return find_straggler(blocks[-_JUDGED_BASELINES:], work.sessions.of_job(job.id), local_world_size)
+
+
+def _is_baseline(block: Block) -> bool:
+    return not block.plan.overrides
+
+
+def _was_told(work: UnitOfWork, job_id: str, straggler: NodeFlag) -> bool:
+    name, _, _ = straggler.sentence.partition(STRAGGLES)
+    events = work.events.after(job_id, 0, _MOST_EVENTS)
+    return any(event.sentence.startswith(name + STRAGGLES) for event in events)
 
 
 def _offset_s(session: Session, moment: datetime) -> float:

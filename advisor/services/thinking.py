@@ -1,18 +1,27 @@
-"""Asking the planner outside any transaction; what it decides is applied only to the job it looked at."""
+"""Asking the planner outside any transaction; what it decides is applied only to the job it looked at.
+
+A suggestion never blocks a session: the planner thinks in a thread of its own, and after a deadline a simpler
+suggestion takes the place of the one it still looks for.
+"""
 
 import logging
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
 from advisor.protocol.advice import Advice
 from advisor.protocol.jobs import Job
 from advisor.protocol.trials import JobHistory
+from advisor.services.earlier import settle_earlier
 from advisor.services.jobs import get_history, get_job
-from advisor.services.tuning import Tuning
+from advisor.services.tuning import Timers, Tuning
 from advisor.storage import Database
 from advisor.tuning.decisions import Decision, Fail, Finish, Measure, TrialDraft
 
 _log = logging.getLogger(__name__)
+_overdue: dict[tuple[Database, str], threading.Thread] = {}
+"""A job -> the thread that thinks about it beyond its deadline: it cannot be stopped, so no second one is started."""
 
 
 @dataclass(frozen=True)
@@ -24,30 +33,72 @@ class Thought:
     decision: Decision
     advice: Advice | None = None
     """The advice, when the decision is to finish."""
+    late: str = ""
+    """A sentence when the planner took too long, so that this is the simpler decision."""
 
 
-def think(database: Database, tuning: Tuning, job_id: str, now: datetime) -> Thought:
-    """Ask the planner what comes next for a job.
+def think(
+    database: Database,
+    tuning: Tuning,
+    job_id: str,
+    now: datetime,
+    session_id: str | None = None,
+    timers: Timers = Timers(),
+) -> Thought:
+    """Ask the planner what comes next for a session, or without one for the job.
 
     A planner that raises cannot be asked again with better luck, since it is a function of the history: the job fails
     with a sentence, and the log has the traceback.
     """
+    settle_earlier(database, job_id, now)
     with database.read() as work:
         # The job first: whatever changes while the rest is read makes its version too old to act upon.
         job = get_job(work, job_id)
         history = get_history(work, job_id)
         trouble = work.sessions.fatal_trouble(job_id)
     live = history.live_session() is not None
+    late = ""
     try:
-        decision = tuning.plan(job, history, now)
+        decision, late = _plan_in_time(
+            (database, job_id), lambda quick: tuning.plan(job, history, now, session_id, quick=quick), timers.think_s
+        )
         if trouble and not live and not isinstance(decision, Finish):
             decision = Fail(trouble)
         _check_trial(decision, history)
         advice = tuning.advise(job, history, now) if isinstance(decision, Finish) and not live else None
     except Exception as error:
         _log.exception("The planner failed for job %s", job_id)
-        return Thought(job, history, Fail(_apologise(error)))
-    return Thought(job, history, decision, advice)
+        return Thought(job, history, Fail(_apologise(error)), late=late)
+    return Thought(job, history, decision, advice, late)
+
+
+def _plan_in_time(
+    key: tuple[Database, str], plan: Callable[[bool], Decision], limit_s: float
+) -> tuple[Decision, str]:
+    """Return `plan(False)`, or `plan(True)`, the quick one, with a sentence when the other is not there in time."""
+    found: list[Decision] = []
+    errors: list[Exception] = []
+
+    def look() -> None:
+        try:
+            found.append(plan(False))
+        except Exception as error:
+            errors.append(error)
+
+    overdue = _overdue.get(key)
+    if overdue is None or not overdue.is_alive():
+        _overdue.pop(key, None)
+        thread = threading.Thread(target=look, name=f"planner-{key[1]}", daemon=True)
+        thread.start()
+        thread.join(limit_s)
+        if errors:
+            raise errors[0]
+        if found:
+            return found[0], ""
+        _overdue[key] = thread
+    sentence = f"The next suggestion was not found within {limit_s:g} s: a simpler one takes its place."
+    _log.warning("Job %s: %s", key[1], sentence)
+    return plan(True), sentence
 
 
 def _check_trial(decision: Decision, history: JobHistory) -> None:

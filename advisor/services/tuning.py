@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from advisor.protocol.advice import Advice
+from advisor.protocol.advice import Advice, Forecast
 from advisor.protocol.jobs import Job
 from advisor.protocol.trials import BlockResult, BlockSummary, JobHistory, Outcome, Trial
 from advisor.tuning.decisions import Decision
@@ -13,8 +13,19 @@ from advisor.tuning.decisions import Decision
 class Tuning(Protocol):
     """The pure functions that decide; none of them does any I/O."""
 
-    def plan(self, job: Job, history: JobHistory, now: datetime) -> Decision:
-        """Return the next thing to do; the same history gives the same decision."""
+    def plan(
+        self,
+        job: Job,
+        history: JobHistory,
+        now: datetime,
+        session_id: str | None = None,
+        *,
+        quick: bool = False,
+    ) -> Decision:
+        """Return the next thing to do, for a live session or (without one) for the job; a function of the history.
+
+        Without a session while some are live: whether another gang joins. `quick`: at next to no cost.
+        """
         ...
 
     def judge(self, trial: Trial, result: BlockResult, extended: bool) -> tuple[Outcome, str] | None:
@@ -30,6 +41,12 @@ class Tuning(Protocol):
 
     def advise(self, job: Job, history: JobHistory, now: datetime) -> Advice:
         """Return the answer to the job."""
+        ...
+
+    def forecast(
+        self, job: Job, history: JobHistory, now: datetime, nodes: int | None, bits_per_s: float | None
+    ) -> Forecast:
+        """Return what is to be expected on another cluster. Raises ForecastImpossible."""
         ...
 
 
@@ -49,5 +66,7 @@ class Timers:
     """Time beyond `session_timeout_s` before the server itself gives a session up: the agents end it first."""
     silent_s: float = 20.0
     """An agent that asked for no work for this long gets none."""
+    think_s: float = 8.0
+    """A suggestion that takes longer is replaced by a simpler one: training processes wait for it."""
     restart_s: float = 60.0
     """After a start of the server every live lease lasts this long at least (twice the lease, if that is more)."""

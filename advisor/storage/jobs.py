@@ -3,15 +3,16 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, case, exists, insert, select, update
+from sqlalchemy import Connection, case, func, insert, select, update
 
+from advisor.protocol.advice import Advice
 from advisor.protocol.base import Value
 from advisor.protocol.cluster import Cluster
 from advisor.protocol.jobs import Job, JobState, Stage
-from advisor.protocol.trials import SessionState
+from advisor.protocol.trials import EarlierJob, SessionState
 from advisor.protocol.workload import WorkloadFacts
 from advisor.storage.columns import AnyRow
-from advisor.storage.tables import IdempotencyRow, JobRow, SessionRow
+from advisor.storage.tables import AdviceRow, IdempotencyRow, JobRow, SessionRow
 
 _LIVE_SESSIONS = [state for state in SessionState if not state.is_final]
 
@@ -48,27 +49,44 @@ class Jobs:
             query = query.where(JobRow.serial < before)
         return [(row.serial, _job(row)) for row in self._connection.execute(query)]
 
-    def without_session(self) -> list[Job]:
-        """Return the queued and running jobs that hold no session: running ones first, then by age."""
-        live = exists().where(SessionRow.job_id == JobRow.id, SessionRow.state.in_(_LIVE_SESSIONS))
-        query = (
-            select(JobRow)
-            .where(JobRow.state.in_([JobState.QUEUED, JobState.RUNNING]), ~live)
-            .order_by(case((JobRow.state == JobState.RUNNING, 0), else_=1), JobRow.serial)
-        )
-        return [_job(row) for row in self._connection.execute(query)]
+    def short_of_gangs(self) -> list[tuple[Job, int]]:
+        """Return the queued and running jobs that hold fewer sessions than they have gangs, with how many they hold.
 
-    def start(self, job_id: str, cluster: Cluster, now: datetime) -> int | None:
-        """Make the job running on `cluster`; return its next generation, None when it may not run."""
+        Jobs without any session come first, running ones before others, then by age.
+        """
+        held = (
+            select(func.count())
+            .select_from(SessionRow)
+            .where(SessionRow.job_id == JobRow.id, SessionRow.state.in_(_LIVE_SESSIONS))
+            .scalar_subquery()
+        )
+        query = (
+            select(JobRow, held.label("held"))
+            .where(JobRow.state.in_([JobState.QUEUED, JobState.RUNNING]))
+            .order_by(
+                case((held == 0, 0), else_=1),
+                case((JobRow.state == JobState.RUNNING, 0), else_=1),
+                JobRow.serial,
+            )
+        )
+        found = [(_job(row), int(row.held)) for row in self._connection.execute(query)]
+        return [(job, count) for job, count in found if count < job.spec.gangs]
+
+    def start(self, job_id: str, cluster: Cluster | None, now: datetime) -> int | None:
+        """Make the job running; return its next generation, None when it may not run.
+
+        `cluster` are the nodes of its gang; None leaves those it has, when another gang joins it.
+        """
+        changes: dict[str, Any] = {} if cluster is None else {"cluster": cluster}
         query = (
             update(JobRow)
             .where(JobRow.id == job_id, JobRow.state.in_([JobState.QUEUED, JobState.RUNNING]))
             .values(
                 state=JobState.RUNNING,
                 state_reason="",
-                cluster=cluster,
                 generation=JobRow.generation + 1,
                 started_at=case((JobRow.started_at.is_(None), now), else_=JobRow.started_at),
+                **changes,
             )
             .returning(JobRow.generation)
         )
@@ -125,6 +143,30 @@ class Jobs:
             .values(facts=facts, baseline=baseline, refusals=refusals)
         )
         return self._connection.execute(query).rowcount == 1
+
+    def earlier(self, job_id: str) -> tuple[EarlierJob, ...] | None:
+        """Return the strategies of similar jobs that were chosen for this one; None while none were looked for."""
+        query = select(JobRow.earlier).where(JobRow.id == job_id)
+        found: tuple[EarlierJob, ...] | None = self._connection.execute(query).scalar_one_or_none()
+        return found
+
+    def choose_earlier(self, job_id: str, earlier: tuple[EarlierJob, ...]) -> bool:
+        """Keep the strategies of similar jobs; the first choice stands. Return whether this one is it."""
+        query = (
+            update(JobRow).where(JobRow.id == job_id, JobRow.earlier.is_(None)).values(earlier=earlier)
+        )
+        return self._connection.execute(query).rowcount == 1
+
+    def finished_with_advice(self, other_than: str, limit: int) -> list[tuple[Job, Advice]]:
+        """Return finished jobs other than `other_than` with their advice, the latest first."""
+        query = (
+            select(JobRow, AdviceRow.body.label("body"))
+            .join(AdviceRow, AdviceRow.job_id == JobRow.id)
+            .where(JobRow.state == JobState.FINISHED, JobRow.id != other_than)
+            .order_by(JobRow.serial.desc())
+            .limit(limit)
+        )
+        return [(_job(row), row.body) for row in self._connection.execute(query)]
 
     def find_submission(self, owner: str, key: str) -> tuple[str, str] | None:
         """Return the job id and the request's hash that the owner's key stands for."""

@@ -22,7 +22,7 @@ class Sessions:
         self._connection = connection
 
     def add(self, session: Session, due_at: datetime) -> None:
-        """Store a new session; a unique index refuses a second live one of the same job."""
+        """Store a new session; a unique index refuses a second live one of the same gang of a job."""
         stored = set(Session.model_fields) - {"agents"}
         self._connection.execute(
             insert(SessionRow).values({name: getattr(session, name) for name in stored} | {"due_at": due_at})
@@ -33,11 +33,9 @@ class Sessions:
         row = self._connection.execute(select(SessionRow).where(SessionRow.id == session_id)).one_or_none()
         return _session(row, self._agents([session_id])[session_id]) if row else None
 
-    def live_of(self, job_id: str) -> Session | None:
-        """Return the session that the job holds."""
-        query = select(SessionRow).where(SessionRow.job_id == job_id, SessionRow.state.in_(LIVE))
-        row = self._connection.execute(query).one_or_none()
-        return _session(row, self._agents([row.id])[row.id]) if row else None
+    def live_of(self, job_id: str) -> tuple[Session, ...]:
+        """Return the sessions that the job holds, one for each gang that works, oldest first."""
+        return tuple(session for session in self.of_job(job_id) if not session.state.is_final)
 
     def of_job(self, job_id: str) -> tuple[Session, ...]:
         """Return all sessions of a job, oldest first."""

@@ -20,7 +20,7 @@ from advisor.protocol.base import Value
 from advisor.protocol.cluster import Cluster, Node
 from advisor.protocol.jobs import JobSpec
 from advisor.protocol.telemetry import NodeFlag, NodeTelemetry, TelemetrySample
-from advisor.protocol.trials import BlockPlan, BlockResult, BlockSummary
+from advisor.protocol.trials import BlockPlan, BlockResult, BlockSummary, EarlierJob
 from advisor.protocol.workload import WorkloadFacts
 from advisor.storage.columns import Document, Moment, Words
 
@@ -79,6 +79,8 @@ class JobRow(Base):
     """Number of its latest log chunk."""
     log_chars: Mapped[int] = mapped_column(default=0)
     """Characters of log that are kept."""
+    earlier: Mapped[tuple[EarlierJob, ...] | None] = mapped_column(Document(tuple[EarlierJob, ...]))
+    """Strategies of similar earlier jobs, chosen once; NULL before that."""
 
 
 class AgentRow(Base):
@@ -116,13 +118,15 @@ class SessionRow(Base):
     __table_args__ = (
         UniqueConstraint("job_id", "generation"),
         CheckConstraint("state IN ('assembling', 'running', 'ending', 'ended', 'lost')", name="state"),
-        Index("uq_sessions_live_job", "job_id", unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE),
+        Index("uq_sessions_live_gang", "job_id", "gang", unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE),
         Index("ix_sessions_live", "state", sqlite_where=_LIVE, postgresql_where=_LIVE),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))
     generation: Mapped[int]
+    gang: Mapped[int] = mapped_column(server_default="0")
+    """Which of the job's gangs holds it: each of them holds one live session at most."""
     state: Mapped[str]
     because: Mapped[str] = mapped_column(default="")
     cold: Mapped[dict[str, Value]] = mapped_column(_Values)

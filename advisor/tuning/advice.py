@@ -14,20 +14,25 @@ from advisor.protocol.base import Value
 from advisor.protocol.jobs import Job
 from advisor.protocol.knob_entries import CATALOGUE
 from advisor.protocol.knobs import Effect
+from advisor.protocol.spending import count_devices, measure_device_hours
 from advisor.protocol.strategy import DistributedStrategy
-from advisor.protocol.trials import Block, JobHistory, Purpose, Trial
+from advisor.protocol.trials import Block, JobHistory, Phases, Purpose, Trial
 from advisor.tuning.allowance import FEWEST_ROUNDS
 from advisor.tuning.composition import baseline_strategy, describe_changes
 from advisor.tuning.confirmation import Confirmation, confirm, list_ladder
 from advisor.tuning.diagnosis import diagnose, median_phases
-from advisor.tuning.finals import choose_winner
+from advisor.tuning.finals import search_as_it_ended
+from advisor.tuning.goodput import Efficiency, combine, efficiency_of
 from advisor.tuning.guard import GuardFinding, check_losses
-from advisor.tuning.ladder import CAVEATS
+from advisor.tuning.knob_effects import list_evidence, list_taken_back
+from advisor.tuning.ladder import CAVEATS, caveat_of
 from advisor.tuning.next_steps import list_next_steps
-from advisor.tuning.reasons import explain_changes, list_buckets, trace_provenance
+from advisor.tuning.pareto import build_pareto
+from advisor.tuning.reasons import explain_changes, explain_taken_back, list_buckets, trace_provenance
 from advisor.tuning.record import Record
 from advisor.tuning.rounds import count_sessions
-from advisor.tuning.search import rank_trials
+from advisor.tuning.search import SearchOver, next_strategy, rank_trials
+from advisor.tuning.simplify import choose_winner
 from advisor.tuning.space import Space, build_space
 from advisor.tuning.stragglers import flag_nodes
 
@@ -42,11 +47,28 @@ class Case:
     guard: GuardFinding
     is_proved: bool
     """Complete rounds, an interval above 1, a gain worth recommending."""
+    efficiency: Efficiency | None = None
+    """What a sample still teaches under it; None where nothing tells."""
+    goodput: Interval | None = None
+    """The gain times that."""
 
     @property
     def wins(self) -> bool:
-        """Whether the advice is to change to it."""
-        return self.is_proved and self.guard.admits(self.trial.effect)
+        """Whether the advice is to change to it: faster, its loss not in doubt, and faster in progress too."""
+        return self.is_proved and self.guard.admits(self.trial.effect) and not self.loses_progress
+
+    @property
+    def loses_progress(self) -> bool:
+        """Whether what a sample teaches less may eat up a convergence strategy's gain."""
+        convergence = self.trial.effect is Effect.CONVERGENCE
+        return convergence and self.goodput is not None and self.goodput.low <= 1.0
+
+    def say_price(self) -> str:
+        """What the losses say about it, in sentences."""
+        if self.goodput is None or self.efficiency is None or self.trial.effect is not Effect.CONVERGENCE:
+            return self.guard.sentence
+        progress = f"Goodput, throughput times what a sample teaches: {self.goodput.describe()}."
+        return f"{self.guard.sentence} {progress} {self.efficiency.because}"
 
 
 def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
@@ -62,11 +84,11 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
     shown = chosen or first
     changes = dict(chosen.trial.changes) if chosen else {}
     before, after = _compared_blocks(record, shown)
-    phases = median_phases(before), median_phases(after) if chosen else median_phases(before)
+    phases = _typical_step(before), _typical_step(after if chosen else before)
     rate = _mean_rate(before)
     cost = _add_up(record, chosen)
     base = baseline_strategy(job)
-    diagnosis = _diagnose(record, before, after)
+    diagnosis = _diagnose(record, space, before, after if chosen else [])
     return Advice(
         job_id=job.id,
         verdict=Verdict.CHANGE if chosen else Verdict.KEEP,
@@ -79,7 +101,15 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
         gain=shown.gain if shown else None,
         baseline_samples_per_s=rate,
         strategy_samples_per_s=rate * chosen.gain.ratio if chosen and chosen.gain else rate,
-        reasons=explain_changes(changes, space.context if space else None, before, after, phases),
+        reasons=explain_changes(
+            changes,
+            space.context if space else None,
+            before,
+            after,
+            phases,
+            list_evidence(record, changes, chosen.confirmation if chosen else None),
+        ),
+        taken_back=explain_taken_back(list_taken_back(record, changes), space.context if space else None),
         ladder=_climb(record, space, winner, shown),
         diagnosis=diagnosis,
         phases_before=phases[0],
@@ -88,6 +118,8 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
         buckets_after=list_buckets(after) if chosen else list_buckets(before),
         cost=cost,
         dropped=space.dropped if space else (),
+        pareto=build_pareto(record),
+        search_ended_because=_say_why_search_ended(record, space),
         next_steps=(
             *_list_doubts(chosen),
             *list_next_steps(
@@ -103,11 +135,30 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
     )
 
 
-def _diagnose(record: Record, before: Sequence[Block], after: Sequence[Block]) -> Diagnosis:
+def _typical_step(blocks: Sequence[Block]) -> Phases:
+    """The median phases, and what slow steps add to them: together the mean step, which the throughput is made of."""
+    phases, rate = median_phases(blocks), _mean_rate(blocks)
+    samples = [b.result.samples_per_step for b in blocks if b.result and b.summary and b.summary.samples_per_s > 0]
+    if rate <= 0 or phases.total_s() <= 0:
+        return phases
+    return phases.model_copy(update={"stalls_s": max(0.0, fmean(samples) / rate - phases.total_s())})
+
+
+def _say_why_search_ended(record: Record, space: Space | None) -> str:
+    """Ask the search again as it stood when the first round began; empty where nothing was searched."""
+    if space is None or not record.trials_for(Purpose.SEARCH):
+        return ""
+    found = next_strategy(search_as_it_ended(record), space)
+    return found.because if isinstance(found, SearchOver) else "The budget ended before the search did."
+
+
+def _diagnose(
+    record: Record, space: Space | None, before: Sequence[Block], after: Sequence[Block]
+) -> Diagnosis:
     job = record.job
     ranks_a_node = job.facts.local_world_size if job.facts else 1
     flags = flag_nodes([*before, *after], record.sessions, ranks_a_node, job.cluster)
-    return diagnose(before).model_copy(update={"flags": flags})
+    return diagnose(before, space, after).model_copy(update={"flags": flags})
 
 
 def _make_case(record: Record, trial: Trial) -> Case:
@@ -119,7 +170,10 @@ def _make_case(record: Record, trial: Trial) -> Case:
         and gain.low > 1.0
         and gain.ratio >= 1.0 + record.job.spec.min_gain
     )
-    return Case(trial, confirmation, gain, check_losses(record, trial.effect, confirmation.pairs), proved)
+    guard = check_losses(record, trial.effect, confirmation.pairs)
+    efficiency = efficiency_of(record, trial)
+    goodput = combine(gain, efficiency, trial.effect)
+    return Case(trial, confirmation, gain, guard, proved, efficiency, goodput)
 
 
 def _interval_of(confirmation: Confirmation) -> Interval | None:
@@ -147,7 +201,7 @@ def _compared_blocks(record: Record, case: Case | None) -> tuple[list[Block], li
     return list(record.baseline_blocks), []
 
 
-def _mean_rate(blocks: list[Block]) -> float:
+def _mean_rate(blocks: Sequence[Block]) -> float:
     rates = [b.summary.samples_per_s for b in blocks if b.summary and b.summary.samples_per_s > 0]
     return math.exp(fmean(math.log(rate) for rate in rates)) if rates else 0.0
 
@@ -167,12 +221,14 @@ def _say_headline(record: Record, space: Space | None, case: Case | None) -> str
         verified = (
             "" if case.guard.passed else " Rounding changes, and its effect on the accuracy is not verified."
         )
+        if case.goodput is not None and case.trial.effect is Effect.CONVERGENCE:
+            verified += f" In progress per second that is {case.goodput.describe()}."
         return f"{case.gain.describe().replace(' % (', ' % throughput (', 1)} with {what}.{verified}"
     if not case.confirmation.is_complete:
         return f"{keep} The best of the search ({what}) measured {figures}: too few to stand on; raise the budget."
     if case.is_proved:
         return (
-            f"Faster, but not advised: {what} measured {figures}. {case.guard.sentence} Keep your defaults."
+            f"Faster, but not advised: {what} measured {figures}. {case.say_price()} Keep your defaults."
         )
     if case.gain.low > 1.0:
         least = f"{record.job.spec.min_gain:.1%}"
@@ -229,24 +285,30 @@ def _describe_rung(case: Case) -> RungAdvice:
     effect, what = case.trial.effect, describe_changes(case.trial.changes)
     gain = case.gain
     sentence = (
-        f"The {effect.value} rung brings {gain.describe()} with {what}. {case.guard.sentence}"
+        f"The {effect.value} rung brings {gain.describe()} with {what}. {case.say_price()}"
         if gain
         else f"The best seen on the {effect.value} rung ({what}) was not confirmed in enough rounds."
     )
     return RungAdvice(
-        effect=effect, changes=dict(case.trial.changes), gain=gain, sentence=sentence, caveat=CAVEATS[effect]
+        effect=effect,
+        changes=dict(case.trial.changes),
+        gain=gain,
+        sentence=sentence,
+        caveat=caveat_of(case.trial.changes),
+        efficiency=case.efficiency.value if case.efficiency else None,
+        goodput=case.goodput,
+        admitted=case.guard.admits(effect) and not case.loses_progress,
     )
 
 
 def _add_up(record: Record, chosen: Case | None) -> Cost:
-    ranks = record.job.facts.world_size if record.job.facts else 0
-    wall = record.spent_s
+    hours = measure_device_hours(record.job, record.sessions, record.now)
     pays_back = None
     if chosen is not None and chosen.gain is not None and chosen.gain.ratio > 1.0:
-        pays_back = wall / (chosen.gain.ratio - 1.0)
+        pays_back = 3600.0 * hours / count_devices(record.job) / (chosen.gain.ratio - 1.0)
     return Cost(
-        wall_s=wall,
-        device_hours=ranks * wall / 3600.0,
+        wall_s=record.spent_s,
+        device_hours=hours,
         trials=len(record.trials_for(Purpose.SEARCH)),
         sessions=len(record.sessions),
         pays_back_after_s=pays_back,

@@ -2,13 +2,14 @@
 
 from advisor.protocol.jobs import JobSpec
 from advisor.tuning.record import Record
+from advisor.tuning.statistics import FIRST_LOOK, level_of_look
 
 FINAL_ROUNDS = 2
 FINALISTS = 3
-FEWEST_ROUNDS = 4
+FEWEST_ROUNDS = FIRST_LOOK
 _SEARCH_SHARE = 2.0 / 3.0
 _LEAST_SEARCH_SHARE = 1.0 / 3.0
-_USUAL_ROUNDS = 8
+USUAL_ROUNDS = 8
 
 
 def limit_search_s(record: Record) -> float:
@@ -17,8 +18,8 @@ def limit_search_s(record: Record) -> float:
     Two thirds of the budget, or earlier where finals and a confirmation of usual length would not fit behind it;
     but never less than a third, because without a search there is nothing to confirm.
     """
-    most = record.job.spec.budget.max_seconds
-    rest = estimate_finals_s(record, FINALISTS) + estimate_confirmation_s(record, _USUAL_ROUNDS)
+    most = record.budget_s
+    rest = estimate_finals_s(record, FINALISTS) + estimate_confirmation_s(record, USUAL_ROUNDS)
     return max(_LEAST_SEARCH_SHARE * most, min(_SEARCH_SHARE * most, most - rest))
 
 
@@ -45,8 +46,6 @@ def affords(record: Record, blocks: int, launches: int = 0) -> bool:
     return blocks * record.block_s + launches * record.startup_s <= record.remaining_s
 
 
-def look_level(spec: JobSpec) -> float:
-    """Return the level of one look at an interval, by how many looks there can be: together they err in 5 % of jobs."""
-    if spec.budget.max_rounds <= 16:
-        return 0.009
-    return 0.007 if spec.budget.max_rounds <= 24 else 0.005
+def look_level(spec: JobSpec, rounds: int = FEWEST_ROUNDS) -> float:
+    """Return the level of the look at an interval after that many rounds: all looks together err in 5 % of jobs."""
+    return level_of_look(rounds, spec.budget.max_rounds)

@@ -1,7 +1,7 @@
 """Changes against the baseline: clipped, completed and checked, so that every strategy tried is a sound one."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from advisor.protocol.base import Value
 from advisor.protocol.jobs import Job
@@ -49,6 +49,8 @@ class Composer:
     """Knobs that must keep the baseline's value."""
     taken: frozenset[str] = frozenset(CATALOGUE)
     """Knobs that the program takes: what else would complete a strategy is the program's own affair."""
+    only: Mapping[str, frozenset[Value]] = field(default_factory=dict)
+    """The only values that the job lets some knobs have, beside the baseline's."""
 
     def compose(self, wishes: Mapping[str, Value]) -> dict[str, Value] | None:
         """Return the knobs that differ from the baseline once `wishes` are completed by what they need.
@@ -61,6 +63,8 @@ class Composer:
         complete = strategy.changes_from(self.baseline)
         changes = {name: value for name, value in complete.items() if name in self.taken}
         if not changes or self.frozen & changes.keys():
+            return None
+        if any(value not in self.only.get(name, {value}) for name, value in changes.items()):
             return None
         effective = DistributedStrategy.from_changes(complete, base=self.baseline)
         if _broken(effective, self.layout) - _broken(self.baseline, self.layout):

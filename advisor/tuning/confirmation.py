@@ -16,20 +16,19 @@ from advisor.protocol.trials import Purpose, Session, Trial
 from advisor.tuning.allowance import FEWEST_ROUNDS, affords, look_level
 from advisor.tuning.composition import describe_changes
 from advisor.tuning.contender import BASELINE, Contender, Turn
-from advisor.tuning.finals import choose_winner
+from advisor.tuning.finals import rank_for_finals
 from advisor.tuning.guard import check_losses
 from advisor.tuning.record import Record
 from advisor.tuning.rounds import (
-    FIRST_CONFIRM_ROUND,
     Pair,
     find_missing,
     has_begun,
     is_paired_within,
-    last_round,
+    last_round_of,
     list_pairs,
     order_hot_first,
 )
-from advisor.tuning.search import rank_trials
+from advisor.tuning.simplify import choose_winner
 from advisor.tuning.statistics import LogInterval, paired_interval
 
 _TIGHT = 0.01
@@ -51,8 +50,7 @@ class Confirmation:
 
 def confirm(record: Record, trial: Trial) -> Confirmation:
     """Return what the rounds measured so far say about a strategy against the baseline."""
-    rounds = range(FIRST_CONFIRM_ROUND, last_round(record, FIRST_CONFIRM_ROUND) + 1)
-    return _judge(record, list_pairs(record, Purpose.CONFIRM, trial.changes, rounds), trial.changes)
+    return _judge(record, list_pairs(record, Purpose.CONFIRM, trial.changes), trial.changes)
 
 
 def is_confirmed(record: Record) -> bool:
@@ -64,23 +62,24 @@ def is_confirmed(record: Record) -> bool:
 def list_ladder(record: Record, winner: Trial | None) -> list[Trial]:
     """Return the best strategy of every rung that is measured beside the verdict.
 
-    Those above what the job allows, and those below the winner's own; only where the search saw a gain.
+    Those above what the job allows, and those below the winner's own; only where the search, as it ended, saw a gain.
     """
     top = winner.effect.rank if winner else 0
     ladder = []
     for effect in Effect:
         if effect.rank > record.job.spec.allow.rank or effect.rank < top:
-            ladder += [trial for score, trial in rank_trials(record, effect)[:1] if score > 0]
+            ladder += [trial for score, trial in rank_for_finals(record, effect)[:1] if score > 0]
     return ladder
 
 
 def next_confirmation(record: Record, live: Session | None) -> Turn | None:
     """Return the confirmation's next block; None when it has decided, or the budget ends it."""
     winner = choose_winner(record)
-    current = last_round(record, FIRST_CONFIRM_ROUND - 1)
-    most = FIRST_CONFIRM_ROUND + 2 * record.job.spec.budget.max_rounds
-    for round_ in (max(current, FIRST_CONFIRM_ROUND), current + 1):
-        line_up = _line_up(record, winner, round_)
+    first = last_round_of(record, {Purpose.FINAL, Purpose.REVERT}) + 1
+    current = last_round_of(record, {Purpose.CONFIRM})
+    most = first + 2 * record.job.spec.budget.max_rounds
+    for round_ in (max(current, first), max(current, first) + 1):
+        line_up = _line_up(record, winner, round_, first)
         if not line_up or round_ > most:
             return None
         missing = find_missing(record, round_, line_up, live)
@@ -92,26 +91,24 @@ def next_confirmation(record: Record, live: Session | None) -> Turn | None:
         blocks = 1 if begun else len(line_up) + (1 if launches and record.has_lead_in else 0)
         if not affords(record, blocks, launches):
             return None
-        number = round_ - FIRST_CONFIRM_ROUND + 1
-        because = f"Confirmation, round {number}: {describe_changes(missing.changes)}."
+        because = f"Confirmation, round {round_ - first + 1}: {describe_changes(missing.changes)}."
         return Turn(Stage.CONFIRM, missing, because, round=round_, fresh=fresh)
     return None
 
 
-def _line_up(record: Record, winner: Trial | None, round_: int) -> list[Contender]:
+def _line_up(record: Record, winner: Trial | None, round_: int, first: int) -> list[Contender]:
     """Who takes part in a round; it depends on the rounds before only, so that it stays put while one runs.
 
     Until the verdict is decided one other rung at a time joins, so that the ladder never costs more than a third of
     the blocks: first the allowed one that the verdict falls back to if the guard refuses the winner, then the others
     in turn. What the rungs still lack after the verdict is measured without the winner.
     """
-    before = range(FIRST_CONFIRM_ROUND, round_)
-    pairs = list_pairs(record, Purpose.CONFIRM, winner.changes, before) if winner else []
+    pairs = list_pairs(record, Purpose.CONFIRM, winner.changes, round_) if winner else []
     decided = winner is None or _is_decided(record, winner, pairs)
     lacking = [
         trial
         for trial in list_ladder(record, winner)
-        if len(list_pairs(record, Purpose.CONFIRM, trial.changes, before)) < FEWEST_ROUNDS
+        if len(list_pairs(record, Purpose.CONFIRM, trial.changes, round_)) < FEWEST_ROUNDS
     ]
     if not decided and lacking:
         fallback = [trial for trial in lacking if trial.effect.rank <= record.job.spec.allow.rank]
@@ -120,12 +117,12 @@ def _line_up(record: Record, winner: Trial | None, round_: int) -> list[Contende
     if not chosen:
         return []
     line_up = order_hot_first(record, [BASELINE, *(_contender(trial, winner) for trial in chosen)])
-    return line_up if (round_ - FIRST_CONFIRM_ROUND) % 2 == 0 else line_up[::-1]
+    return line_up if (round_ - first) % 2 == 0 else line_up[::-1]
 
 
 def _contender(trial: Trial, winner: Trial | None) -> Contender:
     if winner is not None and trial is winner:
-        because = f"The winner of the search ({describe_changes(trial.changes)}), measured afresh."
+        because = f"The winner ({describe_changes(trial.changes)}), measured afresh."
     else:
         because = f"The best seen on the {trial.effect.value} rung ({describe_changes(trial.changes)}), for the ladder."
     return Contender(Purpose.CONFIRM, trial.changes, because)
@@ -153,7 +150,7 @@ def _judge(record: Record, pairs: Sequence[Pair], changes: Mapping[str, Value]) 
     return Confirmation(
         changes=changes,
         pairs=tuple(pairs),
-        interval=paired_interval([pair.log_ratio for pair in pairs], look_level(record.job.spec)),
+        interval=paired_interval([pair.log_ratio for pair in pairs], look_level(record.job.spec, len(pairs))),
         is_complete=len(pairs) >= FEWEST_ROUNDS and elsewhere >= _FEWEST_ELSEWHERE,
     )
 
@@ -168,17 +165,16 @@ def _needs_fresh_session(
     because rounds that share a launch share its luck.
     """
     blocks = [b for b in record.history.blocks if b.session_id == live.id]
-    numbers = {t.number for t in record.history.trials if t.purpose in {Purpose.SEARCH, Purpose.FINAL}}
+    confirming = {Purpose.BASELINE, Purpose.CONFIRM}
+    numbers = {t.number for t in record.history.trials if t.purpose not in confirming}
     if any(b.trial_number in numbers for b in blocks):
         return True
     if begun or winner is None:
         return False
     if not is_paired_within(record, winner.changes):
         return any(b.round is not None and b.round != round_ for b in blocks)
-    rounds = range(FIRST_CONFIRM_ROUND, round_)
-    held: Counter[str] = Counter(
-        p.session_id for p in list_pairs(record, Purpose.CONFIRM, winner.changes, rounds)
-    )
+    pairs = list_pairs(record, Purpose.CONFIRM, winner.changes, round_)
+    held: Counter[str] = Counter(pair.session_id for pair in pairs)
     earlier = sum(1 for session_id in held if session_id != live.id)
     quota = min(2 ** (earlier + 1), max(2, record.job.spec.budget.max_rounds // 2))
     return bool(held[live.id] >= quota)

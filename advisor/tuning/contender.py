@@ -1,5 +1,6 @@
 """A strategy in line for its next block, and the block it gets."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -8,10 +9,14 @@ from advisor.protocol.jobs import Stage
 from advisor.protocol.knobs import Effect
 from advisor.protocol.strategy import effect_of, period_of
 from advisor.protocol.trials import Purpose
+from advisor.protocol.workload import WorkloadKind
 from advisor.tuning.decisions import Measure, TrialDraft
 from advisor.tuning.record import Record
 
 PROFILE_STEPS = 3
+_LEAST_TARGET_ERROR = 0.005
+_WORTHWHILE = 0.90
+"""Of the best throughput; research: four of five strategies at 0.8 are given up after eight steps, none at 0.97."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,7 @@ def issue(turn: Turn, record: Record) -> Measure:
     period = period_of(contender.changes)
     longer = 2 if turn.extension else 1
     least = _whole_periods(longer * max(wanted.min_steps, 12 * period if period > 1 else 0), period)
+    searching = contender.purpose is Purpose.SEARCH
     return Measure(
         stage=turn.stage,
         because=turn.because,
@@ -67,7 +73,50 @@ def issue(turn: Turn, record: Record) -> Measure:
         target_s=longer * wanted.block_s,
         profile_steps=PROFILE_STEPS,
         round=turn.round,
+        give_up_s=_find_limit_s(record, contender) if searching else None,
+        target_error=_find_target_error(record) if searching else None,
+        calibrate=_is_second_probe(turn, record),
     )
+
+
+def _find_target_error(record: Record) -> float:
+    """Return the standard error from which more steps of a search block tell the ranking next to nothing more.
+
+    Half of what blocks differ by anyway: the error then adds an eighth to it. Only search blocks end early. Anchors
+    serve many scores; rounds are reported with their stalls, which the medians of a few steps do not show, and adapt
+    by their number.
+    """
+    return max(_LEAST_TARGET_ERROR, record.noise.block / 2.0)
+
+
+def _find_limit_s(record: Record, contender: Contender) -> float | None:
+    """Return the seconds a step must not surely exceed for the strategy to be worth measuring; None without a limit.
+
+    Throughput below 0.90 times the best of the strategies it competes with: those of the allowed rungs, or of its own
+    higher one. The best is a score less its standard error, because the best of many noisy scores looks too good.
+    A strategy of the allowed rungs competes with the baseline at least.
+    """
+    allowed = record.job.spec.allow.rank
+    rank = contender.effect.rank
+    rivals = [
+        score - (record.score_error(trial) or 0.0)
+        for trial in record.trials_for(Purpose.SEARCH)
+        if (score := record.score(trial)) is not None
+        and (trial.effect.rank <= allowed if rank <= allowed else trial.effect.rank == rank)
+        and not record.has_failed_anywhere(trial.changes)
+    ]
+    if rank <= allowed:
+        rivals.append(0.0)
+    anchor = next((block.summary for block in reversed(record.baseline_blocks)), None)
+    if not rivals or anchor is None:
+        return None
+    return math.exp(anchor.log_step_time - max(rivals)) / _WORTHWHILE
+
+
+def _is_second_probe(turn: Turn, record: Record) -> bool:
+    """The first block of all finds the caches cold; the probe's second one also measures links and gradients."""
+    pytorch = record.job.spec.workload.kind is WorkloadKind.PYTORCH
+    return turn.stage is Stage.PROBE and pytorch and len(record.baseline_blocks) == 1
 
 
 def _whole_periods(steps: int, period: int) -> int:

@@ -37,6 +37,12 @@ class Measure:
     profile_steps: int
     round: int | None = None
     """Round of the finals (1, 2) or of the confirmation (3 and up); None for anchors and search blocks."""
+    give_up_s: float | None = None
+    """Timing may stop early once steps are surely slower than this many seconds."""
+    target_error: float | None = None
+    """Timing may stop early once the standard error of ln(step time) is at most this."""
+    calibrate: bool = False
+    """Also measure links, gradients and the gradient's noise."""
 
 
 @dataclass(frozen=True)

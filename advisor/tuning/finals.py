@@ -1,102 +1,224 @@
-"""The finals: the best strategies of the search against each other, and the winner they leave."""
+"""The finals: the best strategies of the search against each other, halved leg by leg, and the winner they leave."""
 
+import math
 import random
 from collections.abc import Sequence
+from datetime import datetime
 from statistics import fmean
 
 from advisor.protocol.jobs import Stage
-from advisor.protocol.trials import Purpose, Session, Trial
+from advisor.protocol.knobs import Effect
+from advisor.protocol.trials import Purpose, Session, SessionState, Trial
 from advisor.tuning.allowance import (
     FEWEST_ROUNDS,
     FINALISTS,
+    USUAL_ROUNDS,
     affords,
     estimate_confirmation_s,
-    estimate_finals_s,
 )
-from advisor.tuning.composition import describe_changes
+from advisor.tuning.composition import describe_changes, key_of
 from advisor.tuning.contender import BASELINE, Contender, Turn
 from advisor.tuning.record import Record
 from advisor.tuning.rounds import (
-    FIRST_CONFIRM_ROUND,
-    LAST_FINAL_ROUND,
+    estimate_round_s,
     find_missing,
-    last_round,
+    has_begun,
+    is_past,
     list_pairs,
     order_hot_first,
 )
 from advisor.tuning.sampler import mix_seed
 from advisor.tuning.search import rank_trials
 
-_ROUNDS = range(1, LAST_FINAL_ROUND + 1)
-_ALIKE = 0.01
+_LEGS = ((2, 3), (3, 2), (4, 1))
+"""Sequential halving (research: 27 windows from five finalists): rounds of a leg, and how many it leaves."""
+_MOST_FINALISTS = 5
+_ALIKE = 0.005
 _ALIKE_AT_MOST = 0.05
+_FAR_BEHIND = 3.0
+"""Standard errors behind the best at which a finalist is out whatever the leg leaves."""
+
+
+def search_as_it_ended(record: Record) -> Record:
+    """Return the record as it stood when the first round began; the record itself while none has.
+
+    What the search found is read from it, so that blocks measured later cannot change who the finalists are.
+    """
+    blocks = record.history.blocks
+    place = next((i for i, block in enumerate(blocks) if block.round is not None), None)
+    if place is None:
+        return record
+    at = blocks[place].issued_at
+    kept = {Purpose.BASELINE, Purpose.SEARCH}
+    history = record.history.model_copy(
+        update={
+            "blocks": blocks[:place],
+            "trials": tuple(t for t in record.history.trials if t.purpose in kept),
+            "sessions": tuple(_as_it_stood(s, at) for s in record.sessions if s.created_at <= at),
+        }
+    )
+    return Record(record.job, history, at, record.quick)
+
+
+def _as_it_stood(session: Session, at: datetime) -> Session:
+    if session.ended_at is None or session.ended_at <= at:
+        return session
+    return session.model_copy(update={"ended_at": None, "outcome": None, "state": SessionState.RUNNING})
+
+
+def rank_for_finals(record: Record, effect: Effect | None = None) -> list[tuple[float, Trial]]:
+    """Return the search's ranking as it stood when it ended, without strategies that have failed since."""
+    ranked = rank_trials(search_as_it_ended(record), effect)
+    return [(score, trial) for score, trial in ranked if not record.has_failed_anywhere(trial.changes)]
 
 
 def next_final(record: Record, live: Session | None) -> Turn | None:
-    """Return the next block of the finals; None when they are over, not needed, or do not fit."""
-    finalists = _list_finalists(record)
-    if not 2 <= len(finalists) < record.seats or last_round(record, 0) >= FIRST_CONFIRM_ROUND:
+    """Return the next block of the finals; None when they are over, not needed, or do not fit.
+
+    Each leg is some rounds of all who are left and the baseline, in an order of chance; then the worse are out. A
+    round begins only where a confirmation of usual length (in the first leg: of the fewest rounds) still fits
+    behind it.
+    """
+    if is_past(record, Stage.FINALS):
         return None
-    if not record.trials_for(Purpose.FINAL):
-        rest = estimate_finals_s(record, len(finalists)) + estimate_confirmation_s(record, FEWEST_ROUNDS)
-        if rest > record.remaining_s:
+    line_up: Sequence[Contender] = _list_finalists(record)
+    round_ = 0
+    for leg, (rounds, kept) in enumerate(_LEGS):
+        if not 2 <= len(line_up) < record.seats:
             return None
-    for round_ in _ROUNDS:
-        line_up = [BASELINE, *finalists]
-        random.Random(mix_seed(record.job.spec.seed, round_)).shuffle(line_up)  # noqa: S311
-        missing = find_missing(record, round_, order_hot_first(record, line_up), live)
-        if missing is not None:
-            if not affords(record, 1, launches=0 if live else 1):
+        behind = estimate_confirmation_s(record, USUAL_ROUNDS if leg else FEWEST_ROUNDS)
+        for _ in range(rounds):
+            round_ += 1
+            order = [BASELINE, *line_up]
+            random.Random(mix_seed(record.job.spec.seed, round_)).shuffle(order)  # noqa: S311
+            missing = find_missing(record, round_, order_hot_first(record, order), live)
+            if missing is None:
+                continue
+            launches = 0 if live else 1
+            rest = estimate_round_s(record, order) + launches * record.startup_s + behind
+            begun = has_begun(record, round_, live)
+            if not affords(record, 1, launches) or (not begun and rest > record.remaining_s):
                 return None
-            what = describe_changes(missing.changes)
-            return Turn(
-                Stage.FINALS, missing, f"Finals, round {round_} of {LAST_FINAL_ROUND}: {what}.", round=round_
-            )
+            because = f"Finals, round {round_}, {len(line_up)} strategies left: {describe_changes(missing.changes)}."
+            return Turn(Stage.FINALS, missing, because, round=round_)
+        line_up = _keep_best(record, line_up, kept, round_)
     return None
 
 
-def choose_winner(record: Record) -> Trial | None:
-    """Return the trial whose strategy goes into the confirmation: the best of the finals, else of the search.
+def choose_finalist(record: Record) -> Trial | None:
+    """Return the trial whose strategy the finals leave; that of the search where there were none.
 
-    Among finalists that are alike the smallest strategy wins, so that no knob changes without earning its place.
-    Strategies that failed anywhere are left out; None when no search strategy of an allowed rung finished.
+    Among finalists that are alike the smallest strategy wins. Strategies that failed anywhere are left out; None
+    when no search strategy of an allowed rung finished.
     """
-    ranked = rank_trials(record)
-    finals: list[tuple[float, Trial]] = []
-    for trial in record.trials_for(Purpose.FINAL):
-        pairs = list_pairs(record, Purpose.FINAL, trial.changes, _ROUNDS)
-        if pairs and not record.has_failed_anywhere(trial.changes):
-            finals.append((fmean(pair.log_ratio for pair in pairs), trial))
-    if finals:
-        best = max(mean for mean, _ in finals)
-        least = best - _alike_within(record)
-        alike = [(len(trial.changes), -mean, trial.number) for mean, trial in finals if mean >= least]
+    line_up = [Contender(Purpose.FINAL, t.changes, t.because) for t in record.trials_for(Purpose.FINAL)]
+    round_ = 0
+    for rounds, kept in _LEGS:
+        round_ += rounds
+        if not _has_complete_round(record, line_up, round_):
+            break
+        line_up = _keep_best(record, line_up, kept, round_)
+    scored = _score(record, line_up, None)
+    if scored:
+        rounds_seen = max(count for _, count, _ in scored)
+        seasoned = [(mean, contender) for mean, count, contender in scored if 2 * count >= rounds_seen]
+        least = max(mean for mean, _ in seasoned) - _alike_within(record, rounds_seen)
+        alike = [(len(c.changes), -mean, _number_of(record, c)) for mean, c in seasoned if mean >= least]
         return record.history.trial(min(alike)[2])
+    ranked = rank_for_finals(record)
     return ranked[0][1] if ranked else None
 
 
-def _alike_within(record: Record) -> float:
-    """Return how far apart, in log units, finalists still count as alike.
+def _has_complete_round(record: Record, line_up: Sequence[Contender], round_: int) -> bool:
+    """Whether every one of the line-up that has not failed was compared in this round."""
+    sound = [c for c in line_up if not record.has_failed_anywhere(c.changes)]
+    return bool(sound) and all(
+        any(pair.round == round_ for pair in list_pairs(record, Purpose.FINAL, c.changes)) for c in sound
+    )
 
-    The mean of two rounds' ratios of two noisy blocks is itself off by about the noise of one block.
+
+def _keep_best(record: Record, line_up: Sequence[Contender], kept: int, round_: int) -> list[Contender]:
+    """Return who goes on after this round: the best so many, none of them far behind the best."""
+    scored = sorted(_score(record, line_up, round_ + 1), key=lambda entry: -entry[0])[:kept]
+    if not scored:
+        return []
+    least = scored[0][0] - _FAR_BEHIND * _alike_within(record, scored[0][1])
+    return [contender for mean, _, contender in scored if mean >= least]
+
+
+def _score(
+    record: Record, line_up: Sequence[Contender], before: int | None
+) -> list[tuple[float, int, Contender]]:
+    """Mean log ratio of typical steps to the baseline, rounds it rests on, contender; without those that failed."""
+    found = []
+    for contender in line_up:
+        pairs = list_pairs(record, Purpose.FINAL, contender.changes, before)
+        if pairs and not record.has_failed_anywhere(contender.changes):
+            found.append((fmean(pair.typical for pair in pairs), len(pairs), contender))
+    return found
+
+
+def _alike_within(record: Record, rounds: int) -> float:
+    """Return how far apart, in log units, finalists still count as alike: the error of so many rounds' mean ratio."""
+    error = (record.run_noise or 0.0) * math.sqrt(2.0 / max(1, rounds))
+    return min(_ALIKE_AT_MOST, max(_ALIKE, error))
+
+
+def _number_of(record: Record, contender: Contender) -> int:
+    trial = record.find_trial(contender.purpose, contender.changes)
+    return trial.number if trial else -1
+
+
+def _list_finalists(record: Record) -> list[Contender]:
+    """The best of the search; the best strategy that makes do with a part of the first one's changes is among them.
+
+    Who has begun stays in; once the second round has begun nobody joins.
     """
-    return min(_ALIKE_AT_MOST, max(_ALIKE, record.run_noise or 0.0))
-
-
-def _list_finalists(record: Record) -> Sequence[Contender]:
-    """The best of the search; the best strategy that makes do with a part of the first one's changes is among them."""
-    ranked = rank_trials(record)
+    entered = [
+        Contender(Purpose.FINAL, t.changes, t.because)
+        for t in record.trials_for(Purpose.FINAL)
+        if not record.has_failed_anywhere(t.changes)
+    ]
+    if any(b.round is not None and b.round >= 2 for b in record.history.blocks):
+        return entered
+    ranked = rank_for_finals(record)
     gaining = [trial for score, trial in ranked if score > 0]
     parts = [trial for trial in gaining[1:] if trial.changes.items() < gaining[0].changes.items()]
-    chosen = [*gaining[:1], *parts[:1], *(trial for trial in gaining[1:] if trial not in parts[:1])][
-        :FINALISTS
-    ]
+    chosen = [*gaining[:1], *parts[:1], *(trial for trial in gaining[1:] if trial not in parts[:1])]
     chosen = chosen or [trial for _, trial in ranked[:1]]
-    return [
+    new = [
         Contender(
             Purpose.FINAL,
             trial.changes,
-            f"One of the search's best (trial {trial.number}); the finals decide which is confirmed.",
+            f"One of the search's best (trial {trial.number}); the finals decide which goes on.",
         )
         for trial in chosen
     ]
+    seats = _count_affordable(record, new)
+    known = {key_of(c.changes) for c in entered}
+    return [*entered, *(c for c in new[:seats] if key_of(c.changes) not in known)][: max(seats, len(entered))]
+
+
+def _count_affordable(record: Record, contenders: Sequence[Contender]) -> int:
+    """Return how many finalists the first leg can hold with a confirmation of usual length behind it.
+
+    A short budget gets as many as leave room for a confirmation of the fewest rounds, at most three.
+    """
+    first_leg = _LEGS[0][0]
+    for most, behind in ((_MOST_FINALISTS, USUAL_ROUNDS), (FINALISTS, FEWEST_ROUNDS)):
+        for seats in range(min(most, len(contenders)), 1, -1):
+            leg = first_leg * estimate_round_s(record, [BASELINE, *contenders[:seats]])
+            if leg + estimate_confirmation_s(record, behind) <= record.remaining_s + _spent_in_rounds_s(
+                record
+            ):
+                return seats
+    return 1
+
+
+def _spent_in_rounds_s(record: Record) -> float:
+    """What the first round has cost so far: it was affordable when it began, and stays so."""
+    return sum(
+        (block.finished_at - block.issued_at).total_seconds()
+        for block in record.history.blocks
+        if block.round is not None and block.finished_at is not None
+    )

@@ -7,17 +7,21 @@ unverified, and the advice says so.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import sqrt
-from statistics import fmean, stdev
+from statistics import fmean
 
 from advisor.protocol.knobs import Effect
-from advisor.protocol.trials import Block
 from advisor.tuning.allowance import look_level
+from advisor.tuning.losses import LossContrast, contrast_losses, has_losses
 from advisor.tuning.record import Record
 from advisor.tuning.rounds import Pair
 from advisor.tuning.student import t_quantile
 
-_FEWEST = 4
+_FEWEST = 2
+"""Matched pairs without which nothing is said."""
+_LARGEST_SHARE = 0.25
+"""Of what the baseline learned in the time of a pair, a strategy may never lose more: this is what makes a test of few
+steps mean something. Without it a strategy that learns nothing would pass wherever little is learned meanwhile."""
+_POWER = 0.8
 
 
 @dataclass(frozen=True)
@@ -38,62 +42,60 @@ class GuardFinding:
 def check_losses(record: Record, effect: Effect, pairs: Sequence[Pair]) -> GuardFinding:
     """Return the paired non-inferiority test of the losses in these rounds.
 
-    Each round gives d = mean loss of the strategy's block - mean loss of the baseline's, both of whole blocks; of
-    equally many steps where both come from launches of their own, which train from the same start. It
-    passes when the upper end of d's one-sided interval, at the level of one look among many, stays below
-    `loss_tolerance` times the baseline's loss drop from the first loss seen in the job to the last of these rounds,
-    and shows harm when the lower end lies above that.
-    The rounds' alternating order cancels the loss's own fall. Exact strategies pass: they compute the same numbers.
+    Each matched pair (`losses.py`: the same state before, the same number of samples since) gives d = the strategy's
+    loss - the baseline's. With δ the tolerated difference and one-sided t bounds of mean d at the level of one look
+    among many, the test passes when the upper bound stays below δ, shows harm when the lower one lies above δ, and is
+    undecided otherwise. δ is `loss_tolerance` times the baseline's loss drop from the first loss of the job to the
+    last of these rounds, but at most a quarter of what the baseline learned in the time of a pair; where the baseline
+    learned nothing measurable in that time, only harm can be shown.
+    Exact strategies pass: they compute the same numbers.
     """
     if effect is Effect.EXACT:
         return GuardFinding(True, "Its knobs do not change what is computed.")
-    differences = [
-        _subtract_losses(pair.strategy.result.losses, pair.baseline.result.losses, record.switches_at_launch)
-        for pair in pairs
-        if pair.strategy.result
-        and pair.baseline.result
-        and _has_losses(pair.strategy)
-        and _has_losses(pair.baseline)
-    ]
-    drop = _measure_drop(record, pairs)
-    if len(differences) < _FEWEST or drop is None:
+    contrast = contrast_losses(record, [pair.strategy for pair in pairs])
+    if contrast is None or len(contrast.pairs) < _FEWEST:
+        seen = len(contrast.pairs) if contrast else 0
         return GuardFinding(
-            False, "Its loss could not be compared with the baseline's: too few losses were seen."
+            False,
+            "Its loss could not be compared with the baseline's: too few losses were seen "
+            f"({seen} {'comparison' if seen == 1 else 'comparisons'} from the same state of the training; {_FEWEST} "
+            "are needed).",
         )
-    error = stdev(differences) / sqrt(len(differences))
-    margin = t_quantile(1.0 - look_level(record.job.spec), len(differences) - 1) * error
-    worst = fmean(differences) + margin
-    allowed = record.job.spec.loss_tolerance * max(drop, 0.0)
-    harmed = fmean(differences) - margin > allowed
-    if drop <= 0 and not harmed:
+    return _judge(record, contrast)
+
+
+def _judge(record: Record, contrast: LossContrast) -> GuardFinding:
+    count, level = len(contrast.pairs), look_level(record.job.spec, len(contrast.pairs))
+    margin = t_quantile(1.0 - level, count - 1) * contrast.error
+    smallest = margin + t_quantile(_POWER, count - 1) * contrast.error
+    worst = contrast.difference + margin
+    allowed = record.job.spec.loss_tolerance * max(_measure_drop(record, contrast), 0.0)
+    if contrast.learned:
+        allowed = min(allowed, _LARGEST_SHARE * contrast.fall)
+    harmed = contrast.difference - margin > allowed
+    if not contrast.learned and not harmed:
         return GuardFinding(
-            False, "Its loss could not be judged: the baseline's own loss did not fall meanwhile."
+            False,
+            "Its loss could not be judged: the baseline's own loss did not fall measurably in the time of a block "
+            f"(by {contrast.fall:.4g} ± {contrast.fall_error:.2g}), so that learning nothing would look no worse.",
         )
     figures = (
-        f"its loss differs by {fmean(differences):+.4g} from the baseline's over {len(differences)} rounds (at most "
-        f"{worst:+.4g} with 95 % confidence; {allowed:.4g} is tolerated)"
+        f"its loss after equally many samples from the same state differs by {contrast.difference:+.4g} from the "
+        f"baseline's over {count} comparisons (at most {worst:+.4g} with 95 % confidence; {allowed:.4g} is tolerated, "
+        f"{max(contrast.fall, 0.0):.4g} was learned meanwhile)"
     )
     if worst < allowed:
         return GuardFinding(True, f"The loss guard passed: {figures}.")
     if harmed:
         return GuardFinding(False, f"The loss guard refuses it: {figures}.", harmed=True)
-    return GuardFinding(False, f"The loss guard could not decide: {figures}.")
+    blind = f"a difference below {smallest:.2g} could hardly have been seen in {count} comparisons"
+    return GuardFinding(False, f"The loss guard could not decide: {figures}; {blind}.")
 
 
-def _subtract_losses(strategy: Sequence[float], baseline: Sequence[float], from_one_start: bool) -> float:
-    steps = min(len(strategy), len(baseline)) if from_one_start else None
-    return fmean(strategy[:steps]) - fmean(baseline[:steps])
-
-
-def _has_losses(block: Block) -> bool:
-    return bool(block.result and block.result.losses and not block.result.diverged)
-
-
-def _measure_drop(record: Record, pairs: Sequence[Pair]) -> float | None:
-    """The baseline's loss at the job's start minus its loss in the last of these rounds."""
-    first = next((b for b in record.baseline_blocks if _has_losses(b)), None)
-    last = next((pair.baseline for pair in reversed(pairs) if _has_losses(pair.baseline)), None)
-    if first is None or last is None or not first.result or not last.result:
-        return None
-    start = first.result.losses[: max(1, len(first.result.losses) // 4)]
-    return fmean(start) - fmean(last.result.losses)
+def _measure_drop(record: Record, contrast: LossContrast) -> float:
+    """The baseline's loss at the job's start minus its loss in the last of these rounds; 0 where it was not seen."""
+    first = next((b.result.losses for b in record.baseline_blocks if has_losses(b) and b.result), ())
+    last = contrast.pairs[-1].reference.result
+    if not first or last is None:
+        return 0.0
+    return fmean(first[: max(1, len(first) // 4)]) - fmean(last.losses)

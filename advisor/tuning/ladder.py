@@ -1,8 +1,9 @@
 """The rungs above the allowed one: what to try on them, so that users see what is left on the table."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from advisor.protocol.base import Value
+from advisor.protocol.cluster import DeviceKind
 from advisor.protocol.jobs import Job
 from advisor.protocol.knobs import Effect
 from advisor.protocol.strategy import effect_of
@@ -10,14 +11,8 @@ from advisor.tuning.composition import describe_changes, key_of
 from advisor.tuning.priors import Prior
 from advisor.tuning.space import Space
 
-_INTERVALS = (4, 2, 8)
-_ALONE: Mapping[str, str] = {
-    "amp": "mixed precision",
-    "adaptive_localsgd": "adaptive local SGD",
-    "gradient_merge": "merged gradients",
-    "dgc": "gradient compression",
-}
-"""Switches of the higher rungs that need no value of their own."""
+_BEGIN_STEP = 16
+"""Synchronised steps that a post-local schedule begins a block with: few enough to lie in its warm-up."""
 CAVEATS: Mapping[Effect, str] = {
     Effect.EXACT: "",
     Effect.NUMERIC: "Numbers are rounded otherwise. A short trial cannot see a loss of accuracy that appears at the "
@@ -49,21 +44,8 @@ def share_trials(job: Job, space: Space) -> dict[Effect, int]:
 def rung_strategies(space: Space, effect: Effect, best: Mapping[str, Value]) -> tuple[Prior, ...]:
     """Return what to try on a higher rung, on top of the best strategy of the allowed one, best first."""
     names = {d.knob.name for d in space.higher if d.knob.effect is effect}
-    wishes: list[tuple[dict[str, Value], str]] = []
-    if effect is Effect.NUMERIC and "fp16_allreduce" in names:
-        for half in ("fp16", "bf16") if "fp16_allreduce_dtype" in names else ("fp16",):
-            wishes.append(
-                ({**best, "fp16_allreduce": True, "fp16_allreduce_dtype": half}, f"{half} gradients")
-            )
-        wishes.append(({"fp16_allreduce": True}, "16-bit gradients alone"))
-    if effect is Effect.CONVERGENCE and "localsgd" in names:
-        for interval in _INTERVALS:
-            wishes.append(
-                ({**best, "localsgd": True, "localsgd_k_steps": interval}, f"local SGD with k = {interval}")
-            )
-    for name, what in _ALONE.items():
-        if name in names:
-            wishes.append(({**best, name: True}, what))
+    wishes = _numeric_wishes(space, names, best) if effect is Effect.NUMERIC else _schedules(names, best)
+    top = f" on top of the best so far ({describe_changes(best)})" if best else ""
     priors: list[Prior] = []
     seen: set[object] = set()
     for wish, what in wishes:
@@ -71,6 +53,68 @@ def rung_strategies(space: Space, effect: Effect, best: Mapping[str, Value]) -> 
         if changes is None or effect_of(changes) is not effect or key_of(changes) in seen:
             continue
         seen.add(key_of(changes))
-        top = f" on top of the best so far ({describe_changes(best)})" if best else ""
         priors.append(Prior(changes, f"The {effect.value} rung: what {what} would bring{top}."))
     return tuple(priors)
+
+
+_Wish = tuple[dict[str, Value], str]
+
+
+def _numeric_wishes(space: Space, names: Collection[str], best: Mapping[str, Value]) -> list[_Wish]:
+    """16-bit gradients, and mixed precision: first where there are tensor cores, last where there are none."""
+    wishes: list[_Wish] = []
+    if "fp16_allreduce" in names:
+        for half in ("fp16", "bf16") if "fp16_allreduce_dtype" in names else ("fp16",):
+            wishes.append(
+                ({**best, "fp16_allreduce": True, "fp16_allreduce_dtype": half}, f"{half} gradients")
+            )
+        wishes.append(({"fp16_allreduce": True}, "16-bit gradients alone"))
+    if "amp" in names:
+        place = 0 if space.context.facts.device is DeviceKind.CUDA else len(wishes)
+        wishes.insert(place, ({**best, "amp": True}, "mixed precision"))
+    return wishes
+
+
+def _schedules(names: Collection[str], best: Mapping[str, Value]) -> list[_Wish]:
+    """One of every kind before other intervals of the first kind.
+
+    Fixed, adaptive and post-local averaging, merged gradients, compression.
+    """
+
+    def local(interval: int) -> dict[str, Value]:
+        return {**best, "localsgd": True, "localsgd_k_steps": interval}
+
+    wishes: list[tuple[str, dict[str, Value], str]] = [
+        ("localsgd", local(4), "local SGD with k = 4"),
+        (
+            "adaptive_localsgd",
+            {**best, "adaptive_localsgd": True},
+            "adaptive local SGD (the interval follows the loss)",
+        ),
+        (
+            "localsgd",
+            {**local(4), "localsgd_begin_step": _BEGIN_STEP},
+            "post-local SGD with k = 4 (synchronised steps first; in a training until the first learning-rate drop)",
+        ),
+        ("gradient_merge", {**best, "gradient_merge": True}, "merged gradients"),
+        ("localsgd", local(2), "local SGD with k = 2"),
+        ("dgc", {**best, "dgc": True}, "gradient compression"),
+        ("localsgd", local(8), "local SGD with k = 8"),
+    ]
+    return [(wish, what) for name, wish, what in wishes if name in names]
+
+
+def caveat_of(changes: Mapping[str, Value]) -> str:
+    """Return what a short trial cannot see of this strategy."""
+    caveat = CAVEATS[effect_of(changes)]
+    if int(changes.get("localsgd_begin_step", 1)) > 1:
+        caveat += (
+            " Its speed is that of the local steps: set localsgd_begin_step to the step of the first learning-rate "
+            "drop, and expect no gain before it."
+        )
+    if changes.get("adaptive_localsgd"):
+        caveat += (
+            " Its speed is that of the first interval: over a training the interval follows the loss, which a short "
+            "trial does not see move."
+        )
+    return caveat

@@ -11,6 +11,7 @@ from advisor.tuning.composition import describe_changes
 from advisor.tuning.record import Record
 
 _NOISY = 0.03
+_STALLING = 0.15
 _USES: Mapping[WorkloadKind, str] = {
     WorkloadKind.PYTORCH: "Put the strategy in place (run.sh applies it to the unchanged script) and compare one run "
     "at full length.",
@@ -78,6 +79,11 @@ def _beyond_knobs(diagnosis: Diagnosis, after: Phases) -> list[str]:
         steps.append(
             f"{after.data_wait_s * 1e3:.1f} ms of each {total * 1e3:.1f} ms step waits for data: give the DataLoader "
             "more workers, or read from faster storage."
+        )
+    if after.stalls_s / total >= _STALLING:
+        steps.append(
+            f"{after.stalls_s * 1e3:.1f} ms of each {total * 1e3:.1f} ms step are stalls: some steps take several "
+            "times the usual one. Look for other load, or more processes and threads than cores."
         )
     if diagnosis.bound == "straggler" and not diagnosis.flags:
         steps.append(

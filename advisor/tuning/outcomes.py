@@ -8,7 +8,8 @@ def judge_block(trial: Trial, result: BlockResult, extended: bool = False) -> tu
     """Return the trial's outcome after this block with a sentence, or None while it has to go on.
 
     A search trial ends with its first steady block, or with the one that extended an unsteady block
-    (`extended`: the trial already had a usable block). The baseline never ends here; finalists and confirmed
+    (`extended`: the trial already had a usable block), or as pruned when the ranks stopped timing because it cannot
+    win. The baseline never ends here; finalists and confirmed
     strategies end only when they fail.
     """
     if result.relaunch_needed or not trial.changes:
@@ -33,6 +34,12 @@ def judge_block(trial: Trial, result: BlockResult, extended: bool = False) -> tu
     summary = summarise_block(result)
     if summary.steady_steps == 0 or is_cut_short(result):
         return None
+    if result.given_up:
+        return (
+            Outcome.PRUNED,
+            f"Stopped after {result.steps} timed steps: a step took {summary.median_step_time_s:.4g} s, surely too "
+            "slow to win (less than 90 % of the best strategy's throughput).",
+        )
     if summary.steady:
         return Outcome.FINISHED, f"Measured over {summary.steady_steps} steady steps."
     if extended:

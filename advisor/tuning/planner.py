@@ -1,4 +1,4 @@
-"""Job and history -> the next thing to do: probe, search, finals, confirmation, and how failures are met.
+"""Job and history -> the next thing to do: probe, search, finals, simplification, confirmation; how failures are met.
 
 The planner keeps no state: it reads the history anew each time, so a restarted server goes on where it stood.
 """
@@ -6,6 +6,7 @@ The planner keeps no state: it reads the history anew each time, so a restarted 
 from datetime import datetime
 
 from advisor.protocol.jobs import Job, Stage
+from advisor.protocol.spending import describe_budget
 from advisor.protocol.trials import JobHistory, Purpose, Session, SessionState
 from advisor.tuning.allowance import affords
 from advisor.tuning.composition import describe_changes, key_of
@@ -14,25 +15,36 @@ from advisor.tuning.contender import BASELINE, Contender, Turn, issue
 from advisor.tuning.decisions import Decision, EndSession, Fail, Finish, Launch, Wait
 from advisor.tuning.failures import find_dead_end
 from advisor.tuning.finals import next_final
+from advisor.tuning.gangs import decline_another, find_asking, launched_for, settle_among_gangs
 from advisor.tuning.record import PROBE_BLOCKS, Record
 from advisor.tuning.search import next_strategy
+from advisor.tuning.simplify import next_revert
 from advisor.tuning.space import build_space
 
-_ANCHOR_EVERY = 6
 
-
-def plan(job: Job, history: JobHistory, now: datetime) -> Decision:
+def plan(
+    job: Job, history: JobHistory, now: datetime, session_id: str | None = None, *, quick: bool = False
+) -> Decision:
     """Return what to do next.
 
-    Measure, EndSession or Wait while a session is live; Launch, Finish or Fail while none is.
+    For the live session `session_id`: Measure, EndSession or Wait. Without one, while no session is live: Launch,
+    Finish or Fail; while some are, whether another gang joins the search: Launch or Wait. A job of one gang needs
+    no `session_id`: its live session asks. `quick` makes do with a suggestion that costs next to nothing to find.
     """
-    record = Record(job, history, now)
-    live = history.live_session()
+    record = Record(job, history, now, quick)
+    live = find_asking(history, session_id, job.spec.gangs)
     if live is not None and live.state is not SessionState.RUNNING:
         return Wait(job.stage, f"The session is {live.state.value}: nothing can be measured in it now.")
+    if live is None and history.live_sessions():
+        return _plan_another(record, session_id)
     if live is None and (sentence := find_dead_end(record)) is not None:
         return Finish(sentence) if is_confirmed(record) else Fail(sentence)
-    turn = _next_turn(record, live)
+    turn = _resume_launch(record, live) or _next_turn(record, live)
+    if live is not None:
+        settled = settle_among_gangs(record, live, turn)
+        if isinstance(settled, EndSession):
+            return settled
+        turn = settled
     if isinstance(turn, str):
         return _wind_up(record, live, turn)
     cold = record.required_cold(turn.contender.changes)
@@ -53,10 +65,30 @@ def plan(job: Job, history: JobHistory, now: datetime) -> Decision:
     return issue(_settle_in(record, live, turn), record)
 
 
+def _plan_another(record: Record, session_id: str | None) -> Decision:
+    """Decide whether another gang joins the sessions that are live."""
+    if session_id is not None:
+        return Wait(record.job.stage, f"Session {session_id} is over: nothing is measured in it any more.")
+    turn = _next_turn(record, None)
+    if (wait := decline_another(record, turn)) is not None or isinstance(turn, str):
+        return wait or Wait(record.job.stage, "Nothing is left to search.")
+    number = len(record.history.live_sessions()) + 1
+    because = f"Gang {number} of {record.job.spec.gangs} joins the search, where strategies are left to try."
+    return Launch(Stage.SEARCH, because, record.required_cold(turn.contender.changes))
+
+
+def _resume_launch(record: Record, live: Session | None) -> Turn | None:
+    """Where gangs search side by side and each strategy is a launch, a session measures what it was launched for."""
+    if live is None or record.job.spec.gangs == 1 or _is_past_search(record):
+        return None
+    strategy = launched_for(record, live)
+    return Turn(Stage.SEARCH, strategy, strategy.because) if strategy else None
+
+
 def _next_turn(record: Record, live: Session | None) -> Turn | str:
     """Return the next block, or a sentence why there is none."""
     if not affords(record, 1, launches=0 if live else 1):
-        return f"The budget of {record.job.spec.budget.max_seconds:g} s is spent."
+        return f"{describe_budget(record.job, record.sessions, record.now)} is spent."
     facts = record.job.facts
     if facts is None or len(record.probe_blocks) < PROBE_BLOCKS:
         return Turn(
@@ -75,6 +107,8 @@ def _next_turn(record: Record, live: Session | None) -> Turn | str:
         why_over = found.because
     if (final := next_final(record, live)) is not None:
         return _extend(record, live, final)
+    if (revert := next_revert(record, live)) is not None:
+        return _extend(record, live, revert)
     if (confirmation := next_confirmation(record, live)) is not None:
         return _extend(record, live, confirmation)
     return why_over
@@ -94,7 +128,7 @@ def _turn_for_search(record: Record, live: Session | None, strategy: Contender) 
             return Turn(
                 Stage.SEARCH, BASELINE, "A session begins with an anchor: the baseline under its conditions."
             )
-        if since is not None and since >= _ANCHOR_EVERY:
+        if since is not None and since >= record.anchor_every:
             return Turn(
                 Stage.SEARCH,
                 BASELINE,
@@ -157,6 +191,6 @@ def _wind_up(record: Record, live: Session | None, because: str) -> Decision:
     if record.baseline_blocks:
         return Finish(because)
     return Fail(
-        f"{because} Not even the script as it stands was measured in it: raise budget.max_seconds, or lower "
+        f"{because} Not even the script as it stands was measured in it: raise the budget, or lower "
         "measurement.min_steps and block_s."
     )

@@ -67,9 +67,28 @@ def _wishes(space: Space) -> Iterator[tuple[dict[str, Value], str]]:
 
 
 def rules_of(dimension: Dimension, space: Space) -> tuple[Rule, ...]:
-    """Return the knob's rules of thumb, best first; what the script does already is no rule to try."""
+    """Return the knob's rules of thumb, best first; what the script does already is no rule to try.
+
+    Where the job names the values to try, the nearest of them stands for a rule's own.
+    """
     as_it_is = space.context.baseline.get(dimension.knob.name)
-    return tuple(rule for rule in dimension.knob.rule(space.context) if rule.value != as_it_is)
+    rules: dict[Value, Rule] = {}
+    for rule in dimension.knob.rule(space.context):
+        if rule.value not in dimension.values and not dimension.ordered:
+            continue
+        value = dimension.values[dimension.index_of(rule.value)]
+        if value != as_it_is and value not in rules:
+            rules[value] = Rule(value, rule.because)
+    return tuple(rules.values())
+
+
+def keep_searched(space: Space, changes: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the changes to knobs that the search varies, each at the nearest value that it tries."""
+    kept: dict[str, Value] = {}
+    for dimension in (*space.dimensions, *space.costly):
+        if dimension.knob.name in changes:
+            kept[dimension.knob.name] = dimension.values[dimension.index_of(changes[dimension.knob.name])]
+    return kept
 
 
 def _alone(name: str, rule: Rule) -> dict[str, Value]:

@@ -10,6 +10,8 @@ from statistics import fmean, median
 
 from advisor.protocol.base import Value
 from advisor.protocol.jobs import Job
+from advisor.protocol.knobs import Effect
+from advisor.protocol.spending import measure_time_left_s, measure_wall_s
 from advisor.protocol.strategy import cold_part
 from advisor.protocol.trials import (
     Block,
@@ -22,6 +24,8 @@ from advisor.protocol.trials import (
     TrialState,
 )
 from advisor.tuning.composition import key_of
+from advisor.tuning.goodput import Efficiency, efficiency_of
+from advisor.tuning.scores import Noise, Score, estimate_noise, estimate_scores, log_rate, space_anchors
 from advisor.tuning.statistics import is_cut_short
 
 PROBE_BLOCKS = 2
@@ -37,6 +41,8 @@ class Record:
     job: Job
     history: JobHistory
     now: datetime
+    quick: bool = False
+    """The planner took too long before: the search makes do with a suggestion that costs next to nothing."""
 
     # --- sessions and time ---------------------------------------------------------------------------
 
@@ -47,14 +53,8 @@ class Record:
 
     @cached_property
     def spent_s(self) -> float:
-        """Wall time of all sessions so far, waiting for agents not counted, in seconds."""
-        return sum(self.wall_s_of(session) for session in self.sessions)
-
-    def wall_s_of(self, session: Session) -> float:
-        """Return the session's wall time from the moment its gang was complete, in seconds."""
-        if session.started_at is None:
-            return 0.0
-        return max(0.0, ((session.ended_at or self.now) - session.started_at).total_seconds())
+        """Wall time so far, waiting for agents not counted, in seconds; gangs side by side spend a second once."""
+        return measure_wall_s(self.sessions, self.now)
 
     @cached_property
     def startup_s(self) -> float:
@@ -78,8 +78,13 @@ class Record:
 
     @property
     def remaining_s(self) -> float:
-        """Budget left, in seconds."""
-        return self.job.spec.budget.max_seconds - self.spent_s
+        """Wall time that the budget of seconds and of device-hours still grants, in seconds."""
+        return measure_time_left_s(self.job, self.sessions, self.now)
+
+    @property
+    def budget_s(self) -> float:
+        """Wall time that the budget grants in all, spent or left, in seconds."""
+        return self.spent_s + self.remaining_s
 
     @cached_property
     def capacity(self) -> int | None:
@@ -138,6 +143,14 @@ class Record:
         for block in self.usable:
             found.setdefault(block.trial_number, []).append(block)
         return found
+
+    def agents_of(self, session_id: str) -> tuple[str, ...]:
+        """Return the agents that held the session: its gang; empty for an unknown session."""
+        return self._agents.get(session_id, ())
+
+    @cached_property
+    def _agents(self) -> dict[str, tuple[str, ...]]:
+        return {session.id: session.agents for session in self.sessions}
 
     def usable_in(self, session_id: str) -> list[Block]:
         """Usable blocks of one session, in order."""
@@ -269,32 +282,48 @@ class Record:
     # --- scores --------------------------------------------------------------------------------------
 
     def score(self, trial: Trial) -> float | None:
-        """Return ln(throughput / baseline's) of a search trial against the nearest anchors; None before it has one.
+        """Return ln(throughput / baseline's) of a search trial (`scores.py`); None before it has one.
 
-        Anchors of its own session cancel drift and the session's luck; a session launched with cold changes has
-        none, and is compared with the nearest baseline blocks of any other.
+        A trial that was given up has one too: it is slow. A convergence strategy is scored by goodput: its throughput
+        counts as much as a sample still teaches under it, as far as that is known.
         """
-        block = self.settled(trial)
-        if block is None or self.has_failed(trial):
+        found, efficiency = self.scores.get(trial.number), self.efficiencies.get(trial.number)
+        if found is None:
             return None
-        anchors = [b for b in self.baseline_blocks if b.round is None]
-        own = [b for b in anchors if b.session_id == block.session_id]
-        before = [b for b in own or anchors if b.issued_at <= block.issued_at]
-        after = [b for b in own or anchors if b.issued_at > block.issued_at]
-        nearest = [*before[-1:], *(after[:1] if own or not before else ())]
-        return log_rate(block) - fmean(log_rate(b) for b in nearest) if nearest else None
+        return found.mean + (efficiency.log if efficiency else 0.0)
+
+    def score_error(self, trial: Trial) -> float | None:
+        """Return the standard error of the trial's score; None where it has none."""
+        found, efficiency = self.scores.get(trial.number), self.efficiencies.get(trial.number)
+        if found is None:
+            return None
+        return math.hypot(found.error, efficiency.error / efficiency.value if efficiency else 0.0)
+
+    @cached_property
+    def scores(self) -> dict[int, Score]:
+        """Search trial's number -> its score in throughput."""
+        return estimate_scores(self)
+
+    @cached_property
+    def efficiencies(self) -> dict[int, Efficiency]:
+        """Convergence strategy's trial number -> its statistical efficiency, where that is known."""
+        trials = [t for t in self.history.trials if t.effect is Effect.CONVERGENCE]
+        return {t.number: found for t in trials if (found := efficiency_of(self, t)) is not None}
+
+    @cached_property
+    def noise(self) -> Noise:
+        """How much measurements of one strategy differ between blocks, launches and gangs, and how fast they drift."""
+        return estimate_noise(self)
+
+    @cached_property
+    def anchor_every(self) -> int:
+        """Strategies measured between two blocks of the baseline."""
+        return space_anchors(self)
 
     @cached_property
     def run_noise(self) -> float | None:
         """Standard deviation of a block of the baseline around its neighbour, as a fraction; None below two."""
         return estimate_run_noise(self.baseline_blocks)
-
-
-def log_rate(block: Block) -> float:
-    """Return ln(samples per second) from the robust step time: what search scores are made of."""
-    if block.result is None or block.summary is None:
-        raise ValueError(f"block {block.id} has no summary")
-    return math.log(max(block.result.samples_per_step, 1e-12)) - block.summary.log_step_time
 
 
 def log_throughput(block: Block) -> float:

@@ -1,23 +1,29 @@
 """The search: which strategy is measured next, and when there is no use in another."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from advisor.protocol.base import Value
+from advisor.protocol.knob_entries import CATALOGUE
 from advisor.protocol.knobs import Effect, Switch
 from advisor.protocol.trials import Outcome, Purpose, Trial
+from advisor.tuning.acquisition import LEAST_IMPROVEMENT, Belief, Told, learn
 from advisor.tuning.allowance import limit_search_s
 from advisor.tuning.composition import describe_changes, key_of
 from advisor.tuning.contender import Contender
+from advisor.tuning.cost_model import CostModel, Observation, calibrate
+from advisor.tuning.gangs import is_measured_now, list_pending
 from advisor.tuning.ladder import rung_strategies, share_trials
-from advisor.tuning.priors import first_strategies, rules_of
+from advisor.tuning.priors import Prior, first_strategies, keep_searched, rules_of
 from advisor.tuning.record import Record
-from advisor.tuning.sampler import Told, suggest
-from advisor.tuning.space import Dimension, Space
+from advisor.tuning.sampler import suggest
+from advisor.tuning.space import Dimension, Space, build_space
 
-_PATIENCE_FROM = 15
-_PATIENCE = 6
-_IMPROVEMENT = 0.005
+_FEWEST = 6
+"""Strategies that are measured before the expected improvement is believed to be small."""
+_MOST_EARLIER = 2
 _ALLOWED_PER_OTHER = 4
 """When time is short, strategies that the verdict may stand on for each one of a rung above: a fifth for the ladder."""
 
@@ -32,12 +38,12 @@ class SearchOver:
 def next_strategy(record: Record, space: Space) -> Contender | SearchOver:
     """Return the strategy whose block comes next, or why the search is over.
 
-    In order: a strategy that still lacks its block, the first strategies, the sampler's, the cold knobs on top of
-    the best, and the share of the rungs above the allowed one.
+    In order: a strategy that still lacks its block, the first strategies, the sampler's, the costly knobs on top of
+    the best where the sampler did not find them worth it, and the share of the rungs above the allowed one.
     """
     trials = record.trials_for(Purpose.SEARCH)
     for trial in trials:
-        if not record.has_failed(trial) and record.settled(trial) is None:
+        if not record.has_failed(trial) and record.settled(trial) is None and not is_measured_now(record, trial):
             return Contender(Purpose.SEARCH, trial.changes, trial.because)
     limit = limit_search_s(record)
     if record.spent_s >= limit:
@@ -45,7 +51,8 @@ def next_strategy(record: Record, space: Space) -> Contender | SearchOver:
     if len(record.tried) >= record.job.spec.budget.max_trials:
         return SearchOver(f"All {len(record.tried)} search trials of the budget are spent.")
     shares = share_trials(record.job, space)
-    kept_back = sum(shares.values()) + len(_list_costly(space))
+    costly = [group for _, group in _list_costly(space) if not _is_tried(group, trials)]
+    kept_back = sum(shares.values()) + len(costly)
     in_time = record.spent_s + kept_back * record.strategy_s < limit
     over = SearchOver("The time left in the search belongs to costly knobs and the other rungs.")
     allowed = len(allowed_trials(record))
@@ -77,7 +84,12 @@ def best_changes(record: Record, effect: Effect | None = None, hot_only: bool = 
 
 
 def rank_trials(record: Record, effect: Effect | None = None) -> list[tuple[float, Trial]]:
-    """Return search trials with their scores, best first; strategies that failed anywhere are left out."""
+    """Return search trials with their scores, best first; strategies that failed anywhere are left out.
+
+    On the allowed rungs a score is what the surrogate makes of all measurements together: the best of many noisy
+    numbers is a lucky one, and what similar strategies brought says how lucky. On a single other rung it is the
+    trial's own.
+    """
     if effect is None:
         trials = allowed_trials(record)
     else:
@@ -87,22 +99,21 @@ def rank_trials(record: Record, effect: Effect | None = None) -> list[tuple[floa
         for trial in trials
         if not record.has_failed_anywhere(trial.changes) and (score := record.score(trial)) is not None
     ]
+    if effect is None and record.job.facts is not None and scored:
+        space = build_space(record.job, record.job.facts, record.probe_blocks)
+        means, _ = _learn(record, space, trials).predict([trial.changes for _, trial in scored])
+        scored = [(float(mean), trial) for mean, (_, trial) in zip(means, scored, strict=True)]
     return sorted(scored, key=lambda pair: (-pair[0], pair[1].number))
 
 
 def _next_allowed(record: Record, space: Space, quota: int) -> Contender | SearchOver:
-    trials = [t for t in allowed_trials(record) if not _has_costly(space.costly, t.changes)]
-    if not space.dimensions:
+    trials = allowed_trials(record)
+    if space.is_empty:
         return SearchOver("No knob of the allowed rung is left that every strategy could vary.")
     if len(trials) >= quota:
         return SearchOver(f"The {quota} strategies that the budget grants the allowed rung are measured.")
-    if _has_stalled(record, trials):
-        return SearchOver(
-            f"The last {_PATIENCE} strategies improved the best by less than {_IMPROVEMENT:.1%}: "
-            "the rest of the budget is better spent on confirming."
-        )
     tried = set(map(key_of, record.tried))
-    priors = first_strategies(space)
+    priors = _first(record, space)
     for prior in priors:
         if key_of(prior.changes) not in tried:
             return Contender(Purpose.SEARCH, prior.changes, prior.because)
@@ -113,36 +124,89 @@ def _next_allowed(record: Record, space: Space, quota: int) -> Contender | Searc
         startup=len(priors),
         seed=record.job.spec.seed,
         number=len(record.history.trials),
+        model=_calibrate(record, space),
+        price_s=lambda changes: estimate_price_s(record, changes),
+        quick=record.quick,
     )
     if suggestion is None:
-        return SearchOver("Every strategy of the space is measured.")
+        return SearchOver("Every strategy of the space is measured or cannot run.")
+    if (
+        suggestion.improvement is not None
+        and suggestion.improvement < LEAST_IMPROVEMENT
+        and len(trials) >= _FEWEST
+    ):
+        return SearchOver(
+            f"After {len(trials)} strategies the best untried one is expected to add {suggestion.improvement:.2%}: "
+            "another trial does not pay, and what is left is better spent on confirming."
+        )
     return Contender(Purpose.SEARCH, suggestion.changes, suggestion.because)
 
 
-def _told(record: Record, trials: list[Trial]) -> list[Told]:
+def _first(record: Record, space: Space) -> list[Prior]:
+    """Return what is measured before anything is modelled: the rules of thumb together, and what similar jobs found."""
+    priors = list(first_strategies(space)[:1])
+    for earlier in record.history.earlier[:_MOST_EARLIER]:
+        changes = space.composer.compose(keep_searched(space, earlier.changes))
+        if changes is not None and all(key_of(changes) != key_of(p.changes) for p in priors):
+            because = (
+                f"An earlier job ({earlier.because}) confirmed {earlier.ratio - 1.0:+.1%} with "
+                f"{describe_changes(changes)}."
+            )
+            priors.insert(0, Prior(changes, because))
+    return priors
+
+
+def estimate_price_s(record: Record, changes: Mapping[str, Value]) -> float:
+    """Return what measuring these changes costs now, in seconds: a block, and a launch or a compilation on top.
+
+    A launch when the live session was launched with other cold knobs; so cold strategies come in groups.
+    """
+    if record.switches_at_launch:
+        return record.strategy_s
+    live = record.history.live_session()
+    launched = key_of(live.cold) if live else ()
+    price_s = record.block_s
+    if key_of(record.required_cold(changes)) != launched:
+        price_s += record.startup_s
+    if any(CATALOGUE[name].switch is Switch.SLOW for name in changes):
+        price_s += record.startup_s
+    return price_s
+
+
+def _learn(record: Record, space: Space, trials: Sequence[Trial]) -> Belief:
+    return learn(space, _told(record, trials), _calibrate(record, space))
+
+
+def _calibrate(record: Record, space: Space) -> CostModel | None:
+    """Fit the cost model to the probe and every search trial with a score."""
+    probe = record.probe_blocks
+    base_s = math.exp(fmean(b.summary.log_step_time for b in probe if b.summary)) if probe else 0.0
+    own = space.context.baseline
+    observations = [
+        Observation({**own, **trial.changes}, base_s * math.exp(-score.mean), _error_of(record, trial))
+        for trial in record.trials_for(Purpose.SEARCH)
+        if (score := record.scores.get(trial.number)) is not None
+    ]
+    blocks = [*probe, *(b for b in record.usable if b.round is None and b not in probe)]
+    return calibrate(space.context, blocks, observations)
+
+
+def _told(record: Record, trials: Sequence[Trial]) -> list[Told]:
     """What the sampler learns: scores, and strategies that failed by their own fault; never lost ones."""
-    told = [Told(changes, None) for changes in record.killers if record.switches_at_launch]
+    told = [Told(changes, None) for changes in record.killers]
+    pending = {key_of(changes) for changes in list_pending(record)}
     for trial in trials:
         score = record.score(trial)
         at_fault = trial.outcome is not None and (
             trial.outcome.is_configurations_fault or trial.outcome is Outcome.INEFFECTIVE
         )
-        if score is not None or at_fault:
-            told.append(Told(trial.changes, score))
+        if score is not None:
+            told.append(Told(trial.changes, score, _error_of(record, trial)))
+        elif at_fault:
+            told.append(Told(trial.changes, None))
+        elif key_of(trial.changes) in pending:
+            told.append(Told(trial.changes, None, pending=True))
     return told
-
-
-def _has_stalled(record: Record, trials: list[Trial]) -> bool:
-    if len(trials) < _PATIENCE_FROM:
-        return False
-    best, since = 0.0, 0
-    for trial in trials:
-        score = record.score(trial)
-        if score is not None and score > best + _IMPROVEMENT:
-            best, since = score, 0
-        else:
-            since += 1
-    return since >= _PATIENCE
 
 
 def _list_costly(space: Space) -> list[tuple[str, tuple[Dimension, ...]]]:
@@ -158,13 +222,16 @@ def _has_costly(group: Sequence[Dimension], changes: Mapping[str, Value]) -> boo
     return any(d.knob.name in changes for d in group)
 
 
+def _is_tried(group: Sequence[Dimension], trials: Sequence[Trial]) -> bool:
+    return any(_has_costly(group, t.changes) for t in trials)
+
+
 def _next_costly(record: Record, space: Space) -> Contender | None:
     """Each group of costly knobs once, at its rules of thumb, on top of the best: one trial tells whether it helps."""
     trials = record.trials_for(Purpose.SEARCH)
-    best = best_changes(record)
-    for name, group in _list_costly(space):
-        if any(_has_costly(group, t.changes) for t in trials):
-            continue
+    groups = [(name, group) for name, group in _list_costly(space) if not _is_tried(group, trials)]
+    best = best_changes(record) if groups else {}
+    for name, group in groups:
         rules = {d.knob.name: rules[0].value for d in group if (rules := rules_of(d, space))}
         changes = space.composer.compose({**best, **rules})
         if changes is None or not _has_costly(group, changes) or record.has_killed_a_launch(changes):
@@ -172,6 +239,14 @@ def _next_costly(record: Record, space: Space) -> Contender | None:
         because = f"The rules of thumb for {name} together, on top of {describe_changes(best)}."
         return Contender(Purpose.SEARCH, changes, because)
     return None
+
+
+def _error_of(record: Record, trial: Trial) -> float:
+    """Return the standard error of the trial's score."""
+    block = record.settled(trial)
+    count = max(0, len(record.baseline_blocks) - 1)
+    noise = math.sqrt((4 * 0.02**2 + count * (record.run_noise or 0.0) ** 2) / (4 + count))
+    return math.hypot(block.summary.log_step_time_se if block and block.summary else 0.0, noise)
 
 
 def _next_higher(record: Record, space: Space, shares: Mapping[Effect, int]) -> Contender | None:

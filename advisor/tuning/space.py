@@ -1,8 +1,8 @@
 """Which knobs and values make sense for this workload on this cluster, and why not the others."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from advisor.protocol.advice import DroppedKnob
 from advisor.protocol.base import Value
@@ -15,10 +15,16 @@ from advisor.protocol.strategy import Layout
 from advisor.protocol.trials import Block
 from advisor.protocol.workload import Workload, WorkloadFacts, WorkloadKind
 from advisor.tuning.composition import ACTIVATORS, Composer, baseline_strategy
-from advisor.tuning.diagnosis import NEGLIGIBLE, exposed_share
+from advisor.tuning.diagnosis import NEGLIGIBLE, TOO_SMALL, exposed_share
 
 _MB = 2**20
 _MOST_SIZES = 18
+_PARTS: Mapping[Part, str] = {
+    Part.COMMUNICATION: "Exposed communication",
+    Part.COMPUTATION: "Computation",
+    Part.OPTIMIZER: "The optimizer",
+    Part.INPUT: "Waiting for data",
+}
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,8 @@ class Space:
     higher: tuple[Dimension, ...]
     """Knobs of the rungs above the allowed one: measured for the ladder only."""
     dropped: tuple[DroppedKnob, ...]
+    shares: Mapping[Part, float] = field(default_factory=dict)
+    """Each part's share of the baseline's step in the probe, where that could be measured."""
 
     @property
     def is_empty(self) -> bool:
@@ -79,9 +87,9 @@ def build_space(job: Job, facts: WorkloadFacts, probe: Sequence[Block]) -> Space
     for knob in CATALOGUE.values():
         reason = out_of_reach_because(workload, knob, taken) or _dropped_because(job, knob, context, probe)
         if reason is None:
-            values = fit_values(workload, knob, _values_of(knob, context))
+            values = _restrict(job, knob, fit_values(workload, knob, _values_of(knob, context)), context)
             dimension = Dimension(knob, values, _is_ordered(knob))
-            if len(dimension.values) < 2:
+            if len(values) < 2 and not (knob.needs and knob.name in job.spec.values):
                 reason = "Only one value makes sense here."
             elif knob.effect.rank > job.spec.allow.rank:
                 higher.append(dimension)
@@ -98,11 +106,13 @@ def build_space(job: Job, facts: WorkloadFacts, probe: Sequence[Block]) -> Space
             local_world_size=facts.local_world_size,
             frozen=frozenset(job.spec.freeze),
             taken=taken,
+            only={d.knob.name: frozenset(d.values) for d in (*kept, *higher) if d.knob.name in job.spec.values},
         ),
         dimensions=tuple(d for d in kept if _is_searched(d, workload)),
         costly=tuple(d for d in kept if not _is_searched(d, workload)),
         higher=tuple(higher),
         dropped=tuple(dropped),
+        shares=measure_shares(context, probe),
     )
 
 
@@ -123,7 +133,7 @@ def _dropped_because(job: Job, knob: Knob, context: KnobContext, probe: Sequence
     if activator and activator in spec.freeze and not context.baseline[activator]:
         return f"It means nothing without {activator}, which the job freezes."
     if not spec.knobs:
-        return _cannot_matter(knob, context, probe)
+        return None if knob.name in spec.values else _cannot_matter(knob, context, probe)
     if knob.name not in spec.knobs:
         return "Not among the knobs that this job asks for."
     return None
@@ -131,23 +141,46 @@ def _dropped_because(job: Job, knob: Knob, context: KnobContext, probe: Sequence
 
 def _cannot_matter(knob: Knob, context: KnobContext, probe: Sequence[Block]) -> str | None:
     """Amdahl's gate. A knob that the job names is searched all the same."""
-    phases = [b.result.phases for b in probe if b.result and b.result.phases.total_s() > 0]
-    shares: list[float] = []
-    if knob.part is Part.COMMUNICATION:
-        shares = [share for p in phases if (share := exposed_share(p)) is not None]
-        what = "Exposed communication"
-    elif knob.part is Part.COMPUTATION and context.facts.device is DeviceKind.CPU:
-        shares = [(p.forward_s + p.backward_s + p.optimizer_s) / p.total_s() for p in phases]
-        what = "Computation"
-    elif knob.part is Part.OPTIMIZER:
-        shares = [p.optimizer_s / p.total_s() for p in phases]
-        what = "The optimizer"
-    elif knob.part is Part.INPUT:
-        shares = [p.data_wait_s / p.total_s() for p in phases]
-        what = "Waiting for data"
-    if not shares or max(shares) >= NEGLIGIBLE:
+    share = measure_shares(context, probe).get(knob.part)
+    if share is None or share >= NEGLIGIBLE:
         return None
-    return f"{what} is {max(shares):.1%} of the step: removing all of it could not bring 2 %."
+    return f"{_PARTS[knob.part]} is {share:.1%} of the step: {TOO_SMALL}."
+
+
+def measure_shares(context: KnobContext, probe: Sequence[Block]) -> dict[Part, float]:
+    """Return each part's largest share of the step in the probe's blocks, 0 to 1; parts nobody could time are absent.
+
+    Computation counts on CPUs only: elsewhere the knobs of computation act on more than the passes that are timed.
+    """
+    shares: dict[Part, float] = {}
+    for block in probe:
+        phases = block.result.phases if block.result else None
+        total = phases.total_s() if phases else 0.0
+        if phases is None or total <= 0:
+            continue
+        parts: dict[Part, float | None] = {
+            Part.COMMUNICATION: exposed_share(phases),
+            Part.OPTIMIZER: phases.optimizer_s / total,
+            Part.INPUT: phases.data_wait_s / total,
+        }
+        if context.facts.device is DeviceKind.CPU:
+            parts[Part.COMPUTATION] = (phases.forward_s + phases.backward_s + phases.optimizer_s) / total
+        for part, share in parts.items():
+            if share is not None:
+                shares[part] = max(share, shares.get(part, 0.0))
+    return shares
+
+
+def _restrict(job: Job, knob: Knob, values: Sequence[Value], context: KnobContext) -> tuple[Value, ...]:
+    """Keep to the values that the job names and the baseline's; a knob that waits for its switch has none there."""
+    if knob.name not in job.spec.values:
+        return tuple(values)
+    own = context.baseline[knob.name]
+    activator = ACTIVATORS.get(knob.name)
+    idle = activator is not None and not context.baseline[activator]
+    wanted = dict.fromkeys((*job.spec.values[knob.name], *(() if idle else (own,))))
+    ordered = sorted(wanted, key=float) if _is_ordered(knob) else list(wanted)
+    return tuple(fit_values(job.spec.workload, knob, tuple(ordered)))
 
 
 def _above_the_rung(effect: Effect, allowed: Effect) -> str:

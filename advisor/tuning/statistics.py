@@ -1,4 +1,8 @@
-"""Steady state, block summaries and paired ratios with their intervals."""
+"""Steady state, a block's robust summary with its standard error, and the interval of paired ratios.
+
+Everything is in ln(step time) or in ln ratios, so that differences are relative and a ratio's interval is never below
+zero. The assumptions, their sources and the coverage that simulations measured: docs/decisions/0009.
+"""
 
 import math
 from collections.abc import Sequence
@@ -9,10 +13,22 @@ from statistics import fmean, median, stdev
 from advisor.protocol.trials import BlockResult, BlockSummary
 from advisor.tuning.student import t_quantile
 
-_BATCHES = 6
+_MOST_BATCHES = 6
+_FEWEST_BATCHES = 3
+_LEAST_IN_BATCH = 3
+"""A median of three survives one stall."""
 _UNKNOWN_SE = 0.1
 """Standard error of ln(step time) claimed for a block too short to have one."""
+_WORTH_CUTTING = 3.5
+_MATERIAL_TREND = 0.02
+_TREND_LEVEL = 0.05
+_STARTING = 5
+_EVENT = math.log(1.5)
+_MOST_CORRELATION = 0.95
 _LEAST_S = 1e-9
+
+
+# --- rounds ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -31,7 +47,13 @@ class LogInterval:
 
 
 def paired_interval(log_ratios: Sequence[float], alpha: float) -> LogInterval | None:
-    """Return the Student t interval of the mean log ratio at two-sided level `alpha`; None below two rounds."""
+    """Return the Student t interval of the mean log ratio at two-sided level `alpha`; None below two rounds.
+
+    Assumes rounds that are independent with one mean, and roughly normal: what their two blocks share (the launch,
+    the machine's slow drift) has cancelled in the ratio. With `alpha` from `level_of_look` this is one of a sequence
+    of repeated confidence intervals (Jennison and Turnbull 1989): with 95 % probability all of them hold the truth,
+    so the one at which a job stops may be reported as a 95 % interval whatever rule stopped it.
+    """
     count = len(log_ratios)
     if count < 2:
         return None
@@ -40,12 +62,37 @@ def paired_interval(log_ratios: Sequence[float], alpha: float) -> LogInterval | 
     return LogInterval(mean=mean, low=mean - half, high=mean + half, rounds=count)
 
 
+FIRST_LOOK = 4
+"""Rounds at the first look."""
+_LAST_LEVELS = {
+    4: 0.0491, 5: 0.0346, 6: 0.0283, 8: 0.0223, 10: 0.0197, 12: 0.0186, 16: 0.0163, 20: 0.0153, 24: 0.0146,
+    32: 0.0140, 48: 0.0126, 64: 0.0120,
+}  # fmt: skip
+"""Most rounds -> two-sided level of the look at that many rounds."""
+
+
+def level_of_look(rounds: int, most: int) -> float:
+    """Return the two-sided level of the look after that many rounds, where there can be `most` of them.
+
+    Looks are taken after every round from the fourth on. Their levels grow in proportion to the rounds, and are
+    scaled so that in 95 % of jobs no look errs. Little is spent early, where a t interval is wide anyway, and much is
+    left for the last look, which small gains need. Calibrated on normal rounds; `test_statistics` simulates it anew.
+    """
+    design = next((size for size in _LAST_LEVELS if size >= most), max(_LAST_LEVELS))
+    return _LAST_LEVELS[design] * min(rounds, design) / design
+
+
+# --- steady state ------------------------------------------------------------------------------------
+
+
 def cut_warmup(values: Sequence[float]) -> tuple[int, bool]:
     """Return how many leading values to drop, and whether the cut still leaves room to believe in a steady state.
 
     MSER (White 1997) on the medians of small groups, which spikes do not move: the cut d minimises
     sum((g - mean)^2) / (K - d)^2 over the first half of the K groups. Groups hold five values where there are
-    enough of them. A cut in the last quarter of its range is no steady state when what was cut last still differed.
+    enough of them. The cut is made only where what it drops differs from what it keeps by 3.5 standard errors: cutting
+    noise for looking quieter would make the rest's error too small. A cut in the last quarter of its range is no
+    steady state when what was cut last still differed.
     """
     size = 5 if len(values) >= 60 else 3 if len(values) >= 36 else 2
     count = len(values) // size
@@ -58,13 +105,84 @@ def cut_warmup(values: Sequence[float]) -> tuple[int, bool]:
         centre = fmean(rest)
         return sum((g - centre) ** 2 for g in rest) / len(rest) ** 2
 
-    cuts = range(count // 2 + 1)
-    best = min(cuts, key=lambda cut: (score(cut), cut))
-    if best < 0.75 * (len(cuts) - 1):
-        return best * size, True
-    rest, last_cut = groups[best:], groups[best // 2 : best]
-    differs = bool(last_cut) and abs(fmean(last_cut) - fmean(rest)) > 2.5 * stdev(rest)
-    return best * size, not differs
+    most = count // 2
+    best = min(range(most + 1), key=lambda cut: (score(cut), cut))
+    dropped, rest = groups[:best], groups[best:]
+    if not dropped:
+        return 0, True
+    spread = stdev(rest)
+    if abs(fmean(dropped) - fmean(rest)) < _WORTH_CUTTING * spread * math.sqrt(1.0 / best + 1.0 / len(rest)):
+        return 0, True
+    differs = abs(fmean(groups[best // 2 : best]) - fmean(rest)) > 2.5 * spread
+    return best * size, best < 0.75 * most or not differs
+
+
+def skip_events(logs: Sequence[float]) -> int:
+    """Return how many leading values to drop so that no single event of the switch is left among the first five.
+
+    A compilation, new buckets or a growing allocator cost one enormous step, which no group's median shows. A step
+    half as long again as the median, and six robust standard deviations above it, is taken for one.
+    """
+    if len(logs) < 2 * _STARTING:
+        return 0
+    centre, spread = _locate(logs)
+    limit = centre + max(_EVENT, 6.0 * spread)
+    return max((i + 1 for i in range(_STARTING) if logs[i] > limit), default=0)
+
+
+def _has_trend(medians: Sequence[float]) -> tuple[float, bool]:
+    """Return the change of a straight line through the batch medians over the block, and whether it is a trend.
+
+    A trend is material (2 %) and significant: the t test of a regression's slope at 5 %, with batches - 2 degrees
+    of freedom.
+    """
+    count = len(medians)
+    if count < _FEWEST_BATCHES:
+        return 0.0, False
+    centre = fmean(medians)
+    places = [i - (count - 1) / 2.0 for i in range(count)]
+    square = sum(p * p for p in places)
+    slope = sum(p * m for p, m in zip(places, medians, strict=True)) / square
+    rest = sum((m - centre - slope * p) ** 2 for p, m in zip(places, medians, strict=True))
+    error = math.sqrt(rest / (count - 2) / square)
+    critical = t_quantile(1.0 - _TREND_LEVEL / 2.0, count - 2)
+    return slope * count, abs(slope) * count > _MATERIAL_TREND and abs(slope) > critical * error
+
+
+# --- blocks ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Centre:
+    """A location with its standard error, from batch medians."""
+
+    mean: float
+    error: float
+    freedom: int
+    """Degrees of freedom of the error: batches - 1."""
+    medians: tuple[float, ...] = ()
+
+
+def estimate_centre(values: Sequence[float]) -> Centre:
+    """Return the mean of the medians of up to six equal batches, with its standard error.
+
+    Batch means (Conway 1963), with medians because 2 % of stalls make the interval of a mean cover 58 to 76 % only.
+    `mean ± t(freedom) * error` is the interval. Batches of a correlated series still resemble their neighbours, so
+    that their spread alone is too small. Where the values look like a first-order autoregression of that lag-1
+    correlation, the error is that spread times what theory says is missing: with V(m) the variance of the mean of m
+    successive values, batches of b of n values have E[spread^2 / k] = (V(b) - V(n)) / (k - 1), and the truth is V(n).
+    """
+    count = len(values)
+    batches = min(count, _MOST_BATCHES, max(_FEWEST_BATCHES, count // _LEAST_IN_BATCH))
+    if batches < 2:
+        return Centre(values[0] if values else 0.0, _UNKNOWN_SE, 1)
+    edges = [round(i * count / batches) for i in range(batches + 1)]
+    medians = tuple(median(values[a:b]) for a, b in pairwise(edges))
+    correlation = _correct_correlation(autocorrelate(tame(values)), count)
+    whole, batch = _variance_of_mean(count, correlation), _variance_of_mean(count / batches, correlation)
+    missing = max(1.0, whole * (batches - 1) / (batch - whole))
+    error = math.sqrt(missing / batches) * stdev(medians)
+    return Centre(fmean(medians), error, batches - 1, medians)
 
 
 def autocorrelate(values: Sequence[float]) -> float:
@@ -78,14 +196,27 @@ def autocorrelate(values: Sequence[float]) -> float:
     return sum((a - centre) * (b - centre) for a, b in pairwise(values)) / spread
 
 
-def estimate_batch_medians(values: Sequence[float]) -> tuple[float, float]:
-    """Return mean and standard error of the medians of six equal batches (fewer for fewer values)."""
-    batches = min(_BATCHES, len(values))
-    if batches < 2:
-        return (values[0] if values else 0.0), _UNKNOWN_SE
-    edges = [round(i * len(values) / batches) for i in range(batches + 1)]
-    medians = [median(values[a:b]) for a, b in pairwise(edges)]
-    return fmean(medians), stdev(medians) / math.sqrt(batches)
+def _correct_correlation(correlation: float, count: int) -> float:
+    """A short series shows too little correlation, by about (1 + 3 r) / n (Kendall 1954); negative ones count as 0."""
+    return max(0.0, min(_MOST_CORRELATION, correlation + (1.0 + 3.0 * correlation) / count))
+
+
+def _variance_of_mean(count: float, correlation: float) -> float:
+    """The variance of the mean of so many successive values of a first-order autoregression of variance 1."""
+    r = correlation
+    return ((1.0 + r) / (1.0 - r) - 2.0 * r * (1.0 - math.pow(r, count)) / (count * (1.0 - r) ** 2)) / count
+
+
+def tame(values: Sequence[float]) -> list[float]:
+    """Return the values with outliers pulled in to three robust standard deviations from the median."""
+    centre, spread = _locate(values)
+    return [min(max(v, centre - 3.0 * spread), centre + 3.0 * spread) for v in values]
+
+
+def _locate(values: Sequence[float]) -> tuple[float, float]:
+    """The median, and the median absolute deviation scaled to a normal distribution's standard deviation."""
+    centre = median(values)
+    return centre, 1.4826 * median(abs(v - centre) for v in values)
 
 
 def find_percentile(values: Sequence[float], share: float) -> float:
@@ -101,7 +232,8 @@ def summarise_block(result: BlockResult) -> BlockSummary:
     """Return the robust statistics of a block.
 
     Step times are first averaged over the period after which behaviour repeats (local SGD's k), then the warm-up
-    is cut. The throughput is that of all steady steps over their total time: spikes are a real cost.
+    is cut. The throughput is that of all steady steps over their total time: spikes are a real cost. An unsteady
+    block's standard error also holds half of its trend, which is about how far off its centre may be.
     A block without timed steps (a relaunch is needed, the script ended) gives a summary with no steady step.
     """
     period = max(1, result.period)
@@ -114,31 +246,27 @@ def summarise_block(result: BlockResult) -> BlockSummary:
             median_step_time_s=0.0, p95_step_time_s=0.0,
         )  # fmt: skip
     cut, believable = cut_warmup([math.log(p) for p in periods])
-    steady_periods = periods[cut:]
-    logs = [math.log(p) for p in steady_periods]
-    centre, error = estimate_batch_medians(logs)
-    correlation = autocorrelate(logs)
+    cut += skip_events([math.log(p) for p in periods[cut:]])
+    kept = periods[cut:]
+    logs = [math.log(p) for p in kept]
+    centre = estimate_centre(logs)
+    change, trends = _has_trend(centre.medians)
+    steady = believable and not trends
+    middle = median(kept)
     return BlockSummary(
-        samples_per_s=result.samples_per_step / fmean(steady_periods),
-        log_step_time=centre,
-        log_step_time_se=error,
-        steady_steps=len(steady_periods) * (period if whole else 1),
-        steady=believable and not _halves_differ(logs, error, correlation),
-        median_step_time_s=median(steady_periods),
-        p95_step_time_s=find_percentile(steady_periods, 0.95),
-        autocorrelation=max(-1.0, min(1.0, correlation)),
+        samples_per_s=result.samples_per_step / fmean(kept),
+        log_step_time=centre.mean,
+        log_step_time_se=centre.error if steady else math.hypot(centre.error, change / 2.0),
+        freedom=centre.freedom,
+        steady_steps=len(kept) * (period if whole else 1),
+        steady=steady,
+        median_step_time_s=middle,
+        p95_step_time_s=find_percentile(kept, 0.95),
+        autocorrelation=max(-1.0, min(1.0, autocorrelate(tame(logs)))),
+        spike_share=fmean(kept) / middle - 1.0,
     )
 
 
 def is_cut_short(result: BlockResult) -> bool:
     """Whether the script's end left too little of the block: fewer than two periods for each batch."""
-    return result.script_ended and result.steps < 2 * _BATCHES * max(1, result.period)
-
-
-def _halves_differ(logs: Sequence[float], error: float, correlation: float) -> bool:
-    """Whether the block still drifts: its halves are far apart, and by more than slow noise explains."""
-    if len(logs) < 12:
-        return False
-    middle = len(logs) // 2
-    apart = abs(median(logs[:middle]) - median(logs[middle:]))
-    return apart > max(0.02, 2.5 * error) and correlation > 0.5
+    return result.script_ended and result.steps < 2 * _MOST_BATCHES * max(1, result.period)

@@ -1,6 +1,5 @@
 """Which nodes hold the others up, and why: from what each rank works, and from what the devices say of their clocks."""
 
-from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean, median
 
@@ -18,9 +17,11 @@ _WORKING = 0.5
 """Busy share from which on a device's clock tells something: an idle one clocks down."""
 _LAGGING = 0.10
 """Share of the step that a rank works longer than the others."""
-_SAME_RANK = 0.6
-"""Share of the blocks in which it has to be the same rank: noise hits one after the other."""
+_SAME_RANK = 0.75
+"""Share of the blocks in which one and the same rank has to lag so far: noise hits one after the other."""
 _LONG_GAP_S = 5.0
+STRAGGLES = " works "
+"""What follows the name of a straggler in its sentence."""
 
 
 def flag_nodes(
@@ -31,41 +32,53 @@ def flag_nodes(
     `sessions` name the nodes of the blocks; `local_world_size` is the number of ranks a node; `cluster` tells which
     devices are of one kind.
     """
-    agents = {session.id: session.agents for session in sessions}
-    straggler = _find_straggler(blocks, agents, local_world_size)
-    flags = [*_flag_clocks(blocks, _name_kinds(sessions, cluster)), *([straggler] if straggler else [])]
-    return (*flags, *_flag_gaps(blocks))
+    straggler = find_straggler(blocks, sessions, local_world_size)
+    clocks = _flag_clocks(blocks, _name_kinds(sessions, cluster))
+    return (*clocks, *([straggler] if straggler else []), *_flag_gaps(blocks))
 
 
-def _find_straggler(
-    blocks: Sequence[Block], agents: dict[str, tuple[str, ...]], local_world_size: int
+def flag_devices(
+    blocks: Sequence[Block], sessions: Sequence[Session], cluster: Cluster
+) -> tuple[NodeFlag, ...]:
+    """Return what the devices' own figures say against the nodes: clocks, and times without an answer."""
+    return (*_flag_clocks(blocks, _name_kinds(sessions, cluster)), *_flag_gaps(blocks))
+
+
+def find_straggler(
+    blocks: Sequence[Block], sessions: Sequence[Session], local_world_size: int
 ) -> NodeFlag | None:
-    slowest: list[tuple[int, str]] = []
+    """Return the rank that works longer than the others by a tenth of the step in three quarters of the blocks.
+
+    Ranks that wait for each other take equally long steps, so each one's own work is compared (`per_rank_work_s`).
+    On a machine whose ranks share its cores now one lags and now the other: that names nobody.
+    """
+    agents = {session.id: session.agents for session in sessions}
+    judged = 0
     extra_s: dict[tuple[int, str], list[tuple[float, float]]] = {}
     for block in blocks:
         works = block.result.per_rank_work_s if block.result else ()
         names = agents.get(block.session_id, ())
         if block.result is None or len(works) < 2 or len(works) != len(names) * local_world_size:
             continue
+        judged += 1
         rank = max(range(len(works)), key=lambda index: works[index])
-        others_s = median(work for index, work in enumerate(works) if index != rank)
-        place = (rank, names[rank // local_world_size])
-        slowest.append(place)
-        extra_s.setdefault(place, []).append((works[rank] - others_s, block.result.phases.total_s()))
-    if not slowest:
+        more_s = works[rank] - median(work for index, work in enumerate(works) if index != rank)
+        step_s = block.result.phases.total_s()
+        if step_s > 0 and more_s >= _LAGGING * step_s:
+            extra_s.setdefault((rank, names[rank // local_world_size]), []).append((more_s, step_s))
+    if not extra_s:
         return None
-    (rank, agent), times = Counter(slowest).most_common(1)[0]
-    more_s = median(extra for extra, _ in extra_s[rank, agent])
-    step_s = median(step for _, step in extra_s[rank, agent])
-    if times / len(slowest) < _SAME_RANK or step_s <= 0 or more_s / step_s < _LAGGING:
+    (rank, agent), seen = max(extra_s.items(), key=lambda place: len(place[1]))
+    if len(seen) < _SAME_RANK * judged:
         return None
+    more_s, step_s = median(more for more, _ in seen), median(step for _, step in seen)
     return NodeFlag(
         agent=agent,
         kind=FlagKind.STRAGGLER,
         sentence=(
-            f"Rank {rank} on {agent} works {more_s * 1e3:.1f} ms longer in each step of {step_s * 1e3:.1f} ms than the "
-            "others, which wait for it. Look for another load, a slower device or throttling there; no strategy mends "
-            "that."
+            f"Rank {rank} on {agent}{STRAGGLES}{more_s * 1e3:.1f} ms longer in each step of {step_s * 1e3:.1f} ms "
+            "than the others, which wait for it. Look for another load, a slower device or throttling there; no "
+            "strategy mends that."
         ),
     )
 

@@ -17,9 +17,12 @@ LAYOUT = struct.Struct("<4sIqIId")
 
 SHORTEST_INTERVAL_S = 0.2
 
-STARTING, TRAINING, WAITING, SWITCHING, WARMING_UP, TIMING, PROFILING, ENDED, COMPILING = range(9)
+STARTING, TRAINING, WAITING, SWITCHING, WARMING_UP, TIMING, PROFILING, ENDED, COMPILING, CALIBRATING = range(
+    10
+)
 PHASE_NAMES = (
     "starting", "training", "waiting", "switching", "warming_up", "timing", "profiling", "ended", "compiling",
+    "calibrating",
 )  # fmt: skip
 
 

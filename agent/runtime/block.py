@@ -6,9 +6,13 @@ import math
 import statistics
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Dict, List, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
 
-from .recorder import StepMarks
+from .early_end import GIVEN_UP, GO_ON, average_periods, judge_timing, plan_checkpoints
+from .recorder import INTERRUPTED, StepMarks
+
+if TYPE_CHECKING:
+    from .calibration import CalibrationSteps
 
 
 class Stage(Enum):
@@ -20,6 +24,8 @@ class Stage(Enum):
     TIMING = "timing"
     PROFILING = "profiling"
     """Further steps in which DDP logs its own communication; they are not timed."""
+    CALIBRATING = "calibrating"
+    """Further steps in which gradients are watched; links are measured after the last one."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,12 @@ class Instruction:
     target_s: float = 2.0
     """Seconds of timed steps to aim at."""
     profile_steps: int = 3
+    give_up_s: Optional[float] = None
+    """A strategy whose steps are surely slower than this many seconds is not timed to the end."""
+    target_error: Optional[float] = None
+    """Timing stops, from `min_steps` on, once the standard error of ln(step time) is at most this."""
+    calibrate: bool = False
+    """Watch gradients and measure links after the timed steps."""
 
 
 def parse_instruction(message: Mapping[str, Any]) -> Instruction:
@@ -48,6 +60,10 @@ def parse_instruction(message: Mapping[str, Any]) -> Instruction:
         raise ValueError(
             f"A block of {instruction.min_steps} to {instruction.max_steps} steps cannot be timed."
         )
+    for name in ("give_up_s", "target_error"):
+        limit = getattr(instruction, name)
+        if limit is not None and not (isinstance(limit, (int, float)) and 0 < limit < math.inf):
+            raise ValueError(f"{name} is {limit!r}; it must be a number above 0, or missing.")
     return instruction
 
 
@@ -76,6 +92,52 @@ class Block:
     """Exposed communication per DDP model and profiled step; the first reading of each is of an unprofiled step."""
     evidence: Optional[Dict[str, Any]] = None
     """What the levers could prove when the last timed step ended."""
+    checkpoints: List[int] = field(default_factory=list)
+    """Counts of timed steps after which the ranks still have to ask whether timing may stop."""
+    held: int = 0
+    """Checkpoints after which timing went on."""
+    disturbed: bool = False
+    """The next step follows a checkpoint."""
+    given_up: bool = False
+    calibration: Optional[CalibrationSteps] = None
+    """What is watched in the steps after the timed ones."""
+
+    def plan_timing(self, timed_steps: int) -> None:
+        """All ranks agreed on that many steps."""
+        order = self.instruction
+        self.timed_steps = timed_steps
+        self.checkpoints = plan_checkpoints(
+            order.min_steps, timed_steps, self.period, order.give_up_s, order.target_error
+        )
+
+    def book_timed(self, step: StepMarks) -> None:
+        """The step after a checkpoint began with an idle device: it is kept for its loss, and does not count."""
+        if self.disturbed:
+            step.flag = max(step.flag, INTERRUPTED)
+            self.disturbed = False
+        self.timed.append(step)
+
+    @property
+    def at_checkpoint(self) -> bool:
+        """Periods that do not count because of a checkpoint are made up for."""
+        return bool(self.checkpoints) and len(self.timed) - self.held * self.period == self.checkpoints[0]
+
+    def judge(self, clock: Any) -> str:
+        """What this rank's steps say of the checkpoint; the clock has settled."""
+        order = self.instruction
+        times = [clock.measure(step.start, step.end) for step in self.timed]
+        periods = average_periods(times, [step.flag for step in self.timed], self.period)
+        enough = len(periods) * self.period >= order.min_steps
+        return judge_timing(periods, enough, order.give_up_s, order.target_error)
+
+    def pass_checkpoint(self, verdict: str) -> None:
+        """Takes note of what rank 0 found."""
+        self.given_up = verdict == GIVEN_UP
+        if verdict == GO_ON:
+            self.checkpoints.pop(0)
+            self.held += 1
+            self.timed_steps += self.period
+            self.disturbed = True
 
     def estimate_step_s(self, clock: Any) -> float:
         """Median over the second half of the warm-up: the first steps pay for the switch."""

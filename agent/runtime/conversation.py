@@ -11,6 +11,7 @@ from torch.distributed import distributed_c10d
 
 from . import beat
 from .block import Block, Instruction, Stage, choose_timed_steps, parse_instruction
+from .calibration import CalibrationSteps
 from .clock import choose_clock
 from .control import PROTOCOL, AgentLost
 from .exchange import Exchange
@@ -18,6 +19,7 @@ from .facts import count_gradient_bytes, gather_baseline, gather_facts, locate
 from .levers.bucket_plan import observe_plan
 from .levers.lever import RelaunchNeeded, Training
 from .levers.registry import Levers
+from .link_sweep import LinkSweep
 from .memory import read_peak_bytes, reset_peak
 from .recorder import StepMarks, measure_steps
 from .results import merge_ranks
@@ -75,16 +77,23 @@ class Conversation:
         self._levers.before_forward(ddp)
 
     def end_forward(self, ddp: Any, output: Any) -> Any:
-        self._levers.after_forward(ddp)
         block = self._block
+        if block is not None and block.calibration is not None:
+            block.calibration.note_forward(ddp)
+        self._levers.after_forward(ddp)
         if block is not None and block.stage is Stage.PROFILING and ddp.require_backward_grad_sync:
             block.exposed.setdefault(id(ddp), []).append(read_exposed_s(ddp))
         return self._levers.convert_output(output)
 
     def before_backward(self) -> float:
-        return self._levers.before_backward()
+        factor = self._levers.before_backward()
+        if self._block is not None and self._block.calibration is not None:
+            self._block.calibration.begin_backward()
+        return factor
 
     def end_backward(self) -> None:
+        if self._block is not None and self._block.calibration is not None:
+            self._block.calibration.end_backward()
         self._levers.after_backward()
 
     def may_clear(self, owner: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> bool:
@@ -141,10 +150,13 @@ class Conversation:
     def _advance(self, block: Block, step: StepMarks) -> bool:
         """Books the finished step; whether more than booking was done, so that the next step needs a new mark."""
         if block.stage is Stage.TIMING:
-            block.timed.append(step)
-            if len(block.timed) < block.timed_steps:
+            block.book_timed(step)
+            if len(block.timed) >= block.timed_steps:
+                self._end_timing(block)
+            elif block.at_checkpoint:
+                self._hold_checkpoint(block)
+            else:
                 return False
-            self._end_timing(block)
         elif block.stage is Stage.WARMING_UP:
             block.warm.append(step)
             if len(block.warm) < block.warmup_steps:
@@ -155,11 +167,16 @@ class Conversation:
             self._runtime.phase = beat.TIMING
             self._runtime.recorder.recording = True
             self._levers.begin_timing()
-        else:
+        elif block.stage is Stage.PROFILING:
             block.profiled.append(step)
             if len(block.profiled) <= block.instruction.profile_steps:
                 return False
-            self._finish_block(block)
+            self._rate_logging(USUAL_SAMPLE_RATE)
+            self._begin_calibration(block)
+        elif block.calibration is not None:
+            if not block.calibration.end_step(step):
+                return False
+            self._end_calibration(block, block.calibration)
         return True
 
     def _agree_on_length(self, block: Block) -> None:
@@ -167,20 +184,57 @@ class Conversation:
         steps = 0
         if self._rank == 0:
             steps = choose_timed_steps(block.instruction, block.estimate_step_s(self._clock), block.period)
-        block.timed_steps = int(self._exchange.broadcast(steps, "the number of timed steps", PEER_TIMEOUT_S))
+        steps = int(self._exchange.broadcast(steps, "the number of timed steps", PEER_TIMEOUT_S))
+        block.plan_timing(steps)
         block.stage = Stage.SETTLING
+
+    def _hold_checkpoint(self, block: Block) -> None:
+        """Rank 0 judges by its own steps: ranks that wait for each other take equally long ones."""
+        self._clock.settle()
+        verdict = block.judge(self._clock) if self._rank == 0 else ""
+        verdict = str(self._exchange.broadcast(verdict, "whether timing goes on", PEER_TIMEOUT_S))
+        block.pass_checkpoint(verdict)
+        if verdict:
+            self._end_timing(block)
 
     def _end_timing(self, block: Block) -> None:
         self._clock.settle()
         replicas = self._runtime.list_replicas()
         block.evidence = self._collect_evidence(block, replicas)
+        if block.given_up:
+            self._finish_block(block)
+            return
         # Local SGD reduces nothing in most steps: its communication is the averaging, which was timed already.
         if replicas and block.instruction.profile_steps > 0 and not self._levers.replaces_reduction:
-            for ddp in replicas:
-                ddp._set_ddp_runtime_logging_sample_rate(1)
+            self._rate_logging(1)
             block.stage = Stage.PROFILING
             self._runtime.phase = beat.PROFILING
             return
+        self._begin_calibration(block)
+
+    def _rate_logging(self, sample_rate: int) -> None:
+        for ddp in self._runtime.list_replicas():
+            ddp._set_ddp_runtime_logging_sample_rate(sample_rate)
+
+    def _begin_calibration(self, block: Block) -> None:
+        """Of DistributedDataParallel models; every other block is over here."""
+        replicas = self._runtime.list_replicas()
+        if not block.instruction.calibrate or not replicas:
+            self._finish_block(block)
+            return
+        block.calibration = CalibrationSteps(replicas, self._levers.replaces_reduction, self._clock)
+        block.stage = Stage.CALIBRATING
+        self._runtime.phase = beat.CALIBRATING
+
+    def _end_calibration(self, block: Block, calibration: CalibrationSteps) -> None:
+        sweep = LinkSweep(
+            self._exchange,
+            self._levers.reduction.communicators,
+            self._device,
+            self._clock,
+            self._runtime.environment.local_world_size,
+        )
+        calibration.measure_links(sweep, sum(map(count_gradient_bytes, self._runtime.list_replicas())))
         self._finish_block(block)
 
     # Block by block.
@@ -269,10 +323,11 @@ class Conversation:
         replicas = self._runtime.list_replicas()
         payload = block.evidence or self._collect_evidence(block, replicas)
         if block.stage is Stage.PROFILING:
-            for ddp in replicas:
-                ddp._set_ddp_runtime_logging_sample_rate(USUAL_SAMPLE_RATE)
+            self._rate_logging(USUAL_SAMPLE_RATE)
         if block.exposed and block.profiled:
             payload["exposed_comm_s"] = self._estimate_exposed_s(block, payload["backward_s"])
+        if block.calibration is not None and block.calibration.is_complete:
+            payload["calibration"] = block.calibration.describe()
         if not script_ended:
             self._levers.end_block(self._gather_training())
             if self._snapshot is not None:
@@ -290,6 +345,7 @@ class Conversation:
             period=block.period,
             warmup_steps=block.warmup_steps + 1,
             switch_s=block.switch_s,
+            given_up=block.given_up,
             exposed_comm_s=boundary_s if self._levers.averages_at_boundaries else None,
             boundary_s=boundary_s,
             peak_memory_bytes=read_peak_bytes(self._device),

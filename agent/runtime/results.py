@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
+from .calibration_results import merge_calibrations
 from .recorder import INTERRUPTED, NEW_EPOCH
 
 PHASES = ("data_wait_s", "forward_s", "backward_s", "optimizer_s", "other_s")
@@ -47,6 +48,8 @@ def merge_ranks(payloads: Sequence[Mapping[str, Any]], script_ended: bool) -> Di
         "no_effect": {knob: why for knob, why in first["no_effect"].items() if knob not in not_consumed},
         "script_ended": script_ended,
         "switch_s": max(payload["switch_s"] for payload in payloads),
+        "given_up": bool(first.get("given_up", False)),
+        "calibration": merge_calibrations([payload.get("calibration") for payload in payloads]),
     }
 
 

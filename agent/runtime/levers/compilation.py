@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import sysconfig
 import time
@@ -17,6 +18,8 @@ from .bucket_plan import observe_plan
 from .lever import Evidence, Lever, Training, read_switch
 
 ADD, NORM = "fuse_elewise_add_act_ops", "fuse_bn_act_ops"
+LEAST_TORCH = (2, 3)
+"""Torch 2.1.2 hung while it compiled a DDP model, in a bare script too."""
 MOST_VERSIONS = 64
 """Compiled versions kept of one model: one for each bucket size and number of threads that it was tried with."""
 
@@ -173,10 +176,16 @@ def _explain_own_compilation(training: Training) -> Optional[str]:
     return None
 
 
+def read_version(text: str) -> Tuple[int, int]:
+    """`2.13.0+cpu` as (2, 13); (0, 0) where it is no version."""
+    numbers = re.match(r"(\d+)\.(\d+)", text)
+    return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
+
+
 def _explain_no_compiler(device: torch.device) -> Optional[str]:
     """Why torch.compile cannot work here; what can be told without compiling anything."""
-    if not hasattr(torch.nn.Module, "compile"):
-        return "This torch cannot compile a module in place (torch 2.2 can)."
+    if read_version(torch.__version__) < LEAST_TORCH or not hasattr(torch.nn.Module, "compile"):
+        return f"torch {torch.__version__} was seen to hang when it compiles a DDP model: use torch 2.3 or later."
     import torch._dynamo as dynamo
 
     if not dynamo.is_dynamo_supported():

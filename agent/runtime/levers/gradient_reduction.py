@@ -43,7 +43,7 @@ class GradientReduction(Lever):
         self._world_size = world_size
         self._local_world_size = local_world_size
         self._device = device
-        self._communicators = Communicators(rank, world_size)
+        self.communicators = Communicators(rank, world_size)
         self._replicas: "weakref.WeakKeyDictionary[Any, _Replica]" = weakref.WeakKeyDictionary()
         self._values: Mapping[str, Any] = {}
         self._rejected: Dict[str, str] = {}
@@ -148,9 +148,9 @@ class GradientReduction(Lever):
             rebuild_reducer(ddp, buckets)
         else:
             replica.state = (
-                LowRankReduction(reduction.rank, ddp, self._communicators, self._device)
+                LowRankReduction(reduction.rank, ddp, self.communicators, self._device)
                 if reduction.rank
-                else BucketReduction(reduction, ddp, self._communicators, self._device)
+                else BucketReduction(reduction, ddp, self.communicators, self._device)
             )
             rebuild_reducer(ddp, buckets, replica.state, reduce_bucket)
         replica.plan, replica.reduction = plan, reduction

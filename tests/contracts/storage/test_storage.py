@@ -19,6 +19,8 @@ from advisor.protocol.trials import (
     Block,
     BlockPlan,
     BlockState,
+    EarlierJob,
+    JobHistory,
     Outcome,
     Purpose,
     Session,
@@ -172,7 +174,7 @@ def test_generations_and_event_numbers_only_grow(database: Database) -> None:
     assert job.version == 3
 
 
-def test_second_live_session_of_a_job_is_refused(database: Database) -> None:
+def test_second_live_session_of_a_gang_is_refused(database: Database) -> None:
     with database.begin() as work:
         work.jobs.add(make_job())
         work.sessions.add(make_session(), LATER)
@@ -183,6 +185,55 @@ def test_second_live_session_of_a_job_is_refused(database: Database) -> None:
             "s1", 1, SessionState.LOST, Outcome.LOST, "", log_tail="", total_steps=0, now=NOW
         )
         work.sessions.add(make_session("s2", generation=2), LATER)
+        work.sessions.add(make_session("s3", generation=3).model_copy(update={"gang": 1}), LATER)
+        assert [(live.id, live.gang) for live in work.sessions.live_of("j1")] == [("s2", 0), ("s3", 1)]
+
+
+def test_job_that_holds_fewer_sessions_than_gangs_comes_after_those_that_hold_none(database: Database) -> None:
+    with database.begin() as work:
+        for number in (1, 2, 3):
+            job = make_job(f"j{number}")
+            work.jobs.add(job.model_copy(update={"spec": make_spec(gangs=2)}))
+            work.jobs.start(job.id, Cluster(), NOW)
+        work.sessions.add(make_session(job_id="j1"), LATER)
+        for gang in (0, 1):
+            session = make_session(f"t{gang}", "j2", generation=gang + 1)
+            work.sessions.add(session.model_copy(update={"gang": gang}), LATER)
+        assert [(job.id, held) for job, held in work.jobs.short_of_gangs()] == [("j3", 0), ("j1", 1)]
+
+
+def test_further_gang_leaves_the_cluster_that_the_job_was_looked_at_on(database: Database) -> None:
+    with database.begin() as work:
+        work.jobs.add(make_job())
+        assert work.jobs.start("j1", Cluster(nodes=(make_node("one"),)), NOW) == 1
+        assert work.jobs.start("j1", None, NOW) == 2
+        job = work.jobs.get("j1")
+    assert job is not None
+    assert [node.hostname for node in job.cluster.nodes] == ["one"]
+
+
+def test_strategies_of_earlier_jobs_are_chosen_once(database: Database) -> None:
+    first = EarlierJob(job_id="old", changes={"amp": True}, ratio=1.5, likeness=0.9, because="the same gradients")
+    with database.begin() as work:
+        work.jobs.add(make_job())
+        assert work.jobs.earlier("j1") is None
+        assert work.jobs.choose_earlier("j1", (first,))
+        assert not work.jobs.choose_earlier("j1", ())
+        assert work.jobs.earlier("j1") == (first,)
+
+
+def test_only_finished_jobs_with_advice_are_looked_at(database: Database) -> None:
+    with database.begin() as work:
+        for number in (1, 2, 3):
+            work.jobs.add(make_job(f"j{number}"))
+        for job_id in ("j1", "j2"):
+            work.jobs.move(job_id, JobState.FINISHED, "", since=(JobState.QUEUED,), now=NOW)
+            job = work.jobs.get(job_id)
+            assert job is not None
+            work.advice.put(ScriptedTuning().advise(job, JobHistory(), NOW), NOW)
+        assert [job.id for job, _ in work.jobs.finished_with_advice("j3", 9)] == ["j2", "j1"]
+        assert [advice.job_id for _, advice in work.jobs.finished_with_advice("j2", 9)] == ["j1"]
+        assert len(work.jobs.finished_with_advice("j3", 1)) == 1
 
 
 def test_agent_holds_one_live_place_at_most(database: Database) -> None:
@@ -305,7 +356,7 @@ def test_jobs_without_a_session_come_running_ones_first(database: Database) -> N
         work.jobs.start("j3", Cluster(), NOW)
         work.sessions.add(make_session(job_id="j1"), LATER)
         work.jobs.move("j4", JobState.CANCELLED, "", since=(JobState.QUEUED,), now=NOW)
-        assert [job.id for job in work.jobs.without_session()] == ["j3", "j2"]
+        assert [(job.id, held) for job, held in work.jobs.short_of_gangs()] == [("j3", 0), ("j2", 0)]
         newest = work.jobs.page(None, 2, None)
         assert [job.id for _, job in newest] == ["j4", "j3"]
         assert [job.id for _, job in work.jobs.page(JobState.QUEUED, 9, newest[-1][0])] == ["j2", "j1"]

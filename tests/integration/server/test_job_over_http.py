@@ -32,6 +32,17 @@ def test_job_runs_from_submission_to_advice(server: Served) -> None:
     assert file.text == exported["content"]
 
 
+def test_throughput_against_loss_is_told_while_the_job_runs(server: Served) -> None:
+    job = server.submit()
+    assert server.ask("GET", f"/jobs/{job.id}/pareto").json() == []
+    agent = FakeAgent(server, "one")
+    start_gang(agent)
+    agent.report(agent.next()["plan"]["block_id"])
+    (point,) = server.ask("GET", f"/jobs/{job.id}/pareto").json()
+    assert (point["trial_number"], point["throughput_ratio"], point["on_front"]) == (0, 1.0, True)
+    assert server.ask("GET", "/jobs/none/pareto").status_code == 404
+
+
 def test_every_lost_answer_can_be_asked_for_again(server: Served) -> None:
     spec = make_spec().model_dump(mode="json")
     key = {"Idempotency-Key": "once"}

@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from advisor.protocol.calibration import LinkLevel
 from advisor.protocol.messages import NextReply
 from advisor.protocol.trials import BlockPlan
 from agent.control import ControlSocket, describe_next, parse_result, parse_trouble
@@ -180,3 +181,24 @@ def test_ranks_folder_of_a_killed_agent_is_removed_and_no_other(tmp_path, monkey
     remove_leftover_folders("a")
     assert not mine.path.exists()
     assert others.path.exists()
+
+
+def test_plan_tells_the_runtime_when_to_stop_and_whether_to_calibrate():
+    plan = PLAN.model_copy(update={"give_up_s": 0.25, "target_error": 0.01, "calibrate": True})
+    line = describe_next(NextReply(plan=plan))
+    assert (line["give_up_s"], line["target_error"], line["calibrate"]) == (0.25, 0.01, True)
+    assert describe_next(NextReply(plan=PLAN))["give_up_s"] is None
+
+
+def test_calibration_becomes_the_protocols_model():
+    noise = {"small_batch": 8, "large_batch": 16, "small_square": 2.0, "large_square": 1.5, "steps": 8}
+    link = {"level": "across", "ranks": 2, "bytes": 1024, "seconds": 1e-4, "concurrent": 1}
+    calibration = {"gradients": [{"bytes": 40, "ready_s": 0.01}], "links": [link], "noise": noise}
+    result = parse_result({**RESULT, "given_up": False, "calibration": calibration})
+    assert result.calibration is not None
+    assert result.calibration.gradients[0].ready_s == 0.01
+    assert result.calibration.links[0].level is LinkLevel.ACROSS
+    assert result.calibration.noise is not None
+    assert parse_result({**RESULT, "given_up": True, "calibration": None}).given_up
+    with pytest.raises(ValueError, match="level"):
+        parse_result({**RESULT, "calibration": {"links": [{**link, "level": "moon"}]}})

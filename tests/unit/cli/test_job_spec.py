@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from advisor.cli.exits import CommandFailed, Exit
-from advisor.cli.job_spec import TuneOptions, read_testbed, spec_from_file, spec_from_options
+from advisor.cli.job_spec import FileOverrides, TuneOptions, read_testbed, spec_from_file, spec_from_options
 from advisor.cli.workloads import find_script
 from advisor.protocol.knobs import Effect
 from advisor.protocol.reach import list_given
@@ -140,3 +140,39 @@ def test_the_options_of_a_command_workload_reach_the_job(tmp_path: Path) -> None
     for wrong, sentence in (("nothing=1", "nothing is no knob"), ("num_threads=0", "num_threads is 0")):
         with pytest.raises(CommandFailed, match=sentence):
             spec_from_options(["train"], TuneOptions(kind="command", reads=(wrong,)), tmp_path)
+
+
+def test_gangs_values_and_device_hours_reach_the_job(tmp_path: Path) -> None:
+    options = TuneOptions(gangs=2, device_hours=1.5, values=("num_threads=1, 2", "amp=true"))
+    spec = spec_from_options(COMMAND, options, tmp_path)
+    assert (spec.gangs, spec.budget.max_device_hours) == (2, 1.5)
+    assert spec.values == {"num_threads": (1, 2), "amp": (True,)}
+
+
+@pytest.mark.parametrize("wrong", ["warp_speed=1", "num_threads", "num_threads=", "num_threads=many"])
+def test_values_that_mean_nothing_are_refused_with_what_was_typed(tmp_path: Path, wrong: str) -> None:
+    with pytest.raises(CommandFailed, match="--values") as raised:
+        spec_from_options(COMMAND, TuneOptions(values=(wrong,)), tmp_path)
+    assert raised.value.exit_code is Exit.INVALID_SPEC
+    assert wrong in str(raised.value)
+
+
+def test_what_is_typed_beside_a_file_takes_the_place_of_its_fields(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text(
+        "workload: {command: [torchrun, train.py]}\ngangs: 3\nbudget: {max_trials: 7, max_device_hours: 9}\n"
+        "values: {num_threads: [1, 2], fuse_grad_size_in_MB: [4, 8]}\n"
+    )
+    as_written = spec_from_file(path, ())
+    assert (as_written.gangs, as_written.budget.max_device_hours) == (3, 9)
+    typed = FileOverrides(gangs=2, device_hours=0.5, values=("num_threads=4",))
+    spec = spec_from_file(path, (), typed)
+    assert (spec.gangs, spec.budget.max_device_hours, spec.budget.max_trials) == (2, 0.5, 7)
+    assert spec.values == {"num_threads": (4,), "fuse_grad_size_in_MB": (4.0, 8.0)}
+
+
+def test_impossible_gangs_and_hours_are_named(tmp_path: Path) -> None:
+    with pytest.raises(CommandFailed) as raised:
+        spec_from_options(COMMAND, TuneOptions(gangs=0, device_hours=-1), tmp_path)
+    assert "gangs" in raised.value.details
+    assert "budget.max_device_hours" in raised.value.details

@@ -14,6 +14,8 @@ from advisor.protocol.trials import (
     JobHistory,
     Outcome,
     Purpose,
+    Session,
+    SessionState,
     Trial,
     TrialState,
 )
@@ -73,6 +75,22 @@ def test_line_tells_stage_trial_best_blocks_and_the_current_strategy() -> None:
         "4:12 · searching · trial 2 of 40 · best +16.1 % (unconfirmed) · 2 blocks measured · "
         "now: fuse_grad_size_in_MB = 8 MB"
     )
+
+
+def test_line_tells_what_is_spent_and_what_every_gang_measures() -> None:
+    start = {"job_id": "j", "state": SessionState.RUNNING, "created_at": START, "started_at": START}
+    sessions = (Session(id="s1", generation=1, **start), Session(id="s2", generation=2, gang=1, **start))
+    history = JobHistory(
+        trials=(BASELINE, search(1, None, num_threads=2), search(2, None, fuse_grad_size_in_MB=8.0)),
+        blocks=(block(1, None), block(2, None, "s2")),
+        sessions=sessions,
+    )
+    budget = {"max_device_hours": 0.5, "max_seconds": 1800}
+    spec = JobSpec.model_validate({"workload": {"command": ["torchrun", "t.py"]}, "nodes": 3, "budget": budget})
+    line = describe_progress(job().model_copy(update={"spec": spec}), history, START + timedelta(seconds=60))
+    # Three ranks a gang (one a node, before the script told), two gangs, one minute each: 0.1 device-hours.
+    assert "1:00 of 30:00 spent, 0.10 of 0.5 device-hours" in line
+    assert line.endswith("now: num_threads = 2 threads | fuse_grad_size_in_MB = 8 MB")
 
 
 def test_line_of_a_queued_job_says_what_it_waits_for() -> None:

@@ -286,6 +286,12 @@ def test_a_model_that_the_script_compiles_itself_is_refused() -> None:
     assert lever.observe(train_on(model)) == {"fuse_bn_act_ops": True, "fuse_elewise_add_act_ops": True}
 
 
+def test_an_old_torch_that_hangs_when_it_compiles_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "__version__", "2.1.2+cpu")
+    refusals = load("compilation").Compilation(CPU).list_refusals(train_on(torch.nn.Linear(2, 2)))
+    assert "2.1.2+cpu was seen to hang" in refusals["fuse_elewise_add_act_ops"]
+
+
 def test_a_machine_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     refusals = load("compilation").Compilation(CPU).list_refusals(train_on(torch.nn.Linear(2, 2)))

@@ -30,7 +30,15 @@ class ScriptedTuning:
     def __init__(self, strategies: Sequence[Mapping[str, Value]] = ({"fuse_grad_size_in_MB": 8.0},)) -> None:
         self.strategies = [dict(changes) for changes in strategies]
 
-    def plan(self, job: Job, history: JobHistory, now: datetime) -> Decision:
+    def plan(
+        self,
+        job: Job,
+        history: JobHistory,
+        now: datetime,
+        session_id: str | None = None,
+        *,
+        quick: bool = False,
+    ) -> Decision:
         """Return the next trial that was not measured, or the end."""
         live = history.live_session()
         measured = {block.trial_number for block in history.done_blocks()}

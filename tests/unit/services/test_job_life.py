@@ -350,7 +350,7 @@ def test_hello_of_the_first_session_stands(world: World) -> None:
 
 def test_planner_that_raises_fails_the_job_and_says_so(world: World) -> None:
     class Broken(ScriptedTuning):
-        def plan(self, *_: object) -> None:  # type: ignore[override]
+        def plan(self, *_: object, **__: object) -> None:  # type: ignore[override]
             raise ZeroDivisionError("secret detail")
 
     world.tuning = Broken()
@@ -392,8 +392,7 @@ def test_write_that_lost_a_race_for_an_agent_changes_nothing(world: World) -> No
     world.start_session(agent)
 
     def take_again(work: UnitOfWork) -> None:
-        session = work.sessions.live_of(job.id)
-        assert session is not None
+        (session,) = work.sessions.live_of(job.id)
         other = session.model_copy(update={"id": "another", "generation": 99})
         work.sessions.add(other, world.now)
 

@@ -1,5 +1,7 @@
 """What blocks say against a node reaches the agents page and the job's story, once, and goes when it is over."""
 
+import pytest
+
 from advisor.protocol.messages import Beat, HelloReport, MemberState
 from advisor.protocol.telemetry import FlagKind, NodeFlag, TelemetryBatch, TelemetrySample
 from advisor.services import jobs, sessions, telemetry
@@ -16,42 +18,76 @@ def read_flag(world: World) -> NodeFlag | None:
         return list_agents(work, world.now).items[0].flag
 
 
-def test_straggler_is_flagged_until_it_is_none(world: World) -> None:
-    world.tuning = ScriptedTuning([{"num_threads": n} for n in range(1, 12)])
-    agent = world.register("one")
-    job = world.submit()
-    (place,) = world.start_session(agent)
-    hello = HelloReport(generation=place.generation, facts=make_facts(), baseline={})
-    with world.work() as work:
-        sessions.hear_hello(work, place.session_id, agent, hello, world.now)
+class Measuring:
+    """One session, measured block by block."""
 
-    def measure(*works_s: float) -> None:
-        plan = world.next(place, agent).plan
+    def __init__(self, world: World, strategies: int = 0) -> None:
+        """After the baseline's blocks come so many of a strategy."""
+        baselines: list[dict[str, int]] = [{} for _ in range(12)]
+        world.tuning = ScriptedTuning([*[{"num_threads": n + 1} for n in range(strategies)], *baselines])
+        self.world = world
+        self.agent = world.register("one")
+        self.job = world.submit()
+        (self.place,) = world.start_session(self.agent)
+        hello = HelloReport(generation=self.place.generation, facts=make_facts(), baseline={})
+        with world.work() as work:
+            sessions.hear_hello(work, self.place.session_id, self.agent, hello, world.now)
+
+    def measure(self, *works_s: float) -> None:
+        world, place = self.world, self.place
+        plan = world.next(place, self.agent).plan
         world.wait(2)
         phases = {"forward_s": 0.05, "backward_s": 0.05}
-        world.report(place, agent, plan, make_result(per_rank_work_s=works_s, phases=phases))
+        world.report(place, self.agent, plan, make_result(per_rank_work_s=works_s, phases=phases))
         beat = Beat(generation=place.generation, state=MemberState.RUNNING, telemetry=BATCH)
         with world.work() as work:
-            sessions.renew_session(work, place.session_id, agent, beat, world.now, world.timers)
+            sessions.renew_session(work, place.session_id, self.agent, beat, world.now, world.timers)
 
+    def count_events(self, words: str) -> int:
+        with self.world.database.read() as work:
+            return sum(words in event.sentence for event in jobs.list_events(work, self.job.id, 0, 1000))
+
+
+def test_straggler_is_flagged_until_it_is_none_and_told_once(world: World) -> None:
+    session = Measuring(world)
     for _ in range(2):
-        measure(0.05, 0.09)
+        session.measure(0.05, 0.09)
     assert read_flag(world) is None  # two blocks may be chance
-    for _ in range(3):
-        measure(0.05, 0.09)
+    session.measure(0.05, 0.09)
     flag = read_flag(world)
     assert flag.kind is FlagKind.STRAGGLER
     assert "Rank 1 on one works 40.0 ms longer" in flag.sentence
+    assert session.count_events("Rank 1 on one") == 1
     with world.database.read() as work:
-        events = [event.sentence for event in jobs.list_events(work, job.id, 0, 1000)]
-        series = telemetry.read_series(work, job.id)
-    assert sum("Rank 1 on one" in sentence for sentence in events) == 1
+        series = telemetry.read_series(work, session.job.id)
     assert series.series[0].measure == "cpu"
     assert series.nodes[0].session_cpu.mean == 0.5
-    block = world.history(job.id).blocks[0]
+    block = world.history(session.job.id).blocks[0]
     assert block.utilisation == 0.5
     assert block.telemetry[0].memory_bytes == 9
 
-    for _ in range(5):
-        measure(0.05, 0.05)
+    for _ in range(2):
+        session.measure(0.05, 0.05)
     assert read_flag(world) is None
+    for _ in range(4):
+        session.measure(0.05, 0.09)
+    assert read_flag(world) is not None
+    assert session.count_events("Rank 1 on one") == 1
+
+
+@pytest.mark.parametrize(("in_turn", "events"), [(1, 0), (2, 0), (3, 2)])
+def test_ranks_that_lag_in_turn_are_told_at_most_once_each(world: World, in_turn: int, events: int) -> None:
+    # Two ranks on two cores: whatever else runs there slows down now the one and now the other.
+    session = Measuring(world)
+    for index in range(12):
+        session.measure(*((0.05, 0.09) if index // in_turn % 2 else (0.09, 0.05)))
+    assert session.count_events(" works ") == events
+
+
+def test_a_rank_that_only_a_strategy_slows_down_is_no_straggler(world: World) -> None:
+    session = Measuring(world, strategies=5)
+    session.measure(0.05, 0.05)
+    for _ in range(5):
+        session.measure(0.05, 0.09)
+    assert read_flag(world) is None
+    assert session.count_events(" works ") == 0

@@ -10,6 +10,7 @@ from advisor.protocol.advice import Advice
 from advisor.protocol.base import Value
 from advisor.protocol.cluster import Cluster, DeviceKind, Node
 from advisor.protocol.jobs import Budget, Job, JobSpec, JobState, Measurement, Stage
+from advisor.protocol.knobs import Effect
 from advisor.protocol.strategy import period_of
 from advisor.protocol.trials import (
     Block,
@@ -30,6 +31,7 @@ from advisor.tuning.decisions import Decision, EndSession, Fail, Finish, Launch,
 from advisor.tuning.outcomes import judge_block
 from advisor.tuning.planner import plan
 from advisor.tuning.statistics import summarise_block
+from agent.runtime.early_end import GIVEN_UP, average_periods, judge_timing, plan_checkpoints
 
 Changes = Mapping[str, Value]
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -127,6 +129,8 @@ class SimulatedCluster:
         self.drift = 0.0
         self.luck = 0.0
         self.steps = 0
+        self.trained = 0
+        """Steps of this launch that stayed part of the training: inexact blocks are undone."""
 
     @property
     def history(self) -> JobHistory:
@@ -183,7 +187,7 @@ class SimulatedCluster:
         )
         self.now += timedelta(seconds=self.startup_s)
         self.luck = self.dice.gauss(0, self.noise.session)
-        self.steps = 0
+        self.steps = self.trained = 0
         if (outcome := self.launch_fault(index, decision.cold)) is not None:
             self._end(outcome, "It died at its launch.")
 
@@ -224,7 +228,8 @@ class SimulatedCluster:
         block_plan = BlockPlan(
             block_id=f"b{len(self.blocks)}", trial_number=trial.number, overrides=dict(decision.overrides),
             warmup_steps=decision.warmup_steps, min_steps=decision.min_steps, max_steps=decision.max_steps,
-            target_s=decision.target_s,
+            target_s=decision.target_s, give_up_s=decision.give_up_s, target_error=decision.target_error,
+            calibrate=decision.calibrate,
         )  # fmt: skip
         self.blocks.append(
             Block(
@@ -247,8 +252,9 @@ class SimulatedCluster:
         if self.steps_per_session is not None and self.steps + needed > self.steps_per_session:
             self._end(Outcome.FINISHED, "The script ended.", total_steps=self.steps_per_session)
             return
-        result = self.alter(trial.changes, live, self._make_result(trial.changes, decision.min_steps))
-        self.steps += needed
+        result = self.alter(trial.changes, live, self._make_result(trial.changes, block_plan))
+        self.steps += decision.warmup_steps + result.steps
+        self.trained += decision.warmup_steps + result.steps if trial.effect is Effect.EXACT else 0
         self._accept(trial, result)
 
     def _open(self, decision: Measure) -> Trial:
@@ -285,23 +291,33 @@ class SimulatedCluster:
         if judged is not None:
             self._close(trial.number, *judged)
 
-    def _make_result(self, changes: Changes, steps: int) -> BlockResult:
+    def _make_result(self, changes: Changes, asked: BlockPlan) -> BlockResult:
         self.drift += self.dice.gauss(0, self.noise.drift)
         centre = math.log(self.step_s / self.speed(changes)) + self.luck + self.drift
         centre += self.dice.gauss(0, self.noise.block)
         state, times = 0.0, []
         fresh = math.sqrt(1 - self.noise.correlation**2)
-        for _ in range(steps):
+        period = period_of(changes)
+        wanted = math.ceil(asked.target_s * self.speed(changes) / self.step_s / period) * period
+        most = min(max(asked.min_steps, wanted), asked.max_steps)
+        checkpoints = plan_checkpoints(asked.min_steps, most, period, asked.give_up_s, asked.target_error)
+        verdict = ""
+        while len(times) < most and not verdict:
             state = self.noise.correlation * state + fresh * self.dice.gauss(0, self.noise.step)
             spike = self.dice.expovariate(1.0) if self.dice.random() < self.noise.spikes else 0.0
             times.append(math.exp(centre + state) * (1 + spike))
-        period = period_of(changes)
+            if len(times) in checkpoints:
+                periods = average_periods(times, [0] * len(times), period)
+                enough = len(times) >= asked.min_steps
+                verdict = judge_timing(periods, enough, asked.give_up_s, asked.target_error)
+        steps = len(times)
         hidden = self.exposed * self.step_s
         step = sum(times) / steps
-        first = self.steps + 1000 * (len(self.sessions) - 1)
+        first = self.trained + 1000 * (len(self.sessions) - 1)
         return BlockResult(
             steps=steps, period=period, step_time_s=tuple(times), samples_per_step=SAMPLES, samples=SAMPLES * steps,
-            wall_s=sum(times), bucket_bytes=(2**20,) * (3 if changes else 5),
+            wall_s=sum(times), given_up=verdict == GIVEN_UP,
+            bucket_bytes=(2**20,) * (3 if changes else 5),
             phases=Phases(
                 forward_s=0.2 * self.step_s, backward_s=0.4 * self.step_s, optimizer_s=0.1 * self.step_s,
                 exposed_comm_s=max(0.0, hidden - (self.step_s - step)),

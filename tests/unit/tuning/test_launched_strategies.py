@@ -37,8 +37,11 @@ def test_every_block_has_a_launch_with_its_own_strategy() -> None:
     cluster = simulate(speed_of)
     advice = cluster.run()
     assert isinstance(advice, Advice)
+    # A session holds its strategy's block, and that block's extension where it was not steady.
     held = Counter(block.session_id for block in cluster.blocks)
-    assert set(held.values()) == {1}
+    trials = Counter(session for session, _ in {(b.session_id, b.trial_number) for b in cluster.blocks})
+    assert set(trials.values()) == {1}
+    assert max(held.values()) <= 2
     sessions = {session.id: session for session in cluster.sessions}
     assert all(sessions[block.session_id].cold == block.plan.overrides for block in cluster.blocks)
     assert advice.verdict is Verdict.CHANGE
@@ -53,10 +56,12 @@ def test_rounds_take_turns_in_alternating_order_and_anchors_watch_the_drift() ->
     cluster = simulate(lambda _: 1.0, budget=Budget(max_trials=16, max_seconds=100_000))
     cluster.run()
     baseline = next(t.number for t in cluster.trials if t.purpose is Purpose.BASELINE)
+    chosen = {t.number for t in cluster.trials if t.purpose in {Purpose.FINAL, Purpose.REVERT}}
+    last = max((b.round or 0 for b in cluster.blocks if b.trial_number in chosen), default=0)
     rounds = [
         [block.trial_number == baseline for block in blocks]
         for round_, blocks in groupby(cluster.blocks, key=lambda block: block.round)
-        if round_ is not None and round_ > 2
+        if round_ is not None and round_ > last
     ]
     assert len(rounds) >= 4
     # With the fewest in a round, which the verdict rests on, baseline and winner change places from round to round.
@@ -64,7 +69,7 @@ def test_rounds_take_turns_in_alternating_order_and_anchors_watch_the_drift() ->
     assert all(first != following for first, following in pairwise(firsts))
     search = [block.trial_number == baseline for block in cluster.blocks if block.round is None]
     longest = max(len(list(run)) for is_anchor, run in groupby(search) if not is_anchor)
-    assert longest <= 7
+    assert longest <= 10
 
 
 def test_only_knobs_that_the_command_takes_are_searched() -> None:

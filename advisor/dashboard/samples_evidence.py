@@ -1,0 +1,73 @@
+"""Made-up evidence: what the page of components shows beside the verdict of its made-up job."""
+
+from advisor.protocol.advice import Finding, KnobEffect, KnobReason, ParetoPoint
+from advisor.protocol.knobs import Effect
+
+SAVED = KnobEffect(saved_s=0.0184, low_s=0.0151, high_s=0.0216, rounds=8)
+SEARCH_ENDED = "The next trial would take 14 s and is expected to gain less than that pays for."
+
+
+def make_taken_back() -> tuple[KnobReason, ...]:
+    """Return a knob that was tried and taken back."""
+    return (
+        KnobReason(
+            knob="num_iteration_per_drop_scope",
+            before=10,
+            after=30,
+            sentence="Tried and taken back: num_iteration_per_drop_scope 30 brought +0.1 % "
+            "(95 % CI −0.6 … +0.7, 8 rounds).",
+            effect=KnobEffect(saved_s=0.0001, low_s=-0.0009, high_s=0.001, rounds=8),
+        ),
+    )
+
+
+def make_findings() -> tuple[Finding, ...]:
+    """Return what may bound a step: one thing that does, two that do not."""
+    return (
+        Finding(
+            bound="communication",
+            share=0.15,
+            holds=True,
+            evidence="24.2 of 161.3 ms a step wait for gradients.",
+            knobs_in=("fuse_grad_size_in_MB", "nccl_comm_num"),
+        ),
+        Finding(
+            bound="input",
+            share=0.007,
+            holds=False,
+            evidence="1.2 ms of each step wait for data.",
+            knobs_out=("loader_num_workers", "loader_prefetch_factor"),
+        ),
+        Finding(bound="launch", share=0.007, holds=False, evidence="1.1 ms of each step are host work."),
+    )
+
+
+def make_pareto() -> tuple[ParetoPoint, ...]:
+    """Return strategies of every rung in the plane of throughput and loss."""
+    return (
+        ParetoPoint(
+            trial_number=9,
+            changes={"localsgd": True, "localsgd_k_steps": 4},
+            effect=Effect.CONVERGENCE,
+            throughput_ratio=1.231,
+            loss_change=0.031,
+            loss_error=0.008,
+            on_front=True,
+        ),
+        ParetoPoint(
+            trial_number=7,
+            changes={"fp16_allreduce": True},
+            effect=Effect.NUMERIC,
+            throughput_ratio=1.197,
+            loss_change=None,
+            on_front=False,
+        ),
+        ParetoPoint(
+            trial_number=10,
+            changes={"fuse_grad_size_in_MB": 96.0, "nccl_comm_num": 2, "sync_nccl_allreduce": False},
+            effect=Effect.EXACT,
+            throughput_ratio=1.161,
+            loss_change=0.0,
+            on_front=True,
+        ),
+    )

@@ -1,0 +1,34 @@
+"""Forecasts: what a job's cost model expects on another cluster."""
+
+from datetime import datetime
+
+from advisor.errors import InvalidRequest, NoForecast
+from advisor.protocol.advice import Forecast
+from advisor.protocol.testbed import read_rate
+from advisor.services.jobs import get_history, get_job
+from advisor.services.tuning import Tuning
+from advisor.storage import Database
+from advisor.tuning.forecast import ForecastImpossible
+
+
+def predict(
+    database: Database, tuning: Tuning, job_id: str, nodes: int | None, rate: str | None, now: datetime
+) -> Forecast:
+    """Return the forecast for `nodes` nodes whose links carry `rate` (`25gbit`); None keeps what was measured.
+
+    Raises JobNotFound, InvalidRequest for a rate that is none, and NoForecast where too little is known.
+    """
+    bits_per_s = None
+    if rate is not None:
+        try:
+            bits_per_s = read_rate(rate)
+        except ValueError as error:
+            raise InvalidRequest(f"rate: {error}.") from error
+        if bits_per_s <= 0:
+            raise InvalidRequest(f"rate: {rate!r} carries nothing: give a rate above 0, for example 1gbit.")
+    with database.read() as work:
+        job, history = get_job(work, job_id), get_history(work, job_id)
+    try:
+        return tuning.forecast(job, history, now, nodes, bits_per_s)
+    except ForecastImpossible as error:
+        raise NoForecast(str(error)) from error

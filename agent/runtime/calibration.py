@@ -1,0 +1,81 @@
+"""The steps of a calibrating block after the timed ones: gradients are watched in them, links measured after the last.
+
+Training goes on as ever in these steps: what the script computes keeps every bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+from .gradient_watch import GradientNorms, GradientTimes
+from .link_sweep import LinkSweep
+from .recorder import StepMarks
+
+SETTLING_STEPS = 1
+TIMES_STEPS = 4
+NORMS_STEPS = 8
+"""A step says little of the gradient's noise: its squared norms are averaged over these."""
+
+
+class CalibrationSteps:
+    """One rank's part. What cannot be measured in this job stays empty."""
+
+    def __init__(self, replicas: List[Any], replaces_reduction: bool, clock: Any) -> None:
+        """With several DDP models backward is not one pass, and nothing is watched."""
+        self._clock = clock
+        self._step = 0
+        self._times = self._norms = None
+        if len(replicas) == 1:
+            self._times = GradientTimes(replicas[0], clock)
+            if not replaces_reduction and GradientNorms.can_watch(replicas[0]):
+                self._norms = GradientNorms(replicas[0])
+        self._now: Any = None
+        self._links: List[Dict[str, Any]] = []
+        self.is_complete = False
+
+    def note_forward(self, ddp: Any) -> None:
+        if self._now is not None:
+            self._now.note_forward(ddp)
+
+    def begin_backward(self) -> None:
+        if self._now is not None:
+            self._now.begin_backward()
+
+    def end_backward(self) -> None:
+        if self._now is not None:
+            self._now.end_backward()
+
+    def end_step(self, step: StepMarks) -> bool:
+        """At the boundary after each step; whether it was the last one."""
+        if self._now is not None and self._now is self._norms:
+            self._norms.end_step(step.samples)
+        self._step += 1
+        if self._step == SETTLING_STEPS:
+            self._watch(self._times)
+        elif self._step == SETTLING_STEPS + TIMES_STEPS:
+            self._watch(self._norms)
+        is_last = self._step >= SETTLING_STEPS + TIMES_STEPS + NORMS_STEPS
+        if is_last or self._now is None:
+            self._watch(None)
+            return True
+        return False
+
+    def measure_links(self, sweep: LinkSweep, gradient_bytes: int) -> None:
+        """After the last step, on every rank."""
+        self._links = sweep.measure(gradient_bytes)
+        self.is_complete = True
+
+    def describe(self) -> Dict[str, Any]:
+        """Plain numbers; the clock has settled."""
+        return {
+            "gradients": self._times.read() if self._times is not None else [],
+            "links": self._links,
+            "noise": self._norms.read() if self._norms is not None else [],
+        }
+
+    def _watch(self, watch: Any) -> None:
+        if self._now is not None:
+            self._now.remove()
+        self._now = watch
+        if watch is not None:
+            watch.install()

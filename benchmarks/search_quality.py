@@ -1,0 +1,309 @@
+"""How good is what a search would recommend after 5, 10, 20, 40 measured blocks? Our planner against its peers.
+
+    python benchmarks/search_quality.py [--seeds 20] [--only advisor optuna-tpe …] [--surfaces FILE …] [--jobs 2]
+
+Each method measures the same noisy blocks of the same surfaces: recorded ones (benchmarks/surfaces/*.json) and
+simulated ones. After every block it would recommend something; the regret is the share of the best strategy's
+throughput that this gives away, by the surface's truth. Every block counts, the planner's baselines and anchors too.
+Results of earlier calls are kept for the methods and surfaces that a call does not run, so that peers may come from
+several environments (requirements-peers.txt).
+"""
+
+import argparse
+import importlib.util
+import json
+import math
+import multiprocessing
+import platform
+import random
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from peers import PEERS, PENALTY, Axis, Peer, Places
+from replay import MEASUREMENT, Replay
+from simulated_surfaces import list_simulated
+from surface_model import ROOT, Surface, place_of
+from surfaces import FOLDER, SurfaceError, load_surface
+
+from advisor.tuning.statistics import find_percentile, summarise_block
+
+COUNTS = (5, 10, 20, 40)
+ADVISOR = "advisor"
+_NEEDS = {
+    "optuna-tpe": "optuna", "optuna-gp": "torch", "ray-default": "ray", "ray-hyperopt": "hyperopt", "hebo": "hebo",
+    "blendsearch": "flaml", "smac": "smac",
+}  # fmt: skip
+_OUTPUT = ROOT / "docs" / "results" / "search_quality"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One method on one surface with one seed."""
+
+    method: str
+    surface: str
+    seed: int
+    regrets: tuple[float, ...]
+    """After 5, 10, 20, 40 blocks."""
+    seconds: float
+    """What the method itself took to decide, with the replay around it."""
+
+
+def run_advisor(surface: Surface, seed: int, counts: Sequence[int]) -> list[float]:
+    """Return the regrets of our planner."""
+    replay = Replay(surface, seed=seed, watched=counts).run(max(counts))
+    return [replay.regret_after(count) for count in counts]
+
+
+def run_peer(surface: Surface, seed: int, counts: Sequence[int], peer: Peer) -> list[float]:
+    """Return the regrets of a peer, which recommends what it saw best; nothing, until something succeeded."""
+    dice = random.Random(f"{surface.name} {seed}")
+    weather = surface.weather(dice)
+    known: list[float] = []
+    best: tuple[float, Places] | None = None
+    regrets = []
+    for _ in range(max(counts)):
+        places = peer.ask()
+        changes = surface.changes_at(places)
+        answer = surface.measure(changes, next(weather), MEASUREMENT.max_steps, dice)
+        if answer.result is None:
+            value = min(known, default=0.0) - PENALTY
+        else:
+            value = math.log(answer.result.samples_per_step) - summarise_block(answer.result).log_step_time
+            known.append(value)
+            if best is None or value > best[0]:
+                best = value, places
+        peer.tell(value)
+        regrets.append(surface.regret(surface.changes_at(best[1]) if best else {}))
+    return [regrets[count - 1] for count in counts]
+
+
+def lay_axes(surface: Surface) -> dict[str, Axis]:
+    """Return the surface's grid as peers see it."""
+    return {
+        knob: Axis(
+            count=len(values),
+            ordered=isinstance(values[0], int | float) and not isinstance(values[0], bool),
+            baseline=place_of(values, surface.base.values()[knob]),
+        )
+        for knob, values in surface.grid.items()
+    }
+
+
+def run_one(method: str, surface: Surface, seed: int) -> Run:
+    """Carry one method through one surface."""
+    began = time.monotonic()
+    if method == ADVISOR:
+        regrets = run_advisor(surface, seed, COUNTS)
+    else:
+        regrets = run_peer(surface, seed, COUNTS, PEERS[method][1](lay_axes(surface), seed))
+    return Run(method, surface.name, seed, tuple(regrets), time.monotonic() - began)
+
+
+_surfaces: dict[str, Surface] = {}
+"""What worker processes inherit: a surface's best strategy is found once."""
+
+
+def _work(task: tuple[str, str, int]) -> Run | str:
+    method, name, seed = task
+    try:
+        return run_one(method, _surfaces[name], seed)
+    except Exception as error:  # one method's failure is a line of the report, not the end of the others
+        return f"{method} on {name}, seed {seed}: {type(error).__name__}: {error}"
+
+
+def collect(
+    methods: Sequence[str], surfaces: Sequence[Surface], seeds: int, jobs: int
+) -> tuple[list[Run], list[str]]:
+    """Run every method on every surface with every seed; return the runs, and a sentence for each that failed."""
+    _surfaces.clear()
+    for surface in surfaces:
+        _surfaces[surface.name] = surface
+        assert surface.best.truth is not None
+    tasks = [
+        (method, surface.name, seed) for method in methods for surface in surfaces for seed in range(seeds)
+    ]
+    runs: list[Run] = []
+    failures: list[str] = []
+    with multiprocessing.get_context("fork").Pool(jobs) as pool:
+        for done, answer in enumerate(pool.imap_unordered(_work, tasks), start=1):
+            runs.append(answer) if isinstance(answer, Run) else failures.append(answer)
+            if done % 50 == 0 or done == len(tasks):
+                print(
+                    f"\r{done} of {len(tasks)} runs, {len(failures)} failed",
+                    end="",
+                    file=sys.stderr,
+                    flush=True,
+                )
+    print(file=sys.stderr)
+    return runs, failures
+
+
+def summarise(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return mean, standard error and 90th percentile of the regret after each count."""
+    columns = list(zip(*(run["regrets"] for run in runs), strict=True))
+    return {
+        "runs": len(runs),
+        "mean": [fmean(column) for column in columns],
+        "error": [stdev(column) / math.sqrt(len(column)) if len(column) > 1 else 0.0 for column in columns],
+        "p90": [find_percentile(column, 0.9) for column in columns],
+        "seconds": fmean(run["seconds"] for run in runs),
+    }
+
+
+def name_of(method: str) -> str:
+    """The method in words."""
+    return "**Fleet Advisor**" if method == ADVISOR else PEERS[method][0]
+
+
+def write_table(runs: Sequence[Mapping[str, Any]], methods: Sequence[str]) -> list[str]:
+    """Return a Markdown table of the methods on these runs."""
+    lines = [
+        "| method | runs | " + " | ".join(f"@{count}" for count in COUNTS) + " | p90 @10 | p90 @20 |",
+        "|---|---|" + "---|" * (len(COUNTS) + 2),
+    ]
+    for method in methods:
+        mine = [run for run in runs if run["method"] == method]
+        if not mine:
+            continue
+        figures = summarise(mine)
+        cells = [
+            f"{100 * m:.1f} ±{100 * e:.1f}" for m, e in zip(figures["mean"], figures["error"], strict=True)
+        ]
+        tail = [f"{100 * figures['p90'][i]:.1f}" for i in (1, 2)]
+        lines.append(f"| {name_of(method)} | {figures['runs']} | " + " | ".join([*cells, *tail]) + " |")
+    return lines
+
+
+def judge(
+    runs: Sequence[Mapping[str, Any]], surfaces: Sequence[str], floors: Mapping[str, float]
+) -> list[str]:
+    """Return per surface our regret against the target and the best peer of each count."""
+    lines = [
+        "| surface | noise floor | Optuna default @10 | target @10 | advisor @10 | best peer @10 | verdict "
+        "| advisor @40 | best peer @40 |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name in surfaces:
+        figures = {
+            method: summarise(mine)
+            for method in (ADVISOR, *PEERS)
+            if (mine := [r for r in runs if r["surface"] == name and r["method"] == method])
+        }
+        peers = {method: figure["mean"] for method, figure in figures.items() if method != ADVISOR}
+        if ADVISOR not in figures or "optuna-tpe" not in peers:
+            continue
+        ours, error = figures[ADVISOR]["mean"], figures[ADVISOR]["error"][1]
+        at_10, at_40 = (min(peers, key=lambda method: peers[method][place]) for place in (1, 3))
+        optuna = peers["optuna-tpe"][1]
+        target = max(0.01, optuna / 5)
+        verdict = (
+            "met"
+            if ours[1] <= target
+            else "met but for its error"
+            if ours[1] - error <= target
+            else "**missed**"
+        )
+        if ours[1] > peers[at_10][1] + math.hypot(error, figures[at_10]["error"][1]):
+            verdict += ", **a peer is better**"
+        lines.append(
+            f"| {name} | {floors[name]:.1%} | {optuna:.1%} | {target:.1%} | {ours[1]:.1%} ±{error:.1%} "
+            f"| {peers[at_10][1]:.1%} ({at_10}) | {verdict} | {ours[3]:.1%} | {peers[at_40][3]:.1%} ({at_40}) |"
+        )
+    return lines
+
+
+def write_report(data: Mapping[str, Any], command: str) -> str:
+    """Return the results as a Markdown page; `command` is the latest call."""
+    runs, surfaces = data["runs"], data["surfaces"]
+    methods = [method for method in (ADVISOR, *PEERS) if any(run["method"] == method for run in runs)]
+    floors = {name: surface["floor"] for name, surface in surfaces.items()}
+    lines = [
+        "# Search quality", "",
+        f"Made by `{command}` ({data['machine']}).",
+        "Regret in per cent: the share of the best strategy's throughput that the recommendation after so many",
+        "measured blocks gives away; mean ± standard error over surfaces and seeds. The planner's baseline blocks and",
+        "anchors count, too. `benchmarks/README.md` says how surfaces are replayed.", "",
+        "## All surfaces", "", *write_table(runs, methods), "",
+        "## Against the target", "",
+        "Target after 10 blocks: at most a fifth of the regret of Optuna's default, or 1 % where that is more. A",
+        "recorded surface cannot tell strategies apart below its noise floor.", "",
+        *judge(runs, list(surfaces), floors), "",
+    ]  # fmt: skip
+    for name, surface in surfaces.items():
+        mine = [run for run in runs if run["surface"] == name]
+        lines += [
+            f"## {name}",
+            "",
+            f"{surface['how']}. {surface['best']}",
+            "",
+            *write_table(mine, methods),
+            "",
+        ]
+    if data["failures"]:
+        lines += ["## Runs that failed", "", *(f"* {sentence}" for sentence in data["failures"]), ""]
+    return "\n".join(lines)
+
+
+def installed(method: str) -> bool:
+    """Whether what the method needs can be imported."""
+    return method not in _NEEDS or importlib.util.find_spec(_NEEDS[method]) is not None
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--only", nargs="*", default=[], choices=[ADVISOR, *PEERS], metavar="METHOD")
+    parser.add_argument("--surfaces", nargs="*", default=[], metavar="FILE or NAME")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument(
+        "--output", type=Path, default=_OUTPUT, help="without its ending: .md and .json are written"
+    )
+    arguments = parser.parse_args()
+    methods = arguments.only or [method for method in (ADVISOR, *PEERS) if installed(method)]
+    try:
+        surfaces = choose_surfaces(arguments.surfaces)
+    except SurfaceError as error:
+        raise SystemExit(str(error)) from error
+    runs, failures = collect(methods, surfaces, arguments.seeds, arguments.jobs)
+    path = arguments.output.with_suffix(".json")
+    data = json.loads(path.read_text()) if path.exists() else {"runs": [], "surfaces": {}, "failures": []}
+    ran = {surface.name for surface in surfaces}
+    data["runs"] = [r for r in data["runs"] if not (r["method"] in methods and r["surface"] in ran)]
+    data["runs"] += sorted((vars(run) for run in runs), key=lambda r: (r["method"], r["surface"], r["seed"]))
+    data["failures"] = [f for f in data["failures"] if f.split(" ")[0] not in methods] + failures
+    for surface in surfaces:
+        *_, best = surface.describe().splitlines()
+        data["surfaces"][surface.name] = {"how": surface.how, "floor": surface.floor, "best": best.strip()}
+    data["machine"] = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    command = "python benchmarks/search_quality.py " + " ".join(sys.argv[1:])
+    path.write_text(json.dumps(data, indent=1) + "\n")
+    report = write_report(data, command.strip())
+    arguments.output.with_suffix(".md").write_text(report)
+    print(report)
+
+
+def choose_surfaces(names: Sequence[str]) -> list[Surface]:
+    """Return the surfaces of these files or names; all recorded and simulated ones without any."""
+    simulated = {surface.name: surface for surface in list_simulated()}
+    if not names:
+        return [*map(load_surface, sorted(FOLDER.glob("*.json"))), *simulated.values()]
+    chosen: list[Surface] = []
+    for name in names:
+        recorded = FOLDER / f"{name}.json"
+        if name in simulated:
+            chosen.append(simulated[name])
+        else:
+            chosen.append(load_surface(recorded if recorded.exists() else Path(name)))
+    return chosen
+
+
+if __name__ == "__main__":
+    main()

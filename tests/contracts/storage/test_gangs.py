@@ -1,0 +1,219 @@
+"""Several gangs of one job, decided by the real planner, on both databases."""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping
+
+import pytest
+
+from advisor.protocol.base import Value
+from advisor.protocol.jobs import Budget, JobState, Measurement, Stage
+from advisor.protocol.trials import BlockState, JobHistory, Outcome, Purpose, SessionState
+from advisor.services import advice, jobs
+from tests.unit.services.fleet import Fleet, RealTuning
+from tests.unit.services.world import World
+
+
+@pytest.fixture
+def world(database_url: str) -> Iterator[World]:
+    """A server without HTTP that asks the real planner."""
+    world = World(database_url, RealTuning())
+    world.database.migrate()
+    yield world
+    world.database.close()
+
+
+def speed(changes: Mapping[str, Value]) -> float:
+    return 1.3 if changes.get("fuse_grad_size_in_MB", 25.0) == 4.0 else 1.0
+
+
+def submit(world: World, gangs: int, trials: int = 8, seconds: float = 100_000, **fields: object) -> str:
+    spec: dict[str, object] = {
+        "budget": Budget(max_trials=trials, max_seconds=seconds, max_rounds=4),
+        "measurement": Measurement(warmup_steps=2, min_steps=24, max_steps=24, block_s=3.0),
+        "gangs": gangs,
+        "knobs": ("fuse_grad_size_in_MB", "num_threads"),
+    }
+    return world.submit(**spec | fields).id
+
+
+def sentences(world: World, job_id: str) -> list[str]:
+    with world.database.read() as work:
+        return [event.sentence for event in jobs.list_events(work, job_id, 0, 10_000)]
+
+
+def search_sessions(history: JobHistory) -> set[str]:
+    searched = {trial.number for trial in history.trials if trial.purpose is Purpose.SEARCH}
+    return {block.session_id for block in history.blocks if block.trial_number in searched}
+
+
+def test_two_gangs_search_side_by_side_and_measure_nothing_twice(world: World) -> None:
+    fleet = Fleet(world, ["one", "two"], speed)
+    job_id = submit(world, 2)
+    fleet.play(job_id)
+    history = world.history(job_id)
+    assert world.job(job_id).state is JobState.FINISHED
+    assert fleet.most_at_once == 2
+    assert {session.gang for session in history.sessions} == {0, 1}
+    assert len(search_sessions(history)) >= 2
+    tried = [tuple(sorted(t.changes.items())) for t in history.trials if t.purpose is Purpose.SEARCH]
+    assert len(tried) == len(set(tried))
+    number_of_blocks = Counter(
+        block.trial_number
+        for block in history.blocks
+        if history.trial(block.trial_number).purpose is Purpose.SEARCH and block.state is BlockState.DONE
+    )
+    assert max(number_of_blocks.values()) == 1
+    with world.database.read() as work:
+        found = advice.get_advice(work, job_id)
+    assert found.changes["fuse_grad_size_in_MB"] == 4.0
+
+
+def test_what_is_compared_happens_in_one_session_at_a_time(world: World) -> None:
+    fleet = Fleet(world, ["one", "two", "three"], speed)
+    job_id = submit(world, 3)
+    fleet.play(job_id)
+    history = world.history(job_id)
+    rounds = [block for block in history.blocks if block.round is not None]
+    assert rounds
+    first = min(block.issued_at for block in rounds)
+    others = [b for b in history.blocks if b.round is None and b.finished_at and b.finished_at > first]
+    compared = {block.session_id for block in rounds}
+    assert all(block.session_id in compared for block in others)
+    spans = sorted((b.issued_at, b.finished_at) for b in rounds if b.finished_at)
+    assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans))
+
+
+def test_first_session_alone_probes(world: World) -> None:
+    fleet = Fleet(world, ["one", "two"], speed)
+    job_id = submit(world, 2)
+    while len(world.history(job_id).sessions) < 2:
+        fleet.tick()
+    history = world.history(job_id)
+    assert sum(block.state is BlockState.DONE for block in history.blocks) >= 2
+    assert world.job(job_id).stage is Stage.SEARCH
+    assert [node.hostname for node in world.job(job_id).cluster.nodes] == list(history.sessions[0].agents)
+    assert "joins the search" in history.sessions[1].because
+
+
+def test_each_gang_begins_with_an_anchor_of_its_own(world: World) -> None:
+    fleet = Fleet(world, ["one", "two"], speed)
+    job_id = submit(world, 2)
+    fleet.play(job_id)
+    history = world.history(job_id)
+    baseline = next(t.number for t in history.trials if t.purpose is Purpose.BASELINE)
+    for session_id in search_sessions(history):
+        own = [block for block in history.blocks if block.session_id == session_id]
+        assert own[0].trial_number == baseline
+
+
+def test_lost_gang_costs_its_own_block_only(world: World) -> None:
+    fleet = Fleet(world, ["one", "two"], speed)
+    job_id = submit(world, 2)
+    while len(fleet.plans) < 2:
+        fleet.tick()
+    second = world.history(job_id).sessions[1]
+    fleet.dead.add(second.agents[0])
+    fleet.play(job_id)
+    history = world.history(job_id)
+    assert world.job(job_id).state is JobState.FINISHED
+    assert history.sessions[1].state is SessionState.LOST
+    void = [block for block in history.blocks if block.state is BlockState.VOID]
+    assert {block.session_id for block in void} <= {second.id}
+    lost = {block.trial_number for block in void if block.plan.overrides}
+    settled = {block.trial_number for block in history.blocks if block.state is BlockState.DONE}
+    assert lost <= settled
+    with world.database.read() as work:
+        assert advice.get_advice(work, job_id).changes["fuse_grad_size_in_MB"] == 4.0
+
+
+def test_lost_first_gang_leaves_the_search_to_the_other(world: World) -> None:
+    fleet = Fleet(world, ["one", "two"], speed)
+    job_id = submit(world, 2)
+    while len(fleet.plans) < 2:
+        fleet.tick()
+    fleet.dead.add(world.history(job_id).sessions[0].agents[0])
+    fleet.play(job_id)
+    history = world.history(job_id)
+    assert world.job(job_id).state is JobState.FINISHED
+    assert history.sessions[0].outcome is Outcome.LOST
+
+
+def test_cancelling_ends_every_gang_before_the_job_is_cancelled(world: World) -> None:
+    fleet = Fleet(world, ["one", "two"], speed)
+    job_id = submit(world, 2)
+    while len(fleet.plans) < 2:
+        fleet.tick()
+    assert world.cancel(job_id).state is JobState.CANCELLING
+    history = world.history(job_id)
+    assert {session.state for session in history.sessions} == {SessionState.ENDING}
+    place = fleet.places["one"]
+    world.end(place, fleet.ids["one"], Outcome.CANCELLED)
+    assert world.job(job_id).state is JobState.CANCELLING
+    world.end(fleet.places["two"], fleet.ids["two"], Outcome.CANCELLED)
+    assert world.job(job_id).state is JobState.CANCELLED
+
+
+def test_further_gangs_take_no_agents_from_jobs_that_have_none(world: World) -> None:
+    fleet = Fleet(world, ["one", "two"], speed)
+    job_id = submit(world, 2)
+    while not world.history(job_id).blocks:
+        fleet.tick()
+    other = submit(world, 1)
+    fleet.tick()
+    assert len(world.history(other).sessions) == 1
+    for _ in range(20):
+        fleet.tick()
+    assert len(world.history(job_id).sessions) == 1
+
+
+def test_one_gang_stays_one_however_many_agents_are_idle(world: World) -> None:
+    fleet = Fleet(world, ["one", "two"], speed)
+    job_id = submit(world, 1)
+    fleet.play(job_id)
+    assert fleet.most_at_once == 1
+    assert {session.gang for session in world.history(job_id).sessions} == {0}
+
+
+def test_gangs_spend_the_same_second_once_and_device_hours_twice(world: World) -> None:
+    fleet = Fleet(world, ["one", "two"], speed)
+    job_id = submit(world, 2)
+    fleet.play(job_id)
+    with world.database.read() as work:
+        cost = advice.get_advice(work, job_id).cost
+    history = world.history(job_id)
+    held = [(s.ended_at - s.started_at).total_seconds() for s in history.sessions if s.ended_at and s.started_at]
+    assert cost.device_hours == pytest.approx(2 * sum(held) / 3600)
+    assert cost.wall_s < sum(held)
+
+
+def test_device_hours_end_a_job(world: World) -> None:
+    fleet = Fleet(world, ["one"], speed)
+    costs = []
+    for hours in (0.01, None):
+        budget = Budget(max_trials=8, max_seconds=100_000, max_rounds=4, max_device_hours=hours)
+        job_id = submit(world, 1, budget=budget)
+        fleet.play(job_id)
+        with world.database.read() as work:
+            costs.append(advice.get_advice(work, job_id).cost)
+    limited, free = costs
+    # Two ranks: 18 s. The planner plans with the median block, so that the last one may go a little beyond.
+    assert limited.wall_s <= 18 + 4 < free.wall_s
+    assert limited.device_hours == pytest.approx(2 * limited.wall_s / 3600)
+
+
+def test_search_of_a_second_like_job_begins_where_the_first_one_ended(world: World) -> None:
+    fleet = Fleet(world, ["one"], speed)
+    first = submit(world, 1)
+    fleet.play(first)
+    second = submit(world, 1)
+    fleet.play(second)
+    assert world.history(first).earlier == ()
+    (earlier,) = world.history(second).earlier
+    assert (earlier.job_id, earlier.likeness) == (first, 1.0)
+    assert earlier.changes["fuse_grad_size_in_MB"] == 4.0
+    told = [sentence for sentence in sentences(world, second) if "similar earlier job" in sentence]
+    assert len(told) == 1
+    assert first in told[0]
+    searched = [t for t in world.history(second).trials if t.purpose is Purpose.SEARCH]
+    assert earlier.changes in [trial.changes for trial in searched[:4]]

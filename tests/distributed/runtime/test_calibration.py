@@ -1,0 +1,148 @@
+"""A calibrating block watches gradients and links and changes no bit; timing ends early where that was asked for."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.control import parse_result
+
+from .fake_agent import Session, launch, measure
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.distributed
+
+STEPS = 40
+RUNS = {
+    "mlp": "--model mlp",
+    "conv": "--model conv --views --accumulate 2",
+    "transformer": "--model transformer --adam",
+    "recommender": "--model recommender",
+    "hook": "--model mlp --own-hook",
+}
+
+
+def name_steps(run: str) -> list[str]:
+    return ["plain.py", "--name", run, "--steps", str(STEPS), *RUNS[run].split()]
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All runs without the runtime, in one launch."""
+    folder = tmp_path_factory.mktemp("reference")
+    script = ["plain.py"]
+    for run in RUNS:
+        script += ([] if len(script) == 1 else ["--then"]) + name_steps(run)[1:]
+    session = launch(folder, script, patched=False)
+    assert session.code == 0, session.log
+    return folder
+
+
+def calibrate(folder: Path, run: str, **options: Any) -> Session:
+    """One calibrating block of 4 + 2 profiled + 13 watched steps, then another one, then the script goes on."""
+    blocks = [measure("first", calibrate=True), measure("rest", warmup_steps=1000)]
+    session = launch(folder, name_steps(run), blocks, **options)
+    assert session.code == 0, session.log
+    return session
+
+
+@pytest.mark.parametrize("run", list(RUNS))
+def test_training_ends_in_the_same_bits(run: str, reference: Path, tmp_path: Path) -> None:
+    session = calibrate(tmp_path, run)
+    for rank in range(2):
+        for what in ("losses", "final"):
+            name = f"{run}.{what}.{rank}"
+            assert (tmp_path / name).read_text() == (reference / name).read_text(), session.log
+    result = parse_result(session.result("first"))
+    assert result.calibration is not None
+    found = result.calibration
+    assert next(link.bytes for link in found.links if link.concurrent == 1) == 1024
+    assert {link.ranks for link in found.links} == {2}
+    assert any(link.concurrent == 2 for link in found.links)
+    assert len(found.gradients) == session.hello["facts"]["parameter_tensors"]
+    times = [gradient.ready_s for gradient in found.gradients]
+    assert times == sorted(times)
+    assert times[-1] > 0
+    assert sum(gradient.bytes for gradient in found.gradients) == session.hello["facts"]["gradient_bytes"]
+    if run in ("recommender", "hook"):
+        assert found.noise is None, "sparse gradients, and a hook of the script's own, tell nothing"
+    else:
+        assert found.noise is not None
+        assert found.noise.steps == 8
+        samples = session.hello["facts"]["batch_size_per_rank"]
+        assert (found.noise.small_batch, found.noise.large_batch) == (samples, 2 * samples)
+        # The mean of two vectors is at most as long as they are, and shorter where they differ.
+        assert 0 < found.noise.large_square < found.noise.small_square
+
+
+def test_norms_are_of_each_ranks_own_gradient_and_of_the_average(tmp_path: Path) -> None:
+    session = launch(
+        tmp_path, ["known_gradients.py"], [measure("first", calibrate=True, max_steps=4)], ranks=2
+    )
+    assert session.code == 0, session.log
+    noise = parse_result(session.result("first")).calibration.noise
+    # Rank r's gradient is 3 (r + 1) in each of 4 places: 36 and 144, their mean 4.5 in each place: 81.
+    assert noise.small_square == pytest.approx((36 + 144) / 2)
+    assert noise.large_square == pytest.approx(81)
+    assert (noise.small_batch, noise.large_batch) == (2, 4)
+
+
+def test_two_nodes_have_links_of_three_levels(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    node = (
+        f"{sys.executable} -m torch.distributed.run --nnodes=2 --nproc-per-node=2 --master-addr=127.0.0.1 "
+        f"--master-port={port} --node-rank=%d plain.py --steps 60"
+    )
+    command = ["bash", "-c", f"{node % 1} & {node % 0}; wait"]
+    session = launch(tmp_path, command, [measure("first", calibrate=True)], injection="command")
+    assert session.hello["facts"]["nodes"] == 2, session.log
+    found = parse_result(session.result("first")).calibration
+    levels = {(str(link.level), link.ranks) for link in found.links}
+    assert levels == {("world", 4), ("node", 2), ("across", 2)}
+
+
+def test_a_strategy_that_cannot_win_is_given_up_on_all_ranks(tmp_path: Path) -> None:
+    long = {"min_steps": 100, "max_steps": 100, "profile_steps": 2}
+    slow = measure("slow", {"localsgd": True, "localsgd_k_steps": 2}, give_up_s=1e-6, calibrate=True, **long)
+    script = ["plain.py", "--name", "r", "--steps", "400", "--model", "mlp", "--digests"]
+    session = launch(tmp_path, script, [slow, measure("next")])
+    assert session.code == 0, session.log
+    result = parse_result(session.result("slow"))
+    assert result.given_up
+    assert (result.steps, result.period, result.excluded_steps) == (16, 2, 0)
+    assert result.calibration is None
+    assert result.consumed["localsgd"]
+    assert session.result("next")["steps"] == 4
+    # The block is undone: the model is what it was when it began, and both ranks have the same one.
+    digests = [(tmp_path / f"r.digests.{rank}").read_text().splitlines() for rank in range(2)]
+    begun = 7
+    warmup = result.warmup_steps
+    assert digests[0][begun] == digests[0][begun + warmup + 16] == digests[1][begun + warmup + 16]
+
+
+def test_a_strategy_that_may_win_is_timed_to_the_end_without_the_steps_after_checkpoints(
+    tmp_path: Path,
+) -> None:
+    fast = measure("fast", give_up_s=60.0, min_steps=60, max_steps=60)
+    session = launch(tmp_path, ["plain.py", "--name", "r", "--steps", "300"], [fast])
+    assert session.code == 0, session.log
+    result = parse_result(session.result("fast"))
+    assert not result.given_up
+    # Checkpoints at 8, 14, 23 and 38 steps; each costs one step, which is made up for.
+    assert (result.steps, result.excluded_steps, len(result.losses)) == (60, 4, 64)
+
+
+def test_timing_stops_when_the_step_time_is_known(tmp_path: Path) -> None:
+    asked = {"min_steps": 14, "max_steps": 200, "target_s": 100.0}
+    blocks = [measure("known", target_error=5.0, **asked), measure("unknown", target_error=1e-9, **asked)]
+    session = launch(tmp_path, ["plain.py", "--name", "r", "--steps", "500"], blocks)
+    assert session.code == 0, session.log
+    known, unknown = parse_result(session.result("known")), parse_result(session.result("unknown"))
+    assert (known.steps, known.excluded_steps, known.given_up) == (14, 0, False)
+    assert (unknown.steps, unknown.given_up) == (200, False)

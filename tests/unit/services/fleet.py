@@ -1,0 +1,165 @@
+"""Agents that play whole jobs with the services: they take places, measure what they are told, and obey."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from advisor.errors import SessionNotRunning, StaleSession
+from advisor.protocol.advice import Advice
+from advisor.protocol.base import Value
+from advisor.protocol.jobs import Job
+from advisor.protocol.messages import Assignment, HelloReport, MemberState
+from advisor.protocol.trials import (
+    BlockPlan,
+    BlockResult,
+    BlockSummary,
+    JobHistory,
+    Outcome,
+    Phases,
+    SessionState,
+    Trial,
+)
+from advisor.services import sessions
+from advisor.tuning.advice import build_advice
+from advisor.tuning.decisions import Decision
+from advisor.tuning.outcomes import judge_block
+from advisor.tuning.planner import plan
+from advisor.tuning.statistics import summarise_block
+from tests.unit.services.scripted_tuning import ScriptedTuning
+from tests.unit.services.world import World
+from tests.unit.tuning.simulated_cluster import make_facts
+
+
+
+class RealTuning(ScriptedTuning):
+    """The real planner, statistics and advice."""
+
+    def plan(
+        self,
+        job: Job,
+        history: JobHistory,
+        now: datetime,
+        session_id: str | None = None,
+        *,
+        quick: bool = False,
+    ) -> Decision:
+        """Return the planner's decision."""
+        return plan(job, history, now, session_id, quick=quick)
+
+    def judge(self, trial: Trial, result: BlockResult, extended: bool) -> tuple[Outcome, str] | None:
+        """Return how a block ends its trial."""
+        return judge_block(trial, result, extended)
+
+    def summarise(self, result: BlockResult) -> BlockSummary:
+        """Return a block's statistics."""
+        return summarise_block(result)
+
+    def advise(self, job: Job, history: JobHistory, now: datetime) -> Advice:
+        """Return the advice."""
+        return build_advice(job, history, now)
+
+
+Speed = Callable[[Mapping[str, Value]], float]
+
+
+def measure_steps(changes: Mapping[str, Value], speed: Speed, wobble: float) -> BlockResult:
+    """Return a block of 24 steps, each of 0.1 s over the strategy's speed, give or take 1 %."""
+    step = 0.1 / speed(changes)
+    times = tuple(step * (1 + 0.01 * ((7 * i) % 5 - 2) + wobble) for i in range(24))
+    return BlockResult(
+        steps=24,
+        step_time_s=times,
+        samples_per_step=64,
+        samples=64 * 24,
+        wall_s=sum(times),
+        phases=Phases(
+            forward_s=0.2 * step, backward_s=0.3 * step, optimizer_s=0.1 * step, exposed_comm_s=0.4 * step
+        ),
+        bucket_bytes=(2**20,) * (3 if changes else 5),
+        consumed=dict.fromkeys(changes, "in force"),
+    )
+
+
+@dataclass
+class Fleet:
+    """Agents of one node each; a gang of several nodes is led by the agent that got node rank 0."""
+
+    world: World
+    names: list[str]
+    speed: Speed = lambda _: 1.0
+    ids: dict[str, str] = field(default_factory=dict)
+    places: dict[str, Assignment] = field(default_factory=dict)
+    plans: dict[str, BlockPlan] = field(default_factory=dict)
+    told: set[str] = field(default_factory=set)
+    dead: set[str] = field(default_factory=set)
+    """Agents that neither measure nor beat any more."""
+    blocks: int = 0
+    most_at_once: int = 0
+    """Most blocks that were being measured at the same time."""
+
+    def __post_init__(self) -> None:
+        for name in self.names:
+            self.ids[name] = self.world.register(name)
+
+    def tick(self, seconds: float = 1.0) -> None:
+        """Let the keeper look, every agent that lives do one thing, and time pass."""
+        self.world.keep_up()
+        for name in self.names:
+            if name not in self.dead:
+                self._act(name)
+        self.most_at_once = max(self.most_at_once, len(self.plans))
+        self.world.wait(seconds)
+
+    def play(self, job_id: str, most: int = 3000) -> None:
+        """Carry a job to its end; fails the test when it does not end."""
+        for _ in range(most):
+            if self.world.job(job_id).state.is_final:
+                return
+            self.tick()
+        raise AssertionError(f"the job did not end: {self.world.job(job_id)}")
+
+    def _act(self, name: str) -> None:
+        agent_id = self.ids[name]
+        place = self.places.get(name) or self.world.poll(agent_id)
+        if place is None:
+            return
+        self.places[name] = place
+        try:
+            reply = self.world.beat(place, agent_id, MemberState.READY)
+            if reply.state is SessionState.RUNNING and place.node_rank == 0:
+                self._measure(name, place)
+            elif reply.state is SessionState.ENDING:
+                self._leave(name, place)
+        except StaleSession:
+            self._forget(name)
+
+    def _measure(self, name: str, place: Assignment) -> None:
+        agent_id = self.ids[name]
+        if place.session_id not in self.told:
+            self.told.add(place.session_id)
+            facts = make_facts(world_size=2, nodes=1, local_world_size=2)
+            hello = HelloReport(generation=place.generation, facts=facts, baseline={"fuse_grad_size_in_MB": 25.0})
+            with self.world.work() as work:
+                sessions.hear_hello(work, place.session_id, agent_id, hello, self.world.now)
+        plan = self.plans.pop(name, None)
+        if plan is not None:
+            self.blocks += 1
+            wobble = 0.002 * ((self.blocks * 5) % 7 - 3) / 3
+            result = measure_steps(plan.overrides, self.speed, wobble)
+            self.world.report(place, agent_id, plan, result)
+        try:
+            answer = self.world.next(place, agent_id)
+        except SessionNotRunning:
+            return
+        if answer.plan is None:
+            self._leave(name, place)
+        else:
+            self.plans[name] = answer.plan
+
+    def _leave(self, name: str, place: Assignment) -> None:
+        self.world.end(place, self.ids[name], Outcome.FINISHED, "Asked to end.")
+        self._forget(name)
+
+    def _forget(self, name: str) -> None:
+        self.places.pop(name, None)
+        self.plans.pop(name, None)
