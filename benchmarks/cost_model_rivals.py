@@ -49,8 +49,8 @@ class Regression:
 class Pollux:
     """T = (T_grad^γ + T_sync^γ)^(1/γ), T_sync = α + β max(K - 2, 0) within a node and across (arXiv 2008.12260).
 
-    The batch of a rank is fixed here, so that T_grad is one number. Fitted to measured sizes (nodes, ranks, seconds) by the
-    root mean square of ln(predicted / measured), with a fixed random search and refinement.
+    The batch of a rank is fixed here, so that T_grad is one number. Fitted to measured sizes (nodes, ranks, seconds) by
+    the root mean square of ln(predicted / measured), with a fixed random search and refinement.
     """
 
     def __init__(self, points: Sequence[tuple[int, int, float]]) -> None:

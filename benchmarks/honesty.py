@@ -129,13 +129,15 @@ class SimulatedSurface(Surface):
 class EqualStrategies(Surface):
     """A recorded surface on which every strategy is answered with blocks of the baseline: an A/A job on real noise."""
 
+    floor = 0.0
+
     def __init__(self, path: Path) -> None:
         recorded = load_surface(path)
         self._recorded = recorded
         self.name, self.how = f"{recorded.name} (baseline's blocks)", recorded.how
         self.allow, self.grid, self.baseline = recorded.allow, recorded.grid, recorded.baseline
         self.facts, self.cluster = recorded.facts, recorded.cluster
-        self.calibration, self.floor = recorded.calibration, 0.0
+        self.calibration = recorded.calibration
 
     def find(self, changes: Mapping[str, Value]) -> Cell:
         """Return the baseline's cell under these changes' name."""

@@ -101,7 +101,7 @@ class Replay:
         raise RuntimeError(f"{self.surface.name}: the job did not end in {_MOST_DECISIONS} decisions")
 
     def regret_after(self, evaluations: int) -> float:
-        """Return the true regret after so many blocks, a watched number; the verdict's where the job was over sooner."""
+        """Return the true regret after so many blocks, a watched number; the verdict of a job that was over sooner."""
         if evaluations in self.regrets:
             return self.regrets[evaluations]
         return self.surface.regret(self.recommend())

@@ -38,6 +38,7 @@ _NEEDS = {
     "optuna-tpe": "optuna", "optuna-gp": "torch", "ray-default": "ray", "ray-hyperopt": "hyperopt", "hebo": "hebo",
     "blendsearch": "flaml", "smac": "smac",
 }  # fmt: skip
+_DEFAULT = "optuna-tpe"
 _OUTPUT = ROOT / "docs" / "results" / "search_quality"
 
 
@@ -48,8 +49,8 @@ class Run:
     method: str
     surface: str
     seed: int
-    regrets: tuple[float, ...]
-    """After 5, 10, 20, 40 blocks."""
+    regrets: dict[str, float]
+    """By the number of measured blocks."""
     seconds: float
     """What the method itself took to decide, with the replay around it."""
 
@@ -95,30 +96,31 @@ def lay_axes(surface: Surface) -> dict[str, Axis]:
     }
 
 
-def run_one(method: str, surface: Surface, seed: int) -> Run:
+def run_one(method: str, surface: Surface, seed: int, counts: Sequence[int]) -> Run:
     """Carry one method through one surface."""
     began = time.monotonic()
     if method == ADVISOR:
-        regrets = run_advisor(surface, seed, COUNTS)
+        regrets = run_advisor(surface, seed, counts)
     else:
-        regrets = run_peer(surface, seed, COUNTS, PEERS[method][1](lay_axes(surface), seed))
-    return Run(method, surface.name, seed, tuple(regrets), time.monotonic() - began)
+        regrets = run_peer(surface, seed, counts, PEERS[method][1](lay_axes(surface), seed))
+    by_count = {str(count): regret for count, regret in zip(counts, regrets, strict=True)}
+    return Run(method, surface.name, seed, by_count, time.monotonic() - began)
 
 
 _surfaces: dict[str, Surface] = {}
 """What worker processes inherit: a surface's best strategy is found once."""
 
 
-def _work(task: tuple[str, str, int]) -> Run | str:
-    method, name, seed = task
+def _work(task: tuple[str, str, int, tuple[int, ...]]) -> Run | str:
+    method, name, seed, counts = task
     try:
-        return run_one(method, _surfaces[name], seed)
+        return run_one(method, _surfaces[name], seed, counts)
     except Exception as error:  # one method's failure is a line of the report, not the end of the others
         return f"{method} on {name}, seed {seed}: {type(error).__name__}: {error}"
 
 
 def collect(
-    methods: Sequence[str], surfaces: Sequence[Surface], seeds: int, jobs: int
+    methods: Sequence[str], surfaces: Sequence[Surface], seeds: int, counts: tuple[int, ...], jobs: int
 ) -> tuple[list[Run], list[str]]:
     """Run every method on every surface with every seed; return the runs, and a sentence for each that failed."""
     _surfaces.clear()
@@ -126,7 +128,7 @@ def collect(
         _surfaces[surface.name] = surface
         assert surface.best.truth is not None
     tasks = [
-        (method, surface.name, seed) for method in methods for surface in surfaces for seed in range(seeds)
+        (m, surface.name, seed, counts) for seed in range(seeds) for surface in surfaces for m in methods
     ]
     runs: list[Run] = []
     failures: list[str] = []
@@ -144,16 +146,25 @@ def collect(
     return runs, failures
 
 
-def summarise(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return mean, standard error and 90th percentile of the regret after each count."""
-    columns = list(zip(*(run["regrets"] for run in runs), strict=True))
-    return {
-        "runs": len(runs),
-        "mean": [fmean(column) for column in columns],
-        "error": [stdev(column) / math.sqrt(len(column)) if len(column) > 1 else 0.0 for column in columns],
-        "p90": [find_percentile(column, 0.9) for column in columns],
-        "seconds": fmean(run["seconds"] for run in runs),
-    }
+@dataclass(frozen=True)
+class Regret:
+    """The regret of several runs after one number of blocks."""
+
+    mean: float
+    error: float
+    """Standard error of the mean."""
+    p90: float
+
+
+def summarise(runs: Sequence[Mapping[str, Any]]) -> dict[int, Regret]:
+    """Return the regret after each number of blocks that all of these runs reached."""
+    figures = {}
+    for count in COUNTS:
+        regrets = [run["regrets"].get(str(count)) for run in runs]
+        if regrets and None not in regrets:
+            error = stdev(regrets) / math.sqrt(len(regrets)) if len(regrets) > 1 else 0.0
+            figures[count] = Regret(fmean(regrets), error, find_percentile(regrets, 0.9))
+    return figures
 
 
 def name_of(method: str) -> str:
@@ -172,48 +183,42 @@ def write_table(runs: Sequence[Mapping[str, Any]], methods: Sequence[str]) -> li
         if not mine:
             continue
         figures = summarise(mine)
-        cells = [
-            f"{100 * m:.1f} ±{100 * e:.1f}" for m, e in zip(figures["mean"], figures["error"], strict=True)
-        ]
-        tail = [f"{100 * figures['p90'][i]:.1f}" for i in (1, 2)]
-        lines.append(f"| {name_of(method)} | {figures['runs']} | " + " | ".join([*cells, *tail]) + " |")
+        cells = [f"{100 * f.mean:.1f} ±{100 * f.error:.1f}" if (f := figures.get(c)) else "–" for c in COUNTS]
+        tail = [f"{100 * f.p90:.1f}" if (f := figures.get(c)) else "–" for c in COUNTS[1:3]]
+        lines.append(f"| {name_of(method)} | {len(mine)} | " + " | ".join([*cells, *tail]) + " |")
     return lines
 
 
-def judge(
-    runs: Sequence[Mapping[str, Any]], surfaces: Sequence[str], floors: Mapping[str, float]
-) -> list[str]:
-    """Return per surface our regret against the target and the best peer of each count."""
+def judge(runs: Sequence[Mapping[str, Any]], surfaces: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Return per surface our regret after 10 blocks against the target and the best peer."""
     lines = [
-        "| surface | noise floor | Optuna default @10 | target @10 | advisor @10 | best peer @10 | verdict "
-        "| advisor @40 | best peer @40 |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| surface | noise floor | Optuna default @10 | target @10 | advisor @10 | best peer @10 | verdict |",
+        "|---|---|---|---|---|---|---|",
     ]
-    for name in surfaces:
-        figures = {
-            method: summarise(mine)
+    for name, surface in surfaces.items():
+        after_10 = {
+            method: figures[10]
             for method in (ADVISOR, *PEERS)
-            if (mine := [r for r in runs if r["surface"] == name and r["method"] == method])
+            if 10
+            in (figures := summarise([r for r in runs if r["surface"] == name and r["method"] == method]))
         }
-        peers = {method: figure["mean"] for method, figure in figures.items() if method != ADVISOR}
-        if ADVISOR not in figures or "optuna-tpe" not in peers:
+        if not {ADVISOR, _DEFAULT} <= after_10.keys():
             continue
-        ours, error = figures[ADVISOR]["mean"], figures[ADVISOR]["error"][1]
-        at_10, at_40 = (min(peers, key=lambda method: peers[method][place]) for place in (1, 3))
-        optuna = peers["optuna-tpe"][1]
-        target = max(0.01, optuna / 5)
+        ours, optuna = after_10.pop(ADVISOR), after_10[_DEFAULT]
+        peer = min(after_10, key=lambda method: after_10[method].mean)
+        target = max(0.01, optuna.mean / 5)
         verdict = (
             "met"
-            if ours[1] <= target
+            if ours.mean <= target
             else "met but for its error"
-            if ours[1] - error <= target
-            else "**missed**"
+            if ours.mean - ours.error <= target
+            else "missed"
         )
-        if ours[1] > peers[at_10][1] + math.hypot(error, figures[at_10]["error"][1]):
-            verdict += ", **a peer is better**"
+        if ours.mean > after_10[peer].mean + math.hypot(ours.error, after_10[peer].error):
+            verdict += ", a peer is better"
         lines.append(
-            f"| {name} | {floors[name]:.1%} | {optuna:.1%} | {target:.1%} | {ours[1]:.1%} ±{error:.1%} "
-            f"| {peers[at_10][1]:.1%} ({at_10}) | {verdict} | {ours[3]:.1%} | {peers[at_40][3]:.1%} ({at_40}) |"
+            f"| {name} | {surface['floor']:.1%} | {optuna.mean:.1%} | {target:.1%} | {ours.mean:.1%} ±{ours.error:.1%} "
+            f"| {after_10[peer].mean:.1%} ({peer}) | {verdict} |"
         )
     return lines
 
@@ -222,7 +227,6 @@ def write_report(data: Mapping[str, Any], command: str) -> str:
     """Return the results as a Markdown page; `command` is the latest call."""
     runs, surfaces = data["runs"], data["surfaces"]
     methods = [method for method in (ADVISOR, *PEERS) if any(run["method"] == method for run in runs)]
-    floors = {name: surface["floor"] for name, surface in surfaces.items()}
     lines = [
         "# Search quality", "",
         f"Made by `{command}` ({data['machine']}).",
@@ -233,7 +237,7 @@ def write_report(data: Mapping[str, Any], command: str) -> str:
         "## Against the target", "",
         "Target after 10 blocks: at most a fifth of the regret of Optuna's default, or 1 % where that is more. A",
         "recorded surface cannot tell strategies apart below its noise floor.", "",
-        *judge(runs, list(surfaces), floors), "",
+        *judge(runs, surfaces), "",
     ]  # fmt: skip
     for name, surface in surfaces.items():
         mine = [run for run in runs if run["surface"] == name]
@@ -260,6 +264,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument(
+        "--evaluations", type=int, choices=COUNTS, default=max(COUNTS), help="blocks of each run"
+    )
     parser.add_argument("--only", nargs="*", default=[], choices=[ADVISOR, *PEERS], metavar="METHOD")
     parser.add_argument("--surfaces", nargs="*", default=[], metavar="FILE or NAME")
     parser.add_argument("--jobs", type=int, default=2)
@@ -272,7 +279,8 @@ def main() -> None:
         surfaces = choose_surfaces(arguments.surfaces)
     except SurfaceError as error:
         raise SystemExit(str(error)) from error
-    runs, failures = collect(methods, surfaces, arguments.seeds, arguments.jobs)
+    counts = tuple(count for count in COUNTS if count <= arguments.evaluations)
+    runs, failures = collect(methods, surfaces, arguments.seeds, counts, arguments.jobs)
     path = arguments.output.with_suffix(".json")
     data = json.loads(path.read_text()) if path.exists() else {"runs": [], "surfaces": {}, "failures": []}
     ran = {surface.name for surface in surfaces}

@@ -117,7 +117,9 @@ def tune(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the search.")] = 0,
     local_agents: Annotated[
         int | None,
-        typer.Option(min=0, help="Agents to start on this machine, without ADVISOR_URL.", show_default="--nodes times --gangs"),
+        typer.Option(
+            min=0, help="Agents to start on this machine, without ADVISOR_URL.", show_default="--nodes times --gangs"
+        ),
     ] = None,
     as_json: JsonOption = False,  # noqa: ARG001 - its callback tells the screen
     verbose: VerboseOption = False,  # noqa: ARG001 - its callback tells the screen

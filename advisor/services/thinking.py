@@ -60,7 +60,9 @@ def think(
     late = ""
     try:
         decision, late = _plan_in_time(
-            (database, job_id), lambda quick: tuning.plan(job, history, now, session_id, quick=quick), timers.think_s
+            (database, job_id),
+            lambda quick: tuning.plan(job, history, now, session_id, quick=quick),
+            timers.think_s,
         )
         if trouble and not live and not isinstance(decision, Finish):
             decision = Fail(trouble)

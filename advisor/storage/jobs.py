@@ -152,9 +152,7 @@ class Jobs:
 
     def choose_earlier(self, job_id: str, earlier: tuple[EarlierJob, ...]) -> bool:
         """Keep the strategies of similar jobs; the first choice stands. Return whether this one is it."""
-        query = (
-            update(JobRow).where(JobRow.id == job_id, JobRow.earlier.is_(None)).values(earlier=earlier)
-        )
+        query = update(JobRow).where(JobRow.id == job_id, JobRow.earlier.is_(None)).values(earlier=earlier)
         return self._connection.execute(query).rowcount == 1
 
     def finished_with_advice(self, other_than: str, limit: int) -> list[tuple[Job, Advice]]:

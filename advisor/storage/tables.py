@@ -118,7 +118,9 @@ class SessionRow(Base):
     __table_args__ = (
         UniqueConstraint("job_id", "generation"),
         CheckConstraint("state IN ('assembling', 'running', 'ending', 'ended', 'lost')", name="state"),
-        Index("uq_sessions_live_gang", "job_id", "gang", unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE),
+        Index(
+            "uq_sessions_live_gang", "job_id", "gang", unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE
+        ),
         Index("ix_sessions_live", "state", sqlite_where=_LIVE, postgresql_where=_LIVE),
     )
 

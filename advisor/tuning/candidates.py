@@ -49,7 +49,8 @@ def list_dimensions(space: Space) -> tuple[Dimension, ...]:
 def list_axes(space: Space) -> tuple[Axis, ...]:
     """Return how the process sees each knob of `list_dimensions`."""
     return tuple(
-        Axis(_spread(d), d.ordered, _expect_effect(d, space.shares.get(d.knob.part))) for d in list_dimensions(space)
+        Axis(_spread(d), d.ordered, _expect_effect(d, space.shares.get(d.knob.part)), d.knob.part.value)
+        for d in list_dimensions(space)
     )
 
 

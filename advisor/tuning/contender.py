@@ -94,8 +94,11 @@ def _find_limit_s(record: Record, contender: Contender) -> float | None:
 
     Throughput below 0.90 times the best of the strategies it competes with: those of the allowed rungs, or of its own
     higher one. The best is a score less its standard error, because the best of many noisy scores looks too good.
-    A strategy of the allowed rungs competes with the baseline at least.
+    A strategy of the allowed rungs competes with the baseline at least. None while other gangs measure too: seconds
+    on other nodes, or beside another load, are not those of the best.
     """
+    if len(record.history.live_sessions()) > 1:
+        return None
     allowed = record.job.spec.allow.rank
     rank = contender.effect.rank
     rivals = [

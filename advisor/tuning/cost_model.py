@@ -22,7 +22,16 @@ LEAST_RESIDUAL = 0.03
 _UNTRIED = 0.15
 """What the model is believed to be off before it was compared with anything."""
 _MODEL_ERROR = 0.02
+"""What the model is off at best, as a standard deviation of ln(step time)."""
+_LEAST_ERROR = 0.01
+"""The baseline's own: gains are relative to it, so that it is to be met."""
 _LINK_ERROR = 0.1
+_NOTHING = 60.0
+"""exp(-60) of a second is none."""
+_COMMUNICATION = (
+    Unknown.HOP, Unknown.INNER_HOP, Unknown.WIRE, Unknown.INNER_WIRE, Unknown.HANDLING, Unknown.INNER_HANDLING,
+    Unknown.MESSAGE, Unknown.COPY, Unknown.JITTER,
+)  # fmt: skip
 _PHASE_ERROR = 0.04
 """Phases are medians of medians: that share of the step is their error."""
 
@@ -47,6 +56,8 @@ class CostModel:
     model: StepModel
     parameters: tuple[float, ...]
     """Logarithms of the physical parameters, then of the learnt effects."""
+    bits_per_s: float | None
+    """Nominal rate of a node's link; None where nobody knows one."""
 
     def predict_step_s(self, values: Mapping[str, Value]) -> float:
         """Return the step time of a strategy (a value of every knob)."""
@@ -58,6 +69,13 @@ class CostModel:
             return []
         times = self.model.run(self.model.lay_out(strategies), np.array([self.parameters]))
         return [float(second) for second in times.step_s[0]]
+
+    def predict_silent_step_s(self, values: Mapping[str, Value]) -> float:
+        """Return the step time of a strategy if communication and waiting for other ranks took no time."""
+        parameters = np.array([self.parameters])
+        parameters[0, list(_COMMUNICATION)] = -_NOTHING
+        times = self.model.run(self.model.lay_out([values]), parameters)
+        return float(times.step_s[0, 0])
 
     def predict_gain(self, values: Mapping[str, Value]) -> float:
         """Return ln(throughput of the strategy / the baseline's), both predicted on this model's cluster."""
@@ -82,13 +100,13 @@ class CostModel:
             moved = facts.model_copy(update={"nodes": nodes, "world_size": nodes * facts.local_world_size})
             model = replace(model, context=replace(model.context, facts=moved), shape=model.shape.on(nodes))
         if bits_per_s is not None:
-            known = link_bits_per_s(model.context)
             parameters[Unknown.WIRE] = (
-                parameters[Unknown.WIRE] + math.log(known / bits_per_s)
-                if known
+                parameters[Unknown.WIRE] + math.log(self.bits_per_s / bits_per_s)
+                if self.bits_per_s
                 else math.log(8.0 / (PAYLOAD * bits_per_s))
             )
-        return replace(self, model=model, parameters=tuple(parameters))
+        rate = self.bits_per_s if bits_per_s is None else bits_per_s
+        return replace(self, model=model, parameters=tuple(parameters), bits_per_s=rate)
 
     @cached_property
     def _baseline_s(self) -> float:
@@ -139,6 +157,7 @@ def calibrate(
         return np.concatenate(parts, axis=1)
 
     errors = [math.hypot(max(0.0, error), _MODEL_ERROR) for error in noise]
+    errors[0] = max(_LEAST_ERROR, measured.error)
     errors += [_PHASE_ERROR] * 2 + [_LINK_ERROR * math.sqrt(max(1.0, len(links) / 8))] * len(links)
     prior = prior_of(context, measured, model.pieces, timed)
     found = fit(misfits, np.array(errors), prior)
@@ -149,6 +168,7 @@ def calibrate(
         ),
         model=model,
         parameters=tuple(float(value) for value in found.best),
+        bits_per_s=link_bits_per_s(context),
     )
 
 

@@ -52,7 +52,7 @@ def prior_of(context: KnobContext, probe: Probe, pieces: Sequence[Piece], timed:
         Unknown.MESSAGE: (20e-6 if nccl else 300e-6, 0.8),
         Unknown.COPY: (2e-12 if cuda else 5e-10, 0.7),
         Unknown.STOLEN: (0.3 if cuda else 0.7, 0.5),
-        Unknown.JITTER: (0.02, 1.0),
+        Unknown.JITTER: (0.03, 1.3),
         Unknown.BEND: (1.0, 0.05 if timed else 0.4),
         Unknown.READING: _reading(context, probe),
         Unknown.READER: (1.0, 0.3),

@@ -47,6 +47,7 @@ _OTHERS: Mapping[str, float] = {
     "dgc": 0.5,
     "num_iteration_per_drop_scope": 0.03,
     "num_iteration_per_run": 0.04,
+    "loader_num_workers": 0.06,
 }
 """Other spreads than the target's; a number's is per doubling."""
 _THREADS_BESIDE_A_GPU = 0.05
@@ -61,16 +62,15 @@ _BY_THE_MODEL: Mapping[str, float] = {
     "sync_nccl_allreduce": 0.05,
     "fp16_allreduce": 0.2,
     "fp16_allreduce_dtype": 0.15,
-    "localsgd": 0.1,
+    "localsgd": 0.04,
     "localsgd_k_steps": 0.0,
     "localsgd_begin_step": 0.0,
-    "adaptive_localsgd": 0.1,
+    "adaptive_localsgd": 0.08,
     "adaptive_localsgd_init_k_steps": 0.0,
     "adaptive_localsgd_begin_step": 0.0,
-    "gradient_merge": 0.1,
+    "gradient_merge": 0.05,
     "gradient_merge_k_steps": 0.0,
     "gradient_merge_avg": 0.0,
-    "loader_num_workers": 0.0,
     "dgc_rank": 0.3,
 }
 """Knobs whose effect the timeline computes, with the spread of what it may have missed; 0 trusts it."""
@@ -81,6 +81,7 @@ _OTHER_TARGETS: Mapping[str, Target] = {
     "amp": Target.COMPUTATION,
     "amp_dtype": Target.COMPUTATION,
     "sync_batch_norm": Target.COMPUTATION,
+    "loader_num_workers": Target.STEP,
     "NCCL_SOCKET_NTHREADS": Target.HANDLING,
     "NCCL_NSOCKS_PERTHREAD": Target.HANDLING,
     "NCCL_BUFFSIZE": Target.HANDLING,

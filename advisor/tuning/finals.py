@@ -68,7 +68,10 @@ def _as_it_stood(session: Session, at: datetime) -> Session:
 
 def rank_for_finals(record: Record, effect: Effect | None = None) -> list[tuple[float, Trial]]:
     """Return the search's ranking as it stood when it ended, without strategies that have failed since."""
-    ranked = rank_trials(search_as_it_ended(record), effect)
+    key = ("rank_for_finals", effect)
+    if key not in record.memo:
+        record.memo[key] = rank_trials(search_as_it_ended(record), effect)
+    ranked: list[tuple[float, Trial]] = record.memo[key]
     return [(score, trial) for score, trial in ranked if not record.has_failed_anywhere(trial.changes)]
 
 
@@ -149,12 +152,22 @@ def _keep_best(record: Record, line_up: Sequence[Contender], kept: int, round_: 
 def _score(
     record: Record, line_up: Sequence[Contender], before: int | None
 ) -> list[tuple[float, int, Contender]]:
-    """Mean log ratio of typical steps to the baseline, rounds it rests on, contender; without those that failed."""
+    """Mean log ratio of typical steps to the baseline, rounds it rests on, contender; without those that failed.
+
+    A convergence strategy's ratio counts as much as a sample taught under it when the search ended (goodput).
+    """
+    ended = search_as_it_ended(record)
+    taught = {
+        key_of(trial.changes): ended.efficiencies[trial.number].log
+        for trial in ended.history.trials
+        if trial.number in ended.efficiencies
+    }
     found = []
     for contender in line_up:
         pairs = list_pairs(record, Purpose.FINAL, contender.changes, before)
         if pairs and not record.has_failed_anywhere(contender.changes):
-            found.append((fmean(pair.typical for pair in pairs), len(pairs), contender))
+            mean = fmean(pair.typical for pair in pairs) + taught.get(key_of(contender.changes), 0.0)
+            found.append((mean, len(pairs), contender))
     return found
 
 

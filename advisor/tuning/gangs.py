@@ -6,8 +6,8 @@ from advisor.protocol.trials import BlockState, JobHistory, Outcome, Purpose, Se
 from advisor.tuning.allowance import limit_search_s
 from advisor.tuning.composition import key_of
 from advisor.tuning.contender import BASELINE, Contender, Turn
-from advisor.tuning.decisions import EndSession, Wait
-from advisor.tuning.record import Record
+from advisor.tuning.decisions import EndSession, Launch, Wait
+from advisor.tuning.record import PROBE_BLOCKS, Record
 
 _TRIALS_EACH = 2
 """Strategies left for every gang below which another gang is not worth its launch."""
@@ -57,54 +57,82 @@ def settle_among_gangs(record: Record, live: Session, turn: Turn | str) -> Turn 
     if not others or isinstance(turn, str) or turn.stage is Stage.SEARCH:
         return turn
     if not _leads(live, others):
-        because = f"The {turn.stage.value} stage happens in one session: this gang has nothing more to search."
+        because = (
+            f"The {turn.stage.value} stage happens in one session: this gang has nothing more to search."
+        )
         return EndSession(turn.stage, because)
     busy = [session for session in others if _issued_in(record, session) is not None]
     if not busy or live.cold or record.switches_at_launch or _anchors_in_a_row(record, live) >= _MOST_ANCHORS:
         return turn
     generations = ", ".join(str(session.generation) for session in busy)
-    because = f"An anchor while session {generations} finishes its last strategy: what follows happens here alone."
+    because = (
+        f"An anchor while session {generations} finishes its last strategy: what follows happens here alone."
+    )
     return Turn(Stage.SEARCH, BASELINE, because)
 
 
-def launched_for(record: Record, live: Session) -> Contender | None:
-    """Return the strategy that the session was launched to measure in the search, if it still lacks its block.
+def resume_launch(record: Record, live: Session) -> Turn | None:
+    """Return the block of the search that the session was launched for, if it still lacks one.
 
-    Only where every strategy needs a launch: by the time a session runs, other gangs' results may have changed what
-    the search would launch next, and a launch is not to be wasted on that.
+    Only where every strategy needs a launch and gangs search side by side: by the time a session runs, results of
+    others may have changed what the search would launch next, and a launch is not to be wasted on that.
     """
-    if not record.switches_at_launch or not live.cold or record.usable_in(live.id):
+    if record.job.spec.gangs == 1 or not record.switches_at_launch or record.usable_in(live.id):
         return None
+    if len(record.probe_blocks) < PROBE_BLOCKS or any(b.round is not None for b in record.history.blocks):
+        return None
+    if not live.cold:
+        return Turn(Stage.SEARCH, BASELINE, "An anchor: the baseline again, to see drift.")
     trial = record.find_trial(Purpose.SEARCH, live.cold)
     if trial is not None and (record.has_failed(trial) or record.settled(trial) is not None):
         return None
-    return Contender(Purpose.SEARCH, dict(live.cold), trial.because if trial else live.because)
+    because = trial.because if trial else live.because
+    return Turn(Stage.SEARCH, Contender(Purpose.SEARCH, dict(live.cold), because), because)
 
 
-def decline_another(record: Record, turn: Turn | str) -> Wait | None:
-    """Return why no further gang is to join a job that holds sessions; None where one has a use.
-
-    `turn` is what a further session would do.
-    """
+def decline_another(record: Record) -> Wait | None:
+    """Return why no further gang can join a job that holds sessions; None where one might, if the search has a use."""
     lives = record.history.live_sessions()
     because = ""
     left = record.job.spec.budget.max_trials - len(record.tried)
     needed_s = record.startup_s + _BLOCKS_EACH * record.strategy_s
     if len(lives) >= record.job.spec.gangs:
         because = f"All {record.job.spec.gangs} gangs of the job hold a session."
-    elif any(session.state is SessionState.ENDING for session in lives):
+    elif any(session.state is SessionState.ENDING for session in lives) and not record.switches_at_launch:
         because = "A session is ending: what follows it is decided first."
-    elif isinstance(turn, str) or turn.stage is not Stage.SEARCH:
-        because = "Only the search happens in several sessions at once."
     elif left < _TRIALS_EACH * (len(lives) + 1):
         because = f"The {left} search trials that are left are not worth another launch."
     elif record.spent_s + needed_s > limit_search_s(record):
         because = "The search's time that is left is not worth another launch."
-    elif record.required_cold(turn.contender.changes) and not record.switches_at_launch:
-        because = "The next strategy needs a launch of its own, which waits for the sessions that are live."
     elif _have_gangs_failed(record):
         because = "Further gangs ended before they measured anything: the search goes on in one session."
     return Wait(record.job.stage, because) if because else None
+
+
+def join_search(record: Record, turn: Turn | str) -> Launch | Wait:
+    """Return the launch of a further gang, whose first block would be `turn`; Wait where that is not for it."""
+    if isinstance(turn, str) or turn.stage is not Stage.SEARCH:
+        return Wait(record.job.stage, "Only the search happens in several sessions at once.")
+    cold = record.required_cold(turn.contender.changes)
+    number = len(record.history.live_sessions()) + 1
+    joins = f"Gang {number} of {record.job.spec.gangs} joins the search"
+    if not record.switches_at_launch:
+        if cold:
+            because = (
+                "The next strategy needs a launch of its own, which waits for the sessions that are live."
+            )
+            return Wait(record.job.stage, because)
+        return Launch(Stage.SEARCH, f"{joins}, where strategies are left to try.")
+    if not cold and _is_anchor_under_way(record):
+        return Wait(
+            record.job.stage, "The baseline is being measured again; another strategy comes after that."
+        )
+    return Launch(Stage.SEARCH, turn.because if cold else f"{joins} with an anchor: {turn.because}", cold)
+
+
+def _is_anchor_under_way(record: Record) -> bool:
+    """Whether a live session measures the baseline, or was launched to."""
+    return any(not s.cold and not record.usable_in(s.id) for s in record.history.live_sessions())
 
 
 def _have_gangs_failed(record: Record) -> bool:

@@ -1,16 +1,18 @@
 """The rungs above the allowed one: what to try on them, so that users see what is left on the table."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from advisor.protocol.base import Value
 from advisor.protocol.cluster import DeviceKind
 from advisor.protocol.jobs import Job
+from advisor.protocol.knob_entries import CATALOGUE
 from advisor.protocol.knobs import Effect
 from advisor.protocol.strategy import effect_of
 from advisor.tuning.composition import describe_changes, key_of
 from advisor.tuning.priors import Prior
 from advisor.tuning.space import Space
 
+_SCHEDULES = ("adaptive_localsgd", "localsgd_begin_step")
 _BEGIN_STEP = 16
 """Synchronised steps that a post-local schedule begins a block with: few enough to lie in its warm-up."""
 CAVEATS: Mapping[Effect, str] = {
@@ -54,6 +56,25 @@ def rung_strategies(space: Space, effect: Effect, best: Mapping[str, Value]) -> 
             continue
         seen.add(key_of(changes))
         priors.append(Prior(changes, f"The {effect.value} rung: what {what} would bring{top}."))
+    return tuple(priors)
+
+
+def missing_schedules(
+    space: Space, tried: Iterable[Mapping[str, Value]], best: Mapping[str, Value]
+) -> tuple[Prior, ...]:
+    """Return adaptive and post-local averaging, on an allowed rung, as far as no strategy has tried them yet.
+
+    The sampler varies intervals and switches; a schedule that begins later is none of its values.
+    """
+    known = {name for changes in tried for name in changes}
+    exact = {name: value for name, value in best.items() if CATALOGUE[name].effect is not Effect.CONVERGENCE}
+    wishes = _schedules({d.knob.name for d in space.dimensions}, exact)
+    priors: list[Prior] = []
+    for schedule in _SCHEDULES:
+        for wish, what in wishes:
+            changes = space.composer.compose(wish) if schedule in wish and schedule not in known else None
+            if changes is not None and schedule in changes:
+                priors.append(Prior(changes, f"What {what} would bring: no strategy has tried it yet."))
     return tuple(priors)
 
 

@@ -15,7 +15,7 @@ from advisor.tuning.contender import BASELINE, Contender, Turn, issue
 from advisor.tuning.decisions import Decision, EndSession, Fail, Finish, Launch, Wait
 from advisor.tuning.failures import find_dead_end
 from advisor.tuning.finals import next_final
-from advisor.tuning.gangs import decline_another, find_asking, launched_for, settle_among_gangs
+from advisor.tuning.gangs import decline_another, find_asking, join_search, resume_launch, settle_among_gangs
 from advisor.tuning.record import PROBE_BLOCKS, Record
 from advisor.tuning.search import next_strategy
 from advisor.tuning.simplify import next_revert
@@ -39,7 +39,7 @@ def plan(
         return _plan_another(record, session_id)
     if live is None and (sentence := find_dead_end(record)) is not None:
         return Finish(sentence) if is_confirmed(record) else Fail(sentence)
-    turn = _resume_launch(record, live) or _next_turn(record, live)
+    turn = (resume_launch(record, live) if live else None) or _next_turn(record, live)
     if live is not None:
         settled = settle_among_gangs(record, live, turn)
         if isinstance(settled, EndSession):
@@ -69,20 +69,7 @@ def _plan_another(record: Record, session_id: str | None) -> Decision:
     """Decide whether another gang joins the sessions that are live."""
     if session_id is not None:
         return Wait(record.job.stage, f"Session {session_id} is over: nothing is measured in it any more.")
-    turn = _next_turn(record, None)
-    if (wait := decline_another(record, turn)) is not None or isinstance(turn, str):
-        return wait or Wait(record.job.stage, "Nothing is left to search.")
-    number = len(record.history.live_sessions()) + 1
-    because = f"Gang {number} of {record.job.spec.gangs} joins the search, where strategies are left to try."
-    return Launch(Stage.SEARCH, because, record.required_cold(turn.contender.changes))
-
-
-def _resume_launch(record: Record, live: Session | None) -> Turn | None:
-    """Where gangs search side by side and each strategy is a launch, a session measures what it was launched for."""
-    if live is None or record.job.spec.gangs == 1 or _is_past_search(record):
-        return None
-    strategy = launched_for(record, live)
-    return Turn(Stage.SEARCH, strategy, strategy.because) if strategy else None
+    return decline_another(record) or join_search(record, _next_turn(record, None))
 
 
 def _next_turn(record: Record, live: Session | None) -> Turn | str:
@@ -176,6 +163,8 @@ def _launch_because(record: Record, turn: Turn) -> str:
     cold = record.required_cold(turn.contender.changes)
     if not record.sessions:
         return "The first launch: the script as it stands."
+    if cold and record.job.spec.gangs > 1 and turn.stage is Stage.SEARCH:
+        return turn.because
     if cold:
         return f"A launch with {describe_changes(cold)}."
     if turn.stage is Stage.CONFIRM:

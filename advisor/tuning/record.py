@@ -7,6 +7,7 @@ from datetime import datetime
 from functools import cached_property
 from itertools import pairwise
 from statistics import fmean, median
+from typing import Any
 
 from advisor.protocol.base import Value
 from advisor.protocol.jobs import Job
@@ -43,6 +44,11 @@ class Record:
     now: datetime
     quick: bool = False
     """The planner took too long before: the search makes do with a suggestion that costs next to nothing."""
+
+    @cached_property
+    def memo(self) -> dict[object, Any]:
+        """What decisions ask for several times and is dear to find, by who asks."""
+        return {}
 
     # --- sessions and time ---------------------------------------------------------------------------
 
@@ -261,8 +267,16 @@ class Record:
 
     @property
     def tried(self) -> tuple[Mapping[str, Value], ...]:
-        """Changes that the search has tried, those included that did not survive their launch."""
-        return (*(t.changes for t in self.trials_for(Purpose.SEARCH)), *self.killers)
+        """Changes that the search has tried; those included that did not survive their launch, or are launched now."""
+        return (*(t.changes for t in self.trials_for(Purpose.SEARCH)), *self.killers, *self.launched)
+
+    @cached_property
+    def launched(self) -> tuple[dict[str, Value], ...]:
+        """Strategies that gangs are being launched for, where each needs a launch and several search side by side."""
+        if not self.switches_at_launch or self.job.spec.gangs == 1:
+            return ()
+        begun = {block.session_id for block in self.history.blocks}
+        return tuple(s.cold for s in self.history.live_sessions() if s.cold and s.id not in begun)
 
     def required_cold(self, changes: Mapping[str, Value]) -> dict[str, Value]:
         """Return the cold changes that a session must be launched with to measure these changes."""

@@ -24,12 +24,15 @@ from advisor.tuning.composition import key_of
 if TYPE_CHECKING:
     from advisor.tuning.record import Record
 
-_PRIOR_PAIRS = 2.0
+_PRIOR_PAIRS = 1.0
 """Pairs of blocks that a prior variance counts as much as."""
 _PRIOR_FREEDOM = 4.0
 """Degrees of freedom that the blocks' common error counts as, beside a block's own."""
-_NEAR = 2.5
-"""Blocks of the baseline that lie so many block lengths apart show the luck of blocks; farther ones show drift."""
+_LAGS = 3
+"""Anchors are compared with the next so many of their session."""
+_PRIOR_DISTANCES = (1.0, 10.0)
+_FLOOR = 1.0 / 25.0
+"""Least share of a prior variance that an estimate may have."""
 _LEAST_VARIANCE = 1e-6
 _SPACING = (3, 10)
 
@@ -46,13 +49,13 @@ class Score:
 class Noise:
     """Standard deviations of ln(throughput) between measurements of one strategy; the values are the priors."""
 
-    block: float = 0.01
+    block: float = 0.015
     """Between blocks of one launch, what the blocks' own errors do not explain."""
-    drift: float = 0.002
+    drift: float = 0.003
     """Of a random walk, per length of a block."""
-    launch: float = 0.015
+    launch: float = 0.02
     """Between launches on the same nodes."""
-    gang: float = 0.02
+    gang: float = 0.025
     """Between gangs: other nodes."""
 
 
@@ -92,18 +95,17 @@ def estimate_noise(record: "Record") -> Noise:
     sessions: dict[str, list[Block]] = {}
     for block in anchors:
         sessions.setdefault(block.session_id, []).append(block)
-    near: list[float] = []
-    far: list[tuple[float, float]] = []
-    for group in sessions.values():
-        for before, after in pairwise(group):
-            excess = (log_rate(after) - log_rate(before)) ** 2 - errors[before.id] - errors[after.id]
-            distance = _measure_distance(record, before, after)
-            if distance <= _NEAR:
-                near.append((excess - prior.drift**2 * distance) / 2.0)
-            else:
-                far.append((excess, distance))
-    luck = _shrink(prior.block, near)
-    drift = _shrink(prior.drift, [(excess - 2.0 * luck) / distance for excess, distance in far])
+    pairs = [
+        (
+            _measure_distance(record, before, after),
+            (log_rate(after) - log_rate(before)) ** 2 - errors[before.id] - errors[after.id],
+            1.0 / _LAGS,
+        )
+        for group in sessions.values()
+        for lag in range(1, _LAGS + 1)
+        for before, after in zip(group, group[lag:], strict=False)
+    ]
+    luck, drift = _split_variance(prior, pairs)
     same: list[float] = []
     other: list[float] = []
     for a, b in pairwise(sessions.values()):
@@ -206,10 +208,36 @@ def _estimate_variances(record: "Record") -> Mapping[str, float]:
     return variances
 
 
+def _split_variance(prior: Noise, pairs: Sequence[tuple[float, float, float]]) -> tuple[float, float]:
+    """Return the variance of blocks' luck and of the drift per block length, from (distance, excess, weight).
+
+    The excess of a squared difference over the blocks' own errors is 2 luck + drift * distance in expectation (a
+    variogram). First how many times the prior's it is, the prior counting as one pair; then a straight line by least
+    squares, to which the prior in that size adds a point near and one far. A component at its floor leaves all to the
+    other.
+    """
+    block, drift = prior.block**2, prior.drift**2
+    ratios = sum(weight * excess / (2.0 * block + drift * distance) for distance, excess, weight in pairs)
+    size = max(_FLOOR, (_PRIOR_PAIRS + ratios) / (_PRIOR_PAIRS + sum(weight for _, _, weight in pairs)))
+    block, drift = size * block, size * drift
+    points = [*pairs, *((d, 2.0 * block + drift * d, _PRIOR_PAIRS) for d in _PRIOR_DISTANCES)]
+    total = sum(w for _, _, w in points)
+    centre = sum(w * d for d, _, w in points) / total
+    height = sum(w * y for _, y, w in points) / total
+    square = sum(w * (d - centre) ** 2 for d, _, w in points)
+    slope = sum(w * (d - centre) * y for d, y, w in points) / square
+    least = 2.0 * _FLOOR * block
+    if slope < _FLOOR * drift:
+        slope = _FLOOR * drift
+    elif height - slope * centre < least:
+        slope = sum(w * d * (y - least) for d, y, w in points) / sum(w * d * d for d, _, w in points)
+    return max(_FLOOR * block, (height - slope * centre) / 2.0), max(_FLOOR * drift, slope)
+
+
 def _shrink(prior: float, variances: Sequence[float]) -> float:
-    """Return the mean of estimated variances and of the prior's, which counts as two; at least 1/25 of the latter."""
+    """Return the mean of estimated variances and of the prior's, which counts as one; at least 1/25 of the latter."""
     total = _PRIOR_PAIRS * prior**2 + sum(variances)
-    return max(prior**2 / 25.0, total / (_PRIOR_PAIRS + len(variances)))
+    return max(_FLOOR * prior**2, total / (_PRIOR_PAIRS + len(variances)))
 
 
 def _measure_distance(record: "Record", a: Block, b: Block) -> float:

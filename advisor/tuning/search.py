@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from advisor.protocol.base import Value
@@ -15,13 +15,15 @@ from advisor.tuning.composition import describe_changes, key_of
 from advisor.tuning.contender import Contender
 from advisor.tuning.cost_model import CostModel, Observation, calibrate
 from advisor.tuning.gangs import is_measured_now, list_pending
-from advisor.tuning.ladder import rung_strategies, share_trials
+from advisor.tuning.ladder import missing_schedules, rung_strategies, share_trials
 from advisor.tuning.priors import Prior, first_strategies, keep_searched, rules_of
 from advisor.tuning.record import Record
 from advisor.tuning.sampler import suggest
-from advisor.tuning.space import Dimension, Space, build_space
+from advisor.tuning.space import Dimension, Space, build_space, measure_shares
 
-_FEWEST = 6
+_LEAST_ERROR = 0.005
+_BEST = 2
+_FEWEST = 10
 """Strategies that are measured before the expected improvement is believed to be small."""
 _MOST_EARLIER = 2
 _ALLOWED_PER_OTHER = 4
@@ -39,7 +41,8 @@ def next_strategy(record: Record, space: Space) -> Contender | SearchOver:
     """Return the strategy whose block comes next, or why the search is over.
 
     In order: a strategy that still lacks its block, the first strategies, the sampler's, the costly knobs on top of
-    the best where the sampler did not find them worth it, and the share of the rungs above the allowed one.
+    the best where the sampler did not find them worth it, and the share of the rungs above the allowed one. Before
+    the costly knobs, where the job allows them, schedules of local SGD that nothing has tried.
     """
     trials = record.trials_for(Purpose.SEARCH)
     for trial in trials:
@@ -52,7 +55,8 @@ def next_strategy(record: Record, space: Space) -> Contender | SearchOver:
         return SearchOver(f"All {len(record.tried)} search trials of the budget are spent.")
     shares = share_trials(record.job, space)
     costly = [group for _, group in _list_costly(space) if not _is_tried(group, trials)]
-    kept_back = sum(shares.values()) + len(costly)
+    schedules = missing_schedules(space, [t.changes for t in trials], {})
+    kept_back = sum(shares.values()) + len(costly) + len(schedules)
     in_time = record.spent_s + kept_back * record.strategy_s < limit
     over = SearchOver("The time left in the search belongs to costly knobs and the other rungs.")
     allowed = len(allowed_trials(record))
@@ -61,6 +65,10 @@ def next_strategy(record: Record, space: Space) -> Contender | SearchOver:
         if isinstance(found, Contender):
             return found
         over = found
+    if schedules:
+        best = best_changes(record, hot_only=True)
+        for prior in missing_schedules(space, [t.changes for t in trials], best)[:1]:
+            return Contender(Purpose.SEARCH, prior.changes, prior.because)
     return _next_costly(record, space) or _next_higher(record, space, shares) or over
 
 
@@ -101,7 +109,7 @@ def rank_trials(record: Record, effect: Effect | None = None) -> list[tuple[floa
     ]
     if effect is None and record.job.facts is not None and scored:
         space = build_space(record.job, record.job.facts, record.probe_blocks)
-        means, _ = _learn(record, space, trials).predict([trial.changes for _, trial in scored])
+        means, _ = _learn(_as_searched(record), space, trials).predict([trial.changes for _, trial in scored])
         scored = [(float(mean), trial) for mean, (_, trial) in zip(means, scored, strict=True)]
     return sorted(scored, key=lambda pair: (-pair[0], pair[1].number))
 
@@ -118,7 +126,7 @@ def _next_allowed(record: Record, space: Space, quota: int) -> Contender | Searc
         if key_of(prior.changes) not in tried:
             return Contender(Purpose.SEARCH, prior.changes, prior.because)
     suggestion = suggest(
-        space,
+        _look_at_best(record, space),
         told=_told(record, trials),
         tried=record.tried,
         startup=len(priors),
@@ -173,8 +181,26 @@ def estimate_price_s(record: Record, changes: Mapping[str, Value]) -> float:
     return price_s
 
 
+def _as_searched(record: Record) -> Record:
+    """Return the record as it was when the search ended: what is measured later does not change what it found."""
+    blocks = record.history.blocks
+    end = next((i for i, block in enumerate(blocks) if block.round is not None), len(blocks))
+    return replace(record, history=record.history.model_copy(update={"blocks": blocks[:end]}))
+
+
 def _learn(record: Record, space: Space, trials: Sequence[Trial]) -> Belief:
-    return learn(space, _told(record, trials), _calibrate(record, space))
+    return learn(_look_at_best(record, space), _told(record, trials), _calibrate(record, space))
+
+
+def _look_at_best(record: Record, space: Space) -> Space:
+    """Return the space with shares that also count where the time of the best strategies' steps goes.
+
+    Once one part of a step is tuned away, another one is what there is to win: a loader that was fast enough before.
+    """
+    scored = [(score, trial) for trial in allowed_trials(record) if (score := record.score(trial)) is not None]
+    best = [trial for _, trial in sorted(scored, key=lambda pair: (-pair[0], pair[1].number))[:_BEST]]
+    blocks = [block for trial in best if (block := record.settled(trial)) is not None]
+    return replace(space, shares=measure_shares(space.context, [*record.probe_blocks, *blocks]))
 
 
 def _calibrate(record: Record, space: Space) -> CostModel | None:
@@ -183,9 +209,9 @@ def _calibrate(record: Record, space: Space) -> CostModel | None:
     base_s = math.exp(fmean(b.summary.log_step_time for b in probe if b.summary)) if probe else 0.0
     own = space.context.baseline
     observations = [
-        Observation({**own, **trial.changes}, base_s * math.exp(-score.mean), _error_of(record, trial))
+        Observation({**own, **trial.changes}, base_s * math.exp(-found.mean), found.error)
         for trial in record.trials_for(Purpose.SEARCH)
-        if (score := record.scores.get(trial.number)) is not None
+        if (found := record.scores.get(trial.number)) is not None
     ]
     blocks = [*probe, *(b for b in record.usable if b.round is None and b not in probe)]
     return calibrate(space.context, blocks, observations)
@@ -201,7 +227,7 @@ def _told(record: Record, trials: Sequence[Trial]) -> list[Told]:
             trial.outcome.is_configurations_fault or trial.outcome is Outcome.INEFFECTIVE
         )
         if score is not None:
-            told.append(Told(trial.changes, score, _error_of(record, trial)))
+            told.append(Told(trial.changes, score, record.score_error(trial) or _LEAST_ERROR))
         elif at_fault:
             told.append(Told(trial.changes, None))
         elif key_of(trial.changes) in pending:
@@ -239,14 +265,6 @@ def _next_costly(record: Record, space: Space) -> Contender | None:
         because = f"The rules of thumb for {name} together, on top of {describe_changes(best)}."
         return Contender(Purpose.SEARCH, changes, because)
     return None
-
-
-def _error_of(record: Record, trial: Trial) -> float:
-    """Return the standard error of the trial's score."""
-    block = record.settled(trial)
-    count = max(0, len(record.baseline_blocks) - 1)
-    noise = math.sqrt((4 * 0.02**2 + count * (record.run_noise or 0.0) ** 2) / (4 + count))
-    return math.hypot(block.summary.log_step_time_se if block and block.summary else 0.0, noise)
 
 
 def _next_higher(record: Record, space: Space, shares: Mapping[Effect, int]) -> Contender | None:

@@ -32,6 +32,7 @@ from advisor.tuning.take_back import list_units, take_back
 ROUNDS = 4
 """Rounds of a comparison, half of them in each order, so that a steady drift cancels."""
 MOST_ROUNDS = 8
+_MOST_ROUNDS_IN_ALL = 120
 _LOOK_LEVEL = 0.025
 """Level of one of the two looks at an interval (after 4 and after 8 rounds): together they err in 5 % of cases."""
 NEGLIGIBLE = 0.005
@@ -77,19 +78,33 @@ class Simplification:
 def simplify(record: Record) -> Simplification | None:
     """Return what the simplification has decided so far; None while there is no winner to simplify.
 
-    It is read from its trials in their order: the first is the finals' winner, every other is the winner at that
-    moment without some knobs.
+    It is read from its rounds in their order: each holds the winner at that moment and the winner without some knobs.
+    The stage's first trial is the finals' winner.
     """
     finalist = choose_finalist(record)
     trials = record.trials_for(Purpose.REVERT)
     if finalist is None or not trials or trials[0].changes != finalist.changes:
         return None if finalist is None else Simplification(finalist)
-    winner, comparisons = trials[0], []
-    for trial in trials[1:]:
-        comparison = _compare(record, winner, trial)
-        comparisons.append(comparison)
-        winner = trial if comparison.is_taken_back else winner
+    winner, comparisons = trials[0], list[Comparison]()
+    known = {trial.number: trial for trial in trials}
+    for held in _list_rounds(record, set(known)):
+        last = comparisons[-1] if comparisons else None
+        if last is not None and held <= {last.winner.number, last.without.number}:
+            continue
+        others = held - {winner.number}
+        if len(others) == 1:
+            comparisons.append(_compare(record, winner, known[others.pop()]))
+            winner = comparisons[-1].without if comparisons[-1].is_taken_back else winner
     return Simplification(winner, tuple(comparisons))
+
+
+def _list_rounds(record: Record, numbers: set[int]) -> list[set[int]]:
+    """The trials that each round of the simplification holds, in the order of the rounds."""
+    rounds: dict[int, set[int]] = {}
+    for block in record.history.blocks:
+        if block.round is not None and block.trial_number in numbers:
+            rounds.setdefault(block.round, set()).add(block.trial_number)
+    return [rounds[number] for number in sorted(rounds)]
 
 
 def choose_winner(record: Record) -> Trial | None:
@@ -129,7 +144,7 @@ def next_revert(record: Record, live: Session | None) -> Turn | None:
     round_ = _round_for(record, pair, first)
     order = pair if (round_ - first) % 2 == 0 else pair[::-1]
     missing = find_missing(record, round_, order, live, winner)
-    if missing is None:
+    if missing is None or round_ - first >= _MOST_ROUNDS_IN_ALL:
         return None
     launches = 0 if live else 1
     rest = ahead * estimate_round_s(record, pair) + launches * record.startup_s

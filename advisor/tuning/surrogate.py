@@ -12,7 +12,7 @@ The model of a score y = ln(throughput / baseline's) of a strategy x, which is o
   weak ones do not, and more knobs do not make the whole more uncertain.
 * The noise of each score is known: its standard error.
 
-The scales s_j (what is expected of the knob, times a factor of its own, times one that all share), the length and
+The scales s_j (what is expected of the knob, times a factor of its own, times one of its part of a step), the length and
 `interaction` are the most probable ones given priors (MAP), found by coordinate ascent
 over few values, so that five observations are enough and a fit is a bounded amount of work.
 """
@@ -34,8 +34,8 @@ _JITTER = 0.003
 _LENGTHS = (0.3, 0.6, 1.2)
 """Lengths of the Matérn kernel, in ranges of an axis."""
 _INTERACTIONS = (0.25, 0.5, 1.0)
-_LEVELS = (0.06, 0.12, 0.25, 0.5, 1.0, 2.0)
-"""Factors that all knobs' scales are tried with."""
+_LEVELS = (0.12, 0.25, 0.5, 1.0, 2.0)
+"""Factors that the scales of a group of knobs are tried with."""
 _STRETCHES = (0.3, 0.55, 1.0, 1.8, 3.2)
 """Factors that one knob's scale is tried with."""
 _SPREAD = 0.8
@@ -54,20 +54,25 @@ class Axis:
     ordered: bool
     scale: float
     """How much the knob is expected to change ln(throughput): a standard deviation."""
+    group: str = ""
+    """Knobs that act on the same part of a step: how much there is to win in it is learnt from all of them."""
 
 
 @dataclass(frozen=True)
 class _Settings:
     stretches: tuple[float, ...]
     """Each knob's own factor on its expected scale."""
-    level: float
-    """The factor that all knobs share: how much there is to win or lose here at all."""
+    levels: tuple[tuple[str, float], ...]
+    """The factor that the knobs of a group share: how much there is to win or lose in that part of a step."""
     length: int
     interaction: float
 
     def scales(self, axes: Sequence[Axis]) -> tuple[float, ...]:
         """Return the standard deviation of each knob's effect."""
-        return tuple(self.level * s * axis.scale for s, axis in zip(self.stretches, axes, strict=True))
+        levels = dict(self.levels)
+        return tuple(
+            levels[axis.group] * stretch * axis.scale for stretch, axis in zip(self.stretches, axes, strict=True)
+        )
 
 
 @dataclass(frozen=True)
@@ -119,15 +124,16 @@ def fit(
         root = np.linalg.cholesky(joined + base)
         half = np.linalg.solve(root, rest)
         likelihood = -0.5 * float(half @ half) - float(np.log(np.diag(root)).sum())
-        factors = (settings.level, *settings.stretches)
+        factors = (*(level for _, level in settings.levels), *settings.stretches)
         doubt = (settings.length - 1) ** 2 / 2.0 + math.log(settings.interaction / 0.5) ** 2 / 2.0
         return likelihood - 0.5 * sum((math.log(f) / _SPREAD) ** 2 for f in factors) - doubt
 
-    best = _Settings((1.0,) * len(axes), 1.0, 1, _INTERACTIONS[1])
+    groups = sorted({axis.group for axis in axes})
+    best = _Settings((1.0,) * len(axes), tuple((group, 1.0) for group in groups), 1, _INTERACTIONS[1])
     top = value_of(best)
     for _ in range(_PASSES):
         before = top
-        for changed in _moves(len(axes)):
+        for changed in _moves(len(axes), groups):
             candidate = changed(best)
             if candidate != best and (value := value_of(candidate)) > top:
                 best, top = candidate, value
@@ -136,10 +142,13 @@ def fit(
     return condition(axes, places, scores, errors, trend, beta_sd, best)
 
 
-def _moves(knobs: int) -> Iterator[Callable[[_Settings], _Settings]]:
+def _moves(knobs: int, groups: Sequence[str]) -> Iterator[Callable[[_Settings], _Settings]]:
     """Every change of one setting that the ascent tries, one after another."""
-    for level in _LEVELS:
-        yield lambda s, level=level: replace(s, level=level)  # type: ignore[misc]
+    for group in groups:
+        for level in _LEVELS:
+            yield lambda s, group=group, level=level: replace(  # type: ignore[misc]
+                s, levels=tuple((g, level if g == group else old) for g, old in s.levels)
+            )
     for length in range(len(_LENGTHS)):
         yield lambda s, length=length: replace(s, length=length)  # type: ignore[misc]
     for interaction in _INTERACTIONS:

@@ -21,11 +21,12 @@ class CalibrationSteps:
     """One rank's part. What cannot be measured in this job stays empty."""
 
     def __init__(self, replicas: List[Any], replaces_reduction: bool, clock: Any) -> None:
-        """With several DDP models backward is not one pass, and nothing is watched."""
+        """With several DDP models backward is not one pass, and compiled code that reduces by itself (python_reducer)
+        would take the hooks into it: there gradients are not watched."""
         self._clock = clock
         self._step = 0
         self._times = self._norms = None
-        if len(replicas) == 1:
+        if len(replicas) == 1 and not getattr(replicas[0], "_use_python_reducer", False):
             self._times = GradientTimes(replicas[0], clock)
             if not replaces_reduction and GradientNorms.can_watch(replicas[0]):
                 self._norms = GradientNorms(replicas[0])

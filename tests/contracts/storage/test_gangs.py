@@ -7,8 +7,9 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 from advisor.protocol.base import Value
-from advisor.protocol.jobs import Budget, JobState, Measurement, Stage
+from advisor.protocol.jobs import Budget, JobSpec, JobState, Measurement, Stage
 from advisor.protocol.trials import BlockState, JobHistory, Outcome, Purpose, SessionState
+from advisor.protocol.workload import Workload, WorkloadKind
 from advisor.services import advice, jobs
 from tests.unit.services.fleet import Fleet, RealTuning
 from tests.unit.services.world import World
@@ -139,6 +140,32 @@ def test_lost_first_gang_leaves_the_search_to_the_other(world: World) -> None:
     assert history.sessions[0].outcome is Outcome.LOST
 
 
+def test_gangs_of_a_command_launch_different_strategies_and_measure_what_they_were_launched_for(
+    world: World,
+) -> None:
+    fleet = Fleet(world, ["one", "two"], speed, block_ticks=4)
+    command = ("train", "${fuse_grad_size_in_MB:-25}", "${num_threads:-2}")
+    spec = JobSpec(
+        workload=Workload(kind=WorkloadKind.COMMAND, command=command),
+        budget=Budget(max_trials=6, max_seconds=100_000, max_rounds=4),
+        measurement=Measurement(warmup_steps=2, min_steps=24, max_steps=24, block_s=3.0),
+        gangs=2,
+    )
+    with world.work() as work:
+        job_id = jobs.submit_job(work, spec, "ada", None, world.now).id
+    fleet.play(job_id)
+    history = world.history(job_id)
+    assert world.job(job_id).state is JobState.FINISHED
+    assert fleet.most_at_once == 2
+    for session in history.sessions:
+        own = [block for block in history.blocks if block.session_id == session.id]
+        assert [block.plan.overrides for block in own] == [session.cold]
+    searched = [tuple(sorted(t.changes.items())) for t in history.trials if t.purpose is Purpose.SEARCH]
+    assert len(searched) == len(set(searched))
+    with world.database.read() as work:
+        assert advice.get_advice(work, job_id).changes["fuse_grad_size_in_MB"] == 4.0
+
+
 def test_cancelling_ends_every_gang_before_the_job_is_cancelled(world: World) -> None:
     fleet = Fleet(world, ["one", "two"], speed)
     job_id = submit(world, 2)
@@ -182,7 +209,9 @@ def test_gangs_spend_the_same_second_once_and_device_hours_twice(world: World) -
     with world.database.read() as work:
         cost = advice.get_advice(work, job_id).cost
     history = world.history(job_id)
-    held = [(s.ended_at - s.started_at).total_seconds() for s in history.sessions if s.ended_at and s.started_at]
+    held = [
+        (s.ended_at - s.started_at).total_seconds() for s in history.sessions if s.ended_at and s.started_at
+    ]
     assert cost.device_hours == pytest.approx(2 * sum(held) / 3600)
     assert cost.wall_s < sum(held)
 

@@ -189,7 +189,9 @@ def test_second_live_session_of_a_gang_is_refused(database: Database) -> None:
         assert [(live.id, live.gang) for live in work.sessions.live_of("j1")] == [("s2", 0), ("s3", 1)]
 
 
-def test_job_that_holds_fewer_sessions_than_gangs_comes_after_those_that_hold_none(database: Database) -> None:
+def test_job_that_holds_fewer_sessions_than_gangs_comes_after_those_that_hold_none(
+    database: Database,
+) -> None:
     with database.begin() as work:
         for number in (1, 2, 3):
             job = make_job(f"j{number}")
@@ -213,7 +215,9 @@ def test_further_gang_leaves_the_cluster_that_the_job_was_looked_at_on(database:
 
 
 def test_strategies_of_earlier_jobs_are_chosen_once(database: Database) -> None:
-    first = EarlierJob(job_id="old", changes={"amp": True}, ratio=1.5, likeness=0.9, because="the same gradients")
+    first = EarlierJob(
+        job_id="old", changes={"amp": True}, ratio=1.5, likeness=0.9, because="the same gradients"
+    )
     with database.begin() as work:
         work.jobs.add(make_job())
         assert work.jobs.earlier("j1") is None

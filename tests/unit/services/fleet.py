@@ -30,7 +30,6 @@ from tests.unit.services.world import World
 from tests.unit.tuning.simulated_cluster import make_facts
 
 
-
 class RealTuning(ScriptedTuning):
     """The real planner, statistics and advice."""
 
@@ -87,9 +86,13 @@ class Fleet:
     world: World
     names: list[str]
     speed: Speed = lambda _: 1.0
+    block_ticks: int = 1
+    """Ticks that a block takes."""
     ids: dict[str, str] = field(default_factory=dict)
     places: dict[str, Assignment] = field(default_factory=dict)
     plans: dict[str, BlockPlan] = field(default_factory=dict)
+    ages: dict[str, int] = field(default_factory=dict)
+    """Ticks for which each agent's block has been measured."""
     told: set[str] = field(default_factory=set)
     dead: set[str] = field(default_factory=set)
     """Agents that neither measure nor beat any more."""
@@ -138,11 +141,17 @@ class Fleet:
         if place.session_id not in self.told:
             self.told.add(place.session_id)
             facts = make_facts(world_size=2, nodes=1, local_world_size=2)
-            hello = HelloReport(generation=place.generation, facts=facts, baseline={"fuse_grad_size_in_MB": 25.0})
+            hello = HelloReport(
+                generation=place.generation, facts=facts, baseline={"fuse_grad_size_in_MB": 25.0}
+            )
             with self.world.work() as work:
                 sessions.hear_hello(work, place.session_id, agent_id, hello, self.world.now)
-        plan = self.plans.pop(name, None)
+        plan = self.plans.get(name)
         if plan is not None:
+            self.ages[name] += 1
+            if self.ages[name] < self.block_ticks:
+                return
+            self.plans.pop(name)
             self.blocks += 1
             wobble = 0.002 * ((self.blocks * 5) % 7 - 3) / 3
             result = measure_steps(plan.overrides, self.speed, wobble)
@@ -155,6 +164,7 @@ class Fleet:
             self._leave(name, place)
         else:
             self.plans[name] = answer.plan
+            self.ages[name] = 0
 
     def _leave(self, name: str, place: Assignment) -> None:
         self.world.end(place, self.ids[name], Outcome.FINISHED, "Asked to end.")

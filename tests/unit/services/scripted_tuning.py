@@ -12,6 +12,7 @@ from advisor.protocol.knobs import Effect
 from advisor.protocol.strategy import DistributedStrategy
 from advisor.protocol.trials import (
     BlockResult,
+    BlockState,
     BlockSummary,
     JobHistory,
     Outcome,
@@ -22,6 +23,7 @@ from advisor.protocol.trials import (
 )
 from advisor.protocol.workload import Workload, WorkloadFacts
 from advisor.tuning.decisions import Decision, EndSession, Finish, Launch, Measure, TrialDraft, Wait
+from advisor.tuning.gangs import find_asking
 
 
 class ScriptedTuning:
@@ -40,14 +42,20 @@ class ScriptedTuning:
         quick: bool = False,
     ) -> Decision:
         """Return the next trial that was not measured, or the end."""
-        live = history.live_session()
-        measured = {block.trial_number for block in history.done_blocks()}
+        live = find_asking(history, session_id, job.spec.gangs)
+        taken = {block.trial_number for block in history.done_blocks()}
+        taken |= {block.trial_number for block in history.blocks if block.state is BlockState.ISSUED}
         open_trial = next(
-            (t for t in history.trials if t.state is TrialState.OPEN and t.number not in measured), None
+            (t for t in history.trials if t.state is TrialState.OPEN and t.number not in taken), None
         )
         if live is not None and live.state.value != "running":
             return Wait(job.stage, "The session is not running.")
-        if open_trial is None and len(history.trials) > len(self.strategies):
+        over = open_trial is None and len(history.trials) > len(self.strategies)
+        if live is None and history.live_sessions():
+            if over or session_id or len(history.live_sessions()) >= job.spec.gangs:
+                return Wait(job.stage, "No further gang is needed.")
+            return Launch(Stage.SEARCH, "Another gang measures what is left.")
+        if over:
             reason = "Everything was measured."
             return EndSession(Stage.SEARCH, reason) if live else Finish(reason)
         if live is None:

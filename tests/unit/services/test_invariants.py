@@ -67,13 +67,13 @@ class ServerUnderFaults(RuleBasedStateMachine):
     def register_all(self) -> None:
         for name in AGENTS:
             self.agents[name] = self.world.register(name)
-        self.submit(1)
-        self.submit(2)
+        self.submit(1, 2)
+        self.submit(2, 1)
 
-    @rule(nodes=st.integers(1, 2))
+    @rule(nodes=st.integers(1, 2), gangs=st.integers(1, 2))
     @precondition(lambda self: len(self.jobs) < 3)
-    def submit(self, nodes: int) -> None:
-        self.jobs.append(self.world.submit(nodes=nodes).id)
+    def submit(self, nodes: int, gangs: int) -> None:
+        self.jobs.append(self.world.submit(nodes=nodes, gangs=gangs).id)
 
     @rule(data=st.data())
     @precondition(lambda self: self.jobs)
@@ -196,12 +196,14 @@ class ServerUnderFaults(RuleBasedStateMachine):
 
     @invariant()
     def sessions_and_gangs_are_single(self) -> None:
-        """I1: one live session per job. I2: one live gang per agent. I3: generations grow."""
+        """I1: one live session per gang of a job. I2: one live gang per agent. I3: generations grow."""
         held: Counter[str] = Counter()
         for job_id in self.jobs:
             sessions = self.world.history(job_id).sessions
             live = [session for session in sessions if not session.state.is_final]
-            assert len(live) <= 1
+            gangs = [session.gang for session in live]
+            assert len(set(gangs)) == len(gangs)
+            assert set(gangs) <= set(range(self.world.job(job_id).spec.gangs))
             held.update(agent for session in live for agent in session.agents)
             generations = [session.generation for session in sessions]
             assert generations == list(range(1, len(generations) + 1))
@@ -232,6 +234,13 @@ class ServerUnderFaults(RuleBasedStateMachine):
             history = self.world.history(job_id)
             live = {session.id for session in history.sessions if not session.state.is_final}
             assert {block.session_id for block in history.blocks if block.state is BlockState.ISSUED} <= live
+
+    @invariant()
+    def no_strategy_is_measured_by_two_gangs_at_once(self) -> None:
+        for job_id in self.jobs:
+            blocks = self.world.history(job_id).blocks
+            issued = [block.trial_number for block in blocks if block.state is BlockState.ISSUED]
+            assert len(set(issued)) == len(issued)
 
     @invariant()
     def nothing_is_left_open_when_a_job_has_ended(self) -> None:

@@ -7,7 +7,7 @@ import pytest
 from advisor.protocol.advice import Advice, Verdict
 from advisor.protocol.jobs import Budget, Measurement
 
-from .simulated_cluster import Changes, Noise, SimulatedCluster, make_job, make_spec
+from .simulated_cluster import Changes, Noise, SimulatedCluster, make_facts, make_job, make_spec
 
 RESTLESS = Noise(step=0.03, correlation=0.4, block=0.01, session=0.03, drift=0.008, spikes=0.02)
 CALM = Noise(step=0.01, correlation=0.2, block=0.003, session=0.02, drift=0.002, spikes=0.0)
@@ -26,7 +26,10 @@ def advise(
         budget=Budget(max_trials=4, max_seconds=1e6, max_rounds=rounds),
         measurement=Measurement(warmup_steps=2, min_steps=steps, max_steps=steps),
     )
-    advice = SimulatedCluster(make_job(spec), speed=speed, noise=noise, seed=seed).run()
+    job = make_job(
+        spec, facts=make_facts(gradient_bytes=0)
+    )  # no cost model: it costs time and proves nothing here
+    advice = SimulatedCluster(job, speed=speed, noise=noise, seed=seed).run()
     assert isinstance(advice, Advice)
     return advice
 

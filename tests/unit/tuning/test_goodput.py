@@ -11,6 +11,7 @@ from advisor.protocol.base import Value
 from advisor.protocol.calibration import Calibration, GradientNoise
 from advisor.protocol.knobs import Effect
 from advisor.protocol.trials import Purpose
+from advisor.tuning.finals import choose_finalist
 from advisor.tuning.goodput import Efficiency, combine, efficiency_of, estimate_noise_scale
 
 from .trainings import LOCAL, Training
@@ -141,3 +142,22 @@ def test_goodput_is_throughput_times_efficiency_with_both_errors() -> None:
     assert goodput.high <= gain.high
     assert combine(gain, None, Effect.CONVERGENCE) is None
     assert combine(gain, Efficiency(1.0, 0.0, ""), Effect.EXACT) == gain
+
+
+def test_the_finals_are_won_by_goodput() -> None:
+    buckets: dict[str, Value] = {"fuse_grad_size_in_MB": 4.0}
+    training = Training(efficiency=0.5, noise=0.005, speed=1.8)
+    training.trials = training.trials[:1]
+    training.launch()
+    searched = [training.add_trial(Purpose.SEARCH, changes) for changes in (LOCAL, buckets)]
+    for trial in (0, 0, *searched, 0):
+        training.measure(trial)
+    finalists = [training.add_trial(Purpose.FINAL, changes) for changes in (LOCAL, buckets)]
+    for round_ in (1, 2):
+        for trial in (0, *finalists):
+            training.measure(trial, round_)
+
+    # Local SGD is 1.8 times as fast, but a sample teaches half as much: the exact strategy is not slower in progress.
+    finalist = choose_finalist(training.record)
+    assert finalist is not None
+    assert finalist.changes == buckets

@@ -9,6 +9,7 @@ from advisor.protocol.base import Value
 from advisor.protocol.jobs import Budget
 from advisor.protocol.knobs import Effect
 from advisor.protocol.trials import Purpose
+from advisor.protocol.workload import Workload, WorkloadKind
 from advisor.tuning.confirmation import confirm
 from advisor.tuning.guard import GuardFinding, check_losses
 from advisor.tuning.losses import contrast_losses, list_blocks
@@ -147,3 +148,36 @@ def test_harm_beyond_doubt_is_told_apart_from_doubt() -> None:
 
 def test_too_few_comparisons_are_said_to_be_too_few() -> None:
     assert "(1 comparison from" in judge(Training().confirm(2)).sentence
+
+
+def test_programs_that_take_knobs_at_launch_are_compared_round_by_round_from_the_start() -> None:
+    command = Workload(kind=WorkloadKind.COMMAND, command=("train", "--half", "${fp16_allreduce}"))
+    job = make_job(make_spec(allow=Effect.NUMERIC, workload=command))
+    training = Training(HALF, efficiency=0.5, noise=0.0, job=job)
+    for round_ in range(1, 5):
+        for trial in (0, 1) if round_ % 2 else (1, 0):
+            training.launch()
+            training.measure(trial, round_)
+
+    contrast = contrast_losses(training.record, list_blocks(training.record, HALF))
+
+    assert contrast is not None
+    assert [pair.reference.round for pair in contrast.pairs] == [1, 2, 3, 4]
+    assert contrast.difference == pytest.approx(0.5 * 0.004 * 42)
+
+
+def test_a_strategy_in_a_launch_of_its_own_is_compared_with_the_first_block_of_another() -> None:
+    changes: dict[str, Value] = {**HALF, "NCCL_BUFFSIZE": 8 * 2**20}
+    training = Training(changes, efficiency=0.5, noise=0.0)
+    for round_ in range(1, 5):
+        for trial in (0, 1) if round_ % 2 else (1, 0):
+            training.launch()
+            training.measure(trial)
+            training.measure(trial, round_)
+
+    contrast = contrast_losses(training.record, list_blocks(training.record, changes))
+
+    assert contrast is not None
+    # Only the lead-in of a launch of the baseline has the state that the strategy starts from, time and again.
+    assert {pair.reference.ordinal for pair in contrast.pairs} == {0}
+    assert contrast.difference == pytest.approx(0.5 * 0.004 * 42)

@@ -5,11 +5,12 @@ from functools import lru_cache
 import pytest
 
 from advisor.protocol.advice import Advice, Verdict
+from advisor.protocol.base import Value
 from advisor.protocol.cluster import DeviceKind
 from advisor.protocol.jobs import Budget
 from advisor.protocol.knobs import Effect
-from advisor.protocol.trials import BlockResult, Session
-from advisor.tuning.ladder import caveat_of, rung_strategies, share_trials
+from advisor.protocol.trials import BlockResult, Purpose, Session
+from advisor.tuning.ladder import caveat_of, missing_schedules, rung_strategies, share_trials
 from advisor.tuning.space import Space, build_space
 
 from .simulated_cluster import QUIET, Changes, SimulatedCluster, make_facts, make_job, make_spec
@@ -122,3 +123,25 @@ def test_the_advice_shows_throughput_against_loss() -> None:
     assert advice.pareto
     assert any(point.on_front and "localsgd" in point.changes for point in advice.pareto)
     assert advice.pareto[0].throughput_ratio >= advice.pareto[-1].throughput_ratio
+
+
+def test_schedules_are_candidates_where_the_job_allows_them() -> None:
+    job = make_job(make_spec(allow=Effect.CONVERGENCE))
+    space = build_space(job, make_facts(), [])
+
+    best: dict[str, Value] = {"num_threads": 2, "localsgd": True, "localsgd_k_steps": 8}
+    missing = missing_schedules(space, [{"localsgd": True}], best)
+
+    assert ["localsgd_begin_step" in p.changes for p in missing] == [False, True]
+    assert all(p.changes["num_threads"] == 2 for p in missing)
+    assert not missing_schedules(space, [p.changes for p in missing], best)
+    assert not missing_schedules(make_space(), [], {}), "the ladder's share serves jobs that allow less"
+
+
+def test_a_job_that_allows_convergence_measures_every_schedule() -> None:
+    spec = make_spec(allow=Effect.CONVERGENCE, budget=Budget(max_trials=8, max_seconds=1e6))
+    sim = SimulatedCluster(make_job(spec), noise=QUIET)
+    sim.run()
+
+    searched = {name for t in sim.trials if t.purpose is Purpose.SEARCH for name in t.changes}
+    assert {"adaptive_localsgd", "localsgd_begin_step"} <= searched

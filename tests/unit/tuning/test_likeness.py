@@ -80,7 +80,10 @@ def test_size_that_only_one_job_knows_costs_a_doubling_and_one_that_none_knows_n
 
 
 def test_fingerprint_takes_the_slowest_node_and_a_testbeds_rate() -> None:
-    links = (Link(name="a", address="", bits_per_second=10**9), Link(name="b", address="", bits_per_second=10**10))
+    links = (
+        Link(name="a", address="", bits_per_second=10**9),
+        Link(name="b", address="", bits_per_second=10**10),
+    )
     fast = Node(hostname="n", cpu_count=4, memory_bytes=1, links=links)
     shaped = fast.model_copy(update={"testbed": Testbed(nodes=2, rate="300mbit")})
     job = mine(cluster=Cluster(nodes=(fast, fast)))
@@ -151,6 +154,8 @@ def test_job_of_another_owner_is_told_in_numbers_only() -> None:
 
 
 def test_phrase_says_what_differs() -> None:
-    (earlier,) = choose_earlier(mine(), [finished("old", {"num_threads": 2}, layers=15, torch_version="2.1.0")])
+    (earlier,) = choose_earlier(
+        mine(), [finished("old", {"num_threads": 2}, layers=15, torch_version="2.1.0")]
+    )
     assert "15 layers instead of 30 layers" in earlier.because
     assert "torch 2.1 there, torch 2.13 here" in earlier.because

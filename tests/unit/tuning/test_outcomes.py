@@ -60,3 +60,16 @@ def test_finalists_and_the_baseline_stay_open() -> None:
 def test_a_block_that_needs_a_relaunch_or_was_cut_short_decides_nothing() -> None:
     assert judge_block(trial(), result((), relaunch_needed="Other processes are needed.")) is None
     assert judge_block(trial(), result((0.1,) * 6, script_ended=True)) is None
+
+
+def test_a_strategy_that_cannot_win_is_pruned_with_its_figures() -> None:
+    judged = judge_block(trial(), result((0.25,) * 8, given_up=True))
+
+    assert judged is not None
+    assert judged[0] is Outcome.PRUNED
+    assert "8 timed steps" in judged[1]
+    assert "0.25 s" in judged[1]
+
+
+def test_only_search_trials_are_given_up() -> None:
+    assert judge_block(trial(Purpose.CONFIRM), result((0.25,) * 8, given_up=True)) is None

@@ -9,7 +9,6 @@ from statistics import fmean
 import pytest
 
 from advisor.protocol.base import Value
-from advisor.protocol.jobs import Budget
 from advisor.protocol.trials import (
     Block,
     BlockPlan,
@@ -28,7 +27,7 @@ from advisor.tuning.record import Record
 from advisor.tuning.scores import Noise
 from advisor.tuning.search import rank_trials
 
-from .simulated_cluster import START, SimulatedCluster, make_job, make_spec
+from .simulated_cluster import START, make_job
 
 Measured = tuple[int, str, float]
 """Trial's number, session's id, and ln(step time) that its block shows."""
@@ -65,7 +64,7 @@ def make_record(
             started_at=START,
             ended_at=START,
             agents=(gangs or {}).get(name, ("a", "b")),
-        )  # fmt: skip
+        )
         for i, name in enumerate(dict.fromkeys(name for _, name, _ in measured))
     ]
     blocks = []
@@ -170,7 +169,8 @@ def test_noise_is_learnt_from_the_baseline() -> None:
 
     assert make_record(restless).noise.block == pytest.approx(0.05, rel=0.4)
     assert make_record(calm).noise.block < 0.6 * Noise().block
-    assert make_record(restless[:1]).noise == Noise()
+    assert make_record(restless[:1]).noise.block == pytest.approx(Noise().block)
+    assert make_record(restless[:1]).noise.drift == pytest.approx(Noise().drift)
 
 
 def test_the_luck_of_launches_is_learnt_from_their_anchors() -> None:
@@ -197,29 +197,41 @@ def test_anchors_come_more_often_where_the_machine_drifts() -> None:
             measured.append((i, "s", walk))
 
     assert make_record(measured).anchor_every <= 4
-    assert make_record([(0, "s", 0.0)] * 8).anchor_every == 10
+    assert make_record([(0, "s", 0.0)] * 40).anchor_every == 10
 
 
-def test_errors_are_honest_on_the_simulated_cluster() -> None:
-    """Of scores of equal strategies about 95 % lie within two standard errors of nothing.
+def draw(seed: int, noise: Noise, anchor_every: int = 7) -> Record:
+    """Two launches with ten equal strategies each, anchored; all scores should be nothing."""
+    dice = random.Random(seed)
+    drift, number, measured = 0.0, 0, []
+    for session in ("s", "t"):
+        launch = dice.gauss(0, noise.launch)
+        for i in range(13):
+            drift += dice.gauss(0, noise.drift)
+            is_anchor = i % anchor_every == 0 or i in {1, 12}
+            number += 0 if is_anchor else 1
+            centre = launch + drift + dice.gauss(0, noise.block) + dice.gauss(0, 0.005)
+            measured.append((0 if is_anchor else number, session, centre))
+    return make_record(measured, se=0.005)
 
-    The bounds leave two standard errors of that share for 25 jobs with some ten scores each, which share anchors.
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        Noise(block=0.003, drift=0.001, launch=0.01),
+        Noise(block=0.015, drift=0.004, launch=0.02),
+        Noise(block=0.05, drift=0.005, launch=0.05),
+        Noise(block=0.005, drift=0.03, launch=0.02),
+    ],
+)
+def test_errors_hold_what_scores_are_off_by(noise: Noise) -> None:
+    """Of 800 scores of equal strategies about 95 % should lie within two standard errors of nothing.
+
+    Sixty jobs of other seeds gave 0.97, 0.91, 0.91, 0.96: few anchors tell variances roughly only. Jobs differ much,
+    because their scores share anchors, so that the bound is 0.87; errors of two thirds of these would cover 0.8.
     """
-    shares, squares = [], []
-    for seed in range(25):
-        job = make_job(make_spec(knobs=("fuse_grad_size_in_MB", "num_threads"), seed=seed,
-                                 budget=Budget(max_trials=10, max_seconds=1e6)))  # fmt: skip
-        cluster = SimulatedCluster(job, seed=seed)
-        while not any(
-            block.round is not None for block in cluster.blocks
-        ) and cluster.now < START + timedelta(hours=2):
-            decision = cluster.step()
-            if decision.stage not in {"probe", "search"}:
-                break
-        scores = Record(job, cluster.history, cluster.now).scores.values()
-        shares += [abs(score.mean) <= 2 * score.error for score in scores]
-        squares += [(score.mean / score.error) ** 2 for score in scores]
+    scores = [score for seed in range(40) for score in draw(seed, noise).scores.values()]
 
-    assert len(shares) >= 150
-    assert fmean(shares) >= 0.90
-    assert 0.4 <= fmean(squares) <= 1.6
+    assert len(scores) == 40 * 18
+    assert fmean(abs(score.mean) <= 2 * score.error for score in scores) >= 0.87
+    assert abs(fmean(score.mean for score in scores)) <= 0.3 * fmean(score.error for score in scores)

@@ -76,6 +76,16 @@ def test_noise_that_hits_one_rank_after_the_other_names_nobody() -> None:
     assert flag(*[block(work) for work in works]) == ()
 
 
+@pytest.mark.parametrize(("lagging", "found"), [(4, 1), (3, 1), (2, 0)])
+def test_a_straggler_lags_in_three_of_four_blocks(lagging: int, found: int) -> None:
+    slow, even_works = (0.05, 0.05, 0.05, 0.07), (0.05,) * 4
+    assert len(flag(*[block(slow)] * lagging, *[block(even_works)] * (4 - lagging))) == found
+
+
+def test_the_same_rank_that_lags_by_less_than_a_tenth_of_the_step_is_no_straggler() -> None:
+    assert flag(*[block((0.05, 0.05, 0.05, 0.059))] * 4) == ()
+
+
 def test_results_of_other_launches_than_the_known_ones_name_nobody() -> None:
     assert flag(block((0.05, 0.2))) == ()
 
