@@ -164,7 +164,9 @@ class RaySearcher(Peer):
 
     def tell(self, value: float) -> None:
         """Tell the searcher that the trial is complete."""
-        self.searcher.on_trial_complete(str(self.number), {"score": value, "training_iteration": 1})
+        result = {"score": value, "training_iteration": 1, "hyperband_info": {"budget": 1.0}}
+        self.searcher.on_trial_result(str(self.number), result)
+        self.searcher.on_trial_complete(str(self.number), result)
 
 
 def _ray_searcher(kind: str, seed: int) -> Any:
@@ -173,9 +175,9 @@ def _ray_searcher(kind: str, seed: int) -> Any:
         from ray.tune.search.hyperopt import HyperOptSearch
 
         return HyperOptSearch(metric="score", mode="max", random_state_seed=seed)
-    from ray.tune.search.hebo import HEBOSearch
+    from ray.tune.search.bohb import TuneBOHB
 
-    return HEBOSearch(metric="score", mode="max", random_state_seed=seed)
+    return TuneBOHB(metric="score", mode="max", seed=seed)
 
 
 class RayDefault(Peer):
@@ -324,6 +326,7 @@ PEERS: Mapping[str, tuple[str, Callable[[Mapping[str, Axis], int], Peer]]] = {
         "Ray Tune with HyperOptSearch",
         lambda space, seed: RaySearcher(space, seed, "hyperopt"),
     ),
+    "ray-bohb": ("Ray Tune with TuneBOHB", lambda space, seed: RaySearcher(space, seed, "bohb")),
     "hebo": ("HEBO (what Ray Tune's HEBOSearch calls)", Hebo),
     "blendsearch": ("FLAML's BlendSearch", BlendSearch),
     "smac": ("SMAC3 (random forest)", Smac),

@@ -35,7 +35,8 @@ from advisor.tuning.statistics import find_percentile, summarise_block
 COUNTS = (5, 10, 20, 40)
 ADVISOR = "advisor"
 _NEEDS = {
-    "optuna-tpe": "optuna", "optuna-gp": "torch", "ray-default": "ray", "ray-hyperopt": "hyperopt", "hebo": "hebo",
+    "optuna-tpe": "optuna", "optuna-gp": "torch", "ray-default": "ray", "ray-hyperopt": "hyperopt",
+    "ray-bohb": "hpbandster", "hebo": "hebo",
     "blendsearch": "flaml", "smac": "smac",
 }  # fmt: skip
 _DEFAULT = "optuna-tpe"
@@ -103,8 +104,8 @@ def run_one(method: str, surface: Surface, seed: int, counts: Sequence[int]) -> 
         regrets = run_advisor(surface, seed, counts)
     else:
         regrets = run_peer(surface, seed, counts, PEERS[method][1](lay_axes(surface), seed))
-    by_count = {str(count): regret for count, regret in zip(counts, regrets, strict=True)}
-    return Run(method, surface.name, seed, by_count, time.monotonic() - began)
+    by_count = {str(count): round(regret, 6) for count, regret in zip(counts, regrets, strict=True)}
+    return Run(method, surface.name, seed, by_count, round(time.monotonic() - began, 1))
 
 
 _surfaces: dict[str, Surface] = {}
@@ -223,13 +224,14 @@ def judge(runs: Sequence[Mapping[str, Any]], surfaces: Mapping[str, Mapping[str,
     return lines
 
 
-def write_report(data: Mapping[str, Any], command: str) -> str:
-    """Return the results as a Markdown page; `command` is the latest call."""
+def write_report(data: Mapping[str, Any]) -> str:
+    """Return the results as a Markdown page."""
     runs, surfaces = data["runs"], data["surfaces"]
     methods = [method for method in (ADVISOR, *PEERS) if any(run["method"] == method for run in runs)]
     lines = [
         "# Search quality", "",
-        f"Made by `{command}` ({data['machine']}).",
+        f"Made by `python benchmarks/search_quality.py` ({data['machine']}), once for each set of methods that can be",
+        "installed together (benchmarks/requirements-peers.txt).",
         "Regret in per cent: the share of the best strategy's throughput that the recommendation after so many",
         "measured blocks gives away; mean ± standard error over surfaces and seeds. The planner's baseline blocks and",
         "anchors count, too. `benchmarks/README.md` says how surfaces are replayed.", "",
@@ -291,9 +293,10 @@ def main() -> None:
         *_, best = surface.describe().splitlines()
         data["surfaces"][surface.name] = {"how": surface.how, "floor": surface.floor, "best": best.strip()}
     data["machine"] = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
-    command = "python benchmarks/search_quality.py " + " ".join(sys.argv[1:])
-    path.write_text(json.dumps(data, indent=1) + "\n")
-    report = write_report(data, command.strip())
+    lines = ",\n".join(json.dumps(run, ensure_ascii=False) for run in data["runs"])
+    rest = json.dumps({k: v for k, v in data.items() if k != "runs"}, indent=1, ensure_ascii=False)
+    path.write_text(f'{rest[:-2]},\n "runs": [\n{lines}\n]\n}}\n')
+    report = write_report(data)
     arguments.output.with_suffix(".md").write_text(report)
     print(report)
 

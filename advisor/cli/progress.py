@@ -80,6 +80,4 @@ def _describe_spending(job: Job, history: JobHistory, now: datetime) -> str:
 
 def _current_trials(history: JobHistory) -> list[Trial]:
     """What is measured now: one strategy in each gang."""
-    return [
-        history.trial(block.trial_number) for block in history.blocks if block.state is BlockState.ISSUED
-    ]
+    return [history.trial(block.trial_number) for block in history.blocks if block.state is BlockState.ISSUED]

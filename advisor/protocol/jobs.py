@@ -120,7 +120,9 @@ class JobSpec(Spec):
             if name not in CATALOGUE:
                 raise ValueError(f"values names {name}: no such knob; docs/knobs.md lists them")
             if not wanted:
-                raise ValueError(f"values of {name} is empty: name the values to try, or put {name} in freeze")
+                raise ValueError(
+                    f"values of {name} is empty: name the values to try, or put {name} in freeze"
+                )
             parsed[name] = tuple(dict.fromkeys(CATALOGUE[name].parse(value) for value in wanted))
         return parsed
 

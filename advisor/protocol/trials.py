@@ -223,7 +223,7 @@ class Block(Message):
     ordinal: int
     """Place in its session, from 0."""
     round: int | None = None
-    """Round of the finals or the confirmation it belongs to."""
+    """Round of the finals, the simplification or the confirmation it belongs to, counted through the job."""
     state: BlockState
     plan: BlockPlan
     """What was asked."""

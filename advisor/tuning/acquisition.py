@@ -147,7 +147,9 @@ def choose(belief: Belief, known: set[Key], price_s: Callable[[Mapping[str, Valu
     return _rate(belief, [*(c.changes for c in best), *_compose_new(space, further, seen)], price_s)[0]
 
 
-def _compose_new(space: Space, wishes: Sequence[Mapping[str, Value]], seen: set[Key]) -> list[dict[str, Value]]:
+def _compose_new(
+    space: Space, wishes: Sequence[Mapping[str, Value]], seen: set[Key]
+) -> list[dict[str, Value]]:
     found = []
     for wish in wishes:
         changes = space.composer.compose(wish)

@@ -138,7 +138,9 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
 def _typical_step(blocks: Sequence[Block]) -> Phases:
     """The median phases, and what slow steps add to them: together the mean step, which the throughput is made of."""
     phases, rate = median_phases(blocks), _mean_rate(blocks)
-    samples = [b.result.samples_per_step for b in blocks if b.result and b.summary and b.summary.samples_per_s > 0]
+    samples = [
+        b.result.samples_per_step for b in blocks if b.result and b.summary and b.summary.samples_per_s > 0
+    ]
     if rate <= 0 or phases.total_s() <= 0:
         return phases
     return phases.model_copy(update={"stalls_s": max(0.0, fmean(samples) / rate - phases.total_s())})
@@ -227,9 +229,7 @@ def _say_headline(record: Record, space: Space | None, case: Case | None) -> str
     if not case.confirmation.is_complete:
         return f"{keep} The best of the search ({what}) measured {figures}: too few to stand on; raise the budget."
     if case.is_proved:
-        return (
-            f"Faster, but not advised: {what} measured {figures}. {case.say_price()} Keep your defaults."
-        )
+        return f"Faster, but not advised: {what} measured {figures}. {case.say_price()} Keep your defaults."
     if case.gain.low > 1.0:
         least = f"{record.job.spec.min_gain:.1%}"
         return f"{keep} The best of the search ({what}) measured {figures}: less than the {least} worth a change."

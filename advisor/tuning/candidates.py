@@ -102,7 +102,10 @@ def list_candidates(
     wishes: Iterable[dict[str, Value]]
     if size <= _ENUMERABLE:
         names = [d.knob.name for d in dimensions]
-        wishes = (dict(zip(names, point, strict=True)) for point in itertools.product(*(d.values for d in dimensions)))
+        wishes = (
+            dict(zip(names, point, strict=True))
+            for point in itertools.product(*(d.values for d in dimensions))
+        )
     else:
         wishes = itertools.islice(_draw_wishes(dimensions, centres, random.Random(seed)), _ENUMERABLE)  # noqa: S311
     found: dict[Key, dict[str, Value]] = {}

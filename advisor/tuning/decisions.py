@@ -36,7 +36,7 @@ class Measure:
     target_s: float
     profile_steps: int
     round: int | None = None
-    """Round of the finals (1, 2) or of the confirmation (3 and up); None for anchors and search blocks."""
+    """Round of finals, simplification or confirmation, counted through the job; None for anchors and search blocks."""
     give_up_s: float | None = None
     """Timing may stop early once steps are surely slower than this many seconds."""
     target_error: float | None = None

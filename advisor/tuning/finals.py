@@ -35,6 +35,8 @@ _LEGS = ((2, 3), (3, 2), (4, 1))
 _MOST_FINALISTS = 5
 _ALIKE = 0.005
 _ALIKE_AT_MOST = 0.05
+_MATTERS = 0.01
+"""Difference between finalists, in log units of throughput, that is worth more rounds."""
 _FAR_BEHIND = 3.0
 """Standard errors behind the best at which a finalist is out whatever the leg leaves."""
 
@@ -105,6 +107,8 @@ def next_final(record: Record, live: Session | None) -> Turn | None:
             because = f"Finals, round {round_}, {len(line_up)} strategies left: {describe_changes(missing.changes)}."
             return Turn(Stage.FINALS, missing, because, round=round_)
         line_up = _keep_best(record, line_up, kept, round_)
+        if _are_equal(record, line_up):
+            return None
     return None
 
 
@@ -116,7 +120,7 @@ def choose_finalist(record: Record) -> Trial | None:
     """
     line_up = [Contender(Purpose.FINAL, t.changes, t.because) for t in record.trials_for(Purpose.FINAL)]
     round_ = 0
-    for rounds, kept in _LEGS:
+    for rounds, kept in _LEGS[:-1]:
         round_ += rounds
         if not _has_complete_round(record, line_up, round_):
             break
@@ -147,6 +151,16 @@ def _keep_best(record: Record, line_up: Sequence[Contender], kept: int, round_: 
         return []
     least = scored[0][0] - _FAR_BEHIND * _alike_within(record, scored[0][1])
     return [contender for mean, _, contender in scored if mean >= least]
+
+
+def _are_equal(record: Record, line_up: Sequence[Contender]) -> bool:
+    """Whether those who are left surely differ by less than matters, so that more rounds decide nothing."""
+    scored = _score(record, line_up, None)
+    if not scored:
+        return False
+    means = [mean for mean, _, _ in scored]
+    error = (record.run_noise or 0.0) * math.sqrt(2.0 / min(count for _, count, _ in scored))
+    return record.run_noise is not None and max(means) - min(means) + 2.0 * error <= _MATTERS
 
 
 def _score(

@@ -23,6 +23,8 @@ _FAR_BAND = 0.15
 _FAR = 4
 """Beyond this many times the measured nodes a forecast is an extrapolation of its physics, not of its data."""
 _SWEEPS = 3
+_WORTH = 0.005
+"""Share of a step that a further changed knob must be predicted to save."""
 _USUAL_NODES = (2, 4, 8)
 _USUAL_RATES = (0.1, 10.0)
 
@@ -130,11 +132,11 @@ def _favour(space: Space, model: CostModel, start: Mapping[str, Value]) -> dict[
         for _ in range(_SWEEPS):
             before = at_s
             for changes in _neighbours(space, at):
-                if (seconds := time_of(changes)) < at_s * 0.998:
+                if (seconds := time_of(changes)) < at_s * (1 - _WORTH):
                     at, at_s = changes, seconds
             if at_s == before:
                 break
-        if at_s < best_s * 0.998:
+        if at_s < best_s * (1 - _WORTH):
             best, best_s = at, at_s
     return best
 

@@ -10,7 +10,7 @@ from advisor.protocol.base import Value
 from advisor.protocol.trials import Block
 from advisor.tuning.confirmation import Confirmation
 from advisor.tuning.record import Record
-from advisor.tuning.simplify import Comparison, simplify
+from advisor.tuning.simplify import Comparison, simplify, units_of
 from advisor.tuning.statistics import LogInterval
 
 _HUGE = 50.0
@@ -36,10 +36,10 @@ def list_evidence(
     """Return the evidence for the knobs of the strategy that is advised.
 
     Each comparison of the simplification that is over and whose knobs the strategy still has; the confirmation for a
-    strategy of one knob. Empty where the budget allowed neither.
+    strategy that only goes back as a whole. Empty where the budget allowed neither.
     """
     pairs = confirmation.pairs if confirmation else ()
-    if len(changes) == 1 and confirmation is not None and confirmation.interval is not None:
+    if confirmation is not None and confirmation.interval is not None and len(units_of(record, changes)) == 1:
         with_knobs = tuple(pair.strategy for pair in pairs)
         effect = _in_seconds(confirmation.interval, with_knobs)
         without = tuple(pair.baseline for pair in pairs)

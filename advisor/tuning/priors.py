@@ -1,6 +1,6 @@
 """Rules of thumb -> the first strategies to try. What is tried first matters more than the sampler."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from advisor.protocol.base import Value
@@ -28,27 +28,28 @@ def first_strategies(space: Space) -> tuple[Prior, ...]:
 
     Together first: rules of thumb seldom hurt each other, and a small budget should see them all.
     """
+    return _compose(space, _wishes(space))[:_MOST]
+
+
+def rules_together(space: Space) -> tuple[Prior, ...]:
+    """Return all rules of thumb at once: the harmless ones, then those of each further allowed rung with them."""
+    return _compose(space, _wishes_together(space))
+
+
+def _compose(space: Space, wished: Iterable[tuple[dict[str, Value], str]]) -> tuple[Prior, ...]:
     priors: list[Prior] = []
     seen: set[object] = set()
-    for wishes, because in _wishes(space):
+    for wishes, because in wished:
         changes = space.composer.compose(wishes)
         if changes is not None and key_of(changes) not in seen:
             seen.add(key_of(changes))
             priors.append(Prior(changes=changes, because=because))
-    return tuple(priors[:_MOST])
+    return tuple(priors)
 
 
 def _wishes(space: Space) -> Iterator[tuple[dict[str, Value], str]]:
-    best = {d.knob.name: rules[0] for d in space.dimensions if (rules := rules_of(d, space))}
-    for effect in Effect:
-        group = {
-            name: rule
-            for name, rule in best.items()
-            if _effect(space, name).rank <= effect.rank and not _is_new_update_rule(name)
-        }
-        if len(group) > 1:
-            names = join_names(group)
-            yield {name: rule.value for name, rule in group.items()}, f"Rules of thumb together: {names}."
+    yield from _wishes_together(space)
+    best = _best_rules(space)
     for dimension in sorted(space.dimensions, key=lambda d: not _acts_on_most_of_a_step(d, space)):
         for rule in rules_of(dimension, space)[:1]:
             yield _alone(dimension.knob.name, rule), rule.because
@@ -64,6 +65,23 @@ def _wishes(space: Space) -> Iterator[tuple[dict[str, Value], str]]:
         if dimension.knob.kind is bool and dimension.knob.name not in best:
             name = dimension.knob.name
             yield {name: not space.context.baseline[name]}, f"{name} the other way round from the baseline."
+
+
+def _best_rules(space: Space) -> dict[str, Rule]:
+    return {d.knob.name: rules[0] for d in space.dimensions if (rules := rules_of(d, space))}
+
+
+def _wishes_together(space: Space) -> Iterator[tuple[dict[str, Value], str]]:
+    best = _best_rules(space)
+    for effect in Effect:
+        group = {
+            name: rule
+            for name, rule in best.items()
+            if _effect(space, name).rank <= effect.rank and not _is_new_update_rule(name)
+        }
+        if len(group) > 1:
+            names = join_names(group)
+            yield {name: rule.value for name, rule in group.items()}, f"Rules of thumb together: {names}."
 
 
 def rules_of(dimension: Dimension, space: Space) -> tuple[Rule, ...]:

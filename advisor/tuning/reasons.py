@@ -106,7 +106,8 @@ def _describe_evidence(name: str, piece: Evidence) -> str:
     effect = piece.effect
     others = join_names(other for other in piece.knobs if other != name)
     claim = f"Taking it{f' and {others}' if others else ''} back costs"
-    claim = "It saves" if piece.is_against_baseline else claim
+    if piece.is_against_baseline:
+        claim = f"With {others} it saves" if others else "It saves"
     low, high = (f"{end * 1e3:+.1f}".replace("-", "−") for end in (effect.low_s, effect.high_s))
     sentence = f"{claim} {_ms(effect.saved_s)} ms a step (95 % CI {low} … {high} ms, {effect.rounds} rounds)"
     phases = median_phases(piece.without), median_phases(piece.with_knobs)

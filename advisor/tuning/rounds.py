@@ -7,7 +7,8 @@ from advisor.protocol.base import Value
 from advisor.protocol.jobs import Stage
 from advisor.protocol.trials import Block, Purpose, Session, Trial
 from advisor.tuning.contender import Contender
-from advisor.tuning.record import Record, log_rate, log_throughput
+from advisor.tuning.record import Record, log_throughput
+from advisor.tuning.scores import log_rate
 
 
 @dataclass(frozen=True)

@@ -53,17 +53,21 @@ class _Question:
     seed: int
 
 
-class AdvisorSampler(optuna.samplers.BaseSampler):
+class AdvisorSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
     """Optuna's interface to the search's own surrogate and acquisition: proposes the places of the best candidate."""
 
-    def __init__(self, space: Space, known: set[Key], model: Predictor | None, price_s: Price, seed: int) -> None:
+    def __init__(
+        self, space: Space, known: set[Key], model: Predictor | None, price_s: Price, seed: int
+    ) -> None:
         self._space, self._known, self._model = space, known, model
         self._price_s, self._seed = price_s, seed
         self.choice: Choice | None = None
         """What the latest suggestion rests on; None when every strategy is known."""
 
     def infer_relative_search_space(
-        self, study: optuna.Study, trial: optuna.trial.FrozenTrial  # noqa: ARG002 - Optuna's interface
+        self,
+        study: optuna.Study,  # noqa: ARG002 - Optuna's interface
+        trial: optuna.trial.FrozenTrial,  # noqa: ARG002
     ) -> dict[str, optuna.distributions.BaseDistribution]:
         """Every knob of the space is proposed together."""
         return _list_distributions(self._space)

@@ -1,9 +1,7 @@
 """The search: which strategy is measured next, and when there is no use in another."""
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 
 from advisor.protocol.base import Value
 from advisor.protocol.knob_entries import CATALOGUE
@@ -13,10 +11,10 @@ from advisor.tuning.acquisition import LEAST_IMPROVEMENT, Belief, Told, learn
 from advisor.tuning.allowance import limit_search_s
 from advisor.tuning.composition import describe_changes, key_of
 from advisor.tuning.contender import Contender
-from advisor.tuning.cost_model import CostModel, Observation, calibrate
 from advisor.tuning.gangs import is_measured_now, list_pending
 from advisor.tuning.ladder import missing_schedules, rung_strategies, share_trials
-from advisor.tuning.priors import Prior, first_strategies, keep_searched, rules_of
+from advisor.tuning.modelling import fit_model
+from advisor.tuning.priors import Prior, first_strategies, keep_searched, rules_of, rules_together
 from advisor.tuning.record import Record
 from advisor.tuning.sampler import suggest
 from advisor.tuning.space import Dimension, Space, build_space, measure_shares
@@ -26,6 +24,7 @@ _BEST = 2
 _FEWEST = 10
 """Strategies that are measured before the expected improvement is believed to be small."""
 _MOST_EARLIER = 2
+_MOST_RULES = 2
 _ALLOWED_PER_OTHER = 4
 """When time is short, strategies that the verdict may stand on for each one of a rung above: a fifth for the ladder."""
 
@@ -46,7 +45,11 @@ def next_strategy(record: Record, space: Space) -> Contender | SearchOver:
     """
     trials = record.trials_for(Purpose.SEARCH)
     for trial in trials:
-        if not record.has_failed(trial) and record.settled(trial) is None and not is_measured_now(record, trial):
+        if (
+            not record.has_failed(trial)
+            and record.settled(trial) is None
+            and not is_measured_now(record, trial)
+        ):
             return Contender(Purpose.SEARCH, trial.changes, trial.because)
     limit = limit_search_s(record)
     if record.spent_s >= limit:
@@ -57,6 +60,8 @@ def next_strategy(record: Record, space: Space) -> Contender | SearchOver:
     costly = [group for _, group in _list_costly(space) if not _is_tried(group, trials)]
     schedules = missing_schedules(space, [t.changes for t in trials], {})
     kept_back = sum(shares.values()) + len(costly) + len(schedules)
+    if not space.dimensions and (first := _next_costly(record, space)) is not None:
+        return first
     in_time = record.spent_s + kept_back * record.strategy_s < limit
     over = SearchOver("The time left in the search belongs to costly knobs and the other rungs.")
     allowed = len(allowed_trials(record))
@@ -132,7 +137,7 @@ def _next_allowed(record: Record, space: Space, quota: int) -> Contender | Searc
         startup=len(priors),
         seed=record.job.spec.seed,
         number=len(record.history.trials),
-        model=_calibrate(record, space),
+        model=fit_model(record, space),
         price_s=lambda changes: estimate_price_s(record, changes),
         quick=record.quick,
     )
@@ -152,7 +157,7 @@ def _next_allowed(record: Record, space: Space, quota: int) -> Contender | Searc
 
 def _first(record: Record, space: Space) -> list[Prior]:
     """Return what is measured before anything is modelled: the rules of thumb together, and what similar jobs found."""
-    priors = list(first_strategies(space)[:1])
+    priors = list(rules_together(space) or first_strategies(space)[:1])[:_MOST_RULES]
     for earlier in record.history.earlier[:_MOST_EARLIER]:
         changes = space.composer.compose(keep_searched(space, earlier.changes))
         if changes is not None and all(key_of(changes) != key_of(p.changes) for p in priors):
@@ -189,7 +194,7 @@ def _as_searched(record: Record) -> Record:
 
 
 def _learn(record: Record, space: Space, trials: Sequence[Trial]) -> Belief:
-    return learn(_look_at_best(record, space), _told(record, trials), _calibrate(record, space))
+    return learn(_look_at_best(record, space), _told(record, trials), fit_model(record, space))
 
 
 def _look_at_best(record: Record, space: Space) -> Space:
@@ -197,24 +202,12 @@ def _look_at_best(record: Record, space: Space) -> Space:
 
     Once one part of a step is tuned away, another one is what there is to win: a loader that was fast enough before.
     """
-    scored = [(score, trial) for trial in allowed_trials(record) if (score := record.score(trial)) is not None]
+    scored = [
+        (score, trial) for trial in allowed_trials(record) if (score := record.score(trial)) is not None
+    ]
     best = [trial for _, trial in sorted(scored, key=lambda pair: (-pair[0], pair[1].number))[:_BEST]]
     blocks = [block for trial in best if (block := record.settled(trial)) is not None]
     return replace(space, shares=measure_shares(space.context, [*record.probe_blocks, *blocks]))
-
-
-def _calibrate(record: Record, space: Space) -> CostModel | None:
-    """Fit the cost model to the probe and every search trial with a score."""
-    probe = record.probe_blocks
-    base_s = math.exp(fmean(b.summary.log_step_time for b in probe if b.summary)) if probe else 0.0
-    own = space.context.baseline
-    observations = [
-        Observation({**own, **trial.changes}, base_s * math.exp(-found.mean), found.error)
-        for trial in record.trials_for(Purpose.SEARCH)
-        if (found := record.scores.get(trial.number)) is not None
-    ]
-    blocks = [*probe, *(b for b in record.usable if b.round is None and b not in probe)]
-    return calibrate(space.context, blocks, observations)
 
 
 def _told(record: Record, trials: Sequence[Trial]) -> list[Told]:

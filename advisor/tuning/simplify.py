@@ -27,7 +27,7 @@ from advisor.tuning.rounds import (
 )
 from advisor.tuning.space import build_space
 from advisor.tuning.statistics import LogInterval, paired_interval
-from advisor.tuning.take_back import list_units, take_back
+from advisor.tuning.take_back import Unit, list_units, take_back
 
 ROUNDS = 4
 """Rounds of a comparison, half of them in each order, so that a steady drift cancels."""
@@ -182,16 +182,21 @@ def _compare(record: Record, winner: Trial, without: Trial) -> Comparison:
     )
 
 
+def units_of(record: Record, changes: Mapping[str, Value]) -> list[Unit]:
+    """Return the knobs of a strategy in the groups that can go back on their own; one group of all when unknown."""
+    facts = record.job.facts
+    if facts is None or len(changes) < 2:
+        return [tuple(changes)]
+    return list_units(build_space(record.job, facts, record.probe_blocks).composer, changes)
+
+
 def _pick(record: Record, state: Simplification) -> tuple[Mapping[str, Value], tuple[str, ...]] | None:
     """Return the next strategy to hold against the winner with the knobs it takes back; None when all are judged."""
-    facts = record.job.facts
-    if facts is None:
-        return None
-    composer = build_space(record.job, facts, record.probe_blocks).composer
     changes = state.winner.changes
-    units = list_units(composer, changes)
-    if len(units) < 2:
+    units = units_of(record, changes)
+    if len(units) < 2 or record.job.facts is None:
         return None
+    composer = build_space(record.job, record.job.facts, record.probe_blocks).composer
     effects = estimate_main_effects(record, changes, units)
     ranked = sorted(units, key=lambda unit: (effects[unit], unit))
     together = [unit for unit in ranked[:-1] if effects[unit] < NEGLIGIBLE]

@@ -106,7 +106,9 @@ def build_space(job: Job, facts: WorkloadFacts, probe: Sequence[Block]) -> Space
             local_world_size=facts.local_world_size,
             frozen=frozenset(job.spec.freeze),
             taken=taken,
-            only={d.knob.name: frozenset(d.values) for d in (*kept, *higher) if d.knob.name in job.spec.values},
+            only={
+                d.knob.name: frozenset(d.values) for d in (*kept, *higher) if d.knob.name in job.spec.values
+            },
         ),
         dimensions=tuple(d for d in kept if _is_searched(d, workload)),
         costly=tuple(d for d in kept if not _is_searched(d, workload)),

@@ -12,9 +12,9 @@ The model of a score y = ln(throughput / baseline's) of a strategy x, which is o
   weak ones do not, and more knobs do not make the whole more uncertain.
 * The noise of each score is known: its standard error.
 
-The scales s_j (what is expected of the knob, times a factor of its own, times one of its part of a step), the length and
-`interaction` are the most probable ones given priors (MAP), found by coordinate ascent
-over few values, so that five observations are enough and a fit is a bounded amount of work.
+The scales s_j (what is expected of the knob, times a factor of its own, times one of its part of a step), the length
+and `interaction` are the most probable ones given priors (MAP), found by coordinate ascent over few values, so that
+five observations are enough and a fit is a bounded amount of work.
 """
 
 import math
@@ -71,7 +71,8 @@ class _Settings:
         """Return the standard deviation of each knob's effect."""
         levels = dict(self.levels)
         return tuple(
-            levels[axis.group] * stretch * axis.scale for stretch, axis in zip(self.stretches, axes, strict=True)
+            levels[axis.group] * stretch * axis.scale
+            for stretch, axis in zip(self.stretches, axes, strict=True)
         )
 
 
@@ -155,8 +156,10 @@ def _moves(knobs: int, groups: Sequence[str]) -> Iterator[Callable[[_Settings], 
         yield lambda s, interaction=interaction: replace(s, interaction=interaction)  # type: ignore[misc]
     for j in range(knobs):
         for stretch in _STRETCHES:
-            yield lambda s, j=j, stretch=stretch: replace(  # type: ignore[misc]
-                s, stretches=(*s.stretches[:j], stretch, *s.stretches[j + 1 :])
+            yield (
+                lambda s, j=j, stretch=stretch: replace(  # type: ignore[misc]
+                    s, stretches=(*s.stretches[:j], stretch, *s.stretches[j + 1 :])
+                )
             )
 
 

@@ -53,5 +53,7 @@ def list_units(composer: Composer, changes: Mapping[str, Value]) -> list[Unit]:
 
 
 def _goes(composer: Composer, changes: Mapping[str, Value], names: Collection[str]) -> bool:
+    if set(names) == changes.keys():
+        return True
     smaller = take_back(composer, changes, names)
     return smaller is not None and not set(names) & smaller.keys()

@@ -140,6 +140,19 @@ def test_lost_first_gang_leaves_the_search_to_the_other(world: World) -> None:
     assert history.sessions[0].outcome is Outcome.LOST
 
 
+def test_gang_that_crashes_at_its_launch_is_not_launched_again_and_fails_nothing(world: World) -> None:
+    fleet = Fleet(world, ["one", "two"], speed)
+    job_id = submit(world, 2)
+    while not fleet.plans:
+        fleet.tick()
+    (first,) = fleet.plans
+    fleet.crashing.add("two" if first == "one" else "one")
+    fleet.play(job_id)
+    assert world.job(job_id).state is JobState.FINISHED
+    further = [session for session in world.history(job_id).sessions if session.gang == 1]
+    assert [session.outcome for session in further] == [Outcome.CRASHED]
+
+
 def test_gangs_of_a_command_launch_different_strategies_and_measure_what_they_were_launched_for(
     world: World,
 ) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from advisor.cli.advice_view import format_advice
+from advisor.dashboard.samples_evidence import make_findings, make_pareto, make_taken_back
 from advisor.protocol.advice import Advice, Interval
 
 from .advices import a_change, a_keep, unconfirmed
@@ -115,3 +116,50 @@ def test_dropped_knobs_are_short_unless_all_are_wanted() -> None:
 def test_markup_in_a_sentence_is_printed_as_it_stands() -> None:
     change = a_change().model_copy(update={"next_steps": ("Use [bold]rank[/bold] [0].",)})
     assert "Use [bold]rank[/bold] [0]." in words_of(change)
+
+
+def with_evidence() -> Advice:
+    change = a_change()
+    stalls = {"phases_before": change.phases_before.model_copy(update={"stalls_s": 0.0312})}
+    diagnosis = change.diagnosis.model_copy(
+        update={"findings": make_findings(), "scaling_before": 0.85, "scaling_after": 0.977}
+    )
+    return change.model_copy(
+        update={
+            **stalls, "diagnosis": diagnosis, "taken_back": make_taken_back() * 2, "pareto": make_pareto(),
+            "search_ended_because": "All 24 search trials of the budget are spent.",
+        }
+    )  # fmt: skip
+
+
+@WIDTHS
+def test_evidence_fits_the_width(width: int) -> None:
+    assert max(map(len, format_advice(with_evidence(), width).splitlines())) <= width
+
+
+def test_evidence_tells_what_was_taken_back_once_and_why_the_search_ended() -> None:
+    text = words_of(with_evidence())
+    assert text.count("Tried and taken back: num_iteration_per_drop_scope 30 brought +0.1 %") == 1
+    assert "Why the search ended: All 24 search trials of the budget are spent." in text
+
+
+def test_stalls_are_a_row_so_that_the_breakdown_adds_up_to_the_mean_step() -> None:
+    text = words_of(with_evidence())
+    assert "stalls 31.2 ms 0.0 ms −31.2" in text
+    assert "one step 192.5 ms 150.1 ms" in text
+    assert "stalls" not in words_of(a_change())
+
+
+def test_findings_name_the_knobs_they_rule_in_and_out() -> None:
+    text = words_of(with_evidence())
+    assert "network, 15 % of the step, bounds the step: 24.2 of 161.3 ms" in text
+    assert "Searched: fuse_grad_size_in_MB, nccl_comm_num." in text
+    assert "Left out: loader_num_workers, loader_prefetch_factor." in text
+    assert "85 % before, 98 % after." in text
+
+
+def test_speed_stands_beside_loss() -> None:
+    text = words_of(with_evidence())
+    assert "9 +23.1 % +0.031 ± 0.008 yes localsgd = on" in text
+    assert "7 +19.7 % not seen fp16_allreduce = on" in text
+    assert "10 +16.1 % same yes" in text

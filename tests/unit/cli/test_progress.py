@@ -2,7 +2,7 @@
 
 from datetime import UTC, datetime, timedelta
 
-from advisor.cli.progress import best_so_far, describe_progress
+from advisor.cli.progress import STAGE_WORDS, best_so_far, describe_progress
 from advisor.protocol.base import Value
 from advisor.protocol.jobs import Job, JobSpec, JobState, Stage
 from advisor.protocol.knobs import Effect
@@ -86,7 +86,9 @@ def test_line_tells_what_is_spent_and_what_every_gang_measures() -> None:
         sessions=sessions,
     )
     budget = {"max_device_hours": 0.5, "max_seconds": 1800}
-    spec = JobSpec.model_validate({"workload": {"command": ["torchrun", "t.py"]}, "nodes": 3, "budget": budget})
+    spec = JobSpec.model_validate(
+        {"workload": {"command": ["torchrun", "t.py"]}, "nodes": 3, "budget": budget}
+    )
     line = describe_progress(job().model_copy(update={"spec": spec}), history, START + timedelta(seconds=60))
     # Three ranks a gang (one a node, before the script told), two gangs, one minute each: 0.1 device-hours.
     assert "1:00 of 30:00 spent, 0.10 of 0.5 device-hours" in line
@@ -115,3 +117,7 @@ def test_best_ignores_rungs_that_the_job_does_not_allow_and_failed_trials() -> N
         blocks=(block(0, 100.0), block(1, 300.0), block(2, 200.0)),
     )
     assert best_so_far(job(), history) is None
+
+
+def test_every_stage_has_words() -> None:
+    assert set(STAGE_WORDS) == set(Stage)

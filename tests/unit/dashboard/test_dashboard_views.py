@@ -12,7 +12,7 @@ from advisor.dashboard.views_jobs import view_job_line, view_job_lines
 from advisor.dashboard.views_site import view_agents, view_knobs, view_log
 from advisor.dashboard.views_trials import view_trial_page
 from advisor.dashboard.views_verdict import find_best_trial
-from advisor.protocol.jobs import JobState
+from advisor.protocol.jobs import JobState, Stage
 from advisor.protocol.knob_entries import CATALOGUE
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import LogChunk, Role
@@ -155,3 +155,35 @@ def test_components_show_a_job_in_every_state() -> None:
         chip.word for name, entries in sample_components(NOW)["chips"] if name == "job" for chip in entries
     }
     assert chips == {state.value for state in JobState}
+
+
+def test_evidence_stands_beside_the_verdict() -> None:
+    advice = show().advice
+    evidence = advice.evidence
+    saved = {change.knob: (change.saved, change.saved_range) for change in advice.changes}
+    assert saved["fuse_grad_size_in_MB"] == ("+18.4", "+15.1 … +21.6")
+    assert saved["nccl_comm_num"] == ("", "")
+    assert next((line.name, line.chip.word) for line in evidence.findings) == (
+        "communication",
+        "bounds the step",
+    )
+    assert evidence.scaling == (("scaling efficiency before", "85 %"), ("scaling efficiency after", "98 %"))
+    assert len(evidence.taken_back) == 1
+    assert [line.loss for line in evidence.pareto] == ["+0.031 ± 0.008", "not seen", "same"]
+    assert evidence.search_ended
+
+
+def test_every_stage_has_its_words() -> None:
+    for stage in Stage:
+        page = show(RUNNING, stage=stage)
+        assert [step.place for step in page.stages].count("now") == 1
+        assert page.verdict.next_steps
+
+
+def test_stalls_are_part_of_the_breakdown() -> None:
+    rows = [row[0] for row in show().breakdown.table.rows]
+    assert "stalls" in rows
+    calm = FINISHED.advice.model_copy(
+        update={"phases_before": FINISHED.advice.phases_before.model_copy(update={"stalls_s": 0.0})}
+    )
+    assert "stalls" not in [row[0] for row in show(replace(FINISHED, advice=calm)).breakdown.table.rows]

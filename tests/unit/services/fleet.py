@@ -96,6 +96,8 @@ class Fleet:
     told: set[str] = field(default_factory=set)
     dead: set[str] = field(default_factory=set)
     """Agents that neither measure nor beat any more."""
+    crashing: set[str] = field(default_factory=set)
+    """Agents whose launches crash before anything is measured."""
     blocks: int = 0
     most_at_once: int = 0
     """Most blocks that were being measured at the same time."""
@@ -129,7 +131,10 @@ class Fleet:
         self.places[name] = place
         try:
             reply = self.world.beat(place, agent_id, MemberState.READY)
-            if reply.state is SessionState.RUNNING and place.node_rank == 0:
+            if reply.state is SessionState.RUNNING and name in self.crashing:
+                self.world.end(place, agent_id, Outcome.CRASHED, "No module named torch.")
+                self._forget(name)
+            elif reply.state is SessionState.RUNNING and place.node_rank == 0:
                 self._measure(name, place)
             elif reply.state is SessionState.ENDING:
                 self._leave(name, place)

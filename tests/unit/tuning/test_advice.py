@@ -48,7 +48,9 @@ def test_a_change_names_its_gain_reasons_and_cost() -> None:
     reason = next(r for r in advice.reasons if r.knob == "fuse_grad_size_in_MB")
     assert reason.before == 25.0
     assert "buckets 5 → 3" in reason.sentence
-    assert "exposed communication 30.0 → " in reason.sentence or "exposed communication 29." in reason.sentence
+    assert (
+        "exposed communication 30.0 → " in reason.sentence or "exposed communication 29." in reason.sentence
+    )
     assert reason.evidence == "in force"
     assert advice.buckets_before != advice.buckets_after
     assert advice.strategy_samples_per_s == pytest.approx(advice.baseline_samples_per_s * advice.gain.ratio)
@@ -63,7 +65,9 @@ def test_a_change_names_its_gain_reasons_and_cost() -> None:
 def test_the_smallest_strategy_wins_among_equals() -> None:
     advice, _ = advise()
 
-    assert list(advice.changes) == ["fuse_grad_size_in_MB"]
+    # Buckets below the first bucket's size bring that one along: it is at most as large as the others.
+    forced = {"last_comm_group_size_MB"} if float(advice.changes["fuse_grad_size_in_MB"]) < 1 else set()
+    assert advice.changes.keys() == {"fuse_grad_size_in_MB"} | forced
 
 
 def test_no_gain_keeps_the_baseline() -> None:

@@ -26,9 +26,9 @@ def advise(
         budget=Budget(max_trials=4, max_seconds=1e6, max_rounds=rounds),
         measurement=Measurement(warmup_steps=2, min_steps=steps, max_steps=steps),
     )
-    job = make_job(
-        spec, facts=make_facts(gradient_bytes=0)
-    )  # no cost model: it costs time and proves nothing here
+    # Without known gradients there is no cost model: it takes time, and finds nothing where there is nothing.
+    facts = make_facts() if gain else make_facts(gradient_bytes=0)
+    job = make_job(spec, facts=facts)
     advice = SimulatedCluster(job, speed=speed, noise=noise, seed=seed).run()
     assert isinstance(advice, Advice)
     return advice

@@ -1,10 +1,11 @@
 """How a block's result ends its trial."""
 
 from advisor.protocol.base import Value
+from advisor.protocol.jobs import Budget, Measurement
 from advisor.protocol.trials import BlockResult, Outcome, Purpose, Trial
 from advisor.tuning.outcomes import judge_block
 
-from .simulated_cluster import START
+from .simulated_cluster import START, Changes, Noise, SimulatedCluster, make_facts, make_job, make_spec
 
 
 def trial(purpose: Purpose = Purpose.SEARCH, changes: dict[str, Value] | None = None) -> Trial:
@@ -73,3 +74,42 @@ def test_a_strategy_that_cannot_win_is_pruned_with_its_figures() -> None:
 
 def test_only_search_trials_are_given_up() -> None:
     assert judge_block(trial(Purpose.CONFIRM), result((0.25,) * 8, given_up=True)) is None
+
+
+def test_hopeless_strategies_take_few_steps_and_never_reach_the_finals() -> None:
+    def speed(changes: Changes) -> float:
+        return 0.5 if changes.get("fuse_grad_size_in_MB") == 8.0 else 1.0
+
+    spec = make_spec(
+        knobs=("fuse_grad_size_in_MB", "num_threads"),
+        values={"fuse_grad_size_in_MB": (4.0, 8.0), "num_threads": (2,)},
+        budget=Budget(max_trials=8, max_seconds=1e6),
+        measurement=Measurement(warmup_steps=2, min_steps=24, max_steps=24),
+    )
+    sim = SimulatedCluster(
+        make_job(spec, facts=make_facts(gradient_bytes=0)),
+        speed=speed,
+        noise=Noise(step=0.01, block=0.003, drift=0.001, spikes=0.0),
+    )
+
+    sim.run()
+
+    slow = [t for t in sim.trials if t.changes.get("fuse_grad_size_in_MB") == 8.0]
+    assert slow, "nothing slow was tried"
+    assert {(t.purpose, t.outcome) for t in slow} == {(Purpose.SEARCH, Outcome.PRUNED)}
+    numbers = {t.number for t in slow}
+    blocks = [b for b in sim.blocks if b.trial_number in numbers]
+    assert all(b.result and b.result.steps < 24 for b in blocks)
+
+
+def test_the_second_probe_block_calibrates_and_only_search_blocks_may_end_early() -> None:
+    sim = SimulatedCluster(make_job(make_spec(budget=Budget(max_trials=4, max_seconds=1e6))))
+
+    sim.run()
+
+    assert [block.plan.calibrate for block in sim.blocks][:3] == [False, True, False]
+    assert sum(block.plan.calibrate for block in sim.blocks) == 1
+    search = {t.number for t in sim.trials if t.purpose is Purpose.SEARCH}
+    for block in sim.blocks:
+        assert (block.plan.target_error is not None) == (block.trial_number in search)
+        assert block.plan.give_up_s is None or block.trial_number in search

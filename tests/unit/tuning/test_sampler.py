@@ -11,7 +11,7 @@ from advisor.protocol.strategy import DistributedStrategy, broken_rules, effect_
 from advisor.tuning.composition import key_of
 from advisor.tuning.ladder import rung_strategies
 from advisor.tuning.priors import first_strategies
-from advisor.tuning.sampler import Told, mix_seed, suggest
+from advisor.tuning.sampler import AdvisorSampler, Told, mix_seed, suggest
 from advisor.tuning.space import Space, build_space
 
 from .simulated_cluster import make_facts, make_job, make_spec
@@ -126,6 +126,23 @@ def test_a_small_space_is_exhausted() -> None:
     assert {t.changes["num_threads"] for t in told} == {2, 4}
 
 
+def test_the_ladder_of_samplers_is_climbed_down_and_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("no surrogate today")
+
+    monkeypatch.setattr("advisor.tuning.sampler.learn", refuse)
+    monkeypatch.setattr(optuna.samplers, "GPSampler", refuse)
+    space = make_space()
+    told = [Told(p.changes, score_of(dict(p.changes))) for p in first_strategies(space)]
+
+    first = suggest(space, told, [t.changes for t in told], startup=5, seed=3, number=7)
+
+    assert first is not None
+    assert "The surrogate failed (RuntimeError: no surrogate today)." in first.because
+    assert "Optuna's TPE expects" in first.because
+    assert first == suggest(space, told, [t.changes for t in told], startup=5, seed=3, number=7)
+
+
 def test_a_random_draw_replaces_optuna_when_it_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: object) -> None:
         raise RuntimeError("no study today")
@@ -137,8 +154,43 @@ def test_a_random_draw_replaces_optuna_when_it_raises(monkeypatch: pytest.Monkey
 
     assert first is not None
     assert "no study today" in first.because
-    assert "at random" in first.because
+    assert "Drawn at random" in first.because
     assert first == suggest(space, [], [], startup=5, seed=3, number=7)
+
+
+def test_a_quick_suggestion_computes_no_surrogate(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("it was to be quick")
+
+    monkeypatch.setattr("advisor.tuning.sampler.learn", refuse)
+
+    quick = suggest(make_space(), [], [], startup=5, seed=3, number=7, quick=True)
+
+    assert quick is not None
+    assert quick.improvement is None
+    assert quick.because.startswith("Optuna's TPE")
+
+
+def test_the_sampler_serves_optunas_own_study() -> None:
+    space = make_space()
+    sampler = AdvisorSampler(space, set(), None, lambda _: 1.0, seed=0)
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+
+    trial = study.ask(sampler.infer_relative_search_space(study, None))  # type: ignore[arg-type]
+
+    assert sampler.choice is not None
+    assert trial.params.keys() == {d.knob.name for d in space.dimensions}
+
+
+def test_a_suggestion_says_with_figures_what_is_expected() -> None:
+    space = make_space()
+    told = [Told(p.changes, score_of(dict(p.changes))) for p in first_strategies(space)]
+
+    suggestion = suggest(space, told, [t.changes for t in told], startup=5, seed=3, number=7)
+
+    assert suggestion is not None
+    assert suggestion.improvement is not None
+    assert f"after {len(told)} measured strategies; the best so far is put at +" in suggestion.because
 
 
 def test_seeds_differ_by_job_and_trial() -> None:
@@ -153,6 +205,10 @@ def test_the_ladder_stands_on_the_best_strategy() -> None:
     local = [p for p in convergence if "localsgd" in p.changes]
 
     assert numeric[0].changes == {"fuse_grad_size_in_MB": 4.0, "fp16_allreduce": True}
-    assert [p.changes["localsgd_k_steps"] for p in local if "localsgd_begin_step" not in p.changes] == [4, 2, 8]
+    assert [p.changes["localsgd_k_steps"] for p in local if "localsgd_begin_step" not in p.changes] == [
+        4,
+        2,
+        8,
+    ]
     assert {"adaptive_localsgd", "gradient_merge", "dgc"} <= {name for p in convergence for name in p.changes}
     assert all(p.changes["num_threads"] == 2 and "fuse_grad_size_in_MB" not in p.changes for p in local)

@@ -262,6 +262,11 @@ def test_a_value_that_another_knob_forces_goes_with_it() -> None:
     }
 
 
+def test_knobs_that_force_each_other_are_one_group_even_when_there_are_no_others() -> None:
+    changes: Mapping[str, Value] = {"fuse_grad_size_in_MB": 0.5, "last_comm_group_size_MB": 0.5}
+    assert list_units(composer(), changes) == [("fuse_grad_size_in_MB", "last_comm_group_size_MB")]
+
+
 def test_everything_taken_back_is_no_strategy() -> None:
     assert take_back(composer(), TOGETHER, tuple(TOGETHER)) is None
 

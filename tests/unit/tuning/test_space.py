@@ -5,7 +5,7 @@ import pytest
 from advisor.protocol.cluster import DeviceKind
 from advisor.protocol.jobs import Job
 from advisor.protocol.knob_entries import CATALOGUE
-from advisor.protocol.knobs import Effect
+from advisor.protocol.knobs import Effect, Part
 from advisor.protocol.trials import Block, BlockPlan, BlockResult, BlockState, Phases
 from advisor.tuning.composition import baseline_strategy
 from advisor.tuning.space import Space, build_space
@@ -190,3 +190,44 @@ def test_what_compression_replaces_is_left_out_beside_it() -> None:
     composer = space_of(make_job(make_spec(allow=Effect.CONVERGENCE))).composer
     assert composer.compose({"dgc": True, "fp16_allreduce": True, "nccl_comm_num": 2}) == {"dgc": True}
     assert composer.compose({"dgc": True, "gradient_merge": True}) is None
+
+
+def test_only_the_values_that_a_job_names_are_tried_and_the_baselines() -> None:
+    spec = make_spec(values={"fuse_grad_size_in_MB": (1, 8), "num_threads": (2,)})
+    space = space_of(make_job(spec))
+
+    values = {d.knob.name: d.values for d in space.dimensions}
+    assert values["fuse_grad_size_in_MB"] == (1.0, 8.0, 25.0)
+    assert values["num_threads"] == (1, 2)
+    assert values["nccl_comm_num"] == (1, 2, 3, 4)
+    assert space.composer.compose({"fuse_grad_size_in_MB": 4.0}) is None
+    assert space.composer.compose({"fuse_grad_size_in_MB": 8.0}) is not None
+
+
+def test_named_values_of_a_knob_that_waits_for_its_switch_have_no_baseline() -> None:
+    spec = make_spec(allow=Effect.CONVERGENCE, values={"localsgd_k_steps": (8,)})
+    space = space_of(make_job(spec))
+
+    assert {d.knob.name: d.values for d in space.dimensions}["localsgd_k_steps"] == (8,)
+    assert space.composer.compose({"localsgd": True, "localsgd_k_steps": 8}) is not None
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ({"values": {"fuse_grad_size": (1,)}}, "fuse_grad_size: no such knob"),
+        ({"values": {"num_threads": ()}}, "values of num_threads is empty"),
+        ({"values": {"num_threads": (2, 1000)}}, "num_threads is 1000, but must lie in 1"),
+        ({"values": {"num_threads": (2,)}, "freeze": ("num_threads",)}, "name a knob in one"),
+    ],
+)
+def test_values_that_make_no_sense_are_refused(fields: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        make_spec(**fields)
+
+
+def test_parts_of_a_step_are_shares_of_the_probe() -> None:
+    space = space_of(make_job())
+
+    assert space.shares[Part.COMMUNICATION] == pytest.approx(0.3)
+    assert space.shares[Part.COMPUTATION] == pytest.approx(0.7)
