@@ -269,9 +269,9 @@ def run_live(jobs: int) -> list[str]:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         try:
             advice = json.loads(done.stdout)
-            lines.append(f"| {seed} | {advice['verdict']} | {advice.get('gain')} | {advice['headline']} |")
+            lines.append(f"| {seed} | {advice['verdict']} | {advice['headline']} |")
         except (ValueError, KeyError):
-            lines.append(f"| {seed} | exit code {done.returncode} | | {done.stderr.strip()[-300:]} |")
+            lines.append(f"| {seed} | exit code {done.returncode} | {done.stderr.strip()[-300:]} |")
     return lines
 
 
@@ -330,8 +330,8 @@ def main() -> None:
         text += [
             "## Real jobs whose knobs do nothing",
             "",
-            "| seed | verdict | gain | headline |",
-            "|---|---|---|---|",
+            "| seed | verdict | headline |",
+            "|---|---|---|",
         ]
         text += [*run_live(given.live), ""]
     given.out.write_text("\n".join(text))

@@ -43,6 +43,17 @@ def test_throughput_against_loss_is_told_while_the_job_runs(server: Served) -> N
     assert server.ask("GET", "/jobs/none/pareto").status_code == 404
 
 
+def test_a_forecast_is_refused_with_what_is_missing(server: Served) -> None:
+    job = server.submit()
+    unknown = server.ask("GET", f"/jobs/{job.id}/forecast", params={"nodes": 4})
+    assert (unknown.status_code, unknown.json()["code"]) == (409, "no_forecast")
+    assert "has not measured its baseline yet" in unknown.json()["detail"]
+    wrong = server.ask("GET", f"/jobs/{job.id}/forecast", params={"rate": "fast"})
+    assert wrong.status_code == 422
+    assert "'fast' is not a rate" in wrong.json()["detail"]
+    assert server.ask("GET", "/jobs/none/forecast").status_code == 404
+
+
 def test_every_lost_answer_can_be_asked_for_again(server: Served) -> None:
     spec = make_spec().model_dump(mode="json")
     key = {"Idempotency-Key": "once"}

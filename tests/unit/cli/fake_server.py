@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from pydantic import BaseModel
 
-from advisor.protocol.advice import Advice
+from advisor.protocol.advice import Advice, Forecast
 from advisor.protocol.jobs import Job, JobSpec, JobState
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import EventKind, EventPage, JobEvent, JobPage, LogChunk, LogPage
@@ -30,6 +30,8 @@ class FakeServer:
         self.events: dict[str, list[JobEvent]] = {}
         self.logs: dict[str, list[LogChunk]] = {}
         self.advice: Advice | None = None
+        self.forecast: Forecast | None = None
+        self.asked_forecast: dict[str, str] = {}
         self.history = JobHistory()
         self.problems: dict[str, tuple[int, dict[str, Any]]] = {}
         self.cancelled: list[str] = []
@@ -70,6 +72,9 @@ class FakeServer:
             self.cancelled.append(job_id)
             self.jobs[job_id] = self.jobs[job_id].model_copy(update={"state": JobState.CANCELLED})
             return 200, self.jobs[job_id]
+        if rest == "forecast" and self.forecast:
+            self.asked_forecast = self.asked_forecast or query
+            return 200, self.forecast
         return self._answer_about(job_id, rest, int(query.get("after", 0)))
 
     def _submit(self, query: dict[str, str], body: bytes) -> tuple[int, Any]:

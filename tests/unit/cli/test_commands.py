@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from advisor.cli.commands import build_app
+from advisor.protocol.advice import Forecast
 from advisor.protocol.jobs import JobSpec, JobState
 from advisor.protocol.views import LogChunk
 
@@ -144,6 +145,23 @@ def test_export_of_one_format_goes_to_stdout_or_where_it_is_wanted(
     assert run("export", "aaa1", "-f", "json", "-o", "mine.json").stdout == "mine.json\n"
     assert run("export", "aaa1", "-f", "json", "-o", "there").stdout == "there/strategy-json\n"
     assert (tmp_path / "mine.json").read_text() == (tmp_path / "there" / "strategy-json").read_text() == "{}"
+
+
+def test_predict_asks_for_the_cluster_and_says_how_sure_it_is(server: FakeServer, run: Run) -> None:
+    server.add_job("aaa1", JobState.FINISHED)
+    server.forecast = Forecast(
+        nodes=8, bits_per_s=25e9, changes={"fuse_grad_size_in_MB": 8.0}, step_time_s=0.08,
+        baseline_step_time_s=0.1, samples_per_s=1600.0, low=1400.0, high=1800.0, scaling_efficiency=0.9,
+        caveat="A prediction.",
+    )  # fmt: skip
+    told = run("predict", "aaa1", "--nodes", "8", "--rate", "25gbit")
+    assert told.exit_code == 0, told.stderr
+    assert server.asked_forecast == {"nodes": "8", "rate": "25gbit"}
+    assert "Predicted on 8 nodes with links of 25 Gbit/s: 1 600 samples/s (1 400 … 1 800)" in told.stdout
+    assert "80.0 ms; your settings 100.0 ms (+25.0 %)" in told.stdout
+    assert "fuse_grad_size_in_MB = 8 MB" in told.stdout
+    assert "A prediction." in told.stdout
+    assert json.loads(run("predict", "aaa1", "--json").stdout)["nodes"] == 8
 
 
 def test_submit_dry_run_stores_nothing(server: FakeServer, run: Run, tmp_path: Path) -> None:
@@ -293,7 +311,7 @@ def test_every_command_has_help_and_no_surprising_name() -> None:
     }
     assert named == {
         "tune", "serve", "submit", "jobs", "show", "watch", "logs", "cancel", "advice", "export", "doctor",
-        "knobs", "version", "token", "exec", "testbed", "workloads",
+        "knobs", "version", "token", "exec", "testbed", "workloads", "predict",
     }  # fmt: skip
     assert all(command.callback and command.callback.__doc__ for command in app.registered_commands)
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from advisor.protocol.advice import Advice, Cost, Diagnosis, Provenance, Verdict
+from advisor.protocol.advice import Advice, Cost, Diagnosis, Forecast, Provenance, Verdict
 from advisor.protocol.base import Value
 from advisor.protocol.cluster import DeviceKind, Node
 from advisor.protocol.jobs import Job, JobSpec, Stage
@@ -23,6 +23,7 @@ from advisor.protocol.trials import (
 )
 from advisor.protocol.workload import Workload, WorkloadFacts
 from advisor.tuning.decisions import Decision, EndSession, Finish, Launch, Measure, TrialDraft, Wait
+from advisor.tuning.forecast import forecast
 from advisor.tuning.gangs import find_asking
 
 
@@ -101,6 +102,12 @@ class ScriptedTuning:
                 wall_s=1.0, device_hours=0.1, trials=len(history.trials), sessions=len(history.sessions)
             ),
         )
+
+    def forecast(
+        self, job: Job, history: JobHistory, now: datetime, nodes: int | None, bits_per_s: float | None
+    ) -> Forecast:
+        """What the real cost model expects."""
+        return forecast(job, history, now, nodes, bits_per_s)
 
     def _measure(self, open_trial: Trial | None, count: int) -> Measure:
         trial: int | TrialDraft
