@@ -12,7 +12,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from advisor.cli.evidence_view import render_findings, render_pareto, say_scaling
+from advisor.cli.evidence_view import render_findings, render_forecasts, render_pareto, say_scaling
 from advisor.cli.step_view import LEGEND_CHANGE, render_phases
 from advisor.cli.wording import (
     EFFECT_WORDS,
@@ -57,6 +57,8 @@ def render_advice(
         parts += _section("What riskier settings measured (not part of the result above)", _ladder(advice))
     if len(advice.pareto) > 1:
         parts += _section("Speed against loss, of what was measured", render_pareto(advice.pareto))
+    if advice.forecasts:
+        parts += _section("What if (predicted, not measured)", render_forecasts(advice.forecasts))
     parts += _section("What this cost", _cost(advice))
     if advice.dropped:
         parts += _section("What was not tried, and why", _dropped(advice, verbose))

@@ -7,8 +7,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from advisor.cli.wording import spell_changes, spell_percent, spell_share
-from advisor.protocol.advice import Diagnosis, Finding, ParetoPoint
+from advisor.cli.wording import count, spell_bits, spell_changes, spell_percent, spell_rate, spell_share
+from advisor.protocol.advice import Diagnosis, Finding, Forecast, ParetoPoint
 
 _POINTS_SHOWN = 8
 _BOUNDS = {
@@ -77,3 +77,23 @@ def spell_loss(point: ParetoPoint) -> str:
         return "same"
     error = f" ± {point.loss_error:.2g}" if point.loss_error is not None else ""
     return f"{point.loss_change:+.3g}{error}".replace("-", "−")
+
+
+def render_forecasts(forecasts: Sequence[Forecast]) -> RenderableType:
+    """Return the cost model's what-ifs as a table."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+    table.add_column("cluster", no_wrap=True)
+    table.add_column("samples/s", justify="right", no_wrap=True)
+    table.add_column("band", no_wrap=True)
+    table.add_column("scaling", justify="right")
+    table.add_column("best settings", overflow="fold", ratio=1)
+    for found in forecasts:
+        links = f", {spell_bits(found.bits_per_s)}" if found.bits_per_s else ""
+        table.add_row(
+            f"{count(found.nodes, 'node')}{links}",
+            spell_rate(found.samples_per_s),
+            f"{spell_rate(found.low)} … {spell_rate(found.high)}",
+            spell_share(found.scaling_efficiency),
+            spell_changes(found.changes),
+        )
+    return Group(table, Text(forecasts[0].caveat + " advisor predict asks for other clusters.", style="dim"))

@@ -7,7 +7,7 @@ import typer
 
 from advisor.cli.connection import connect, resolve_job
 from advisor.cli.options import JobArgument, JsonOption, screen_of
-from advisor.cli.wording import spell_changes, spell_rate, spell_share
+from advisor.cli.wording import spell_bits, spell_changes, spell_rate, spell_share
 from advisor.protocol.advice import Forecast
 
 
@@ -64,10 +64,3 @@ def render_forecast(found: Forecast) -> str:
     if found.caveat:
         lines.append(f"  note      {found.caveat}")
     return "\n".join(lines)
-
-
-def spell_bits(bits_per_s: float) -> str:
-    """`25 Gbit/s`, `400 Mbit/s`."""
-    if bits_per_s >= 1e9:
-        return f"{bits_per_s / 1e9:g} Gbit/s"
-    return f"{bits_per_s / 1e6:g} Mbit/s"

@@ -70,3 +70,10 @@ def spell_share(share: float) -> str:
 def count(number: int, noun: str, plural: str = "") -> str:
     """`1 round`, `8 rounds`."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"
+
+
+def spell_bits(bits_per_s: float) -> str:
+    """`25 Gbit/s`, `400 Mbit/s`."""
+    if bits_per_s >= 1e9:
+        return f"{bits_per_s / 1e9:g} Gbit/s"
+    return f"{bits_per_s / 1e6:g} Mbit/s"

@@ -235,7 +235,7 @@ def make_advice(job_id: str) -> Advice:
         },
         gain=Interval(ratio=1.161, low=1.139, high=1.182, rounds=8, sessions=2),
         baseline_samples_per_s=1587.1, strategy_samples_per_s=1842.6,
-        taken_back=evidence.make_taken_back(), pareto=evidence.make_pareto(),
+        taken_back=evidence.make_taken_back(), pareto=evidence.make_pareto(), forecasts=evidence.make_forecasts(),
         search_ended_because=evidence.SEARCH_ENDED,
         reasons=(
             KnobReason(

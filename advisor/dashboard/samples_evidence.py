@@ -1,6 +1,6 @@
 """Made-up evidence: what the page of components shows beside the verdict of its made-up job."""
 
-from advisor.protocol.advice import Finding, KnobEffect, KnobReason, ParetoPoint
+from advisor.protocol.advice import Finding, Forecast, KnobEffect, KnobReason, ParetoPoint
 from advisor.protocol.knobs import Effect
 
 SAVED = KnobEffect(saved_s=0.0184, low_s=0.0151, high_s=0.0216, rounds=8)
@@ -70,4 +70,25 @@ def make_pareto() -> tuple[ParetoPoint, ...]:
             loss_change=0.0,
             on_front=True,
         ),
+    )
+
+
+def make_forecasts() -> tuple[Forecast, ...]:
+    """Return what the cost model expects on more nodes and over other links."""
+    told = "A prediction of the cost model, which misses its own measurements by 4%."
+    rows = ((4, None, 0.1512, 880.0, 0.86), (8, None, 0.1558, 1710.0, 0.83), (2, 1e9, 0.2104, 316.0, 0.61))
+    return tuple(
+        Forecast(
+            nodes=nodes,
+            bits_per_s=bits_per_s,
+            changes={"fuse_grad_size_in_MB": 32.0, "nccl_comm_num": 2},
+            step_time_s=step_time_s,
+            baseline_step_time_s=1.17 * step_time_s,
+            samples_per_s=rate,
+            low=rate / 1.08,
+            high=rate * 1.08,
+            scaling_efficiency=scaling,
+            caveat=told,
+        )
+        for nodes, bits_per_s, step_time_s, rate, scaling in rows
     )

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from advisor.dashboard import formats
 from advisor.dashboard.views_chips import Chip, chip_for_effect
+from advisor.dashboard.views_forecasts import WhatIf, view_forecasts
 from advisor.protocol.advice import Advice, KnobEffect, ParetoPoint
 from advisor.protocol.base import Value
 from advisor.protocol.knob_entries import CATALOGUE
@@ -53,6 +54,8 @@ class Evidence:
     taken_back: tuple[str, ...]
     pareto: tuple[ParetoLine, ...]
     search_ended: str
+    forecasts: tuple[WhatIf, ...] = ()
+    forecast_caveat: str = ""
 
 
 def show_knob(name: str, value: Value | None) -> str:
@@ -97,6 +100,8 @@ def view_evidence(advice: Advice) -> Evidence:
         taken_back=tuple(dict.fromkeys(reason.sentence for reason in advice.taken_back)),
         pareto=tuple(map(_view_point, advice.pareto)) if len(advice.pareto) > 1 else (),
         search_ended=advice.search_ended_because,
+        forecasts=view_forecasts(advice.forecasts),
+        forecast_caveat=advice.forecasts[0].caveat if advice.forecasts else "",
     )
 
 

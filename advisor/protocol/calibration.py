@@ -38,7 +38,7 @@ class LinkTiming(Message):
     seconds: float
     """Median time; the slowest rank's."""
     concurrent: int = 1
-    """Collectives of that size that ran side by side, each over a process group of its own; `seconds` is all of them."""
+    """Collectives of that size that ran side by side, each over a process group of its own; `seconds` covers all."""
 
 
 class GradientNoise(Message):

@@ -108,7 +108,7 @@ TRAINING: tuple[Knob, ...] = (
         default=1, low=1, high=1_000_000, scale=Scale.LOG, unit="steps",
         effect=Effect.CONVERGENCE, switch=Switch.HOT,
         meaning="Synchronise every step until this one.",
-        realised="Synchronised steps before local ones begin; never searched: post-local SGD is tried with a fixed interval.",
+        realised="Synchronised steps before local ones begin; not searched: post-local SGD has a fixed interval.",
         paddle_field="adaptive_localsgd_configs.begin_step",
         unavailable_because=lambda _: _SCHEDULED,
         inactive_because=idle_unless("adaptive_localsgd", "Adaptive local SGD is off."),

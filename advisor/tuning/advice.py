@@ -21,7 +21,8 @@ from advisor.tuning.allowance import FEWEST_ROUNDS
 from advisor.tuning.composition import baseline_strategy, describe_changes
 from advisor.tuning.confirmation import Confirmation, confirm, list_ladder
 from advisor.tuning.diagnosis import diagnose, median_phases
-from advisor.tuning.finals import search_as_it_ended
+from advisor.tuning.ended_search import search_as_it_ended
+from advisor.tuning.forecast import list_forecasts
 from advisor.tuning.goodput import Efficiency, combine, efficiency_of
 from advisor.tuning.guard import GuardFinding, check_losses
 from advisor.tuning.knob_effects import list_evidence, list_taken_back
@@ -119,6 +120,7 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
         cost=cost,
         dropped=space.dropped if space else (),
         pareto=build_pareto(record),
+        forecasts=list_forecasts(record, space, changes),
         search_ended_because=_say_why_search_ended(record, space),
         next_steps=(
             *_list_doubts(chosen),

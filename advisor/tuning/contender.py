@@ -19,6 +19,12 @@ _WORTHWHILE = 0.90
 """Of the best throughput; research: four of five strategies at 0.8 are given up after eight steps, none at 0.97."""
 
 
+RUNTIMES_LUCK = 0.015
+"""Standard deviation of a block's luck that the ranks themselves allow for (`agent/runtime/early_end.py`)."""
+_SURELY = 2.33
+"""Normal quantile of 99 %."""
+
+
 @dataclass(frozen=True)
 class Contender:
     """A strategy with the purpose it is measured for; its trial may not exist yet."""
@@ -94,8 +100,9 @@ def _find_limit_s(record: Record, contender: Contender) -> float | None:
 
     Throughput below 0.90 times the best of the strategies it competes with: those of the allowed rungs, or of its own
     higher one. The best is a score less its standard error, because the best of many noisy scores looks too good.
-    A strategy of the allowed rungs competes with the baseline at least. None while other gangs measure too: seconds
-    on other nodes, or beside another load, are not those of the best.
+    A strategy of the allowed rungs competes with the baseline at least. Where blocks differ by more than the ranks
+    allow for, the limit is looser: a good strategy is not to be lost to one slow moment. None while other gangs
+    measure too: seconds on other nodes, or beside another load, are not those of the best.
     """
     if len(record.history.live_sessions()) > 1:
         return None
@@ -113,7 +120,9 @@ def _find_limit_s(record: Record, contender: Contender) -> float | None:
     anchor = next((block.summary for block in reversed(record.baseline_blocks)), None)
     if not rivals or anchor is None:
         return None
-    return math.exp(anchor.log_step_time - max(rivals)) / _WORTHWHILE
+    luck = math.sqrt(2.0) * math.hypot(record.noise.block, anchor.log_step_time_se)
+    doubt = _SURELY * max(0.0, luck - RUNTIMES_LUCK)
+    return math.exp(anchor.log_step_time - max(rivals) + doubt) / _WORTHWHILE
 
 
 def _is_second_probe(turn: Turn, record: Record) -> bool:

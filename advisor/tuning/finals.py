@@ -3,12 +3,11 @@
 import math
 import random
 from collections.abc import Sequence
-from datetime import datetime
 from statistics import fmean
 
 from advisor.protocol.jobs import Stage
 from advisor.protocol.knobs import Effect
-from advisor.protocol.trials import Purpose, Session, SessionState, Trial
+from advisor.protocol.trials import Purpose, Session, Trial
 from advisor.tuning.allowance import (
     FEWEST_ROUNDS,
     FINALISTS,
@@ -18,6 +17,7 @@ from advisor.tuning.allowance import (
 )
 from advisor.tuning.composition import describe_changes, key_of
 from advisor.tuning.contender import BASELINE, Contender, Turn
+from advisor.tuning.ended_search import search_as_it_ended
 from advisor.tuning.record import Record
 from advisor.tuning.rounds import (
     estimate_round_s,
@@ -39,33 +39,6 @@ _MATTERS = 0.01
 """Difference between finalists, in log units of throughput, that is worth more rounds."""
 _FAR_BEHIND = 3.0
 """Standard errors behind the best at which a finalist is out whatever the leg leaves."""
-
-
-def search_as_it_ended(record: Record) -> Record:
-    """Return the record as it stood when the first round began; the record itself while none has.
-
-    What the search found is read from it, so that blocks measured later cannot change who the finalists are.
-    """
-    blocks = record.history.blocks
-    place = next((i for i, block in enumerate(blocks) if block.round is not None), None)
-    if place is None:
-        return record
-    at = blocks[place].issued_at
-    kept = {Purpose.BASELINE, Purpose.SEARCH}
-    history = record.history.model_copy(
-        update={
-            "blocks": blocks[:place],
-            "trials": tuple(t for t in record.history.trials if t.purpose in kept),
-            "sessions": tuple(_as_it_stood(s, at) for s in record.sessions if s.created_at <= at),
-        }
-    )
-    return Record(record.job, history, at, record.quick)
-
-
-def _as_it_stood(session: Session, at: datetime) -> Session:
-    if session.ended_at is None or session.ended_at <= at:
-        return session
-    return session.model_copy(update={"ended_at": None, "outcome": None, "state": SessionState.RUNNING})
 
 
 def rank_for_finals(record: Record, effect: Effect | None = None) -> list[tuple[float, Trial]]:

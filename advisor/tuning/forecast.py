@@ -13,6 +13,7 @@ from advisor.protocol.strategy import DistributedStrategy, Layout, effect_of
 from advisor.protocol.trials import JobHistory
 from advisor.tuning.composition import describe_changes
 from advisor.tuning.cost_model import CostModel
+from advisor.tuning.ended_search import search_as_it_ended
 from advisor.tuning.modelling import fit_model
 from advisor.tuning.record import PROBE_BLOCKS, Record
 from advisor.tuning.search import best_changes
@@ -41,7 +42,7 @@ def forecast(
     None keeps the measured number or links. The strategy is the best of the allowed rung by the model, started from
     the best measured one; knobs outside communication keep its values. Raises ForecastImpossible.
     """
-    record = Record(job, history, now)
+    record = search_as_it_ended(Record(job, history, now))
     if job.facts is None or len(record.probe_blocks) < PROBE_BLOCKS:
         raise ForecastImpossible(
             f"Job {job.id} has not measured its baseline yet: ask again once its search has begun."
@@ -64,7 +65,7 @@ def list_forecasts(record: Record, space: Space | None, changes: Mapping[str, Va
     facts = record.job.facts
     if facts is None or space is None or len(record.probe_blocks) < PROBE_BLOCKS:
         return ()
-    model = fit_model(record, space)
+    model = fit_model(search_as_it_ended(record), space)
     if model is None:
         return ()
     found = [_forecast(record.job, space, model, changes, facts.nodes * n, None) for n in _USUAL_NODES]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from advisor.protocol.base import Value
 from advisor.protocol.trials import Purpose
-from advisor.tuning.finals import search_as_it_ended
+from advisor.tuning.ended_search import search_as_it_ended
 from advisor.tuning.record import Record
 from advisor.tuning.take_back import Unit
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from advisor.protocol.base import Value
 from advisor.protocol.knob_entries import CATALOGUE
@@ -11,9 +12,10 @@ from advisor.tuning.acquisition import LEAST_IMPROVEMENT, Belief, Told, learn
 from advisor.tuning.allowance import limit_search_s
 from advisor.tuning.composition import describe_changes, key_of
 from advisor.tuning.contender import Contender
+from advisor.tuning.ended_search import search_as_it_ended
 from advisor.tuning.gangs import is_measured_now, list_pending
 from advisor.tuning.ladder import missing_schedules, rung_strategies, share_trials
-from advisor.tuning.modelling import fit_model
+from advisor.tuning.modelling import Measured, fit_model, identify
 from advisor.tuning.priors import Prior, first_strategies, keep_searched, rules_of, rules_together
 from advisor.tuning.record import Record
 from advisor.tuning.sampler import suggest
@@ -23,6 +25,8 @@ _LEAST_ERROR = 0.005
 _BEST = 2
 _FEWEST = 10
 """Strategies that are measured before the expected improvement is believed to be small."""
+_KEPT = 16
+"""Beliefs that are kept, as fits of the cost model are."""
 _MOST_EARLIER = 2
 _MOST_RULES = 2
 _ALLOWED_PER_OTHER = 4
@@ -114,7 +118,9 @@ def rank_trials(record: Record, effect: Effect | None = None) -> list[tuple[floa
     ]
     if effect is None and record.job.facts is not None and scored:
         space = build_space(record.job, record.job.facts, record.probe_blocks)
-        means, _ = _learn(_as_searched(record), space, trials).predict([trial.changes for _, trial in scored])
+        means, _ = _learn(search_as_it_ended(record), space, trials).predict(
+            [trial.changes for _, trial in scored]
+        )
         scored = [(float(mean), trial) for mean, (_, trial) in zip(means, scored, strict=True)]
     return sorted(scored, key=lambda pair: (-pair[0], pair[1].number))
 
@@ -186,14 +192,14 @@ def estimate_price_s(record: Record, changes: Mapping[str, Value]) -> float:
     return price_s
 
 
-def _as_searched(record: Record) -> Record:
-    """Return the record as it was when the search ended: what is measured later does not change what it found."""
-    blocks = record.history.blocks
-    end = next((i for i, block in enumerate(blocks) if block.round is not None), len(blocks))
-    return replace(record, history=record.history.model_copy(update={"blocks": blocks[:end]}))
-
-
 def _learn(record: Record, space: Space, trials: Sequence[Trial]) -> Belief:
+    return _believe(identify(record, space), tuple(trial.number for trial in trials))
+
+
+@lru_cache(maxsize=_KEPT)
+def _believe(measured: Measured, numbers: tuple[int, ...]) -> Belief:
+    record, space = measured.record, measured.space
+    trials = [record.history.trial(number) for number in numbers]
     return learn(_look_at_best(record, space), _told(record, trials), fit_model(record, space))
 
 

@@ -168,7 +168,7 @@ def condition(axes: Sequence[Axis], places: Places, scores: Array, errors: Array
     """Return the process with given settings that has seen these scores."""
     noise = errors**2 + _JITTER**2
     covariance = _covariance(axes, settings, beta_sd, places, trend, places, trend) + np.diag(noise)
-    root = np.linalg.cholesky(covariance)
+    root: Array = np.asarray(np.linalg.cholesky(covariance), dtype=np.float64)
     weights = np.linalg.solve(root.T, np.linalg.solve(root, scores - BETA_MEAN * trend))
     return Surrogate(tuple(axes), places, trend, settings, beta_sd, noise, root, weights)
 
