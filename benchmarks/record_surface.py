@@ -65,17 +65,17 @@ PLANS: dict[str, Plan] = {
         ("vgg16.py",),
         {
             "fuse_grad_size_in_MB": (0.125, 0.25, 0.5, 1.0, 25.0),
-            "fuse_all_reduce_ops": (True, False),
             "nccl_comm_num": (1, 2, 3),
-            "num_threads": (1, 2),
+            "fp16_allreduce": (False, True),
         },
+        "numeric",
     ),
     "encoder": Plan(
         ("encoder.py", "--vocabulary", "1024"),
         {
-            "fuse_grad_size_in_MB": (0.25, 1.0, 25.0),
+            "fuse_grad_size_in_MB": (0.125, 0.25, 0.5, 1.0, 25.0),
+            "nccl_comm_num": (1, 2),
             "fp16_allreduce": (False, True),
-            "num_threads": (1, 2),
             "localsgd": (False, True),
             "localsgd_k_steps": (2, 4, 8),
         },

@@ -15,6 +15,8 @@ from advisor.tuning.record import Record
 
 PROFILE_STEPS = 3
 _LEAST_TARGET_ERROR = 0.005
+_GROWTH = 2.0
+"""Times the wanted length to which a search block may grow while its error is above the target."""
 _WORTHWHILE = 0.90
 """Of the best throughput; research: four of five strategies at 0.8 are given up after eight steps, none at 0.97."""
 
@@ -76,7 +78,7 @@ def issue(turn: Turn, record: Record) -> Measure:
         warmup_steps=_whole_periods(wanted.warmup_steps, period),
         min_steps=least,
         max_steps=max(least, _whole_periods(longer * wanted.max_steps, period)),
-        target_s=longer * wanted.block_s,
+        target_s=longer * wanted.block_s * (_GROWTH if searching else 1.0),
         profile_steps=PROFILE_STEPS,
         round=turn.round,
         give_up_s=_find_limit_s(record, contender) if searching else None,
