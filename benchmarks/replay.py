@@ -15,7 +15,8 @@ from surface_model import Surface
 from advisor.protocol.advice import Advice
 from advisor.protocol.base import Value
 from advisor.protocol.jobs import Budget, Job, Measurement, Stage
-from advisor.protocol.strategy import period_of
+from advisor.protocol.knobs import Effect
+from advisor.protocol.strategy import effect_of, period_of
 from advisor.protocol.trials import (
     Block,
     BlockPlan,
@@ -210,8 +211,10 @@ class Replay:
                 wanted, given_up = point, verdict == GIVEN_UP
                 break
         times = result.step_time_s[:wanted]
-        first = self.steps + 100_000 * (len(self.sessions) - 1)
-        self.steps += wanted + order.warmup_steps
+        first = self.steps + order.warmup_steps + 100_000 * (len(self.sessions) - 1)
+        # An inexact block is undone, as in the ranks: the next one trains from the same state.
+        if effect_of(order.overrides) is Effect.EXACT:
+            self.steps += wanted + order.warmup_steps
         return result.model_copy(
             update={
                 "steps": wanted,

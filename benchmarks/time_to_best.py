@@ -44,6 +44,7 @@ from advisor.protocol.trials import BlockState, JobHistory
 from advisor.protocol.workload import Workload
 from advisor.tuning.composition import describe_changes
 from advisor.tuning.record import Record
+from advisor.tuning.search import best_changes
 from advisor.tuning.statistics import summarise_block
 from agent.control import parse_result
 
@@ -119,9 +120,7 @@ def tune_with_advisor(
 
 def hold_best(job: Any, history: JobHistory) -> Mapping[str, Value]:
     """Return the changes of the strategy that the advisor holds best: none is the baseline."""
-    from replay import recommend
-
-    return recommend(Record(job, history, job.created_at))
+    return best_changes(Record(job, history, job.created_at))
 
 
 def cut(history: JobHistory, blocks: Sequence[Any]) -> JobHistory:
