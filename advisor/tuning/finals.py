@@ -139,10 +139,13 @@ def _are_equal(record: Record, line_up: Sequence[Contender]) -> bool:
 def _score(
     record: Record, line_up: Sequence[Contender], before: int | None
 ) -> list[tuple[float, int, Contender]]:
-    """Mean log ratio of typical steps to the baseline, rounds it rests on, contender; without those that failed.
+    """Typical log ratio to the baseline, rounds it rests on, contender; without those that failed.
 
-    A convergence strategy's ratio counts as much as a sample taught under it when the search ended (goodput).
+    What the search made of the strategy counts as one round more, and a quarter is trimmed at each end: two rounds
+    alone would let one hiccup of the machine throw out the best. A convergence strategy's ratio counts as much as a
+    sample taught under it when the search ended (goodput).
     """
+    searched = {key_of(trial.changes): score for score, trial in rank_for_finals(record)}
     ended = search_as_it_ended(record)
     taught = {
         key_of(trial.changes): ended.efficiencies[trial.number].log
@@ -153,9 +156,18 @@ def _score(
     for contender in line_up:
         pairs = list_pairs(record, Purpose.FINAL, contender.changes, before)
         if pairs and not record.has_failed_anywhere(contender.changes):
-            mean = fmean(pair.typical for pair in pairs) + taught.get(key_of(contender.changes), 0.0)
-            found.append((mean, len(pairs), contender))
+            key = key_of(contender.changes)
+            ratios = [pair.typical + taught.get(key, 0.0) for pair in pairs]
+            found.append(
+                (_trim([*ratios, *([searched[key]] if key in searched else [])]), len(pairs), contender)
+            )
     return found
+
+
+def _trim(values: Sequence[float]) -> float:
+    """Return the mean without a quarter of the values at each end (rounded to the nearest number of values)."""
+    cut = min(round(len(values) / 4.0), (len(values) - 1) // 2)
+    return fmean(sorted(values)[cut : len(values) - cut])
 
 
 def _alike_within(record: Record, rounds: int) -> float:
