@@ -1,5 +1,6 @@
 """The evidence beside the verdict: what may bound a step, knobs taken back, throughput against loss."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from advisor.dashboard import formats
@@ -9,6 +10,7 @@ from advisor.protocol.advice import Advice, KnobEffect, ParetoPoint
 from advisor.protocol.base import Value
 from advisor.protocol.knob_entries import CATALOGUE
 
+_OTHERS_SHOWN = 7
 _BOUNDS = {
     "communication": "communication",
     "compute": "computation",
@@ -53,6 +55,8 @@ class Evidence:
     """A sentence about stalls; empty where there are none to speak of."""
     taken_back: tuple[str, ...]
     pareto: tuple[ParetoLine, ...]
+    pareto_left: int
+    """Measured strategies that the table leaves out: the API has all."""
     search_ended: str
     forecasts: tuple[WhatIf, ...] = ()
     forecast_caveat: str = ""
@@ -98,11 +102,18 @@ def view_evidence(advice: Advice) -> Evidence:
         scaling=tuple(scaling),
         stalls=_describe_stalls(advice),
         taken_back=tuple(dict.fromkeys(reason.sentence for reason in advice.taken_back)),
-        pareto=tuple(map(_view_point, advice.pareto)) if len(advice.pareto) > 1 else (),
+        pareto=tuple(map(_view_point, _pick_points(advice.pareto))) if len(advice.pareto) > 1 else (),
+        pareto_left=max(0, len(advice.pareto) - len(_pick_points(advice.pareto))),
         search_ended=advice.search_ended_because,
         forecasts=view_forecasts(advice.forecasts),
         forecast_caveat=advice.forecasts[0].caveat if advice.forecasts else "",
     )
+
+
+def _pick_points(points: Sequence[ParetoPoint]) -> list[ParetoPoint]:
+    """The front, and the fastest of the others."""
+    others = [point for point in points if not point.on_front][:_OTHERS_SHOWN]
+    return [point for point in points if point.on_front or point in others]
 
 
 def _view_point(point: ParetoPoint) -> ParetoLine:

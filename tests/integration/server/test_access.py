@@ -31,6 +31,8 @@ EXPECTED = {
     "GET /api/v1/jobs/{job_id}/events/stream": READ,
     "GET /api/v1/jobs/{job_id}/logs": READ,
     "GET /api/v1/jobs/{job_id}/advice": READ,
+    "GET /api/v1/jobs/{job_id}/forecast": READ,
+    "GET /api/v1/jobs/{job_id}/pareto": READ,
     "GET /api/v1/jobs/{job_id}/strategy": READ,
     "GET /api/v1/agents": READ,
     "POST /api/v1/agents": AGENT,
