@@ -213,6 +213,8 @@ def judge(runs: Sequence[Mapping[str, Any]], surfaces: Mapping[str, Mapping[str,
             if ours.mean <= target
             else "met but for its error"
             if ours.mean - ours.error <= target
+            else "within the noise floor"
+            if ours.mean <= surface["floor"]
             else "missed"
         )
         if ours.mean > after_10[peer].mean + math.hypot(ours.error, after_10[peer].error):
