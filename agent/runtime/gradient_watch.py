@@ -7,6 +7,7 @@ the times or the norms are taken: a norm costs time.
 from __future__ import annotations
 
 import statistics
+from abc import ABC, abstractmethod
 from typing import Any, Callable, Dict, List, Optional
 
 import torch
@@ -18,7 +19,7 @@ _REGISTER = "register_post_accumulate_grad_hook"
 """Torch has it from 2.1 on."""
 
 
-class _Watch:
+class _Watch(ABC):
     """Hooks on every gradient that a DDP model reduces."""
 
     def __init__(self, ddp: Any) -> None:
@@ -50,8 +51,9 @@ class _Watch:
 
         return hook
 
+    @abstractmethod
     def _note(self, index: int, _parameter: torch.Tensor) -> None:
-        raise NotImplementedError
+        """What one gradient, just accumulated, is worth noting for."""
 
 
 class GradientTimes(_Watch):

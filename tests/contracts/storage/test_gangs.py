@@ -6,19 +6,20 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 
+from advisor.app import PlannerTuning
 from advisor.protocol.base import Value
 from advisor.protocol.jobs import Budget, JobSpec, JobState, Measurement, Stage
 from advisor.protocol.trials import BlockState, JobHistory, Outcome, Purpose, SessionState
 from advisor.protocol.workload import Workload, WorkloadKind
 from advisor.services import advice, jobs
-from tests.unit.services.fleet import Fleet, RealTuning
+from tests.unit.services.fleet import Fleet
 from tests.unit.services.world import World
 
 
 @pytest.fixture
 def world(database_url: str) -> Iterator[World]:
     """A server without HTTP that asks the real planner."""
-    world = World(database_url, RealTuning())
+    world = World(database_url, PlannerTuning())
     world.database.migrate()
     yield world
     world.database.close()

@@ -2,61 +2,20 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
 
 from advisor.errors import SessionNotRunning, StaleSession
-from advisor.protocol.advice import Advice
 from advisor.protocol.base import Value
-from advisor.protocol.jobs import Job
 from advisor.protocol.messages import Assignment, HelloReport, MemberState
 from advisor.protocol.trials import (
     BlockPlan,
     BlockResult,
-    BlockSummary,
-    JobHistory,
     Outcome,
     Phases,
     SessionState,
-    Trial,
 )
 from advisor.services import sessions
-from advisor.tuning.advice import build_advice
-from advisor.tuning.decisions import Decision
-from advisor.tuning.outcomes import judge_block
-from advisor.tuning.planner import plan
-from advisor.tuning.statistics import summarise_block
-from tests.unit.services.scripted_tuning import ScriptedTuning
 from tests.unit.services.world import World
 from tests.unit.tuning.simulated_cluster import make_facts
-
-
-class RealTuning(ScriptedTuning):
-    """The real planner, statistics and advice."""
-
-    def plan(
-        self,
-        job: Job,
-        history: JobHistory,
-        now: datetime,
-        session_id: str | None = None,
-        *,
-        quick: bool = False,
-    ) -> Decision:
-        """Return the planner's decision."""
-        return plan(job, history, now, session_id, quick=quick)
-
-    def judge(self, trial: Trial, result: BlockResult, extended: bool) -> tuple[Outcome, str] | None:
-        """Return how a block ends its trial."""
-        return judge_block(trial, result, extended)
-
-    def summarise(self, result: BlockResult) -> BlockSummary:
-        """Return a block's statistics."""
-        return summarise_block(result)
-
-    def advise(self, job: Job, history: JobHistory, now: datetime) -> Advice:
-        """Return the advice."""
-        return build_advice(job, history, now)
-
 
 Speed = Callable[[Mapping[str, Value]], float]
 
