@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SOURCES := advisor agent tests benchmarks docs
 
-.PHONY: help setup demo check test conformance format serve testbed browser clean
+.PHONY: help setup demo check quick test conformance format serve testbed browser clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,8 +48,22 @@ browser:  # Debian's Chromium for the browser tests, where we may install it; th
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	    { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } ; } || true
 
-test: check browser  ## everything: check, then all tests but conformance
-	$(BIN)/pytest -m 'not conformance'
+# Every test is in exactly one of these: tests/architecture/test_suites.py.
+QUICK   := tests/architecture tests/contracts tests/unit tests/integration/server
+WAITING := tests/distributed/agent tests/integration/cli tests/browser
+ALONE   := tests/distributed/runtime tests/distributed/workloads tests/distributed/shaped tests/integration/main_job
+APART   := tests/conformance
+
+quick: check  ## check, then everything that starts no training, in parallel: a few minutes on two cores
+	$(BIN)/pytest -n auto --dist worksteal $(QUICK)
+
+# Tests that mostly wait for processes run several at a time; those that train or judge timings, one after the other, and
+# on a machine that others share too: what fails there counts when it fails twice. Each rerun is listed.
+TWICE := --reruns 1 --only-rerun . -rRs
+test: quick browser  ## everything: quick, then the tests that start trainings and a browser
+	$(BIN)/pytest -n 3 --dist worksteal -m 'not alone' $(WAITING)
+	$(BIN)/pytest $(TWICE) -m alone $(WAITING)
+	$(BIN)/pytest $(TWICE) $(ALONE)
 
 conformance: $(STAMP)  ## exports read by their real consumers (downloads Paddle into a venv of its own)
 	$(BIN)/pytest tests/conformance -m conformance

@@ -10,6 +10,7 @@ import uvicorn
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 from starlette.concurrency import run_in_threadpool
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from advisor import __version__
 from advisor.api import PREFIX, build_api
@@ -28,12 +29,7 @@ from advisor.services.tokens import ensure_first_tokens
 from advisor.services.tuning import Timers, Tuning
 from advisor.settings import Settings
 from advisor.storage import Database
-from advisor.tuning.advice import build_advice
 from advisor.tuning.decisions import Decision
-from advisor.tuning.forecast import forecast
-from advisor.tuning.outcomes import judge_block
-from advisor.tuning.planner import plan
-from advisor.tuning.statistics import summarise_block
 
 _GRACEFUL_S = 3
 _KEEP_ALIVE_S = 75
@@ -42,7 +38,7 @@ _ID_BYTES = 5
 
 
 class PlannerTuning:
-    """The tuning package, as the services ask for it."""
+    """The tuning package, as the services ask for it. It loads when it is first asked: its libraries are large."""
 
     def plan(
         self,
@@ -54,24 +50,34 @@ class PlannerTuning:
         quick: bool = False,
     ) -> Decision:
         """Return the planner's decision."""
+        from advisor.tuning.planner import plan
+
         return plan(job, history, now, session_id, quick=quick)
 
-    def judge(self, trial: Trial, result: BlockResult, extended: bool) -> tuple[Outcome, str] | None:
+    def judge(self, trial: Trial, result: BlockResult) -> tuple[Outcome, str] | None:
         """Return how a block ends its trial."""
-        return judge_block(trial, result, extended)
+        from advisor.tuning.measure.outcomes import judge_block
 
-    def summarise(self, result: BlockResult) -> BlockSummary:
+        return judge_block(trial, result)
+
+    def summarise(self, result: BlockResult, reference: BlockResult | None = None) -> BlockSummary:
         """Return a block's statistics."""
-        return summarise_block(result)
+        from advisor.tuning.measure.statistics import summarise_race
+
+        return summarise_race(result, reference)
 
     def advise(self, job: Job, history: JobHistory, now: datetime) -> Advice:
         """Return the advice."""
+        from advisor.tuning.explain.advice import build_advice
+
         return build_advice(job, history, now)
 
     def forecast(
         self, job: Job, history: JobHistory, now: datetime, nodes: int | None, bits_per_s: float | None
     ) -> Forecast:
         """Return the cost model's forecast."""
+        from advisor.tuning.explain.forecast import forecast
+
         return forecast(job, history, now, nodes, bits_per_s)
 
 
@@ -133,7 +139,8 @@ def create_app(
     app.include_router(health)
     answer_with_problems(app)
     document_problems(app)
-    _add_dashboard(app, context)
+    # Last, because it answers for everything that no other route takes.
+    app.mount("/", _LatePages(context))
     return app
 
 
@@ -202,14 +209,27 @@ def _open(context: Context) -> None:
     extend_leases(context.database, now, context.timers)
 
 
-def _add_dashboard(app: FastAPI, context: Context) -> None:
-    # Last, because it answers for everything that no other route takes.
-    from advisor.dashboard import build_dashboard
-    from advisor.dashboard.service_source import ServiceSource
+class _LatePages:
+    """The dashboard, built at its first request: its libraries are large, and a job needs none of them."""
 
-    build_dashboard(
-        app,
-        ServiceSource(context.database, context.clock),
-        context.clock,
-        is_stopping=context.stopping.is_set,
-    )
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._pages: ASGIApp | None = None
+        self._one_at_a_time = threading.Lock()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        pages = self._pages
+        if pages is None:
+            pages = await run_in_threadpool(self._build)
+        await pages(scope, receive, send)
+
+    def _build(self) -> ASGIApp:
+        from advisor.dashboard import build_pages
+        from advisor.dashboard.service_source import ServiceSource
+
+        context = self._context
+        with self._one_at_a_time:
+            if self._pages is None:
+                source = ServiceSource(context.database, context.clock)
+                self._pages = build_pages(source, context.clock, is_stopping=context.stopping.is_set)
+            return self._pages

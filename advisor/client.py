@@ -11,7 +11,7 @@ import httpx
 from pydantic import TypeAdapter
 
 from advisor.protocol.advice import Advice, Forecast
-from advisor.protocol.jobs import Job, JobSpec
+from advisor.protocol.jobs import Continuation, Job, JobSpec
 from advisor.protocol.telemetry import TelemetryPoint
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import (
@@ -73,7 +73,11 @@ class Client:
     ) -> None:
         self.url = url.rstrip("/")
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self._http = httpx.Client(base_url=self.url, headers=headers, timeout=timeout_s, transport=transport)
+        # Reading every certificate of the system takes a while, and plain HTTP needs none.
+        verify = not self.url.startswith("http:")
+        self._http = httpx.Client(
+            base_url=self.url, headers=headers, timeout=timeout_s, transport=transport, verify=verify
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -117,6 +121,14 @@ class Client:
     def cancel_job(self, job_id: str) -> Job:
         """Ask for a job to be cancelled."""
         return Job.model_validate_json(self._send("POST", f"/jobs/{job_id}:cancel").content)
+
+    def continue_job(self, job_id: str, more: Continuation, idempotency_key: str) -> Job:
+        """Give a job that has ended more budget; repeating it with the same key gives it once."""
+        headers = {"Idempotency-Key": idempotency_key}
+        body = more.model_dump(mode="json")
+        return Job.model_validate_json(
+            self._send("POST", f"/jobs/{job_id}/continue", json=body, headers=headers).content
+        )
 
     def history(self, job_id: str) -> JobHistory:
         """Return everything measured for a job so far."""

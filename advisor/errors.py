@@ -18,6 +18,8 @@
     │   ├── AdviceNotReady       409 advice_not_ready
     │   ├── NoForecast           409 no_forecast
     │   ├── JobIsFinal           409 job_is_final
+    │   ├── JobIsLive            409 job_is_live
+    │   ├── NothingToContinue    409 nothing_to_continue
     │   ├── IdempotencyConflict  409 idempotency_conflict
     │   ├── StaleSession         409 stale_session
     │   └── ResultQuarantined    409 stale_session | result_differs
@@ -181,10 +183,24 @@ class NoForecast(Conflict):
 
 
 class JobIsFinal(Conflict):
-    """The job has ended; nothing about it can change any more."""
+    """The job has ended: there is nothing to stop."""
 
     code = "job_is_final"
-    hint = "Submit the job again to measure once more."
+    hint = "More time makes it go on: `advisor tune --continue JOB --minutes 5`."
+
+
+class JobIsLive(Conflict):
+    """The job has not ended, so that there is nothing to continue."""
+
+    code = "job_is_live"
+    hint = "Watch it with `advisor watch`; when it has ended it can be given more time."
+
+
+class NothingToContinue(Conflict):
+    """The job ended before it had measured anything: continuing it would be starting it."""
+
+    code = "nothing_to_continue"
+    hint = "Submit the job again."
 
 
 class IdempotencyConflict(Conflict):

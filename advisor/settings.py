@@ -5,13 +5,15 @@ from pathlib import Path
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from advisor.data_dir import default_data_dir
+
 
 class Settings(BaseSettings):
     """How the server runs. Every field can be set as ADVISOR_<NAME>."""
 
     model_config = SettingsConfigDict(env_prefix="ADVISOR_", extra="ignore", use_attribute_docstrings=True)
 
-    data_dir: Path = Field(default_factory=lambda: Path.home() / ".local" / "share" / "fleet-advisor")
+    data_dir: Path = Field(default_factory=default_data_dir)
     """Directory of the database and of the first tokens; made with mode 0700."""
     database_url: str = ""
     """`postgresql+psycopg://user@host/name`, or `sqlite:///path`; empty is a SQLite file in the data directory."""

@@ -14,7 +14,6 @@ from advisor.protocol.testbed import Testbed, parse_testbed
 from agent.allowance import TRAINING_LAUNCHERS, Allowance
 from agent.client import ServerClient
 from agent.config import describe_error, read_config
-from agent.doctor import examine
 from agent.errors import AgentError, BadConfiguration
 from agent.exec_command import execute
 from agent.gpus import open_gpus
@@ -104,6 +103,9 @@ def run(
             "--allow-busy-gpus", envvar="ADVISOR_ALLOW_BUSY_GPUS", help="Measure beside others' processes."
         ),
     ] = False,
+    await_word: Annotated[
+        bool, typer.Option("--await-word", hidden=True, help="Begin when a line comes on standard input.")
+    ] = False,
 ) -> None:
     """Serve a server with this node until stopped (Ctrl-C or SIGTERM)."""
     _log_to_stderr()
@@ -113,7 +115,7 @@ def run(
     try:
         settings = AgentSettings(
             server_url=server,
-            token=SecretStr(_read_token(token_file) if token_file else token_of_variable),
+            token=SecretStr(_read_token(token_file) if token_file and not await_word else token_of_variable),
             name=agent_name,
             work_dir=(work_dir or default_work_dir(agent_name, Path.home())).absolute(),
             advertise_address=advertise_address,
@@ -134,11 +136,19 @@ def run(
         _fail(describe_error(error), _USAGE)
     gpus = open_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ)
     client = ServerClient(settings.server_url, settings.token.get_secret_value())
+
+    def wait() -> bool:
+        if await_word and not sys.stdin.readline():
+            return False
+        if await_word and token_file:
+            client.use_token(_read_token(token_file))
+        return True
+
     try:
         agent = Agent(settings, client, gpus, dict(os.environ))
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: agent.stop())
-        agent.run()
+        agent.run(wait)
     except AgentError as error:
         _fail(str(error), 1)
     finally:
@@ -156,6 +166,8 @@ def doctor(
     """Say what this node offers, and what stands in an agent's way. Exit code 1 when something does."""
     folder = (work_dir or default_work_dir(os.uname().nodename, Path.home())).absolute()
     gpus = open_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ)
+    from agent.doctor import examine
+
     findings = examine(folder, server, gpus, os.environ)
     gpus.close()
     for finding in findings:

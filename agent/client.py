@@ -58,8 +58,18 @@ class ServerClient:
     ) -> None:
         self._url = base_url
         self._registration_token = self._token = token
-        self._http = httpx.Client(base_url=f"{base_url}/api/v1", transport=transport, timeout=_TIMEOUT_S)
+        # Reading every certificate of the system takes a while, and plain HTTP needs none.
+        self._http = httpx.Client(
+            base_url=f"{base_url}/api/v1",
+            transport=transport,
+            timeout=_TIMEOUT_S,
+            verify=not base_url.startswith("http:"),
+        )
         self._clock, self._sleep, self._uniform = clock, sleep, uniform
+
+    def use_token(self, token: str) -> None:
+        """Register with another token from now on: a server's first start writes one."""
+        self._registration_token = self._token = token
 
     def close(self) -> None:
         """Close the connections."""
@@ -91,13 +101,13 @@ class ServerClient:
         """Pass on the runtime's first words."""
         self._send(f"/sessions/{session_id}/hello", message, given_up)
 
-    def next_plan(self, session_id: str, message: NextRequest, given_up: GivenUp) -> NextReply:
+    def next_race(self, session_id: str, message: NextRequest, given_up: GivenUp) -> NextReply:
         """Ask what is to be measured now. The server may think for a while."""
         return self._parse(self._send(f"/sessions/{session_id}/next", message, given_up, 120.0), NextReply)
 
-    def report_block(self, session_id: str, block_id: str, body: bytes, given_up: GivenUp) -> None:
-        """Hand in a block report exactly as it was spooled."""
-        self._send(f"/sessions/{session_id}/blocks/{block_id}", body, given_up)
+    def report_race(self, session_id: str, race_id: str, body: bytes, given_up: GivenUp) -> None:
+        """Hand in a race report exactly as it was spooled."""
+        self._send(f"/sessions/{session_id}/races/{race_id}", body, given_up)
 
     def end(self, session_id: str, message: SessionEnd, given_up: GivenUp) -> None:
         """Say that every rank of this node is gone."""

@@ -1,6 +1,6 @@
 """The unix socket on which global rank 0's runtime reports and asks what comes next.
 
-JSON lines. A hello or a block is answered with one line: a block to measure, or the end. What the runtime says is
+JSON lines. A hello or a race is answered with one line: a race to run, or the end. What the runtime says is
 parsed here into the protocol's models; a key that is not known is ignored, and a text is cleaned and shortened. Only
 processes of the session are listened to.
 """
@@ -23,12 +23,15 @@ from pydantic import ValidationError
 
 from advisor.protocol.base import Value
 from advisor.protocol.messages import NextReply, Trouble
-from advisor.protocol.trials import BlockPlan, BlockResult, Phases
+from advisor.protocol.races import RacePlan
+from advisor.protocol.trials import BlockResult, Phases
 from advisor.protocol.workload import WorkloadFacts
 from agent.account import Account
+from agent.runtime.control import PROTOCOL
 from agent.session_log import clean_text
 
-_LONGEST_LINE = 2**20
+_LONGEST_LINE = 8 * 2**20
+"""Bytes: a race of many arms on many ranks has as many series."""
 _LONGEST_TEXT = 2000
 _MOST_TEXTS = 200
 _MOST_CONNECTIONS = 16
@@ -61,8 +64,8 @@ class Dialogue(Protocol):
     def greet(self, hello: Hello) -> NextReply:
         """Take the first words, and say what comes first."""
 
-    def take_block(self, block_id: str, result: BlockResult) -> NextReply:
-        """Take a measured block, and say what comes next."""
+    def take_race(self, race_id: str, results: Mapping[str, BlockResult]) -> NextReply:
+        """Take what a race measured, by its arms' block ids, and say what comes next."""
 
     def take_trouble(self, trouble: Trouble) -> None:
         """Take note that the script cannot be measured."""
@@ -154,9 +157,9 @@ class ControlSocket:
             kind = message["kind"]
             if kind == "hello":
                 return describe_next(self._dialogue.greet(parse_hello(message)))
-            if kind == "block":
-                result = parse_result(message["result"])
-                return describe_next(self._dialogue.take_block(str(message["block_id"]), result))
+            if kind == "race":
+                results = {str(arm): parse_result(raw) for arm, raw in message["results"].items()}
+                return describe_next(self._dialogue.take_race(str(message["race_id"]), results))
             if kind == "trouble":
                 self._dialogue.take_trouble(parse_trouble(message))
             elif kind == "script_ended":
@@ -172,7 +175,7 @@ class ControlSocket:
 
 def parse_hello(message: Mapping[str, Any]) -> Hello:
     """Raises ValueError, TypeError or KeyError when the message is not a hello."""
-    if int(message.get("protocol", 1)) != 1:
+    if int(message.get("protocol", 1)) != PROTOCOL:
         raise ValueError("the runtime speaks another version of the control protocol")
     baseline = {str(k): v for k, v in message["baseline"].items() if isinstance(v, bool | int | float | str)}
     return Hello(
@@ -191,16 +194,21 @@ def parse_trouble(message: Mapping[str, Any]) -> Trouble:
 def parse_result(raw: Mapping[str, Any]) -> BlockResult:
     """Return the protocol's model of the runtime's result.
 
-    A loss that is missing is left out, and one that is not finite makes the block diverged: JSON has no NaN. A block
-    that could not be switched in place has no step at all.
+    A loss that is missing is left out, and one that is not finite makes the arm diverged: JSON has no NaN. An arm that
+    could not be switched to in place has no step at all.
     """
     fields: dict[str, Any] = {"steps": 0, "step_time_s": (), "samples_per_step": 0.0, "wall_s": 0.0}
     fields |= {key: value for key, value in raw.items() if value is not None}
     losses = [loss for loss in fields.get("losses", ()) if loss is not None]
     finite = tuple(loss for loss in losses if math.isfinite(loss))
     fields |= {"losses": finite, "diverged": bool(fields.get("diverged")) or len(finite) < len(losses)}
+    checks = [fields.get("loss_at_start") or [], *fields.get("loss_checks", ())]
+    if any(
+        not isinstance(loss, (int, float)) or not math.isfinite(loss) for check in checks for loss in check
+    ):
+        fields |= {"loss_at_start": (), "loss_checks": ()}
     fields |= {key: _clean(fields[key]) for key in ("consumed", "not_consumed", "no_effect") if key in fields}
-    fields["relaunch_needed"] = _shorten(str(fields.get("relaunch_needed", "")))
+    fields |= {key: _shorten(str(fields.get(key, ""))) for key in ("relaunch_needed", "drifted")}
     breakdown = fields.pop("breakdown", None)
     if breakdown:
         fields |= _translate_breakdown(breakdown)
@@ -218,10 +226,17 @@ def _translate_breakdown(breakdown: Mapping[str, Any]) -> dict[str, Any]:
 
 def describe_next(reply: NextReply) -> dict[str, Any]:
     """Return the line for the runtime."""
-    if reply.plan is None:
-        return {"kind": "end", "reason": reply.end_because}
-    plan: BlockPlan = reply.plan
-    return {"kind": "measure", **plan.model_dump(mode="json", exclude={"trial_number"})}
+    if reply.race is None:
+        settled = {} if reply.settle is None else {"overrides": reply.settle}
+        return {"kind": "end", "reason": reply.end_because, **settled}
+    race: RacePlan = reply.race
+    arms = [arm.model_dump(mode="json", include={"block_id", "overrides"}) for arm in race.arms]
+    return {
+        "kind": "race",
+        "race_id": race.race_id,
+        "rules": race.rules.model_dump(mode="json"),
+        "arms": arms,
+    }
 
 
 def _clean(texts: Mapping[Any, Any]) -> dict[str, str]:

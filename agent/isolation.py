@@ -101,9 +101,10 @@ def _try_overlay(scratch_root: Path, user_namespace: bool) -> str:
         (lower / "file").write_text("real")
         overlay = _make_overlay(lower, Path(folder), 0)
         plan = MountPlan((overlay,), user_namespace=user_namespace)
-        # A process of its own: unshare must not touch the agent, and no copy of its memory is made.
+        # A process of its own: unshare must not touch the agent, and no copy of its memory is made. It needs nothing
+        # that is installed, so that it need not look for it (-S).
         probe = subprocess.run(
-            [sys.executable, "-m", "agent.mounts", json.dumps(plan.to_json()), str(lower / "file")],
+            [sys.executable, "-S", "-m", "agent.mounts", json.dumps(plan.to_json()), str(lower / "file")],
             env={"PYTHONPATH": str(Path(__file__).parent.parent), "PATH": os.environ.get("PATH", os.defpath)},
             cwd="/",
             stderr=subprocess.PIPE,

@@ -39,7 +39,7 @@ class LaunchedSession:
             processes.AGENT_MARKER: agent_marker,
         }
         self._shim = subprocess.Popen(
-            [sys.executable, "-m", _SHIM],
+            [sys.executable, "-S", "-m", _SHIM],  # it needs nothing that is installed
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,

@@ -15,6 +15,7 @@ from typing import TypeVar
 import structlog
 from pydantic import ValidationError
 
+from advisor.protocol.cluster import Node
 from advisor.protocol.messages import AgentRegistered, Assignment, RegisterAgent, SessionEnd
 from advisor.protocol.trials import Outcome
 from agent.account import find_account
@@ -79,15 +80,21 @@ class Agent:
         """Ask the agent to kill its ranks, tell the server and return; from a signal handler or another thread."""
         self._stopping.set()
 
-    def run(self) -> None:
-        """Serve until stopped; raises NotWelcome or WorkDirInUse when there is no point in trying."""
+    def run(self, await_word: Callable[[], bool] = lambda: True) -> None:
+        """Serve until stopped; raises NotWelcome or WorkDirInUse when there is no point in trying.
+
+        `await_word` is called when everything is prepared, and returns whether to go on and register.
+        """
         with _lock_work_dir(self._settings.work_dir):
             marker = _read_identity(self._settings)
             sweep_leftovers(marker)
             remove_leftover_folders(marker)
             isolation = self._prepare_isolation(marker)
+            node = describe_node(self._gpus, self._settings.testbed)
+            if not await_word():
+                return
             try:
-                self._serve(marker, isolation)
+                self._serve(marker, isolation, node)
             except _Stopped:
                 log.info("Stopped.")
 
@@ -102,8 +109,8 @@ class Agent:
             log.warning(isolation.because)
         return isolation
 
-    def _serve(self, marker: str, isolation: Isolation | None) -> None:
-        registered = self._register()
+    def _serve(self, marker: str, isolation: Isolation | None, node: Node) -> None:
+        registered = self._register(node)
         registered_at_s = self._clock()
         self._settle_leftovers()
         while not self._stopping.is_set():
@@ -118,16 +125,14 @@ class Agent:
                     "The server does not know this agent any more; registering again.", error=str(error)
                 )
                 self._stopping.wait(_PAUSE_AFTER_REFUSAL_S)
-                registered = self._register()
+                registered = self._register(describe_node(self._gpus, self._settings.testbed))
                 registered_at_s = self._clock()
                 continue
             if assignment is not None:
                 self._run_session(assignment, self._make_context(registered, marker, isolation))
 
-    def _register(self) -> AgentRegistered:
-        message = RegisterAgent(
-            name=self._settings.name, node=describe_node(self._gpus, self._settings.testbed)
-        )
+    def _register(self, node: Node) -> AgentRegistered:
+        message = RegisterAgent(name=self._settings.name, node=node)
         registered = self._wait_for(lambda: self._client.register(message, self._stopping.is_set))
         log.info("Registered.", agent=self._settings.name, server=self._settings.server_url)
         return registered
@@ -206,14 +211,14 @@ class Agent:
         for entry in self._spool.list_waiting():
             report = entry.report
             try:
-                self._client.report_block(
-                    report.session_id, report.block_id, report.body.encode(), self._stopping.is_set
+                self._client.report_race(
+                    report.session_id, report.race_id, report.body.encode(), self._stopping.is_set
                 )
             except ServerUnreachable:
                 return
             except ServerRefused as error:
                 log.warning(
-                    "The server did not want a late measurement.", block=report.block_id, because=str(error)
+                    "The server did not want a late measurement.", race=report.race_id, because=str(error)
                 )
             self._spool.remove(entry)
 

@@ -1,10 +1,11 @@
-"""What rank 0's runtime says, passed on to the server block by block, and how that ends a session."""
+"""What rank 0's runtime says, passed on to the server race by race, and how that ends a session."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from advisor.protocol.messages import Assignment, BlockReport, HelloReport, NextReply, NextRequest, Trouble
-from advisor.protocol.trials import BlockPlan, BlockResult
+from advisor.protocol.messages import Assignment, HelloReport, NextReply, NextRequest, RaceReport, Trouble
+from advisor.protocol.races import RacePlan
+from advisor.protocol.trials import BlockResult
 from agent.client import ServerClient
 from agent.control import Hello, ScriptEnded
 from agent.errors import AgentError, ServerRefused, ServerUnreachable, StaleSession
@@ -29,12 +30,12 @@ class Measuring:
     ) -> None:
         """`count_steps` tells the slowest local rank's steps; once `is_given_up`, the server is not asked again.
 
-        `counts_from_launch`: a block may hold steps from before it was asked for.
+        `counts_from_launch`: a race may hold steps from before it was asked for.
         """
         self._counts_from_launch = counts_from_launch
         self._assignment, self._client, self._spool = assignment, client, spool
         self._count_steps, self._is_given_up, self._clock = count_steps, is_given_up, clock
-        self._plan: BlockPlan | None = None
+        self._race: RacePlan | None = None
         self._asked_at_s = clock()
         self.ending: Ending | None = None
         """The first thing said that ends the session."""
@@ -56,22 +57,22 @@ class Measuring:
         except AgentError as error:
             return self._give_up(error)
 
-    def take_block(self, block_id: str, result: BlockResult) -> NextReply:
-        """Write the block down, hand it in, and ask what comes next."""
-        doubt = find_implausible(block_id, result, self._plan, self._clock() - self._asked_at_s)
+    def take_race(self, race_id: str, results: Mapping[str, BlockResult]) -> NextReply:
+        """Write the race down, hand it in, and ask what comes next."""
+        doubt = find_implausible(race_id, results, self._race, self._clock() - self._asked_at_s)
         if doubt:
             self.take_nonsense(doubt)
             return NextReply(end_because=doubt)
-        report = BlockReport(generation=self._assignment.generation, result=result)
+        report = RaceReport(generation=self._assignment.generation, results=dict(results))
         entry = self._spool.put(
             SpooledReport(
-                session_id=self._assignment.session_id, block_id=block_id, body=report.model_dump_json()
+                session_id=self._assignment.session_id, race_id=race_id, body=report.model_dump_json()
             )
         )
         try:
             try:
-                self._client.report_block(
-                    entry.report.session_id, block_id, entry.report.body.encode(), self._is_over
+                self._client.report_race(
+                    entry.report.session_id, race_id, entry.report.body.encode(), self._is_over
                 )
             except ServerUnreachable:
                 raise  # it stays in the spool, and is handed in later
@@ -79,7 +80,7 @@ class Measuring:
                 self._spool.remove(entry)
                 raise
             self._spool.remove(entry)
-            if result.script_ended:
+            if any(result.script_ended for result in results.values()):
                 self.take_ending(ScriptEnded(self._count_steps() or 0))
                 return NextReply(end_because="The script ended by itself.")
             return self._ask_next()
@@ -101,10 +102,10 @@ class Measuring:
 
     def _ask_next(self) -> NextReply:
         request = NextRequest(generation=self._assignment.generation)
-        reply = self._client.next_plan(self._assignment.session_id, request, self._is_over)
-        if reply.plan is None:
+        reply = self._client.next_race(self._assignment.session_id, request, self._is_over)
+        if reply.race is None:
             self._end(Ending(Cause.INSTRUCTED, reply.end_because))
-        self._plan = reply.plan
+        self._race = reply.race
         if not self._counts_from_launch:
             self._asked_at_s = self._clock()
         return reply

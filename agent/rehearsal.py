@@ -1,7 +1,7 @@
 """One session without a server: the script as it stands, measured once, to see what tuning would find.
 
 The agent is the real one; what it says is answered in this process, as a server would answer that has one session to
-hand out and one block to measure.
+hand out and one arm to measure.
 """
 
 import json
@@ -14,20 +14,21 @@ from pydantic import BaseModel, Field
 
 from advisor.protocol.base import Message, Value
 from advisor.protocol.cluster import Cluster, Node
-from advisor.protocol.knob_entries import CATALOGUE
-from advisor.protocol.knobs import KnobContext
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import KnobContext
 from advisor.protocol.messages import (
     AgentRegistered,
     Assignment,
     BeatReply,
-    BlockReport,
     HelloReport,
     NextReply,
     PollReply,
+    RaceReport,
     RegisterAgent,
     SessionEnd,
 )
-from advisor.protocol.trials import BlockPlan, BlockResult, SessionState
+from advisor.protocol.races import BlockPlan, RacePlan
+from advisor.protocol.trials import BlockResult, SessionState
 from advisor.protocol.workload import Workload, WorkloadFacts
 from agent.client import ServerClient
 from agent.gpus import Gpus
@@ -36,7 +37,8 @@ from agent.settings import AgentSettings
 
 _URL = "http://rehearsal.invalid"
 """No name that resolves: nothing may ever be asked over a network here."""
-_PLAN = BlockPlan(block_id="as-it-stands", trial_number=0)
+_ARM = BlockPlan(block_id="as-it-stands", trial_number=0)
+_RACE = RacePlan(arms=(_ARM,))
 
 
 class Rehearsed(Message):
@@ -105,9 +107,9 @@ class _Server:
                 heard.hello = HelloReport.model_validate_json(body)
             case ["sessions", _, "next"]:
                 is_done = heard.result is not None
-                return NextReply(end_because="It was measured.") if is_done else NextReply(plan=_PLAN)
-            case ["sessions", _, "blocks", _]:
-                heard.result = BlockReport.model_validate_json(body).result
+                return NextReply(end_because="It was measured.") if is_done else NextReply(race=_RACE)
+            case ["sessions", _, "races", _]:
+                heard.result = RaceReport.model_validate_json(body).results[_ARM.block_id]
             case ["sessions", _, "end"]:
                 heard.ended = SessionEnd.model_validate_json(body)
                 self._on_end()

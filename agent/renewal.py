@@ -13,6 +13,8 @@ from agent.client import ServerClient
 from agent.errors import AgentError, ServerRefused, StaleSession
 
 _MOST_SAMPLES_KEPT = 300
+_BEAT_WHILE_ASSEMBLING_S = 0.2
+"""Until the gang is complete: its last member starts at once, and the others should not start a whole beat later."""
 _MOST_LOG_CHARACTERS = 16 * 1024
 
 log = structlog.get_logger(__name__)
@@ -55,7 +57,7 @@ class Renewal:
         self._thread = threading.Thread(target=self._run, name="renewal", daemon=True)
 
     def start(self) -> None:
-        """Send the first beat, and one every `beat_s` from then on."""
+        """Send the first beat, and one every `beat_s` once the gang is complete."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -86,8 +88,12 @@ class Renewal:
     def _run(self) -> None:
         while not self.is_over:
             self.beat_now()
-            if self._stopping.wait(self._beat_s):
+            if self._stopping.wait(self._choose_pause_s()):
                 return
+
+    def _choose_pause_s(self) -> float:
+        assembling = self.reply is not None and self.reply.rendezvous is None
+        return min(self._beat_s, _BEAT_WHILE_ASSEMBLING_S) if assembling else self._beat_s
 
     def _beat(self) -> None:
         news = self._gather()

@@ -33,6 +33,7 @@ from agent.shim import Order
 from agent.telemetry import Sampler
 
 _GUARD_PERIOD_S = 0.1
+_GANG_POLL_S = 0.02
 _KILL_TIMEOUT_S = 10.0
 _JUDGED_LOG_CHARACTERS = 200_000
 _SENT_LOG_CHARACTERS = 16_000
@@ -168,7 +169,7 @@ class SessionRun:
             ending = self._check_lease(renewal)
             if ending is not None:
                 return ending
-            self._context.stopping.wait(_GUARD_PERIOD_S)
+            self._context.stopping.wait(_GANG_POLL_S)
         return self._check_lease(renewal)
 
     def _launch_and_guard(self, renewal: Renewal) -> Ending:

@@ -1,4 +1,4 @@
-"""Block reports on disk until the server has decided about them: a measurement outlives agent and server crashes."""
+"""Race reports on disk until the server has decided about them: a measurement outlives agent and server crashes."""
 
 import hashlib
 import os
@@ -23,9 +23,9 @@ class SpooledReport(Message):
     """One report as it waits to be handed in."""
 
     session_id: str
-    block_id: str
+    race_id: str
     body: str
-    """JSON of the BlockReport."""
+    """JSON of the RaceReport."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Spool:
 
     def put(self, report: SpooledReport) -> SpoolEntry:
         """Write the report so that it is whole or absent after a crash or a power loss at any moment."""
-        name = hashlib.sha256(f"{report.session_id}\0{report.block_id}".encode()).hexdigest()[:32]
+        name = hashlib.sha256(f"{report.session_id}\0{report.race_id}".encode()).hexdigest()[:32]
         path = self._folder / (name + _SUFFIX)
         body = report.model_dump_json().encode()
         unfinished = path.with_suffix(".tmp")
@@ -66,7 +66,7 @@ class Spool:
         for path in sorted(self._folder.glob("*" + _SUFFIX)):
             report = _read(path)
             if report is None:
-                log.warning("A torn report was set aside: its block counts as not measured.", file=str(path))
+                log.warning("A torn report was set aside: its race counts as not run.", file=str(path))
                 path.rename(path.with_suffix(".torn"))
             else:
                 yield SpoolEntry(path, report)

@@ -19,20 +19,21 @@ from statistics import fmean, median
 
 import numpy as np
 from cost_model_rivals import Pollux, Regression
+from recorded_surface import RecordedSurface
 from sessions import ROOT
 from simulated_surfaces import SimulatedSurface, list_simulated
 from step_simulator import simulate_step
-from surface_model import Cell, RecordedSurface, Surface
+from surface_model import Cell, Surface
 from surfaces import load_surface
 
 sys.path.insert(0, str(ROOT))
 
 from advisor.protocol.base import Value
-from advisor.protocol.knobs import KnobContext
+from advisor.protocol.knobs.knob import KnobContext
 from advisor.protocol.strategy import DistributedStrategy
 from advisor.protocol.trials import Block, BlockPlan, BlockResult, BlockState
-from advisor.tuning.cost_model import CostModel, Observation, calibrate
-from advisor.tuning.statistics import summarise_block
+from advisor.tuning.measure.statistics import summarise_block
+from advisor.tuning.model.cost_model import CostModel, TimedStrategy, calibrate
 
 Values = Mapping[str, Value]
 _TESTED = 150
@@ -46,7 +47,7 @@ class Case:
     """A calibrated model, what it was calibrated with, and the strategies that it has not seen."""
 
     model: CostModel
-    seen: tuple[Observation, ...]
+    seen: tuple[TimedStrategy, ...]
     unseen: tuple[tuple[Values, float], ...]
     """Strategy and true step time in seconds."""
 
@@ -112,7 +113,7 @@ def _recorded_case(surface: RecordedSurface, count: int, dice: random.Random) ->
         blocks.append(make_block(calibrated, {}))
     blocks += [make_block(cell.repeats[0].result, cell.changes) for cell in seen]
     observations = tuple(
-        Observation(
+        TimedStrategy(
             values_of(surface, cell.changes),
             base_s * math.exp(-(cell.truth or 0.0)),
             truth_error(surface, cell),
@@ -130,7 +131,7 @@ def _recorded_case(surface: RecordedSurface, count: int, dice: random.Random) ->
 
 def _simulated_case(surface: SimulatedSurface, count: int, dice: random.Random) -> Case | None:
     def measure(cell: Cell) -> BlockResult:
-        return surface.draw(cell, dice.gauss(0.0, surface.noise.launch), _STEPS, dice)
+        return surface.draw(cell, _STEPS, dice)
 
     baseline = surface.find({})
     first, second = measure(baseline), measure(baseline)
@@ -146,7 +147,7 @@ def _simulated_case(surface: SimulatedSurface, count: int, dice: random.Random) 
             cells.append(cell)
     measured = [make_block(measure(cell), cell.changes) for cell in cells[:count]]
     observations = tuple(
-        Observation(values_of(surface, cell.changes), step_s_of(block), 0.03)
+        TimedStrategy(values_of(surface, cell.changes), step_s_of(block), 0.03)
         for cell, block in zip(cells, measured, strict=False)
     )
     model = calibrate(context_of(surface), [*blocks, *measured], observations)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from advisor.protocol.base import Value
-from advisor.protocol.knob_entries import CATALOGUE
-from advisor.tuning.cost_model import Observation
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.tuning.model.cost_model import TimedStrategy
 
 _PRIOR = 0.2
 """Standard deviation of an effect on ln(step time) before anything is measured."""
@@ -18,7 +18,7 @@ _NOISE = 0.03
 class Regression:
     """Ridge regression of ln(step time): one effect per value of each knob, added up (what a table of trials gives)."""
 
-    def __init__(self, baseline: Mapping[str, Value], base_s: float, seen: Sequence[Observation]) -> None:
+    def __init__(self, baseline: Mapping[str, Value], base_s: float, seen: Sequence[TimedStrategy]) -> None:
         self._baseline, self._base_s = baseline, base_s
         self._features = sorted(
             {(name, value) for o in seen for name, value in self._changes(o.values).items()}, key=str

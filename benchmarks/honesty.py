@@ -1,9 +1,12 @@
-"""Does the advisor tell the truth? Gains claimed where there is none, coverage of its intervals, optimism of its gains.
+"""Does the advisor tell the truth? Whole jobs with a known gain, in weathers that its statistics do not assume.
 
-    python benchmarks/honesty.py [--jobs 400] [--only TEXT] [--processes 2] [--live N] [--out docs/results/honesty.md]
+    python benchmarks/honesty.py [--rounds 30] [--most-minutes 12] [--only TEXT] [--gains 0 0.03 …] [--minutes 3]
+        [--processes 2] [--live N] [--out docs/results/honesty.md]
 
-Every job is carried by the real planner from its first launch to its advice, on noise that is simulated or drawn from
-the recorded baseline blocks of benchmarks/surfaces. `--live N` adds N real jobs on this machine whose knobs do nothing.
+Every job is carried by the real planner from its first launch to its advice; races go by the runtime's own rules. Steps
+are simulated (`weathers.py`), or drawn from the recorded baseline blocks of benchmarks/surfaces. A round is one job of
+each weather and gain, and three A/A jobs; `--most-minutes` of real time begin no further round. `--live N` adds N real
+jobs on this machine whose knobs do nothing. Live jobs with a gain: decide.py.
 """
 
 import argparse
@@ -13,56 +16,36 @@ import random
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
+from recorded_surface import RecordedLaunch
 from replay import Replay
 from sessions import ROOT
-from surface_model import Cell, Surface
+from surface_model import Cell, Launch, Surface
 from surfaces import FOLDER, load_surface
+from weathers import WEATHERS, SimulatedLaunch, Sky, Weather
 
 from advisor.protocol.advice import Advice, Verdict
 from advisor.protocol.base import Value
 from advisor.protocol.cluster import Cluster, DeviceKind, Node
 from advisor.protocol.jobs import Measurement
-from advisor.protocol.knobs import Effect
+from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.trials import BlockResult, Outcome, Phases
 from advisor.protocol.workload import WorkloadFacts
-from advisor.tuning.record import Record
+from advisor.tuning.job_in_memory import START
 
+GAINS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.2, 2.0)
 _GAIN_KNOB = "fuse_grad_size_in_MB"
-_SAMPLES, _STEP_S = 64.0, 0.1
+_SAMPLES, _STEP_S, _STARTUP_S = 64.0, 0.05, 6.0
+_WORTHWHILE = 0.01
+_LONG = 20_000
 _LIVE_KNOBS = ("num_iteration_per_drop_scope",)
 """How often Python collects garbage between steps: nothing that the built-in decoder feels."""
-
-
-@dataclass(frozen=True)
-class Weather:
-    """What makes two blocks of one strategy differ: standard deviations of ln(step time), and kinds of noise."""
-
-    step: float = 0.03
-    correlation: float = 0.4
-    block: float = 0.01
-    launch: float = 0.02
-    drift: float = 0.003
-    """Of the cluster's random walk, per block."""
-    stalls: float = 0.02
-    """Share of steps that take longer by an exponential time of their own length."""
-    heavy: bool = False
-    """The luck of blocks has Student's t distribution with 3 degrees of freedom."""
-    interaction: float = 0.0
-    """Luck of a strategy in one launch, which its rounds there share and no pairing cancels."""
-
-
-WEATHERS: Mapping[str, Weather] = {
-    "calm": Weather(step=0.01, correlation=0.2, block=0.003, launch=0.02, drift=0.001, stalls=0.0),
-    "usual": Weather(),
-    "restless": Weather(step=0.06, correlation=0.6, block=0.02, launch=0.03, drift=0.01, stalls=0.05),
-    "heavy tails": Weather(block=0.015, heavy=True),
-    "luck of launches": Weather(interaction=0.005),
-}
 
 
 class SimulatedSurface(Surface):
@@ -83,14 +66,14 @@ class SimulatedSurface(Surface):
     how = "simulated"
     floor = 0.0
 
-    def __init__(self, name: str, noise: Weather, gain: float) -> None:
-        self.name, self.noise, self.gain = f"{name} {gain:.0%}", noise, gain
-        self._drift = 0.0
-        self._lucks: dict[object, float] = {}
+    def __init__(self, name: str, weather: Weather, gain: float, dice: random.Random) -> None:
+        self.name, self.gain = f"{name} {gain:.0%}", gain
+        self.truth = estimate_truth(weather, gain)
+        self._sky = Sky(weather, dice)
 
     def find(self, changes: Mapping[str, Value]) -> Cell:
         """Return the cell of these changes, whose truth is known."""
-        truth = math.log1p(self.gain) if _GAIN_KNOB in changes else 0.0
+        truth = self.truth if _GAIN_KNOB in changes else 0.0
         return Cell(self.key_of(changes), changes, Outcome.FINISHED, "", truth)
 
     @property
@@ -98,33 +81,42 @@ class SimulatedSurface(Surface):
         """The cell of the gain."""
         return self.find({_GAIN_KNOB: 4.0})
 
-    def weather(self, dice: random.Random) -> Iterator[float]:
-        """Yield the launch's luck, with the drift that goes on from launch to launch."""
-        launch = dice.gauss(0.0, self.noise.launch)
-        self._lucks = {}
-        while True:
-            self._drift += dice.gauss(0.0, self.noise.drift)
-            yield launch + self._drift
+    def launch(self, _dice: random.Random) -> Launch:
+        """Return a launch under the job's one sky, which moved on while it started."""
+        self._sky.advance(_STARTUP_S)
+        return SimulatedLaunch(self._sky, self._step_s, _describe)
 
-    def draw(self, cell: Cell, level: float, steps: int, dice: random.Random) -> BlockResult:
-        """Return a block of correlated steps with stalls."""
-        noise = self.noise
-        luck = dice.gauss(0.0, noise.block)
-        if noise.heavy:
-            luck /= math.sqrt(dice.gammavariate(1.5, 2.0) / 3.0) * math.sqrt(3.0)
-        own = self._lucks.setdefault(cell.key, dice.gauss(0.0, noise.interaction))
-        centre = math.log(_STEP_S) - (cell.truth or 0.0) - level - luck - own
-        state, fresh, times = dice.gauss(0.0, noise.step), math.sqrt(1.0 - noise.correlation**2), []
-        for _ in range(steps):
-            state = noise.correlation * state + fresh * dice.gauss(0.0, noise.step)
-            stall = dice.expovariate(1.0) if dice.random() < noise.stalls else 0.0
-            times.append(math.exp(centre + state) * (1.0 + stall))
-        phases = Phases(forward_s=0.03, backward_s=0.03, optimizer_s=0.01, exposed_comm_s=0.03)
-        return BlockResult(
-            steps=steps, step_time_s=tuple(times), samples_per_step=_SAMPLES, samples=_SAMPLES * steps,
-            wall_s=sum(times), phases=phases, worst_rank_phases=phases,
-            bucket_bytes=(2**20,) * (3 if cell.truth else 5), consumed=dict.fromkeys(cell.changes, "in force"),
-        )  # fmt: skip
+    def _step_s(self, cell: Cell) -> float:
+        return _STEP_S / (1.0 + self.gain) if _GAIN_KNOB in cell.changes else _STEP_S
+
+
+def _describe(cell: Cell, times: Sequence[float], _dice: random.Random) -> BlockResult:
+    phases = Phases(forward_s=0.3 * _STEP_S, backward_s=0.3 * _STEP_S, exposed_comm_s=0.3 * _STEP_S)
+    return BlockResult(
+        steps=len(times), step_time_s=tuple(times), samples_per_step=_SAMPLES, samples=_SAMPLES * len(times),
+        wall_s=sum(times), phases=phases, worst_rank_phases=phases,
+        bucket_bytes=(2**20,) * (3 if _GAIN_KNOB in cell.changes else 5),
+    )  # fmt: skip
+
+
+@lru_cache
+def estimate_truth(weather: Weather, gain: float) -> float:
+    """Return the ln ratio of what is compared: mean steps capped at 1.5 of their own arm's medians.
+
+    That is the gain itself, but where faster strategies are noisier: then it is simulated.
+    """
+    if weather.restless == 1.0 or gain == 0.0:
+        return math.log1p(gain)
+    still = replace(weather, launch=0.0, luck=0.0, arm=0.0, walk=0.0, hours=0.0, bursts=0.0, pulse=0.0)
+    means = []
+    for restless in (weather.restless, 1.0):
+        sky = Sky(replace(still, restless=restless), random.Random("truth"))
+        launch = SimulatedLaunch(sky, lambda _: 1.0, _describe)
+        heat = launch.race([Cell((1,), {_GAIN_KNOB: 1.0}, Outcome.FINISHED, "", 1.0)])
+        times = [heat.step(0, 1) for _ in range(_LONG)]
+        limit = 1.5 * statistics.median(times)
+        means.append(statistics.fmean(min(t, limit) for t in times))
+    return math.log1p(gain) - math.log(means[0] / means[1])
 
 
 class EqualStrategies(Surface):
@@ -149,83 +141,62 @@ class EqualStrategies(Surface):
         """The baseline, as good as any."""
         return self.find({})
 
-    def weather(self, dice: random.Random) -> Iterator[float]:
-        """The recorded drift of the machine."""
-        return self._recorded.weather(dice)
-
-    def draw(self, cell: Cell, level: float, steps: int, dice: random.Random) -> BlockResult:
-        """One recorded block of the baseline, said to be of the strategy."""
-        block = self._recorded.draw(cell, level, steps, dice)
-        return block.model_copy(update={"consumed": dict.fromkeys(cell.changes, "in force"), "no_effect": {}})
+    def launch(self, dice: random.Random) -> Launch:
+        """Return a launch that reads the recording."""
+        return RecordedLaunch(self._recorded, dice)
 
 
 @dataclass(frozen=True)
 class Told:
-    """What one job said, beside the truth; all in ln(throughput / baseline's)."""
+    """What one job said, beside the truth."""
 
-    change: bool
-    claims: bool
-    """The reported interval excludes no difference on the side of a gain."""
+    verdict: str
+    is_right: bool
     covered: bool | None
     """The interval holds the truth; None where nothing was confirmed."""
-    optimism: float | None
-    """Reported gain less the truth of what is advised; None without a change."""
-    best_observed: float | None
-    """The search's best single block against the mean of the baseline's, less its truth."""
-    rounds: int
+    width: float | None
+    """Upper end over lower end, minus 1."""
+    error: float | None
+    """ln of the reported ratio less the truth."""
+    seconds: float
+    """Of simulated time."""
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it ended with an answer."""
+        return self.verdict in {"change", "keep"}
 
 
-def carry(name: str, gain: float, seed: int) -> Told:
+def carry(name: str, gain: float, seed: int, minutes: float) -> Told:
     """Carry one job to its end and compare what it says with the truth."""
     if name in WEATHERS:
-        surface: Surface = SimulatedSurface(name, WEATHERS[name], gain)
-        measurement = Measurement(warmup_steps=2, min_steps=16, max_steps=24, block_s=2.0)
-        replay = Replay(surface, seed=seed, max_trials=6, measurement=measurement)
+        dice = random.Random(f"{name} {gain} {seed} sky")
+        surface: Surface = SimulatedSurface(name, WEATHERS[name], gain, dice)
     else:
-        surface = EqualStrategies(Path(name)) if gain == 0.0 else load_surface(Path(name))
-        replay = Replay(surface, seed=seed, max_trials=12)
+        surface = EqualStrategies(Path(name))
+    replay = Replay(
+        surface,
+        seed,
+        max_trials=8,
+        max_seconds=60.0 * minutes,
+        measurement=Measurement(),
+        startup_s=_STARTUP_S,
+    )
     advice = replay.run().settled
+    seconds = (replay.now - START).total_seconds()
+    best = math.expm1(surface.best.truth or 0.0)
     if not isinstance(advice, Advice):
-        return Told(False, False, None, None, None, 0)
-    change = advice.verdict is Verdict.CHANGE
-    best_observed = _observe_best(replay, surface)
+        return Told("failed", False, None, None, None, seconds)
+    verdict = advice.verdict.value
+    right = advice.verdict is (Verdict.CHANGE if best > _WORTHWHILE else Verdict.KEEP)
+    if math.isclose(gain, _WORTHWHILE):
+        right = advice.verdict is not Verdict.UNDECIDED
     if advice.gain is None:
-        return Told(change, False, None, None, best_observed, 0)
-    judged = advice.changes if change else _confirmed(replay)
-    truth = surface.find(judged).truth or 0.0
+        return Told(verdict, right, None, None, None, seconds)
+    truth = surface.find(advice.changes or advice.candidate).truth or 0.0
     covered = math.log(advice.gain.low) <= truth <= math.log(advice.gain.high)
-    optimism = math.log(advice.gain.ratio) - truth if change else None
-    return Told(change, advice.gain.low > 1.0, covered, optimism, best_observed, advice.gain.rounds)
-
-
-def _confirmed(replay: Replay) -> Mapping[str, Value]:
-    """What the rounds of the verdict measured: the strategy that `recommend` names while the job is not settled."""
-    settled, replay.settled = replay.settled, None
-    try:
-        return replay.recommend()
-    finally:
-        replay.settled = settled
-
-
-def _observe_best(replay: Replay, surface: Surface) -> float | None:
-    record = Record(replay.job, replay.history, replay.now)
-    rates = {b.id: b.summary.samples_per_s for b in record.usable if b.summary and b.round is None}
-    baseline = [rates[b.id] for b in record.baseline_blocks if b.id in rates]
-    best: tuple[float, Mapping[str, Value]] | None = None
-    for block in record.usable:
-        changes = record.history.trial(block.trial_number).changes
-        if block.id in rates and changes:
-            seen = math.log(rates[block.id] / statistics.fmean(baseline))
-            best = max(best, (seen, changes), key=lambda x: x[0]) if best else (seen, changes)
-    return best[0] - (surface.find(best[1]).truth or 0.0) if best else None
-
-
-def run_case(
-    name: str, gain: float, jobs: int, processes: int, pool: ProcessPoolExecutor | None
-) -> list[Told]:
-    """Carry so many jobs of one case."""
-    chosen = (pool.map if pool and processes > 1 else map)(carry, [name] * jobs, [gain] * jobs, range(jobs))
-    return list(chosen)
+    width = advice.gain.high / advice.gain.low - 1.0
+    return Told(verdict, right, covered, width, math.log(advice.gain.ratio) - truth, seconds)
 
 
 def describe_share(hits: int, of: int) -> str:
@@ -240,101 +211,124 @@ def describe_share(hits: int, of: int) -> str:
 
 def describe_case(name: str, gain: float, told: Sequence[Told]) -> str:
     """One line of the table."""
+    count = len(told)
     covered = [t.covered for t in told if t.covered is not None]
-    optimism = [t.optimism for t in told if t.optimism is not None]
-    best = [t.best_observed for t in told if t.best_observed is not None]
-    changes = sum(t.change for t in told)
-    claims = sum(t.claims for t in told)
-    rounds = [t.rounds for t in told if t.rounds]
+    widths = [t.width for t in told if t.width is not None]
+    optimism = [t.error for t in told if t.error is not None and t.verdict == "change"]
     return (
-        f"| {name} | {f'{gain:+.0%}' if gain >= 0 else 'as recorded'} | {len(told)} | "
-        f"{describe_share(changes, len(told))} | {claims} | {describe_share(sum(covered), len(covered))} | "
-        f"{_mean(optimism)} | {_mean(best)} | {statistics.fmean(rounds) if rounds else 0:.1f} |"
+        f"| {name} | {gain:+.0%} | {count} | {sum(t.is_decided for t in told) / count:.0%} | "
+        f"{sum(t.is_right for t in told) / count:.0%} | {sum(t.verdict == 'change' for t in told)} | "
+        f"{sum(covered)}/{len(covered)} | {f'{statistics.median(widths):.1%}' if widths else '–'} | "
+        f"{statistics.median(t.seconds for t in told):.0f} | "
+        f"{f'{statistics.fmean(optimism):+.2%}' if optimism else '–'} |"
     )
 
 
-def _mean(values: Sequence[float]) -> str:
-    return f"{statistics.fmean(values):+.1%}" if values else "–"
+def describe_weather(name: str, cases: Mapping[float, Sequence[Told]]) -> str:
+    """One line of the table of targets."""
+    equal, three = cases.get(0.0, ()), cases.get(0.03, ())
+    covered = [t.covered for told in cases.values() for t in told if t.covered is not None]
+    return (
+        f"| {name} | {describe_share(sum(t.verdict == 'change' for t in equal), len(equal))} | "
+        f"{describe_share(sum(covered), len(covered))} | "
+        f"{describe_share(sum(t.verdict == 'change' for t in three), len(three))} |"
+    )
 
 
-def run_live(jobs: int) -> list[str]:
-    """Run real jobs on this machine whose knobs change nothing; return a line for each."""
-    lines = []
+def run_live(jobs: int) -> Iterator[str]:
+    """Run real jobs on this machine whose knobs change nothing; yield a line for each."""
     for seed in range(jobs):
         command = [
             sys.executable, "-m", "advisor", "tune", "--json", "--new", "--seed", str(seed), "--minutes", "4",
-            "--trials", "4", "--block-seconds", "1", *(word for knob in _LIVE_KNOBS for word in ("--knob", knob)),
-            "--workload", "decoder",
+            "--trials", "4", *(word for knob in _LIVE_KNOBS for word in ("--knob", knob)), "--workload", "decoder",
         ]  # fmt: skip
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         try:
             advice = json.loads(done.stdout)
-            lines.append(f"| {seed} | {advice['verdict']} | {advice['headline']} |")
+            yield f"| {seed} | {advice['verdict']} | {advice['headline']} |"
         except (ValueError, KeyError):
-            lines.append(f"| {seed} | exit code {done.returncode} | {done.stderr.strip()[-300:]} |")
-    return lines
+            yield f"| {seed} | exit code {done.returncode} | {done.stderr.strip()[-300:]} |"
 
 
-HEADER = """| noise | true gain | jobs | advised a change | interval above 1 | interval holds the truth | \
-reported gain of advised changes − truth | best observed block − truth | rounds |
-|---|---|---|---|---|---|---|---|---|"""
+def name_of(case: str) -> str:
+    """The weather, or the recorded surface without its folder."""
+    return case if case in WEATHERS else f"recorded, {Path(case).stem}"
+
+
+def describe_noise(weather: Weather) -> str:
+    """What sets a weather apart."""
+    usual = vars(Weather())
+    told = ", ".join(f"{k} {v:g}" for k, v in vars(weather).items() if v != usual[k]) or "as it comes"
+    if weather.restless != 1.0:
+        told += f"; typical steps 3 % shorter are a gain of {math.expm1(estimate_truth(weather, 0.03)):.1%}"
+    return told
+
+
+HEADER = """| weather | true gain | jobs | decided | right | change | holds the truth | width | seconds | gain − truth |
+|---|---|---|---|---|---|---|---|---|---|"""
+_TARGETS = """| weather | A/A jobs that change (≤ 5 %) | intervals that hold the truth (93–98 %) | +3 % found (≥ 95 %) |
+|---|---|---|---|"""
+
+
+def write_page(told: Mapping[tuple[str, float], Sequence[Told]], minutes: float, took_s: float) -> str:
+    """Return the results as a Markdown page."""
+    names = list(dict.fromkeys(name for name, _ in told))
+    by_name = {name: {gain: t for (n, gain), t in told.items() if n == name} for name in names}
+    rows = [describe_case(name_of(name), gain, case) for (name, gain), case in told.items()]
+    lines = [
+        "# Does the advisor tell the truth?", "",
+        f"`python benchmarks/honesty.py {' '.join(sys.argv[1:])}` ({took_s / 60:.0f} minutes)", "",
+        f"The real planner carries every job, of {minutes:g} simulated minutes and 50 ms a step, to its advice.",
+        "*Right* is keep below a gain of 1 % and change above it; exactly 1 % may be either. The truth is of what is",
+        "compared: steps capped at 1.5 of their medians. Width: upper end over lower end, minus 1, the median. Ranges",
+        "behind a share are 95 % intervals of it.", "",
+        _TARGETS, *(describe_weather(name_of(name), by_name[name]) for name in names), "",
+        HEADER, *rows, "",
+        "The weathers (`benchmarks/weathers.py` says what the words mean; not named is as in *usual*):", "",
+        *(f"* {name}: {describe_noise(WEATHERS[name])}" for name in names if name in WEATHERS), "",
+    ]  # fmt: skip
+    return "\n".join(lines)
 
 
 def main() -> None:
-    """Run the cases and write the table."""
+    """Run the cases and write the tables."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--jobs", type=int, default=400, help="A/A jobs over all cases (default 400)")
-    parser.add_argument("--only", default="", help="only cases whose name holds this text")
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--most-minutes", type=float, default=math.inf, help="no round begins after them")
+    parser.add_argument("--only", default="", help="only weathers and surfaces whose name holds this text")
+    parser.add_argument("--gains", type=float, nargs="+", default=GAINS)
+    parser.add_argument("--minutes", type=float, default=3.0)
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument(
         "--live", type=int, default=0, help="real A/A jobs on this machine, a few minutes each"
     )
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "honesty.md")
     given = parser.parse_args()
-    recorded = sorted(str(path) for path in FOLDER.glob("*.json"))
-    equal = [name for name in (*WEATHERS, *recorded) if given.only in name]
-    share = math.ceil(given.jobs / max(1, len(equal)))
-    cases = [(name, 0.0, share) for name in equal]
-    cases += [
-        (name, gain, math.ceil(share / 3)) for name in equal if name in WEATHERS for gain in (0.03, 0.08)
-    ]
-    cases += [(name, -1.0, math.ceil(share / 3)) for name in equal if name not in WEATHERS]
-    rows, none_gained, covered = [], [], []
+    names = [name for name in WEATHERS if given.only in name]
+    cases = [(name, gain) for name in names for gain in given.gains]
+    cases += [(str(path), 0.0) for path in sorted(FOLDER.glob("*.json")) if given.only in path.stem]
+    told: dict[tuple[str, float], list[Told]] = {case: [] for case in cases}
+    began, text = time.monotonic(), ""
     with ProcessPoolExecutor(given.processes) as pool:
-        for name, gain, jobs in cases:
-            told = run_case(name, gain, jobs, given.processes, pool)
-            rows.append(describe_case(Path(name).stem, gain, told))
-            none_gained += told if gain == 0.0 else []
-            covered += [t.covered for t in told if t.covered is not None]
-            print(rows[-1], flush=True)
-    claims, changes = sum(t.claims for t in none_gained), sum(t.change for t in none_gained)
-    text = [
-        "# Does the advisor tell the truth?",
-        "",
-        f"`python benchmarks/honesty.py --jobs {given.jobs}`: the real planner carries every job to its advice.",
-        "Ranges behind a share are 95 % intervals of it.",
-        "",
-        f"* A/A jobs that advise a change: {describe_share(changes, len(none_gained))} of {len(none_gained)} "
-        "(target: at most 5 %); whose interval lies above 1, whatever `min_gain` says: "
-        f"{describe_share(claims, len(none_gained))}.",
-        f"* Intervals that hold the truth: {describe_share(sum(covered), len(covered))} of {len(covered)} "
-        "(target: 93 %).",
-        "",
-        HEADER,
-        *rows,
-        "",
-    ]
+        for number in range(given.rounds):
+            if time.monotonic() - began > 60.0 * given.most_minutes:
+                break
+            jobs = [
+                (name, gain, seed, given.minutes)
+                for name, gain in cases
+                for seed in ([3 * number, 3 * number + 1, 3 * number + 2] if gain == 0.0 else [number])
+            ]
+            for job, answer in zip(jobs, pool.map(carry, *zip(*jobs, strict=True)), strict=True):
+                told[job[:2]].append(answer)
+            print(f"round {number + 1} after {time.monotonic() - began:.0f} s", flush=True)
+            text = write_page(told, given.minutes, time.monotonic() - began)
+            given.out.write_text(text)
     if given.live:
-        text += [
-            "## Real jobs whose knobs do nothing",
-            "",
-            "| seed | verdict | headline |",
-            "|---|---|---|",
-        ]
-        text += [*run_live(given.live), ""]
-    given.out.write_text("\n".join(text))
+        rows = ["## Real jobs whose knobs do nothing", "", "| seed | verdict | headline |", "|---|---|---|"]
+        text += "\n".join([*rows, *run_live(given.live), ""])
+    given.out.write_text(text)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,13 @@
-"""What the runtime costs the script it measures: step time with it against step time without it, in the same processes.
+"""What the runtime costs a script: step time with it against step time without it, in the same processes.
 
-    python benchmarks/intrusion.py [--stretches 60] [--steps 25] [--nproc-per-node 2]
+    python benchmarks/intrusion.py [--production] [--stretches 60] [--steps 25] [--nproc-per-node 2]
 
-Each model is trained under torchrun with the runtime in front, in the middle of a timed block. The runtime is switched
-off and on between stretches of steps, the order changing from pair to pair (off on, on off, …), so that a drifting
-machine harms both alike. Reported are the ratio of step times with a 95 % interval over the pairs, and the CPU time of
-the training thread that the runtime adds to a step, which does not depend on what else the machine does.
+Each model is trained under torchrun with the runtime in front, in the middle of a timed race; with `--production`
+under `advisor run`, long after its strategy (the script's own setting, so that nothing else differs) was proved. The
+runtime is switched off and on between stretches of steps, the order changing from pair to pair (off on, on off, …),
+so that a drifting machine harms both alike. Reported are the ratio of step times with a 95 % interval over the pairs,
+and the CPU time of the training thread that the runtime adds to a step, which does not depend on what else the
+machine does.
 """
 
 import argparse
@@ -14,13 +16,14 @@ import math
 import os
 import platform
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
-from sessions import Ranks, SessionFailed, run_session
+from sessions import ROOT, Ranks, SessionFailed, run_session
 
 MODELS = {
     "small (about 10 ms a step)": {"width": 256, "layers": 8, "batch": 64},
@@ -39,10 +42,10 @@ def train(sizes: dict[str, int], arguments: argparse.Namespace) -> None:
     from torch import nn
     from torch.nn.parallel import DistributedDataParallel
 
-    runtime = current.current_runtime
     torch.set_num_threads(1)
     use_cuda = torch.cuda.is_available()
     dist.init_process_group("nccl" if use_cuda else "gloo")
+    runtime = current.current_runtime
     device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if use_cuda else torch.device("cpu")
     width = sizes["width"]
     layers = [layer for _ in range(sizes["layers"]) for layer in (nn.Linear(width, width), nn.GELU())]
@@ -71,9 +74,13 @@ def train(sizes: dict[str, int], arguments: argparse.Namespace) -> None:
         series.append({"on": is_on, "wall_s": [t[0] for t in times], "cpu_s": [t[1] for t in times]})
     current.set_current(None)
     if dist.get_rank() == 0:
-        block = runtime._conversation._block
-        if block is None or len(block.timed) < arguments.steps:
-            raise SystemExit("the runtime was not in a timed block: nothing was measured")
+        steering = runtime._steering
+        if arguments.production:
+            is_measured = steering._is_over
+        else:
+            is_measured = steering._race is not None and steering._race.steps_done >= arguments.steps
+        if not is_measured:
+            raise SystemExit("the runtime was not at work: nothing was measured")
         Path(arguments.answer).write_text(json.dumps(series))
     dist.barrier()
     os._exit(0)
@@ -88,6 +95,15 @@ def measure(sizes: dict[str, int], arguments: argparse.Namespace) -> list[dict[s
             __file__, "--rank-of", json.dumps(sizes), "--answer", str(answer),
             "--stretches", str(arguments.stretches), "--steps", str(arguments.steps),
         ]  # fmt: skip
+        if arguments.production:
+            launcher = ["torchrun", "--standalone", "--nproc-per-node", str(arguments.nproc_per_node)]
+            run = [sys.executable, "-m", "agent.production", "--set", "num_threads=1", "--", *launcher]
+            scripts = str(Path(sys.executable).parent)
+            path = os.pathsep.join([scripts, os.environ["PATH"]])
+            subprocess.run(
+                [*run, *words, "--production"], cwd=ROOT, env={**os.environ, "PATH": path}, check=True
+            )
+            return list(json.loads(answer.read_text()))
         try:
             run_session(words, [block], Ranks(nproc_per_node=arguments.nproc_per_node))
         except SessionFailed as failed:
@@ -124,6 +140,7 @@ def main() -> None:
     )
     parser.add_argument("--steps", type=int, default=25, help="timed steps of a stretch")
     parser.add_argument("--nproc-per-node", type=int, default=2)
+    parser.add_argument("--production", action="store_true", help="under advisor run instead of in a race")
     parser.add_argument("--rank-of", help=argparse.SUPPRESS)
     parser.add_argument("--answer", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -1,10 +1,10 @@
 """What each realised knob does to the step time on a shaped two-node testbed: the rows of docs/knobs.md.
 
-    python benchmarks/knob_effects.py [--rounds 5] [--only KNOB …] [--output docs/results/knob_effects.json]
+    python benchmarks/knob_effects.py [--races 3] [--only KNOB …] [--output docs/results/knob_effects.json]
 
-Every knob is measured against the script as it stands, in interleaved rounds (baseline, knob, knob, baseline) of one
-warm session per workload; the ratio of throughputs comes with a 95 % interval over the rounds. A knob that nothing
-consumed is reported with the runtime's sentence. Needs root, because the nodes are network namespaces.
+Every knob races the script as it stands, several times in one warm session per workload; the ratio of throughputs comes
+with a 95 % interval: of the races among each other, or of the cycles within them where that is wider. A knob that
+nothing consumed is reported with the runtime's sentence. Needs root, because the nodes are network namespaces.
 """
 
 import argparse
@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any
 
 from sessions import ROOT, Ranks, SessionFailed, run_session
@@ -25,7 +26,8 @@ sys.path.insert(0, str(ROOT))
 from advisor.local.testbed import build_testbed, unavailable_because
 from advisor.protocol.base import Value
 from advisor.protocol.testbed import Testbed
-from advisor.tuning.statistics import paired_interval, summarise_block
+from advisor.tuning.measure.contrast import contrast_arms
+from advisor.tuning.measure.student_t import t_quantile
 from agent.control import parse_result
 
 WORKLOADS = ROOT / "agent" / "workloads"
@@ -109,10 +111,10 @@ CASES: tuple[Case, ...] = (
     Case("fuse_bn_act_ops", {"fuse_bn_act_ops": True}, "convolutions"),
 )
 COMPILED = ("compiled", "convolutions")
-"""Settings whose switch is a compilation: two rounds of them take minutes."""
+"""Settings whose switch is a compilation: two races of them take minutes."""
 
 
-def measure(setting: Setting, cases: Sequence[Case], rounds: int) -> dict[str, dict[str, Any]]:
+def measure(setting: Setting, cases: Sequence[Case], races: int) -> dict[str, dict[str, Any]]:
     """One warm session; return each knob's row."""
     with build_testbed(Testbed(nodes=2, rate=setting.rate)) as nodes:
         ranks = Ranks(
@@ -121,51 +123,53 @@ def measure(setting: Setting, cases: Sequence[Case], rounds: int) -> dict[str, d
             master_address=nodes[0].address,
             interface="eth0",
         )
-        turns = [
-            case.overrides if inner else {} for case in cases for _ in range(rounds) for inner in (0, 1, 1, 0)
-        ]
-        blocks = [
+        planned = [
             {
-                "overrides": overrides, "warmup_steps": setting.warmup_steps, "min_steps": 12, "max_steps": 60,
-                "target_s": 1.0, "profile_steps": 0,
+                "arms": {"base": {}, "knob": dict(case.overrides)}, "warmup_steps": setting.warmup_steps,
+                "min_steps": 12, "max_steps": 120, "target_s": 2.0, "profile_steps": 0,
             }
-            for overrides in turns
+            for case in cases
+            for _ in range(races)
         ]  # fmt: skip
         with tempfile.TemporaryDirectory(prefix="fa-effects-") as folder:
-            results = run_session(setting.words, blocks, ranks, {"OUT": folder})
+            results = run_session(setting.words, planned, ranks, {"OUT": folder})
     rows = {}
     for place, case in enumerate(cases):
-        mine = results[place * 4 * rounds : (place + 1) * 4 * rounds]
+        mine = results[place * races : (place + 1) * races]
         rows[case.knob] = {"overrides": dict(case.overrides), "on": setting.title, **compare(case.knob, mine)}
     return rows
 
 
 def compare(knob: str, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """Return the ratio of throughputs with its interval, or why the knob was not in force."""
-    parsed = [parse_result(result) for result in results]
-    for result in parsed[1::4]:
+    pairs = [(parse_result(race["knob"]), parse_result(race["base"])) for race in results]
+    for result, _ in pairs:
         if knob in result.not_consumed or result.relaunch_needed:
             return {"refused": result.not_consumed.get(knob) or result.relaunch_needed}
-    log_times = [summarise_block(result).log_step_time for result in parsed]
-    ratios = [
-        (log_times[i] + log_times[i + 3] - log_times[i + 1] - log_times[i + 2]) / 2.0
-        for i in range(0, len(parsed), 4)
-    ]
-    interval = paired_interval(ratios, 0.05)
-    if interval is None:
-        raise SystemExit("--rounds must be 2 at least: an interval needs two rounds")
+        if knob in result.no_effect:
+            return {"refused": result.no_effect[knob]}
+        if result.same_as:
+            return {"refused": "It came to the same plan in force as the script as it stands."}
+    contrasts = [found for arm, base in pairs if (found := contrast_arms(arm, base)) is not None]
+    if len(contrasts) < 2:
+        raise SystemExit("--races must be 2 at least: an interval needs two races")
+    means = [c.mean for c in contrasts]
+    mean = fmean(means)
+    between = t_quantile(0.975, len(means) - 1) * stdev(means) / math.sqrt(len(means))
+    within = math.hypot(*(c.error for c in contrasts)) / len(contrasts)
+    half = max(between, t_quantile(0.975, sum(c.freedom for c in contrasts)) * within)
     return {
-        "gain": math.expm1(interval.mean),
-        "low": math.expm1(interval.low),
-        "high": math.expm1(interval.high),
-        "rounds": interval.rounds,
-        "evidence": parsed[1].consumed.get(knob, ""),
+        "gain": math.expm1(mean),
+        "low": math.expm1(mean - half),
+        "high": math.expm1(mean + half),
+        "rounds": sum(c.cycles for c in contrasts),
+        "evidence": pairs[0][0].consumed.get(knob, ""),
     }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--races", type=int, default=3)
     parser.add_argument("--only", nargs="*", default=[], metavar="KNOB")
     parser.add_argument("--output", type=Path, default=ROOT / "docs" / "results" / "knob_effects.json")
     arguments = parser.parse_args()
@@ -178,7 +182,7 @@ def main() -> None:
             continue
         print(f"{setting.title}:", flush=True)
         try:
-            rows = measure(setting, cases, 2 if name in COMPILED else arguments.rounds)
+            rows = measure(setting, cases, 2 if name in COMPILED else arguments.races)
         except SessionFailed as failed:
             raise SystemExit(str(failed)) from failed
         for knob, row in rows.items():

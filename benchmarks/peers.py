@@ -4,8 +4,8 @@ A strategy is a place on the axis of each knob. Ordered knobs are integers (on a
 helps the peers), others are categories. What a peer needs is imported when it is made: requirements-peers.txt has it.
 """
 
-import itertools
 import logging
+import math
 import random
 import tempfile
 import warnings
@@ -94,16 +94,23 @@ class CoordinateDescent(Peer):
 
 
 class CoarseGrid(Peer):
-    """As DeepSpeed's autotuner does: a grid of few values of each knob, one after the other, last knob fastest."""
+    """A grid of few values of each knob, as DeepSpeed's autotuner lays it, but in random order."""
 
     def __init__(self, space: Mapping[str, Axis], seed: int) -> None:
         super().__init__(space, seed)
-        values = [sorted({0, axis.count // 2, axis.count - 1}) for axis in space.values()]
-        self.points = itertools.cycle(itertools.product(*values))
+        self.values = [sorted({0, axis.count // 2, axis.count - 1}) for axis in space.values()]
+        self.dice = random.Random(seed)
+        self.seen: set[tuple[int, ...]] = set()
 
     def ask(self) -> Places:
-        """Return the next point of the grid."""
-        return dict(zip(self.space, next(self.points), strict=True))
+        """Return a point of the grid that was not asked for; any one, once there is none."""
+        if len(self.seen) >= math.prod(map(len, self.values)):
+            self.seen.clear()
+        point = tuple(self.dice.choice(values) for values in self.values)
+        while point in self.seen:
+            point = tuple(self.dice.choice(values) for values in self.values)
+        self.seen.add(point)
+        return dict(zip(self.space, point, strict=True))
 
     def tell(self, value: float) -> None:
         """Nothing is learnt."""
@@ -331,6 +338,6 @@ PEERS: Mapping[str, tuple[str, Callable[[Mapping[str, Axis], int], Peer]]] = {
     "blendsearch": ("FLAML's BlendSearch", BlendSearch),
     "smac": ("SMAC3 (random forest)", Smac),
     "coordinate": ("coordinate descent from the default", CoordinateDescent),
-    "grid": ("a DeepSpeed-style grid", CoarseGrid),
+    "grid": ("a coarse grid, as DeepSpeed's, in random order", CoarseGrid),
 }
 """Name -> what it is in words, and how it is made. Ask and tell alternate strictly."""

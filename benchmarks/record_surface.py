@@ -28,13 +28,14 @@ sys.path.insert(0, str(ROOT))
 
 from advisor.local.testbed import build_testbed, unavailable_because
 from advisor.protocol.base import Value
+from advisor.protocol.changes import Changes
 from advisor.protocol.cluster import Cluster, Node
 from advisor.protocol.jobs import Job, JobSpec, JobState
 from advisor.protocol.strategy import Layout
 from advisor.protocol.testbed import Testbed
 from advisor.protocol.workload import Workload, WorkloadFacts
-from advisor.tuning.composition import Composer, baseline_strategy, key_of
-from advisor.tuning.statistics import summarise_block
+from advisor.tuning.measure.statistics import summarise_block
+from advisor.tuning.space.composition import Composer, baseline_strategy
 from agent.control import parse_result
 
 WORKLOADS = ROOT / "agent" / "workloads"
@@ -159,7 +160,7 @@ def list_cells(plan: Plan, hello: Mapping[str, Any], testbed: Testbed) -> list[d
         # A larger last bucket than the others makes no sense, and the composer would cut it: it goes with them.
         changes = composer.compose(wishes)
         if changes:
-            cells.setdefault(key_of(changes), changes)
+            cells.setdefault(Changes(changes), changes)
     return list(cells.values())
 
 
@@ -200,7 +201,7 @@ def _gather(turns: Sequence[dict[str, Value]], results: Sequence[Mapping[str, An
     ]
     cells: dict[object, dict[str, Any]] = {}
     for place, (changes, result, rate) in enumerate(zip(turns, parsed, rates, strict=True)):
-        cell = cells.setdefault(key_of(changes), {"changes": changes, "outcome": "finished", "blocks": []})
+        cell = cells.setdefault(Changes(changes), {"changes": changes, "outcome": "finished", "blocks": []})
         ignored = [name for name in changes if name in result.not_consumed]
         if ignored or result.relaunch_needed or rate is None:
             cell["outcome"] = "ineffective"

@@ -1,46 +1,61 @@
-"""How good is what a search would recommend after 5, 10, 20, 40 measured blocks? Our planner against its peers.
+"""How good is what a search would recommend after 5, 10, 20, 40 measured arms? Our planner against its peers.
 
     python benchmarks/search_quality.py [--seeds 20] [--only advisor optuna-tpe …] [--surfaces FILE …] [--jobs 2]
 
-Each method measures the same noisy blocks of the same surfaces: recorded ones (benchmarks/surfaces/*.json) and
-simulated ones. After every block it would recommend something; the regret is the share of the best strategy's
-throughput that this gives away, by the surface's truth. Every block counts, the planner's baselines and anchors too.
-Results of earlier calls are kept for the methods and surfaces that a call does not run, so that peers may come from
-several environments (requirements-peers.txt).
+Each method races strategies on the same surfaces: recorded ones (benchmarks/surfaces/*.json) and simulated ones. Of a
+recording one half of the repeats is replayed and the other half is the truth; seeds draw the division. After
+every race a method would recommend something; the regret is the share of the best strategy's throughput that this
+gives away. Compared are equal numbers of measured arms (the baseline's turns cost time but are no arms) and equal
+measuring time. A peer races one strategy at a time against the baseline, by our rules, and is charged a third of the
+baseline's turns, as if three strategies had shared them; it recommends what it saw best. Our search ends when it
+expects no more; what it recommends then stands. What an earlier call with as many seeds measured by methods or
+surfaces that a call does not run is kept (peers may come from several environments: requirements-peers.txt).
 """
 
 import argparse
 import importlib.util
 import json
-import math
 import multiprocessing
 import platform
 import random
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean, stdev
-from typing import Any
 
 from peers import PEERS, PENALTY, Axis, Peer, Places
-from replay import MEASUREMENT, Replay
+from played_race import play_race
+from quality_report import ADVISOR, COUNTS, UNITS, write_report
+from replay import MEASUREMENT, Replay, Standing
 from simulated_surfaces import list_simulated
 from surface_model import ROOT, Surface, place_of
 from surfaces import FOLDER, SurfaceError, load_surface
 
-from advisor.tuning.statistics import find_percentile, summarise_block
+from advisor.protocol.changes import Changes, period_of
+from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.races import RaceRules
+from advisor.protocol.trials import BlockResult
+from advisor.tuning.measure.contrast import contrast_arms
 
-COUNTS = (5, 10, 20, 40)
-ADVISOR = "advisor"
 _NEEDS = {
     "optuna-tpe": "optuna", "optuna-gp": "torch", "ray-default": "ray", "ray-hyperopt": "hyperopt",
     "ray-bohb": "hpbandster", "hebo": "hebo",
     "blendsearch": "flaml", "smac": "smac",
 }  # fmt: skip
-_DEFAULT = "optuna-tpe"
+_USUAL = (ADVISOR, "random", "optuna-tpe", "grid")
 _OUTPUT = ROOT / "docs" / "results" / "search_quality"
+_RULES = RaceRules(
+    warmup_steps=MEASUREMENT.warmup_steps,
+    min_steps=MEASUREMENT.min_steps,
+    max_steps=MEASUREMENT.max_steps,
+    target_s=MEASUREMENT.block_s,
+    target_error=0.005,
+    give_up_ratio=1.3,
+)
+"""Of a peer's races: those of the planner's search."""
+_SHARED = 3
+"""Strategies between which the baseline's turns are divided when a peer's time is counted."""
 
 
 @dataclass(frozen=True)
@@ -51,38 +66,70 @@ class Run:
     surface: str
     seed: int
     regrets: dict[str, float]
-    """By the number of measured blocks."""
+    """By the number of measured arms."""
+    by_time: dict[str, float]
+    """By the measuring time, in units of what one arm like the baseline takes."""
+    arms: int
+    """Arms measured."""
     seconds: float
     """What the method itself took to decide, with the replay around it."""
 
 
-def run_advisor(surface: Surface, seed: int, counts: Sequence[int]) -> list[float]:
-    """Return the regrets of our planner."""
-    replay = Replay(surface, seed=seed, watched=counts).run(max(counts))
-    return [replay.regret_after(count) for count in counts]
+def count_unit_s(surface: Surface) -> float:
+    """Return the seconds that one arm like the baseline takes in a race: its timed and its untimed steps."""
+    heat = surface.launch(random.Random(surface.name)).race([surface.find({})])
+    step_s = sum(heat.step(0, since) for since in range(1, 25)) / 24
+    timed = min(_RULES.max_steps, max(_RULES.min_steps, round(_RULES.target_s / step_s)))
+    return step_s * (timed * 1.2 + _RULES.warmup_steps + _RULES.profile_steps)
 
 
-def run_peer(surface: Surface, seed: int, counts: Sequence[int], peer: Peer) -> list[float]:
-    """Return the regrets of a peer, which recommends what it saw best; nothing, until something succeeded."""
+def run_advisor(surface: Surface, seed: int, most: int) -> list[Standing]:
+    """Return how our planner's recommendation went."""
+    return Replay(surface, seed, watched=True, max_trials=most).search(most).standings
+
+
+def run_peer(surface: Surface, seed: int, most: int, peer: Peer) -> list[Standing]:
+    """Return how a peer's recommendation went: the best that it saw; nothing, until something succeeded."""
     dice = random.Random(f"{surface.name} {seed}")
-    weather = surface.weather(dice)
+    launch = surface.launch(dice)
+    base = surface.find({})
     known: list[float] = []
     best: tuple[float, Places] | None = None
-    regrets = []
-    for _ in range(max(counts)):
+    standings = [Standing(0, 0.0, surface.regret({}))]
+    seconds = 0.0
+    for number in range(1, most + 1):
         places = peer.ask()
-        changes = surface.changes_at(places)
-        answer = surface.measure(changes, next(weather), MEASUREMENT.max_steps, dice)
-        if answer.result is None:
+        cell = surface.find(surface.changes_at(places))
+        if cell.truth is None:
             value = min(known, default=0.0) - PENALTY
+            seconds += 5.0
+            launch = surface.launch(dice)
         else:
-            value = math.log(answer.result.samples_per_step) - summarise_block(answer.result).log_step_time
+            periods = [1, period_of(cell.changes)]
+            restores = Changes(cell.changes).effect is not Effect.EXACT
+            played = play_race(
+                f"{seed}/{number}", periods, launch.race([base, cell]), _RULES, restores=restores
+            )
+            own, theirs = (
+                _report(launch.describe(shown, arm.times), arm.segments)
+                for shown, arm in ((cell, played.arms[1]), (base, played.arms[0]))
+            )
+            contrast = contrast_arms(own, theirs)
+            value = contrast.mean if contrast else min(known, default=0.0) - PENALTY
+            share = sum(played.arms[0].times) / (sum(played.arms[0].times) + sum(played.arms[1].times))
+            seconds += played.seconds * (1.0 - share * (1.0 - 1.0 / _SHARED))
             known.append(value)
             if best is None or value > best[0]:
                 best = value, places
         peer.tell(value)
-        regrets.append(surface.regret(surface.changes_at(best[1]) if best else {}))
-    return [regrets[count - 1] for count in counts]
+        standings.append(
+            Standing(number, seconds, surface.regret(surface.changes_at(best[1]) if best else {}))
+        )
+    return standings
+
+
+def _report(result: BlockResult, segments: Sequence[int]) -> BlockResult:
+    return result.model_copy(update={"segments": tuple(segments)})
 
 
 def lay_axes(surface: Surface) -> dict[str, Axis]:
@@ -100,12 +147,21 @@ def lay_axes(surface: Surface) -> dict[str, Axis]:
 def run_one(method: str, surface: Surface, seed: int, counts: Sequence[int]) -> Run:
     """Carry one method through one surface."""
     began = time.monotonic()
+    divided, most = surface.split(seed), max(counts)
     if method == ADVISOR:
-        regrets = run_advisor(surface, seed, counts)
+        standings = run_advisor(divided, seed, most)
     else:
-        regrets = run_peer(surface, seed, counts, PEERS[method][1](lay_axes(surface), seed))
-    by_count = {str(count): round(regret, 6) for count, regret in zip(counts, regrets, strict=True)}
-    return Run(method, surface.name, seed, by_count, round(time.monotonic() - began, 1))
+        standings = run_peer(divided, seed, most, PEERS[method][1](lay_axes(surface), seed))
+    unit_s = count_unit_s(surface)
+    regrets = {str(n): round([s for s in standings if s.arms <= n][-1].regret, 6) for n in counts}
+    ends_early = method == ADVISOR
+    by_time = {
+        str(n): round([s for s in standings if s.seconds <= n * unit_s][-1].regret, 6)
+        for n in UNITS
+        if ends_early or standings[-1].seconds >= n * unit_s or n <= most
+    }
+    took = round(time.monotonic() - began, 1)
+    return Run(method, surface.name, seed, regrets, by_time, standings[-1].arms, took)
 
 
 _surfaces: dict[str, Surface] = {}
@@ -147,117 +203,6 @@ def collect(
     return runs, failures
 
 
-@dataclass(frozen=True)
-class Regret:
-    """The regret of several runs after one number of blocks."""
-
-    mean: float
-    error: float
-    """Standard error of the mean."""
-    p90: float
-
-
-def summarise(runs: Sequence[Mapping[str, Any]]) -> dict[int, Regret]:
-    """Return the regret after each number of blocks that all of these runs reached."""
-    figures = {}
-    for count in COUNTS:
-        regrets = [run["regrets"].get(str(count)) for run in runs]
-        if regrets and None not in regrets:
-            error = stdev(regrets) / math.sqrt(len(regrets)) if len(regrets) > 1 else 0.0
-            figures[count] = Regret(fmean(regrets), error, find_percentile(regrets, 0.9))
-    return figures
-
-
-def name_of(method: str) -> str:
-    """The method in words."""
-    return "**Fleet Advisor**" if method == ADVISOR else PEERS[method][0]
-
-
-def write_table(runs: Sequence[Mapping[str, Any]], methods: Sequence[str]) -> list[str]:
-    """Return a Markdown table of the methods on these runs."""
-    lines = [
-        "| method | runs | " + " | ".join(f"@{count}" for count in COUNTS) + " | p90 @10 | p90 @20 |",
-        "|---|---|" + "---|" * (len(COUNTS) + 2),
-    ]
-    for method in methods:
-        mine = [run for run in runs if run["method"] == method]
-        if not mine:
-            continue
-        figures = summarise(mine)
-        cells = [f"{100 * f.mean:.1f} ±{100 * f.error:.1f}" if (f := figures.get(c)) else "–" for c in COUNTS]
-        tail = [f"{100 * f.p90:.1f}" if (f := figures.get(c)) else "–" for c in COUNTS[1:3]]
-        lines.append(f"| {name_of(method)} | {len(mine)} | " + " | ".join([*cells, *tail]) + " |")
-    return lines
-
-
-def judge(runs: Sequence[Mapping[str, Any]], surfaces: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Return per surface our regret after 10 blocks against the target and the best peer."""
-    lines = [
-        "| surface | noise floor | Optuna default @10 | target @10 | advisor @10 | best peer @10 | verdict |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for name, surface in surfaces.items():
-        after_10 = {
-            method: figures[10]
-            for method in (ADVISOR, *PEERS)
-            if 10
-            in (figures := summarise([r for r in runs if r["surface"] == name and r["method"] == method]))
-        }
-        if not {ADVISOR, _DEFAULT} <= after_10.keys():
-            continue
-        ours, optuna = after_10.pop(ADVISOR), after_10[_DEFAULT]
-        peer = min(after_10, key=lambda method: after_10[method].mean)
-        target = max(0.01, optuna.mean / 5)
-        verdict = (
-            "met"
-            if ours.mean <= target
-            else "met but for its error"
-            if ours.mean - ours.error <= target
-            else "within the noise floor"
-            if ours.mean <= surface["floor"]
-            else "missed"
-        )
-        if ours.mean > after_10[peer].mean + math.hypot(ours.error, after_10[peer].error):
-            verdict += ", a peer is better"
-        lines.append(
-            f"| {name} | {surface['floor']:.1%} | {optuna.mean:.1%} | {target:.1%} | {ours.mean:.1%} ±{ours.error:.1%} "
-            f"| {after_10[peer].mean:.1%} ({peer}) | {verdict} |"
-        )
-    return lines
-
-
-def write_report(data: Mapping[str, Any]) -> str:
-    """Return the results as a Markdown page."""
-    runs, surfaces = data["runs"], data["surfaces"]
-    methods = [method for method in (ADVISOR, *PEERS) if any(run["method"] == method for run in runs)]
-    lines = [
-        "# Search quality", "",
-        f"Made by `python benchmarks/search_quality.py` ({data['machine']}), once for each set of methods that can be",
-        "installed together (benchmarks/requirements-peers.txt).",
-        "Regret in per cent: the share of the best strategy's throughput that the recommendation after so many",
-        "measured blocks gives away; mean ± standard error over surfaces and seeds. The planner's baseline blocks and",
-        "anchors count, too. `benchmarks/README.md` says how surfaces are replayed.", "",
-        "## All surfaces", "", *write_table(runs, methods), "",
-        "## Against the target", "",
-        "Target after 10 blocks: at most a fifth of the regret of Optuna's default, or 1 % where that is more. A",
-        "recorded surface cannot tell strategies apart below its noise floor.", "",
-        *judge(runs, surfaces), "",
-    ]  # fmt: skip
-    for name, surface in surfaces.items():
-        mine = [run for run in runs if run["surface"] == name]
-        lines += [
-            f"## {name}",
-            "",
-            f"{surface['how']}. {surface['best']}",
-            "",
-            *write_table(mine, methods),
-            "",
-        ]
-    if data["failures"]:
-        lines += ["## Runs that failed", "", *(f"* {sentence}" for sentence in data["failures"]), ""]
-    return "\n".join(lines)
-
-
 def installed(method: str) -> bool:
     """Whether what the method needs can be imported."""
     return method not in _NEEDS or importlib.util.find_spec(_NEEDS[method]) is not None
@@ -269,7 +214,7 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=20)
     parser.add_argument(
-        "--evaluations", type=int, choices=COUNTS, default=max(COUNTS), help="blocks of each run"
+        "--evaluations", type=int, choices=COUNTS, default=max(COUNTS), help="arms of each run"
     )
     parser.add_argument("--only", nargs="*", default=[], choices=[ADVISOR, *PEERS], metavar="METHOD")
     parser.add_argument("--surfaces", nargs="*", default=[], metavar="FILE or NAME")
@@ -278,7 +223,7 @@ def main() -> None:
         "--output", type=Path, default=_OUTPUT, help="without its ending: .md and .json are written"
     )
     arguments = parser.parse_args()
-    methods = arguments.only or [method for method in (ADVISOR, *PEERS) if installed(method)]
+    methods = arguments.only or [method for method in _USUAL if installed(method)]
     try:
         surfaces = choose_surfaces(arguments.surfaces)
     except SurfaceError as error:
@@ -286,15 +231,22 @@ def main() -> None:
     counts = tuple(count for count in COUNTS if count <= arguments.evaluations)
     runs, failures = collect(methods, surfaces, arguments.seeds, counts, arguments.jobs)
     path = arguments.output.with_suffix(".json")
-    data = json.loads(path.read_text()) if path.exists() else {"runs": [], "surfaces": {}, "failures": []}
+    data = json.loads(path.read_text()) if path.exists() else {}
+    if data.get("seeds") != arguments.seeds:
+        data = {"runs": [], "surfaces": {}, "failures": [], "seeds": arguments.seeds}
     ran = {surface.name for surface in surfaces}
     data["runs"] = [r for r in data["runs"] if not (r["method"] in methods and r["surface"] in ran)]
     data["runs"] += sorted((vars(run) for run in runs), key=lambda r: (r["method"], r["surface"], r["seed"]))
     data["failures"] = [f for f in data["failures"] if f.split(" ")[0] not in methods] + failures
     for surface in surfaces:
         *_, best = surface.describe().splitlines()
-        data["surfaces"][surface.name] = {"how": surface.how, "floor": surface.floor, "best": best.strip()}
+        data["surfaces"][surface.name] = {
+            "how": surface.how, "floor": round(surface.floor, 4), "best": best.strip(),
+            "perfect": round(getattr(surface, "luck_of_the_best", 0.0), 4),
+        }  # fmt: skip
     data["machine"] = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
+    command = "python benchmarks/search_quality.py " + " ".join(sys.argv[1:])
+    data["commands"] = [*(c for c in data.get("commands", ()) if c != command), command]
     lines = ",\n".join(json.dumps(run, ensure_ascii=False) for run in data["runs"])
     rest = json.dumps({k: v for k, v in data.items() if k != "runs"}, indent=1, ensure_ascii=False)
     path.write_text(f'{rest[:-2]},\n "runs": [\n{lines}\n]\n}}\n')

@@ -42,7 +42,9 @@ def run_session(
 ) -> list[dict[str, Any]]:
     """Launch `words` (a script and its arguments) once, hand out `blocks` one after the other, return their results.
 
-    A block is an instruction of the control protocol without its kind and id; `extra` is added to the environment.
+    A block is the rules of a race (`advisor.protocol.races.RaceRules`) and `overrides`; with `arms` (block id ->
+    overrides) in their place it is a whole race, whose result is that of each arm by its id. `extra` is added to the
+    environment.
     """
     return run_planned(words, lambda _: blocks, ranks, extra)
 
@@ -118,16 +120,25 @@ def _hand_out(
     with connection, connection.makefile("rwb") as stream:
         for line in stream:
             message = json.loads(line)
-            if message["kind"] == "block":
-                results.append(message["result"])
+            if message["kind"] == "race":
+                found = message["results"]
+                results.append(found if len(found) > 1 else next(iter(found.values())))
             elif message["kind"] == "hello":
                 planned.extend(plan(message))
                 waiting = list(enumerate(planned))
-            if message["kind"] not in {"hello", "block"}:
+            if message["kind"] not in {"hello", "race"}:
                 continue
             reply: dict[str, Any] = {"kind": "end", "reason": "all blocks are measured"}
             if waiting:
                 number, block = waiting.pop(0)
-                reply = {"kind": "measure", "block_id": str(number), **block}
+                arms = block.get("arms") or {str(number): block.get("overrides", {})}
+                reply = {
+                    "kind": "race",
+                    "race_id": f"{number}",
+                    "rules": {
+                        name: value for name, value in block.items() if name not in {"arms", "overrides"}
+                    },
+                    "arms": [{"block_id": arm, "overrides": overrides} for arm, overrides in arms.items()],
+                }
             stream.write(json.dumps(reply).encode() + b"\n")
             stream.flush()

@@ -1,25 +1,28 @@
 """Simulated multi-node surfaces: clusters that nobody here has, with the noise that such clusters show.
 
 Every strategy of a large grid is one call of `step_simulator.simulate_step`, which shares nothing with the advisor's
-cost model. Blocks carry lognormal noise, correlated steps, stalls, now and then a slow block, drift, luck of a launch.
+cost model. The noise of its steps is a weather of `weathers.py`.
 """
 
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from statistics import median
 from typing import Any
 
 from step_simulator import MB, Link, Machine, Step, Training, simulate_step, time_allreduce
 from surface_model import Cell, Key, Surface
+from weathers import SimulatedLaunch, Sky, Weather
 
 from advisor.protocol.base import Value
 from advisor.protocol.calibration import Calibration, GradientTiming, LinkLevel, LinkTiming
+from advisor.protocol.changes import period_of
 from advisor.protocol.cluster import Cluster, Device, DeviceKind, Node
 from advisor.protocol.cluster import Link as Interface
-from advisor.protocol.knobs import Effect
-from advisor.protocol.strategy import DistributedStrategy, period_of
+from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.strategy import DistributedStrategy
 from advisor.protocol.trials import BlockResult, Outcome, Phases
 from advisor.protocol.workload import WorkloadFacts
 
@@ -27,21 +30,8 @@ _STARTS = 10
 _GBIT = 1e9 / 8
 
 
-@dataclass(frozen=True)
-class Noise:
-    """Standard deviations of ln(step time)."""
-
-    step: float = 0.04
-    correlation: float = 0.4
-    stalls: float = 0.02
-    """Share of steps that take longer, twice as long on average."""
-    block: float = 0.02
-    slow_blocks: float = 0.03
-    """Share of blocks that something else slows down, by a tenth on average."""
-    drift: float = 0.004
-    """Random walk per block."""
-    launch: float = 0.01
-    """Luck of a launch."""
+WEATHER = Weather(step=0.04, launch=0.01, luck=0.003, arm=0.003, walk=0.004, bursts=0.1)
+"""Of clusters: now and then something else slows all of it down by a tenth for some seconds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +46,7 @@ class SimulatedSurface(Surface):
     grid: Mapping[str, tuple[Value, ...]]
     baseline: Mapping[str, Value]
     facts: WorkloadFacts
-    noise: Noise = Noise()
+    weather: Weather = WEATHER
     seen: dict[Key, tuple[Cell, Step]] = field(default_factory=dict)
 
     @cached_property
@@ -146,35 +136,23 @@ class SimulatedSurface(Surface):
         """Nothing is uncertain here."""
         return 0.0
 
-    def weather(self, dice: random.Random) -> Iterator[float]:
-        """Drift from block to block on top of the luck of a launch."""
-        level = dice.gauss(0.0, self.noise.launch)
-        while True:
-            yield level
-            level += dice.gauss(0.0, self.noise.drift)
+    def launch(self, dice: random.Random) -> SimulatedLaunch:
+        """Return a launch under a sky of its own."""
+        return SimulatedLaunch(
+            Sky(self.weather, dice), lambda cell: self._look(cell.key)[1].total_s, self._describe
+        )
 
-    def draw(self, cell: Cell, level: float, steps: int, dice: random.Random) -> BlockResult:
-        """Simulate the noise of one block."""
+    def _describe(self, cell: Cell, times: Sequence[float], dice: random.Random) -> BlockResult:
+        """What the ranks report besides the steps: phases, which are 2 % off and carry the race's level."""
         step = self._look(cell.key)[1]
-        noise = self.noise
-        luck = level - dice.gauss(0.0, noise.block)
-        if dice.random() < noise.slow_blocks:
-            luck -= dice.expovariate(10.0)
-        period = period_of(cell.changes)
-        fresh = math.sqrt(1.0 - noise.correlation**2)
-        state, times = 0.0, []
-        for _ in range(-(-steps // period) * period):
-            state = noise.correlation * state + fresh * dice.gauss(0.0, noise.step)
-            stall = dice.expovariate(1.0) if dice.random() < noise.stalls else 0.0
-            times.append(step.total_s * math.exp(state - luck) * (1.0 + stall))
-        factor = math.exp(-luck)
+        factor = median(times) / step.total_s if times else 1.0
         parts: dict[str, Any] = {
             name: getattr(step, name) * factor * math.exp(dice.gauss(0.0, 0.02))
             for name in ("data_wait_s", "forward_s", "backward_s", "exposed_comm_s", "optimizer_s", "other_s")
         }
         samples = self.facts.batch_size_per_rank * self.machine.world
         return BlockResult(
-            steps=len(times), period=period, step_time_s=tuple(times), samples_per_step=samples,
+            steps=len(times), period=period_of(cell.changes), step_time_s=tuple(times), samples_per_step=samples,
             samples=samples * len(times), wall_s=sum(times), phases=Phases(**parts), bucket_bytes=step.buckets,
             peak_memory_bytes=int(step.memory), consumed=dict.fromkeys(cell.changes, "simulated"),
         )  # fmt: skip

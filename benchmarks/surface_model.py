@@ -4,35 +4,29 @@ import math
 import random
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from itertools import pairwise
-from statistics import fmean, median, stdev
 
+from played_race import Heat
 from sessions import ROOT
 
 sys.path.insert(0, str(ROOT))
 
 from advisor.protocol.base import Value
 from advisor.protocol.calibration import Calibration
+from advisor.protocol.changes import Changes, period_of
 from advisor.protocol.cluster import Cluster
 from advisor.protocol.jobs import Job, JobSpec, JobState
-from advisor.protocol.knobs import Effect
+from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.strategy import DistributedStrategy, Layout, Strategy
 from advisor.protocol.trials import BlockResult, Outcome, Phases
 from advisor.protocol.workload import Workload, WorkloadFacts
-from advisor.tuning.composition import Composer, baseline_strategy, describe_changes
+from advisor.tuning.space.composition import Composer, baseline_strategy
 
 Key = tuple[int, ...]
 """Places of a strategy's values in the grid, idle knobs at the baseline's: what a cell is found by."""
-RUN_NOISE = 0.015
-"""Standard deviation of ln(step time) from block to block where a recording has no repeats."""
-STEP_NOISE = 0.03
-"""The same from step to step, where a block is a single number."""
-FEWEST_STEPS = 24
-"""A recorded block of fewer steps is read round and round up to this many."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +41,10 @@ class Repeat:
     """ln(throughput / neighbouring baseline blocks')."""
     anchors: int = 2
     """Baseline blocks behind the deviation; 0 where it is against the median of all of them."""
+    place: tuple[int, int] = (0, 0)
+    """Session, and order in it."""
+    turn: int = 0
+    """Pass of the recording that it belongs to: a pass measures every strategy once."""
 
 
 @dataclass(frozen=True)
@@ -62,14 +60,16 @@ class Cell:
     repeats: tuple[Repeat, ...] = ()
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What one replayed block says: a result, or how the strategy failed."""
+class Launch(ABC):
+    """One launch of a surface's training: what its races share, and what one of them knows of the one before."""
 
-    cell: Cell
-    result: BlockResult | None
-    note: str = ""
-    """A sentence where the strategy itself was not recorded and its nearest neighbour answers."""
+    @abstractmethod
+    def race(self, cells: Sequence[Cell]) -> Heat:
+        """Return a race of these strategies, none of which fails."""
+
+    @abstractmethod
+    def describe(self, cell: Cell, times: Sequence[float]) -> BlockResult:
+        """Return what the last race says of a strategy besides its steps: phases, buckets, samples, memory."""
 
 
 class Surface(ABC):
@@ -100,22 +100,27 @@ class Surface(ABC):
         """Regret below which the surface cannot tell strategies apart."""
 
     @abstractmethod
-    def draw(self, cell: Cell, level: float, steps: int, dice: random.Random) -> BlockResult:
-        """Return a block of the cell of at most `steps` steps while the machine runs at `level` (ln of its speed)."""
+    def launch(self, dice: random.Random) -> Launch:
+        """Return a fresh launch of the training."""
 
-    @abstractmethod
-    def weather(self, dice: random.Random) -> Iterator[float]:
-        """Yield the machine's ln speed from block to block, without end."""
+    def split(self, _seed: int) -> "Surface":
+        """Return the surface as one half of its repeats shows it, with the truth of the other; here both are known."""
+        return self
 
-    def measure(self, changes: Mapping[str, Value], level: float, steps: int, dice: random.Random) -> Answer:
-        """Return what a block of these changes says."""
+    def draw(self, cell: Cell, steps: int, dice: random.Random) -> BlockResult:
+        """Return a block of the cell that was measured alone, in a launch of its own."""
+        launch = self.launch(dice)
+        heat = launch.race([cell])
+        count = min(steps, heat.longest)
+        count = -(-count // max(1, period_of(cell.changes))) * max(1, period_of(cell.changes))
+        return launch.describe(cell, [heat.step(0, since) for since in range(1, count + 1)])
+
+    def note(self, changes: Mapping[str, Value]) -> str:
+        """A sentence where these changes were not recorded and their nearest neighbour answers."""
         cell = self.find(changes)
-        note = ""
-        if cell.key != self.key_of(changes):
-            note = f"{describe_changes(changes)} was not recorded: {describe_changes(cell.changes)} answers for it."
-        if cell.truth is None:
-            return Answer(cell, None, note)
-        return Answer(cell, self.draw(cell, level, steps, dice), note)
+        if cell.key == self.key_of(changes):
+            return ""
+        return f"{Changes(changes).describe()} was not recorded: {Changes(cell.changes).describe()} answers for it."
 
     def regret(self, changes: Mapping[str, Value]) -> float:
         """Return the share of the best strategy's throughput that these changes give away; 1 where they fail."""
@@ -185,143 +190,14 @@ class Surface(ABC):
         sizes = " × ".join(f"{knob} {len(values)}" for knob, values in self.grid.items())
         return (
             f"{self.name} ({self.allow.value}): {sizes}\n  {self.how}\n"
-            f"  best {describe_changes(best.changes)}: {math.expm1(best.truth or 0.0):+.1%}; "
+            f"  best {Changes(best.changes).describe()}: {math.expm1(best.truth or 0.0):+.1%}; "
             f"noise floor {self.floor:.2%}"
         )
 
 
-@dataclass(frozen=True, eq=False)
-class RecordedSurface(Surface):
-    """A surface read from a file."""
-
-    name: str
-    how: str
-    allow: Effect
-    grid: Mapping[str, tuple[Value, ...]]
-    baseline: Mapping[str, Value]
-    facts: WorkloadFacts
-    cluster: Cluster
-    calibration: Calibration | None
-    cells: dict[Key, Cell] = field(default_factory=dict)
-    levels: tuple[tuple[int, int, float], ...] = ()
-    """Session, order and ln(throughput) of the recorded baseline blocks, less their median."""
-    allowed_error: float | None = None
-
-    def find(self, changes: Mapping[str, Value]) -> Cell:
-        """Return the cell of these changes; the nearest recorded one where there is none."""
-        return self.nearest(self.key_of(changes))
-
-    def nearest(self, key: Key) -> Cell:
-        """Return the cell fewest places away from the key; the earlier in the file of two."""
-        if (cell := self.cells.get(key)) is not None:
-            return cell
-        kinds = [
-            isinstance(values[0], int | float) and not isinstance(values[0], bool)
-            for values in self.grid.values()
-        ]
-
-        def distance(other: Key) -> int:
-            return sum(
-                (abs(a - b) if ordered else int(a != b))
-                for a, b, ordered in zip(key, other, kinds, strict=True)
-            )
-
-        return self.cells[min(self.cells, key=distance)]
-
-    @cached_property
-    def best(self) -> Cell:
-        """The cell of the highest truth."""
-        return max(self.cells.values(), key=lambda cell: -math.inf if cell.truth is None else cell.truth)
-
-    @cached_property
-    def floor(self) -> float:
-        """Standard error of the best cell's truth: run noise over the root of its repeats, as a median's."""
-        if self.allowed_error is not None:
-            return self.allowed_error
-        return 1.25 * self.run_noise / math.sqrt(max(1, len(self.best.repeats)))
-
-    @cached_property
-    def run_noise(self) -> float:
-        """Standard deviation of a cell's block around the cell, the neighbours' part taken out."""
-        squares, freedom = 0.0, 0
-        for cell in self.cells.values():
-            if len(cell.repeats) > 1 and cell.changes:
-                centre = fmean(repeat.deviation for repeat in cell.repeats)
-                squares += sum(
-                    (r.deviation - centre) ** 2 * r.anchors / (r.anchors + 1)
-                    if r.anchors
-                    else (r.deviation - centre) ** 2
-                    for r in cell.repeats
-                )
-                freedom += len(cell.repeats) - 1
-        return math.sqrt(squares / freedom) if freedom else RUN_NOISE
-
-    @cached_property
-    def step_noise(self) -> float:
-        """Median standard deviation of ln(step time) within blocks of several steps."""
-        spreads = [
-            stdev(math.log(t) for t in r.result.step_time_s)
-            for cell in self.cells.values()
-            for r in cell.repeats
-            if len(r.result.step_time_s) >= 5 and r.result.period == 1
-        ]
-        return median(spreads) if spreads else STEP_NOISE
-
-    def weather(self, dice: random.Random) -> Iterator[float]:
-        """Walk through the recorded baseline blocks there and back from a random start."""
-        if len(self.levels) < 3:
-            while True:
-                yield 0.0
-        path = [level for _, _, level in self.levels]
-        gaps = [b - a for (s, a, _), (z, b, _) in pairwise(self.levels) if s == z and b > a]
-        stride = 1.0 / (fmean(gaps) if gaps else 1.0)
-        span = 2.0 * (len(path) - 1)
-        at = dice.random() * span
-        while True:
-            place = at if at <= span / 2 else span - at
-            below = min(int(place), len(path) - 2)
-            yield path[below] + (path[below + 1] - path[below]) * (place - below)
-            at = (at + stride) % span
-
-    def draw(self, cell: Cell, level: float, steps: int, dice: random.Random) -> BlockResult:
-        """One recorded block of the cell at this level, its steps read round from a random start."""
-        if cell.truth is None:
-            raise ValueError(
-                f"{cell.changes} of {self.name} ended as {cell.outcome.value}: there is no block of it"
-            )
-        repeat = dice.choice(cell.repeats)
-        count, anchors = len(cell.repeats), repeat.anchors
-        if count > 1:
-            # Residuals around a centre of few repeats are too small, and carry the noise of the anchors besides.
-            factor = math.sqrt(count / (count - 1)) * math.sqrt(anchors / (anchors + 1) if anchors else 1.0)
-            luck = (repeat.deviation - cell.truth) * factor
-        else:
-            luck = dice.gauss(0.0, self.run_noise)
-        times = self._lengthen(repeat.result, steps, dice)
-        scale = math.exp(repeat.rate - (level + self.centre + cell.truth + luck))
-        return rescale(repeat.result, times, scale)
-
-    @cached_property
-    def centre(self) -> float:
-        """ln(samples per second) of the baseline, the median of its blocks."""
-        return median(r.rate for cell in self.cells.values() if not cell.changes for r in cell.repeats)
-
-    def _lengthen(self, result: BlockResult, steps: int, dice: random.Random) -> list[float]:
-        times, period = list(result.step_time_s), result.period
-        if len(times) < 5 * period:
-            mean = median(times) if period == 1 else fmean(times)
-            return [
-                mean * math.exp(dice.gauss(0.0, self.step_noise)) for _ in range(max(steps, FEWEST_STEPS))
-            ]
-        whole = len(times) - len(times) % period
-        wanted = min(steps, max(whole, FEWEST_STEPS))
-        start = dice.randrange(whole // period) * period
-        return [times[(start + i) % whole] for i in range(-(-wanted // period) * period)]
-
-
 def rescale(result: BlockResult, times: Sequence[float], scale: float) -> BlockResult:
-    """Return the result with other steps, all times multiplied by `scale`."""
-    scaled = tuple(t * scale for t in times)
+    """Return the result with these steps, which are scaled already, and its phases multiplied by `scale`."""
+    scaled = tuple(times)
     phases = Phases.model_validate({k: v and v * scale for k, v in result.phases.model_dump().items()})
     return result.model_copy(
         update={

@@ -9,22 +9,23 @@ import argparse
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 from pydantic import ValidationError
-from surface_model import ROOT, Cell, Key, RecordedSurface, Repeat
+from recorded_surface import RecordedSurface
+from surface_model import ROOT, Cell, Key, Repeat
 
 from advisor.protocol.base import Value
 from advisor.protocol.calibration import Calibration
+from advisor.protocol.changes import Changes, period_of
 from advisor.protocol.cluster import Cluster, DeviceKind, Node
-from advisor.protocol.knob_entries import CATALOGUE
-from advisor.protocol.knobs import Effect
-from advisor.protocol.strategy import effect_of, period_of
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.trials import BlockResult, Outcome, Phases
 from advisor.protocol.workload import WorkloadFacts
-from advisor.tuning.composition import describe_changes
 
 FOLDER = ROOT / "benchmarks" / "surfaces"
 _FACTS: Mapping[str, Any] = {
@@ -67,7 +68,7 @@ def read_surface(data: Mapping[str, Any], name: str = "surface") -> RecordedSurf
     bare = RecordedSurface(
         name=str(data.get("name") or name),
         how=str(data.get("how") or ""),
-        allow=Effect(data["allow"]) if data.get("allow") else effect_of(dict.fromkeys(grid, True)),
+        allow=Effect(data["allow"]) if data.get("allow") else Changes(dict.fromkeys(grid, True)).effect,
         grid=grid,
         baseline=baseline,
         facts=facts,
@@ -85,7 +86,7 @@ def read_surface(data: Mapping[str, Any], name: str = "surface") -> RecordedSurf
         for place, _, result, raw in blocks
         if not data["cells"][place].get("changes") and "order" in raw
     )
-    cells = _read_cells(bare, data["cells"], blocks, anchors)
+    cells = _number_turns(_read_cells(bare, data["cells"], blocks, anchors))
     if not any(not cell.changes and cell.repeats for cell in cells.values()):
         raise SurfaceError('cells has no measured baseline: add the cell with "changes": {}')
     centre = median(rate for _, _, rate in anchors) if anchors else 0.0
@@ -224,16 +225,46 @@ def _compare(
     result: BlockResult, block: Mapping[str, Any], anchors: Sequence[tuple[int, int, float]], middle: float
 ) -> Repeat:
     rate = rate_of(result)
+    place = int(block.get("session", 0)), int(block.get("order", 0))
     if "anchor_log_ratio" in block:
-        return Repeat(result, rate, float(block["anchor_log_ratio"]))
+        return Repeat(result, rate, float(block["anchor_log_ratio"]), place=place)
     if "order" in block:
-        session, order = int(block.get("session", 0)), int(block["order"])
+        session, order = place
         before = [level for s, o, level in anchors if s == session and o < order][-1:]
         after = [level for s, o, level in anchors if s == session and o > order][:1]
         if before or after:
             near = [*before, *after]
-            return Repeat(result, rate, rate - fmean(near), anchors=len(near))
-    return Repeat(result, rate, rate - middle, anchors=0)
+            return Repeat(result, rate, rate - fmean(near), anchors=len(near), place=place)
+    return Repeat(result, rate, rate - middle, anchors=0, place=place)
+
+
+def _number_turns(cells: Mapping[Key, Cell]) -> dict[Key, Cell]:
+    """Give every repeat the pass that it belongs to: the n-th repeats of all strategies are one pass.
+
+    The baseline has more blocks than passes: each belongs to the pass of the block recorded nearest to it.
+    """
+    others = {
+        key: tuple(
+            replace(r, turn=turn) for turn, r in enumerate(sorted(cell.repeats, key=lambda r: r.place))
+        )
+        for key, cell in cells.items()
+        if cell.changes
+    }
+    known = sorted((r.place, r.turn) for repeats in others.values() for r in repeats)
+    numbered = {}
+    for key, cell in cells.items():
+        repeats = others.get(key)
+        if repeats is None:
+            repeats = tuple(
+                replace(
+                    r, turn=min(known, key=lambda k: (k[0][0] != r.place[0], abs(k[0][1] - r.place[1])))[1]
+                )
+                if known
+                else r
+                for r in cell.repeats
+            )
+        numbered[key] = replace(cell, repeats=repeats)
+    return numbered
 
 
 def main() -> None:
@@ -258,7 +289,7 @@ def main() -> None:
             f"{len(surface.levels)} anchors"
         )
         for cell in ranked[:5]:
-            print(f"    {math.expm1(cell.truth or 0.0):+7.2%}  {describe_changes(cell.changes)}")
+            print(f"    {math.expm1(cell.truth or 0.0):+7.2%}  {Changes(cell.changes).describe()}")
 
 
 if __name__ == "__main__":

@@ -6,8 +6,8 @@
 All ways tune the same training over the same shaped links of a live testbed, on the grid of a recorded surface, whose
 truth says how good the strategy in hand really is; no way gets to see it. Plain Optuna (TPE as it comes) and Ray Tune
 (`--ways ray`, where it is installed; its Optuna searcher, one trial at a time) launch torchrun anew for every trial,
-with the same block of steps, because a script's settings are read when it starts. *In hand* is the best observed
-strategy for them, and for the advisor the measured strategy that its search holds best. The time counts from the
+with a block of as many steps, because a script's settings are read when it starts. *In hand* is the best observed
+strategy for them, and for the advisor the strategy that its search would recommend. The time counts from the
 command's start, the advisor's server and agents included, to the moment from which the strategy in hand stays within
 2 % (or within the surface's noise floor, if that is more) until the search ends. Needs root.
 """
@@ -27,8 +27,8 @@ from typing import Any
 
 import optuna
 from record_surface import PLANS, WORKLOADS
+from recorded_surface import RecordedSurface
 from sessions import ROOT, Ranks, SessionFailed, run_session
-from surface_model import RecordedSurface
 from surfaces import load_surface
 
 sys.path.insert(0, str(ROOT))
@@ -38,14 +38,14 @@ from advisor.local.agents import local_agents
 from advisor.local.server import local_server
 from advisor.local.testbed import build_testbed, testbed_places, unavailable_because
 from advisor.protocol.base import Value
+from advisor.protocol.changes import Changes
 from advisor.protocol.jobs import Budget, JobSpec, Measurement, Stage
 from advisor.protocol.testbed import Testbed
 from advisor.protocol.trials import BlockState, JobHistory
 from advisor.protocol.workload import Workload
-from advisor.tuning.composition import describe_changes
-from advisor.tuning.record import Record
-from advisor.tuning.search import best_changes
-from advisor.tuning.statistics import summarise_block
+from advisor.tuning.history.record import Record
+from advisor.tuning.measure.statistics import summarise_block
+from advisor.tuning.search.state import look
 from agent.control import parse_result
 
 _CLOSE = 0.02
@@ -53,7 +53,7 @@ _BLOCK = {"warmup_steps": 5, "min_steps": 12, "max_steps": 60, "target_s": 1.0}
 _POLL_S = 0.5
 
 Holdings = list[tuple[float, Mapping[str, Value]]]
-"""(seconds since the start, strategy in hand) after every measured block."""
+"""(seconds since the start, strategy in hand) after every race, or trial."""
 
 
 def time_until_close(surface: RecordedSurface, held: Holdings) -> tuple[float | None, float]:
@@ -103,10 +103,10 @@ def tune_with_advisor(
             time.sleep(_POLL_S)
             now = client.job(job.id)
             history = client.history(job.id)
-            done = [b for b in history.blocks if b.state is BlockState.DONE and b.round is None]
-            while measured < len(done):
-                measured += 1
-                held.append((time.monotonic() - began, hold_best(now, cut(history, done[:measured]))))
+            done = [b for b in history.blocks if b.state is BlockState.DONE]
+            if len(done) > measured:
+                measured = len(done)
+                held.append((time.monotonic() - began, hold_best(now, cut(history, done))))
             if now.state.is_final or now.stage not in (Stage.PROBE, Stage.SEARCH):
                 break
         if not now.state.is_final:
@@ -119,8 +119,9 @@ def tune_with_advisor(
 
 
 def hold_best(job: Any, history: JobHistory) -> Mapping[str, Value]:
-    """Return the changes of the strategy that the advisor holds best: none is the baseline."""
-    return best_changes(Record(job, history, job.created_at))
+    """Return the changes of the strategy that the search would recommend: none is the baseline."""
+    state = look(Record(job, history, job.created_at))
+    return state.recommendation.changes if state else {}
 
 
 def cut(history: JobHistory, blocks: Sequence[Any]) -> JobHistory:
@@ -247,7 +248,7 @@ def main() -> None:
         f"`python benchmarks/time_to_best.py {' '.join(sys.argv[1:])}`".replace(" `", "`"), "",
         f"{surface.name}, live on a testbed of two namespaces; {platform.system()} {platform.machine()}, "
         f"{os.cpu_count()} CPUs. Close means a regret of at most {max(_CLOSE, surface.floor):.1%}.", "",
-        "| repeat | way | seconds until close | blocks or trials | seconds in all | last regret | strategy in hand |",
+        "| repeat | way | seconds until close | races or trials | seconds in all | last regret | strategy in hand |",
         "|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     for repeat in range(arguments.repeats):
@@ -264,7 +265,7 @@ def main() -> None:
             shown = f"{since:.0f}" if since is not None else "never"
             row = (
                 f"| {repeat + 1} | {way} | {shown} | {len(held)} | {in_all:.0f} | {regret:.1%} | "
-                f"{describe_changes(held[-1][1])} |"
+                f"{Changes(held[-1][1]).describe()} |"
             )
             print(row, flush=True)
             lines.append(row)

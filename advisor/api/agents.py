@@ -12,6 +12,8 @@ from advisor.protocol.messages import AgentRegistered, Assignment, PollReply, Re
 from advisor.protocol.views import AgentPage
 from advisor.services import agents
 
+_FIRST_LOOK_S = 0.02
+
 router = APIRouter(prefix="/agents", tags=["agents"])
 
 
@@ -44,13 +46,16 @@ async def poll(agent_id: str, request: Request, principal: AgentPrincipal, conte
     loop = asyncio.get_running_loop()
     deadline = loop.time() + context.settings.poll_s
     await run_in_threadpool(_see, context, agent_id)
+    # Who has just come is often given a place at once: the first looks follow each other quickly.
+    pause_s = min(_FIRST_LOOK_S, context.settings.look_s)
     while True:
         # Each look is a transaction of its own: nothing is held while waiting.
         assignment = await run_in_threadpool(_look, context, agent_id)
         over = loop.time() >= deadline or context.stopping.is_set()
         if assignment is not None or over or await request.is_disconnected():
             return PollReply(assignment=assignment)
-        await asyncio.sleep(context.settings.look_s)
+        await asyncio.sleep(pause_s)
+        pause_s = min(2 * pause_s, context.settings.look_s)
 
 
 def _see(context: Context, agent_id: str) -> None:

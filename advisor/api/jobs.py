@@ -6,11 +6,11 @@ from fastapi import APIRouter, Header, Query, Response
 
 from advisor.api.access import Reader, Submitter
 from advisor.api.context import Here
-from advisor.protocol.jobs import Job, JobSpec, JobState
+from advisor.protocol.jobs import Continuation, Job, JobSpec, JobState
 from advisor.protocol.telemetry import SessionTelemetry, TelemetryPoint
 from advisor.protocol.trials import Block, JobHistory, Session, Trial
 from advisor.protocol.views import JobPage
-from advisor.services import jobs, telemetry
+from advisor.services import continuing, jobs, telemetry
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 
@@ -79,6 +79,26 @@ def cancel_job(job_id: str, _: Submitter, context: Here) -> Job:
     """Ask a job to stop. It is cancelling until every training process is gone; what it measured stays."""
     with context.database.begin() as work:
         job = jobs.cancel_job(work, job_id, context.clock(), context.timers)
+    context.wake.set()
+    return job
+
+
+@router.post("/{job_id}/continue", summary="Give a job that has ended more budget")
+def continue_job(
+    job_id: str,
+    more: Continuation,
+    principal: Submitter,
+    context: Here,
+    idempotency_key: Annotated[
+        str | None, Header(description="Repeating a request with the same key continues the job once.")
+    ] = None,
+) -> Job:
+    """Queue it again; it goes on where it stood and keeps all that it measured. Also for failed and cancelled jobs.
+
+    409 `job_is_live` while it has not ended, 409 `nothing_to_continue` where it measured nothing.
+    """
+    with context.database.begin() as work:
+        job = continuing.continue_job(work, job_id, more, principal.name, idempotency_key, context.clock())
     context.wake.set()
     return job
 

@@ -5,8 +5,8 @@ from fastapi import APIRouter
 from advisor.api.access import Reader
 from advisor.exporters import FormatInfo
 from advisor.protocol.base import Message, Value
-from advisor.protocol.knob_entries import CATALOGUE
-from advisor.protocol.knobs import Effect, Knob, Place, Scale, Switch
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Effect, Knob, Place, Scale, Switch
 from advisor.services.exports import list_formats
 
 router = APIRouter(tags=["reference"])

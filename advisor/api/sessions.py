@@ -8,15 +8,15 @@ from advisor.errors import ResultQuarantined
 from advisor.protocol.messages import (
     Beat,
     BeatReply,
-    BlockReport,
     HelloReport,
     NextReply,
     NextRequest,
+    RaceReport,
     SessionEnd,
     Trouble,
 )
-from advisor.protocol.views import BlockAccepted
-from advisor.services import blocks, sessions
+from advisor.protocol.views import RaceAccepted
+from advisor.services import races, sessions
 
 router = APIRouter(prefix="/sessions", tags=["sessions"])
 
@@ -40,9 +40,9 @@ def hello(session_id: str, report: HelloReport, principal: AgentPrincipal, conte
 
 
 @router.post("/{session_id}/next", summary="What is to be measured now?")
-def next_block(session_id: str, request: NextRequest, principal: AgentPrincipal, context: Here) -> NextReply:
-    """Return the block to measure, or why the session is over. Repeating it gives the same block."""
-    return blocks.next_block(
+def next_race(session_id: str, request: NextRequest, principal: AgentPrincipal, context: Here) -> NextReply:
+    """Return the race to run, or why the session is over. Repeating it gives the same race."""
+    return races.next_race(
         context.database,
         context.tuning,
         session_id,
@@ -53,18 +53,18 @@ def next_block(session_id: str, request: NextRequest, principal: AgentPrincipal,
     )
 
 
-@router.post("/{session_id}/blocks/{block_id}", summary="Report a measured block")
-def report_block(
-    session_id: str, block_id: str, report: BlockReport, principal: AgentPrincipal, context: Here
-) -> BlockAccepted:
-    """Accept a block's result, exactly once; 409 for one that does not count and was put into quarantine."""
+@router.post("/{session_id}/races/{race_id}", summary="Report a race")
+def report_race(
+    session_id: str, race_id: str, report: RaceReport, principal: AgentPrincipal, context: Here
+) -> RaceAccepted:
+    """Accept a race's results, exactly once; 409 for a report that does not count and was put into quarantine."""
     agent_id = find_agent_id(principal)
     with context.database.begin() as work:
-        answer = blocks.report_block(
-            work, context.tuning, session_id, block_id, agent_id, report, context.clock()
+        answer = races.report_race(
+            work, context.tuning, session_id, race_id, agent_id, report, context.clock()
         )
     # Only now, after the commit: the quarantine has to stay.
-    if isinstance(answer, blocks.Quarantined):
+    if isinstance(answer, races.Quarantined):
         error = ResultQuarantined(answer.sentence)
         error.code = "result_differs" if answer.differs else error.code
         raise error

@@ -4,6 +4,8 @@
 def main() -> int:
     """Run the command that `sys.argv` names; returns its exit code (see `advisor.cli.exits`)."""
     # Imported here so that importing a single module of this package does not build all commands.
+    import sys
+
     from advisor.cli.commands import build_app
 
-    return int(build_app()(prog_name="advisor") or 0)
+    return int(build_app(sys.argv[1:])(prog_name="advisor") or 0)

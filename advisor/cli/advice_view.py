@@ -1,7 +1,7 @@
-"""The advice as people read it: a pure function of the advice.
+"""Everything that an advice holds, for people: what `--verbose` shows in place of the first screen.
 
-Verdict and interval first, then what to change and why, where the time went, what the riskier rungs measured,
-what it cost, and what to do next. Knows nothing of servers and files.
+A pure function of the advice: verdict and interval, what to change and why, where the time went, what the riskier
+rungs measured, what it cost, and what to do next. Knows nothing of servers and files.
 """
 
 from collections.abc import Sequence
@@ -13,18 +13,19 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.cli.evidence_view import render_findings, render_forecasts, render_pareto, say_scaling
+from advisor.cli.first_screen import render_first_screen
 from advisor.cli.step_view import LEGEND_CHANGE, render_phases
 from advisor.cli.wording import (
     EFFECT_WORDS,
     count,
     spell_changes,
     spell_duration,
-    spell_percent,
     spell_rate,
     spell_value,
 )
 from advisor.protocol.advice import Advice, KnobReason, Provenance, RungAdvice, Verdict
-from advisor.protocol.knobs import Effect
+from advisor.protocol.gains import spell_percent
+from advisor.protocol.knobs.knob import Effect
 
 _BOUND_WORDS = {
     "communication": "Limited by the network",
@@ -35,18 +36,19 @@ _BOUND_WORDS = {
     "balanced": "No single limit",
     "unmeasured": "Not measured",
 }
-_DROPPED_SHOWN = 3
 _TOO_WIDE = 1.0
 """An interval of a hundred points says that nothing is known: its ends would only look like figures."""
 
 
 def render_advice(
-    advice: Advice, job_name: str = "", files: Sequence[str] = (), verbose: bool = False
+    advice: Advice, job_name: str = "", files: Sequence[str] = (), verbose: bool = False, usage: str = ""
 ) -> RenderableType:
-    """Return the advice for a terminal or a log of any width; `files` are those that were written.
+    """Return the advice for a terminal or a log of any width: the first screen, or with `verbose` everything.
 
-    Without `verbose`, knobs that were not searched are counted and only a few are named.
+    `files` are those that were written, `usage` is the command that puts the strategy in place.
     """
+    if not verbose:
+        return render_first_screen(advice, usage)
     parts: list[RenderableType] = [_verdict(advice, job_name)]
     if advice.changes:
         parts += _section("What to change, and why", _changes(advice))
@@ -61,23 +63,32 @@ def render_advice(
         parts += _section("What if (predicted, not measured)", render_forecasts(advice.forecasts))
     parts += _section("What this cost", _cost(advice))
     if advice.dropped:
-        parts += _section("What was not tried, and why", _dropped(advice, verbose))
-    if verbose:
-        parts += _section("How well each exported value is known", _provenance(advice))
-    if advice.next_steps:
-        parts += _section("What to do next", _bullets(advice.next_steps))
+        parts += _section("What was not tried, and why", _dropped(advice))
+    parts += _section("How well each exported value is known", _provenance(advice))
+    to_do = [
+        *([usage] if usage else []),
+        *([advice.what_to_do] if advice.what_to_do else []),
+        *advice.next_steps,
+    ]
+    if to_do:
+        parts += _section("What to do next", _bullets(to_do))
     if files:
         parts += _section("Files for your framework", _bullets(files))
     return Group(*parts)
 
 
 def format_advice(
-    advice: Advice, width: int, job_name: str = "", files: Sequence[str] = (), verbose: bool = False
+    advice: Advice,
+    width: int,
+    job_name: str = "",
+    files: Sequence[str] = (),
+    verbose: bool = False,
+    usage: str = "",
 ) -> str:
     """Return the advice as plain text of `width` columns."""
     console = Console(width=width, color_system=None, highlight=False, markup=False, emoji=False)
     with console.capture() as captured:
-        console.print(render_advice(advice, job_name, files, verbose))
+        console.print(render_advice(advice, job_name, files, verbose, usage))
     return captured.get()
 
 
@@ -89,7 +100,8 @@ def _verdict(advice: Advice, job_name: str) -> RenderableType:
         rates += f" With the changes below: {spell_rate(advice.strategy_samples_per_s)} samples/s."
     rates += " A sample is one training example; more per second means the training is done sooner."
     lines.append(Text(rates))
-    lines.append(Text(_certainty(advice)))
+    if certainty := _certainty(advice):
+        lines.append(Text(certainty))
     about = " · ".join(part for part in (job_name, advice.cluster, _software(advice)) if part)
     if about:
         lines.append(Text(about, style="dim"))
@@ -101,19 +113,15 @@ def _certainty(advice: Advice) -> str:
     gain = advice.gain
     if gain is None:
         return (
-            "Nothing was measured often enough to promise a gain, so none is promised: keep what you have, "
-            "or give the job more time."
+            "Nothing was measured often enough to promise a gain, so none is promised."
+            if advice.verdict is not Verdict.KEEP
+            else ""
         )
-    if advice.verdict is Verdict.KEEP and gain.high - gain.low > _TOO_WIDE:
-        return (
-            f"{count(gain.rounds, 'round')} of taking turns with your settings were too few to tell anything: "
-            "give the job more time."
-        )
-    launches = count(gain.sessions, "launch", "launches")
-    evidence = f"{count(gain.rounds, 'round')} of taking turns with your settings, in {launches}"
+    if advice.verdict is not Verdict.CHANGE and gain.high - gain.low > _TOO_WIDE:
+        return f"{gain.describe_basis().capitalize()} were too few to tell anything."
     between = f"between {spell_percent(gain.low)} and {spell_percent(gain.high)}"
     what = "The gain" if advice.verdict is Verdict.CHANGE else "The best candidate's difference"
-    return f"{what} lies {between} with 95 % confidence: measured in {evidence}."
+    return f"{what} lies {between} with 95 % confidence: {gain.describe_basis()}."
 
 
 def _changes(advice: Advice) -> RenderableType:
@@ -191,12 +199,8 @@ def _cost(advice: Advice) -> RenderableType:
     return Text(sentence)
 
 
-def _dropped(advice: Advice, verbose: bool) -> RenderableType:
-    shown = advice.dropped if verbose else advice.dropped[:_DROPPED_SHOWN]
-    lines = [Text.assemble("· ", (knob.knob, "bold"), f": {knob.reason}") for knob in shown]
-    if left := len(advice.dropped) - len(shown):
-        lines.append(Text(f"… and {left} more: --verbose shows all.", style="dim"))
-    return Group(*lines)
+def _dropped(advice: Advice) -> RenderableType:
+    return Group(*(Text.assemble("· ", (knob.knob, "bold"), f": {knob.reason}") for knob in advice.dropped))
 
 
 def _provenance(advice: Advice) -> RenderableType:

@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from advisor.cli.advice_view import render_advice
-from advisor.cli.connection import connect, resolve_job
+from advisor.cli.connection import look_up, resolve_job
 from advisor.cli.options import JobArgument, JsonOption, VerboseOption, screen_of
 from advisor.cli.strategy_files import default_directory, write_bundle, write_files
+from advisor.cli.usage import describe_use
 from advisor.client import ExportedFile
 
 BUNDLE = "bundle"
@@ -20,13 +21,14 @@ def advice(
 ) -> None:
     """Show the advice: how much faster, how sure, why, and what to do."""
     screen = screen_of(context)
-    with connect(os.environ) as client:
+    with look_up(os.environ) as client:
         found = resolve_job(client, job)
         answer = client.advice(found.id)
     if as_json:
         screen.print_json(answer)
     else:
-        screen.show(render_advice(answer, found.spec.name or found.id, verbose=verbose))
+        usage = describe_use(answer, found, default_directory(found), is_written=False)
+        screen.show(render_advice(answer, found.spec.name or found.id, verbose=verbose, usage=usage))
 
 
 def export(
@@ -48,7 +50,7 @@ def export(
 ) -> None:
     """Write the advised strategy in the format of your framework."""
     screen = screen_of(context)
-    with connect(os.environ) as client:
+    with look_up(os.environ) as client:
         found = resolve_job(client, job)
         if format_name == BUNDLE:
             written = write_bundle(client.advice(found.id), found, output or default_directory(found))

@@ -6,6 +6,7 @@ from advisor.cli.advice_view import render_advice
 from advisor.cli.exits import CommandFailed, exit_of_state
 from advisor.cli.screen import Screen
 from advisor.cli.strategy_files import default_directory, write_bundle
+from advisor.cli.usage import describe_use
 from advisor.client import Client
 from advisor.protocol.advice import Advice
 from advisor.protocol.jobs import Job, JobState
@@ -24,12 +25,14 @@ def conclude(client: Client, job: Job, output: Path | None, screen: Screen) -> N
             _last_log(client.history(job.id)) if job.state is JobState.FAILED else "",
         )
     advice = client.advice(job.id)
-    files = _write_files(advice, job, output or default_directory(job), screen)
+    directory = output or default_directory(job)
+    files = _write_files(advice, job, directory, screen)
     if screen.json:
         screen.print_json(advice)
         screen.tell(f"Files written: {', '.join(files) or 'none'}")
     else:
-        screen.show(render_advice(advice, job.spec.name or job.id, files, screen.verbose))
+        usage = describe_use(advice, job, directory, is_written=bool(files))
+        screen.show(render_advice(advice, job.spec.name or job.id, files, screen.verbose, usage))
 
 
 def _write_files(advice: Advice, job: Job, directory: Path, screen: Screen) -> list[str]:

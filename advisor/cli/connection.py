@@ -1,22 +1,18 @@
 """Which server a command talks to, with which token; and which job a word means."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.client import Client
+from advisor.data_dir import data_dir_of
 from advisor.local.record import running_server
+from advisor.local.server import local_server
 from advisor.protocol.jobs import Job
-from advisor.settings import Settings
 
 _PAGE = 100
 _MOST_PAGES = 20
-
-
-def data_dir_of(environment: Mapping[str, str]) -> Path:
-    """Return the data directory of this machine's server."""
-    default = Settings.model_fields["data_dir"].get_default(call_default_factory=True)
-    return Path(environment.get("ADVISOR_DATA_DIR") or default).expanduser().resolve()
 
 
 def token_of(environment: Mapping[str, str]) -> str | None:
@@ -52,6 +48,29 @@ def connect(environment: Mapping[str, str]) -> Client:
     except OSError:
         local_token = None
     return Client(record.url, token_of(environment) or local_token)
+
+
+@contextmanager
+def look_up(environment: Mapping[str, str]) -> Iterator[Client]:
+    """Offer a client as `connect` does, also for what a tuning of this machine has left behind.
+
+    Its server stopped with the command that started it: where its database is there, one runs for as long as the
+    context lasts.
+    """
+    data_dir = data_dir_of(environment)
+    if environment.get("ADVISOR_URL") or running_server(data_dir) or not _has_database(data_dir):
+        with connect(environment) as client:
+            yield client
+        return
+    with (
+        local_server(data_dir, environment, lambda _: None) as server,
+        Client(server.url, server.token) as client,
+    ):
+        yield client
+
+
+def _has_database(data_dir: Path) -> bool:
+    return (data_dir / "advisor.db").is_file()
 
 
 def resolve_job(client: Client, reference: str) -> Job:

@@ -7,9 +7,9 @@ import typer
 from rich.text import Text
 
 from advisor.cli.checks import Check, Status, check_all
-from advisor.cli.connection import data_dir_of
 from advisor.cli.exits import Exit
 from advisor.cli.options import JsonOption, screen_of
+from advisor.data_dir import data_dir_of
 
 _MARKS = {Status.OK: ("ok  ", "green"), Status.WARN: ("note", "yellow"), Status.FAIL: ("FAIL", "bold red")}
 

@@ -7,11 +7,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from advisor.cli.wording import count, spell_bits, spell_changes, spell_percent, spell_rate, spell_share
+from advisor.cli.wording import count, spell_bits, spell_changes, spell_rate, spell_share
 from advisor.protocol.advice import Diagnosis, Finding, Forecast, ParetoPoint
+from advisor.protocol.gains import spell_percent
 
 _POINTS_SHOWN = 8
-_BOUNDS = {
+BOUNDS = {
     "communication": "network",
     "compute": "computing",
     "input": "reading data",
@@ -34,7 +35,7 @@ def render_findings(findings: Sequence[Finding]) -> RenderableType:
     lines = []
     for finding in findings:
         verdict = "bounds the step" if finding.holds else "does not bound it"
-        name = _BOUNDS.get(finding.bound, finding.bound)
+        name = BOUNDS.get(finding.bound, finding.bound)
         line = Text.assemble(
             "· ", (name, "bold"), f", {spell_share(finding.share)} of the step, {verdict}: {finding.evidence}"
         )

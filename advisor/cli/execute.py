@@ -7,14 +7,6 @@ import typer
 
 from advisor.local.agents import AGENT_COMMAND, training_environment
 
-FORWARDED = {
-    "allow_extra_args": True,
-    "ignore_unknown_options": True,
-    "allow_interspersed_args": False,
-    "help_option_names": [],
-}
-"""Every word is the agent's to read, `--help` as well."""
-
 
 def execute(context: typer.Context) -> None:
     """Show exactly what an agent would start for a command; with --run, start it once and measure it."""

@@ -1,13 +1,12 @@
 """How a command ends: exit codes, and errors that say what happened, why, and what to do."""
 
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
-from pydantic import ValidationError
-
-from advisor.client import ApiProblem, ServerUnreachable
-from advisor.local.server import LocalModeFailed
 from advisor.protocol.base import Message
-from advisor.protocol.jobs import JobState
+
+if TYPE_CHECKING:  # A command that goes well has no use for what its errors are made of.
+    from advisor.protocol.jobs import JobState
 
 
 class Exit(IntEnum):
@@ -24,6 +23,10 @@ class Exit(IntEnum):
     JOB_NOT_FINISHED = 101
     NOT_FOUND = 102
     JOB_CANCELLED = 103
+    BELOW = 104
+    """A verification showed less than was asked for."""
+    NOT_SHOWN = 105
+    """A verification's time did not tell."""
     INTERRUPTED = 130
 
 
@@ -59,17 +62,20 @@ _HINTS_OF_STATUS = {
 }
 
 
-def exit_of_state(state: JobState) -> Exit:
+def exit_of_state(state: "JobState") -> Exit:
     """Return the exit code for a job in that state."""
-    return {
-        JobState.FINISHED: Exit.OK,
-        JobState.FAILED: Exit.JOB_FAILED,
-        JobState.CANCELLED: Exit.JOB_CANCELLED,
-    }.get(state, Exit.JOB_NOT_FINISHED)
+    return {"finished": Exit.OK, "failed": Exit.JOB_FAILED, "cancelled": Exit.JOB_CANCELLED}.get(
+        state.value, Exit.JOB_NOT_FINISHED
+    )
 
 
 def explain_failure(error: Exception) -> CommandFailed | None:
     """Return what a person needs to know about `error`; None when it is a defect of ours."""
+    from pydantic import ValidationError
+
+    from advisor.client import ApiProblem, ServerUnreachable
+    from advisor.local.server import LocalModeFailed
+
     if isinstance(error, CommandFailed):
         return error
     if isinstance(error, ServerUnreachable):

@@ -1,4 +1,4 @@
-"""Follow a job until it is over: events as they come, on a terminal with a line that says how far it is."""
+"""Follow a job until it is over: a line for every stage and now and then, or every event for whoever asks for them."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -6,19 +6,21 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from advisor.cli.exits import CommandFailed, Exit
-from advisor.cli.progress import describe_progress
+from advisor.cli.progress import describe_progress, describe_stage, list_troubles
 from advisor.cli.screen import Screen
 from advisor.cli.wording import spell_clock, spell_duration
 from advisor.client import ApiProblem, Client, ServerUnreachable
+from advisor.protocol.gains import FINDABLE
 from advisor.protocol.jobs import Job, JobState
 from advisor.protocol.trials import JobHistory
-from advisor.protocol.views import AgentState, JobEvent
+from advisor.protocol.views import AgentState, EventKind, JobEvent
 
 _POLL_S = 1.0
+_SILENT_S = 15.0
+"""Somebody who sees no line for longer wonders whether it still works."""
 _PATIENCE_S = 120.0
 """A server that restarts is away for a moment; the job does not notice, and neither should its watcher."""
 _SERVER_BUSY = 500
@@ -27,46 +29,78 @@ _POLLS_BEFORE_ASKING = 3
 
 
 class Watcher:
-    """Shows what happens to one job: NDJSON, a live line, or one line an event."""
+    """Shows what happens to one job: NDJSON, or lines for people, on a terminal with one that is redrawn."""
 
     def __init__(self, screen: Screen, live: Live | None, zero: datetime, as_result: bool) -> None:
         self._screen = screen
         self._live = live
         self._zero = zero
         self._as_result = as_result
+        self._told: set[str] = set()
+        self._last_at: datetime | None = None
+        self._shown: Job | None = None
 
     def show_event(self, event: JobEvent) -> None:
-        """Show one event."""
+        """Show one event: to programs and with --verbose all of them, to others what they can use."""
         if self._as_result:
             self._screen.print_line(event)
-            return
-        clock = Text(f"{spell_clock(event.at - self._zero):>8}  ", style="dim")
-        if self._live is None:
-            # One line an event, however long: that is what a batch job's log is searched by.
-            self._screen.err.print(Text.assemble(clock, event.sentence), soft_wrap=True)
-            return
-        line = Table.grid()
-        line.add_row(clock, Text(event.sentence))
-        self._screen.err.print(line)
+        elif self._screen.verbose:
+            self._print(event.at, event.sentence)
+        elif event.at >= self._zero and event.kind is EventKind.JOB and event.sentence.startswith(FINDABLE):
+            self._tell(event.at, event.sentence)
 
-    def show_progress(self, line: str) -> None:
-        """Redraw the line at the bottom, where there is one."""
+    def wants_history(self, job: Job, now: datetime) -> bool:
+        """Return whether a line is due: a stage has begun, or nothing was told for a while."""
+        if self._as_result or (self._screen.verbose and self._live is None):
+            return False
+        if self._live is not None or self._shown is None or self._last_at is None:
+            return True
+        if (self._shown.state, self._shown.stage) != (job.state, job.stage):
+            return True
+        return (now - self._last_at).total_seconds() >= _SILENT_S
+
+    def show_progress(self, job: Job, history: JobHistory, now: datetime) -> None:
+        """Tell how far the job is, where that is due and new; redraw the line at the bottom, where there is one."""
         if self._live:
+            line = describe_progress(job, history, now)
             self._live.update(Text(line, style="bold cyan", overflow="ellipsis", no_wrap=True), refresh=True)
+        if self._screen.verbose or self._as_result:
+            return
+        for trouble in list_troubles(history.sessions):
+            self._tell(now, trouble)
+        changed = self._shown is not None and (self._shown.state, self._shown.stage) != (job.state, job.stage)
+        if self._shown is not None and changed:
+            # How the stage before ended, as far as this look at the job knows.
+            self._tell(now, describe_stage(job.model_copy(update={"stage": self._shown.stage}), history))
+        if self._live is None or self._shown is None or changed:
+            self._tell(now, describe_stage(job, history))
+        self._shown, self._last_at = job, now
 
     def show_trouble(self, sentence: str) -> None:
         """Say that the server is away."""
         self._screen.warn(sentence)
 
+    def _tell(self, at: datetime, sentence: str) -> None:
+        """Print a line that was not printed before."""
+        if sentence not in self._told:
+            self._told.add(sentence)
+            self._print(at, sentence)
+
+    def _print(self, at: datetime, sentence: str) -> None:
+        clock = Text(f"{spell_clock(at - self._zero):>5}  ", style="dim")
+        # One line an event, however long: that is what a batch job's log is searched by.
+        self._screen.err.print(Text.assemble(clock, sentence), soft_wrap=True)
+
 
 @contextmanager
 def watching(screen: Screen, job: Job, as_result: bool) -> Iterator[Watcher]:
     """Offer a watcher; a live line is cleared at the end."""
+    zero = max([job.created_at, *job.continued_at])
     if not screen.is_live:
-        yield Watcher(screen, None, job.created_at, as_result)
+        yield Watcher(screen, None, zero, as_result)
         return
     with Live(Text(""), console=screen.err, auto_refresh=False, transient=True) as live:
-        yield Watcher(screen, live, job.created_at, as_result)
+        yield Watcher(screen, live, zero, as_result)
 
 
 def follow_job(
@@ -76,10 +110,10 @@ def follow_job(
     check: Callable[[], None] = lambda: None,
     events_are_the_result: bool = False,
 ) -> Job:
-    """Show the job's events until it is over, and return it as it ended.
+    """Show what happens to the job until it is over, and return it as it ended.
 
     `check` raises when following on is in vain. A server that is away for two minutes ends it too. Where the
-    events are the result, they go to stdout, one JSON document a line; otherwise to stderr, for people.
+    events are the result, they go to stdout, one JSON document a line; otherwise lines for people to stderr.
     """
     after = 0
     history = JobHistory()
@@ -92,7 +126,9 @@ def follow_job(
                 # The job first: a final state seen here means that all its events are there to be read.
                 job = client.job(job.id)
                 page = client.events(job.id, after)
-                if screen.is_live and (page.items or not history.trials):
+                now = datetime.now(UTC)
+                due = watcher.wants_history(job, now)
+                if due and (page.items or not history.trials or not screen.is_live):
                     history = client.history(job.id)
                 away_since = None
             except (ServerUnreachable, ApiProblem) as error:
@@ -102,7 +138,8 @@ def follow_job(
             for event in page.items:
                 watcher.show_event(event)
             after = max(after, page.next_after)
-            watcher.show_progress(describe_progress(job, history, datetime.now(UTC)))
+            if due and not job.state.is_final:
+                watcher.show_progress(job, history, now)
             queued_polls = queued_polls + 1 if job.state is JobState.QUEUED else 0
             if queued_polls == _POLLS_BEFORE_ASKING:
                 watcher.show_trouble(_explain_waiting(client, job))

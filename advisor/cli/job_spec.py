@@ -1,7 +1,7 @@
 """The job that a command's options or a YAML file describe."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,25 @@ from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.workloads import launch_built_in
 from advisor.protocol.base import Value
 from advisor.protocol.jobs import JobSpec
-from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.reach import read_typed
 from advisor.protocol.testbed import Testbed, parse_testbed
 from advisor.protocol.workload import Injection
+
+
+@dataclass(frozen=True)
+class WantedJob:
+    """What was asked for: a job to resume or to continue by name, or a specification."""
+
+    spec: JobSpec | None
+    resume: str | None = None
+    more: str | None = None
+    """A job that has ended and gets more budget."""
+    more_seconds: float | None = None
+    """How much; None leaves it to what its advice says."""
+    more_trials: int = 0
+    new: bool = False
+    """Do not resume an unfinished job, and give up those that stand in the way."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +58,10 @@ class TuneOptions:
     injection: Injection = Injection.AUTO
     protect: Sequence[Path] = ()
     min_gain_percent: float | None = None
+    from_checkpoint: bool = False
     seed: int = 0
+    verify: Mapping[str, Value] = field(default_factory=dict)
+    """Only hold this strategy against the script as it stands."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +95,8 @@ def spec_from_options(command: Sequence[str], options: TuneOptions, working_dir:
             "values": dict(map(_read_values, options.values)),
             "gangs": options.gangs,
             "seed": options.seed,
+            "from_checkpoint": options.from_checkpoint,
+            "verify": dict(options.verify),
             "budget": _given(budget),
             "measurement": _given({"block_s": options.block_seconds}),
             "workload": {

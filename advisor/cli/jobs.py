@@ -10,12 +10,12 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from advisor.cli.connection import connect, resolve_job
+from advisor.cli.connection import connect, look_up, resolve_job
 from advisor.cli.devices_view import devices_table
 from advisor.cli.exits import Exit, exit_of_state
 from advisor.cli.follow import follow_job
 from advisor.cli.interrupts import interruptible
-from advisor.cli.options import JobArgument, JsonOption, screen_of
+from advisor.cli.options import JobArgument, JsonOption, VerboseOption, screen_of
 from advisor.cli.progress import STAGE_WORDS, describe_progress
 from advisor.cli.screen import Screen
 from advisor.cli.wording import spell_changes, spell_duration, spell_rate, spell_share
@@ -32,7 +32,7 @@ def list_jobs(
 ) -> None:
     """List jobs, newest first."""
     screen = screen_of(context)
-    with connect(os.environ) as client:
+    with look_up(os.environ) as client:
         jobs = client.list_jobs(state, limit).items
     if as_json:
         screen.print_json({"items": list(jobs)})
@@ -45,7 +45,7 @@ def list_jobs(
 def show(context: typer.Context, job: JobArgument, as_json: JsonOption = False) -> None:
     """Show where a job stands and what it measured so far."""
     screen = screen_of(context)
-    with connect(os.environ) as client:
+    with look_up(os.environ) as client:
         found = resolve_job(client, job)
         if as_json:
             screen.print_json(found)
@@ -65,7 +65,12 @@ def show(context: typer.Context, job: JobArgument, as_json: JsonOption = False) 
         screen.tell(f"The answer: advisor advice {found.id}")
 
 
-def watch(context: typer.Context, job: JobArgument, as_json: JsonOption = False) -> None:
+def watch(
+    context: typer.Context,
+    job: JobArgument,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,  # noqa: ARG001 - its callback tells the screen
+) -> None:
     """Follow a job until it is over. Ctrl-C stops watching, not the job. With --json: one event a line."""
     screen = screen_of(context)
     with connect(os.environ) as client:
@@ -80,7 +85,7 @@ def watch(context: typer.Context, job: JobArgument, as_json: JsonOption = False)
 def cancel(context: typer.Context, job: JobArgument, as_json: JsonOption = False) -> None:
     """Cancel a job: its training processes are stopped, what it measured is kept."""
     screen = screen_of(context)
-    with connect(os.environ) as client:
+    with look_up(os.environ) as client:
         asked = client.cancel_job(resolve_job(client, job).id)
     if as_json:
         screen.print_json(asked)

@@ -11,8 +11,8 @@ from rich.text import Text
 from advisor import __version__
 from advisor.cli.options import JsonOption, screen_of
 from advisor.cli.wording import EFFECT_WORDS, spell_value
-from advisor.protocol.knob_entries import CATALOGUE
-from advisor.protocol.knobs import Knob
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Knob
 from advisor.protocol.messages import PROTOCOL_MAJOR
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from advisor.cli.connection import connect, resolve_job
+from advisor.cli.connection import look_up, resolve_job
 from advisor.cli.exits import Exit
 from advisor.cli.interrupts import interruptible
 from advisor.cli.options import JobArgument, JsonOption, screen_of
@@ -25,7 +25,7 @@ def logs(
     """Print what the training processes wrote. With --json: one chunk a line."""
     screen = screen_of(context)
     try:
-        with interruptible(), connect(os.environ) as client:
+        with interruptible(), look_up(os.environ) as client:
             _print_logs(client, resolve_job(client, job).id, screen, follow, as_json)
     except KeyboardInterrupt:
         raise typer.Exit(Exit.INTERRUPTED) from None

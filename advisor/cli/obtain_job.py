@@ -1,23 +1,15 @@
-"""The job that `advisor tune` works on: an unfinished one that is the same, or a new one."""
+"""The job that `advisor tune` works on: an unfinished one that is the same, one that gets more time, or a new one."""
 
 import uuid
-from dataclasses import dataclass
 
 from advisor.cli.connection import all_jobs, resolve_job
 from advisor.cli.exits import CommandFailed, Exit
+from advisor.cli.job_spec import WantedJob
 from advisor.cli.screen import Screen
-from advisor.client import Client
-from advisor.protocol.jobs import Job, JobSpec
-
-
-@dataclass(frozen=True)
-class WantedJob:
-    """What was asked for: a job to resume by name, or a specification."""
-
-    spec: JobSpec | None
-    resume: str | None = None
-    new: bool = False
-    """Do not resume an unfinished job, and give up those that stand in the way."""
+from advisor.cli.wording import spell_duration
+from advisor.client import ApiProblem, Client
+from advisor.protocol.advice import CONTINUE_S
+from advisor.protocol.jobs import Continuation, Job, JobSpec
 
 
 def obtain_job(client: Client, wanted: WantedJob, screen: Screen, alone: bool) -> Job:
@@ -29,16 +21,22 @@ def obtain_job(client: Client, wanted: WantedJob, screen: Screen, alone: bool) -
     jobs = all_jobs(client)
     unfinished = [job for job in jobs if not job.state.is_final]
     chosen: Job | None = None
-    if wanted.resume is not None:
-        chosen = resolve_job(client, wanted.resume)
-    elif not wanted.new:
-        chosen = next((job for job in unfinished if job.spec == wanted.spec), None)
+    if (reference := wanted.more or wanted.resume) is not None:
+        chosen = resolve_job(client, reference)
+    elif not wanted.new and wanted.spec is not None:
+        chosen = next((job for job in unfinished if _is_same(job, wanted.spec)), None)
     if alone:
         others = [job for job in unfinished if chosen is None or job.id != chosen.id]
         _clear_the_way(client, others, wanted.new, screen)
     if chosen is not None:
+        if wanted.more and chosen.state.is_final:
+            return _continue(client, chosen, wanted, screen)
         if not chosen.state.is_final:
             screen.tell(f"Resuming job {chosen.id}: what it has measured is kept. (--new starts afresh.)")
+            if wanted.more and wanted.more_seconds:
+                screen.warn(
+                    "It has not ended yet, so it goes on with the budget that it has. Continue it after that."
+                )
         return chosen
     if wanted.spec is None:
         raise CommandFailed(
@@ -47,6 +45,30 @@ def obtain_job(client: Client, wanted: WantedJob, screen: Screen, alone: bool) -
     job = client.submit_job(wanted.spec, uuid.uuid4().hex)
     screen.tell(f"Job {job.id} ({job.spec.name}) is submitted.")
     return job
+
+
+def _is_same(job: Job, wanted: JobSpec) -> bool:
+    """Whether a job is what was asked for; one that was given more budget since is."""
+    if not job.continued_at:
+        return job.spec == wanted
+    return job.spec.model_copy(update={"budget": wanted.budget}) == wanted
+
+
+def _continue(client: Client, job: Job, wanted: WantedJob, screen: Screen) -> Job:
+    seconds = wanted.more_seconds or _advised_seconds(client, job)
+    more = Continuation(more_seconds=seconds, more_trials=wanted.more_trials)
+    continued = client.continue_job(job.id, more, uuid.uuid4().hex)
+    screen.tell(
+        f"Continuing job {job.id} ({job.spec.name}) with {spell_duration(seconds)} more: what it has measured is kept."
+    )
+    return continued
+
+
+def _advised_seconds(client: Client, job: Job) -> float:
+    try:
+        return client.advice(job.id).continue_s or CONTINUE_S
+    except ApiProblem:
+        return CONTINUE_S
 
 
 def _clear_the_way(client: Client, others: list[Job], give_up: bool, screen: Screen) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from advisor.cli.connection import connect, resolve_job
+from advisor.cli.connection import look_up, resolve_job
 from advisor.cli.options import JobArgument, JsonOption, screen_of
 from advisor.cli.wording import spell_bits, spell_changes, spell_rate, spell_share
 from advisor.protocol.advice import Forecast
@@ -38,7 +38,7 @@ def predict(
     and a job on those nodes is the proof.
     """
     screen = screen_of(context)
-    with connect(os.environ) as client:
+    with look_up(os.environ) as client:
         found = resolve_job(client, job)
         answer = client.forecast(found.id, nodes, rate)
     if as_json:

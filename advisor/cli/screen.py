@@ -4,28 +4,36 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
-from rich.console import Console, RenderableType
-from rich.text import Text
 
 from advisor.cli.exits import CommandFailed, Failure
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
 
 _PLAIN_WIDTH = 100
 """Columns of a result that is piped or written to a batch job's log."""
 
 
 class Screen:
-    """The two streams of a command. `json` is set by its `--json` option."""
+    """The two streams of a command. `json` is set by its `--json` option. What draws them loads at the first word."""
 
     def __init__(self) -> None:
         self.json = False
         self.verbose = False
-        # What is printed comes from jobs, scripts and servers: none of it is markup.
-        self.out = Console(highlight=False, markup=False, emoji=False, width=_width(sys.stdout.isatty()))
-        self.err = Console(
-            highlight=False, markup=False, emoji=False, stderr=True, width=_width(sys.stderr.isatty())
-        )
+
+    @cached_property
+    def out(self) -> "Console":
+        """For results."""
+        return _open_console(to_stderr=False)
+
+    @cached_property
+    def err(self) -> "Console":
+        """For progress and errors."""
+        return _open_console(to_stderr=True)
 
     @property
     def is_live(self) -> bool:
@@ -34,13 +42,17 @@ class Screen:
 
     def tell(self, sentence: str) -> None:
         """Say what is being done."""
+        from rich.text import Text
+
         self.err.print(Text(sentence, style="dim"), soft_wrap=True)
 
     def warn(self, sentence: str) -> None:
         """Say that something is not as it should be, and goes on."""
+        from rich.text import Text
+
         self.err.print(Text(f"Note: {sentence}", style="yellow"), soft_wrap=True)
 
-    def show(self, result: RenderableType) -> None:
+    def show(self, result: "RenderableType") -> None:
         """Print a result for people."""
         self.out.print(result)
 
@@ -59,6 +71,8 @@ class Screen:
 
     def explain(self, failure: CommandFailed) -> None:
         """Say what went wrong and what to do."""
+        from rich.text import Text
+
         if self.json:
             body = Failure(code=failure.exit_code.name.lower(), detail=failure.what, hint=failure.hint)
             sys.stderr.write(f"{body.model_dump_json()}\n")
@@ -69,6 +83,16 @@ class Screen:
                 self.err.print(Text(f"  | {line}", style="dim"), soft_wrap=True)
         if failure.hint:
             self.err.print(Text.assemble(("What to do: ", "bold"), failure.hint), soft_wrap=True)
+
+
+def _open_console(to_stderr: bool) -> "Console":
+    from rich.console import Console
+
+    stream = sys.stderr if to_stderr else sys.stdout
+    # What is printed comes from jobs, scripts and servers: none of it is markup.
+    return Console(
+        highlight=False, markup=False, emoji=False, stderr=to_stderr, width=_width(stream.isatty())
+    )
 
 
 def _width(on_terminal: bool) -> int | None:

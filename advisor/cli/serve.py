@@ -7,12 +7,11 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from advisor.cli.connection import data_dir_of
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.interrupts import interruptible
 from advisor.cli.options import screen_of
-from advisor.local.record import ServerRunning, hold_server
-from advisor.local.server import free_port
+from advisor.data_dir import data_dir_of
+from advisor.local.record import ServerRunning, free_port, hold_server
 from advisor.settings import Settings
 
 

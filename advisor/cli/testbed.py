@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from advisor.cli.connection import data_dir_of
 from advisor.cli.interrupts import interruptible
 from advisor.cli.job_spec import read_testbed
 from advisor.cli.options import screen_of
+from advisor.data_dir import data_dir_of
 from advisor.local.agents import local_agents
 from advisor.local.server import LocalServer, local_server
 from advisor.local.testbed import require_testbed, testbed_places

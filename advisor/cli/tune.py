@@ -2,16 +2,12 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from advisor.cli.conclude import conclude
-from advisor.cli.connection import connect
 from advisor.cli.exits import CommandFailed, Exit
-from advisor.cli.job_spec import TuneOptions, read_testbed, spec_from_options
-from advisor.cli.jobs import watch_detachably
-from advisor.cli.obtain_job import WantedJob, obtain_job
+from advisor.cli.job_spec import TuneOptions, WantedJob, read_testbed, spec_from_options
 from advisor.cli.options import (
     GangsOption,
     JsonOption,
@@ -20,10 +16,14 @@ from advisor.cli.options import (
     VerboseOption,
     screen_of,
 )
-from advisor.cli.tune_here import tune_here
+from advisor.cli.tune_anywhere import tune_anywhere
 from advisor.cli.workloads import RANKS, launch_built_in
-from advisor.protocol.knobs import Effect
+from advisor.protocol.jobs import Job
+from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.workload import Injection, WorkloadKind
+
+if TYPE_CHECKING:  # It loads while server and agents start.
+    from advisor.client import Client
 
 
 def tune(
@@ -83,8 +83,14 @@ def tune(
             "differently, convergence may change how the model learns."
         ),
     ] = Effect.EXACT,
-    trials: Annotated[int | None, typer.Option(help="Most strategies to try.", show_default="24")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Most minutes to measure.", show_default="30")] = None,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Most strategies to try; with --continue, how many more.",
+                                 show_default="24")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.01, help="Most minutes to measure; with --continue, how many more.",
+                                   show_default="30")
+    ] = None,
     max_device_hours: MaxDeviceHoursOption = None,
     gangs: GangsOption = None,
     knob: Annotated[list[str] | None, typer.Option(help="Search only this knob; repeatable.")] = None,
@@ -99,6 +105,14 @@ def tune(
     min_gain: Annotated[
         float | None, typer.Option(help="Smallest gain worth a change, in percent.", show_default="1")
     ] = None,
+    from_checkpoint: Annotated[
+        bool,
+        typer.Option(
+            "--from-checkpoint",
+            help="The command resumes a training from a checkpoint in its middle, by your script's own option. Without "
+            "it, a change to how the model learns is never advised: at the start of a training it does no harm yet.",
+        ),
+    ] = False,
     injection: Annotated[
         Injection, typer.Option(help="How the advisor gets into the training processes; docs/integration.md.")
     ] = Injection.AUTO,
@@ -114,6 +128,11 @@ def tune(
         bool, typer.Option("--new", help="Start afresh, and give up this machine's unfinished jobs.")
     ] = False,
     resume: Annotated[str | None, typer.Option(metavar="JOB", help="Go on with an unfinished job.")] = None,
+    more: Annotated[
+        str | None,
+        typer.Option("--continue", metavar="JOB",
+                     help="Give a job that has ended --minutes more; it keeps all it measured."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the search.")] = 0,
     local_agents: Annotated[
         int | None,
@@ -128,8 +147,8 @@ def tune(
 
     advisor tune --minutes 10 -- torchrun --nproc-per-node 2 train.py --epochs 3
 
-    Without ADVISOR_URL everything happens on this machine and is gone when it ends. Ctrl-C loses nothing: the
-    same command goes on where it was. On a server, Ctrl-C only stops watching.
+    Without ADVISOR_URL everything happens on this machine. Ctrl-C loses nothing: the same command goes on where it
+    was. On a server, Ctrl-C only stops watching. A job that ended undecided gets more time with --continue.
     """
     screen = screen_of(context)
     if nproc_per_node is not None and workload is None:
@@ -147,10 +166,10 @@ def tune(
     if workload is not None:
         command = launch_built_in(workload, nproc_per_node, command or ())
     shaped = read_testbed(testbed) if testbed is not None else None
-    if bool(command) == (resume is not None):
+    if [bool(command), resume is not None, more is not None].count(True) != 1:
         raise CommandFailed(
             Exit.USAGE,
-            "Give either a launch command or --resume JOB.",
+            "Give one of a launch command, --resume JOB and --continue JOB.",
             "For example: advisor tune -- torchrun --nproc-per-node 2 train.py",
         )
     options = TuneOptions(
@@ -173,13 +192,22 @@ def tune(
         injection=injection,
         protect=protect or (),
         min_gain_percent=min_gain,
+        from_checkpoint=from_checkpoint,
         seed=seed,
     )
     spec = spec_from_options(command, options, Path.cwd()) if command else None
-    wanted = WantedJob(spec, resume, new)
-    if not os.environ.get("ADVISOR_URL"):
-        tune_here(wanted, local_agents, output, os.environ, screen)
-        return
-    with connect(os.environ) as client:
-        job = obtain_job(client, wanted, screen, alone=False)
-        conclude(client, watch_detachably(client, job, screen), output, screen)
+    wanted = WantedJob(
+        spec,
+        resume=resume,
+        more=more,
+        more_seconds=None if minutes is None else minutes * 60,
+        more_trials=trials or 0,
+        new=new,
+    )
+
+    def finish(client: "Client", job: Job) -> None:
+        from advisor.cli.conclude import conclude
+
+        conclude(client, job, output, screen)
+
+    tune_anywhere(wanted, local_agents, finish, os.environ, screen)

@@ -3,8 +3,8 @@
 from datetime import timedelta
 
 from advisor.protocol.base import Value
-from advisor.protocol.knob_entries import CATALOGUE
-from advisor.protocol.knobs import Effect
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Effect
 
 EFFECT_WORDS = {
     Effect.EXACT: "same results",
@@ -55,11 +55,6 @@ def spell_clock(span: timedelta) -> str:
     minutes, seconds = divmod(max(0, int(span.total_seconds())), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
-
-
-def spell_percent(ratio: float) -> str:
-    """A throughput ratio as `+16.1 %`."""
-    return f"{(ratio - 1) * 100:+.1f} %".replace("-", "−")
 
 
 def spell_share(share: float) -> str:

@@ -6,9 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import typer
-from rich import box
-from rich.table import Table
-from rich.text import Text
 
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.options import JsonOption, screen_of
@@ -26,6 +23,10 @@ def list_workloads(
 
     Start one with: advisor tune --workload resnet50
     """
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
     screen = screen_of(context)
     rows = [(name, _purpose_of(path), path) for name in BUILT_IN for path in [find_script(name)]]
     if as_json:

@@ -1,4 +1,4 @@
-"""The dashboard: HTML over HTTP. `build_dashboard(app)` mounts it at `/`, behind everything else the app has."""
+"""The dashboard: HTML over HTTP, as an application to mount at `/`, behind everything else that a server has."""
 
 import secrets
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
-from starlette.types import Scope
+from starlette.types import ASGIApp, Scope
 
 from advisor.dashboard.access import Door, SignInNeeded
 from advisor.dashboard.guards import SafeHeaders
@@ -24,7 +24,7 @@ from advisor.dashboard.source import Source
 from advisor.dashboard.visits import VisitBook
 from advisor.errors import AdvisorError
 
-__all__ = ["Source", "build_dashboard"]
+__all__ = ["Source", "build_dashboard", "build_pages"]
 
 
 class _LongLived(StaticFiles):
@@ -61,10 +61,19 @@ def build_dashboard(
     new_secret: Callable[[], str] = _new_secret,
     is_stopping: Callable[[], bool] = _never,
 ) -> None:
-    """Mount the pages on `app` at `/`. Call it last: what was registered before goes first.
+    """Mount the pages on `app` at `/`. Call it last: what was registered before goes first."""
+    app.mount("/", build_pages(source, clock, new_secret, is_stopping))
 
-    The pages are an application of their own, so that their headers, their sign-in and their error pages do not
-    touch the API. `source` answers their look-ups (`ServiceSource` in earnest);
+
+def build_pages(
+    source: Source,
+    clock: Callable[[], datetime] = _now,
+    new_secret: Callable[[], str] = _new_secret,
+    is_stopping: Callable[[], bool] = _never,
+) -> ASGIApp:
+    """Return the pages: an application of their own, so that their headers, sign-in and error pages miss the API.
+
+    `source` answers their look-ups (`ServiceSource` in earnest);
     `clock` returns the present time in UTC; `new_secret` returns a fresh unguessable string;
     `is_stopping` says that the server wants to end, so that live streams end first.
     """
@@ -79,7 +88,7 @@ def build_dashboard(
     pages.include_router(build_site_routes(source, door, renderer, clock))
     _add_error_pages(pages, door, renderer)
     # Around everything, so that the page of a failure carries the headers too.
-    app.mount("/", SafeHeaders(pages))
+    return SafeHeaders(pages)
 
 
 def _add_error_pages(pages: FastAPI, door: Door, renderer: Renderer) -> None:

@@ -11,6 +11,7 @@ from advisor.dashboard.samples import (
     make_finished_story,
     make_running_story,
 )
+from advisor.dashboard.samples_evidence import leave_undecided
 from advisor.dashboard.source import Person
 from advisor.dashboard.views_chips import list_all_chips
 from advisor.dashboard.views_job import view_job_page
@@ -39,6 +40,7 @@ def sample_components(now: datetime) -> dict[str, object]:
         view_job_line(running.job, None, running.history, now),
         view_job_line(finished.job, advice, None, now),
         view_job_line(finished.job, keep_defaults(advice), None, now),
+        view_job_line(finished.job, leave_undecided(advice), None, now),
     ]
     lines += [
         view_job_line(running.job.model_copy(update={"state": state}), None, None, now)
@@ -48,8 +50,9 @@ def sample_components(now: datetime) -> dict[str, object]:
         "chips": list_all_chips(),
         "jobs": lines,
         "pages": [
-            ("a reliable gain", page(finished, advice)),
-            ("no reliable gain", page(finished, keep_defaults(advice))),
+            ("a proven gain", page(finished, advice)),
+            ("no worthwhile gain", page(finished, keep_defaults(advice))),
+            ("undecided", page(finished, leave_undecided(advice))),
             ("running", page(running)),
             ("queued", page(empty, state=JobState.QUEUED, stage=Stage.PROBE)),
             ("failed", page(empty, state=JobState.FAILED, state_reason=lost)),

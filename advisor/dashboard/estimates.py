@@ -34,7 +34,8 @@ def estimate_blocks(blocks: Sequence[Block]) -> Estimate | None:
     between blocks counts as well, because blocks minutes apart differ by more than their own noise. This is a
     picture of one trial's noise, not the verdict: that rests on paired rounds (`Advice.gain`).
     """
-    measured = [(block, block.summary) for block in blocks if block.summary is not None]
+    # A block that stands for another one of the same plan holds no times of its own.
+    measured = [(b, b.summary) for b in blocks if b.summary is not None and b.summary.samples_per_s > 0]
     if not measured:
         return None
     logs = [math.log(summary.samples_per_s) for _, summary in measured]

@@ -1,4 +1,4 @@
-"""Routes of the jobs: the list, a job, its trials, its log, its export, its live stream, and cancelling it."""
+"""Routes of the jobs: the list, a job, its trials, log, export and live stream, cancelling and continuing it."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
@@ -17,7 +17,7 @@ from advisor.dashboard.views_jobs import view_job_lines
 from advisor.dashboard.views_site import view_log
 from advisor.dashboard.views_trials import view_trial_page
 from advisor.errors import Forbidden, NotFound
-from advisor.protocol.jobs import JobState
+from advisor.protocol.jobs import Continuation, JobState
 from advisor.protocol.views import JobEvent
 
 _PAGE_OF_JOBS = 25
@@ -25,6 +25,7 @@ _EVENTS_AT_ONCE = 500
 _MOST_EVENTS = 5000
 _LOG_PARTS = 200
 _LIST_REFRESH_S = 10
+_MOST_MINUTES = 43_200.0
 
 
 def read_all_events(source: Source, job_id: str) -> list[JobEvent]:
@@ -153,6 +154,22 @@ def build_job_routes(
                 hint="Sign in with a submitter's or an administrator's token.",
             )
         source.cancel(job_id)
+        return RedirectResponse(f"/jobs/{job_id}", status_code=303)
+
+    @router.post("/jobs/{job_id}/continue")
+    def continue_job(
+        request: Request,
+        job_id: str,
+        form_key: Annotated[str, Form()] = "",
+        minutes: Annotated[float, Form(gt=0, le=_MOST_MINUTES)] = 5.0,
+    ) -> Response:
+        guest = door.admit_form(request, form_key)
+        if not guest.person.may_cancel:
+            raise Forbidden(
+                f"{guest.person.name} may look at jobs but not give them more time.",
+                hint="Sign in with a submitter's or an administrator's token.",
+            )
+        source.continue_job(job_id, Continuation(more_seconds=60.0 * minutes), guest.person)
         return RedirectResponse(f"/jobs/{job_id}", status_code=303)
 
     @router.get("/jobs/{job_id}/live")

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from advisor.dashboard import samples_evidence as evidence
 from advisor.dashboard.samples_telemetry import make_flag, make_node_telemetry, make_session_telemetry
 from advisor.protocol.advice import (
+    Action,
     Advice,
     Cost,
     Diagnosis,
@@ -19,15 +20,15 @@ from advisor.protocol.advice import (
     Verdict,
 )
 from advisor.protocol.base import Value
+from advisor.protocol.changes import Changes
 from advisor.protocol.cluster import Cluster, Device, DeviceKind, Link, Node
 from advisor.protocol.jobs import Job, JobSpec, JobState, Stage
-from advisor.protocol.knob_entries import CATALOGUE
-from advisor.protocol.knobs import Effect
-from advisor.protocol.strategy import effect_of
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.races import BlockPlan
 from advisor.protocol.telemetry import SessionTelemetry
 from advisor.protocol.trials import (
     Block,
-    BlockPlan,
     BlockResult,
     BlockState,
     BlockSummary,
@@ -139,7 +140,7 @@ def _make_block(
     is_winner = changes == _WINNER
     buckets = (9 * _MB, *[96 * _MB] * 8) if is_winner else (_MB, *[25 * _MB] * 30)
     return Block(
-        id=f"block{ordinal}", session_id="s1", trial_number=number, ordinal=ordinal, round=round_number,
+        id=f"block{ordinal}", session_id="s1", trial_number=number, ordinal=ordinal, race=round_number,
         state=BlockState.DONE,
         plan=BlockPlan(block_id=f"block{ordinal}", trial_number=number, overrides=dict(changes)),
         result=BlockResult(
@@ -176,7 +177,7 @@ def _make_history(start: datetime, rounds: int) -> JobHistory:
         }
         trials.append(
             Trial(
-                number=number, purpose=purpose, changes=dict(changes), effect=effect_of(changes),
+                number=number, purpose=purpose, changes=dict(changes), effect=Changes(changes).effect,
                 because="The script as it stands: every gain is against it." if not number
                 else "The fastest finalist, against the baseline." if purpose is Purpose.CONFIRM
                 else "A rule of thumb, then its neighbourhood.",
@@ -228,7 +229,8 @@ def make_advice(job_id: str) -> Advice:
     baseline["fuse_grad_size_in_MB"] = 25.0
     return Advice(
         job_id=job_id, verdict=Verdict.CHANGE, allowed=Effect.EXACT,
-        headline="+16.1 % throughput (95 % CI +13.9 … +18.2): use fewer, larger buckets on two communicators.",
+        headline="Faster: at least +13.9 %, most likely +16.1 % (95 % CI +13.9 … +18.2 %) with fewer, larger buckets.",
+        action=Action.USE, what_to_do="Use the strategy: `advisor export sample` writes it for your framework.",
         strategy={**baseline, **_WINNER}, baseline=baseline, changes=_WINNER,
         provenance={
             name: Provenance.TRANSLATED if name in _WINNER else Provenance.CARRIED for name in CATALOGUE
@@ -279,7 +281,7 @@ def make_advice(job_id: str) -> Advice:
         ),
         next_steps=(
             "Export the strategy and load it in your script.",
-            "Confirm it on the full data set: advisor verify strategy.json",
+            "Compare one run at full length before you rely on it.",
             "With --allow numeric, 16-bit reduction could bring about 3 % more.",
         ),
         cluster="2 nodes × 8 NVIDIA H200", software={"torch": "2.13.0", "NCCL": "2.29.3", "driver": "580.82"},
@@ -290,8 +292,9 @@ def keep_defaults(advice: Advice) -> Advice:
     """Return the same advice without a reliable gain."""
     return advice.model_copy(
         update={
-            "verdict": Verdict.KEEP, "changes": {}, "strategy": advice.baseline, "reasons": (), "taken_back": (),
-            "headline": "No reliable gain: keep your defaults.",
+            "verdict": Verdict.KEEP, "changes": Changes(), "strategy": advice.baseline, "reasons": (), "taken_back": (),
+            "headline": "Keep your settings: whatever the search found brings less than 2 %: at most +1.7 %.",
+            "action": Action.KEEP, "what_to_do": "Change nothing.",
             "gain": Interval(ratio=1.004, low=0.991, high=1.017, rounds=16, sessions=2),
             "phases_after": advice.phases_before, "buckets_after": advice.buckets_before,
             "strategy_samples_per_s": advice.baseline_samples_per_s,
@@ -366,7 +369,7 @@ def make_finished_story(now: datetime) -> Story:
             "reason": "Nothing was left to measure.",
         }
     )
-    done = JobEvent(seq=6, at=now, kind=EventKind.JOB, sentence="Finished: +16.1 % throughput.")
+    done = JobEvent(seq=6, at=now, kind=EventKind.JOB, sentence="The job has finished: at least +13.9 %.")
     closed = tuple(
         trial
         if trial.outcome

@@ -1,7 +1,18 @@
 """Made-up evidence: what the page of components shows beside the verdict of its made-up job."""
 
-from advisor.protocol.advice import Finding, Forecast, KnobEffect, KnobReason, ParetoPoint
-from advisor.protocol.knobs import Effect
+from advisor.protocol.advice import (
+    Action,
+    Advice,
+    Finding,
+    Forecast,
+    Interval,
+    KnobEffect,
+    KnobReason,
+    ParetoPoint,
+    Verdict,
+)
+from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.knob import Effect
 
 SAVED = KnobEffect(saved_s=0.0184, low_s=0.0151, high_s=0.0216, rounds=8)
 SEARCH_ENDED = "The next trial would take 14 s and is expected to gain less than that pays for."
@@ -91,4 +102,32 @@ def make_forecasts() -> tuple[Forecast, ...]:
             caveat=told,
         )
         for nodes, bits_per_s, step_time_s, rate, scaling in rows
+    )
+
+
+def leave_undecided(advice: Advice) -> Advice:
+    """Return the same advice with a likely gain that is not proven."""
+    return advice.model_copy(
+        update={
+            "verdict": Verdict.UNDECIDED,
+            "changes": Changes(),
+            "candidate": advice.changes,
+            "strategy": advice.baseline,
+            "reasons": (),
+            "taken_back": (),
+            "headline": "Probably faster (1.6x measured, 95 % CI 0.92x … 2.8x) with fuse_grad_size_in_MB 96, "
+            "not proven yet.",
+            "action": Action.CONTINUE,
+            "what_to_do": "Continue, nothing measured is lost: `advisor tune --continue sample --minutes 10`",
+            "continue_s": 600.0,
+            "smallest_gain": 0.06,
+            "gain": Interval(ratio=1.6, low=0.92, high=2.8, rounds=6, sessions=2),
+            "phases_after": advice.phases_before,
+            "buckets_after": advice.buckets_before,
+            "strategy_samples_per_s": advice.baseline_samples_per_s,
+            "cost": advice.cost.model_copy(update={"pays_back_after_s": None}),
+            "next_steps": (
+                "The baseline alone varied by 12 % from block to block: a quieter machine decides sooner.",
+            ),
+        }
     )

@@ -7,12 +7,13 @@ from advisor.dashboard.source import Person
 from advisor.errors import AdviceNotReady, Unauthenticated
 from advisor.exporters import Exported, FormatInfo
 from advisor.protocol.advice import Advice
-from advisor.protocol.jobs import Job, JobState
+from advisor.protocol.jobs import Continuation, Job, JobState
 from advisor.protocol.telemetry import SessionTelemetry
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import AgentView, JobEvent, JobPage, LogChunk, Role
 from advisor.services.advice import get_advice
 from advisor.services.agents import list_agents
+from advisor.services.continuing import continue_job
 from advisor.services.exports import export_strategy, list_formats
 from advisor.services.jobs import cancel_job, get_history, get_job, list_events, list_jobs, read_log
 from advisor.services.telemetry import read_series
@@ -92,3 +93,8 @@ class ServiceSource:
         """Ask the job to stop; what it measured stays."""
         with self._database.begin() as work:
             return cancel_job(work, job_id, self._clock())
+
+    def continue_job(self, job_id: str, more: Continuation, person: Person) -> Job:
+        """Give a job that has ended more budget; it goes on where it stood."""
+        with self._database.begin() as work:
+            return continue_job(work, job_id, more, person.name, None, self._clock())

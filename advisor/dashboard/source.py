@@ -6,7 +6,7 @@ from typing import Protocol
 
 from advisor.exporters import Exported, FormatInfo
 from advisor.protocol.advice import Advice
-from advisor.protocol.jobs import Job, JobState
+from advisor.protocol.jobs import Continuation, Job, JobState
 from advisor.protocol.telemetry import SessionTelemetry
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import AgentView, JobEvent, JobPage, LogChunk, Role
@@ -21,7 +21,7 @@ class Person:
 
     @property
     def may_cancel(self) -> bool:
-        """Whether this person may stop a job."""
+        """Whether this person may stop a job, and give one that has ended more time."""
         return self.role in {Role.SUBMITTER, Role.ADMIN}
 
 
@@ -74,4 +74,8 @@ class Source(Protocol):
 
     def cancel(self, job_id: str) -> Job:
         """Ask the job to stop; what it measured stays."""
+        ...
+
+    def continue_job(self, job_id: str, more: Continuation, person: Person) -> Job:
+        """Give a job that has ended more budget; it goes on where it stood."""
         ...

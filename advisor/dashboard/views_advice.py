@@ -6,7 +6,7 @@ from advisor.dashboard import formats
 from advisor.dashboard.views_chips import Chip, chip_for_effect
 from advisor.dashboard.views_evidence import Evidence, show_knob, show_saving, view_evidence
 from advisor.protocol.advice import Advice, Interval, RungAdvice
-from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.knobs.catalogue import CATALOGUE
 
 _BOUNDS = {
     "communication": "Bound by communication",

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass
 
+from advisor.protocol.advice import Verdict
 from advisor.protocol.jobs import JobState, Stage
-from advisor.protocol.knobs import Effect
+from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.trials import BlockState, Outcome, SessionState, Trial, TrialState
 from advisor.protocol.views import AgentState
 
@@ -28,6 +29,13 @@ _JOBS = {
     JobState.FINISHED: Chip("good", "check", "finished", "The advice is ready."),
     JobState.FAILED: Chip("bad", "cross", "failed", "Nothing can be advised; the reason is on the page."),
     JobState.CANCELLED: Chip("muted", "stop", "cancelled", "Somebody stopped it."),
+}
+_VERDICTS = {
+    Verdict.CHANGE: Chip("good", "check", "change", "The whole interval lies above no gain."),
+    Verdict.KEEP: Chip("muted", "equals", "keep", "A gain worth a change is excluded."),
+    Verdict.UNDECIDED: Chip(
+        "caution", "clock", "undecided", "More time may decide it; nothing measured is lost."
+    ),
 }
 _OUTCOMES = {
     Outcome.FINISHED: Chip("good", "check", "finished"),
@@ -66,10 +74,13 @@ _AGENTS = {
 }
 STAGES = {
     Stage.PROBE: ("Probe", "Measure the baseline: noise, facts, where the time goes."),
-    Stage.SEARCH: ("Search", "Try strategies, one block each."),
+    Stage.SEARCH: ("Search", "Race strategies against the baseline."),
     Stage.FINALS: ("Finals", "Repeat the best ones to choose a winner."),
-    Stage.SIMPLIFY: ("Simplify", "Take back knobs that do not earn their place."),
-    Stage.CONFIRM: ("Confirm", "Interleave winner and baseline until the interval decides."),
+    Stage.SIMPLIFY: ("Trim", "Take back knobs that do not help."),
+    Stage.CONFIRM: (
+        "Confirm",
+        "Race the winner against the baseline in fresh launches until the interval decides.",
+    ),
     Stage.DONE: ("Done", "The advice is written."),
 }
 
@@ -77,6 +88,11 @@ STAGES = {
 def chip_for_job(state: JobState) -> Chip:
     """Return the chip of a job's state."""
     return _JOBS[state]
+
+
+def chip_for_verdict(verdict: Verdict) -> Chip:
+    """Return the chip of an advice's verdict."""
+    return _VERDICTS[verdict]
 
 
 def chip_for_trial(trial: Trial, measuring: bool) -> Chip:
@@ -117,6 +133,7 @@ def list_all_chips() -> list[tuple[str, list[Chip]]]:
     """Return every chip there is, by the thing it describes, for the page of components."""
     return [
         ("job", list(_JOBS.values())),
+        ("verdict", list(_VERDICTS.values())),
         (
             "trial",
             [Chip("busy", "pulse", "measuring"), Chip("waiting", "clock", "open"), *_OUTCOMES.values()],

@@ -8,7 +8,7 @@ from advisor.dashboard.views_chips import Chip, chip_for_effect
 from advisor.dashboard.views_forecasts import WhatIf, view_forecasts
 from advisor.protocol.advice import Advice, KnobEffect, ParetoPoint
 from advisor.protocol.base import Value
-from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.knobs.catalogue import CATALOGUE
 
 _OTHERS_SHOWN = 7
 _BOUNDS = {

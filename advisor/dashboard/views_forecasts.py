@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from advisor.dashboard import formats
 from advisor.protocol.advice import Forecast
-from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.knobs.catalogue import CATALOGUE
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from advisor.dashboard.views_trials import (
     view_trial_lines,
 )
 from advisor.dashboard.views_verdict import StageStep, VerdictCard, view_stages, view_verdict
-from advisor.protocol.advice import Advice
+from advisor.protocol.advice import CONTINUE_S, Advice, Verdict
 from advisor.protocol.jobs import Job, JobState
 from advisor.protocol.telemetry import SessionTelemetry
 from advisor.protocol.trials import Block, JobHistory, Outcome, Purpose
@@ -49,6 +49,11 @@ class JobHeader:
     created: str
     is_live: bool
     may_cancel: bool
+    may_continue: bool
+    """Whether it has ended after it measured something, and this person may give it more time."""
+    continue_minutes: int
+    """Minutes that are offered."""
+    is_undecided: bool
     has_advice: bool
 
 
@@ -99,8 +104,10 @@ class JobPage:
     """Knobs that the runtime cannot serve for this script, shown while there is no advice."""
 
 
-def view_header(job: Job, person: Person, has_advice: bool, now: datetime) -> JobHeader:
-    """Build the top of a job's pages."""
+def view_header(
+    job: Job, person: Person, has_advice: bool, now: datetime, advice: Advice | None = None
+) -> JobHeader:
+    """Build the top of a job's pages; with the advice it says how much more time is worth trying."""
     return JobHeader(
         id=job.id,
         name=name_job(job),
@@ -112,6 +119,9 @@ def view_header(job: Job, person: Person, has_advice: bool, now: datetime) -> Jo
         created=formats.age(job.created_at, now),
         is_live=not job.state.is_final,
         may_cancel=person.may_cancel and job.state in {JobState.QUEUED, JobState.RUNNING},
+        may_continue=person.may_cancel and job.state.is_final and job.started_at is not None,
+        continue_minutes=max(1, round(((advice and advice.continue_s) or CONTINUE_S) / 60)),
+        is_undecided=advice is not None and advice.verdict is Verdict.UNDECIDED,
         has_advice=has_advice,
     )
 
@@ -119,15 +129,15 @@ def view_header(job: Job, person: Person, has_advice: bool, now: datetime) -> Jo
 def _draw_sides(history: JobHistory, advice: Advice) -> Figure | None:
     if advice.gain is None or not advice.changes:
         return None
-    rounds = [block for block in history.done_blocks() if block.round is not None]
+    rounds = [block for block in history.done_blocks() if block.race is not None]
     winners = {
         trial.number
         for trial in history.trials
         if trial.purpose is Purpose.CONFIRM and trial.changes == advice.changes
     }
-    confirmed = {block.round for block in rounds if block.trial_number in winners}
+    confirmed = {block.race for block in rounds if block.trial_number in winners}
     ours = [block for block in rounds if block.trial_number in winners]
-    theirs = [block for block in rounds if block.trial_number == 0 and block.round in confirmed]
+    theirs = [block for block in rounds if block.trial_number == 0 and block.race in confirmed]
     estimate = estimate_blocks(theirs)
     half = estimate.half_width if estimate else 0.0
     base = advice.baseline_samples_per_s
@@ -236,7 +246,7 @@ def view_job_page(
 ) -> JobPage:
     """Build the page from what is stored."""
     return JobPage(
-        header=view_header(job, person, advice is not None, now),
+        header=view_header(job, person, advice is not None, now, advice),
         stages=view_stages(job),
         verdict=view_verdict(job, history, advice, now),
         comparison=_draw_sides(history, advice) if advice else None,

@@ -7,6 +7,7 @@ from datetime import datetime
 from advisor.dashboard import formats
 from advisor.dashboard.views_chips import STAGES, Chip, chip_for_job
 from advisor.protocol.advice import Advice, Verdict
+from advisor.protocol.gains import spell_bound, spell_gain, spell_likely, spell_range
 from advisor.protocol.jobs import Job, JobState
 from advisor.protocol.spending import measure_device_hours
 from advisor.protocol.trials import JobHistory, Purpose
@@ -17,9 +18,9 @@ class GainCell:
     """What a job brought, in one cell."""
 
     tone: str
-    """good, muted or busy."""
+    """good, muted, caution or busy."""
     figure: str
-    """`+16.1 %` or `no reliable gain`."""
+    """`at least +13.9 %`, `keep` or `undecided`."""
     interval: str = ""
 
 
@@ -56,8 +57,15 @@ def _describe_gain(job: Job, advice: Advice | None) -> GainCell:
         is_measuring = job.state is JobState.RUNNING
         return GainCell("busy", "measuring") if is_measuring else GainCell("muted", formats.NO_VALUE)
     if advice.verdict is Verdict.CHANGE and advice.gain is not None:
-        return GainCell("good", formats.gain(advice.gain.ratio), formats.gain_range(advice.gain))
-    return GainCell("muted", "no reliable gain")
+        figures = (advice.gain.ratio, advice.gain.low, advice.gain.high)
+        bound = spell_bound(*figures).removesuffix(" faster")
+        return GainCell("good", bound or spell_likely(*figures), f"most likely {spell_likely(*figures)}")
+    if advice.verdict is Verdict.UNDECIDED:
+        seen = advice.gain
+        return GainCell(
+            "caution", "undecided", spell_range(seen.ratio, seen.low, seen.high) if seen else "not measured"
+        )
+    return GainCell("muted", "keep", f"at most {spell_gain(advice.gain.high)}" if advice.gain else "")
 
 
 def view_job_line(job: Job, advice: Advice | None, history: JobHistory | None, now: datetime) -> JobLine:

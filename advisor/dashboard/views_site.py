@@ -6,8 +6,8 @@ from datetime import datetime
 
 from advisor.dashboard import formats
 from advisor.dashboard.views_chips import Chip, chip_for_agent, chip_for_effect
-from advisor.protocol.knob_entries import CATALOGUE
-from advisor.protocol.knobs import Knob, Place
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Knob, Place
 from advisor.protocol.views import AgentState, AgentView, LogChunk
 
 _PLACES = {

@@ -16,7 +16,7 @@ from advisor.dashboard.views_chips import (
 from advisor.dashboard.views_evidence import show_knob
 from advisor.dashboard.views_telemetry import DeviceLine, view_devices
 from advisor.protocol.base import Value
-from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.trials import Block, BlockState, JobHistory, Outcome, Purpose, Trial
 
 _HINTS = {
@@ -165,7 +165,7 @@ def _view_block(block: Block, generations: Mapping[str, int]) -> BlockLine:
     return BlockLine(
         session=str(generations.get(block.session_id, formats.NO_VALUE)),
         ordinal=block.ordinal,
-        round=formats.NO_VALUE if block.round is None else str(block.round),
+        round=formats.NO_VALUE if block.race is None else str(block.race),
         chip=chip_for_block(block.state),
         steps=f"{summary.steady_steps} of {result.steps}" if result and summary else formats.NO_VALUE,
         samples=formats.number(summary.samples_per_s) if summary else formats.NO_VALUE,

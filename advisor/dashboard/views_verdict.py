@@ -1,13 +1,14 @@
-"""The top of a job's page: how far it is, and the verdict with its interval, why, and what to do next."""
+"""The top of a job's page: how far it is, and the verdict with its bound first, why, and what to do next."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
 from advisor.dashboard import formats
 from advisor.dashboard.estimates import estimate_blocks
-from advisor.dashboard.views_chips import STAGES
+from advisor.dashboard.views_chips import STAGES, Chip, chip_for_verdict
 from advisor.dashboard.views_jobs import count_search_trials
-from advisor.protocol.advice import Advice, Verdict
+from advisor.protocol.advice import Action, Advice, Verdict, continue_command
+from advisor.protocol.gains import spell_bound, spell_likely, spell_range
 from advisor.protocol.jobs import Job, JobState, Stage
 from advisor.protocol.spending import measure_device_hours
 from advisor.protocol.trials import JobHistory, Outcome, Purpose, Trial
@@ -28,9 +29,9 @@ class VerdictCard:
     """The answer, or how far it is."""
 
     tone: str
-    """good, muted, busy or bad."""
+    """good, muted, caution, busy or bad."""
     figure: str
-    """Large text: `+16.1 %`, or a few words."""
+    """Large text: `+13.9 %`, or a few words."""
     interval: str
     sentence: str
     why: tuple[str, ...]
@@ -43,12 +44,19 @@ class VerdictCard:
     """Most that it may try."""
     label: str = "State"
     """What the card is: the verdict, or the state of the job in its place."""
+    lead: str = ""
+    """Smaller words before the large text: `at least`."""
+    chip: Chip | None = None
+    """The verdict in a word, with its icon: colour alone says nothing."""
+    command: str = ""
+    """What gives the job more time, to be copied; empty where that is not what to do."""
 
 
 def view_stages(job: Job) -> tuple[StageStep, ...]:
     """Build the way from probe to done; a failed or cancelled job stops where it stood."""
-    order = list(Stage)
-    current = order.index(job.stage)
+    # Jobs measured before there were races had finals: the end of their search.
+    order = [stage for stage in Stage if stage is not Stage.FINALS]
+    current = order.index(Stage.SEARCH if job.stage is Stage.FINALS else job.stage)
     steps = []
     for index, stage in enumerate(order):
         place = (
@@ -106,11 +114,11 @@ def _failure_steps(job: Job) -> tuple[str, ...]:
 
 def _say_next(stage: Stage) -> str:
     return {
-        Stage.PROBE: "The search begins once the baseline is known twice over.",
-        Stage.SEARCH: "The best strategies go to the finals; nothing is advised before its gain is confirmed.",
-        Stage.FINALS: "Knobs that do not earn their place are taken back from the winner.",
-        Stage.SIMPLIFY: "What is left is confirmed against the baseline in fresh launches.",
-        Stage.CONFIRM: "The verdict follows as soon as the interval is narrow enough.",
+        Stage.PROBE: "The search begins once the baseline and its noise are known.",
+        Stage.SEARCH: "The best strategy races your settings in fresh launches; nothing is advised before that.",
+        Stage.FINALS: "The best strategy races your settings in fresh launches; nothing is advised before that.",
+        Stage.SIMPLIFY: "What is left races your settings in fresh launches.",
+        Stage.CONFIRM: "The verdict follows as soon as the interval decides, or the budget ends.",
         Stage.DONE: "The advice is being written.",
     }[stage]
 
@@ -149,31 +157,36 @@ def _view_answer(advice: Advice) -> VerdictCard:
     if advice.cost.pays_back_after_s is not None:
         cost.append(("pays back after", f"{formats.duration(advice.cost.pays_back_after_s)} of training"))
     why = tuple(reason.sentence for reason in advice.reasons) or (advice.diagnosis.sentence,)
-    if advice.verdict is Verdict.CHANGE and advice.gain is not None:
-        interval = f"95 % interval {formats.gain_range(advice.gain)} %"
-        rounds = f"{formats.plural(advice.gain.rounds, 'interleaved round')}"
-        launches = formats.plural(advice.gain.sessions, "fresh launch").replace("launchs", "launches")
-        sentence = f"more throughput, confirmed in {rounds} over {launches}"
-        return VerdictCard(
-            "good",
-            formats.gain(advice.gain.ratio),
-            interval,
-            sentence,
-            why,
-            advice.next_steps,
-            tuple(cost),
-            label="Verdict",
-        )
-    interval = (
-        f"95 % interval of the best candidate {formats.gain_range(advice.gain)} %" if advice.gain else ""
-    )
+    tones = {Verdict.CHANGE: "good", Verdict.KEEP: "muted", Verdict.UNDECIDED: "caution"}
+    lead, figure, interval, sentence = _tell_figures(advice)
+    command = continue_command(advice.job_id, advice.continue_s) if advice.action is Action.CONTINUE else ""
+    # An advice of an older version has no line of its own that says what to do.
+    first = (advice.what_to_do.replace("`", ""),) if advice.what_to_do and not command else ()
     return VerdictCard(
-        "muted",
-        "No reliable gain",
+        tones[advice.verdict],
+        figure,
         interval,
-        "Keep your defaults.",
+        sentence,
         why,
-        advice.next_steps,
+        (*first, *advice.next_steps),
         tuple(cost),
         label="Verdict",
+        lead=lead,
+        chip=chip_for_verdict(advice.verdict),
+        command=command,
     )
+
+
+def _tell_figures(advice: Advice) -> tuple[str, str, str, str]:
+    """What leads the large text, the large text, the line with the interval, and the sentence below it."""
+    gain = advice.gain
+    if advice.verdict is Verdict.CHANGE and gain is not None:
+        figures = (gain.ratio, gain.low, gain.high)
+        bound = spell_bound(*figures).removeprefix("at least ").removesuffix(" faster")
+        interval = f"most likely {spell_likely(*figures)}, 95 % interval {spell_range(*figures)}"
+        sentence = f"more throughput, confirmed in {gain.describe_basis()}"
+        return "at least" if bound else "", bound or spell_likely(*figures), interval, sentence
+    figure = "Keep your settings" if advice.verdict is Verdict.KEEP else "Undecided"
+    # The headline says the same before its figures.
+    told = advice.headline.removeprefix("Keep your settings: ").removeprefix("Not decided: ")
+    return "", figure, "", f"{told[:1].upper()}{told[1:]}"

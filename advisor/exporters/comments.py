@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable, Mapping
 
-from advisor.protocol.advice import Advice, Provenance, Verdict
+from advisor.protocol.advice import Advice, Provenance, Verdict, continue_command
 from advisor.protocol.base import Value
 from advisor.protocol.jobs import Job
+from advisor.protocol.workload import WorkloadKind
 
 _ASCII = str.maketrans(
-    {"…": "...", "×": "x", "–": "-", "—": "-", "±": "+/-", "’": "'", "‘": "'", "“": '"', "”": '"'}
+    {"−": "-", "…": "...", "×": "x", "–": "-", "—": "-", "±": "+/-", "’": "'", "‘": "'", "“": '"', "”": '"'}
 )
 
 
@@ -26,14 +27,29 @@ def comment(lines: Iterable[str]) -> str:
 
 
 def describe_gain(advice: Advice) -> str:
-    """Return the confirmed gain with its interval and what it rests on, or that none was confirmed."""
-    if advice.gain is None:
-        return "Throughput against the baseline: not confirmed."
-    gain = advice.gain
-    return (
-        f"Throughput against the baseline: {gain.describe()}, "
-        f"{gain.rounds} interleaved rounds in {gain.sessions} launch{'es' if gain.sessions != 1 else ''}."
+    """Return the confirmed gain with its interval and what it rests on, or that none was confirmed.
+
+    A file that changes nothing says whose gain that was: not its own.
+    """
+    whose = (
+        "Throughput against the baseline"
+        if advice.verdict is Verdict.CHANGE
+        else "Best strategy tried, not in this file"
     )
+    if advice.gain is None:
+        return f"{whose}: not confirmed."
+    return f"{whose}: {advice.gain.describe()}, {advice.gain.describe_basis()}."
+
+
+def describe_verdict(advice: Advice) -> str:
+    """Return what a file without changes is; empty for one that changes something."""
+    baseline = "This file is the baseline: it sets nothing that the script does not do."
+    if advice.verdict is Verdict.KEEP:
+        return f"Verdict: nothing needs to change. {baseline}"
+    if advice.verdict is Verdict.UNDECIDED:
+        more = f"More time may decide: {continue_command(advice.job_id, advice.continue_s)}"
+        return f"Verdict: undecided. {baseline} {advice.what_to_do or more}"
+    return ""
 
 
 def describe_value(value: Value) -> str:
@@ -60,14 +76,19 @@ def head_lines(
         f"Measured on {advice.cluster or job.cluster.describe()}{f'; {software}' if software else ''}.",
         describe_gain(advice),
     ]
-    if advice.verdict is Verdict.KEEP:
-        lines.append(
-            "Verdict: nothing needs to change. This file is the baseline: it sets nothing that the script does not do."
-        )
+    if verdict := describe_verdict(advice):
+        lines.append(verdict)
     for knob, value in advice.changes.items():
         before = describe_value(advice.baseline[knob])
         known = f" ({provenance[knob].value})" if knob in provenance else " (not expressed here)"
         lines.append(f"Changed: {knob} from {before} to {describe_value(value)}{known}.")
+    carried = sum(knob in provenance for knob in advice.changes)
+    if carried < len(advice.changes):
+        whole = " run.sh carries all of them." if job.spec.workload.kind is WorkloadKind.PYTORCH else ""
+        lines.append(
+            f"Carries {carried} of {len(advice.changes)} changes: the gain above was measured with all of them "
+            f"together, and what these alone bring was not.{whole}"
+        )
     lines += [f"Not expressible here: {name}: {sentence}" for name, sentence in (unmapped or {}).items()]
     lines += [f"Note: {sentence}" for sentence in warnings]
     return lines

@@ -10,8 +10,8 @@ from advisor.exporters.selection import idle_because, typed_values
 from advisor.protocol.advice import Advice, Provenance
 from advisor.protocol.base import Value
 from advisor.protocol.jobs import Job
-from advisor.protocol.knob_entries import CATALOGUE
-from advisor.protocol.knobs import Place
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Place
 
 BUCKETS = frozenset({"fuse_all_reduce_ops", "fuse_grad_size_in_MB", "last_comm_group_size_MB"})
 REDUCTION = frozenset(

@@ -8,8 +8,8 @@ from advisor.exporters.selection import idle_because, typed_values
 from advisor.protocol.advice import Advice, Provenance
 from advisor.protocol.base import Value
 from advisor.protocol.jobs import Job
-from advisor.protocol.knob_entries import CATALOGUE
-from advisor.protocol.knobs import Place
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Place
 
 VARIABLES = {
     **{name: name for name, knob in CATALOGUE.items() if knob.place is Place.ENVIRONMENT},

@@ -17,13 +17,13 @@ from advisor.exporters.torchrun import export_torchrun
 from advisor.exporters.wrapper import export_wrapper
 from advisor.protocol.advice import Advice
 from advisor.protocol.jobs import Job
-from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.workload import WorkloadKind
 
 _PYTHON = "text/x-python; charset=utf-8"
 _TEXT = "text/plain; charset=utf-8"
 _PADDLE_KNOBS = tuple(name for name, knob in CATALOGUE.items() if knob.paddle_field is not None)
-_LAUNCH_KNOBS = tuple(name for name in CATALOGUE if name in EXPRESSED or name in VARIABLES)
+_LEVERS = tuple(name for name, knob in CATALOGUE.items() if not knob.carried)
 _PYTORCH, _COMMAND = (WorkloadKind.PYTORCH,), (WorkloadKind.COMMAND,)
 _IN_PADDLE = (WorkloadKind.PYTORCH, WorkloadKind.PADDLE)
 
@@ -36,10 +36,10 @@ FORMATS: Mapping[str, FormatInfo] = MappingProxyType(
                 meaning="The canonical file: every knob with its provenance, the gain and its interval.",
             ),
             FormatInfo(
-                name="torchrun", filename="run.sh", media_type="text/x-shellscript; charset=utf-8", knobs=_LAUNCH_KNOBS,
+                name="torchrun", filename="run.sh", media_type="text/x-shellscript; charset=utf-8", knobs=_LEVERS,
                 kinds=_PYTORCH,
-                meaning="Your own launch command with the strategy in force; no line of the script changes. "
-                "Save apply_strategy.py (format wrapper) beside it.",
+                meaning="Your own launch command under `advisor run`: every change in force and proved, no line of the "
+                "script changed. Save strategy.json beside it.",
             ),
             FormatInfo(
                 name="command", filename="run.sh", media_type="text/x-shellscript; charset=utf-8",
@@ -48,7 +48,8 @@ FORMATS: Mapping[str, FormatInfo] = MappingProxyType(
             ),
             FormatInfo(
                 name="wrapper", filename="apply_strategy.py", media_type=_PYTHON, knobs=EXPRESSED, kinds=_PYTORCH,
-                meaning="Runs an unchanged PyTorch script under the strategy: put it before the script's name.",
+                meaning="For nodes without fleet-advisor: runs an unchanged PyTorch script under what it can carry of "
+                "the strategy. Put it before the script's name.",
             ),
             FormatInfo(
                 name="pytorch", filename="ddp_strategy.py", media_type=_PYTHON, knobs=EXPRESSED, kinds=_PYTORCH,

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from advisor.exporters.comments import describe_value
-from advisor.protocol.knob_entries import CATALOGUE
-from advisor.protocol.knobs import Knob, Place, Scale
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Knob, Place, Scale
 from advisor.protocol.strategy import COUPLING_RULES
 
 _PLACES = {
@@ -41,7 +41,7 @@ _PLACES = {
 _INTRODUCTION = """\
 # Knobs
 
-<!-- Generated from advisor/protocol/knob_entries.py. Do not edit; run
+<!-- Generated from advisor/protocol/knobs/catalogue.py. Do not edit; run
      python -m advisor.exporters.knob_reference docs/knobs.md docs/results/knob_effects.json -->
 
 A knob is one tunable field of a strategy. The names are those of PaddlePaddle Fleet's `DistributedStrategy`; fields

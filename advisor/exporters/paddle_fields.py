@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 
 from advisor.exporters.comments import describe_value
 from advisor.exporters.exported import ExportError
+from advisor.exporters.paddle_reach import Reach, explain_not_written, reach_of
 from advisor.exporters.selection import idle_because, is_timed, select_knobs, typed_values
 from advisor.protocol.advice import Advice, Provenance
 from advisor.protocol.base import Value
 from advisor.protocol.jobs import Job
-from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.strategy import DistributedStrategy, Layout, broken_rules
 from advisor.protocol.workload import WorkloadKind
 
@@ -26,15 +27,11 @@ TARGETS = ("3.3.1", "2.6.2")
 """Paddle versions that can be written for, the default first."""
 WHOLE_NUMBERS = frozenset({"fuse_grad_size_in_MB"})
 """Knobs with fractions whose field is an int32 in Paddle."""
-_STATIC_ONLY = frozenset(
-    {
-        "fuse_all_reduce_ops", "nccl_comm_num", "sync_nccl_allreduce", "use_hierarchical_allreduce",
-        "hierarchical_allreduce_inter_nranks", "fp16_allreduce", "localsgd", "localsgd_k_steps", "localsgd_begin_step",
-        "adaptive_localsgd", "adaptive_localsgd_init_k_steps", "adaptive_localsgd_begin_step",
-        "gradient_merge", "gradient_merge_k_steps", "gradient_merge_avg", "dgc",
-    }
-)  # fmt: skip
-"""Knobs that Paddle's dynamic graph (`fleet.distributed_model`) accepts and does not read."""
+_GRAPH_STAYS = "without_graph_optimization"
+"""Field without a knob: unless it is false, local SGD's program goes on reducing gradients in every step (2.6.2), or
+does not build (3.3.1). On its own it would stop the reduction altogether."""
+_LOCAL_OPTIMIZERS = frozenset({"SGD", "Momentum"})
+"""Optimizers that Paddle applies local SGD to; others train as if it were off."""
 
 
 @dataclass(frozen=True)
@@ -82,10 +79,12 @@ def choose_fields(advice: Advice, job: Job, target: str | None = None) -> Paddle
         raise ExportError(f"{target!r} is no Paddle version we export for: choose {' or '.join(TARGETS)}.")
     values = _round_for_paddle(advice, chosen)
     meant = set(select_knobs(advice)) | {"a_sync"}
-    _obey_executor(values, meant, job, chosen)
+    layout = Layout(job.facts.world_size, job.facts.nodes) if job.facts else None
+    chosen.warnings += broken_rules(DistributedStrategy().model_copy(update=values), layout)
     for knob in CATALOGUE:
         _place(knob, knob in meant, values, advice, chosen)
-    _warn_about_reach(advice, chosen)
+    _let_local_sgd_act(advice, job, chosen)
+    _warn_about_meaning(advice, chosen)
     return chosen
 
 
@@ -102,22 +101,6 @@ def _round_for_paddle(advice: Advice, chosen: PaddleFields) -> dict[str, Value]:
     return values
 
 
-def _obey_executor(values: dict[str, Value], meant: set[str], job: Job, chosen: PaddleFields) -> None:
-    """Raise num_threads where the version has an executor whose rules the strategy would break."""
-    layout = Layout(job.facts.world_size, job.facts.nodes) if job.facts else None
-    has_executor = chosen.target in CATALOGUE["num_threads"].paddle_versions
-    strategy = DistributedStrategy().model_copy(update=values)
-    general = broken_rules(strategy, layout)
-    if has_executor:
-        for sentence in (s for s in broken_rules(strategy, layout, paddle=True) if s not in general):
-            values["num_threads"] = int(values["nccl_comm_num"]) + 1
-            meant.add("num_threads")
-            chosen.warnings.append(f"{sentence} It is raised to {values['num_threads']}.")
-    chosen.warnings += broken_rules(
-        DistributedStrategy().model_copy(update=values), layout, paddle=has_executor
-    )
-
-
 def _place(
     knob_name: str, meant: bool, values: dict[str, Value], advice: Advice, chosen: PaddleFields
 ) -> None:
@@ -130,6 +113,8 @@ def _place(
         and (reason := _unmapped_because(knob_name, exists, values, chosen))
     ):
         chosen.unmapped[knob_name] = reason
+    elif explain_not_written(knob_name) and exists:
+        chosen.left[knob_name] = explain_not_written(knob_name)
     elif not exists or knob.paddle_field is None:
         return
     elif not meant:
@@ -148,12 +133,7 @@ def _place(
 
 def _unmapped_because(knob: str, exists: bool, values: dict[str, Value], chosen: PaddleFields) -> str | None:
     if knob == "fp16_allreduce_dtype":
-        return None if values[knob] == "fp16" else "Paddle reduces in fp16 only."
-    if knob == "fp16_allreduce" and values[knob] and values["fp16_allreduce_dtype"] != "fp16":
-        return (
-            "It was measured with bf16 on the wire, and Paddle reduces in fp16 only, whose smaller range was not "
-            "measured. Set fp16_allreduce by hand if your gradients fit into fp16."
-        )
+        return "It belongs to fp16_allreduce, which is not written."
     if knob in ("amp", "amp_dtype") and values["amp"] and values["amp_dtype"] != "fp16":
         return (
             "It was measured in bf16, and Paddle's amp computes in fp16; its use_pure_bf16 is another mode, in which "
@@ -166,7 +146,7 @@ def _unmapped_because(knob: str, exists: bool, values: dict[str, Value], chosen:
             "It is the measure of the PowerSGD hook that was timed; Paddle's dgc is set by sparsity instead."
         )
     if exists:
-        return None
+        return explain_not_written(knob) or None
     if CATALOGUE[knob].paddle_field is None:
         return "Paddle's DistributedStrategy has no such field: use the env export."
     versions = " and ".join(CATALOGUE[knob].paddle_versions)
@@ -176,30 +156,41 @@ def _unmapped_because(knob: str, exists: bool, values: dict[str, Value], chosen:
 def _note(knob: str, measured: Value, value: Value) -> str:
     if knob == "a_sync":
         return "Paddle's own default is true: parameter-server mode"
-    if value == measured:
-        return ""
-    if knob in WHOLE_NUMBERS:
+    if value != measured:
         return f"measured at {describe_value(measured)}; Paddle takes whole MB"
-    return f"measured at {describe_value(measured)}; raised for Paddle's executor"
+    return "" if reach_of(knob) is Reach.ALWAYS else reach_of(knob).value
 
 
-def _warn_about_reach(advice: Advice, chosen: PaddleFields) -> None:
-    """Say which written changes Paddle reads only in one of its two modes: it ignores the rest without a word."""
-    written = [entry.knob for entry in chosen.fields if entry.knob in advice.changes]
-    if silent := [knob for knob in written if knob in _STATIC_ONLY]:
+def _let_local_sgd_act(advice: Advice, job: Job, chosen: PaddleFields) -> None:
+    """Write what local SGD needs besides its own fields, and say where it would do nothing."""
+    written = [entry.knob for entry in chosen.fields]
+    on = [name for name in ("localsgd", "adaptive_localsgd") if name in written and advice.strategy[name]]
+    if not on:
+        return
+    note = "local SGD needs it"
+    field = PaddleField(on[0], (_GRAPH_STAYS,), False, Provenance.CARRIED, note)
+    # Before the knob's own field, which says how much is known about it.
+    chosen.fields.insert(0, field)
+    others = [name for name in (job.facts.optimizers if job.facts else ()) if name not in _LOCAL_OPTIMIZERS]
+    if others:
         chosen.warnings.append(
-            "Read by Paddle in static-graph programs only, and ignored without a word by fleet.distributed_model: "
-            f"{', '.join(silent)}."
+            f"Paddle applies local SGD to SGD and Momentum only; under {', '.join(others)} it trains as if it were off."
         )
+
+
+def _warn_about_meaning(advice: Advice, chosen: PaddleFields) -> None:
+    """Say which written changes Paddle reads in one of its two modes only, or understands otherwise."""
+    written = [entry.knob for entry in chosen.fields if entry.knob in advice.changes]
+    for reach, mode in ((Reach.STATIC, "static-graph programs"), (Reach.DYNAMIC, "fleet.distributed_model")):
+        if silent := [knob for knob in dict.fromkeys(written) if reach_of(knob) is reach]:
+            chosen.warnings.append(
+                f"Read by Paddle in {mode} only, and ignored elsewhere without a word: {', '.join(silent)}."
+            )
+    if flags := [knob for knob in written if reach_of(knob) is Reach.FLAG]:
+        chosen.warnings.append(f"Sets a flag in Paddle that was not seen to act: {', '.join(flags)}.")
     if "fuse_grad_size_in_MB" in written:
         chosen.warnings.append(
-            "fuse_grad_size_in_MB is read by fleet.distributed_model, sharding and pipeline; Paddle's plain "
-            "static-graph data parallelism groups gradients by fuse_grad_size_in_num instead."
-        )
-    if "localsgd" in written and advice.strategy["localsgd"]:
-        chosen.warnings.append(
-            "Paddle goes on reducing gradients at every step under localsgd unless without_graph_optimization is set "
-            "to False as well; check on your version that a step without averaging communicates nothing."
+            "Static-graph data parallelism groups gradients by fuse_grad_size_in_num instead of by their size."
         )
     if "adaptive_localsgd" in written and advice.strategy["adaptive_localsgd"]:
         chosen.warnings.append(
@@ -210,9 +201,4 @@ def _warn_about_reach(advice: Advice, chosen: PaddleFields) -> None:
         chosen.warnings.append(
             "dgc was timed in translation, as compression to a low rank (PowerSGD). Paddle's dgc sends the largest "
             "gradients instead, on GPUs and with the Momentum optimizer only: measure it before you rely on it."
-        )
-    if "fp16_allreduce" in written and advice.strategy["fp16_allreduce"]:
-        chosen.warnings.append(
-            "CPU builds of Paddle were seen to drop the gradient reduction altogether under fp16_allreduce: compare "
-            "the ranks' parameters after a few steps before you train with it."
         )

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from advisor.protocol.advice import Advice, Provenance
 from advisor.protocol.base import Value
-from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.knobs.catalogue import CATALOGUE
 
 GROUPS: tuple[tuple[str, ...], ...] = (
     ("fuse_all_reduce_ops", "fuse_grad_size_in_MB", "last_comm_group_size_MB"),

@@ -29,10 +29,13 @@ def write_summary(
             f"Software: {', '.join(f'{n} {v}' for n, v in sorted(advice.software.items())) or 'not recorded'}"
         ),
         one_line(f"Gain:     {describe_gain(advice)}"),
+        *([one_line(f"To do:    {advice.what_to_do}")] if advice.what_to_do else []),
         "",
     ]
     if advice.verdict is Verdict.KEEP:
         lines.append("Nothing needs to change: these files are the baseline as it was measured.")
+    elif advice.verdict is Verdict.UNDECIDED:
+        lines.append("Undecided: these files are the baseline as it was measured.")
     for knob, value in advice.changes.items():
         known = advice.provenance.get(knob, Provenance.CARRIED)
         before = describe_value(advice.baseline[knob])

@@ -1,83 +1,80 @@
-"""`run.sh`: the user's own launch command with the strategy in force, not a line of the script changed."""
+"""`run.sh`: the user's own launch command under `advisor run`, not a line of the script changed."""
 
 import shlex
 
 from advisor.exporters.comments import comment, head_lines
-from advisor.exporters.environment import VARIABLES, choose_variables
 from advisor.exporters.exported import Exported
-from advisor.exporters.wrapper import export_wrapper
+from advisor.exporters.selection import idle_because, typed_values
 from advisor.protocol.advice import Advice, Provenance
 from advisor.protocol.jobs import Job
 from advisor.protocol.launch_command import LaunchCommand, UnlaunchableCommand, parse_command
 
-_WRAPPER = '"$here/apply_strategy.py"'
+_TITLE = (
+    "Trains for real under the strategy in strategy.json, beside it; arguments go to the script. Every change comes "
+    "into force in the ranks themselves, which say so with the proof."
+)
+_FIND_ADVISOR = (
+    'advisor="${ADVISOR:-advisor}"',
+    'command -v "$advisor" >/dev/null || { echo "$advisor was not found on this node: install fleet-advisor here, or '
+    'set ADVISOR to its path." >&2; exit 127; }',
+)
 
 
 def export_torchrun(advice: Advice, job: Job) -> Exported:
-    """Return the launch script. What no variable can carry is done by apply_strategy.py, which lies beside it."""
-    wrapper = export_wrapper(advice, job)
-    variables = choose_variables(advice)
-    provenance = dict(wrapper.provenance)
-    by_variable = {variable: knob for knob, variable in VARIABLES.items()}
-    for name in variables:
-        provenance[by_variable[name]] = advice.provenance.get(by_variable[name], Provenance.CARRIED)
-    unmapped = {knob: sentence for knob, sentence in wrapper.unmapped.items() if knob not in provenance}
-    warnings = list(wrapper.warnings)
-    launch = _find_script(job)
-    if launch is None:
-        warnings.append(
-            "The training script was not found in the launch command, so only the environment is set here: put "
-            "apply_strategy.py before the script yourself."
-        )
-        unmapped |= {
-            knob: "The launch command has no place that we know to put apply_strategy.py into."
-            for knob in wrapper.provenance
-            if VARIABLES.get(knob) not in variables
-        }
-        provenance = {knob: known for knob, known in provenance.items() if knob not in unmapped}
+    """Return the launch script. It carries every change, by the same means as the trials."""
+    values = typed_values(advice)
+    idle = {knob: because for knob in advice.changes if (because := idle_because(knob, values)) is not None}
+    provenance = {
+        knob: advice.provenance.get(knob, Provenance.CARRIED) for knob in advice.changes if knob not in idle
+    }
+    warnings = []
     if job.spec.workload.environment:
         names = ", ".join(sorted(job.spec.workload.environment))
         warnings.append(
             f"The job set variables of its own, whose values are not repeated here; set them too: {names}."
         )
-    title = "Launches the training under the strategy; arguments go to the script. Save apply_strategy.py beside it."
-    head = head_lines(advice, job, title, provenance, warnings, unmapped)
+    head = head_lines(advice, job, _TITLE, provenance, warnings, idle)
     return Exported(
         format="torchrun",
         filename="run.sh",
         media_type="text/x-shellscript; charset=utf-8",
-        content="#!/usr/bin/env bash\n" + comment(head) + _write_script(job, launch, variables),
+        content="#!/usr/bin/env bash\n" + comment(head) + _write_script(job),
         provenance=provenance,
-        left=wrapper.left,
-        unmapped=unmapped,
+        unmapped=idle,
         warnings=tuple(warnings),
-        needs=("wrapper",),
+        needs=("json",),
     )
 
 
-def _find_script(job: Job) -> LaunchCommand | None:
+def _write_script(job: Job) -> str:
+    lines = [
+        "set -euo pipefail",
+        'here="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"',
+        *_FIND_ADVISOR,
+    ]
+    if job.spec.workload.working_dir != ".":
+        lines.append(f"cd -- {shlex.quote(job.spec.workload.working_dir)}")
+    launch = _parse(job)
+    words = [shlex.join(job.spec.workload.command)]
+    if launch is not None:
+        words = [shlex.join(launch.typed_launcher)]
+        if job.spec.nodes > 1 and launch.is_torchrun and not launch.names_rendezvous:
+            lines.append(
+                ': "${NODE_RANK:?Set NODE_RANK (0, 1, ...) and MASTER_ADDR (the address of node 0) on every node; '
+                'all of them here: NODE_RANK=0 MASTER_ADDR=127.0.0.1 bash run.sh & NODE_RANK=1 ...}" '
+                '"${MASTER_ADDR:?Set MASTER_ADDR to the address of node 0 on every node.}"'
+            )
+            words.append(
+                f'--nnodes {job.spec.nodes} --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" '
+                '--master-port "${MASTER_PORT:-29500}"'
+            )
+        words.append(shlex.join([*launch.script, *launch.arguments]))
+    run = 'exec "$advisor" run --strategy "$here/strategy.json" --'
+    return "\n".join([*lines, f'{run} {" ".join(words)} "$@"']) + "\n"
+
+
+def _parse(job: Job) -> LaunchCommand | None:
     try:
         return parse_command(job.spec.workload.command)
     except UnlaunchableCommand:
         return None
-
-
-def _write_script(job: Job, launch: LaunchCommand | None, variables: dict[str, str]) -> str:
-    lines = ["set -euo pipefail", 'here="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"']
-    if job.spec.workload.working_dir != ".":
-        lines.append(f"cd -- {shlex.quote(job.spec.workload.working_dir)}")
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-    if launch is None:
-        return "\n".join([*lines, f'exec {shlex.join(job.spec.workload.command)} "$@"']) + "\n"
-    words = [shlex.join(launch.typed_launcher)]
-    if job.spec.nodes > 1 and launch.is_torchrun and not launch.names_rendezvous:
-        lines.append(
-            ': "${NODE_RANK:?Set NODE_RANK (0, 1, ...) and MASTER_ADDR (the address of node 0) on every node.}" '
-            '"${MASTER_ADDR:?Set MASTER_ADDR to the address of node 0 on every node.}"'
-        )
-        words.append(
-            f'--nnodes {job.spec.nodes} --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" '
-            '--master-port "${MASTER_PORT:-29500}"'
-        )
-    words += [_WRAPPER, shlex.join([*launch.script, *launch.arguments]), '"$@"']
-    return "\n".join([*lines, f"exec {' '.join(words)}"]) + "\n"

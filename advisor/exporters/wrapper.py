@@ -50,7 +50,7 @@ def average_after_steps():
 
 
 def export_wrapper(advice: Advice, job: Job) -> Exported:
-    """Return the file that `run.sh` puts before the user's script."""
+    """Return the file that is put before the user's script on nodes without fleet-advisor."""
     plan = plan_ddp(advice, job)
     code = write_ddp_code(plan)
     imports = set(code.imports) | {"import os", "import runpy", "import sys"}

@@ -8,10 +8,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from advisor.client import Client
 from advisor.local.process import PYTHON, LocalProcess, ProcessDied
 from advisor.local.server import LocalModeFailed, LocalServer, failure_of
+
+if TYPE_CHECKING:  # It loads while agents start.
+    from advisor.client import Client
 
 AGENT_COMMAND = (*PYTHON, "-m", "agent")
 """`advisor-agent`, also where its script is not installed. The agent is never imported by the server's side."""
@@ -38,9 +41,74 @@ class AgentPlace:
     """Environment variables of its own."""
 
 
-def places_here(server: LocalServer, count: int) -> tuple[AgentPlace, ...]:
+def places_here(server_url: str, count: int) -> tuple[AgentPlace, ...]:
     """Return places for `count` agents on this machine as it is."""
-    return tuple(AgentPlace(f"local-{number}", server.url) for number in range(1, count + 1))
+    return tuple(AgentPlace(f"local-{number}", server_url) for number in range(1, count + 1))
+
+
+class HeldAgents:
+    """Agents that are up, and register when they are told to: a server serves the first job that it finds."""
+
+    def __init__(self, agents: Mapping[str, LocalProcess]) -> None:
+        """By the names of their places."""
+        self._agents = agents
+
+    def let_go(self, server: LocalServer, tell: Callable[[str], None]) -> Callable[[], None]:
+        """Let them serve; return once all have registered, with a check that they all still run.
+
+        Raises `LocalModeFailed` with the end of the log of an agent that does not come up; so does the check when
+        one has stopped.
+        """
+        started_at = datetime.now(UTC)
+        for agent in self._agents.values():
+            agent.let_go()
+        self._await_registered(server, started_at)
+        if count := len(self._agents):
+            tell(f"{count} agent{'s are' if count > 1 else ' is'} ready on this machine.")
+        return self._check
+
+    def _check(self) -> None:
+        for agent in self._agents.values():
+            try:
+                agent.check()
+            except ProcessDied as died:
+                raise failure_of(died, "Run `advisor-agent doctor` to see what it lacks.") from died
+
+    def _await_registered(self, server: LocalServer, started_at: datetime) -> None:
+        from advisor.client import Client
+
+        deadline = time.monotonic() + _START_S
+        with Client(server.url, server.token) as client:
+            while missing := self._agents.keys() - _seen_since(client, started_at):
+                self._check()
+                server.check()
+                if time.monotonic() > deadline:
+                    raise LocalModeFailed(
+                        f"{', '.join(sorted(missing))} did not register with the server within {_START_S:.0f} s.",
+                        f"The agents' logs are beside {next(iter(self._agents.values())).log_path}.",
+                        "\n".join(agent.log_tail(5) for agent in self._agents.values()),
+                    )
+                time.sleep(_POLL_S)
+
+
+@contextmanager
+def held_agents(
+    token_file: Path, data_dir: Path, places: Sequence[AgentPlace], environment: Mapping[str, str]
+) -> Iterator[HeldAgents]:
+    """Start an agent at each place, beside the server's own start; stop them all when the context ends.
+
+    `token_file`: the agent token, which need not be there before they are let go.
+    """
+    agents: dict[str, LocalProcess] = {}
+    try:
+        for place in places:
+            agents[place.name] = _start_agent(place, token_file, data_dir, environment)
+        yield HeldAgents(agents)
+    finally:
+        for agent in agents.values():
+            agent.ask_to_stop()
+        for agent in agents.values():
+            agent.stop(_STOP_S)
 
 
 @contextmanager
@@ -53,31 +121,10 @@ def local_agents(
 ) -> Iterator[Callable[[], None]]:
     """Keep an agent running at each place for as long as the context lasts; yields a check that they all do.
 
-    Raises `LocalModeFailed` with the end of the log of an agent that does not come up; so does the check
-    when one has stopped.
+    Raises `LocalModeFailed`, and so does the check.
     """
-    started_at = datetime.now(UTC)
-    agents: list[LocalProcess] = []
-
-    def check() -> None:
-        for agent in agents:
-            try:
-                agent.check()
-            except ProcessDied as died:
-                raise failure_of(died, "Run `advisor-agent doctor` to see what it lacks.") from died
-
-    try:
-        for place in places:
-            agents.append(_start_agent(place, server, data_dir, environment))
-        _await_registered(server, {place.name for place in places}, started_at, agents, check)
-        if places:
-            tell(f"{len(places)} agent{'s are' if len(places) > 1 else ' is'} ready on this machine.")
-        yield check
-    finally:
-        for agent in agents:
-            agent.ask_to_stop()
-        for agent in agents:
-            agent.stop(_STOP_S)
+    with held_agents(server.agent_token_file, data_dir, places, environment) as held:
+        yield held.let_go(server, tell)
 
 
 def training_environment(environment: Mapping[str, str]) -> dict[str, str]:
@@ -92,7 +139,7 @@ def training_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _start_agent(
-    place: AgentPlace, server: LocalServer, data_dir: Path, environment: Mapping[str, str]
+    place: AgentPlace, token_file: Path, data_dir: Path, environment: Mapping[str, str]
 ) -> LocalProcess:
     work_dir = data_dir / "agents" / place.name
     options = (
@@ -101,43 +148,23 @@ def _start_agent(
         "--name",
         place.name,
         "--token-file",
-        str(server.agent_token_file),
+        str(token_file),
         "--allow-launcher",
         "*",  # whoever tunes here could as well type the command
         "--hide",
         str(data_dir),  # the administrator's token and the database lie there
+        "--await-word",
     )
     return LocalProcess(
         f"agent {place.name}",
         [*place.prefix, *AGENT_COMMAND, "run", *options, "--work-dir", str(work_dir), *place.options],
         data_dir / "logs" / f"agent-{place.name}.log",
         {**training_environment(environment), **place.environment},
+        held=True,
     )
 
 
-def _await_registered(
-    server: LocalServer,
-    names: set[str],
-    started_at: datetime,
-    agents: list[LocalProcess],
-    check: Callable[[], None],
-) -> None:
-    deadline = time.monotonic() + _START_S
-    with Client(server.url, server.token) as client:
-        while missing := names - _seen_since(client, started_at):
-            check()
-            server.check()
-            if time.monotonic() > deadline:
-                tails = "\n".join(agent.log_tail(5) for agent in agents)
-                raise LocalModeFailed(
-                    f"{', '.join(sorted(missing))} did not register with the server within {_START_S:.0f} s.",
-                    f"The agents' logs are beside {agents[0].log_path}.",
-                    tails,
-                )
-            time.sleep(_POLL_S)
-
-
-def _seen_since(client: Client, started_at: datetime) -> set[str]:
+def _seen_since(client: "Client", started_at: datetime) -> set[str]:
     """Names of agents that spoke since then: a name may be known from an earlier command."""
     return {
         agent.name for agent in client.agents() if agent.last_seen_at and agent.last_seen_at >= started_at

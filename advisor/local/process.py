@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 PYTHON = (sys.executable, "-P")
@@ -27,8 +28,14 @@ class LocalProcess:
     """A started process. Signals of the terminal do not reach it: its owner decides when it stops."""
 
     def __init__(
-        self, title: str, command: Sequence[str], log_path: Path, environment: Mapping[str, str]
+        self,
+        title: str,
+        command: Sequence[str],
+        log_path: Path,
+        environment: Mapping[str, str],
+        held: bool = False,
     ) -> None:
+        """Start it. One that is `held` waits for a line on its standard input, which `let_go` gives it."""
         self.title = title
         self.log_path = log_path
         log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +44,7 @@ class LocalProcess:
             self._log_start = log.tell()
             self._process = subprocess.Popen(
                 guarded,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE if held else subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=dict(environment),
@@ -54,6 +61,13 @@ class LocalProcess:
         """Its exit code; None while it runs."""
         return self._process.poll()
 
+    def let_go(self) -> None:
+        """Give a held process the word to begin; one that has ended meanwhile does not hear it."""
+        assert self._process.stdin is not None  # given by `held`
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(b"go\n")
+            self._process.stdin.close()
+
     def check(self) -> None:
         """Raise `ProcessDied` when it runs no more."""
         if (code := self.exit_code) is not None:
@@ -67,7 +81,9 @@ class LocalProcess:
         return "\n".join(text.splitlines()[-lines:])
 
     def ask_to_stop(self) -> None:
-        """Send SIGTERM, if it still runs."""
+        """Send SIGTERM, if it still runs; one that is held hears that no word will come."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         if self.exit_code is None:
             self._process.terminate()
 

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -82,6 +83,13 @@ def measuring_turn(data_dir: Path, tell: Callable[[str], None]) -> Iterator[None
             while not _try_lock(lock.fileno()):
                 time.sleep(_TURN_POLL_S)
         yield
+
+
+def free_port() -> int:
+    """Return a port of the loopback that nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 def make_private(data_dir: Path) -> None:

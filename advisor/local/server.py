@@ -1,19 +1,17 @@
 """The server of local mode: the one that runs on the data directory already, or a new one on a free port."""
 
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from advisor.client import Client
 from advisor.local.process import PYTHON, LocalProcess, ProcessDied
-from advisor.local.record import make_private, running_server
+from advisor.local.record import free_port, make_private, running_server
 
 _START_S = 90.0
 _STOP_S = 15.0
-_POLL_S = 0.1
+_POLL_S = 0.02
 
 
 class LocalModeFailed(Exception):
@@ -39,21 +37,52 @@ class LocalServer:
     """Raises `LocalModeFailed` when it runs no more."""
 
 
-@contextmanager
-def local_server(
-    data_dir: Path, environment: Mapping[str, str], tell: Callable[[str], None]
-) -> Iterator[LocalServer]:
-    """Offer a server on `data_dir` for as long as the context lasts.
+class StartingServer:
+    """A server of this machine that runs already, or is about to: what needs only its address need not wait."""
 
-    Raises `LocalModeFailed` with the end of its log when it does not come up.
-    """
+    def __init__(
+        self, url: str, data_dir: Path, process: LocalProcess | None, tell: Callable[[str], None]
+    ) -> None:
+        """`process` is the one that was started here; None for a server that ran already."""
+        self.url = url
+        self.agent_token_file = data_dir / "agent-token"
+        """Written by a server's first start on a data directory."""
+        self._data_dir = data_dir
+        self._process = process
+        self._tell = tell
+
+    def await_ready(self) -> LocalServer:
+        """Return the server once it answers. Raises `LocalModeFailed` with the end of its log when it does not."""
+        process = self._process
+        if process is None:
+            return self._connect(started_here=False, check=lambda: _check_record(self._data_dir))
+        _await_ready(self.url, process)
+        self._tell(f"Started a server for this machine: {self.url}")
+        return self._connect(started_here=True, check=lambda: _check_process(process))
+
+    def _connect(self, started_here: bool, check: Callable[[], None]) -> LocalServer:
+        try:
+            token = (self._data_dir / "admin-token").read_text().strip()
+        except OSError as error:
+            raise LocalModeFailed(
+                f"The server's administrator token cannot be read: {error}.",
+                "The server writes it on its first start on a data directory. Run this as the same user, or set "
+                "ADVISOR_URL and ADVISOR_TOKEN.",
+            ) from error
+        return LocalServer(self.url, token, self.agent_token_file, started_here, check)
+
+
+@contextmanager
+def starting_server(
+    data_dir: Path, environment: Mapping[str, str], tell: Callable[[str], None]
+) -> Iterator[StartingServer]:
+    """Start a server on `data_dir`, unless one runs there, without waiting for it; stop it when the context ends."""
     make_private(data_dir)
     if (record := running_server(data_dir)) is not None:
         tell(f"Using the server that runs at {record.url} (process {record.pid}).")
-        yield _connect(record.url, data_dir, started_here=False, check=lambda: _check_record(data_dir))
+        yield StartingServer(record.url, data_dir, None, tell)
         return
     port = free_port()
-    url = f"http://127.0.0.1:{port}"
     options = ("--host", "127.0.0.1", "--port", str(port), "--data-dir", str(data_dir))
     process = LocalProcess(
         "local server",
@@ -62,11 +91,21 @@ def local_server(
         environment,
     )
     try:
-        _await_ready(url, process)
-        tell(f"Started a server for this machine: {url}")
-        yield _connect(url, data_dir, started_here=True, check=lambda: _check_process(process))
+        yield StartingServer(f"http://127.0.0.1:{port}", data_dir, process, tell)
     finally:
         process.stop(_STOP_S)
+
+
+@contextmanager
+def local_server(
+    data_dir: Path, environment: Mapping[str, str], tell: Callable[[str], None]
+) -> Iterator[LocalServer]:
+    """Offer a server on `data_dir` for as long as the context lasts.
+
+    Raises `LocalModeFailed` with the end of its log when it does not come up.
+    """
+    with starting_server(data_dir, environment, tell) as starting:
+        yield starting.await_ready()
 
 
 def failure_of(died: ProcessDied, hint: str) -> LocalModeFailed:
@@ -75,6 +114,9 @@ def failure_of(died: ProcessDied, hint: str) -> LocalModeFailed:
 
 
 def _await_ready(url: str, process: LocalProcess) -> None:
+    # Loaded while the server starts.
+    from advisor.client import Client
+
     deadline = time.monotonic() + _START_S
     with Client(url, token=None) as client:
         while not client.is_ready():
@@ -86,19 +128,6 @@ def _await_ready(url: str, process: LocalProcess) -> None:
                     process.log_tail(),
                 )
             time.sleep(_POLL_S)
-
-
-def _connect(url: str, data_dir: Path, started_here: bool, check: Callable[[], None]) -> LocalServer:
-    token_file = data_dir / "admin-token"
-    try:
-        token = token_file.read_text().strip()
-    except OSError as error:
-        raise LocalModeFailed(
-            f"The server's administrator token cannot be read: {error}.",
-            "The server writes it on its first start on a data directory. Run this as the same user, or set "
-            "ADVISOR_URL and ADVISOR_TOKEN.",
-        ) from error
-    return LocalServer(url, token, data_dir / "agent-token", started_here, check)
 
 
 def _check_process(process: LocalProcess) -> None:
@@ -116,10 +145,3 @@ def _check_record(data_dir: Path) -> None:
             "The server that this command was using has stopped.",
             "Run the same command again: it starts a server of its own and resumes the job.",
         )
-
-
-def free_port() -> int:
-    """Return a port of the loopback that nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

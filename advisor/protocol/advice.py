@@ -5,18 +5,38 @@ from enum import StrEnum
 from pydantic import Field
 
 from advisor.protocol.base import Message, Value
-from advisor.protocol.knobs import Effect
+from advisor.protocol.changes import Changes
+from advisor.protocol.gains import spell_bound, spell_likely, spell_range
+from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.telemetry import NodeFlag
 from advisor.protocol.trials import Phases
+
+CONTINUE_S = 300.0
+"""What a job is given more where nobody says how much."""
 
 
 class Verdict(StrEnum):
     """What the advice comes down to."""
 
     CHANGE = "change"
-    """A reliable gain: use the strategy."""
+    """The whole interval lies above no gain, and the gain is worth a change: use the strategy."""
     KEEP = "keep"
-    """No reliable gain: keep your defaults."""
+    """The interval excludes a gain worth a change, or no knob can matter: keep your settings."""
+    UNDECIDED = "undecided"
+    """Neither is shown. Nothing measured is lost: the job can be continued."""
+
+
+class Action(StrEnum):
+    """What somebody who reads the advice should do next."""
+
+    USE = "use"
+    """Put the strategy in place."""
+    KEEP = "keep"
+    """Change nothing."""
+    CONTINUE = "continue"
+    """Give the job more time; it goes on where it stands."""
+    CHECK_ACCURACY = "check_accuracy"
+    """It is faster; compare the accuracy of one full training before using it."""
 
 
 class Provenance(StrEnum):
@@ -38,16 +58,25 @@ class Interval(Message):
     low: float
     high: float
     rounds: int
-    """Interleaved rounds it rests on."""
+    """Cycles of races (interleaved A/B rounds) it rests on."""
     sessions: int
     """Fresh launches it rests on."""
 
     def describe(self) -> str:
-        """`+18.4 % (95 % CI +15.9 … +20.7)`."""
-        return (
-            f"{(self.ratio - 1) * 100:+.1f} % (95 % CI {(self.low - 1) * 100:+.1f} … "
-            f"{(self.high - 1) * 100:+.1f})"
-        )
+        """`at least +1.1 %, most likely +3.5 % (95 % CI +1.1 … +6.0 %)`: what is sure comes first.
+
+        Gains of 30 % and more are factors: `at least 1.8x faster, most likely 3.1x (95 % CI 1.8x … 5.4x)`. An interval
+        that reaches 1 has no such bound: `most likely −0.7 % (95 % CI −3.4 … +2.1 %)`.
+        """
+        figures = (self.ratio, self.low, self.high)
+        bound = spell_bound(*figures)
+        likely = f"{bound}, most likely" if bound else "most likely"
+        return f"{likely} {spell_likely(*figures)} (95 % CI {spell_range(*figures)})"
+
+    def describe_basis(self) -> str:
+        """`8 interleaved rounds in 2 launches`."""
+        rounds = f"{self.rounds} interleaved round{'s' if self.rounds != 1 else ''}"
+        return f"{rounds} in {self.sessions} launch{'es' if self.sessions != 1 else ''}"
 
 
 class KnobEffect(Message):
@@ -81,13 +110,15 @@ class DroppedKnob(Message):
 
     knob: str
     reason: str
+    is_negligible: bool = False
+    """Left out because the part of a step that it acts on is too small to matter (Amdahl's law)."""
 
 
 class RungAdvice(Message):
     """What one rung of the ladder measured."""
 
     effect: Effect
-    changes: dict[str, Value]
+    changes: Changes
     gain: Interval | None
     """None when it was searched but never confirmed."""
     sentence: str
@@ -159,7 +190,7 @@ class ParetoPoint(Message):
     """A strategy in the plane of throughput and loss."""
 
     trial_number: int
-    changes: dict[str, Value]
+    changes: Changes
     effect: Effect
     throughput_ratio: float
     """Throughput over the baseline's."""
@@ -179,7 +210,7 @@ class Forecast(Message):
     nodes: int
     bits_per_s: float | None = None
     """Bandwidth of a node's link; None keeps the measured one."""
-    changes: dict[str, Value]
+    changes: Changes
     """The strategy that it favours there, against the baseline."""
     step_time_s: float
     """Predicted step time of that strategy."""
@@ -202,26 +233,40 @@ class Advice(Message):
     job_id: str
     verdict: Verdict
     headline: str
-    """One sentence: `+18.4 % throughput (95 % CI …) …` or `No reliable gain: keep your defaults.`"""
+    """The answer with its figures: `at least 1.8x faster, most likely 3.1x (95 % CI …) with …`."""
+    action: Action | None = None
+    """What to do next, for programs; None in advice that was written before there was such a field."""
+    what_to_do: str = ""
+    """The same in one line, for people."""
+    continue_s: float | None = None
+    """With the action to continue: seconds of further budget that are worth trying. None for other actions."""
+    smallest_gain: float | None = None
+    """Smallest gain that this budget could find with 80 % power, as a fraction; None where nobody could tell."""
     allowed: Effect
     """The highest rung the job allows."""
     strategy: dict[str, Value]
-    """A value for every knob: the advised strategy (the baseline when the verdict is keep)."""
+    """A value for every knob: the advised strategy (the baseline unless the verdict is change)."""
     baseline: dict[str, Value]
     """A value for every knob: the script as it stands."""
-    changes: dict[str, Value]
-    """Knobs that differ; empty when the verdict is keep."""
+    changes: Changes
+    """Knobs that differ; empty unless the verdict is change."""
     provenance: dict[str, Provenance]
     """For every knob."""
     gain: Interval | None = None
-    """The confirmed ratio; also given when it does not support a change. None when nothing was confirmed."""
+    """The confirmed ratio, of `candidate` where the verdict is not change. None when nothing was confirmed."""
+    candidate: Changes = Changes()
+    """Knobs of the strategy that the gain belongs to: `changes`, or the best tried where nothing is advised."""
+    total_ratio: float | None = None
+    """The same ratio over the total wall time of the verdict's races: `gain` is of steps capped at 1.5 medians,
+    which stalls do not blur. None where nothing was confirmed."""
     baseline_samples_per_s: float
-    """Throughput of the baseline in the confirmation (in the probe when there was none)."""
+    """Samples per second of the baseline in the confirmation (in the probe when there was none), its steps capped as
+    those of `gain`."""
     strategy_samples_per_s: float
-    """Throughput of the advised strategy in the confirmation."""
+    """The same under the advised strategy: the baseline's times `gain`."""
     reasons: tuple[KnobReason, ...] = ()
     taken_back: tuple[KnobReason, ...] = ()
-    """Knobs of the finals' winner that did not earn their place: `after` is the value that was tried."""
+    """Knobs of the search's winner that were shown not to help: `after` is the value that was tried."""
     ladder: tuple[RungAdvice, ...] = ()
     """Other rungs, measured beside the verdict and never mixed into it."""
     diagnosis: Diagnosis
@@ -243,3 +288,9 @@ class Advice(Message):
     """The hardware in one phrase."""
     software: dict[str, str] = Field(default_factory=dict)
     """Versions that the advice is valid for."""
+
+
+def continue_command(job_id: str, seconds: float | None = None) -> str:
+    """Return the command that gives a job more time: `advisor tune --continue ID --minutes 5`."""
+    minutes = max(1, round((seconds or CONTINUE_S) / 60))
+    return f"advisor tune --continue {job_id} --minutes {minutes}"

@@ -6,12 +6,13 @@ from enum import StrEnum
 from pydantic import Field, field_validator, model_validator
 
 from advisor.protocol.base import Message, Spec, Value
+from advisor.protocol.changes import Changes
 from advisor.protocol.cluster import Cluster
-from advisor.protocol.knob_entries import CATALOGUE
-from advisor.protocol.knobs import Effect
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.reach import list_given
 from advisor.protocol.testbed import Testbed
-from advisor.protocol.workload import Workload, WorkloadFacts
+from advisor.protocol.workload import Workload, WorkloadFacts, WorkloadKind
 
 
 class JobState(StrEnum):
@@ -36,36 +37,47 @@ class Stage(StrEnum):
     PROBE = "probe"
     SEARCH = "search"
     FINALS = "finals"
+    """Of jobs measured before there were races: the search's best against each other."""
     SIMPLIFY = "simplify"
-    """Knobs of the winner that do not earn their place go back to the baseline."""
+    """The trimming: knobs of the winner that are shown not to help go back to the baseline."""
     CONFIRM = "confirm"
     DONE = "done"
 
 
 class Budget(Spec):
-    """What a job may spend. Search and confirmation share it; a third is kept for the confirmation."""
+    """What a job may spend. What the verdict needs is reserved before the search gets any."""
 
     max_trials: int = Field(default=24, ge=1, le=500)
-    """Strategies measured in the search, the probe and the confirmation not counted."""
+    """Strategies raced in the search; those of the trimming and the verdict are not counted."""
     max_seconds: float = Field(default=1800, gt=0)
     """Wall time of all sessions together, in seconds."""
     max_device_hours: float | None = Field(default=None, gt=0)
     """Device-hours (ranks on CPU nodes) of all sessions together; None sets no limit."""
     max_rounds: int = Field(default=16, ge=4, le=64)
-    """Most rounds of the confirmation; a round is one block of the baseline and one of each finalist."""
+    """Without effect: launches of the verdict are planned from the baseline's noise. Kept so that job files of earlier
+    versions are read."""
 
 
 class Measurement(Spec):
-    """How long a block lasts."""
+    """How long an arm of a race lasts."""
 
     warmup_steps: int = Field(default=5, ge=1, le=1000)
-    """Steps after a switch that are not counted; more are cut where the block is not steady."""
+    """Steps of an arm before its first timed one."""
     min_steps: int = Field(default=20, ge=5, le=10_000)
-    """Fewest timed steps of a block."""
+    """Fewest timed steps of an arm; fewer where steps are so slow that a budget holds no other race."""
     max_steps: int = Field(default=200, ge=5, le=100_000)
-    """Most timed steps of a block."""
+    """Most timed steps of an arm in the search; the verdict's races last as long as planned."""
     block_s: float = Field(default=3.0, gt=0, le=600)
-    """Seconds a block aims at, within those limits."""
+    """Seconds of timed steps that an arm of the search aims at, within those limits."""
+
+
+class Continuation(Spec):
+    """What a job that has ended is given beyond its budget; it goes on where it stood."""
+
+    more_seconds: float = Field(gt=0)
+    """Wall time to add to `budget.max_seconds`, in seconds."""
+    more_trials: int = Field(default=0, ge=0, le=500)
+    """Strategies to add to `budget.max_trials`."""
 
 
 class JobSpec(Spec):
@@ -85,6 +97,8 @@ class JobSpec(Spec):
     """Knobs to search; empty means every knob that can matter."""
     freeze: tuple[str, ...] = ()
     """Knobs to leave at the baseline."""
+    verify: Changes = Changes()
+    """Only hold this strategy against the script as it stands, and search nothing; empty searches."""
     values: dict[str, tuple[Value, ...]] = Field(default_factory=dict)
     """The only values to try of a knob; the baseline's own always counts. Knobs not named take the catalogue's."""
     gangs: int = Field(default=1, ge=1, le=64)
@@ -92,17 +106,30 @@ class JobSpec(Spec):
     budget: Budget = Budget()
     """What may be spent."""
     measurement: Measurement = Measurement()
-    """How long a block lasts."""
+    """How long an arm of a race lasts."""
     min_gain: float = Field(default=0.01, ge=0, lt=1)
     """Smallest gain worth recommending, as a fraction of the baseline's throughput."""
+    from_checkpoint: bool = False
+    """The command resumes a training from a checkpoint in its middle, by the script's own option: only then can a
+    convergence knob be advised, because at the start of a training a longer interval does no harm yet."""
     loss_tolerance: float = Field(default=0.02, ge=0, lt=1)
     """Loss at equal samples that a numeric or convergence knob may cost, as a fraction of the loss's drop."""
     seed: int = Field(default=0, ge=0)
     """Seed of the search; the same seed and history give the same next suggestion."""
     session_timeout_s: float = Field(default=3600, gt=0)
     """Longest life of one session, in seconds."""
-    hang_timeout_s: float = Field(default=120, gt=0)
-    """Longest time a rank may go without a step before its session is ended as hung."""
+    hang_timeout_s: float | None = Field(default=None, gt=0)
+    """Longest time a rank may go without a step before its session is ended as hung. None: 120 s, in a short job a
+    sixth of its budget, and 30 s at least."""
+
+    @property
+    def patience_s(self) -> float:
+        """`hang_timeout_s`, or what stands for it."""
+        if self.hang_timeout_s is not None:
+            return self.hang_timeout_s
+        # A command that is not torch's says nothing until its first line, however long it loads.
+        short = self.workload.kind is WorkloadKind.PYTORCH
+        return max(30.0, min(120.0, self.budget.max_seconds / 6.0)) if short else 120.0
 
     @field_validator("knobs", "freeze")
     @classmethod
@@ -111,6 +138,23 @@ class JobSpec(Spec):
         if unknown:
             raise ValueError(f"{', '.join(unknown)}: no such knob; docs/knobs.md lists them")
         return names
+
+    @field_validator("verify")
+    @classmethod
+    def _parse_strategy(cls, changes: Changes) -> Changes:
+        unknown = [name for name in changes if name not in CATALOGUE]
+        if unknown:
+            raise ValueError(f"verify names {', '.join(unknown)}: no such knob; docs/knobs.md lists them")
+        return Changes({name: CATALOGUE[name].parse(value) for name, value in changes.items()})
+
+    @model_validator(mode="after")
+    def _refuse_verifying_what_is_not_allowed(self) -> "JobSpec":
+        if self.verify.effect.rank > self.allow.rank:
+            raise ValueError(
+                f"verify holds a strategy of the {self.verify.effect.value} rung and allow is {self.allow.value}: "
+                f"allow {self.verify.effect.value}"
+            )
+        return self
 
     @field_validator("values")
     @classmethod
@@ -170,6 +214,8 @@ class Job(Message):
     """When its first session started."""
     finished_at: datetime | None = None
     """When it reached a final state."""
+    continued_at: tuple[datetime, ...] = ()
+    """When it was given more budget after it had ended, oldest first."""
     facts: WorkloadFacts | None = None
     """What the runtime saw of the script; None before the first session got that far."""
     cluster: Cluster = Cluster()

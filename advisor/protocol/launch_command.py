@@ -100,15 +100,19 @@ def parse_command(words: Sequence[str]) -> LaunchCommand:
 def choose_injection(wanted: Injection, words: Sequence[str]) -> Injection:
     """Return the way in which the runtime gets into the ranks: never `auto`.
 
-    Raises UnlaunchableCommand when the command cannot be started at all, or not in the way that is wanted.
+    A script that is started by python itself starts its ranks, if it has several (Lightning, mp.spawn): only the
+    environment reaches them. Raises UnlaunchableCommand when the command cannot be started at all, or not in the way
+    that is wanted.
     """
     try:
-        parse_command(words)
+        starts_ranks = parse_command(words).is_torchrun
     except ForeignCommand:
         if wanted is Injection.LAUNCHER:
             raise
-        return Injection.ENVIRONMENT if wanted is Injection.AUTO else wanted
-    return Injection.LAUNCHER if wanted is Injection.AUTO else wanted
+        starts_ranks = False
+    if wanted is not Injection.AUTO:
+        return wanted
+    return Injection.LAUNCHER if starts_ranks else Injection.ENVIRONMENT
 
 
 def _describe_foreign(what: str) -> ForeignCommand:

@@ -5,12 +5,14 @@ from enum import StrEnum
 from pydantic import Field
 
 from advisor.protocol.base import Message, Value
+from advisor.protocol.changes import Changes
 from advisor.protocol.cluster import Node
+from advisor.protocol.races import RacePlan
 from advisor.protocol.telemetry import TelemetryBatch
-from advisor.protocol.trials import BlockPlan, BlockResult, Outcome, SessionState
+from advisor.protocol.trials import BlockResult, Outcome, SessionState
 from advisor.protocol.workload import Workload, WorkloadFacts
 
-PROTOCOL_MAJOR = 1
+PROTOCOL_MAJOR = 2
 """A peer with another major version is refused."""
 
 
@@ -49,7 +51,7 @@ class Assignment(Message):
     """0 offers the rendezvous."""
     nnodes: int
     workload: Workload
-    cold: dict[str, Value] = Field(default_factory=dict)
+    cold: Changes = Changes()
     """Cold changes to launch with."""
     hang_timeout_s: float = 120.0
     session_timeout_s: float = 3600.0
@@ -110,18 +112,21 @@ class NextRequest(Message):
 
 
 class NextReply(Message):
-    """A block to measure, or the end of the session."""
+    """A race to run, or the end of the session."""
 
-    plan: BlockPlan | None = None
+    race: RacePlan | None = None
     end_because: str = ""
-    """Sentence when `plan` is None: the session is over."""
+    """Sentence when `race` is None: the session is over."""
+    settle: Changes | None = None
+    """What a real training that tunes itself goes on with; None ends the ranks."""
 
 
-class BlockReport(Message):
-    """`POST /sessions/{id}/blocks/{block_id}`: a measured block. Repeating it changes nothing."""
+class RaceReport(Message):
+    """`POST /sessions/{id}/races/{race_id}`: a race that was run. Repeating it changes nothing."""
 
     generation: int
-    result: BlockResult
+    results: dict[str, BlockResult] = Field(min_length=1)
+    """What was measured, by the arms' block ids: of every arm."""
 
 
 class Trouble(Message):

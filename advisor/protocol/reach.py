@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from advisor.protocol.base import Value
-from advisor.protocol.knob_entries import CATALOGUE
-from advisor.protocol.knobs import Knob, Place
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Knob, Place
 from advisor.protocol.workload import Workload, WorkloadKind
 
 PLACES = ("strategy_file", "results_file", "node_rank", "nodes", "master_addr", "master_port")

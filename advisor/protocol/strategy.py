@@ -7,8 +7,8 @@ from typing import Any, Self
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from advisor.protocol.base import Value
-from advisor.protocol.knob_entries import CATALOGUE
-from advisor.protocol.knobs import Effect, Knob, Switch
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Knob
 
 
 class StrategyError(ValueError):
@@ -87,33 +87,6 @@ DistributedStrategy: type[_StrategyBase] = create_model(
 )
 Strategy = _StrategyBase
 """The type to annotate with; `DistributedStrategy` is the model to construct."""
-
-
-def effect_of(changes: Mapping[str, Value]) -> Effect:
-    """Return the highest effect among the changed knobs: the strategy's rung."""
-    return max(
-        (CATALOGUE[name].effect for name in changes), key=lambda effect: effect.rank, default=Effect.EXACT
-    )
-
-
-INTERVALS: Mapping[str, str] = {
-    "localsgd": "localsgd_k_steps",
-    "adaptive_localsgd": "adaptive_localsgd_init_k_steps",
-    "gradient_merge": "gradient_merge_k_steps",
-}
-"""Switches under which not every step is alike, each with the knob that says how many steps it spans."""
-
-
-def period_of(values: Mapping[str, Value]) -> int:
-    """Return the number of steps after which the pattern of a strategy repeats; `values` may be changes only."""
-    return max(
-        (int(values.get(interval, 1)) for name, interval in INTERVALS.items() if values.get(name)), default=1
-    )
-
-
-def cold_part(changes: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the changes that need new processes."""
-    return {name: value for name, value in changes.items() if CATALOGUE[name].switch is Switch.COLD}
 
 
 @dataclass(frozen=True)

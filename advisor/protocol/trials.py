@@ -5,9 +5,11 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from advisor.protocol.base import Message, Value
+from advisor.protocol.base import Message
 from advisor.protocol.calibration import Calibration
-from advisor.protocol.knobs import Effect
+from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.races import BlockPlan
 from advisor.protocol.telemetry import NodeTelemetry
 
 
@@ -96,33 +98,6 @@ class Phases(Message):
         )  # fmt: skip
 
 
-class BlockPlan(Message):
-    """A block to be measured: what the server answers to "what comes next?"."""
-
-    block_id: str
-    """Id of the block; the result names it."""
-    trial_number: int
-    """The trial it belongs to."""
-    overrides: dict[str, Value] = Field(default_factory=dict)
-    """Knobs to set against the script as it stands; empty is the baseline."""
-    warmup_steps: int = 5
-    """Steps after the switch that are not timed."""
-    min_steps: int = 20
-    """Fewest timed steps."""
-    max_steps: int = 200
-    """Most timed steps."""
-    target_s: float = 3.0
-    """Seconds the timed steps should last, within those limits."""
-    profile_steps: int = 3
-    """Steps after the timed ones that measure the phases."""
-    give_up_s: float | None = None
-    """A strategy whose steps are surely slower than this many seconds cannot win: timing stops early. None times on."""
-    target_error: float | None = None
-    """Timing stops, from `min_steps` on, once the standard error of ln(step time) is at most this. None times on."""
-    calibrate: bool = False
-    """Also measure links, gradients and the gradient's noise after the timed steps."""
-
-
 class BlockResult(Message):
     """What the ranks measured in one block."""
 
@@ -131,12 +106,13 @@ class BlockResult(Message):
     period: int = 1
     """Steps after which behaviour repeats (local SGD's k)."""
     excluded_steps: int = 0
-    """Timed steps left out: the script did something else in them (evaluation, a checkpoint), or the ranks had just
-    asked each other whether timing may stop."""
+    """Timed steps left out: the script did something else in them (evaluation, a checkpoint)."""
     warmup_steps: int = 0
     """Steps before the timed ones."""
     step_time_s: tuple[float, ...]
     """Time of each timed step: the slowest rank's."""
+    segments: tuple[int, ...] = ()
+    """Timed steps in each cycle of its race, in order: together `steps`. Empty for a block that was measured alone."""
     samples_per_step: float
     """Samples of all ranks per step."""
     samples: float = 0
@@ -155,7 +131,11 @@ class BlockResult(Message):
     worst_rank: int = 0
     """Which rank that is."""
     losses: tuple[float, ...] = ()
-    """Loss of each timed step on rank 0, where the script's backward pass showed one."""
+    """Mean over the ranks of each timed step's loss, where the script's backward pass showed one."""
+    loss_at_start: tuple[float, ...] = ()
+    """Loss of each batch of the race's loss check under the state that all segments began from."""
+    loss_checks: tuple[tuple[float, ...], ...] = ()
+    """Loss of each of the same batches after each segment, under the ranks' averaged parameters."""
     diverged: bool = False
     """A loss was not finite."""
     peak_memory_bytes: int = 0
@@ -175,13 +155,34 @@ class BlockResult(Message):
     switch_s: float = 0.0
     """Time the switch took."""
     given_up: bool = False
-    """Timing stopped early, because the strategy cannot beat `give_up_s`."""
+    """It left its race early: its steps were surely too slow (`RaceRules.give_up_ratio`)."""
+    same_as: str = ""
+    """Block of the arm that turned out to be the same plan in force; this one was not timed then."""
+    drifted: str = ""
+    """Sentence when the ranks' parameters were equal before the race and not after it: nothing of it counts."""
     calibration: Calibration | None = None
     """What a calibrating block measured besides."""
 
 
+class Contrast(Message):
+    """What one race says of an arm against its reference: ln(throughput of the arm / of the reference)."""
+
+    mean: float
+    """From step times capped at 1.5 times their own arm's median: stalls do not blur it."""
+    error: float
+    """Its standard error within the race."""
+    freedom: float
+    """Degrees of freedom of that error."""
+    cycles: int
+    """Cycles of the race that both arms have; 0 where the two were measured one after the other."""
+    total: float
+    """The same over the total wall time, stalls included."""
+    total_error: float
+    """Its standard error."""
+
+
 class BlockSummary(Message):
-    """A block's robust statistics (`advisor.tuning.statistics`)."""
+    """A block's robust statistics (`advisor.tuning.measure.statistics`)."""
 
     samples_per_s: float
     """Samples of all steady steps over their total wall time."""
@@ -203,6 +204,8 @@ class BlockSummary(Message):
     """Lag-1 autocorrelation of the steady steps."""
     spike_share: float = 0.0
     """Mean step time over the median, minus 1: what stalls cost."""
+    contrast: Contrast | None = None
+    """Against the first arm of its race; None for the first arm itself, and for a block that was measured alone."""
 
 
 class BlockState(StrEnum):
@@ -222,8 +225,11 @@ class Block(Message):
     trial_number: int
     ordinal: int
     """Place in its session, from 0."""
-    round: int | None = None
-    """Round of the finals, the simplification or the confirmation it belongs to, counted through the job."""
+    race: int | None = None
+    """Race it belongs to, counted through the job: the arms of one race took turns. In jobs measured before there were
+    races: the round of the finals, the simplification or the confirmation, None for a block of the search."""
+    arm: int = 0
+    """Place among the arms of its race; 0 is what the others are held against."""
     state: BlockState
     plan: BlockPlan
     """What was asked."""
@@ -247,7 +253,7 @@ class Trial(Message):
     number: int
     """From 0, in the order of creation; 0 is the baseline."""
     purpose: Purpose
-    changes: dict[str, Value] = Field(default_factory=dict)
+    changes: Changes = Changes()
     """Knobs that differ from the baseline."""
     effect: Effect = Effect.EXACT
     """Its rung: the highest effect among its changes."""
@@ -276,7 +282,7 @@ class Session(Message):
     state: SessionState
     because: str = ""
     """A sentence: why it was launched."""
-    cold: dict[str, Value] = Field(default_factory=dict)
+    cold: Changes = Changes()
     """Cold changes it was launched with."""
     agents: tuple[str, ...] = ()
     """Agent names in node-rank order."""
@@ -292,12 +298,17 @@ class Session(Message):
     total_steps: int = 0
     """Steps the script made in it, where it ended by itself."""
 
+    @property
+    def was_lost(self) -> bool:
+        """Whether it ended for a reason outside script and strategy."""
+        return self.state is SessionState.LOST or self.outcome is Outcome.LOST
+
 
 class EarlierJob(Message):
     """A strategy that an earlier, similar job confirmed."""
 
     job_id: str
-    changes: dict[str, Value]
+    changes: Changes
     """Knobs that it changed against its own baseline."""
     ratio: float
     """Its confirmed throughput ratio."""

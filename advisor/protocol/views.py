@@ -148,10 +148,9 @@ class TokenPage(Message):
     items: tuple[TokenView, ...]
 
 
-class BlockAccepted(Message):
-    """The answer to a block's report, the same however often it is repeated."""
+class RaceAccepted(Message):
+    """The answer to a race's report, the same however often it is repeated."""
 
-    block_id: str
-    trial_number: int
+    race_id: str
     sentence: str
     """What the report led to."""

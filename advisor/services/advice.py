@@ -6,14 +6,18 @@ from advisor.errors import AdviceNotReady
 from advisor.protocol.advice import Advice, ParetoPoint
 from advisor.services.jobs import get_history, get_job
 from advisor.storage import Database, UnitOfWork
-from advisor.tuning.pareto import build_pareto
-from advisor.tuning.record import Record
+from advisor.tuning.explain.pareto import build_pareto
+from advisor.tuning.history.record import Record
 
 
 def get_advice(work: UnitOfWork, job_id: str) -> Advice:
-    """Return a job's advice. Raises JobNotFound, and AdviceNotReady while there is none."""
+    """Return a job's advice. Raises JobNotFound, and AdviceNotReady while there is none.
+
+    A job that is being continued has none until it ends again; if it is cancelled, what it said before still holds.
+    """
     job = get_job(work, job_id)
-    if (advice := work.advice.get(job_id)) is None:
+    advice = work.advice.get(job_id)
+    if advice is None or not job.state.is_final:
         raise AdviceNotReady(
             f"Job {job_id} is {job.state.value} and has no advice. {job.state_reason}".strip()
         )

@@ -3,6 +3,7 @@
 from datetime import datetime, timedelta
 
 from advisor.errors import AgentNotFound, ProtocolMismatch
+from advisor.protocol.cluster import Node
 from advisor.protocol.messages import (
     PROTOCOL_MAJOR,
     AgentRegistered,
@@ -26,8 +27,8 @@ def register_agent(
 ) -> AgentRegistered:
     """Let an agent in under its name, with a token of its own; its earlier token ends.
 
-    An agent that registers has just started, so that what it held before is gone: that session ends.
-    Raises ProtocolMismatch.
+    An agent that registers has just started, so that what it held before is gone: that session ends. A place that it
+    never took up still waits for it, if its node is what the place was given to. Raises ProtocolMismatch.
     """
     if request.protocol_major != PROTOCOL_MAJOR:
         raise ProtocolMismatch(
@@ -35,7 +36,7 @@ def register_agent(
         )
     known = work.agents.find(request.name)
     member = work.members.live_of(known) if known else None
-    if member is not None:
+    if member is not None and not _still_waits(work, member, request.node):
         _abandon(work, member, f"Agent {request.name} started again.", now, timers)
     if known is None:
         agent_id = work.new_id()
@@ -86,7 +87,7 @@ def find_assignment(work: UnitOfWork, agent_id: str) -> Assignment | None:
         nnodes=job.spec.nodes,
         workload=job.spec.workload,
         cold=session.cold,
-        hang_timeout_s=job.spec.hang_timeout_s,
+        hang_timeout_s=job.spec.patience_s,
         session_timeout_s=job.spec.session_timeout_s,
     )
 
@@ -96,8 +97,14 @@ def list_agents(work: UnitOfWork, now: datetime, timers: Timers = Timers()) -> A
     return AgentPage(items=tuple(_view(agent, now, timers) for agent in work.agents.all()))
 
 
-def is_silent(agent: Agent, now: datetime, timers: Timers) -> bool:
-    """Whether an agent has not been heard of for longer than an idle one ever goes without asking."""
+def is_silent(agent: Agent, now: datetime, timers: Timers, served_since: datetime | None = None) -> bool:
+    """Whether an agent has not been heard of for longer than an idle one ever goes without asking.
+
+    Nor does one count that this server, which serves since `served_since`, never heard: it may have stopped with the
+    server before, and every agent that lives asks again within moments.
+    """
+    if served_since is not None and agent.last_seen_at < served_since:
+        return True
     return now - agent.last_seen_at > timedelta(seconds=timers.silent_s)
 
 
@@ -115,6 +122,18 @@ def _view(agent: Agent, now: datetime, timers: Timers) -> AgentView:
         last_seen_s=max(0.0, (now - agent.last_seen_at).total_seconds()),
         flag=agent.flag,
     )
+
+
+def _still_waits(work: UnitOfWork, member: Member, node: Node) -> bool:
+    """Whether nothing was started yet in an agent's place, and the agent has come back on the same node.
+
+    A gang may have been formed with the agent of an earlier command, which stopped without a word a moment ago.
+    """
+    session = work.sessions.get(member.session_id)
+    if member.state is not MemberState.PREPARING or session is None:
+        return False
+    before = next((agent.node for agent in work.agents.all() if agent.id == member.agent_id), None)
+    return session.state is SessionState.ASSEMBLING and before == node
 
 
 def _abandon(

@@ -5,7 +5,7 @@ from datetime import datetime
 from advisor.protocol.trials import EarlierJob
 from advisor.protocol.views import EventKind
 from advisor.storage import Database
-from advisor.tuning.likeness import choose_earlier
+from advisor.tuning.space.similarity import choose_earlier
 
 _MOST_LOOKED_AT = 200
 """Finished jobs that are compared, the latest first: older ones ran on older software."""

@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from advisor.protocol.jobs import JobState
 from advisor.protocol.messages import MemberState
-from advisor.protocol.trials import BlockState, Outcome, Session, SessionState, TrialState
+from advisor.protocol.trials import BlockState, Outcome, Purpose, Session, SessionState, TrialState
 from advisor.protocol.views import EventKind
 from advisor.services.tuning import Timers
 from advisor.storage import UnitOfWork
@@ -42,7 +42,7 @@ def end_session(
     """
     if cancelled:
         outcome = Outcome.CANCELLED
-        _void_block(work, session, reason, now)
+        _void_race(work, session, reason, now)
     due_at = now + timedelta(seconds=timers.ending_s)
     if work.sessions.end(session.id, session.generation, outcome, reason, due_at):
         _tell(work, session, f"Session {session.generation} is ending: {_as_clause(reason)}", now)
@@ -117,7 +117,7 @@ def _settle(
     ):
         return
     work.members.release(session.id)
-    _settle_block(work, session, outcome, reason, tail, now)
+    _settle_race(work, session, outcome, reason, tail, now)
     verb = "was lost" if state is SessionState.LOST else f"ended ({outcome.value})"
     _tell(work, session, f"Session {session.generation} {verb}: {_as_clause(reason)}", now)
     if work.sessions.live_of(session.job_id):
@@ -129,11 +129,15 @@ def _settle(
         work.events.append(session.job_id, EventKind.JOB, "The job was cancelled.", now)
 
 
-def _settle_block(
+def _settle_race(
     work: UnitOfWork, session: Session, outcome: Outcome, reason: str, tail: str, now: datetime
 ) -> None:
-    number = _void_block(work, session, f"Its session ended: {_as_clause(reason)}", now)
-    if number is None or not outcome.is_configurations_fault or work.sessions.trouble_of(session.id):
+    """Give up the race in flight. A strategy that raced the baseline alone is to blame; of several, nobody knows."""
+    numbers = _void_race(work, session, f"Its session ended: {_as_clause(reason)}", now)
+    if len(numbers) != 1 or not outcome.is_configurations_fault or work.sessions.trouble_of(session.id):
+        return
+    (number,) = numbers
+    if _is_first_death_in_verdict(work, session.job_id, number):
         return
     if work.trials.close(session.job_id, number, outcome, reason, now, log_tail=tail):
         sentence = f"Trial {number} ended as {outcome.value}: {_as_clause(reason)}"
@@ -142,21 +146,23 @@ def _settle_block(
         )
 
 
-def _void_block(work: UnitOfWork, session: Session, note: str, now: datetime) -> int | None:
-    """Give up the block in flight; return its trial's number if it measured something else than the baseline."""
-    block = work.blocks.issued_in(session.id)
-    if block is None or not work.blocks.void(block.id, note, now):
-        return None
-    sentence = f"Block {block.ordinal} of trial {block.trial_number} was given up: {_as_clause(note)}"
-    work.events.append(
-        session.job_id,
-        EventKind.BLOCK,
-        sentence,
-        now,
-        trial_number=block.trial_number,
-        session_id=session.id,
-    )
-    return block.trial_number if block.plan.overrides else None
+def _is_first_death_in_verdict(work: UnitOfWork, job_id: str, number: int) -> bool:
+    """A strategy that survived the search is not given up for one launch that dies: scripts die by themselves too."""
+    trials = work.trials.of_job(job_id)
+    trial = next(t for t in trials if t.number == number)
+    searched = any(t.purpose is Purpose.SEARCH and t.changes == trial.changes for t in trials)
+    deaths = sum(b.trial_number == number and b.state is BlockState.VOID for b in work.blocks.of_job(job_id))
+    return trial.purpose is Purpose.CONFIRM and searched and deaths <= 1
+
+
+def _void_race(work: UnitOfWork, session: Session, note: str, now: datetime) -> set[int]:
+    """Give up the race in flight; return the trials in it that measured something else than the baseline."""
+    arms = [arm for arm in work.blocks.issued_in(session.id) if work.blocks.void(arm.id, note, now)]
+    if not arms:
+        return set()
+    sentence = f"Race {arms[0].race} was given up: {_as_clause(note)}"
+    work.events.append(session.job_id, EventKind.BLOCK, sentence, now, session_id=session.id)
+    return {arm.trial_number for arm in arms if arm.plan.overrides}
 
 
 def _most_telling(members: list[Member]) -> Member | None:

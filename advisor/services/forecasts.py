@@ -8,7 +8,6 @@ from advisor.protocol.testbed import read_rate
 from advisor.services.jobs import get_history, get_job
 from advisor.services.tuning import Tuning
 from advisor.storage import Database
-from advisor.tuning.forecast import ForecastImpossible
 
 
 def predict(
@@ -26,6 +25,9 @@ def predict(
             raise InvalidRequest(f"rate: {error}.") from error
         if bits_per_s <= 0:
             raise InvalidRequest(f"rate: {rate!r} carries nothing: give a rate above 0, for example 1gbit.")
+    # The cost model's libraries are large: they load at the first forecast, not with the server.
+    from advisor.tuning.explain.forecast import ForecastImpossible
+
     with database.read() as work:
         job, history = get_job(work, job_id), get_history(work, job_id)
     try:

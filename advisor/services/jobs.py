@@ -34,22 +34,33 @@ def submit_job(
     """
     check_spec(spec)
     request = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()
-    if idempotency_key is not None:
-        if not 0 < len(idempotency_key) <= _MAX_KEY:
-            raise InvalidRequest(f"The Idempotency-Key must have 1 to {_MAX_KEY} characters.")
-        if (earlier := work.jobs.find_submission(owner, idempotency_key)) is not None:
-            job_id, earlier_request = earlier
-            if earlier_request != request:
-                raise IdempotencyConflict(
-                    f"This Idempotency-Key belongs to job {job_id}, which is another one."
-                )
-            return get_job(work, job_id)
+    if (repeated := find_repeated(work, owner, idempotency_key, request)) is not None:
+        return repeated
     job = preview_job(spec, owner, now).model_copy(update={"id": work.new_id()})
     work.jobs.add(job)
     if idempotency_key is not None:
         work.jobs.remember_submission(owner, idempotency_key, request, job.id, now)
     work.events.append(job.id, EventKind.JOB, f"{owner or 'Somebody'} submitted the job.", now)
     return get_job(work, job.id)
+
+
+def find_repeated(work: UnitOfWork, owner: str, idempotency_key: str | None, request: str) -> Job | None:
+    """Return the job that this very request, told by its hash, was for before; None the first time or without a key.
+
+    Raises InvalidRequest for a key of a wrong length, IdempotencyConflict when it came before with another request.
+    """
+    if idempotency_key is None:
+        return None
+    if not 0 < len(idempotency_key) <= _MAX_KEY:
+        raise InvalidRequest(f"The Idempotency-Key must have 1 to {_MAX_KEY} characters.")
+    if (earlier := work.jobs.find_submission(owner, idempotency_key)) is None:
+        return None
+    job_id, earlier_request = earlier
+    if earlier_request != request:
+        raise IdempotencyConflict(
+            f"This Idempotency-Key belongs to another request, which was for job {job_id}."
+        )
+    return get_job(work, job_id)
 
 
 def preview_job(spec: JobSpec, owner: str, now: datetime) -> Job:
@@ -79,7 +90,7 @@ def check_spec(spec: JobSpec) -> None:
         for name, seconds in (
             ("budget.max_seconds", spec.budget.max_seconds),
             ("session_timeout_s", spec.session_timeout_s),
-            ("hang_timeout_s", spec.hang_timeout_s),
+            ("hang_timeout_s", spec.patience_s),
         )
         if seconds > _MAX_SECONDS
     ]

@@ -14,14 +14,16 @@ from advisor.storage import Database
 _log = logging.getLogger(__name__)
 
 
-def keep_up(database: Database, tuning: Tuning, now: datetime, timers: Timers) -> None:
+def keep_up(
+    database: Database, tuning: Tuning, now: datetime, timers: Timers, served_since: datetime | None = None
+) -> None:
     """Do once what time makes necessary: expire leases, then move on every job that holds no session."""
     expire_leases(database, now, timers)
-    schedule_jobs(database, tuning, now, timers)
+    schedule_jobs(database, tuning, now, timers, served_since)
 
 
 class Keeper:
-    """Calls `keep_up` until it is stopped. It remembers nothing: another server can take over at any moment."""
+    """Calls `keep_up` until it is stopped. It remembers only when it began: another server can take over any time."""
 
     def __init__(
         self,
@@ -48,11 +50,12 @@ class Keeper:
         self._thread.join()
 
     def _run(self) -> None:
+        served_since = self._clock()
         while not self._stopping.is_set():
             # Cleared before looking: whoever wakes it during the look gets another one.
             self._wake.clear()
             try:
-                keep_up(self._database, self._tuning, self._clock(), self._timers)
+                keep_up(self._database, self._tuning, self._clock(), self._timers, served_since)
             except Unavailable as error:
                 _log.warning("%s Trying again.", error.sentence)
             except Exception:

@@ -20,12 +20,15 @@ from advisor.tuning.decisions import Fail, Finish, Launch
 _ACTIVE = (JobState.QUEUED, JobState.RUNNING)
 
 
-def schedule_jobs(database: Database, tuning: Tuning, now: datetime, timers: Timers) -> int:
+def schedule_jobs(
+    database: Database, tuning: Tuning, now: datetime, timers: Timers, served_since: datetime | None = None
+) -> int:
     """Move on every job that holds no session: running ones first, then by age. Return how many gangs were formed.
 
     A job whose gang could be formed once busy agents are free keeps later jobs from taking those that are idle:
     a large job is not starved by small ones. A job that asks for more agents than there are does not. Agents that
-    no job is left to wait for may join a search as a further gang of its job.
+    no job is left to wait for may join a search as a further gang of its job. Agents that were not heard of after
+    `served_since` are taken for gone.
     """
     with database.read() as work:
         waiting = work.jobs.short_of_gangs()
@@ -33,12 +36,14 @@ def schedule_jobs(database: Database, tuning: Tuning, now: datetime, timers: Tim
     # Idle agents kept for jobs that came first: those of each testbed, and the real nodes (None).
     reserved: Counter[Testbed | None] = Counter()
     for job, held in waiting:
-        if held and not _may_grow(database, job, now, timers, reserved[job.spec.testbed]):
+        if held and not _may_grow(database, job, now, timers, reserved[job.spec.testbed], served_since):
             continue
         thought = think(database, tuning, job.id, now, timers=timers)
         try:
             with database.begin() as work:
-                launched, short = apply_thought(work, thought, now, timers, reserved[job.spec.testbed])
+                launched, short = apply_thought(
+                    work, thought, now, timers, reserved[job.spec.testbed], served_since
+                )
         except LostRace:
             continue
         formed += launched
@@ -47,7 +52,12 @@ def schedule_jobs(database: Database, tuning: Tuning, now: datetime, timers: Tim
 
 
 def apply_thought(
-    work: UnitOfWork, thought: Thought, now: datetime, timers: Timers, reserved: int = 0
+    work: UnitOfWork,
+    thought: Thought,
+    now: datetime,
+    timers: Timers,
+    reserved: int = 0,
+    served_since: datetime | None = None,
 ) -> tuple[int, int]:
     """Do what was decided for a job that lacks a session, if the job is still the one that was looked at.
 
@@ -63,7 +73,7 @@ def apply_thought(
     if thought.late:
         work.events.append(job.id, EventKind.JOB, thought.late, now)
     if isinstance(thought.decision, Launch):
-        return _launch(work, job, thought.decision, now, timers, reserved)
+        return _launch(work, job, thought.decision, now, timers, reserved, served_since)
     if live:
         return 0, 0
     if isinstance(thought.decision, Finish) and thought.advice is not None:
@@ -73,18 +83,27 @@ def apply_thought(
     return 0, 0
 
 
-def _may_grow(database: Database, job: Job, now: datetime, timers: Timers, reserved: int) -> bool:
+def _may_grow(
+    database: Database,
+    job: Job,
+    now: datetime,
+    timers: Timers,
+    reserved: int,
+    served_since: datetime | None,
+) -> bool:
     """Whether a job that holds a session searches, and idle agents make up another gang like the one it has."""
     if job.stage is not Stage.SEARCH:
         return False
     with database.read() as work:
-        return len(_list_idle(job, _list_connected(work.agents.all(), job, now, timers), True)) >= (
-            job.spec.nodes + reserved
-        )
+        connected = _list_connected(work.agents.all(), job, now, timers, served_since)
+    return len(_list_idle(job, connected, True)) >= job.spec.nodes + reserved
 
 
-def _list_connected(agents: list[Agent], job: Job, now: datetime, timers: Timers) -> list[Agent]:
-    return _choose_pool(job.spec.testbed, [agent for agent in agents if not is_silent(agent, now, timers)])
+def _list_connected(
+    agents: list[Agent], job: Job, now: datetime, timers: Timers, served_since: datetime | None
+) -> list[Agent]:
+    heard = [agent for agent in agents if not is_silent(agent, now, timers, served_since)]
+    return _choose_pool(job.spec.testbed, heard)
 
 
 def _list_idle(job: Job, connected: list[Agent], further: bool) -> list[Agent]:
@@ -99,10 +118,16 @@ def _describe_node(node: Node) -> tuple[int, tuple[str, ...]]:
 
 
 def _launch(
-    work: UnitOfWork, job: Job, launch: Launch, now: datetime, timers: Timers, reserved: int
+    work: UnitOfWork,
+    job: Job,
+    launch: Launch,
+    now: datetime,
+    timers: Timers,
+    reserved: int,
+    served_since: datetime | None,
 ) -> tuple[int, int]:
     live = work.sessions.live_of(job.id)
-    connected = _list_connected(work.agents.lock_all(), job, now, timers)
+    connected = _list_connected(work.agents.lock_all(), job, now, timers, served_since)
     idle = _list_idle(job, connected, bool(live))
     needed = job.spec.nodes
     if len(live) >= job.spec.gangs or (live and len(idle) - reserved < needed):
@@ -124,7 +149,7 @@ def _launch(
         gang=number,
         state=SessionState.ASSEMBLING,
         because=launch.because,
-        cold=dict(launch.cold),
+        cold=launch.cold,
         created_at=now,
     )
     work.sessions.add(session, now + timedelta(seconds=timers.assemble_s))

@@ -9,8 +9,13 @@ from advisor.protocol.trials import Block, Session
 from advisor.protocol.views import EventKind
 from advisor.services.jobs import get_job
 from advisor.storage import UnitOfWork
-from advisor.tuning.stragglers import STRAGGLES, find_straggler, flag_devices
-from advisor.tuning.utilisation import MOST_STRETCHES, make_series, measure_utilisation, summarise_nodes
+from advisor.tuning.measure.stragglers import STRAGGLES, find_straggler, flag_devices
+from advisor.tuning.measure.utilisation import (
+    MOST_STRETCHES,
+    make_series,
+    measure_utilisation,
+    summarise_nodes,
+)
 
 _LATE_S = 30.0
 """Samples may arrive this long after the block they belong to."""

@@ -17,7 +17,7 @@ from advisor.services.earlier import settle_earlier
 from advisor.services.jobs import get_history, get_job
 from advisor.services.tuning import Timers, Tuning
 from advisor.storage import Database
-from advisor.tuning.decisions import Decision, Fail, Finish, Measure, TrialDraft
+from advisor.tuning.decisions import Decision, Fail, Finish
 
 _log = logging.getLogger(__name__)
 _overdue: dict[tuple[Database, str], threading.Thread] = {}
@@ -66,7 +66,6 @@ def think(
         )
         if trouble and not live and not isinstance(decision, Finish):
             decision = Fail(trouble)
-        _check_trial(decision, history)
         advice = tuning.advise(job, history, now) if isinstance(decision, Finish) and not live else None
     except Exception as error:
         _log.exception("The planner failed for job %s", job_id)
@@ -101,11 +100,6 @@ def _plan_in_time(
     sentence = f"The next suggestion was not found within {limit_s:g} s: a simpler one takes its place."
     _log.warning("Job %s: %s", key[1], sentence)
     return plan(True), sentence
-
-
-def _check_trial(decision: Decision, history: JobHistory) -> None:
-    if isinstance(decision, Measure) and not isinstance(decision.trial, TrialDraft):
-        history.trial(decision.trial)
 
 
 def _apologise(error: Exception) -> str:

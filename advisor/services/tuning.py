@@ -28,15 +28,12 @@ class Tuning(Protocol):
         """
         ...
 
-    def judge(self, trial: Trial, result: BlockResult, extended: bool) -> tuple[Outcome, str] | None:
-        """Return how a block ends its trial; None while the trial goes on.
-
-        `extended`: the trial had a usable block before this one.
-        """
+    def judge(self, trial: Trial, result: BlockResult) -> tuple[Outcome, str] | None:
+        """Return how a block ends its trial; None while the trial goes on."""
         ...
 
-    def summarise(self, result: BlockResult) -> BlockSummary:
-        """Return a block's robust statistics."""
+    def summarise(self, result: BlockResult, reference: BlockResult | None = None) -> BlockSummary:
+        """Return a block's robust statistics, and what it says against the first arm of its race."""
         ...
 
     def advise(self, job: Job, history: JobHistory, now: datetime) -> Advice:

@@ -19,7 +19,7 @@ class Blocks:
         self._connection = connection
 
     def issue(self, job_id: str, block: Block) -> None:
-        """Store a new block; a unique index refuses a second issued one of the same session."""
+        """Store a new block; a unique index refuses the first arm of a second race of the same session."""
         stored = set(Block.model_fields) - {"result"}
         values = {name: getattr(block, name) for name in stored}
         self._connection.execute(insert(BlockRow).values(values | {"job_id": job_id}))
@@ -34,11 +34,24 @@ class Blocks:
         row = self._connection.execute(_QUERY.where(BlockRow.id == block_id)).one_or_none()
         return _block(row) if row else None
 
-    def issued_in(self, session_id: str) -> Block | None:
-        """Return the block that is being measured in a session."""
+    def issued_in(self, session_id: str) -> tuple[Block, ...]:
+        """Return the blocks that are being measured in a session: the arms of its race, in their order."""
         query = _QUERY.where(BlockRow.session_id == session_id, BlockRow.state == BlockState.ISSUED)
-        row = self._connection.execute(query).one_or_none()
-        return _block(row) if row else None
+        return tuple(_block(row) for row in self._connection.execute(query.order_by(BlockRow.arm)))
+
+    def arms_of(self, race_id: str) -> tuple[Block, ...]:
+        """Return the blocks of the race whose first arm has this id, in the order of the arms; empty for none."""
+        first = self.get(race_id)
+        if first is None or first.arm:
+            return ()
+        if first.race is None:
+            return (first,)
+        query = _QUERY.where(
+            BlockRow.session_id == first.session_id,
+            BlockRow.race == first.race,
+            BlockRow.issued_at == first.issued_at,
+        )
+        return tuple(_block(row) for row in self._connection.execute(query.order_by(BlockRow.arm)))
 
     def of_job(self, job_id: str) -> tuple[Block, ...]:
         """Return all blocks of a job in the order they were issued."""

@@ -111,6 +111,26 @@ class Jobs:
         query = update(JobRow).where(JobRow.id == job_id, JobRow.state.in_(since)).values(changes)
         return self._connection.execute(query).rowcount == 1
 
+    def reopen(self, job: Job, reason: str, now: datetime) -> bool:
+        """Queue a job that had ended once more, with the specification of `job`; return whether it had ended.
+
+        What it measured, and its advice until there is a new one, stays.
+        """
+        final = [state for state in JobState if state.is_final]
+        query = (
+            update(JobRow)
+            .where(JobRow.id == job.id, JobRow.state.in_(final))
+            .values(
+                spec=job.spec,
+                state=JobState.QUEUED,
+                stage=Stage.PROBE,
+                state_reason=reason,
+                finished_at=None,
+                continued_at=(*job.continued_at, now),
+            )
+        )
+        return self._connection.execute(query).rowcount == 1
+
     def set_stage(self, job_id: str, stage: Stage) -> bool:
         """Note what a running job is doing; return whether that is new."""
         query = (

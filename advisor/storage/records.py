@@ -203,7 +203,8 @@ class AdviceShelf:
         self._connection = connection
 
     def put(self, advice: Advice, now: datetime) -> None:
-        """Keep a job's advice; it is never replaced."""
+        """Keep a job's advice, in place of the one from before it was continued."""
+        self._connection.execute(delete(AdviceRow).where(AdviceRow.job_id == advice.job_id))
         self._connection.execute(insert(AdviceRow).values(job_id=advice.job_id, body=advice, built_at=now))
 
     def get(self, job_id: str) -> Advice | None:

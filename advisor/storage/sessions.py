@@ -9,7 +9,7 @@ from sqlalchemy import Connection, exists, func, insert, or_, select, update
 from advisor.protocol.messages import MemberState
 from advisor.protocol.trials import Outcome, Session, SessionState
 from advisor.storage.columns import AnyRow
-from advisor.storage.tables import AgentRow, MemberRow, SessionRow
+from advisor.storage.tables import AgentRow, JobRow, MemberRow, SessionRow
 
 LIVE = [state for state in SessionState if not state.is_final]
 _STARTED = [SessionState.ASSEMBLING, SessionState.RUNNING]
@@ -119,10 +119,15 @@ class Sessions:
         ).scalar_one_or_none()
 
     def fatal_trouble(self, job_id: str) -> str | None:
-        """Return the sentence of the trouble that makes another launch pointless, if the last session had one."""
+        """Return the sentence of the trouble that makes another launch pointless, if the last session had one.
+
+        What ailed a job before it was continued may be mended since.
+        """
+        query_job = select(JobRow.continued_at).where(JobRow.id == job_id)
+        continued: tuple[datetime, ...] = self._connection.execute(query_job).scalar_one_or_none() or ()
         query = (
             select(SessionRow.trouble_fatal, SessionRow.reason)
-            .where(SessionRow.job_id == job_id)
+            .where(SessionRow.job_id == job_id, *(SessionRow.created_at >= at for at in continued[-1:]))
             .order_by(SessionRow.generation.desc())
             .limit(1)
         )

@@ -17,16 +17,22 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from advisor.protocol.advice import Advice
 from advisor.protocol.base import Value
+from advisor.protocol.changes import Changes
 from advisor.protocol.cluster import Cluster, Node
 from advisor.protocol.jobs import JobSpec
+from advisor.protocol.races import BlockPlan
 from advisor.protocol.telemetry import NodeFlag, NodeTelemetry, TelemetrySample
-from advisor.protocol.trials import BlockPlan, BlockResult, BlockSummary, EarlierJob
+from advisor.protocol.trials import BlockResult, BlockSummary, EarlierJob
 from advisor.protocol.workload import WorkloadFacts
 from advisor.storage.columns import Document, Moment, Words
 
-_Values = Document(dict[str, Value])
+_Changes = Document(Changes)
+_Moments = Document(tuple[datetime, ...])
 _LIVE = text("state IN ('assembling', 'running', 'ending')")
 _HELD = text("live")
+VERSION_TABLE = "advisor_alembic_version"
+"""Holds the newest migration of a database. Optuna's own migrations use the default name: a shared database must not
+mix them up."""
 _Serial = BigInteger().with_variant(Integer, "sqlite")
 
 
@@ -66,9 +72,10 @@ class JobRow(Base):
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
+    continued_at: Mapped[tuple[datetime, ...]] = mapped_column(_Moments, server_default="[]")
     facts: Mapped[WorkloadFacts | None] = mapped_column(Document(WorkloadFacts))
     cluster: Mapped[Cluster] = mapped_column(Document(Cluster))
-    baseline: Mapped[dict[str, Value]] = mapped_column(_Values)
+    baseline: Mapped[dict[str, Value]] = mapped_column(Document(dict[str, Value]))
     refusals: Mapped[dict[str, str]] = mapped_column(Document(dict[str, str]))
     version: Mapped[int] = mapped_column(default=0)
     generation: Mapped[int] = mapped_column(default=0)
@@ -131,7 +138,7 @@ class SessionRow(Base):
     """Which of the job's gangs holds it: each of them holds one live session at most."""
     state: Mapped[str]
     because: Mapped[str] = mapped_column(default="")
-    cold: Mapped[dict[str, Value]] = mapped_column(_Values)
+    cold: Mapped[Changes] = mapped_column(_Changes)
     rendezvous: Mapped[str | None]
     outcome: Mapped[str | None]
     reason: Mapped[str] = mapped_column(default="")
@@ -181,7 +188,7 @@ class TrialRow(Base):
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
     number: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     purpose: Mapped[str]
-    changes: Mapped[dict[str, Value]] = mapped_column(_Values)
+    changes: Mapped[Changes] = mapped_column(_Changes)
     effect: Mapped[str]
     because: Mapped[str]
     state: Mapped[str]
@@ -203,8 +210,8 @@ class BlockRow(Base):
             "uq_blocks_issued_session",
             "session_id",
             unique=True,
-            sqlite_where=text("state = 'issued'"),
-            postgresql_where=text("state = 'issued'"),
+            sqlite_where=text("state = 'issued' AND arm = 0"),
+            postgresql_where=text("state = 'issued' AND arm = 0"),
         ),
     )
 
@@ -213,7 +220,8 @@ class BlockRow(Base):
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), index=True)
     trial_number: Mapped[int]
     ordinal: Mapped[int]
-    round: Mapped[int | None]
+    race: Mapped[int | None]
+    arm: Mapped[int] = mapped_column(server_default="0")
     state: Mapped[str]
     plan: Mapped[BlockPlan] = mapped_column(Document(BlockPlan))
     summary: Mapped[BlockSummary | None] = mapped_column(Document(BlockSummary))

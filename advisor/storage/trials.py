@@ -4,7 +4,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, func, insert, select, update
 
-from advisor.protocol.knobs import Effect
+from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.trials import Outcome, Purpose, Trial, TrialState
 from advisor.storage.columns import AnyRow
 from advisor.storage.tables import TrialRow
@@ -41,10 +41,16 @@ class Trials:
     def close(
         self, job_id: str, number: int, outcome: Outcome, reason: str, now: datetime, log_tail: str = ""
     ) -> bool:
-        """Close an open trial; return whether it was open."""
+        """Close an open trial; return whether it was open.
+
+        One that had finished may be raced again, and fail then; one that the job's end cut off may be taken up again.
+        """
+        may_close = (TrialRow.state == TrialState.OPEN) | (TrialRow.outcome == Outcome.CANCELLED)
+        if outcome is not Outcome.FINISHED:
+            may_close |= TrialRow.outcome == Outcome.FINISHED
         query = (
             update(TrialRow)
-            .where(TrialRow.job_id == job_id, TrialRow.number == number, TrialRow.state == TrialState.OPEN)
+            .where(TrialRow.job_id == job_id, TrialRow.number == number, may_close)
             .values(
                 state=TrialState.CLOSED,
                 outcome=outcome,

@@ -1,48 +1,46 @@
 """What the planner can decide. Every decision carries its stage and its reason as a sentence."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from advisor.protocol.base import Value
+from advisor.protocol.changes import Changes
 from advisor.protocol.jobs import Stage
-from advisor.protocol.knobs import Effect
+from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.races import RaceRules
 from advisor.protocol.trials import Purpose
 
 
 @dataclass(frozen=True)
-class TrialDraft:
-    """A trial that does not exist yet; the service gives it the next number."""
+class Candidate:
+    """A strategy that could be measured next, what for and why; its trial may not exist yet."""
 
     purpose: Purpose
-    changes: Mapping[str, Value]
+    changes: Changes
     """Knobs that differ from the baseline; empty for the baseline itself."""
-    effect: Effect
     because: str
+
+    @property
+    def effect(self) -> Effect:
+        """Its rung."""
+        return self.changes.effect
+
+
+BASELINE = Candidate(
+    Purpose.BASELINE, Changes(), "The script as it stands: every gain is against it, and it shows the noise."
+)
 
 
 @dataclass(frozen=True)
-class Measure:
-    """Measure one block in the running session."""
+class Race:
+    """Race these arms in the running session; the first one is what the others are held against."""
 
     stage: Stage
     because: str
-    trial: int | TrialDraft
-    """The trial's number, or a draft of a new one."""
-    overrides: Mapping[str, Value]
-    """Knobs to set against the script as it stands."""
-    warmup_steps: int
-    min_steps: int
-    max_steps: int
-    target_s: float
-    profile_steps: int
-    round: int | None = None
-    """Round of finals, simplification or confirmation, counted through the job; None for anchors and search blocks."""
-    give_up_s: float | None = None
-    """Timing may stop early once steps are surely slower than this many seconds."""
-    target_error: float | None = None
-    """Timing may stop early once the standard error of ln(step time) is at most this."""
-    calibrate: bool = False
-    """Also measure links, gradients and the gradient's noise."""
+    arms: tuple[Candidate, ...]
+    rules: RaceRules
+    number: int
+    """Counted through the job. Arms that need launches of their own share the number of their race."""
+    note: str = ""
+    """A sentence for the job's story, told once with this race."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ class Launch:
 
     stage: Stage
     because: str
-    cold: Mapping[str, Value] = field(default_factory=dict)
+    cold: Changes = Changes()
     """Cold changes to launch with."""
 
 
@@ -87,4 +85,4 @@ class Fail:
     stage: Stage = Stage.DONE
 
 
-Decision = Measure | EndSession | Launch | Wait | Finish | Fail
+Decision = Race | EndSession | Launch | Wait | Finish | Fail

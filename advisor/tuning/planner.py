@@ -1,25 +1,57 @@
-"""Job and history -> the next thing to do: probe, search, finals, simplification, confirmation; how failures are met.
+"""Job and history -> the next thing to do: probe, search, trimming, confirmation; how failures are met.
 
 The planner keeps no state: it reads the history anew each time, so a restarted server goes on where it stood.
 """
 
+import math
+from dataclasses import replace
 from datetime import datetime
 
+from advisor.protocol.changes import Changes
+from advisor.protocol.gains import say_smallest_gain
 from advisor.protocol.jobs import Job, Stage
 from advisor.protocol.spending import describe_budget
 from advisor.protocol.trials import JobHistory, Purpose, Session, SessionState
-from advisor.tuning.allowance import affords
-from advisor.tuning.composition import describe_changes, key_of
-from advisor.tuning.confirmation import is_confirmed, next_confirmation
-from advisor.tuning.contender import BASELINE, Contender, Turn, issue
-from advisor.tuning.decisions import Decision, EndSession, Fail, Finish, Launch, Wait
-from advisor.tuning.failures import find_dead_end
-from advisor.tuning.finals import next_final
-from advisor.tuning.gangs import decline_another, find_asking, join_search, resume_launch, settle_among_gangs
-from advisor.tuning.record import PROBE_BLOCKS, Record
-from advisor.tuning.search import next_strategy
-from advisor.tuning.simplify import next_revert
-from advisor.tuning.space import build_space
+from advisor.tuning.decisions import (
+    BASELINE,
+    Candidate,
+    Decision,
+    EndSession,
+    Fail,
+    Finish,
+    Launch,
+    Race,
+    Wait,
+)
+from advisor.tuning.history.budget import affords, limit_new_s, plan_verdict
+from advisor.tuning.history.record import Record
+from advisor.tuning.search.search import SearchOver, next_strategies
+from advisor.tuning.search.state import SearchState, choose_winner, look
+from advisor.tuning.stages.confirmation import find_confirmed, next_confirmation
+from advisor.tuning.stages.dead_ends import find_dead_end
+from advisor.tuning.stages.gangs import (
+    decline_another,
+    find_asking,
+    join_search,
+    resume_launch,
+    settle_among_gangs,
+)
+from advisor.tuning.stages.ladder import list_ladder
+from advisor.tuning.stages.trimming import choose_trimmed, next_trimming
+from advisor.tuning.stages.turns import (
+    Turn,
+    count_arms_that_fit,
+    estimate_race_s,
+    fits_behind,
+    probe_rules,
+    search_rules,
+)
+
+_NEW_ARMS = 3
+"""Strategies that race the baseline at one time in the search: more would make each one's turn rare, fewer would spend
+more of the time on the baseline."""
+_ANCHOR_EVERY = 4
+"""Launches of strategies between two of the baseline, where every strategy is a launch of its own: drift shows."""
 
 
 def plan(
@@ -27,7 +59,7 @@ def plan(
 ) -> Decision:
     """Return what to do next.
 
-    For the live session `session_id`: Measure, EndSession or Wait. Without one, while no session is live: Launch,
+    For the live session `session_id`: Race, EndSession or Wait. Without one, while no session is live: Launch,
     Finish or Fail; while some are, whether another gang joins the search: Launch or Wait. A job of one gang needs
     no `session_id`: its live session asks. `quick` makes do with a suggestion that costs next to nothing to find.
     """
@@ -38,7 +70,7 @@ def plan(
     if live is None and history.live_sessions():
         return _plan_another(record, session_id)
     if live is None and (sentence := find_dead_end(record)) is not None:
-        return Finish(sentence) if is_confirmed(record) else Fail(sentence)
+        return Finish(sentence) if record.usable_by_trial else Fail(sentence)
     turn = (resume_launch(record, live) if live else None) or _next_turn(record, live)
     if live is not None:
         settled = settle_among_gangs(record, live, turn)
@@ -47,22 +79,22 @@ def plan(
         turn = settled
     if isinstance(turn, str):
         return _wind_up(record, live, turn)
-    cold = record.required_cold(turn.contender.changes)
+    cold = record.required_cold(turn.arms[-1].changes)
     if live is None:
         return Launch(turn.stage, _launch_because(record, turn), cold)
     if turn.fresh:
         return EndSession(
-            turn.stage, "The confirmation goes on in a fresh launch, so that no launch's luck decides it."
+            turn.stage, "What comes next needs a fresh launch, so that no launch's luck decides it."
         )
-    if record.switches_at_launch and record.usable_in(live.id) and not turn.extension:
+    if record.switches_at_launch and record.usable_in(live.id):
         return EndSession(
             turn.stage,
-            "The next block needs a launch of its own: the program takes its knobs when it starts.",
+            "The next strategy needs a launch of its own: the program takes its knobs when it starts.",
         )
-    if key_of(live.cold) != key_of(cold):
-        what = describe_changes(cold) if cold else "the script's own launch settings"
+    if live.cold != Changes(cold):
+        what = Changes(cold).describe() if cold else "the script's own launch settings"
         return EndSession(turn.stage, f"The next strategy needs a launch with {what}.")
-    return issue(_settle_in(record, live, turn), record)
+    return turn.race if turn.stage is Stage.PROBE else replace(turn.race, note=_announce(record))
 
 
 def _plan_another(record: Record, session_id: str | None) -> Decision:
@@ -73,102 +105,110 @@ def _plan_another(record: Record, session_id: str | None) -> Decision:
 
 
 def _next_turn(record: Record, live: Session | None) -> Turn | str:
-    """Return the next block, or a sentence why there is none."""
-    if not affords(record, 1, launches=0 if live else 1):
-        return f"{describe_budget(record.job, record.sessions, record.now)} is spent."
-    facts = record.job.facts
-    if facts is None or len(record.probe_blocks) < PROBE_BLOCKS:
-        return Turn(
-            Stage.PROBE,
-            BASELINE,
-            "The script as it stands: what it is, where its time goes, how noisy it is.",
-        )
-    why_over = "The confirmation has said what it can."
-    if not _is_past_search(record):
-        space = build_space(record.job, facts, record.probe_blocks)
-        if space.is_empty and not space.higher:
+    """Return the next race, or a sentence why there is none."""
+    spent = f"{describe_budget(record.job, record.sessions, record.now)} is spent."
+    if not affords(record, 0.0 if live else record.startup_s / 2.0):
+        return spent
+    if record.job.facts is None or record.probe is None:
+        because = "The script as it stands: what it is, where its time goes, how noisy it is."
+        return Turn(Race(Stage.PROBE, because, (BASELINE,), probe_rules(record), record.next_race))
+    state = look(record, live.id if live else "")
+    if state is None:
+        return spent
+    why_over = ""
+    begun = find_confirmed(record)
+    if begun is None and not _is_past(record, Stage.SEARCH):
+        if state.space.is_empty and not state.space.higher:
             return "No knob can matter here: each was dropped with its reason."
-        found = next_strategy(record, space)
-        if isinstance(found, Contender):
-            return _turn_for_search(record, live, found)
-        why_over = found.because
-    if (final := next_final(record, live)) is not None:
-        return _extend(record, live, final)
-    if (revert := next_revert(record, live)) is not None:
-        return _extend(record, live, revert)
-    if (confirmation := next_confirmation(record, live)) is not None:
-        return _extend(record, live, confirmation)
-    return why_over
+        found = _next_search(state, live)
+        if isinstance(found, Turn):
+            return found
+        why_over = found
+    winner = begun
+    if winner is None:
+        chosen = choose_winner(state)
+        if not _is_past(record, Stage.SIMPLIFY) and (
+            turn := next_trimming(record, state.space, chosen, live)
+        ):
+            return turn
+        winner = choose_trimmed(state)
+    ladder = tuple(Candidate(Purpose.CONFIRM, t.changes, t.because) for t in list_ladder(state, winner))
+    turn_or_why = next_confirmation(record, live, winner, ladder)
+    return turn_or_why if isinstance(turn_or_why, Turn) or winner is not None else why_over or turn_or_why
 
 
-def _is_past_search(record: Record) -> bool:
-    """Once finals or confirmation have begun, the search stays closed, whatever the clock's estimates say."""
-    return any(block.round is not None for block in record.history.blocks)
+def _is_past(record: Record, stage: Stage) -> bool:
+    """Whether the job has gone beyond this stage: what a stage could not afford, a later estimate does not reopen."""
+    if record.job.stage is Stage.DONE:
+        return False
+    order = list(Stage)
+    return order.index(record.job.stage) > order.index(stage)
 
 
-def _turn_for_search(record: Record, live: Session | None, strategy: Contender) -> Turn:
-    if record.switches_at_launch or (
-        live is not None and not live.cold and not record.required_cold(strategy.changes)
-    ):
-        since = _blocks_since_anchor(record, live)
-        if since is None and record.pairs_within_a_session:
-            return Turn(
-                Stage.SEARCH, BASELINE, "A session begins with an anchor: the baseline under its conditions."
-            )
-        if since is not None and since >= record.anchor_every:
-            return Turn(
-                Stage.SEARCH,
-                BASELINE,
-                f"An anchor after {since} strategies: the baseline again, to see drift.",
-            )
-    return _extend(record, live, Turn(Stage.SEARCH, strategy, strategy.because))
+def _next_search(state: SearchState, live: Session | None) -> Turn | str:
+    """Return the search's next race, or why the search is over."""
+    record = state.record
+    found = next_strategies(state, 1 if record.switches_at_launch else _NEW_ARMS)
+    if isinstance(found, SearchOver):
+        return found.because
+    left_s = limit_new_s(record) - record.spent_s
+    left_s = left_s if left_s > 0 else max(record.remaining_s, 0.0)
+    if record.switches_at_launch:
+        if _launches_since_baseline(record) >= _ANCHOR_EVERY:
+            because = f"The baseline again after {_ANCHOR_EVERY} strategies, to see drift."
+            return _turn(record, (BASELINE,), because, left_s)
+        return _turn(record, tuple(found), found[0].because, left_s)
+    cold = record.required_cold(found[0].changes)
+    if cold:
+        # The baseline cannot run in a launch of other settings: the strategies are held against its nearest blocks.
+        return _turn(record, tuple(found), found[0].because, left_s)
+    arms = (BASELINE, *found)
+    rules = search_rules(record, arms, left_s)
+    seats = count_arms_that_fit(record, rules)
+    if seats < 2:
+        return _turn(record, tuple(found[:1]), found[0].because, left_s)
+    arms = arms[:seats]
+    rules = search_rules(record, arms, left_s)
+    if record.spent_s > 0 and estimate_race_s(record, arms, rules) > left_s and len(arms) > 2:
+        arms = arms[:2]
+        rules = search_rules(record, arms, left_s)
+    fresh = live is not None and not fits_behind(record, record.blocks_in(live.id), len(arms), rules)
+    because = " ".join(arm.because for arm in arms[1:2])
+    if len(arms) > 2:
+        because = f"{len(arms) - 1} strategies beside the baseline. First: {because}"
+    return Turn(Race(Stage.SEARCH, because, arms, rules, record.next_race), fresh)
 
 
-def _blocks_since_anchor(record: Record, live: Session | None) -> int | None:
-    """Return usable blocks since the session's last baseline block; any session's, where sessions hold one block."""
-    blocks = record.usable_in(live.id) if live and record.pairs_within_a_session else list(record.usable)
-    for since, block in enumerate(reversed(blocks)):
+def _announce(record: Record) -> str:
+    """The smallest gain that this budget can find, told before it is spent; nothing where it can find none."""
+    began = record.began_at()
+    if any(b.plan.overrides and (began is None or b.issued_at >= began) for b in record.history.blocks):
+        return ""
+    smallest = plan_verdict(record).plan.smallest_gain
+    return say_smallest_gain(smallest) if math.isfinite(smallest) else ""
+
+
+def _turn(record: Record, arms: tuple[Candidate, ...], because: str, left_s: float) -> Turn:
+    return Turn(Race(Stage.SEARCH, because, arms, search_rules(record, arms, left_s), record.next_race))
+
+
+def _launches_since_baseline(record: Record) -> int:
+    for since, block in enumerate(reversed(record.usable)):
         if block.trial_number == record.baseline_number:
             return since
-    return None
-
-
-def _settle_in(record: Record, live: Session, turn: Turn) -> Turn:
-    """Put a lead-in before the first compared block of a launch: caches and clocks are cold in it."""
-    if turn.round is None or not record.has_lead_in or record.usable_in(live.id):
-        return turn
-    if live.cold:
-        return Turn(turn.stage, turn.contender, "A lead-in block: the first of a launch is not compared.")
-    return Turn(turn.stage, BASELINE, "An anchor as lead-in: the first block of a launch is not compared.")
-
-
-def _extend(record: Record, live: Session | None, turn: Turn) -> Turn:
-    """Mark the turn as an extension when its trial already has a block there that was not steady."""
-    trial = record.find_trial(turn.contender.purpose, turn.contender.changes)
-    if trial is None or not turn.contender.changes:
-        return turn
-    unsteady = any(
-        b.trial_number == trial.number
-        and b.round == turn.round
-        and (turn.round is None or (live is not None and b.session_id == live.id))
-        for b in record.usable
-    )
-    if not unsteady:
-        return turn
-    because = "No steady state in its first block: once more, twice as long."
-    return Turn(turn.stage, turn.contender, because, turn.round, extension=True, fresh=turn.fresh)
+    return 0
 
 
 def _launch_because(record: Record, turn: Turn) -> str:
-    cold = record.required_cold(turn.contender.changes)
+    cold = record.required_cold(turn.arms[-1].changes)
     if not record.sessions:
         return "The first launch: the script as it stands."
     if cold and record.job.spec.gangs > 1 and turn.stage is Stage.SEARCH:
-        return turn.because
+        return turn.race.because
     if cold:
-        return f"A launch with {describe_changes(cold)}."
+        return f"A launch with {Changes(cold).describe()}."
     if turn.stage is Stage.CONFIRM:
-        return "A fresh launch for the confirmation."
+        return "A fresh launch for the verdict."
     last = record.sessions[-1]
     return f"The last launch is over ({last.outcome.value if last.outcome else last.state.value}): on with the next."
 
@@ -181,5 +221,5 @@ def _wind_up(record: Record, live: Session | None, because: str) -> Decision:
         return Finish(because)
     return Fail(
         f"{because} Not even the script as it stands was measured in it: raise the budget, or lower "
-        "measurement.min_steps and block_s."
+        "measurement.min_steps."
     )

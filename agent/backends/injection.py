@@ -4,35 +4,22 @@ The command stays as it was typed. What torchrun would be told by options it rea
 so a torchrun inside `bash run.sh` finds the other nodes, and a free port, without a change.
 """
 
-import os
-import re
 from collections.abc import Mapping
-from pathlib import Path
 
 from advisor.protocol.messages import Assignment
 from advisor.protocol.workload import Injection
 from agent.backends.command import find_program, find_script
 from agent.backends.launch import Launch, SessionPlace, choose_interface, find_working_dir
+from agent.ranks_environment import find_lost_paths, reach_ranks
 from agent.rendezvous import split_rendezvous
 
 _STAY_S = 60
 """Longest time that a finished rank waits to be ended, so that the user's script does not go on after it."""
-_LARGEST_SCRIPT = 2**20
-_LOSES_PATH = re.compile(
-    r"\bPYTHONPATH=(?![^\s;]*\$\{?PYTHONPATH)|\benv\s+(-i|--ignore-environment)\b|\bpython\S*\s+-\w*[EIS]"
-)
 
 
 def inject_runtime(injection: Injection, place: SessionPlace, variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that let the ranks, or the script itself, find the runtime."""
-    runtime = place.runtime_script.parent
-    injected = [str(runtime / "injected")] if injection is Injection.ENVIRONMENT else []
-    inherited = [variables["PYTHONPATH"]] if variables.get("PYTHONPATH") else []
-    return {
-        "ADVISOR_RUNTIME": str(runtime),
-        # The module of the explicit interface comes last: a copy beside the script wins.
-        "PYTHONPATH": os.pathsep.join([*injected, *inherited, str(runtime / "api")]),
-    }
+    return reach_ranks(place.runtime_script.parent, variables, everywhere=injection is Injection.ENVIRONMENT)
 
 
 def launch_as_typed(assignment: Assignment, rendezvous: str, variables: dict[str, str]) -> Launch:
@@ -71,7 +58,7 @@ def launch_as_typed(assignment: Assignment, rendezvous: str, variables: dict[str
     warnings = [
         f"{name} seems to start Python without the variables it was given ({found}), so the runtime may not get into "
         "the ranks: write PYTHONPATH=…:$PYTHONPATH, and drop env -i and python's -E, -I and -S."
-        for name, found in _find_lost_paths(words, working_dir)
+        for name, found in find_lost_paths(words, working_dir)
     ]
     return Launch(
         (program, *words[1:]),
@@ -87,13 +74,3 @@ def _fill(text: str, places: Mapping[str, str]) -> str:
     for name, value in places.items():
         text = text.replace(f"${{{name}}}", value)
     return text
-
-
-def _find_lost_paths(words: tuple[str, ...], working_dir: Path) -> list[tuple[str, str]]:
-    """Where in a command and its shell scripts Python would lose PYTHONPATH, each with the text that says so."""
-    texts = {" ".join(words[:2]): " ".join(words)}
-    for word in words:
-        path = working_dir / word
-        if path.is_file() and path.suffix in {".sh", ".bash", ""} and path.stat().st_size <= _LARGEST_SCRIPT:
-            texts[word] = path.read_text(errors="replace")
-    return [(name, found[0]) for name, text in texts.items() if (found := _LOSES_PATH.search(text))]

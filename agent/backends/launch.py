@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from advisor.protocol.base import Value
-from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.changes import Changes
 from advisor.protocol.messages import Assignment
 from agent.errors import Unlaunchable
 from agent.processes import AGENT_MARKER, SESSION_MARKER
@@ -62,7 +61,7 @@ def build_environment(
 ) -> dict[str, str]:
     """Return the processes' environment: the agent's, the workload's, cold knobs, and the session's own variables."""
     variables = {**_inherit(environment), **assignment.workload.environment}
-    return variables | _set_cold(assignment.cold) | _describe_session(assignment, place)
+    return variables | Changes(assignment.cold).launch_variables | _describe_session(assignment, place)
 
 
 def choose_interface(rendezvous: str, variables: dict[str, str]) -> None:
@@ -80,17 +79,6 @@ def _inherit(environment: Mapping[str, str]) -> dict[str, str]:
         for name, value in environment.items()
         if not _SECRET_OR_OURS.fullmatch(name) and not _RENDEZVOUS_VARIABLE.fullmatch(name)
     }
-
-
-def _set_cold(cold: Mapping[str, Value]) -> dict[str, str]:
-    """Cold knobs that live in the environment; only those of the catalogue, whatever the server sends."""
-    variables = {}
-    for name, value in cold.items():
-        knob = CATALOGUE.get(name)
-        variable = knob.launch_variable if knob else None
-        if variable is not None:
-            variables[variable] = str(int(value)) if isinstance(value, bool) else str(value)
-    return variables
 
 
 def _describe_session(assignment: Assignment, place: SessionPlace) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""Reads what a command writes, tells from it how far it is, and holds the talk about blocks that a runtime would hold.
+"""Reads what a command writes, tells from it how far it is, and holds the talk about races that a runtime would hold.
 
 Lines come from the results file once the program writes it, else from its output. Every strategy has a launch of its
-own, so a block is a stretch of one launch's steps; a block of any other strategy needs another launch.
+own, so a race has one arm, a stretch of one launch's steps; any other strategy needs another launch.
 """
 
 import os
@@ -15,11 +15,12 @@ from statistics import fmean, median
 import structlog
 from pydantic import ValidationError
 
+from advisor.protocol.changes import period_of
 from advisor.protocol.cluster import DeviceKind
 from advisor.protocol.messages import Assignment, Trouble
+from advisor.protocol.races import BlockPlan
 from advisor.protocol.reach import list_given, list_substituted, spell_plainly
-from advisor.protocol.strategy import period_of
-from advisor.protocol.trials import BlockPlan, BlockResult
+from advisor.protocol.trials import BlockResult
 from advisor.protocol.workload import Workload, WorkloadFacts, WorkloadKind
 from agent.backends.results import LONGEST_LINE, Results, Step
 from agent.control import Dialogue, Hello
@@ -31,6 +32,10 @@ RESULTS_FILE = "results.jsonl"
 _MOST_READ = 16 * 2**20
 _STEPS_BEFORE_HELLO = 2
 """By the second step every rank of this node has usually told its first."""
+_TURNS = (
+    "The server asked for a race of several strategies in one launch of a command, which takes its knobs when it "
+    "starts: server and agent must be of one version."
+)
 
 log = structlog.get_logger(__name__)
 
@@ -154,7 +159,7 @@ class OutputReader:
             self._converse(dialogue)
         except Exception as error:
             # Nobody else would notice: the command would run on, unmeasured, until its session is too old.
-            log.exception("The talk about a command's blocks failed.")
+            log.exception("The talk about a command's races failed.")
             dialogue.take_nonsense(
                 f"The agent failed while it read the command's results ({type(error).__name__}: {error}): this is a "
                 "defect of the agent, whose log has the details."
@@ -175,12 +180,16 @@ class OutputReader:
             return
         reply = dialogue.greet(hello)
         first = 0
-        while reply.plan is not None:
-            result = self._measure(reply.plan, first)
+        while reply.race is not None:
+            if len(reply.race.arms) > 1:
+                dialogue.take_nonsense(_TURNS)
+                return
+            plan = reply.race.arms[0]
+            result = self._measure(plan, first)
             if result is None:
                 return
             first += result.warmup_steps + result.steps
-            reply = dialogue.take_block(reply.plan.block_id, result)
+            reply = dialogue.take_race(reply.race.race_id, {plan.block_id: result})
 
     def _await(self, is_there: Callable[[], bool]) -> None:
         with self._changed:
@@ -212,7 +221,7 @@ class OutputReader:
                 steps=0, step_time_s=(), samples_per_step=0, wall_s=0,
                 relaunch_needed="A command takes its knobs when it starts, and this one was started with others.",
             )  # fmt: skip
-        begin = first + plan.warmup_steps
+        begin = first + plan.rules.warmup_steps
         self._await(lambda: self._count_planned(plan, begin) is not None)
         with self._changed:
             count = self._count_planned(plan, begin)
@@ -221,18 +230,19 @@ class OutputReader:
                     return None
                 count = max(0, self._results.count_steps() - begin)
             steps = self._results.list_steps(begin, begin + count)
-            has_ended = self._is_over and len(steps) < plan.min_steps
+            has_ended = self._is_over and len(steps) < plan.rules.min_steps
             return self._summarise(plan, steps, has_ended)
 
     def _count_planned(self, plan: BlockPlan, begin: int) -> int | None:
         """Return how many steps the block has, None while it needs more."""
-        steps = self._results.list_steps(begin, begin + plan.max_steps)
-        if len(steps) < plan.min_steps:
+        rules = plan.rules
+        steps = self._results.list_steps(begin, begin + rules.max_steps)
+        if len(steps) < rules.min_steps:
             return None
         passed_s = 0.0
         for count, step in enumerate(steps, start=1):
             passed_s += _time_of(step)
-            if count >= plan.min_steps and (passed_s >= plan.target_s or count == plan.max_steps):
+            if count >= rules.min_steps and (passed_s >= rules.target_s or count == rules.max_steps):
                 return count
         return None
 
@@ -247,7 +257,7 @@ class OutputReader:
         return BlockResult(
             steps=len(steps),
             period=self._find_period(plan),
-            warmup_steps=plan.warmup_steps,
+            warmup_steps=plan.rules.warmup_steps,
             step_time_s=times,
             samples_per_step=fmean(samples) if samples else 0.0,
             samples=sum(samples),

@@ -23,6 +23,8 @@ from agent.errors import Unlaunchable
 from agent.hardware import find_version
 from agent.rendezvous import split_rendezvous
 
+START_RANKS = Path(__file__).parents[1] / "runtime" / "start_ranks.py"
+
 
 def build_launch(
     assignment: Assignment, rendezvous: str, place: SessionPlace, environment: Mapping[str, str]
@@ -48,7 +50,7 @@ def build_launch(
     script = _find_script(command, working_dir)
     warnings = []
     if command.is_torchrun:
-        interpreter = _find_torchrun(command, variables)
+        interpreter = _spare_torchrun(_find_torchrun(command, variables))
         if command.replaced:
             warnings.append(
                 f"{', '.join(command.replaced)}: replaced, because the job's {assignment.nnodes} agent(s) decide "
@@ -108,6 +110,13 @@ def _find_torchrun(command: LaunchCommand, variables: Mapping[str, str]) -> tupl
         )
     python_of = _read_interpreter(Path(found))
     return (python_of, "-m", "torch.distributed.run") if python_of else (found,)
+
+
+def _spare_torchrun(interpreter: tuple[str, ...]) -> tuple[str, ...]:
+    """Have ranks started without torchrun's own loading of torch, by a script that knows when that will not do."""
+    if interpreter[-2:] != ("-m", "torch.distributed.run"):
+        return interpreter
+    return (*interpreter[:-2], str(START_RANKS))
 
 
 def _read_interpreter(script: Path) -> str | None:

@@ -1,4 +1,4 @@
-"""Rank 0's line to its agent: JSON lines over a unix socket, one reply per hello and per block."""
+"""Rank 0's line to its agent: JSON lines over a unix socket, one reply per hello and per race."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import socket
 import time
 from typing import Any, Callable, Dict, Mapping
 
-PROTOCOL = 1
+PROTOCOL = 2
 
 
 class AgentLost(RuntimeError):

@@ -7,6 +7,9 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, Mapping, Optional
 
+RUN = "ADVISOR_RUN"
+"""Set where a real training runs under a strategy, which it holds as JSON."""
+
 
 @dataclass(frozen=True)
 class Environment:
@@ -28,7 +31,9 @@ class Environment:
     samples_per_forward: Optional[int]
     """Overrides the batch size found in the model's input."""
     cold: Mapping[str, Any] = field(default_factory=dict)
-    """Knob values that this session was launched with."""
+    """Knob values that the ranks were launched with."""
+    strategy: Optional[Mapping[str, Any]] = None
+    """What a real training is to run under (`changes`, and what they hold for); None in a trial."""
     parity_log: Optional[str] = None
     """Path prefix; each rank appends every loss with repr(). For tests: it forces a device synchronisation."""
     stay_s: float = 0.0
@@ -39,16 +44,6 @@ class Environment:
 def read_environment(variables: Optional[Mapping[str, str]] = None) -> Environment:
     """Parses the variables; a malformed one raises ValueError with a sentence that names it."""
     values = os.environ if variables is None else variables
-    cold: Dict[str, Any] = {}
-    if values.get("ADVISOR_COLD"):
-        try:
-            cold = json.loads(values["ADVISOR_COLD"])
-        except ValueError as error:
-            raise ValueError(
-                f"ADVISOR_COLD is not JSON ({error}); it holds the launched knob values."
-            ) from error
-        if not isinstance(cold, dict):
-            raise ValueError("ADVISOR_COLD must be a JSON object of knob: value.")
     return Environment(
         rank=_read_count(values, "RANK", 0),
         world_size=_read_count(values, "WORLD_SIZE", 1),
@@ -59,7 +54,8 @@ def read_environment(variables: Optional[Mapping[str, str]] = None) -> Environme
         session=values.get("ADVISOR_SESSION") or "session",
         attempt=_read_count(values, "TORCHELASTIC_RESTART_COUNT", 0),
         samples_per_forward=_read_count(values, "ADVISOR_SAMPLES_PER_STEP", 0) or None,
-        cold=cold,
+        cold=_read_object(values, "ADVISOR_COLD") or {},
+        strategy=_read_object(values, RUN),
         parity_log=values.get("ADVISOR_PARITY_LOG") or None,
         stay_s=float(_read_count(values, "ADVISOR_STAY_S", 0)),
     )
@@ -82,6 +78,19 @@ def read_joined_environment(
         local_world_size=local_world_size,
         local_rank=_read_count(values, "LOCAL_RANK", rank % local_world_size),
     )
+
+
+def _read_object(values: Mapping[str, str], name: str) -> Optional[Dict[str, Any]]:
+    """A JSON object, None where the variable is not set."""
+    if not values.get(name):
+        return None
+    try:
+        found = json.loads(values[name])
+    except ValueError as error:
+        raise ValueError(f"{name} is not JSON ({error}); it holds knob values.") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{name} must be a JSON object.")
+    return found
 
 
 def _read_count(values: Mapping[str, str], name: str, otherwise: int) -> int:

@@ -15,7 +15,7 @@ import time
 from typing import Any, Callable
 
 from . import current
-from .environment import Environment, read_joined_environment
+from .environment import RUN, Environment, read_joined_environment
 from .session import listen_for_signals, start_runtime
 from .torch_import import call_after_torch_import
 from .trackers import silence_trackers
@@ -28,7 +28,8 @@ def watch_for_rank() -> None:
     """Arms this process as soon as it joins a process group; costs a hook on `import torch` until then."""
     if _is_below_a_rank():
         return
-    silence_trackers(os.environ, os.environ.get("ADVISOR_SESSION_DIR"))
+    if not os.environ.get(RUN):  # a real training's dashboards are wanted
+        silence_trackers(os.environ, os.environ.get("ADVISOR_SESSION_DIR"))
     call_after_torch_import(_watch_process_groups)
 
 
@@ -106,5 +107,5 @@ def _report_at_exit(environment: Environment) -> None:
         if environment.control:
             time.sleep(environment.stay_s)
 
-    sys.exit = note_exit
+    sys.exit = note_exit  # type: ignore[assignment]
     atexit.register(report)

@@ -44,7 +44,7 @@ def _patch_ddp() -> None:
         self.register_forward_hook(hooks.after_forward, with_kwargs=True)
         runtime.note_ddp(self)
 
-    DistributedDataParallel.__init__ = build  # type: ignore[method-assign]
+    DistributedDataParallel.__init__ = build
 
 
 def _patch_backward() -> None:
@@ -88,7 +88,7 @@ def _patch_loader() -> None:
         return batch
 
     loading.DataLoader.__iter__ = iterate
-    loading._BaseDataLoaderIter.__next__ = fetch  # type: ignore[method-assign]
+    loading._BaseDataLoaderIter.__next__ = fetch
 
 
 def _patch_loss_scaling() -> None:
@@ -116,7 +116,7 @@ def _patch_autocast() -> None:
             runtime.precision.note_autocast(self)
         return original(self)
 
-    torch.autocast.__enter__ = enter  # type: ignore[method-assign]
+    torch.autocast.__enter__ = enter
 
 
 def _patch_clearing(owner: Any) -> None:

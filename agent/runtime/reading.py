@@ -6,6 +6,7 @@ rest of its index batches. No random number of the script's own generators is dr
 
 from __future__ import annotations
 
+import copy
 import itertools
 import threading
 import weakref
@@ -30,6 +31,8 @@ from .loader_source import (
 from .samples import find_tensors
 
 FEED = "_fleet_advisor_feed"
+MOST_TAPED_BYTES = 256 * 2**20
+"""Host memory of one loader's batches that are kept to be read again."""
 
 
 class _Feed:
@@ -148,6 +151,30 @@ class _Feed:
         return _list_workers(self.sources[-1].iterator if self.sources else own)
 
 
+class _Tape:
+    """Batches of one loader, as they were when they were read first."""
+
+    def __init__(self) -> None:
+        self._batches: List[Any] = []
+        self._bytes = 0
+        self._is_full = False
+        self.position = 0
+
+    def replay(self, batch: Any) -> Any:
+        """The tape's next batch instead of the one that was read; that one, put on the tape, where it ends."""
+        place, self.position = self.position, self.position + 1
+        if place < len(self._batches):
+            return copy.deepcopy(self._batches[place])
+        self._bytes += sum(tensor.numel() * tensor.element_size() for tensor in find_tensors(batch))
+        self._is_full = self._is_full or self._bytes > MOST_TAPED_BYTES
+        if not self._is_full:
+            try:
+                self._batches.append(copy.deepcopy(batch))
+            except Exception:  # the script's own classes: then every check has other batches
+                self._is_full = True
+        return batch
+
+
 class Reading:
     """All training loaders of this rank; `change` exchanges their live iterators at a step boundary."""
 
@@ -159,6 +186,8 @@ class Reading:
         self._look_at_memory = False
         self.pinned = False
         """Whether the first timed batch lay in pinned memory."""
+        self._tapes: "weakref.WeakKeyDictionary[Any, _Tape]" = weakref.WeakKeyDictionary()
+        self._replays = False
 
     # What the patches ask.
 
@@ -199,11 +228,32 @@ class Reading:
         feed = getattr(iterator, FEED, None)
         if feed is None:
             return read_next(iterator)
+        # Also during a replay: the script's workers keep their pace, and its epochs their length on every rank.
         batch = feed.read(iterator, read_next)
+        if self._replays:
+            # Epochs come and go: the loader stays, and a script that keeps only its iterator has one epoch.
+            source = iterator if feed.loader is None else feed.loader
+            batch = self._tapes.setdefault(source, _Tape()).replay(batch)
         if self._look_at_memory:
             self._look_at_memory = False
             self.pinned = any(tensor.is_pinned() for tensor in find_tensors(batch))
         return batch
+
+    # What a loss check asks.
+
+    def begin_replay(self) -> None:
+        """From here on the batches of the first replay stand in for those that are read, from its first one on."""
+        self._replays = True
+        for tape in self._tapes.values():
+            tape.position = 0
+
+    def end_replay(self) -> None:
+        """The script gets what it reads."""
+        self._replays = False
+
+    def forget_replay(self) -> None:
+        """The next replay is a first one."""
+        self._tapes.clear()
 
     # What the lever asks.
 

@@ -1,9 +1,9 @@
-"""Records where each step's time goes, as marks of the clock that are measured only at the end of a block."""
+"""Records where each step's time goes, as marks of the clock that are measured only when a race is looked at."""
 
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 import torch
 
@@ -87,8 +87,10 @@ class Recorder:
             loss = find_loss(self._unscaled if self._unscaled is not None else roots)
             self._unscaled = None
             # A copy, because scripts add to or scale their loss in place afterwards: on CPU the number itself.
-            on_cpu = loss is not None and loss.device.type == "cpu" and not self.keeps_loss
-            kept = loss.item() if on_cpu else loss.clone() if loss is not None else None
+            kept = None
+            if loss is not None:
+                on_cpu = loss.device.type == "cpu" and not self.keeps_loss
+                kept = loss.item() if on_cpu else loss.clone()
             if self.keeps_loss:
                 self.loss = kept
             if self.recording:
@@ -140,7 +142,7 @@ def measure_steps(steps: List[StepMarks], clock: Any) -> Dict[str, List[Any]]:
     }
 
 
-def read_losses(losses: List[Any]) -> List[Optional[float]]:
+def read_losses(losses: List[Any]) -> List[Union[float, str, None]]:
     """Numbers, moved from the device in one transfer; a loss that is not finite becomes "nan", a missing one None."""
     tensors = [loss.reshape(()).float() for loss in losses if isinstance(loss, torch.Tensor)]
     numbers = iter(torch.stack(tensors).tolist() if tensors else ())

@@ -1,4 +1,4 @@
-"""Merges what all ranks measured in one block into the result that goes to the agent. Pure functions."""
+"""Merges what all ranks measured of one arm into the result that goes to the agent. Pure functions."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ def merge_ranks(payloads: Sequence[Mapping[str, Any]], script_ended: bool) -> Di
 
     A step counts with its slowest rank; a step that was interrupted on any rank is left out.
     """
-    period = int(payloads[0]["period"])
+    # Of an arm that was given up single steps are told: it had no time for its whole pattern.
+    period = 1 if payloads[0]["given_up"] else int(payloads[0]["period"])
     length = min(len(payload["step_time_s"]) for payload in payloads) // period * period
     flags = [max(payload["flags"][index] for payload in payloads) for index in range(length)]
     kept = choose_steps(flags, period)
     step_time_s = [max(payload["step_time_s"][index] for payload in payloads) for index in kept]
     samples = [sum(payload["samples"][index] for payload in payloads) for index in kept]
     losses, diverged = merge_losses([payload["losses"][:length] for payload in payloads])
-    not_consumed: Dict[str, str] = {}
-    for payload in payloads:
-        not_consumed.update(payload["not_consumed"])
+    checks, check_diverged = merge_checks([payload["loss_checks"] for payload in payloads])
+    cycles = payloads[0]["cycles"]
     first = payloads[0]
     return {
         "steps": len(kept),
         "excluded_steps": length - len(kept),
         "period": period,
         "step_time_s": step_time_s,
+        "segments": count_segments([cycles[index] for index in kept], cycles),
         "samples_per_step": statistics.fmean(samples) if samples else 0.0,
         "samples": sum(samples),
         "wall_s": max((sum(p["step_time_s"][index] for index in kept) for p in payloads), default=0.0),
@@ -39,18 +40,36 @@ def merge_ranks(payloads: Sequence[Mapping[str, Any]], script_ended: bool) -> Di
         "per_rank_step_time_s": [_median([p["step_time_s"][index] for index in kept]) for p in payloads],
         "breakdown": break_down(payloads, kept),
         "per_rank_work_s": [measure_work(payload, kept) for payload in payloads],
-        "losses": losses,
-        "diverged": diverged,
+        "losses": [losses[index] for index in kept],
+        "loss_checks": checks,
+        "diverged": diverged or check_diverged,
         "peak_memory_bytes": max(payload["peak_memory_bytes"] for payload in payloads),
         "bucket_bytes": first["bucket_bytes"],
-        "consumed": {knob: why for knob, why in first["consumed"].items() if knob not in not_consumed},
-        "not_consumed": not_consumed,
-        "no_effect": {knob: why for knob, why in first["no_effect"].items() if knob not in not_consumed},
+        **merge_evidence(payloads),
         "script_ended": script_ended,
         "switch_s": max(payload["switch_s"] for payload in payloads),
-        "given_up": bool(first.get("given_up", False)),
+        "given_up": first["given_up"],
+        "same_as": first["same_as"],
+        "relaunch_needed": first["relaunch_needed"],
         "calibration": merge_calibrations([payload.get("calibration") for payload in payloads]),
     }
+
+
+def count_segments(kept: Sequence[int], cycles: Sequence[int]) -> List[int]:
+    """Steps that count in each cycle, 0 where none does: the n-th entries of a race's arms belong together."""
+    return [kept.count(cycle) for cycle in range(max(cycles, default=-1) + 1)]
+
+
+def merge_evidence(payloads: Sequence[Mapping[str, Any]]) -> Dict[str, Dict[str, str]]:
+    """Sentences by knob: what one rank did not consume was not in force."""
+    not_consumed: Dict[str, str] = {}
+    for payload in payloads:
+        not_consumed.update(payload["not_consumed"])
+    kept = {
+        kind: {knob: why for knob, why in payloads[0][kind].items() if knob not in not_consumed}
+        for kind in ("consumed", "no_effect")
+    }
+    return {**kept, "not_consumed": not_consumed}
 
 
 def choose_steps(flags: Sequence[int], period: int) -> List[int]:
@@ -73,7 +92,7 @@ def choose_steps(flags: Sequence[int], period: int) -> List[int]:
 
 
 def merge_losses(series: Sequence[Sequence[Any]]) -> "tuple[List[Optional[float]], bool]":
-    """Mean over ranks for every timed step (also the excluded ones), and whether any was not finite."""
+    """Mean over ranks for every step, and whether any was not finite."""
     diverged = any(loss == "nan" for ranks in series for loss in ranks)
     merged: List[Optional[float]] = []
     for losses in zip(*series):
@@ -82,6 +101,14 @@ def merge_losses(series: Sequence[Sequence[Any]]) -> "tuple[List[Optional[float]
         else:
             merged.append(statistics.fmean(losses))
     return merged, diverged
+
+
+def merge_checks(ranks: Sequence[Sequence[Sequence[Any]]]) -> "tuple[List[List[Optional[float]]], bool]":
+    """The same of every loss check; none where a loss is missing, because batch is held against batch."""
+    found = [merge_losses(series) for series in zip(*ranks)]
+    diverged = any(bad for _, bad in found)
+    checks = [losses for losses, _ in found]
+    return ([] if any(None in losses for losses in checks) else checks), diverged
 
 
 def break_down(payloads: Sequence[Mapping[str, Any]], kept: Sequence[int]) -> Dict[str, Any]:
@@ -93,7 +120,7 @@ def break_down(payloads: Sequence[Mapping[str, Any]], kept: Sequence[int]) -> Di
     slowest = max(range(len(works)), key=lambda rank: works[rank])
     ranks = [_split_step(payload, kept) for payload in payloads]
     table: Dict[str, Any] = {phase: _rank_summary([r[phase] for r in ranks], slowest) for phase in PHASES}
-    exposed = [payload.get("exposed_comm_s") for payload in payloads]
+    exposed: List[Any] = [payload.get("exposed_comm_s") for payload in payloads]
     table["exposed_comm_s"] = None if None in exposed else _rank_summary(exposed, slowest)
     return table
 

@@ -12,7 +12,6 @@ import torch.distributed as dist
 
 from . import beat, hooks
 from .control import AgentLost, ControlLine
-from .conversation import FAILED, Conversation
 from .environment import Environment
 from .exchange import PeerLost
 from .facts import describe_loader
@@ -24,6 +23,10 @@ from .reading import Reading
 from .recorder import INTERRUPTED, NEW_EPOCH, Recorder, find_loss
 from .samples import SampleCount
 from .sharded import find_kind, find_sharded_roots
+from .steering.conversation import FAILED, Conversation
+from .steering.online import OnlineTuning
+from .steering.production import Production, say
+from .steering.steering import Steering
 from .steps import StepWatch
 from .trouble import describe_trouble
 
@@ -37,7 +40,7 @@ RECENT_STEPS = 4
 
 
 class Runtime:
-    """Observes always; switches and measures only when the agent's control socket is given."""
+    """Observes always; switches only under an agent (its control socket is given) or for a given strategy."""
 
     def __init__(self, environment: Environment) -> None:
         self.environment = environment
@@ -49,8 +52,8 @@ class Runtime:
         self.steps = 0
         self.phase = beat.STARTING
         self.control: Optional[ControlLine] = None
-        self._active = environment.control is not None
-        self._conversation: Optional[Conversation] = None
+        self._active = environment.control is not None or environment.strategy is not None
+        self._steering: Optional[Steering] = None
         self._replicas: List[Any] = []
         self._sharded: List[Any] = []
         self._last_forward: Dict[int, int] = {}
@@ -90,15 +93,15 @@ class Runtime:
                 self.tell_trouble("never_steps", forwards=FORWARDS_WITHOUT_STEP)
         self.samples.note_forward(id(ddp), args, kwargs)
         self._last_forward[id(ddp)] = self.steps
-        if self._conversation is not None:
-            self._conversation.begin_forward(ddp)
+        if self._steering is not None:
+            self._steering.begin_forward(ddp)
         self.recorder.begin_forward()
 
     def end_forward(self, ddp: Any, output: Any) -> Any:
         """What the script gets from this forward."""
         self.recorder.end_forward()
-        if self._conversation is not None:
-            return self._conversation.end_forward(ddp, output)
+        if self._steering is not None:
+            return self._steering.end_forward(ddp, output)
         return output
 
     def begin_backward(self, roots: Any) -> bool:
@@ -114,12 +117,12 @@ class Runtime:
         self, roots: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]
     ) -> Tuple[Any, Tuple[Any, ...], Dict[str, Any]]:
         """The arguments of the outermost backward, with the loss multiplied where the strategy in force asks for it."""
-        factor = self._conversation.before_backward() if self._conversation is not None else 1.0
+        factor = self._steering.before_backward() if self._steering is not None else 1.0
         return (roots, args, kwargs) if factor == 1.0 else multiply_loss(roots, args, kwargs, factor)
 
     def end_backward(self) -> None:
-        if self._conversation is not None:
-            self._conversation.end_backward()
+        if self._steering is not None:
+            self._steering.end_backward()
         self.recorder.end_backward()
 
     def begin_optimizer_step(self, optimizer: Any) -> None:
@@ -180,13 +183,13 @@ class Runtime:
 
     def may_clear(self, owner: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> bool:
         """Whether a zero_grad() of an optimizer or a module is made."""
-        return self._conversation is None or self._conversation.may_clear(owner, args, kwargs)
+        return self._steering is None or self._steering.may_clear(owner, args, kwargs)
 
     def note_spawn(self, call: str) -> None:
         if not self._replicas:
             self.tell_trouble("spawns_own_ranks", call=call)
 
-    # What the conversation asks.
+    # What the steering asks.
 
     def list_replicas(self) -> List[Any]:
         """The DDP models that train now, in the order in which they were built: the same list on every rank."""
@@ -209,17 +212,21 @@ class Runtime:
             self._beat.write(self.steps, self.phase)
 
     def tell_trouble(self, code: str, **facts: object) -> None:
-        """Tells the agent once why this script cannot be measured; the script is left to itself from here."""
+        """Tells once why this script cannot be measured or steered; the script is left to itself from here."""
         already, self._told_trouble = self._told_trouble, True
         if not self._active or already:
             return
         self._active = False
-        self._conversation = None
-        if self.environment.rank == 0:
+        self._steering = None
+        if self.environment.rank != 0:
+            return
+        if self.environment.strategy is not None:
+            say(f"The strategy is not in force. {describe_trouble(code, **facts)['sentence']}")
+        else:
             try:
                 self.reach_agent().send(describe_trouble(code, **facts))
             except AgentLost as lost:
-                print(f"fleet advisor: {lost}", file=sys.stderr, flush=True)
+                say(str(lost))
 
     def reach_agent(self) -> ControlLine:
         """Rank 0's line, opened at first use."""
@@ -235,7 +242,7 @@ class Runtime:
             print(f"fleet advisor: rank {self.environment.rank}: {reason}", file=sys.stderr)
         self.phase = beat.ENDED
         self.write_beat()
-        children = getattr(sys.modules.get("multiprocessing"), "active_children", list)()
+        children: List[Any] = getattr(sys.modules.get("multiprocessing"), "active_children", list)()
         for child in children:
             child.terminate()
         for stream in (sys.stdout, sys.stderr):
@@ -262,9 +269,9 @@ class Runtime:
             self.tell_trouble("no_ddp", when="ended")
         elif self.watch.optimizer_steps == 0:
             self.tell_trouble("never_steps", forwards=self._training_forwards)
-        elif self._conversation is not None:
+        elif self._steering is not None:
             try:
-                self._conversation.finish_script()
+                self._steering.finish_script()
             except (AgentLost, PeerLost, RuntimeError) as error:
                 print(f"fleet advisor: the last block is lost: {error}", file=sys.stderr, flush=True)
         else:
@@ -277,16 +284,34 @@ class Runtime:
             if self.phase == beat.STARTING:
                 self.phase = beat.TRAINING
         else:
-            if self._conversation is None:
+            if self._steering is None:
                 if dist.get_world_size() < 2:
                     self.tell_trouble("single_rank")
                     return
-                self._conversation = Conversation(self)
+                self._steering = self._choose_steering()
             try:
-                self._conversation.pass_boundary()
+                self._steering.pass_boundary()
             except (AgentLost, PeerLost) as lost:
-                self.end_process(FAILED, str(lost))
+                if self.environment.strategy is None:
+                    self.end_process(FAILED, str(lost))
+                self.stop_steering(str(lost))
         self.write_beat()
+
+    def _choose_steering(self) -> Steering:
+        strategy = self.environment.strategy
+        if strategy is None:
+            return Conversation(self)
+        return OnlineTuning(self) if strategy.get("tune") else Production(self, strategy)
+
+    def stop_steering(self, reason: str) -> None:
+        """A real training is left to itself."""
+        self._active, self._steering = False, None
+        say(f"The training goes on by itself: {reason}")
+
+    def go_on_with(self, steering: Production) -> None:
+        """From this boundary on."""
+        self._steering = steering
+        steering.take_over()
 
     def _is_evaluating(self) -> bool:
         if self._replicas:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, Iterable, List, Tuple
 
 import torch
 from torch.optim.swa_utils import AveragedModel
@@ -35,9 +35,7 @@ class TrainingSnapshot:
                 numbers = {name: _save(value) for name, value in group.items() if _is_number(value)}
                 self._groups.append((group, numbers))
         self._scalers = [(scaler, scaler.state_dict()) for scaler in training.precision.scalers]
-        self._cpu_random = torch.get_rng_state()
-        self._devices = sorted({tensor.device.index for tensor, _ in self._tensors if tensor.is_cuda})
-        self._device_random = [torch.cuda.get_rng_state(device) for device in self._devices]
+        self._random = RandomNumbers({tensor.device.index for tensor, _ in self._tensors if tensor.is_cuda})
 
     @torch.no_grad()
     def restore(self) -> None:
@@ -59,8 +57,19 @@ class TrainingSnapshot:
             _put_back(group, numbers)
         for scaler, state in self._scalers:
             scaler.load_state_dict(state)
-        torch.set_rng_state(self._cpu_random)
-        for device, state in zip(self._devices, self._device_random):
+        self._random.restore()
+
+
+class RandomNumbers:
+    """Where torch's generators stand, on the CPU and on these devices."""
+
+    def __init__(self, devices: Iterable[int]) -> None:
+        self._cpu = torch.get_rng_state()
+        self._devices = {device: torch.cuda.get_rng_state(device) for device in sorted(devices)}
+
+    def restore(self) -> None:
+        torch.set_rng_state(self._cpu)
+        for device, state in self._devices.items():
             torch.cuda.set_rng_state(state, device)
 
 

@@ -5,8 +5,6 @@ import re
 import subprocess
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("advisor", "agent")
 MODULES = sorted(
@@ -22,22 +20,21 @@ def name_of(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_module_says_its_purpose_in_its_first_line(path: Path) -> None:
-    docstring = ast.get_docstring(ast.parse(path.read_text()))
-    assert docstring, f"{name_of(path)} has no docstring: say in one line what the file is for"
-    assert len(docstring.splitlines()[0]) >= 15, f"{name_of(path)}: the first line says too little"
+def test_modules_say_their_purpose_in_their_first_line() -> None:
+    docstrings = {path: ast.get_docstring(ast.parse(path.read_text())) or "" for path in MODULES}
+    silent = [name_of(path) for path, text in docstrings.items() if len(text.partition("\n")[0]) < 15]
+    assert not silent, "say in a docstring's first line what the file is for"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_module_stays_readable_in_length(path: Path) -> None:
-    lines = len(path.read_text().splitlines())
-    assert lines <= 400, f"{name_of(path)} has {lines} lines: which two things does it do?"
+def test_modules_stay_readable_in_length() -> None:
+    lengths = {name_of(path): len(path.read_text().splitlines()) for path in MODULES}
+    too_long = {name: length for name, length in lengths.items() if length > 400}
+    assert not too_long, "which two things does it do?"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name_of)
-def test_module_is_named_for_a_thing(path: Path) -> None:
-    assert path.stem.lower() not in FORBIDDEN_NAMES, f"{name_of(path)}: name it for what it holds"
+def test_modules_are_named_for_a_thing() -> None:
+    vague = [name_of(path) for path in MODULES if path.stem.lower() in FORBIDDEN_NAMES]
+    assert not vague, "name it for what it holds"
 
 
 def test_web_holds_no_python_and_no_third_party_code() -> None:

@@ -8,6 +8,7 @@ from memory_source import NOW
 from playwright.sync_api import expect
 
 from advisor.dashboard.samples import make_finished_story
+from advisor.dashboard.samples_evidence import leave_undecided
 from advisor.protocol.jobs import JobState
 
 pytestmark = pytest.mark.browser
@@ -104,6 +105,22 @@ def test_cancelling_needs_a_second_click(visit: Callable, site: object) -> None:
     page.get_by_role("button", name="Cancel the job").click()
     expect(page.locator("#job-head")).to_contain_text("cancelling")
     assert site.source.job("busy").state is JobState.CANCELLING
+
+
+def test_undecided_job_is_continued_from_its_page(visit: Callable, site: object) -> None:
+    story = site.source.stories["sample"]
+    site.source.tell(replace(story, advice=leave_undecided(story.advice)))
+    visitor = visit().sign_in()
+    page = visitor.go("/jobs/sample")
+    expect(page.locator("#verdict")).to_contain_text("Undecided")
+    expect(page.locator("#verdict")).to_contain_text("advisor tune --continue sample --minutes 10")
+    page.get_by_text("Continue …").click()
+    expect(page.get_by_label("Minutes more")).to_have_value("10")
+    page.get_by_label("Minutes more").fill("7")
+    page.get_by_role("button", name="Continue the job").click()
+    expect(page.locator("#job-head")).to_contain_text("queued")
+    assert [more.more_seconds for _, more, _ in site.source.continued] == [420.0]
+    assert visitor.complaints == []
 
 
 def test_copy_button_fills_the_clipboard(visit: Callable) -> None:

@@ -17,6 +17,7 @@ from advisor.protocol.base import Value
 from advisor.protocol.jobs import Job
 
 pytestmark = [pytest.mark.conformance, pytest.mark.distributed]
+ADVISOR = Path(sys.executable).with_name("advisor")
 SCRIPT = Path(__file__).with_name("train_unchanged.py")
 TIMEOUT_S = 180
 LAYER = (300 * 300 + 300) * 4
@@ -38,10 +39,11 @@ def torchrun(ranks: int) -> tuple[str, ...]:
 def run(command: tuple[str, ...], folder: Path, environment: Mapping[str, str]) -> dict[str, object]:
     """Run to the end and return the script's report."""
     done = subprocess.run(
-        command, cwd=folder, env={**environment, "GLOO_SOCKET_IFNAME": "lo"}, capture_output=True, text=True,
-        timeout=TIMEOUT_S, check=False,
+        command, cwd=folder, env={**environment, "GLOO_SOCKET_IFNAME": "lo", "ADVISOR": str(ADVISOR)},
+        capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
+    assert "NOT in force" not in done.stderr
     reports = [line for line in done.stdout.splitlines() if line.startswith("REPORT ")]
     assert len(reports) == 1, done.stdout
     return json.loads(reports[0].removeprefix("REPORT "))
@@ -53,15 +55,27 @@ def run_bundle(
     folder: Path,
     environment: Mapping[str, str],
     ranks: int = 2,
-    arguments: tuple[str, ...] = ("--steps", "6"),
+    arguments: tuple[str, ...] = ("--steps", "30"),
 ) -> dict[str, object]:
-    """Export for torchrun, save both files, and start run.sh as its reader would."""
+    """Export for torchrun, save the files, and start run.sh as its reader would."""
     command = (*torchrun(ranks), str(SCRIPT), *arguments)
     advice, job = advise(changes, command=command, world_size=ranks, working_dir=str(folder))
     for name, content in export_bundle(advice, job).items():
         (folder / name).write_text(content)
     (folder / "run.sh").chmod(0o755)
     return run((str(folder / "run.sh"),), folder, environment)
+
+
+def run_wrapped(
+    advise: Advise, changes: Mapping[str, Value], folder: Path, environment: Mapping[str, str], ranks: int = 2
+) -> dict[str, object]:
+    """Export apply_strategy.py and put it before the script."""
+    advice, job = advise(changes, world_size=ranks)
+    file = export(advice, job, "wrapper")
+    (folder / file.filename).write_text(file.content)
+    return run(
+        (*torchrun(ranks), str(folder / file.filename), str(SCRIPT), "--steps", "6"), folder, environment
+    )
 
 
 def run_snippet(
@@ -93,7 +107,7 @@ def as_it_stands(run_plain: Callable[[int], dict[str, object]]) -> dict[str, obj
     return run_plain(2)
 
 
-@pytest.mark.parametrize("through", [run_bundle, run_snippet])
+@pytest.mark.parametrize("through", [run_wrapped, run_snippet])
 def test_buckets_have_the_measured_sizes(through, advise, tmp_path, clean_environment, as_it_stands) -> None:
     report = through(
         advise, {"fuse_grad_size_in_MB": 0.6, "last_comm_group_size_MB": 0.25}, tmp_path, clean_environment
@@ -105,19 +119,18 @@ def test_buckets_have_the_measured_sizes(through, advise, tmp_path, clean_enviro
 
 
 def test_a_bundle_passes_arguments_and_environment_through(advise, tmp_path, clean_environment) -> None:
-    changes = {"num_threads": 2, "NCCL_SOCKET_NTHREADS": 4, "fuse_all_reduce_ops": False}
+    changes = {"num_threads": 2, "fuse_all_reduce_ops": False, "fuse_all_optimizer_ops": True}
     report = run_bundle(
-        advise, changes, tmp_path, clean_environment, arguments=("--steps", "6", "--positional")
+        advise, changes, tmp_path, clean_environment, arguments=("--steps", "30", "--positional")
     )
-    assert report["argv"] == ["--steps", "6", "--positional"]
+    assert report["argv"] == ["--steps", "30", "--positional"]
     assert report["folder"] == str(SCRIPT.parent)
     assert report["threads"] == 2
-    assert report["socket_threads"] == "4"
     assert len(report["buckets"]) == 12
 
 
 def test_a_kept_baseline_leaves_the_script_alone(advise, tmp_path, clean_environment, as_it_stands) -> None:
-    report = run_bundle(advise, {}, tmp_path, clean_environment)
+    report = run_bundle(advise, {}, tmp_path, clean_environment, arguments=("--steps", "6"))
     assert report["buckets"] == as_it_stands["buckets"]
     assert report["hook"] == as_it_stands["hook"]
     assert report["sum"] == as_it_stands["sum"]
@@ -154,20 +167,20 @@ def test_the_exported_hook_averages_like_ddp(
     changes, ranks, advise, run_plain, tmp_path, clean_environment
 ) -> None:
     plain = run_plain(ranks)
-    report = run_bundle(advise, changes, tmp_path, clean_environment, ranks)
+    report = run_wrapped(advise, changes, tmp_path, clean_environment, ranks)
     assert "reduce_bucket" in str(report["hook"])
     assert report["sum"] == pytest.approx(plain["sum"], rel=1e-6)
     assert all(report["agreed"])
 
 
-@pytest.mark.parametrize("through", [run_bundle, run_snippet])
+@pytest.mark.parametrize("through", [run_wrapped, run_snippet])
 def test_local_sgd_averages_every_k_steps(through, advise, tmp_path, clean_environment) -> None:
     changes = {"localsgd": True, "localsgd_k_steps": 2, "localsgd_begin_step": 2}
     report = through(advise, changes, tmp_path, clean_environment)
     assert report["agreed"] == [True, True, False, True, False, True]
 
 
-@pytest.mark.parametrize("through", [run_bundle, run_snippet])
+@pytest.mark.parametrize("through", [run_wrapped, run_snippet])
 def test_forwards_run_in_bf16(through, advise, tmp_path, clean_environment, as_it_stands) -> None:
     report = through(advise, {"amp": True}, tmp_path, clean_environment)
     assert report["sum"] != as_it_stands["sum"]

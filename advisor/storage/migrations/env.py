@@ -2,13 +2,12 @@
 
 from alembic import context
 
-from advisor.storage.tables import Base
+from advisor.storage.tables import VERSION_TABLE, Base
 
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=Base.metadata,
-    # Optuna's own migrations use the default table's name; a shared database must not mix them up.
-    version_table="advisor_alembic_version",
+    version_table=VERSION_TABLE,
     render_as_batch=True,
     transactional_ddl=True,
 )

@@ -34,6 +34,6 @@ def _run_next():
     spec.loader.exec_module(module)
 
 
-if os.environ.get("ADVISOR_TUNING") and sys.version_info >= (3, 9):
+if (os.environ.get("ADVISOR_TUNING") or os.environ.get("ADVISOR_RUN")) and sys.version_info >= (3, 9):
     _watch()
 _run_next()

@@ -85,7 +85,8 @@ class Compilation(Lever):
         for config, name, value in self._usual:
             setattr(config, name, value)
         self._usual = []
-        self.is_on, self.least_warm_up = False, 0
+        self.is_on = self.starts_slowly = False
+        self.least_warm_up = 0
         wanted: Dict[str, bool] = {}
         for knob in values:
             try:
@@ -102,7 +103,8 @@ class Compilation(Lever):
                 self._evidence.consumed[knob] = "Off, like the baseline."
         if compiles:
             # The first step compiles, the second may compile once more for another batch size.
-            self.is_on, self.least_warm_up = True, 4
+            self.is_on = self.starts_slowly = True
+            self.least_warm_up = 4
             self._configure(training)
             for ddp in training.replicas:
                 self._compile(ddp)
@@ -134,6 +136,9 @@ class Compilation(Lever):
         compiled, backend = versions[version]
         ddp.module._compiled_call_impl = compiled
         self._in_force.append((ddp.module, backend))
+
+    def describe_in_force(self, chosen: Mapping[str, Any]) -> Any:
+        return self.is_on
 
     def begin_timing(self) -> None:
         for _, backend in self._in_force:

@@ -50,6 +50,7 @@ class Convolutions(Lever):
                 self._wanted = read_switch(values[SEARCH])
             except ValueError as error:
                 self._evidence.not_consumed[SEARCH] = f"{SEARCH} was not set: {error}."
+        self.starts_slowly = bool(self._wanted)
         torch.backends.cudnn.benchmark = self._baseline if self._wanted is None else self._wanted
 
     def prove(self) -> Evidence:

@@ -22,6 +22,8 @@ FIELDS = {
     PERSISTENT: "persistent_workers",
 }
 """DataLoader's own name of each knob."""
+LEAST_SEGMENT = 60
+"""Steps between two exchanges of workers: starting them takes as long as many steps."""
 NO_LOADER = "The script keeps a persistent iterator without its DataLoader, from which others could be made."
 
 
@@ -46,13 +48,11 @@ class DataReading(Lever):
         if self._device.type != "cuda":
             refusals[PIN] = "Pinned memory speeds up copies to a GPU; this job trains on CPU."
         for _, feed in live:
-            sentence = NO_LOADER if feed.loader is None else explain_no_exchange(feed.loader)
-            if sentence is None and feed.thread != threading.get_ident():
-                sentence = (
-                    "The script reads its batches in a thread of its own, where they cannot be exchanged."
-                )
-            if sentence is not None:
-                refusals.update(dict.fromkeys(self.knobs, sentence))
+            why = NO_LOADER if feed.loader is None else explain_no_exchange(feed.loader)
+            if why is None and feed.thread != threading.get_ident():
+                why = "The script reads its batches in a thread of its own, where they cannot be exchanged."
+            if why is not None:
+                refusals.update(dict.fromkeys(self.knobs, why))
         return refusals
 
     def observe(self, training: Training) -> Dict[str, Any]:
@@ -72,6 +72,9 @@ class DataReading(Lever):
         self.least_warm_up = self._reading.change(
             {FIELDS[knob]: value for knob, value in self._values.items()}
         )
+        self.lead_in = max(1, self.least_warm_up)
+        self.least_segment = LEAST_SEGMENT if self.least_warm_up else 0
+        self.starts_slowly = self.least_warm_up > 0
 
     def begin_timing(self) -> None:
         self._reading.begin_timing(look_at_memory=PIN in self._values)

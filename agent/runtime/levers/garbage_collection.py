@@ -21,7 +21,8 @@ class GarbageCollection(Lever):
     def __init__(self) -> None:
         self.is_on = False
         self._wanted = 1
-        self._steps = 0
+        self._steps: Dict[int, int] = {}
+        """Steps under each interval: it goes on counting where arms of a race take turns."""
         self._collections = 0
         self._evidence = Evidence()
 
@@ -51,18 +52,13 @@ class GarbageCollection(Lever):
             self._evidence.consumed[KNOB] = "Python's own collector, as in the baseline."
             return
         self.is_on = True
-        gc.collect()
         gc.disable()
-        self._steps = 0
 
     def end_step(self, training: Training) -> None:
-        self._steps += 1
-        if self._steps % self._wanted == 0:
+        self._steps[self._wanted] = self._steps.get(self._wanted, 0) + 1
+        if self._steps[self._wanted] % self._wanted == 0:
             gc.collect(YOUNG)
             self._collections += 1
-
-    def end_block(self, training: Training) -> None:
-        gc.collect()
 
     def begin_timing(self) -> None:
         self._collections = 0

@@ -11,7 +11,7 @@ from .reduction_pause import ReductionPause
 
 
 class GradientMerge(Lever):
-    """The first step of a block is an ordinary one; from the second on every k steps make one update.
+    """The first step after a switch is an ordinary one; from the second on every k steps make one update.
 
     Meanwhile `step()` and `zero_grad()` of the script do nothing, so gradients add up where autograd puts them. With
     `avg` each loss counts 1/k, as in a hand-written accumulation: the script's gradient clipping sees the mean. A step
@@ -44,14 +44,15 @@ class GradientMerge(Lever):
     def switch(self, values: Mapping[str, Any], training: Training) -> None:
         self._values, self._rejected = values, {}
         self.is_on = self.decides_steps = False
-        self.period, self.least_warm_up, self._step = 1, 0, 0
+        self.period, self.least_warm_up, self.lead_in, self._step = 1, 0, 1, 0
         try:
             on = read_switch(values.get("gradient_merge", False))
             period = read_count(values.get("gradient_merge_k_steps", 1), 1)
             self._averages = read_switch(values.get("gradient_merge_avg", True))
             if on and period > 1:
                 self.is_on = self.decides_steps = True
-                self.period, self.least_warm_up = period, 1 + period
+                self.period = period
+                self.least_warm_up = self.lead_in = 1 + period
         except ValueError as error:
             self._rejected = {
                 knob: f"Gradient merge was not switched on: {error}." for knob in self.knobs if knob in values
@@ -93,14 +94,17 @@ class GradientMerge(Lever):
     def end_step(self, training: Training) -> None:
         self._step += 1
 
-    def end_block(self, training: Training) -> None:
-        """Does what was held back of the script's clearing, so that no gradient outlives the block."""
+    def end_segment(self, training: Training) -> None:
+        """Does what was held back of the script's clearing, so that no gradient outlives it."""
         self.is_on = self._is_holding = False
         for owner, args, kwargs in self._held_clears.values():
             owner.zero_grad(*args, **kwargs)
         self._held_clears.clear()
         for ddp in training.replicas:
             ddp.require_forward_param_sync = True
+
+    def describe_in_force(self, chosen: Mapping[str, Any]) -> Any:
+        return [self.period, self._averages] if self.is_on else None
 
     def begin_timing(self) -> None:
         self._counts = {"held": 0, "updates": 0, "lost": 0}

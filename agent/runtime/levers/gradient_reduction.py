@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Dict, List, Mapping, Tuple, Union
+from dataclasses import astuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 
 import torch
 import torch.distributed as dist
@@ -13,8 +14,9 @@ from .bucket_plan import BucketPlan, describe_buckets, observe_plan, read_bucket
 from .communicators import Communicators
 from .layer_buckets import count_layers, explain_no_layers, find_most_layers, limit_layers, read_order
 from .lever import Evidence, Lever, Training
+from .live_reducer import LiveReducer, explain_no_live_reducers
 from .low_rank_reduction import EXACT_STEPS, LowRankReduction, explain_no_compression
-from .reducer import explain_no_rebuild, has_own_hook, rebuild_reducer
+from .reducer import SAMPLED_ITERATIONS, explain_no_rebuild, has_own_hook, rebuild_reducer
 from .reduction_hook import BucketReduction, reduce_bucket
 from .reduction_plan import ReductionPlan, resolve_reduction
 
@@ -31,10 +33,17 @@ class _Replica:
         self.baseline_buckets: List[int] = []
         self.order: List[int] = []
         """Indices of its parameters in the order in which DDP puts them into buckets."""
+        self.is_stale = False
+        """What is in force has to begin anew even where its plan is asked for again."""
+        self.spare: Dict[Tuple[BucketPlan, ReductionPlan], _Spare] = {}
+        """Reducers of other plans that live beside the one in force."""
+
+
+_Spare = Tuple[LiveReducer, Union[BucketReduction, LowRankReduction, None]]
 
 
 class GradientReduction(Lever):
-    """Switching rebuilds the reducer only where its plan differs from the one in force."""
+    """Switching builds a reducer only where its plan is neither in force nor kept beside the one in force."""
 
     knobs = bucket_plan.KNOBS + reduction_plan.KNOBS
     changes_training = ("fp16_allreduce", "fp16_allreduce_dtype", *reduction_plan.COMPRESSION)
@@ -48,8 +57,10 @@ class GradientReduction(Lever):
         self._values: Mapping[str, Any] = {}
         self._rejected: Dict[str, str] = {}
         self._refusals: Dict[str, str] = {}
-        self.rebuilt = False
-        """Whether the last switch replaced a reducer."""
+        self.is_compared = False
+        """Whether `describe_in_force` is asked for right after the warm-up."""
+        self.keeps_live = False
+        """Whether reducers that are switched away from live on, to be switched back to."""
 
     def list_refusals(self, training: Training) -> Dict[str, str]:
         refusals: Dict[str, str] = {}
@@ -124,37 +135,95 @@ class GradientReduction(Lever):
 
     def switch(self, values: Mapping[str, Any], training: Training) -> None:
         self._values = values
-        self.rebuilt = False
+        rebuilt = False
         reduction, self._rejected = resolve_reduction(values, self._world_size, self._local_world_size)
         if reduction.wire_format in self._refusals:
             self._rejected["fp16_allreduce_dtype"] = self._refusals[reduction.wire_format]
             self._rejected["fp16_allreduce"] = self._refusals[reduction.wire_format]
             reduction = reduction_plan.BASELINE
-        self.least_warm_up = 1 + EXACT_STEPS if reduction.rank else 0
+        compressing = 1 + EXACT_STEPS if reduction.rank else 0
         for ddp in training.replicas:
             replica = self._know(ddp)
             plan, rejected = resolve_plan(replica.baseline, values)
             self._rejected.update(rejected)
-            # Compression is begun anew in every block, so that no error of the last one is fed back.
-            if reduction.rank or (plan, reduction) != (replica.plan, replica.reduction):
-                self._rebuild(ddp, replica, plan, reduction)
+            if replica.is_stale or (plan, reduction) != (replica.plan, replica.reduction):
+                rebuilt = self._exchange(ddp, replica, plan, reduction) or rebuilt
+        # A new reducer puts its buckets into the order of the gradients with its second step; the third one tells of
+        # them, and on CUDA the one that DDP's log samples next.
+        sampled = SAMPLED_ITERATIONS if self._device.type == "cuda" else 0
+        told = 3 if self.is_compared else 0
+        self.least_warm_up = max(compressing, sampled, told) if rebuilt else compressing
+        self.lead_in = max(compressing, sampled, 2) if rebuilt and not self.keeps_live else 1
 
-    def _rebuild(self, ddp: Any, replica: _Replica, plan: BucketPlan, reduction: ReductionPlan) -> None:
-        if replica.state is not None:
-            replica.state.close()
-            replica.state = None
+    def _exchange(self, ddp: Any, replica: _Replica, plan: BucketPlan, reduction: ReductionPlan) -> bool:
+        """Puts the plan in force; whether that took a new reducer."""
+        keeps_old = self.keeps_live and not replica.is_stale
+        found = replica.spare.pop((plan, reduction), None)
+        before = LiveReducer(ddp), replica.state
+        if found is not None:
+            reducer, replica.state = found
+            reducer.take_over(ddp)
+            if isinstance(replica.state, LowRankReduction):
+                replica.state.forget_errors()
+        else:
+            if not keeps_old and replica.state is not None:
+                replica.state.close()
+            replica.state = self._build(ddp, replica, plan, reduction, keeps_old)
+        if keeps_old:
+            replica.spare[replica.plan, replica.reduction] = before
+        replica.plan, replica.reduction, replica.is_stale = plan, reduction, False
+        return found is None
+
+    def _build(
+        self, ddp: Any, replica: _Replica, plan: BucketPlan, reduction: ReductionPlan, keeps_old: bool
+    ) -> Union[BucketReduction, LowRankReduction, None]:
         buckets = limit_layers(ddp, plan, replica.order)
         if reduction == reduction_plan.BASELINE:
-            rebuild_reducer(ddp, buckets)
-        else:
-            replica.state = (
-                LowRankReduction(reduction.rank, ddp, self.communicators, self._device)
-                if reduction.rank
-                else BucketReduction(reduction, ddp, self.communicators, self._device)
-            )
-            rebuild_reducer(ddp, buckets, replica.state, reduce_bucket)
-        replica.plan, replica.reduction = plan, reduction
-        self.rebuilt = True
+            rebuild_reducer(ddp, buckets, keeps_old=keeps_old)
+            return None
+        state = (
+            LowRankReduction(reduction.rank, ddp, self.communicators, self._device)
+            if reduction.rank
+            else BucketReduction(reduction, ddp, self.communicators, self._device)
+        )
+        rebuild_reducer(ddp, buckets, state, reduce_bucket, keeps_old)
+        return state
+
+    def explain_no_live(self, replicas: List[Any]) -> Optional[str]:
+        """Why reducers cannot live side by side in this job, or None."""
+        reasons = (explain_no_rebuild(ddp) or explain_no_live_reducers(ddp) for ddp in replicas)
+        return next((reason for reason in reasons if reason), None)
+
+    def begin_race(self) -> None:
+        """Compression is begun anew in every race, so that no error of the last one is fed back."""
+        for replica in self._replicas.values():
+            replica.is_stale = bool(replica.reduction.rank)
+
+    def forget_errors(self) -> None:
+        """What compression left out so far belongs to no state of the training that follows."""
+        for replica in self._replicas.values():
+            if isinstance(replica.state, LowRankReduction):
+                replica.state.forget_errors()
+
+    def drop_spares(self) -> None:
+        """Lets go of all reducers but those in force, with their buckets and hooks."""
+        for replica in self._replicas.values():
+            for _, state in replica.spare.values():
+                if state is not None:
+                    state.close()
+            replica.spare.clear()
+
+    def count_spares(self, ddp: Any) -> int:
+        """Reducers of this model beside the one in force."""
+        return len(self._replicas[ddp].spare) if ddp in self._replicas else 0
+
+    def describe_in_force(self, chosen: Mapping[str, Any]) -> Any:
+        """The buckets that DDP came to, and how they are reduced; the sizes asked for do not matter."""
+        found = []
+        for ddp, replica in list(self._replicas.items()):
+            buckets, final = read_buckets(ddp)
+            found.append([buckets, [] if final else astuple(replica.plan), astuple(replica.reduction)])
+        return found
 
     def begin_timing(self) -> None:
         for replica in self._replicas.values():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Iterable, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
 from .bucket_plan import BucketPlan
 
@@ -82,7 +82,7 @@ def _read_rebuilt(ddp: Any) -> List[List[int]]:
 
 def _find_layers(ddp: Any, parameters: List[Any]) -> List[int]:
     """The module that holds each parameter first, as its number."""
-    owners = {}
+    owners: Dict[int, int] = {}
     for layer, module in enumerate(ddp.module.modules()):
         for parameter in module.parameters(recurse=False):
             owners.setdefault(id(parameter), layer)

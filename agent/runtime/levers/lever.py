@@ -50,7 +50,9 @@ class Evidence:
 
 
 class Lever(ABC):
-    """Base of all levers. A block is always the baseline plus its overrides, so `switch({})` means the baseline.
+    """Base of all levers. A strategy is always the baseline plus its overrides, so `switch({})` means the baseline.
+
+    The arms of a race take turns hundreds of times: a switch must be cheap, and leave nothing behind.
 
     A lever that works in every step answers `is_on` with True while it does, and gets the step's hooks; the others cost
     nothing between two switches.
@@ -58,7 +60,7 @@ class Lever(ABC):
 
     knobs: Tuple[str, ...] = ()
     changes_training: Tuple[str, ...] = ()
-    """Those of its knobs that change what is computed: the model is saved before a block with one of them."""
+    """Those of its knobs that change what is computed: the model is saved before a race with one of them."""
 
     serves_sharded: bool = False
     """Whether it also works on models sharded by fully_shard, which have no DistributedDataParallel."""
@@ -68,7 +70,7 @@ class Lever(ABC):
     replaces_reduction: bool = False
     """Whether DDP reduces nothing in most steps, so that its own record of communication means nothing."""
     averages_at_boundaries: bool = False
-    """Whether what it exchanges instead is timed by `measure_boundary_s`; else its communication stays unknown."""
+    """Whether what it exchanges instead is timed by `list_boundary_marks`; else its communication stays unknown."""
     decides_steps: bool = False
     """Whether optimizer steps ask `may_step`, while `is_on`."""
     needs_loss: bool = False
@@ -76,7 +78,13 @@ class Lever(ABC):
     period: int = 1
     """Steps after which the pattern of the strategy in force repeats: timed steps are a multiple of it."""
     least_warm_up: int = 0
-    """Steps before that pattern has begun to repeat."""
+    """Steps before that pattern has begun to repeat, when it is switched to for the first time in a race."""
+    lead_in: int = 1
+    """Untimed steps after each later switch, before its usual pace is reached."""
+    least_segment: int = 0
+    """Steps that show what it costs: where that falls due now and then only, or where switching to it takes long."""
+    starts_slowly: bool = False
+    """Whether the first steps after a switch say nothing of its pace (a compilation, workers that start)."""
 
     def list_refusals(self, training: Training) -> Dict[str, str]:
         """Knobs that cannot work in this job, each with its sentence. Every rank calls it at the same boundary."""
@@ -118,15 +126,25 @@ class Lever(ABC):
     def end_step(self, training: Training) -> None:
         """At every step boundary after the leader's optimizer step, while `is_on`."""
 
-    def end_block(self, training: Training) -> None:
-        """The block is over, while `is_on`: no rank may be left with a state of its own."""
+    def end_segment(self, training: Training) -> None:
+        """Another arm takes over, while `is_on`: no rank may be left with a state of its own."""
+
+    def begin_race(self) -> None:
+        """A race begins: nothing that was learnt in the one before may carry over."""
+
+    def describe_in_force(self, chosen: Mapping[str, Any]) -> Any:
+        """Plain JSON: two strategies for which it is the same are the same as far as this lever goes.
+
+        `chosen` is the baseline's value of each knob, or the strategy's own.
+        """
+        return dict(chosen)
 
     def begin_timing(self) -> None:
         """The timed steps start: counters used as evidence start again."""
 
-    def measure_boundary_s(self) -> float:
-        """Seconds of communication that this lever did at step boundaries since timing began; the clock has settled."""
-        return 0.0
+    def list_boundary_marks(self) -> List[Tuple[Any, Any]]:
+        """Start and end, as marks of the clock, of its communication at step boundaries since timing began."""
+        return []
 
     @abstractmethod
     def prove(self) -> Evidence:

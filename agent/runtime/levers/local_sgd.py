@@ -14,7 +14,7 @@ CHUNK_BYTES = 25 * 1024 * 1024
 
 
 class LocalSgd(Lever):
-    """Steps count from the start of the block: `begin_step` synchronised ones, then averaging after every k local ones.
+    """Steps count from the switch: `begin_step` synchronised ones, then averaging after every k local ones.
 
     With a begin_step above 1 this is post-local SGD (arXiv 1808.07217).
     """
@@ -41,14 +41,14 @@ class LocalSgd(Lever):
         switch, interval, begin = self.knobs
         self._values, self._rejected = values, {}
         self.is_on, self.period, self._begin_step, self._step, self._since_average = False, 1, 1, 0, 0
-        self.least_warm_up = 0
+        self.least_warm_up, self.lead_in = 0, 1
         try:
             on = read_switch(values.get(switch, False))
             self._interval = read_count(values.get(interval, 1), 1)
             self._begin_step = read_count(values.get(begin, 1), 1)
             if on:
                 self.is_on, self.period = True, self._interval
-                self.least_warm_up = self._begin_step + self._interval
+                self.least_warm_up = self.lead_in = self._begin_step + self._interval
         except ValueError as error:
             self._rejected = {
                 knob: f"{self.name} was not switched on: {error}." for knob in self.knobs if knob in values
@@ -77,7 +77,7 @@ class LocalSgd(Lever):
         self._averagings.append((start, self._clock.mark()))
         self._since_average = 0
 
-    def end_block(self, training: Training) -> None:
+    def end_segment(self, training: Training) -> None:
         """Leaves no rank with parameters of its own."""
         if self._since_average:
             self.average(training)
@@ -89,8 +89,11 @@ class LocalSgd(Lever):
     def begin_timing(self) -> None:
         self._averagings, self._pause.count = [], 0
 
-    def measure_boundary_s(self) -> float:
-        return sum(self._clock.measure(start, end) for start, end in self._averagings)
+    def list_boundary_marks(self) -> List[Tuple[Any, Any]]:
+        return list(self._averagings)
+
+    def describe_in_force(self, chosen: Mapping[str, Any]) -> Any:
+        return [self.period, self._begin_step] if self.is_on else None
 
     def prove(self) -> Evidence:
         evidence = Evidence(not_consumed=dict(self._rejected))

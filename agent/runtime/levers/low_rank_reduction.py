@@ -40,7 +40,7 @@ class _KeptBucket:
 
 
 class LowRankReduction:
-    """State of the hook for one block: the error that it feeds back ends with it."""
+    """State of the hook for one race: the error that it feeds back ends with it, and with each of its segments."""
 
     def __init__(self, rank: int, ddp: Any, communicators: Communicators, device: torch.device) -> None:
         from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
@@ -68,6 +68,11 @@ class LowRankReduction:
         self._before = self._state.total_numel_before_compression
         self._after = self._state.total_numel_after_compression
         self.counts = {"buckets": 0}
+
+    def forget_errors(self) -> None:
+        """Begins a segment: what earlier ones still owed belongs to parameters that were put back."""
+        for error in self._state.error_dict.values():
+            error.zero_()
 
     def count_numbers(self) -> "tuple[int, int]":
         """Numbers to reduce, and numbers sent for them, since `reset_counts`."""

@@ -9,6 +9,8 @@ import torch
 from .lever import Evidence, Lever, Training
 
 KNOB = "FLAGS_fraction_of_gpu_memory_to_use"
+LEAST_SEGMENT = 100
+"""Steps between two reservations, each of which empties the allocator and waits for the device."""
 
 
 class MemoryFraction(Lever):
@@ -34,6 +36,7 @@ class MemoryFraction(Lever):
         if wanted != self._wanted and self._device.type == "cuda":
             self._reserve(float(wanted))
         self._wanted = float(wanted)
+        self.least_segment = LEAST_SEGMENT if self._wanted else 0
 
     def _reserve(self, share: float) -> None:
         torch.cuda.synchronize(self._device)

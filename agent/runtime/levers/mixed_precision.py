@@ -24,7 +24,7 @@ class MixedPrecision(Lever):
     The model's outputs come back in float32, so the script's loss is computed as before. In fp16 the loss is multiplied
     in the backward pass only: gradients are divided again before anybody sees them, so clipping works, and a step whose
     gradients overflowed is not made. All ranks skip the same ones, because reduction spreads an overflow to all.
-    fp16 begins with the second step of a block.
+    fp16 begins with the second step after a switch; its scale is kept from segment to segment of one race.
     Not covered: gradients of tensors outside the models and optimizers, which stay multiplied in fp16.
     """
 
@@ -96,11 +96,17 @@ class MixedPrecision(Lever):
                 knob: f"AMP was not switched on: {error}." for knob in self.knobs if knob in values
             }
         self._parameters = list_parameters(training) if self.decides_steps else []
-        self._scale, self._steps_since_overflow, self._overflowed = FIRST_SCALE, 0, False
+        self._steps_since_overflow, self._overflowed = 0, False
         self._watch = _LayerWatch(training.replicas, DTYPES[self._format]) if self.is_on else None
         # A step that the script began before the switch asks nobody whether it may be made, and may not overflow.
         self._is_under_way = not self.decides_steps
         self.begin_timing()
+
+    def begin_race(self) -> None:
+        self._scale = FIRST_SCALE
+
+    def describe_in_force(self, chosen: Mapping[str, Any]) -> Any:
+        return self._format if self.is_on else None
 
     def before_forward(self, ddp: Any) -> None:
         self._leave()
@@ -167,7 +173,7 @@ class MixedPrecision(Lever):
         if self._steps_since_overflow == STEPS_TO_GROW:
             self._scale, self._steps_since_overflow = self._scale * 2, 0
 
-    def end_block(self, training: Training) -> None:
+    def end_segment(self, training: Training) -> None:
         self._leave()
         self.is_on = self.decides_steps = False
         self._parameters, self._watch = [], None
@@ -287,10 +293,10 @@ def to_float32(value: Any, dtype: torch.dtype) -> Any:
             converted[key] = to_float32(item, dtype)
         return converted
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        converted = copy.copy(value)
+        replaced = copy.copy(value)
         for entry in dataclasses.fields(value):
-            object.__setattr__(converted, entry.name, to_float32(getattr(value, entry.name), dtype))
-        return converted
+            object.__setattr__(replaced, entry.name, to_float32(getattr(value, entry.name), dtype))
+        return replaced
     return value
 
 

@@ -15,6 +15,8 @@ from .bucket_plan import BucketPlan
 from .lever import RelaunchNeeded
 from .reduction_hook import reduce_bucket
 
+SAMPLED_ITERATIONS = 11
+"""DDP times a new reducer's first ten iterations whatever the sample rate, and on CUDA waits for the device then."""
 HELPER_ARGUMENTS = ["parameters", "expect_sparse_gradient", "param_to_name_mapping", "static_graph"]
 
 
@@ -39,11 +41,13 @@ def explain_no_rebuild(ddp: Any) -> Optional[str]:
     return None
 
 
-def rebuild_reducer(ddp: Any, plan: BucketPlan, state: Any = None, hook: Any = None) -> None:
-    """Drops the reducer and runs DDP's own init helper again. Call between steps, on every rank alike.
+def rebuild_reducer(
+    ddp: Any, plan: BucketPlan, state: Any = None, hook: Any = None, keeps_old: bool = False
+) -> None:
+    """Runs DDP's own init helper again for another reducer. Call between steps, on every rank alike.
 
     `hook` replaces the script's own communication hooks when given; otherwise those are registered again, since a hook
-    lives in the reducer.
+    lives in the reducer. With `keeps_old` the reducer before lives on beside the new one (see `live_reducer`).
     """
     reason = explain_no_rebuild(ddp)
     if reason is not None:
@@ -51,17 +55,18 @@ def rebuild_reducer(ddp: Any, plan: BucketPlan, state: Any = None, hook: Any = N
     builtin_hook = _find_builtin_hook(ddp)
     parameters, sparse = ddp._build_params_for_reducer()
     names = ddp._build_debug_param_to_name_mapping(parameters)
-    # The logger holds the reducer too: both must go before the new one hooks the same gradient accumulators.
-    ddp.logger = None
-    ddp.reducer = None
+    if not keeps_old:
+        # The logger holds the reducer too: both must go before the new one hooks the same gradient accumulators.
+        ddp.logger = None
+        ddp.reducer = None
     _set_plan(ddp, plan)
     usual_first_bytes = dist._DEFAULT_FIRST_BUCKET_BYTES
     try:
         # torch before 2.12 reads the first bucket's size from this module constant.
-        dist._DEFAULT_FIRST_BUCKET_BYTES = plan.first_bytes  # type: ignore[misc]
+        dist._DEFAULT_FIRST_BUCKET_BYTES = plan.first_bytes
         ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)
     finally:
-        dist._DEFAULT_FIRST_BUCKET_BYTES = usual_first_bytes  # type: ignore[misc]
+        dist._DEFAULT_FIRST_BUCKET_BYTES = usual_first_bytes
     ddp._has_rebuilt_buckets = False
     if ddp.static_graph:
         ddp._static_graph_delay_allreduce_enqueued = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, Dict, List, Mapping, Tuple
 
 import torch
@@ -65,6 +66,7 @@ class Levers:
         ]
         self._on: List[Lever] = []
         self._gate = StepGate(self.may_step)
+        self._may_hold = self._held = False
         self._owner = {knob: lever for lever in self._all for knob in lever.knobs}
         self._inexact = {knob for lever in self._all for knob in lever.changes_training}
         self._cold = cold
@@ -72,6 +74,11 @@ class Levers:
         self._refusals: Dict[str, str] = {}
         self._unknown: Dict[str, str] = {}
         self._given: Tuple[str, ...] = ()
+        self._baseline: Dict[str, Any] = {}
+        self._in_force: Dict[Lever, Mapping[str, Any]] = {}
+        """What each lever was switched to; one that is missing has to be switched whatever is asked of it."""
+        self._taken: Dict[str, Any] = {}
+        self._switched: List[Lever] = []
 
     @property
     def replaces_reduction(self) -> bool:
@@ -80,7 +87,7 @@ class Levers:
 
     @property
     def averages_at_boundaries(self) -> bool:
-        """Whether `measure_boundary_s` is all the communication there is."""
+        """Whether `list_boundary_marks` is all the communication there is."""
         return any(lever.averages_at_boundaries for lever in self._on)
 
     @property
@@ -95,7 +102,23 @@ class Levers:
 
     @property
     def least_warm_up(self) -> int:
-        return max(lever.least_warm_up for lever in self._all)
+        """Steps that the last switch needs where it was the first one to its strategy in this race."""
+        return max((lever.least_warm_up for lever in self._switched), default=0)
+
+    @property
+    def lead_in(self) -> int:
+        """Untimed steps that the last switch needs."""
+        return max((lever.lead_in for lever in self._switched), default=1)
+
+    @property
+    def least_segment(self) -> int:
+        """Fewest steps of the strategy in force that show what it costs."""
+        return max((lever.least_segment for lever in self._all), default=0)
+
+    @property
+    def starts_slowly(self) -> bool:
+        """Whether the first steps after the last switch say nothing of its pace."""
+        return any(lever.starts_slowly for lever in self._switched)
 
     @property
     def compiles(self) -> bool:
@@ -115,35 +138,78 @@ class Levers:
             self._refusals.update(lever.list_refusals(training))
         return dict(self._refusals)
 
+    def refuse(self, refusals: Mapping[str, str]) -> None:
+        """What another rank cannot use, this one does not use either."""
+        self._refusals.update(refusals)
+
     def observe(self, training: Training) -> Dict[str, Any]:
         """The baseline: every knob as the script itself has set it."""
         observed = observe_launched(self._cold)
         for lever in self._all:
             observed.update(lever.observe(training))
+        self._baseline = dict(observed)
         return observed
 
     def needs_snapshot(self, overrides: Mapping[str, Any]) -> bool:
         return any(knob in self._inexact and knob not in self._refusals for knob in overrides)
 
+    def begin_race(self, holds: bool = False) -> None:
+        """From here on every strategy is switched to anew once; whether updates are going to be held back in it."""
+        self._may_hold = holds
+        self._in_force.clear()
+        for lever in self._all:
+            lever.begin_race()
+
     def switch(self, overrides: Mapping[str, Any], training: Training) -> None:
-        """May raise RelaunchNeeded; then the levers before it are switched, and the next switch puts all right."""
+        """From the strategy in force to baseline + `overrides`; only levers that are asked for something else move.
+
+        May raise RelaunchNeeded; then the levers before it are switched, and the next switch puts all right.
+        """
         self._unknown = {}
+        self._held = False
         self._given = tuple(overrides)
         if any(knob in bucket_plan.KNOBS for knob in overrides):
             # The launched bucket size has been replaced on purpose: it is no longer to be proved.
             self._given += bucket_plan.KNOBS
-        taken: Dict[str, Any] = {}
+        self._taken = {}
         for knob, value in overrides.items():
             if knob in self._refusals:
                 self._unknown[knob] = self._refusals[knob]
             elif knob in self._owner:
-                taken[knob] = value
+                self._taken[knob] = value
             elif knob not in self._cold or self._cold[knob] != value:
                 self._unknown[knob] = f"{knob} cannot be switched in a live process by this runtime."
+        self._leave(training)
+        self._switched = []
         for lever in self._all:
-            lever.switch({knob: taken[knob] for knob in lever.knobs if knob in taken}, training)
+            values = {knob: self._taken[knob] for knob in lever.knobs if knob in self._taken}
+            # Compiled code has other levers' values built in; a model may have come since the last switch.
+            moves_with_others = lever is self.reduction or (lever is self._compilation and values)
+            if self._in_force.get(lever) == values and not moves_with_others:
+                continue
+            self._in_force.pop(lever, None)
+            lever.switch(values, training)
+            self._in_force[lever] = values
+            self._switched.append(lever)
         self._on = [lever for lever in self._all if lever.is_on]
-        self._gate.guard(training.optimizers if any(lever.decides_steps for lever in self._on) else [])
+        # A step that takes its forward as a closure is under way when updates are held: the gate has to stand before.
+        gated = self._may_hold or any(lever.decides_steps for lever in self._on)
+        self._gate.guard(training.optimizers if gated else [])
+
+    def _leave(self, training: Training) -> None:
+        for lever in self._on:
+            lever.end_segment(training)
+            self._in_force.pop(lever, None)
+        self._on = []
+
+    def describe_in_force(self) -> str:
+        """What is in force, whatever was asked for: equal texts mean the same strategy."""
+        found = []
+        for lever in self._all:
+            own = {knob: self._baseline.get(knob) for knob in lever.knobs}
+            own.update({knob: self._taken[knob] for knob in lever.knobs if knob in self._taken})
+            found.append(lever.describe_in_force(own))
+        return json.dumps(found, sort_keys=True, default=str)
 
     def before_forward(self, ddp: Any) -> None:
         for lever in self._on:
@@ -170,7 +236,7 @@ class Levers:
             lever.after_backward()
 
     def may_step(self, optimizer: Any) -> bool:
-        return all(lever.may_step(optimizer) for lever in self._on if lever.decides_steps)
+        return not self._held and all(lever.may_step(optimizer) for lever in self._on if lever.decides_steps)
 
     def may_clear(self, owner: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> bool:
         return all(lever.may_clear(owner, args, kwargs) for lever in self._on)
@@ -179,18 +245,27 @@ class Levers:
         for lever in self._on:
             lever.end_step(training)
 
-    def end_block(self, training: Training) -> None:
-        for lever in self._on:
-            lever.end_block(training)
-        self._on = []
+    def end_segment(self, training: Training) -> None:
+        """Leaves no rank with a state of its own; what is in force has to be switched to again."""
+        self._leave(training)
+
+    def hold(self, training: Training) -> None:
+        """No optimizer steps until `let_go` or the next switch: the script goes on, and nothing is learned."""
+        self._held = True
+        self._gate.guard(training.optimizers)
+        self.reduction.forget_errors()
+
+    def let_go(self) -> None:
+        """Optimizers step again."""
+        self._held = False
 
     @property
     def work_in_steps(self) -> bool:
         """Whether any lever has something to do at step boundaries."""
         return bool(self._on)
 
-    def measure_boundary_s(self) -> float:
-        return sum(lever.measure_boundary_s() for lever in self._on)
+    def list_boundary_marks(self) -> List[Tuple[Any, Any]]:
+        return [marks for lever in self._on for marks in lever.list_boundary_marks()]
 
     def begin_timing(self) -> None:
         for lever in self._all:

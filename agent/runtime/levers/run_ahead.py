@@ -41,7 +41,7 @@ class RunAhead(Lever):
     def switch(self, values: Mapping[str, Any], training: Training) -> None:
         self._evidence = Evidence()
         self._queued.clear()
-        self.is_on = False
+        self.is_on, self.lead_in = False, 1
         if KNOB not in values:
             return
         try:
@@ -53,6 +53,8 @@ class RunAhead(Lever):
             self._evidence.consumed[KNOB] = "The host never waits for the GPU, as in the baseline."
         else:
             self.is_on = True
+            # The queue of steps fills first.
+            self.lead_in = self._wanted + 1
 
     def end_step(self, training: Training) -> None:
         event = self._make_event()

@@ -37,6 +37,9 @@ class Threads(Lever):
         if torch.get_num_threads() != target:
             torch.set_num_threads(target)
 
+    def describe_in_force(self, chosen: Mapping[str, Any]) -> Any:
+        return torch.get_num_threads()
+
     def prove(self) -> Evidence:
         if self._rejected:
             return Evidence(not_consumed={"num_threads": self._rejected})

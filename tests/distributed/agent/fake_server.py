@@ -9,7 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from advisor.protocol.messages import AgentRegistered, Assignment, BeatReply, NextReply, PollReply
-from advisor.protocol.trials import BlockPlan, SessionState
+from advisor.protocol.races import BlockPlan, RacePlan, RaceRules
+from advisor.protocol.trials import SessionState
 from advisor.protocol.workload import Workload
 
 TOKEN = "adv_agent_canary_secret"
@@ -23,6 +24,7 @@ class FakeSession:
     assignments: dict[str, Assignment]
     """By agent."""
     plans: list[BlockPlan]
+    """Each is a race of one arm."""
     state: SessionState = SessionState.ASSEMBLING
     ready: set[str] = field(default_factory=set)
     rendezvous: str | None = None
@@ -109,7 +111,9 @@ class FakeServer:
         }
         measured = [
             BlockPlan(
-                block_id=f"b{n}", trial_number=n, warmup_steps=1, min_steps=5, max_steps=5, target_s=0.1
+                block_id=f"b{n}",
+                trial_number=n,
+                rules=RaceRules(warmup_steps=1, min_steps=5, max_steps=5, target_s=0.1),
             )
             for n in range(plans)
         ]
@@ -154,9 +158,10 @@ class FakeServer:
             because = "" if plan else "Everything is measured."
             if plan is None:
                 session.state = SessionState.ENDING
-            return NextReply(plan=plan, end_because=because).model_dump(mode="json")
-        elif verb[0] == "blocks":
-            session.blocks[verb[1]] = body
+            race = RacePlan(arms=(plan,)) if plan else None
+            return NextReply(race=race, end_because=because).model_dump(mode="json")
+        elif verb[0] == "races":
+            session.blocks |= body["results"]
         elif verb == ["end"]:
             session.ends.append(body)
             session.state = SessionState.ENDING

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from advisor.protocol.workload import Workload
+from advisor.protocol.workload import Injection, Workload
 from agent.processes import SESSION_MARKER, kill_until_none, list_descendants, list_marked
 from tests.distributed.agent.fake_server import FakeServer
 from tests.distributed.agent.starter import AgentStarter, wait_for, write_fake_runtime
@@ -103,7 +103,8 @@ class Yard:
         command = self._write_command(token, is_real)
         session = self._server.assign(
             token,
-            Workload(command=command, working_dir=str(self._folder)),
+            # Where the fake runtime is: a script that python starts is reached through the environment otherwise.
+            Workload(command=command, working_dir=str(self._folder), injection=Injection.LAUNCHER),
             ("a0",),
             plans=10**4 if is_real else 0,
         )

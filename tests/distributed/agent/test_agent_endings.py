@@ -114,7 +114,7 @@ def test_waiting_for_an_instruction_is_no_hang(agents, server, session_id, make_
 from fake_advisor import Advisor
 writer = Advisor.beat.BeatWriter(Advisor.directory, 0)
 writer.write(3, Advisor.beat.WAITING)
-print(Advisor.tell({{"kind": "hello", "facts": {facts!r}, "baseline": {{}}}}))
+print(Advisor.tell({{"kind": "hello", "protocol": 2, "facts": {facts!r}, "baseline": {{}}}}))
 """
     held = time.monotonic() + 3
     server.refuse = lambda path: 503 if path.endswith("/hello") and time.monotonic() < held else None
@@ -248,7 +248,7 @@ out.mkdir()
 seen = {{"secret": any({"canary"!r} in value for value in os.environ.values()), "files": sorted(os.listdir(out))}}
 Advisor.beat.BeatWriter(Advisor.directory, 0).write(1, Advisor.beat.TIMING)
 facts = dict({facts!r}, device_name=repr(seen))
-Advisor.tell({{"kind": "hello", "facts": facts, "baseline": {{}}}})
+Advisor.tell({{"kind": "hello", "protocol": 2, "facts": facts, "baseline": {{}}}})
 """
     workload = make_workload(script, f"--out={outside}")
     project = Path(workload.working_dir)
@@ -275,14 +275,14 @@ def test_block_is_handed_in_later_when_the_server_is_away(
 from fake_advisor import Advisor
 writer = Advisor.beat.BeatWriter(Advisor.directory, 0)
 writer.write(3, Advisor.beat.WAITING)
-reply = Advisor.tell({{"kind": "hello", "facts": {facts!r}, "baseline": {{}}}})
+reply = Advisor.tell({{"kind": "hello", "protocol": 2, "facts": {facts!r}, "baseline": {{}}}})
 result = {{"steps": 1, "step_time_s": [0.5], "samples_per_step": 8, "wall_s": 0.5}}
-print(Advisor.tell({{"kind": "block", "block_id": reply["block_id"], "result": result}}))
+print(Advisor.tell({{"kind": "race", "race_id": reply["race_id"], "results": {{reply["race_id"]: result}}}}))
 """
     server.registered = server.registered.model_copy(update={"fence_s": 1.0})
     away = set()
     server.refuse = lambda path: (
-        503 if "/blocks/" in path or away or (path.endswith("/beat") and away) else None
+        503 if "/races/" in path or away or (path.endswith("/beat") and away) else None
     )
     agents.start()
     session = server.assign(session_id, make_workload(script), ("a0",), plans=1)
@@ -294,7 +294,7 @@ print(Advisor.tell({{"kind": "block", "block_id": reply["block_id"], "result": r
     server.refuse = lambda path: None
     wait_for(lambda: session.blocks)
     wait_for(lambda: not list(spool.iterdir()))
-    assert session.blocks["b0"]["result"]["step_time_s"] == [0.5]
+    assert session.blocks["b0"]["step_time_s"] == [0.5]
 
 
 def _is_alive(session_id):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from advisor.protocol.base import Value
-from advisor.protocol.trials import BlockPlan
+from advisor.protocol.races import BlockPlan, RaceRules
 from advisor.protocol.workload import Workload, WorkloadKind
 
 pytestmark = pytest.mark.distributed
@@ -22,8 +22,8 @@ for step in range(int(sys.argv[1])):
 
 
 def make_plan(number: int = 0, overrides: Mapping[str, Value] | None = None, **fields: Any) -> BlockPlan:
-    values = {"warmup_steps": 2, "min_steps": 5, "max_steps": 5, "target_s": 0.01, **fields}
-    return BlockPlan(block_id=f"b{number}", trial_number=number, overrides=dict(overrides or {}), **values)
+    rules = RaceRules(**{"warmup_steps": 2, "min_steps": 5, "max_steps": 5, "target_s": 0.01, **fields})
+    return BlockPlan(block_id=f"b{number}", trial_number=number, overrides=dict(overrides or {}), rules=rules)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_a_block_is_measured_from_the_lines_of_the_output(run_session) -> None:
     hello = session.hellos[0]
     assert hello["baseline"] == {"num_threads": 2}
     assert hello["facts"]["world_size"] == 1
-    first, second = (session.blocks[name]["result"] for name in ("b0", "b1"))
+    first, second = (session.blocks[name] for name in ("b0", "b1"))
     # Warm-up and timed steps are those of the launch, in order: none is counted twice.
     assert first["step_time_s"] == pytest.approx([0.012, 0.013, 0.014, 0.015, 0.016])
     assert second["step_time_s"] == pytest.approx([0.019, 0.020, 0.021, 0.022, 0.023])
@@ -97,14 +97,14 @@ def test_the_strategy_reaches_the_program_by_every_way_and_the_proof_says_which(
         fields={"knobs": {"num_threads": 2, "nccl_comm_num": 1, "NCCL_SOCKET_NTHREADS": 8},
                 "pattern": r"took (?P<step_time_ms>[\d.]+) ms, (?P<samples>\d+) samples"},
     )  # fmt: skip
-    result = session.blocks["b0"]["result"]
+    result = session.blocks["b0"]
     assert result["step_time_s"] == pytest.approx([0.0125] * 5)
     assert result["samples_per_step"] == 4
     assert "4 stands in the command" in result["consumed"]["fuse_grad_size_in_MB"]
     assert result["consumed"]["num_threads"] == "The program says so."
     assert "does not say that it used it" in result["not_consumed"]["nccl_comm_num"]
     # Another strategy needs another launch.
-    assert "takes its knobs when it starts" in session.blocks["b1"]["result"]["relaunch_needed"]
+    assert "takes its knobs when it starts" in session.blocks["b1"]["relaunch_needed"]
 
 
 RANKS = """
@@ -121,7 +121,7 @@ while True:
 
 def test_ranks_report_into_the_results_file_and_the_slowest_makes_the_step(run_session) -> None:
     session = run_session(RANKS, plans=[make_plan()])
-    result = session.blocks["b0"]["result"]
+    result = session.blocks["b0"]
     assert result["step_time_s"] == pytest.approx([0.03] * 5)
     assert result["per_rank_step_time_s"] == pytest.approx([0.01, 0.03])
     assert result["samples_per_step"] == 6
@@ -167,7 +167,7 @@ def test_what_goes_wrong_is_told_in_a_sentence(run_session, script, outcome, rea
 
 def test_a_program_that_ends_too_early_says_how_far_it_came(run_session) -> None:
     session = run_session(TRAIN, "30", plans=[make_plan(min_steps=100, max_steps=100)])
-    result = session.blocks["b0"]["result"]
+    result = session.blocks["b0"]
     assert result["script_ended"] is True
     assert result["steps"] == 28
     assert session.ends[0]["total_steps"] == 30
@@ -175,6 +175,6 @@ def test_a_program_that_ends_too_early_says_how_far_it_came(run_session) -> None
 
 def test_a_number_that_is_no_loss_makes_the_block_diverge(run_session) -> None:
     script = TRAIN.replace("2.0 - step / 100", "float('nan') if step == 4 else 1.0")
-    result = run_session(script, "1000", plans=[make_plan()]).blocks["b0"]["result"]
+    result = run_session(script, "1000", plans=[make_plan()]).blocks["b0"]
     assert result["diverged"] is True
     assert json.dumps(result["losses"]) == "[1.0, 1.0, 1.0, 1.0]"

@@ -8,7 +8,7 @@ import pytest
 from advisor.protocol.cluster import Cluster
 from advisor.protocol.telemetry import FlagKind
 from advisor.protocol.trials import Block, BlockPlan, BlockResult, BlockState, Session, SessionState
-from advisor.tuning.stragglers import flag_nodes
+from advisor.tuning.measure.stragglers import flag_nodes
 from agent.gpus import ChildGpus, Deadlines
 from agent.settings import RUNTIME_SCRIPT
 from tests.fake_nvml import FakeNvml
@@ -133,6 +133,7 @@ def test_session_starts_beside_somebody_else_where_that_is_allowed(
     assert "Somebody else computes on the GPUs" in session.log
 
 
+@pytest.mark.alone
 def test_rank_that_lags_is_found_by_its_own_work(agents, server, session_id, make_workload, wait_for):
     agents.start("a0", runtime_script=RUNTIME_SCRIPT)
     launcher = ("torchrun", "--nproc-per-node", "2", "--standalone")
@@ -140,7 +141,7 @@ def test_rank_that_lags_is_found_by_its_own_work(agents, server, session_id, mak
         session_id, make_workload(LAGGING_RANK, launcher=launcher), ("a0",), plans=3
     )
     wait_for(lambda: server_session.ends, timeout_s=120)
-    results = [BlockResult.model_validate(body["result"]) for body in server_session.blocks.values()]
+    results = [BlockResult.model_validate(body) for body in server_session.blocks.values()]
     assert len(results) == 3, server_session.ends
     now = datetime.now(UTC)
     session = Session(

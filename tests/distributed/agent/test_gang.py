@@ -52,7 +52,7 @@ def test_gang_measures_every_block(
     assert [end["outcome"] for end in session.ends] == ["finished", "finished"], session.ends
     assert session.hellos[0]["facts"]["world_size"] == 2
     assert sorted(session.blocks) == ["b0", "b1"]
-    result = session.blocks["b1"]["result"]
+    result = session.blocks["b1"]
     assert result["steps"] == 5
     assert result["samples_per_step"] == 32
     assert result["phases"]["forward_s"] > 0

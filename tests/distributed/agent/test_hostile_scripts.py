@@ -125,9 +125,9 @@ Advisor.stacks.arm(Advisor.directory, 0)
 writer = Advisor.beat.BeatWriter(Advisor.directory, 0)
 writer.write(3, Advisor.beat.WAITING)
 open("out.txt", "w").write("x")
-reply = Advisor.tell({{"kind": "hello", "facts": {facts!r}, "baseline": {{}}}})
+reply = Advisor.tell({{"kind": "hello", "protocol": 2, "facts": {facts!r}, "baseline": {{}}}})
 result = {{"steps": 1, "step_time_s": [0.1], "samples_per_step": 8, "wall_s": 0.1}}
-print(Advisor.tell({{"kind": "block", "block_id": reply["block_id"], "result": result}}))
+print(Advisor.tell({{"kind": "race", "race_id": reply["race_id"], "results": {{reply["race_id"]: result}}}}))
 """
     )
     _open_to_everybody(tmp_path)
@@ -145,7 +145,7 @@ print(Advisor.tell({{"kind": "block", "block_id": reply["block_id"], "result": r
     assert f"AS {pwd.getpwnam('nobody').pw_uid}" in session.log
     assert "could not kill" in session.log
     assert "NoNewPrivs: 1" in session.log
-    assert session.blocks["b0"]["result"]["step_time_s"] == [0.1]
+    assert session.blocks["b0"]["step_time_s"] == [0.1]
     if "Trials can change real files" not in session.log:
         assert (tmp_path / "project" / "out.txt").exists() is not isolate
 
@@ -163,8 +163,9 @@ def _copy_runtime(tmp_path):
 
 
 def _open_to_everybody(folder):
-    for each in (folder, folder.parent, folder.parent.parent):
-        each.chmod(0o755)
+    for each in (folder, *folder.parents):
+        if each.is_relative_to(tempfile.gettempdir()) and each != Path(tempfile.gettempdir()):
+            each.chmod(0o755)
     project = folder / "project"
     project.mkdir(exist_ok=True)
     project.chmod(0o777)
@@ -186,8 +187,8 @@ def test_absurd_result_is_not_taken(
 ):
     script = f"""
 from fake_advisor import Advisor
-reply = Advisor.tell({{"kind": "hello", "facts": {facts!r}, "baseline": {{}}}})
-Advisor.tell({{"kind": "block", "block_id": reply["block_id"], "result": {result!r}}})
+reply = Advisor.tell({{"kind": "hello", "protocol": 2, "facts": {facts!r}, "baseline": {{}}}})
+Advisor.tell({{"kind": "race", "race_id": reply["race_id"], "results": {{reply["race_id"]: {result!r}}}}})
 """
     agents.start()
     session = server.assign(session_id, make_workload(script), ("a0",), plans=1)

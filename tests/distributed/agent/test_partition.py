@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.alone]
 
 RANK = """
 import time

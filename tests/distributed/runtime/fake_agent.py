@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -14,32 +15,44 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tests.distributed.runtime.forked_ranks import RankForge
+
 RUNTIME = Path(__file__).resolve().parents[3] / "agent" / "runtime"
 LAUNCH = RUNTIME / "launch.py"
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
-def measure(block_id: str, overrides: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
-    """A short block's instruction."""
-    message: dict[str, Any] = {
-        "kind": "measure",
-        "block_id": block_id,
-        "overrides": overrides or {},
-        "warmup_steps": 2,
-        "min_steps": 4,
-        "max_steps": 4,
-        "target_s": 0.01,
-        "profile_steps": 1,
+FORGE = RankForge()
+atexit.register(FORGE.close)
+RULES: dict[str, Any] = {
+    "warmup_steps": 2,
+    "min_steps": 4,
+    "max_steps": 4,
+    "target_s": 0.01,
+    "profile_steps": 1,
+}
+
+
+def race(arms: dict[str, dict[str, Any]], **rules: Any) -> dict[str, Any]:
+    """A short race's instruction; the arms' overrides by their block ids."""
+    return {
+        "kind": "race",
+        "race_id": next(iter(arms)),
+        "rules": {**RULES, **rules},
+        "arms": [{"block_id": block_id, "overrides": overrides} for block_id, overrides in arms.items()],
     }
-    message.update(fields)
-    return message
+
+
+def measure(block_id: str, overrides: dict[str, Any] | None = None, **rules: Any) -> dict[str, Any]:
+    """A race of one arm."""
+    return race({block_id: overrides or {}}, **rules)
 
 
 END = {"kind": "end", "reason": "enough"}
 
 
 class FakeAgent:
-    """Answers each hello and block with the next instruction; troubles and endings get no reply."""
+    """Answers each hello and race with the next instruction; troubles and endings get no reply."""
 
     def __init__(self, path: Path, instructions: Sequence[dict[str, Any]]) -> None:
         self.messages: list[dict[str, Any]] = []
@@ -60,7 +73,7 @@ class FakeAgent:
                 for line in lines:
                     message = json.loads(line)
                     self.messages.append(message)
-                    if message["kind"] in ("hello", "block"):
+                    if message["kind"] in ("hello", "race"):
                         reply = self._instructions.pop(0) if self._instructions else END
                         if reply["kind"] == "hang_up":
                             connection.shutdown(socket.SHUT_RDWR)
@@ -94,8 +107,8 @@ class Session:
 
     def result(self, block_id: str) -> dict[str, Any]:
         for message in self.messages:
-            if message["kind"] == "block" and message["block_id"] == block_id:
-                return dict(message["result"])
+            if message["kind"] == "race" and block_id in message["results"]:
+                return dict(message["results"][block_id])
         raise AssertionError(f"no block {block_id}; log:\n{self.log[-4000:]}")
 
 
@@ -111,8 +124,11 @@ def launch(
     timeout_s: float = 100.0,
     injection: str = "launcher",
     python: str = sys.executable,
+    forge: RankForge | None = FORGE,
 ) -> Session:
-    """Runs a script of the scripts folder with (or without) the runtime in front, under torchrun.
+    """Runs a script of the scripts folder with (or without) the runtime in front, on forked ranks.
+
+    Under torchrun without a `forge`, and with another `python`: the forge's torch is this one's.
 
     With `injection` "command" the script is a whole command line, and the runtime gets in through PYTHONPATH; with
     "none" the script itself is to start it.
@@ -138,6 +154,15 @@ def launch(
             environment["PYTHONPATH"] = os.pathsep.join(str(RUNTIME / folder) for folder in folders)
             environment["PATH"] = os.pathsep.join([str(Path(python).parent), environment["PATH"]])
     environment.update(variables or {})
+    if injection == "launcher" and torchrun and forge is not None and python == sys.executable:
+        words = [str(LAUNCH), *script] if patched else list(script)
+        try:
+            code, log = forge.launch(words, environment, SCRIPTS, ranks, timeout_s)
+        finally:
+            if agent is not None:
+                agent.close()
+                socket_path.unlink(missing_ok=True)
+        return Session(code, log, folder, agent.messages if agent is not None else [])
     command: list[str] = []
     if injection != "command":
         command.append(python)

@@ -17,7 +17,7 @@ BLOCKS = [measure("base"), measure("buckets", {"fuse_grad_size_in_MB": 0.0001})]
 
 
 def check_both_blocks(session: Session) -> None:
-    assert [message["kind"] for message in session.messages] == ["hello", "block", "block"], session.log
+    assert [message["kind"] for message in session.messages] == ["hello", "race", "race"], session.log
     assert session.hello["facts"]["world_size"] == 2
     assert session.result("base")["steps"] == 4
     tuned = session.result("buckets")

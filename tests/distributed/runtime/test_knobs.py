@@ -115,7 +115,7 @@ def test_baseline_is_undone_to_exactly_what_it_was(session: Session) -> None:
 
 def test_session_ends_at_the_boundary_without_the_final_save(session: Session) -> None:
     assert not list(session.folder.glob("knobs.model.*"))
-    assert session.messages[-1]["kind"] == "block"
+    assert session.messages[-1]["kind"] == "race"
 
 
 def test_beats_and_parity_logs_are_written(session: Session) -> None:

@@ -88,11 +88,11 @@ def processes_of(tmp_path: Path, variable: str = MARK) -> list[psutil.Process]:
     return found
 
 
-@pytest.mark.timeout(480)
+@pytest.mark.timeout(360)
 def test_slow_link_makes_communication_knobs_worth_having(tmp_path: Path) -> None:
     options = ("--testbed", "nodes=2,rate=200mbit", "--nproc-per-node", "1", "--allow", "numeric")
-    budget = ("--minutes", "5", "--trials", "8", "--json")
-    advice = tune(tmp_path, *options, *budget, *SMALL_DECODER, patience_s=440)
+    budget = ("--minutes", "3", "--trials", "8", "--json")
+    advice = tune(tmp_path, *options, *budget, *SMALL_DECODER, patience_s=320)
     print(advice["headline"])
     assert advice["verdict"] == "change", advice["headline"]
     assert advice["gain"]["low"] > 1.1

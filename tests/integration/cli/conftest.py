@@ -73,14 +73,26 @@ def wait_until(holds: Callable[[], bool], what: str) -> None:
         time.sleep(0.1)
 
 
+def ranks_of(data_dir: Path) -> list[psutil.Process]:
+    """Return the training processes among them."""
+    return [process for process in processes_of(data_dir) if "RANK" in _environment_of(process)]
+
+
+def _environment_of(process: psutil.Process) -> Mapping[str, str]:
+    try:
+        return process.environ()
+    except (psutil.Error, OSError):
+        return {}  # it has gone
+
+
 def processes_of(data_dir: Path) -> list[psutil.Process]:
     """Return every process that was started with this test's environment, however indirectly."""
     found = []
     for process in psutil.process_iter():
         try:
             is_alive = process.status() != psutil.STATUS_ZOMBIE
-            if is_alive and process.environ().get(MARK) == str(data_dir):
+            if is_alive and _environment_of(process).get(MARK) == str(data_dir):
                 found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
+        except psutil.Error:
             continue
     return found

@@ -110,4 +110,4 @@ def test_server_is_alone_on_its_data_and_forgotten_when_it_was_asked_to_stop(
     assert running_server(data_dir) is None
     assert not (data_dir / "server.json").exists()
     assert not processes_of(data_dir)
-    assert advisor("jobs", environment=environment, cwd=tmp_path).returncode == 5
+    assert advisor("token", "list", environment=environment, cwd=tmp_path).returncode == 5

@@ -2,12 +2,13 @@
 
 import os
 import signal
+import sqlite3
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from .conftest import advisor, processes_of, start_advisor, wait_until
+from .conftest import advisor, processes_of, ranks_of, start_advisor, wait_until
 
 pytestmark = pytest.mark.distributed
 
@@ -22,7 +23,7 @@ def start_tuning(tmp_path: Path, data_dir: Path, environment: dict[str, str]) ->
 
     def ranks_run() -> bool:
         assert tuning.poll() is None, tuning.stderr and tuning.stderr.read()
-        return sum("RANK" in process.environ() for process in processes_of(data_dir)) >= 2
+        return len(ranks_of(data_dir)) >= 2
 
     wait_until(ranks_run, "two ranks run")
     return tuning
@@ -42,6 +43,20 @@ def test_interrupted_tune_leaves_no_process_and_its_job_is_not_measured_for_anot
     assert other.returncode == 2
     assert "was interrupted and would be measured first" in other.stderr
     assert not processes_of(data_dir)
+
+
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
+def test_second_run_of_a_command_loses_no_launch_to_the_agent_of_the_first(
+    stop: signal.Signals, tmp_path: Path, data_dir: Path, environment: dict[str, str]
+) -> None:
+    first = start_tuning(tmp_path, data_dir, environment)
+    first.send_signal(stop)
+    first.communicate(timeout=60)
+    wait_until(lambda: not processes_of(data_dir), "every process of the first run is gone")
+    start_tuning(tmp_path, data_dir, environment)
+    with sqlite3.connect(f"file:{data_dir / 'advisor.db'}?mode=ro", uri=True) as database:
+        sessions = database.execute("SELECT state, reason FROM sessions ORDER BY generation").fetchall()
+    assert [state for state, _ in sessions[1:]] == ["running"], sessions
 
 
 def test_terminated_tune_leaves_no_process(

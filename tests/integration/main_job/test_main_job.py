@@ -61,7 +61,7 @@ def test_tune_ends_with_advice_and_leaves_the_users_files_alone(workplace: Path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     advice = json.loads(done.stdout)
-    assert advice["verdict"] in {"change", "keep"}
+    assert advice["verdict"] in {"change", "keep", "undecided"}
     if advice["verdict"] == "change":
         assert advice["gain"]["low"] > 1
         assert advice["gain"]["sessions"] >= 2
@@ -82,7 +82,7 @@ def test_interrupted_tune_leaves_nothing_running_and_resumes(workplace: Path, tm
     )  # fmt: skip
     assert running.stderr
     for line in running.stderr:
-        if ("trial" in line.lower() and "block" in line.lower()) or "measured" in line.lower():
+        if " search " in line:
             break
     os.killpg(running.pid, signal.SIGINT)
     _, stderr = running.communicate(timeout=60)
@@ -99,4 +99,4 @@ def test_interrupted_tune_leaves_nothing_running_and_resumes(workplace: Path, tm
     )  # fmt: skip
     assert again.returncode == 0, again.stderr[-4000:]
     assert "resum" in again.stderr.lower()
-    assert json.loads(again.stdout)["verdict"] in {"change", "keep"}
+    assert json.loads(again.stdout)["verdict"] in {"change", "keep", "undecided"}

@@ -149,19 +149,21 @@ class FakeAgent:
         assert reply.status_code == 200, reply.text
         return reply.json()
 
-    def report(self, block_id: str, step_time_s: float = 0.1) -> Any:
-        """Report a block."""
-        return self.say(f"blocks/{block_id}", result=make_result(step_time_s).model_dump(mode="json"))
+    def report(self, race: Any, step_s: float = 0.1, **wrong: object) -> Any:
+        """Report a race: the same steps for every arm."""
+        result = make_result(step_s).model_dump(mode="json") | wrong
+        ids = [arm["block_id"] for arm in race["arms"]]
+        return self.say(f"races/{ids[0]}", results=dict.fromkeys(ids, result))
 
     def end(self, outcome: str = "finished", reason: str = "The session ended.") -> Any:
         """Say that every rank is gone."""
         return self.say("end", outcome=outcome, reason=reason)
 
     def measure_all(self) -> int:
-        """Measure until the server says that the session is over; return how many blocks that were."""
+        """Measure until the server says that the session is over; return how many races that were."""
         count = 0
-        while (plan := self.next()["plan"]) is not None:
-            assert self.report(plan["block_id"]).status_code == 200
+        while (race := self.next()["race"]) is not None:
+            assert self.report(race).status_code == 200
             count += 1
         return count
 

@@ -9,6 +9,7 @@ from fastapi.routing import APIRoute
 
 import advisor.api
 from advisor.api.access import AGENTS
+from advisor.protocol.messages import PROTOCOL_MAJOR
 from tests.integration.server.served import FakeAgent, Served
 
 READ = {"viewer", "submitter", "admin"}
@@ -21,6 +22,7 @@ EXPECTED = {
     "POST /api/v1/jobs": WRITE,
     "GET /api/v1/jobs/{job_id}": READ,
     "POST /api/v1/jobs/{job_id}:cancel": WRITE,
+    "POST /api/v1/jobs/{job_id}/continue": WRITE,
     "GET /api/v1/jobs/{job_id}/history": READ,
     "GET /api/v1/jobs/{job_id}/trials": READ,
     "GET /api/v1/jobs/{job_id}/blocks": READ,
@@ -40,7 +42,7 @@ EXPECTED = {
     "POST /api/v1/sessions/{session_id}/beat": AGENT,
     "POST /api/v1/sessions/{session_id}/hello": AGENT,
     "POST /api/v1/sessions/{session_id}/next": AGENT,
-    "POST /api/v1/sessions/{session_id}/blocks/{block_id}": AGENT,
+    "POST /api/v1/sessions/{session_id}/races/{race_id}": AGENT,
     "POST /api/v1/sessions/{session_id}/trouble": AGENT,
     "POST /api/v1/sessions/{session_id}/end": AGENT,
     "POST /api/v1/tokens": ADMIN,
@@ -148,12 +150,11 @@ def test_agents_own_token_registers_no_other_agent(server: Served) -> None:
 
 def test_agent_of_another_protocol_is_told_to_upgrade(server: Served) -> None:
     node = {"hostname": "x", "cpu_count": 1, "memory_bytes": 1}
-    body = {"name": "two", "node": node, "protocol_major": 2, "a_newer_field": True}
+    body = {"name": "two", "node": node, "protocol_major": PROTOCOL_MAJOR + 1, "a_newer_field": True}
     reply = server.ask("POST", "/agents", server.enrolment, json=body)
     assert (reply.status_code, reply.json()["code"]) == (426, "protocol_mismatch")
-    assert (
-        server.ask("POST", "/agents", server.enrolment, json=body | {"protocol_major": 1}).status_code == 200
-    )
+    mine = body | {"protocol_major": PROTOCOL_MAJOR}
+    assert server.ask("POST", "/agents", server.enrolment, json=mine).status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ def test_defect_of_the_server_is_told_without_its_inner_workings(start: Callable
     server.submit()
     agent = FakeAgent(server, "one")
     start_gang(agent)
-    reply = agent.report(agent.next()["plan"]["block_id"])
+    reply = agent.report(agent.next()["race"])
     assert reply.status_code == 500
     assert assert_problem(reply)["code"] == "internal_error"
     assert "hunter2" not in reply.text

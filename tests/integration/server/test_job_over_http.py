@@ -7,7 +7,7 @@ import pytest
 from advisor.protocol.jobs import JobState
 from advisor.protocol.trials import BlockState, Outcome
 from tests.integration.server.served import FakeAgent, Served, start_gang, wait_for
-from tests.unit.services.scripted_tuning import ScriptedTuning, make_result, make_spec
+from tests.unit.services.scripted_tuning import ScriptedTuning, make_spec
 
 
 def test_job_runs_from_submission_to_advice(server: Served) -> None:
@@ -37,7 +37,7 @@ def test_throughput_against_loss_is_told_while_the_job_runs(server: Served) -> N
     assert server.ask("GET", f"/jobs/{job.id}/pareto").json() == []
     agent = FakeAgent(server, "one")
     start_gang(agent)
-    agent.report(agent.next()["plan"]["block_id"])
+    agent.report(agent.next()["race"])
     (point,) = server.ask("GET", f"/jobs/{job.id}/pareto").json()
     assert (point["trial_number"], point["throughput_ratio"], point["on_front"]) == (0, 1.0, True)
     assert server.ask("GET", "/jobs/none/pareto").status_code == 404
@@ -75,11 +75,10 @@ def test_every_lost_answer_can_be_asked_for_again(server: Served) -> None:
     agent.beat("ready")
     twice(lambda: agent.say("beat", state="ready"))
     while True:
-        plan = twice(lambda: agent.say("next")).json()["plan"]  # type: ignore[attr-defined]
-        if plan is None:
+        race = twice(lambda: agent.say("next")).json()["race"]  # type: ignore[attr-defined]
+        if race is None:
             break
-        block_id = plan["block_id"]
-        answer = twice(lambda block_id=block_id: agent.report(block_id))  # type: ignore[misc]
+        answer = twice(lambda race=race: agent.report(race))  # type: ignore[misc]
         assert answer.status_code == 200  # type: ignore[attr-defined]
     ended = twice(agent.end)
     assert ended.status_code == 204  # type: ignore[attr-defined]
@@ -94,17 +93,17 @@ def test_restart_in_the_middle_keeps_results_and_sessions(start: Callable[..., S
     job = first.submit()
     agent = FakeAgent(first, "one")
     start_gang(agent)
-    plan = agent.next()["plan"]
-    agent.report(plan["block_id"])
-    in_flight = agent.next()["plan"]
+    race = agent.next()["race"]
+    agent.report(race)
+    in_flight = agent.next()["race"]
     first.stop()
     second = start()
     assert second.admin == first.admin
     agent.moved_to(second)
     assert agent.beat()["state"] == "running"
-    assert agent.next()["plan"] == in_flight
-    assert agent.report(plan["block_id"]).status_code == 200
-    assert agent.report(in_flight["block_id"]).status_code == 200
+    assert agent.next()["race"] == in_flight
+    assert agent.report(race).status_code == 200
+    assert agent.report(in_flight).status_code == 200
     assert agent.measure_all() == 0
     agent.end()
     second.await_state(job.id, JobState.FINISHED)
@@ -116,14 +115,14 @@ def test_silent_agent_loses_its_session_and_its_zombie_is_told_so(start: Callabl
     job = server.submit()
     agent = FakeAgent(server, "one")
     start_gang(agent)
-    plan = agent.next()["plan"]
+    race = agent.next()["race"]
     lost = wait_for(
         lambda: s if (s := server.history(job.id).sessions[0]).state.is_final else None, "the session is lost"
     )
     assert lost.outcome is Outcome.LOST
     assert "one" in lost.reason
     assert agent.next()["end_because"] == lost.reason
-    for reply in (agent.say("beat", state="running"), agent.end(), agent.report(plan["block_id"])):
+    for reply in (agent.say("beat", state="running"), agent.end(), agent.report(race)):
         assert reply.status_code == 409
         assert reply.json()["code"] == "stale_session"
     zombie = agent.place
@@ -135,11 +134,11 @@ def test_cancel_reaches_the_agents_and_refuses_the_late_result(server: Served) -
     job = server.submit()
     agent = FakeAgent(server, "one")
     start_gang(agent)
-    plan = agent.next()["plan"]
+    race = agent.next()["race"]
     assert server.ask("POST", f"/jobs/{job.id}:cancel").json()["state"] == "cancelling"
     assert agent.beat()["state"] == "ending"
     assert agent.next()["end_because"] == "The job was cancelled."
-    assert agent.report(plan["block_id"]).status_code == 409
+    assert agent.report(race).status_code == 409
     agent.end("cancelled")
     assert server.job(job.id).state is JobState.CANCELLED
     assert server.ask("POST", f"/jobs/{job.id}:cancel").status_code == 200
@@ -151,18 +150,18 @@ def test_agent_touches_no_session_but_its_own(server: Served) -> None:
     start_gang(one)
     other = FakeAgent(server, "two")
     other.place = one.place
-    plan = one.next()["plan"]
+    race = one.next()["race"]
     for reply in (
         other.say("beat", state="running"),
         other.say("next"),
         other.end(),
         other.say("trouble", code="x", sentence="No."),
-        other.report(plan["block_id"]),
+        other.report(race),
     ):
         assert (reply.status_code, reply.json()["code"]) == (409, "stale_session")
     poll = server.ask("POST", f"/agents/{one.id}/poll", other.token)
     assert poll.status_code == 403
-    assert one.report(plan["block_id"]).status_code == 200
+    assert one.report(race).status_code == 200
 
 
 def test_token_of_the_first_registration_ends_with_the_second(server: Served) -> None:
@@ -177,10 +176,10 @@ def test_different_report_is_told_apart(server: Served) -> None:
     server.submit()
     agent = FakeAgent(server, "one")
     start_gang(agent)
-    plan = agent.next()["plan"]
-    first = agent.report(plan["block_id"])
-    assert agent.report(plan["block_id"]).json() == first.json()
-    other = agent.report(plan["block_id"], 0.5)
+    race = agent.next()["race"]
+    first = agent.report(race)
+    assert agent.report(race).json() == first.json()
+    other = agent.report(race, 0.5)
     assert (other.status_code, other.json()["code"]) == (409, "result_differs")
 
 
@@ -189,9 +188,8 @@ def test_number_that_no_measurement_gives_is_refused(server: Served, wrong: dict
     server.submit()
     agent = FakeAgent(server, "one")
     start_gang(agent)
-    plan = agent.next()["plan"]
-    result = make_result().model_dump(mode="json") | wrong
-    reply = agent.say(f"blocks/{plan['block_id']}", result=result)
+    race = agent.next()["race"]
+    reply = agent.report(race, **wrong)
     assert (reply.status_code, reply.json()["code"]) == (422, "invalid_result")
 
 
@@ -200,8 +198,8 @@ def test_planner_of_several_launches_goes_on_after_a_crash(start: Callable[..., 
     job = server.submit()
     agent = FakeAgent(server, "one")
     start_gang(agent)
-    agent.report(agent.next()["plan"]["block_id"])
-    assert agent.next()["plan"]["trial_number"] == 1
+    agent.report(agent.next()["race"])
+    assert agent.next()["race"]["arms"][-1]["trial_number"] == 1
     agent.end("out_of_memory", "A rank ran out of memory.")
     start_gang(agent)
     assert agent.measure_all() == 1
@@ -215,10 +213,10 @@ def test_blocks_get_the_utilisation_of_their_window(server: Served) -> None:
     job = server.submit()
     agent = FakeAgent(server, "one")
     start_gang(agent)
-    plan = agent.next()["plan"]
+    race = agent.next()["race"]
     busy = {"age_s": 0.0, "cpu": 0.9, "session_cpu": 0.75}
     agent.beat(telemetry={"samples": [busy]})
-    agent.report(plan["block_id"])
+    agent.report(race)
     agent.beat(telemetry={"samples": [busy | {"age_s": 3600.0, "session_cpu": 0.1}]}, log="Hello.\n")
     (block,) = server.history(job.id).blocks
     assert block.utilisation == pytest.approx(0.75)

@@ -84,7 +84,7 @@ def test_refusal_is_final(clock, status, error):
     problem = {"code": "some_code", "detail": "It is so.", "hint": "Do that."}
     client, seen = _connect(clock, httpx.Response(status, json=problem))
     with pytest.raises(error, match=r"It is so\. Do that\.") as caught:
-        client.next_plan("s", NextRequest(generation=1), lambda: False)
+        client.next_race("s", NextRequest(generation=1), lambda: False)
     assert type(caught.value) is error
     assert caught.value.code == "some_code"
     assert len(seen) == 1

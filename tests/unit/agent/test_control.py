@@ -2,13 +2,16 @@
 
 import json
 import os
+import re
 import socket
+from pathlib import Path
 
 import pytest
 
+import agent.runtime
 from advisor.protocol.calibration import LinkLevel
 from advisor.protocol.messages import NextReply
-from advisor.protocol.trials import BlockPlan
+from advisor.protocol.races import BlockPlan, RacePlan, RaceRules
 from agent.control import ControlSocket, describe_next, parse_result, parse_trouble
 from agent.rank_folder import RankFolder, remove_leftover_folders
 
@@ -17,7 +20,13 @@ FACTS = {
     "parameter_tensors": 4, "layers": 2, "batch_size_per_rank": 8, "newer": 1,
 }  # fmt: skip
 RESULT = {"steps": 2, "step_time_s": [0.1, 0.2], "samples_per_step": 16, "wall_s": 0.3}
-PLAN = BlockPlan(block_id="b1", trial_number=1, overrides={"nccl_comm_num": 2})
+RULES = RaceRules(give_up_ratio=2.5)
+RACE = RacePlan(
+    arms=(
+        BlockPlan(block_id="b1", trial_number=0, rules=RULES),
+        BlockPlan(block_id="b2", trial_number=1, overrides={"nccl_comm_num": 2}, rules=RULES),
+    )
+)
 
 
 class FakeDialogue:
@@ -28,10 +37,10 @@ class FakeDialogue:
 
     def greet(self, hello):
         self.told.append(hello)
-        return NextReply(plan=PLAN)
+        return NextReply(race=RACE)
 
-    def take_block(self, block_id, result):
-        self.told.append((block_id, result))
+    def take_race(self, race_id, results):
+        self.told.append((race_id, results))
         return NextReply(end_because="Enough.")
 
     def take_trouble(self, trouble):
@@ -79,27 +88,46 @@ def say(dialogue, folder):
     control.close()
 
 
-def test_hello_is_answered_with_a_block(say, dialogue):
+def test_hello_is_answered_with_a_race(say, dialogue):
     reply = say(
         {
             "kind": "hello",
-            "protocol": 1,
+            "protocol": 2,
             "facts": FACTS,
             "baseline": {"a": 1, "odd": None},
             "refusals": {"k": "s"},
         }
     )
-    assert reply["kind"] == "measure"
-    assert reply["block_id"] == "b1"
-    assert reply["overrides"] == {"nccl_comm_num": 2}
-    assert {"warmup_steps", "min_steps", "max_steps", "target_s", "profile_steps"} <= set(reply)
+    assert reply == {
+        "kind": "race",
+        "race_id": "b1",
+        "rules": RULES.model_dump(mode="json"),
+        "arms": [
+            {"block_id": "b1", "overrides": {}},
+            {"block_id": "b2", "overrides": {"nccl_comm_num": 2}},
+        ],
+    }
     assert dialogue.told[0].facts.world_size == 2
     assert dialogue.told[0].baseline == {"a": 1}
 
 
-def test_block_is_answered_with_the_end(say, dialogue):
-    assert say({"kind": "block", "block_id": "b1", "result": RESULT}) == {"kind": "end", "reason": "Enough."}
-    assert dialogue.told[0][1].step_time_s == (0.1, 0.2)
+def test_race_is_answered_with_the_end(say, dialogue):
+    results = {"b1": RESULT, "b2": RESULT | {"same_as": "b1", "steps": 0, "step_time_s": []}}
+    assert say({"kind": "race", "race_id": "b1", "results": results}) == {"kind": "end", "reason": "Enough."}
+    race_id, heard = dialogue.told[0]
+    assert race_id == "b1"
+    assert heard["b1"].step_time_s == (0.1, 0.2)
+    assert heard["b2"].same_as == "b1"
+
+
+def test_runtime_knows_every_rule_by_its_name_and_default():
+    source = (Path(agent.runtime.__path__[0]) / "races" / "order.py").read_text()
+    for name, field in RaceRules.model_fields.items():
+        assert re.search(rf"    {name}: .* = {re.escape(str(field.default))}\n", source), name
+
+
+def test_drift_is_passed_on():
+    assert parse_result(RESULT | {"drifted": "They differ."}).drifted == "They differ."
 
 
 def test_trouble_and_ending_are_not_answered(say, dialogue):
@@ -108,14 +136,14 @@ def test_trouble_and_ending_are_not_answered(say, dialogue):
 
 
 def test_script_that_ended_is_noted(say, dialogue):
-    say({"kind": "script_ended", "block_id": None, "steps_done": 3, "total_steps": 90}, answered=False)
+    say({"kind": "script_ended", "race_id": None, "steps_done": 3, "total_steps": 90}, answered=False)
     assert dialogue.told[0].steps == 90
 
 
 @pytest.mark.parametrize(
     "message",
     [b"not json", b"[1]", b'{"no": "kind"}', b'{"kind": "hello"}', b'{"kind": "hello", "protocol": 9}',
-     b'{"kind": "block", "block_id": "b", "result": {"steps": "many"}}', b'{"kind": "block", "result": 7}'],
+     b'{"kind": "race", "race_id": "b", "results": {"b": {"steps": "many"}}}', b'{"kind": "race", "results": 7}'],
 )  # fmt: skip
 def test_nonsense_ends_the_session_with_a_sentence(say, dialogue, message):
     reply = say(message)
@@ -181,13 +209,6 @@ def test_ranks_folder_of_a_killed_agent_is_removed_and_no_other(tmp_path, monkey
     remove_leftover_folders("a")
     assert not mine.path.exists()
     assert others.path.exists()
-
-
-def test_plan_tells_the_runtime_when_to_stop_and_whether_to_calibrate():
-    plan = PLAN.model_copy(update={"give_up_s": 0.25, "target_error": 0.01, "calibrate": True})
-    line = describe_next(NextReply(plan=plan))
-    assert (line["give_up_s"], line["target_error"], line["calibrate"]) == (0.25, 0.01, True)
-    assert describe_next(NextReply(plan=PLAN))["give_up_s"] is None
 
 
 def test_calibration_becomes_the_protocols_model():

@@ -8,7 +8,7 @@ import pytest
 from advisor.protocol.messages import Assignment
 from advisor.protocol.workload import Workload
 from agent.backends.launch import SessionPlace
-from agent.backends.pytorch import build_launch
+from agent.backends.pytorch import START_RANKS, build_launch
 from agent.errors import Unlaunchable
 
 
@@ -48,7 +48,7 @@ def test_torchrun_is_started_by_its_own_python(place, project, tmp_path):
     )
     launch = build_launch(assignment, "127.0.0.1:4711", place, {"PATH": str(path)})
     assert launch.argv == (
-        str(python), "-m", "torch.distributed.run", "--nnodes=2", "--node-rank=1", "--rdzv-backend=static",
+        str(python), str(START_RANKS), "--nnodes=2", "--node-rank=1", "--rdzv-backend=static",
         "--master-addr=127.0.0.1", "--master-port=4711", "--max-restarts=0", "--nproc-per-node", "2",
         "/runtime/launch.py", "train.py", "--lr", "1",
     )  # fmt: skip
@@ -60,7 +60,7 @@ def test_interpreter_with_spaces_is_found(place, project, tmp_path):
     python = _install(tmp_path / "my venv", "python3.11", "") / "python3.11"
     path = _install(tmp_path / "bin", "torchrun", f"#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n")
     launch = build_launch(_assign(project, "torchrun train.py"), "127.0.0.1:1", place, {"PATH": str(path)})
-    assert launch.argv[:3] == (str(python), "-m", "torch.distributed.run")
+    assert launch.argv[:2] == (str(python), str(START_RANKS))
 
 
 def test_foreign_torchrun_is_started_as_it_is(place, project, tmp_path):
@@ -79,13 +79,13 @@ def test_relative_launcher_is_looked_up_in_the_working_directory(place, project)
 
 def test_torch_of_the_agent_is_used_when_no_torchrun_is_on_path(place, project):
     launch = build_launch(_assign(project, "torchrun train.py"), "127.0.0.1:1", place, {"PATH": "/nowhere"})
-    assert launch.argv[:3] == (sys.executable, "-m", "torch.distributed.run")
+    assert launch.argv[:2] == (sys.executable, str(START_RANKS))
 
 
 def test_plain_python_keeps_its_options(place, project):
     assignment = _assign(project, f"{sys.executable} -B train.py --lr 1")
     launch = build_launch(assignment, "127.0.0.1:1", place, {})
-    assert launch.argv == (sys.executable, "-B", "/runtime/launch.py", "train.py", "--lr", "1")
+    assert launch.argv == (sys.executable, "-B", "train.py", "--lr", "1")
     assert launch.script == project / "train.py"
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from agent.spool import Spool, SpooledReport
 
-REPORT = SpooledReport(session_id="s1", block_id="b1", body='{"generation": 1}')
+REPORT = SpooledReport(session_id="s1", race_id="b1", body='{"generation": 1}')
 
 
 @pytest.fixture

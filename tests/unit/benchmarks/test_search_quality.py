@@ -5,8 +5,9 @@ import random
 
 import pytest
 from peers import PEERS
+from quality_report import COUNTS, write_table
 from replay import Replay
-from search_quality import COUNTS, lay_axes, run_peer, write_table
+from search_quality import lay_axes, run_peer
 from simulated_surfaces import list_simulated
 from step_simulator import MB, Link, Machine, Training, fill_buckets, simulate_step, time_allreduce
 from surfaces import read_surface
@@ -42,8 +43,9 @@ def test_a_replayed_job_finds_a_clear_gain_and_its_regret_is_true() -> None:
             "baseline": {"fuse_grad_size_in_MB": 25.0, "last_comm_group_size_MB": 1.0},
         }
     )  # fmt: skip
-    replay = Replay(surface, max_trials=4, watched=(1, 5)).run()
-    assert replay.regret_after(1) == pytest.approx(0.5, abs=0.02)  # nothing but the baseline is known
+    replay = Replay(surface, max_trials=4, watched=True, max_seconds=600.0)
+    replay.run()
+    assert replay.regret_after(arms=0) == pytest.approx(0.5, abs=0.02)  # nothing but the baseline is known
     assert isinstance(replay.settled, Advice)
     assert replay.settled.verdict is Verdict.CHANGE
     assert replay.settled.changes["fuse_grad_size_in_MB"] == 1.0
@@ -53,7 +55,8 @@ def test_a_replayed_job_finds_a_clear_gain_and_its_regret_is_true() -> None:
 def test_the_same_seed_replays_the_same_job() -> None:
     surface = list_simulated()[-1]
     runs = [
-        [b.result and b.result.step_time_s for b in Replay(surface, seed=3).run(4).blocks] for _ in range(2)
+        [b.result and b.result.step_time_s for b in Replay(surface, seed=3).search(6).blocks]
+        for _ in range(2)
     ]
     assert runs[0] == runs[1]
 
@@ -116,14 +119,16 @@ def test_a_peer_never_does_worse_by_looking_longer_without_noise(method: str) ->
         }
     )  # fmt: skip
     peer = PEERS[method][1](lay_axes(surface), 0)
-    regrets = run_peer(surface, 0, (2, 5, 20), peer)
+    standings = run_peer(surface, 0, 20, peer)
+    regrets = [standings[count].regret for count in (2, 5, 20)]
     assert regrets == sorted(regrets, reverse=True)
     assert regrets[-1] == 0.0
 
 
 def test_the_table_leaves_out_what_was_not_run() -> None:
-    runs = [{"method": "random", "surface": "s", "seed": 0, "regrets": {"5": 0.2, "10": 0.1}, "seconds": 1.0}]
-    table = write_table(runs, ["advisor", "random"])
+    run = {"method": "random", "surface": "s", "seed": 0, "regrets": {"5": 0.2, "10": 0.1}, "arms": 10,
+           "by_time": {"10": 0.1}, "seconds": 1.0}  # fmt: skip
+    table = write_table([run], ["advisor", "random"])
     assert len(table) == 3
-    assert table[-1] == "| random search | 1 | 20.0 ±0.0 | 10.0 ±0.0 | – | – | 10.0 | – |"
+    assert table[-1] == "| random search | 1 | 20.0 ±0.0 | 10.0 ±0.0 | – | – | 10.0 ±0.0 | – | – | 10 |"
     assert COUNTS == (5, 10, 20, 40)

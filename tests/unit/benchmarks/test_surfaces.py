@@ -9,7 +9,8 @@ from statistics import fmean, stdev
 from typing import Any
 
 import pytest
-from surface_model import RecordedSurface
+from recorded_surface import RecordedSurface
+from surface_model import Cell
 from surfaces import SurfaceError, load_surface, rate_of, read_surface
 
 from advisor.protocol.trials import Outcome
@@ -27,6 +28,18 @@ def surface_of(*cells: dict[str, Any], **fields: Any) -> RecordedSurface:
 def cell(step_s: float, *changes: tuple[str, Any], **block: Any) -> dict[str, Any]:
     """A cell of one block of equal steps."""
     return {"changes": dict(changes), "blocks": [{"step_time_s": [step_s] * 24, **block}]}
+
+
+def race_against_baseline(surface: RecordedSurface, cell: Cell, dice: random.Random) -> float:
+    """ln(throughput over the baseline's) in one race of a fresh launch."""
+    launch = surface.launch(dice)
+    arms = [surface.find({}), cell]
+    heat = launch.race(arms)
+    rates = [
+        rate_of(launch.describe(shown, [heat.step(arm, since) for since in range(1, 25)]))
+        for arm, shown in enumerate(arms)
+    ]
+    return rates[1] - rates[0]
 
 
 def test_the_example_of_the_documentation_is_a_surface(tmp_path: Path) -> None:
@@ -59,10 +72,10 @@ def test_the_truth_is_against_the_neighbouring_baseline_blocks() -> None:
 
 def test_a_missing_strategy_is_answered_by_the_nearest_one_and_says_so() -> None:
     surface = surface_of(cell(0.1), cell(0.08, ("fuse_grad_size_in_MB", 1)), cell(0.09, ("nccl_comm_num", 2)))
-    answer = surface.measure({"fuse_grad_size_in_MB": 1.0, "nccl_comm_num": 2}, 0.0, 24, random.Random(1))
-    assert answer.cell.changes == {"fuse_grad_size_in_MB": 1.0}
-    assert "was not recorded" in answer.note
-    assert surface.measure({"fuse_grad_size_in_MB": 1.0}, 0.0, 24, random.Random(1)).note == ""
+    missing = {"fuse_grad_size_in_MB": 1.0, "nccl_comm_num": 2}
+    assert surface.find(missing).changes == {"fuse_grad_size_in_MB": 1.0}
+    assert "was not recorded" in surface.note(missing)
+    assert surface.note({"fuse_grad_size_in_MB": 1.0}) == ""
 
 
 def test_idle_knobs_make_no_other_cell() -> None:
@@ -78,21 +91,24 @@ def test_idle_knobs_make_no_other_cell() -> None:
 def test_the_blocks_of_a_cell_scatter_as_much_as_its_repeats() -> None:
     dice = random.Random(7)
     deviations = [0.3 + dice.gauss(0.0, 0.02 * math.sqrt(1.5)) for _ in range(40)]
-    repeats = [{"step_time_s": [0.1] * 24, "anchor_log_ratio": d} for d in deviations]
-    surface = surface_of(cell(0.1), {"changes": {"nccl_comm_num": 2}, "blocks": repeats})
+    repeats = [
+        {"step_time_s": [0.1] * 24, "anchor_log_ratio": d, "order": 3 * i} for i, d in enumerate(deviations)
+    ]
+    blocks = [{"step_time_s": [0.1] * 24, "order": 3 * i + 1} for i in range(40)]
+    baselines = {"changes": {}, "blocks": blocks}
+    surface = surface_of(baselines, {"changes": {"nccl_comm_num": 2}, "blocks": repeats})
     found = surface.find({"nccl_comm_num": 2})
-    drawn = [rate_of(surface.draw(found, 0.0, 24, dice)) - surface.centre for _ in range(2000)]
-    # The repeats' own spread without the anchors' part is 0.02; of 40 repeats it is known within 11 % (chi-square).
-    assert stdev(drawn) == pytest.approx(0.02, rel=0.3)
+    drawn = [race_against_baseline(surface, found, dice) for _ in range(400)]
+    # A launch reads one of the 40 passes, whose spread is known within 11 % (chi-square).
+    assert stdev(drawn) == pytest.approx(0.02 * math.sqrt(1.5), rel=0.3)
     assert fmean(drawn) == pytest.approx(found.truth, abs=0.01)
 
 
-def test_a_level_moves_a_block_and_leaves_its_steps_apart() -> None:
-    surface = surface_of(cell(0.1), cell(0.08, ("nccl_comm_num", 2)))
-    found = surface.find({})
-    slow, fast = (surface.draw(found, level, 24, random.Random(3)) for level in (-0.1, 0.1))
-    assert rate_of(fast) - rate_of(slow) == pytest.approx(0.2)
-    assert slow.steps == 24
+def test_arms_of_a_race_keep_the_distance_that_they_had_in_a_pass() -> None:
+    surface = surface_of(cell(0.1), cell(0.08, ("nccl_comm_num", 2), anchor_log_ratio=0.25, turn=0))
+    apart = race_against_baseline(surface, surface.find({"nccl_comm_num": 2}), random.Random(3))
+    # One pass knows the distance with the noise of a block.
+    assert apart == pytest.approx(0.25, abs=4 * surface.run_noise)
 
 
 @pytest.mark.parametrize(

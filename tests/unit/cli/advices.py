@@ -1,18 +1,20 @@
-"""Literal advices for the tests of the command line: a change, a keep, and nothing confirmed."""
+"""Literal advices for the tests of the command line: a change, a keep, undecided, and nothing confirmed."""
 
 from advisor.protocol.advice import (
+    Action,
     Advice,
     Cost,
     Diagnosis,
     DroppedKnob,
     Interval,
+    KnobEffect,
     KnobReason,
     Provenance,
     RungAdvice,
     Verdict,
 )
-from advisor.protocol.knob_entries import CATALOGUE
-from advisor.protocol.knobs import Effect
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.trials import Phases
 
 _DEFAULTS = {name: knob.default for name, knob in CATALOGUE.items()}
@@ -40,7 +42,9 @@ def a_change() -> Advice:
     return Advice(
         job_id="job-1",
         verdict=Verdict.CHANGE,
-        headline="+8.4 % throughput (95 % CI +5.9 … +10.7)",
+        headline="Faster: at least +5.9 %, most likely +8.4 % (95 % CI +5.9 … +10.7 %) with three changes.",
+        action=Action.USE,
+        what_to_do="Use the strategy: `advisor export job-1` writes it for your framework.",
         allowed=Effect.EXACT,
         strategy={**_DEFAULTS, **changes},
         baseline=_DEFAULTS,
@@ -59,6 +63,7 @@ def a_change() -> Advice:
                 sentence="Smaller buckets start travelling earlier: 2 → 6 messages a step, exposed communication "
                 "14.2 → 3.1 ms.",
                 evidence="DDP's log: bucket sizes 8.0 MB",
+                effect=KnobEffect(saved_s=0.0092, low_s=0.0071, high_s=0.0113, rounds=8),
             ),
             KnobReason(
                 knob="nccl_comm_num", before=1, after=2, sentence="Two communicators overlap messages."
@@ -102,7 +107,9 @@ def a_keep() -> Advice:
     return a_change().model_copy(
         update={
             "verdict": Verdict.KEEP,
-            "headline": "No reliable gain: keep your defaults.",
+            "headline": "Keep your settings: whatever the search found brings less than 2 %: at most +1.7 %.",
+            "action": Action.KEEP,
+            "what_to_do": "Change nothing.",
             "strategy": _DEFAULTS,
             "changes": {},
             "reasons": (),
@@ -115,14 +122,39 @@ def a_keep() -> Advice:
     )
 
 
+def undecided() -> Advice:
+    """A likely gain that is not proven."""
+    return a_keep().model_copy(
+        update={
+            "verdict": Verdict.UNDECIDED,
+            "headline": "Probably faster (3.4x measured, 95 % CI 0.90x … 12x) with num_threads 1, not proven yet.",
+            "action": Action.CONTINUE,
+            "what_to_do": "Continue, nothing measured is lost: `advisor tune --continue job-1 --minutes 10`",
+            "continue_s": 600.0,
+            "smallest_gain": 0.021,
+            "gain": Interval(ratio=3.4, low=0.9, high=12.0, rounds=4, sessions=2),
+            "candidate": {"num_threads": 1},
+        }
+    )
+
+
 def unconfirmed() -> Advice:
     """The budget ended before anything was confirmed; communication could not be measured."""
     unknown = _BEFORE.model_copy(update={"exposed_comm_s": None})
-    return a_keep().model_copy(
+    return undecided().model_copy(
         update={
             "gain": None,
+            "headline": "Not decided: the budget ended before any strategy was measured.",
             "phases_before": unknown,
             "phases_after": unknown,
             "diagnosis": Diagnosis(bound="balanced", sentence="Nothing stands out."),
         }
     )
+
+
+def of_an_older_version() -> Advice:
+    """As it was stored before there were three verdicts: without an action, and without what came with it."""
+    older = a_keep().model_dump(
+        mode="json", exclude={"action", "what_to_do", "continue_s", "smallest_gain", "candidate"}
+    )
+    return Advice.model_validate(older | {"headline": "No reliable gain: keep your defaults."})

@@ -1,5 +1,7 @@
 """What the tests of the command line share: a pretended server, and the command run against it."""
 
+import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +13,13 @@ from advisor.cli.commands import build_app
 from .fake_server import TOKEN, FakeServer, serve_fake
 
 Run = Callable[..., Result]
+
+
+@pytest.fixture(autouse=True)
+def activated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a virtual environment that is activated: `advisor` is on the path."""
+    folders = [str(Path(sys.executable).parent), os.environ["PATH"]]
+    monkeypatch.setenv("PATH", os.pathsep.join(folders))
 
 
 @pytest.fixture

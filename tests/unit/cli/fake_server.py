@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 from pydantic import BaseModel
 
 from advisor.protocol.advice import Advice, Forecast
-from advisor.protocol.jobs import Job, JobSpec, JobState
+from advisor.protocol.jobs import Continuation, Job, JobSpec, JobState
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import EventKind, EventPage, JobEvent, JobPage, LogChunk, LogPage
 
@@ -35,6 +35,7 @@ class FakeServer:
         self.history = JobHistory()
         self.problems: dict[str, tuple[int, dict[str, Any]]] = {}
         self.cancelled: list[str] = []
+        self.continued: dict[str, Continuation] = {}
         self.submitted: list[JobSpec] = []
         self.drops = 0
         """That many requests are answered by closing the connection."""
@@ -50,11 +51,11 @@ class FakeServer:
         self.jobs[job_id] = Job(id=job_id, spec=spec, state=state, created_at=created, **fields)
         return self.jobs[job_id]
 
-    def add_event(self, job_id: str, sentence: str) -> None:
+    def add_event(self, job_id: str, sentence: str, kind: EventKind = EventKind.TRIAL) -> None:
         """Add something that happened to a job."""
         events = self.events.setdefault(job_id, [])
         at = BIRTH + timedelta(seconds=65 * (len(events) + 1))
-        events.append(JobEvent(seq=len(events) + 1, at=at, kind=EventKind.TRIAL, sentence=sentence))
+        events.append(JobEvent(seq=len(events) + 1, at=at, kind=kind, sentence=sentence))
 
     def answer(self, method: str, path: str, query: dict[str, str], body: bytes) -> tuple[int, Any]:
         """Return status and body for a request below /api/v1."""
@@ -71,6 +72,10 @@ class FakeServer:
         if verb == "cancel":
             self.cancelled.append(job_id)
             self.jobs[job_id] = self.jobs[job_id].model_copy(update={"state": JobState.CANCELLED})
+            return 200, self.jobs[job_id]
+        if rest == "continue":
+            self.continued[job_id] = Continuation.model_validate_json(body)
+            self.jobs[job_id] = self.jobs[job_id].model_copy(update={"state": JobState.QUEUED})
             return 200, self.jobs[job_id]
         if rest == "forecast" and self.forecast:
             self.asked_forecast = self.asked_forecast or query

@@ -1,4 +1,4 @@
-"""The advice as people read it, for every kind of verdict, at the widths of terminals."""
+"""Everything that an advice holds, as `--verbose` shows it, for every verdict and at the widths of terminals."""
 
 from collections.abc import Callable
 
@@ -8,13 +8,13 @@ from advisor.cli.advice_view import format_advice
 from advisor.dashboard.samples_evidence import make_findings, make_pareto, make_taken_back
 from advisor.protocol.advice import Advice, Interval
 
-from .advices import a_change, a_keep, unconfirmed
+from .advices import a_change, a_keep, of_an_older_version, unconfirmed, undecided
 
 WIDTHS = pytest.mark.parametrize("width", [80, 120])
 
 
 @WIDTHS
-@pytest.mark.parametrize("make", [a_change, a_keep, unconfirmed])
+@pytest.mark.parametrize("make", [a_change, a_keep, undecided, unconfirmed, of_an_older_version])
 def test_advice_fits_the_width(make: Callable[[], Advice], width: int) -> None:
     lines = format_advice(make(), width, "train", ["advisor-train/strategy.json"], verbose=True).splitlines()
     assert max(map(len, lines)) <= width
@@ -23,12 +23,14 @@ def test_advice_fits_the_width(make: Callable[[], Advice], width: int) -> None:
 
 @WIDTHS
 def test_verdict_with_its_interval_comes_first(width: int) -> None:
-    first = next(line for line in format_advice(a_change(), width).splitlines() if line.strip())
-    assert first.strip() == "+8.4 % throughput (95 % CI +5.9 … +10.7)"
+    shown = format_advice(a_change(), width, verbose=True)
+    assert " ".join(shown.split()).startswith(
+        "Faster: at least +5.9 %, most likely +8.4 % (95 % CI +5.9 … +10.7 %)"
+    )
 
 
-def words_of(advice: Advice, **options: bool) -> str:
-    return " ".join(format_advice(advice, 120, **options).split())
+def words_of(advice: Advice) -> str:
+    return " ".join(format_advice(advice, 120, verbose=True).split())
 
 
 def test_change_tells_both_rates_and_what_a_sample_is() -> None:
@@ -59,8 +61,11 @@ def test_phases_show_both_sides_and_the_difference() -> None:
 def test_higher_rung_stands_apart_with_its_caveat_and_the_way_to_allow_it() -> None:
     text = words_of(a_change())
     verdict, _, ladder = text.partition("What riskier settings measured (not part of the result above)")
-    assert "+42.0 %" not in verdict
-    assert "numeric (changes rounding): +42.0 % (95 % CI +38.0 … +46.0)" in ladder
+    assert "1.42x" not in verdict
+    assert (
+        "numeric (changes rounding): at least 1.38x faster, most likely 1.42x (95 % CI 1.38x … 1.46x)"
+        in ladder
+    )
     assert "But: A short trial cannot see" in ladder
     assert "--allow numeric" in ladder
 
@@ -84,14 +89,14 @@ def test_rung_without_a_candidate_is_one_sentence() -> None:
 
 def test_interval_that_says_nothing_is_not_dressed_up_as_figures() -> None:
     wide = Interval(ratio=1.1, low=0.0, high=466_212.0, rounds=2, sessions=1)
-    text = words_of(a_keep().model_copy(update={"gain": wide}))
-    assert "2 rounds of taking turns with your settings were too few to tell anything" in text
+    text = words_of(undecided().model_copy(update={"gain": wide}))
+    assert "2 interleaved rounds in 1 launch were too few to tell anything" in text
     assert "46621" not in text
 
 
 def test_keep_is_neutral_and_promises_nothing() -> None:
     text = words_of(a_keep())
-    assert "No reliable gain: keep your defaults." in text
+    assert "Keep your settings: whatever the search found brings less than 2 %" in text
     assert "between −0.9 % and +1.7 %" in text
     assert "What to change" not in text
     assert "With the changes below" not in text
@@ -106,11 +111,16 @@ def test_unconfirmed_says_that_nothing_is_promised() -> None:
     assert "waiting for network not measured" in text
 
 
-def test_dropped_knobs_are_short_unless_all_are_wanted() -> None:
-    assert "… and 2 more: --verbose shows all." in words_of(a_change())
-    assert "dgc: Not varied yet." not in words_of(a_change())
-    assert "dgc: Not varied yet." in words_of(a_change(), verbose=True)
-    assert "exported as it was, not timed:" in words_of(a_change(), verbose=True)
+def test_every_dropped_knob_and_every_provenance_is_there() -> None:
+    assert "dgc: Not varied yet." in words_of(a_change())
+    assert "exported as it was, not timed:" in words_of(a_change())
+
+
+def test_what_to_do_leads_the_next_steps() -> None:
+    _, _, steps = words_of(undecided()).partition("What to do next")
+    assert steps.startswith(
+        " · Continue, nothing measured is lost: `advisor tune --continue job-1 --minutes 10`"
+    )
 
 
 def test_markup_in_a_sentence_is_printed_as_it_stands() -> None:
@@ -134,7 +144,7 @@ def with_evidence() -> Advice:
 
 @WIDTHS
 def test_evidence_fits_the_width(width: int) -> None:
-    assert max(map(len, format_advice(with_evidence(), width).splitlines())) <= width
+    assert max(map(len, format_advice(with_evidence(), width, verbose=True).splitlines())) <= width
 
 
 def test_evidence_tells_what_was_taken_back_once_and_why_the_search_ended() -> None:

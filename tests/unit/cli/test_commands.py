@@ -7,12 +7,13 @@ import pytest
 
 from advisor.cli.commands import build_app
 from advisor.protocol.advice import Forecast
-from advisor.protocol.jobs import JobSpec, JobState
-from advisor.protocol.views import LogChunk
+from advisor.protocol.gains import say_smallest_gain
+from advisor.protocol.jobs import Continuation, JobSpec, JobState
+from advisor.protocol.views import EventKind, LogChunk
 
-from .advices import a_change
+from .advices import a_change, undecided
 from .conftest import Run
-from .fake_server import FakeServer
+from .fake_server import BIRTH, FakeServer
 
 
 def words_of(text: str) -> str:
@@ -68,7 +69,7 @@ def test_watch_follows_to_the_end_and_exits_with_it(
     server.add_job("aaa1", JobState.RUNNING)
     server.lives["aaa1"] = [JobState.RUNNING, end]
     server.add_event("aaa1", "Trial 1 begins: a rule of thumb.")
-    result = run("watch", "aaa1")
+    result = run("watch", "aaa1", "-v")
     assert result.exit_code == code
     assert "1:05  Trial 1 begins: a rule of thumb." in result.stderr
     assert f"train: {end}." in result.stdout
@@ -93,7 +94,7 @@ def test_watch_outlives_a_server_that_restarts(server: FakeServer, run: Run) -> 
         return job_seen(*request)  # type: ignore[arg-type]
 
     server.answer = drop_after_the_list  # type: ignore[method-assign, assignment]
-    result = run("watch", "aaa1")
+    result = run("watch", "aaa1", "-v")
     assert result.exit_code == 0
     assert "trying again" in result.stderr
     assert "One." in result.stderr
@@ -124,7 +125,10 @@ def test_advice_as_json_is_the_advice(server: FakeServer, run: Run) -> None:
     server.add_job("aaa1", JobState.FINISHED)
     server.advice = a_change()
     assert json.loads(run("advice", "aaa1", "--json").stdout)["verdict"] == "change"
-    assert "With the changes below" in run("advice", "aaa1").stdout
+    shown = run("advice", "aaa1").stdout
+    assert "RESULT  at least +5.9 %" in shown
+    assert "USE IT  advisor export aaa1 -o advisor-train && bash advisor-train/run.sh" in shown
+    assert "With the changes below" in run("advice", "aaa1", "-v").stdout
 
 
 def test_export_writes_the_bundle_into_a_directory(server: FakeServer, run: Run, tmp_path: Path) -> None:
@@ -187,7 +191,7 @@ def test_tune_on_a_server_shows_the_advice_and_writes_its_files(
     )
     assert result.exit_code == 0, result.stderr
     assert server.submitted[0].workload.command[-2:] == ("--name", "theirs")
-    assert "out/strategy.json" in result.stdout
+    assert "USE IT  bash out/run.sh" in result.stdout
     assert json.loads((tmp_path / "out" / "strategy.json").read_text())
 
 
@@ -211,6 +215,80 @@ def test_new_submits_although_the_same_job_is_unfinished(server: FakeServer, run
     run("tune", "--new", "--", "torchrun", "train.py")
     assert len(server.submitted) == 2
     assert not server.cancelled
+
+
+def test_watch_tells_a_stage_a_line_and_what_the_budget_can_find(server: FakeServer, run: Run) -> None:
+    server.add_job("aaa1", JobState.RUNNING)
+    server.lives["aaa1"] = [JobState.RUNNING, JobState.RUNNING, JobState.RUNNING, JobState.FINISHED]
+    for _ in range(2):
+        server.add_event("aaa1", "Rank 1 on one works 3 ms longer in each step.", EventKind.SESSION)
+        server.add_event("aaa1", say_smallest_gain(0.02), EventKind.JOB)
+    told = run("watch", "aaa1").stderr.splitlines()
+    assert [line.split("  ", 1)[1] for line in told if "baseline" in line] == [
+        "baseline   starting your script as it stands"
+    ]
+    assert sum("This budget can find gains from 2.0 % on" in line for line in told) == 1
+    assert not any("Rank 1" in line for line in told)
+    assert max(map(len, told)) < 100
+
+
+def test_continue_gives_an_ended_job_more_and_shows_its_answer(server: FakeServer, run: Run) -> None:
+    server.advice = undecided()
+    server.add_job("aaa1", JobState.FINISHED)
+    server.add_job("bbb2", JobState.FINISHED)
+    server.lives["bbb2"] = [JobState.RUNNING, JobState.FINISHED]
+    result = run("tune", "--continue", "last", "--minutes", "2", "--trials", "6")
+    assert result.exit_code == 0, result.stderr
+    assert server.continued == {"bbb2": Continuation(more_seconds=120, more_trials=6)}
+    assert "Continuing job bbb2 (train) with 2 min more: what it has measured is kept." in result.stderr
+    assert "TO DO   advisor tune --continue job-1 --minutes 10" in result.stdout
+    assert not server.submitted
+
+
+def test_continue_without_minutes_takes_what_the_advice_says(server: FakeServer, run: Run) -> None:
+    server.advice = undecided()
+    server.add_job("aaa1", JobState.FINISHED)
+    server.lives["aaa1"] = [JobState.FINISHED]
+    run("tune", "--continue", "aaa1")
+    server.advice = None
+    server.add_job("bbb2", JobState.CANCELLED)
+    server.lives["bbb2"] = [JobState.CANCELLED]
+    run("tune", "--continue", "bbb2")
+    assert [more.more_seconds for more in server.continued.values()] == [600, 300]
+
+
+def test_continue_of_a_job_that_has_not_ended_goes_on_without_adding(server: FakeServer, run: Run) -> None:
+    server.advice = a_change()
+    server.add_job("aaa1", JobState.RUNNING)
+    server.lives["aaa1"] = [JobState.FINISHED]
+    result = run("tune", "--continue", "aaa1", "--minutes", "5")
+    assert "Resuming job aaa1" in result.stderr
+    assert not server.continued
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--continue", "aaa1", "--", "torchrun", "t.py"],
+        ["--continue", "aaa1", "--resume", "aaa1"],
+        ["--continue", "aaa1", "--minutes", "-5"],
+    ],
+)
+def test_continue_refuses_what_does_not_go_together(server: FakeServer, run: Run, words: list[str]) -> None:
+    server.add_job("aaa1", JobState.FINISHED)
+    assert run("tune", *words).exit_code == 2
+    assert not server.continued
+
+
+def test_same_command_resumes_a_job_that_was_continued(server: FakeServer, run: Run) -> None:
+    server.lives["new-1"] = [JobState.CANCELLED]
+    run("tune", "--minutes", "2", "--", "torchrun", "train.py")
+    spec = server.submitted[0]
+    larger = spec.model_copy(update={"budget": spec.budget.model_copy(update={"max_seconds": 420})})
+    server.add_job("more", JobState.RUNNING, spec=larger, continued_at=(BIRTH,))
+    server.lives["more"] = [JobState.CANCELLED]
+    assert "Resuming job more" in run("tune", "--minutes", "2", "--", "torchrun", "train.py").stderr
+    assert len(server.submitted) == 1
 
 
 def test_failed_tune_shows_the_reason_and_where_to_look(server: FakeServer, run: Run) -> None:
@@ -311,7 +389,8 @@ def test_every_command_has_help_and_no_surprising_name() -> None:
     }
     assert named == {
         "tune", "serve", "submit", "jobs", "show", "watch", "logs", "cancel", "advice", "export", "doctor",
-        "knobs", "version", "token", "exec", "testbed", "workloads", "predict",
+        "knobs", "version", "token", "exec", "testbed", "workloads", "predict", "run",
+            "verify",
     }  # fmt: skip
     assert all(command.callback and command.callback.__doc__ for command in app.registered_commands)
 

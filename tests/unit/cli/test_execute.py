@@ -31,9 +31,10 @@ def test_everything_that_would_be_started_is_shown(execute, tmp_path):
     assert found.returncode == 0, found.stderr
     preview = json.loads(found.stdout)
     assert preview["argv"][-2:] == ["train.py", "--help"]
-    assert preview["argv"][-3].endswith("agent/runtime/launch.py")
+    # A script that python starts is reached through the environment: it may start its ranks itself.
+    assert preview["argv"][-3] == sys.executable
     assert preview["working_dir"] == str(tmp_path)
-    assert preview["injection"] == "launcher"
+    assert preview["injection"] == "environment"
     assert preview["environment"]["ADVISOR_TUNING"] == "1"
     assert "RANK" in preview["removed"]
     assert preview["protected"] in ([str(tmp_path)], [])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from advisor.cli.wording import count, spell_changes, spell_duration, spell_percent, spell_rate, spell_value
+from advisor.cli.wording import count, spell_changes, spell_duration, spell_rate, spell_value
 from advisor.protocol.base import Value
 
 
@@ -34,10 +34,6 @@ def test_rates_have_as_many_digits_as_they_mean(rate: float, spelt: str) -> None
 )
 def test_durations_have_the_unit_that_people_would_choose(seconds: float, spelt: str) -> None:
     assert spell_duration(seconds) == spelt
-
-
-def test_a_loss_has_a_minus_sign() -> None:
-    assert (spell_percent(0.97), spell_percent(1.161)) == ("−3.0 %", "+16.1 %")
 
 
 def test_plurals() -> None:

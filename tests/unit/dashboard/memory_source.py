@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 
 from advisor.dashboard.samples import Story
 from advisor.dashboard.source import Person
-from advisor.errors import AdviceNotReady, JobIsFinal, JobNotFound, UnknownFormat
+from advisor.errors import AdviceNotReady, JobIsFinal, JobIsLive, JobNotFound, UnknownFormat
 from advisor.exporters import Exported, FormatInfo
 from advisor.protocol.advice import Advice
-from advisor.protocol.jobs import Job, JobState
+from advisor.protocol.jobs import Continuation, Job, JobState
 from advisor.protocol.telemetry import SessionTelemetry
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import AgentView, EventKind, JobEvent, JobPage, LogChunk
@@ -54,6 +54,7 @@ class MemorySource:
         self.stories: dict[str, Story] = {}
         self.connected: tuple[AgentView, ...] = ()
         self.people: dict[str, Person] = {}
+        self.continued: list[tuple[str, Continuation, str]] = []
         self.is_broken = False
 
     def tell(self, story: Story) -> None:
@@ -131,5 +132,14 @@ class MemorySource:
         if story.job.state.is_final:
             raise JobIsFinal("The job has ended.")
         job = story.job.model_copy(update={"state": JobState.CANCELLING})
+        self.tell(replace(story, job=job))
+        return job
+
+    def continue_job(self, job_id: str, more: Continuation, person: Person) -> Job:
+        story = self._story(job_id)
+        if not story.job.state.is_final:
+            raise JobIsLive("The job has not ended.")
+        self.continued.append((job_id, more, person.name))
+        job = story.job.model_copy(update={"state": JobState.QUEUED})
         self.tell(replace(story, job=job))
         return job

@@ -115,6 +115,36 @@ def test_viewer_cannot_cancel(sign_in: SignIn, source: MemorySource) -> None:
     assert source.job("busy").state is JobState.RUNNING
 
 
+def test_submitter_continues_a_job_that_has_ended(sign_in: SignIn, source: MemorySource) -> None:
+    client = sign_in("adv_submitter_2_x")
+    page = client.get("/jobs/sample").text
+    assert 'action="/jobs/sample/continue"' in page
+    data = {"form_key": read_form_key(page), "minutes": "10"}
+    answer = client.post("/jobs/sample/continue", data=data, follow_redirects=False)
+    assert answer.headers["location"] == "/jobs/sample"
+    (_, more, name) = source.continued[0]
+    assert (more.more_seconds, name) == (600.0, source.people["adv_submitter_2_x"].name)
+
+
+@pytest.mark.parametrize("minutes", ["-1", "0", "1e9", "nan", "soon"])
+def test_minutes_that_mean_nothing_are_refused(sign_in: SignIn, source: MemorySource, minutes: str) -> None:
+    client = sign_in("adv_submitter_2_x")
+    data = {"form_key": read_form_key(client.get("/jobs/sample").text), "minutes": minutes}
+    assert client.post("/jobs/sample/continue", data=data).status_code == 422
+    assert not source.continued
+
+
+def test_viewer_and_a_job_that_runs_cannot_be_continued(sign_in: SignIn, source: MemorySource) -> None:
+    viewer = sign_in("adv_viewer_3_x")
+    page = viewer.get("/jobs/sample").text
+    assert "/continue" not in page
+    assert viewer.post("/jobs/sample/continue", data={"form_key": read_form_key(page)}).status_code == 403
+    client = sign_in("adv_submitter_2_x")
+    data = {"form_key": read_form_key(client.get("/jobs/busy").text)}
+    assert client.post("/jobs/busy/continue", data=data).status_code == 409
+    assert not source.continued
+
+
 @pytest.mark.parametrize(
     "headers",
     [

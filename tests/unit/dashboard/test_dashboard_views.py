@@ -6,14 +6,17 @@ from memory_source import NOW
 
 from advisor.dashboard.components import sample_components
 from advisor.dashboard.samples import keep_defaults, make_agents, make_finished_story, make_running_story
+from advisor.dashboard.samples_evidence import leave_undecided
 from advisor.dashboard.source import Person
+from advisor.dashboard.views_chips import chip_for_verdict
 from advisor.dashboard.views_job import JobPage, view_job_page
 from advisor.dashboard.views_jobs import view_job_line, view_job_lines
 from advisor.dashboard.views_site import view_agents, view_knobs, view_log
 from advisor.dashboard.views_trials import view_trial_page
 from advisor.dashboard.views_verdict import find_best_trial
+from advisor.protocol.advice import Verdict
 from advisor.protocol.jobs import JobState, Stage
-from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import LogChunk, Role
 
@@ -26,19 +29,54 @@ def show(story: object = FINISHED, person: Person = ADA, **changes: object) -> J
     return view_job_page(story.job, story.history, story.advice, story.events, person, NOW)
 
 
-def test_verdict_stands_with_its_interval() -> None:
+def test_verdict_stands_with_its_bound_first() -> None:
     card = show().verdict
-    assert (card.tone, card.figure, card.interval) == ("good", "+16.1 %", "95 % interval +13.9 … +18.2 %")
+    assert (card.tone, card.lead, card.figure) == ("good", "at least", "+13.9 %")
+    assert card.interval == "most likely +16.1 %, 95 % interval +13.9 … +18.2 %"
+    assert card.sentence == "more throughput, confirmed in 8 interleaved rounds in 2 launches"
+    assert card.chip is not None
+    assert card.chip.word == "change"
     assert ("pays back after", "5 h 13 min of training") in card.cost
 
 
-def test_verdict_without_a_reliable_gain_keeps_the_defaults() -> None:
+def test_verdict_that_excludes_a_worthwhile_gain_keeps_the_settings() -> None:
     page = show(replace(FINISHED, advice=keep_defaults(FINISHED.advice)))
-    assert (page.verdict.tone, page.verdict.figure) == ("muted", "No reliable gain")
-    assert page.verdict.sentence == "Keep your defaults."
+    assert (page.verdict.tone, page.verdict.figure) == ("muted", "Keep your settings")
+    assert page.verdict.sentence == "Whatever the search found brings less than 2 %: at most +1.7 %."
+    assert page.verdict.next_steps[0] == "Change nothing."
+    assert page.verdict.command == ""
     assert page.comparison is None
     assert page.breakdown is not None
     assert not page.advice.changes
+
+
+def test_undecided_verdict_has_its_own_look_and_the_command_that_continues() -> None:
+    page = show(replace(FINISHED, advice=leave_undecided(FINISHED.advice)))
+    card = page.verdict
+    assert (card.tone, card.figure) == ("caution", "Undecided")
+    assert card.chip is not None
+    assert (card.chip.word, card.chip.icon) == ("undecided", "clock")
+    assert card.sentence.startswith("Probably faster (1.6x measured, 95 % CI 0.92x … 2.8x)")
+    assert card.command == "advisor tune --continue sample --minutes 10"
+    assert (page.header.may_continue, page.header.continue_minutes, page.header.is_undecided) == (
+        True,
+        10,
+        True,
+    )
+
+
+def test_three_verdicts_differ_in_word_icon_and_tone() -> None:
+    chips = [chip_for_verdict(verdict) for verdict in Verdict]
+    for part in ("word", "icon", "tone"):
+        assert len({getattr(chip, part) for chip in chips}) == len(chips)
+
+
+def test_only_those_who_may_see_the_continue_button_and_only_when_a_job_has_ended() -> None:
+    assert show(FINISHED).header.may_continue
+    assert show(RUNNING, state=JobState.FAILED).header.may_continue
+    assert not show(RUNNING).header.may_continue
+    assert not show(RUNNING, state=JobState.CANCELLED, started_at=None).header.may_continue
+    assert not show(FINISHED, Person("vic", Role.VIEWER)).header.may_continue
 
 
 def test_running_job_shows_its_fastest_trial_as_unconfirmed_and_on_an_allowed_rung() -> None:
@@ -109,11 +147,17 @@ def test_trial_without_a_block_has_no_figure() -> None:
 
 
 def test_job_line_of_each_kind() -> None:
-    assert view_job_line(FINISHED.job, FINISHED.advice, None, NOW).gain.figure == "+16.1 %"
+    assert view_job_line(FINISHED.job, FINISHED.advice, None, NOW).gain.figure == "at least +13.9 %"
     assert view_job_line(RUNNING.job, None, RUNNING.history, NOW).gain.figure == "measuring"
     assert view_job_line(RUNNING.job, None, RUNNING.history, NOW).trials == "10 / 24"
     kept = view_job_line(FINISHED.job, keep_defaults(FINISHED.advice), None, NOW)
-    assert kept.gain.figure == "no reliable gain"
+    assert (kept.gain.figure, kept.gain.interval) == ("keep", "at most +1.7 %")
+    open_ = view_job_line(FINISHED.job, leave_undecided(FINISHED.advice), None, NOW)
+    assert (open_.gain.tone, open_.gain.figure, open_.gain.interval) == (
+        "caution",
+        "undecided",
+        "0.92x … 2.8x",
+    )
 
 
 def test_job_lines_fetch_no_history_where_the_advice_has_the_counts() -> None:

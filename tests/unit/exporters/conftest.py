@@ -9,8 +9,8 @@ from advisor.protocol.advice import Advice, Cost, Diagnosis, Interval, KnobReaso
 from advisor.protocol.base import Value
 from advisor.protocol.cluster import DeviceKind
 from advisor.protocol.jobs import Job, JobSpec, JobState
-from advisor.protocol.knob_entries import CATALOGUE
-from advisor.protocol.knobs import Effect
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.strategy import DistributedStrategy
 from advisor.protocol.trials import Phases
 from advisor.protocol.workload import Workload, WorkloadFacts, WorkloadKind

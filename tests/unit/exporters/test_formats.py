@@ -3,6 +3,9 @@
 import pytest
 
 from advisor.exporters import FORMATS, ExportError, export, export_bundle
+from advisor.exporters.formats import list_suitable
+from advisor.protocol.advice import Interval, Verdict
+from advisor.protocol.strategy_file import read_strategy_file
 from advisor.protocol.workload import WorkloadKind
 
 SUITABLE = [name for name, info in FORMATS.items() if WorkloadKind.PYTORCH in info.kinds]
@@ -48,7 +51,10 @@ def test_the_same_advice_gives_the_same_file(name, advise) -> None:
 @pytest.mark.parametrize("name", [name for name in SUITABLE if name != "json"])
 def test_every_head_has_gain_interval_and_job(name, advise) -> None:
     content = export(*advise(CHANGES), name).content
-    assert "+18.4 % (95 % CI +15.9 ... +20.7), 8 interleaved rounds in 2 launches" in content
+    assert (
+        "at least +15.9 %, most likely +18.4 % (95 % CI +15.9 ... +20.7 %), 8 interleaved rounds in 2 launches"
+        in content
+    )
     assert "job job7 (demo), 2026-11-20 12:30 UTC" in content
     assert "torch 2.13.0" in content
 
@@ -99,3 +105,24 @@ def test_a_hostile_name_stays_inside_the_comments(advise) -> None:
         ]
         assert guilty, filename
         assert all(line.startswith("# ") for line in guilty), filename
+
+
+def test_undecided_exports_the_baseline_exactly_as_keep_does_and_says_so(advise) -> None:
+    keep, job = advise({})
+    gain = Interval(ratio=3.4, low=0.9, high=12.0, rounds=4, sessions=2)
+    told = {"verdict": Verdict.UNDECIDED, "gain": gain, "candidate": {"num_threads": 1}, "continue_s": 600.0}
+    undecided = keep.model_copy(update=told)
+    for info in list_suitable(job):
+        if info.name == "json":
+            continue
+        kept, opened = (export(advice, job, info.name).content.splitlines() for advice in (keep, undecided))
+        assert [line for line in kept if not line.startswith("#")] == [
+            line for line in opened if not line.startswith("#")
+        ]
+        head = "\n".join(opened)
+        assert "Verdict: undecided. This file is the baseline" in head
+        assert f"advisor tune --continue {job.id} --minutes 10" in head
+        assert "Best strategy tried, not in this file: most likely 3.4x (95 % CI 0.90x ... 12x)" in head
+    file = read_strategy_file(export(undecided, job, "json").content)
+    assert (file.verdict, file.changes) == (Verdict.UNDECIDED, {})
+    assert "Undecided: these files are the baseline" in export_bundle(undecided, job)["SUMMARY.txt"]

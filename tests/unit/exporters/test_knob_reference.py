@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from advisor.exporters.knob_reference import main, write_reference
-from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.knobs.catalogue import CATALOGUE
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = DOCS / "knobs.md"

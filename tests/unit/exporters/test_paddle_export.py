@@ -5,8 +5,9 @@ import re
 import pytest
 
 from advisor.exporters import export
+from advisor.exporters.paddle_reach import Reach, reach_of
 from advisor.protocol.advice import Provenance
-from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.strategy import UPDATE_RULES
 
 
@@ -39,8 +40,8 @@ def test_only_timed_fields_and_their_companions_are_written(advise) -> None:
 
 
 def test_nothing_claims_to_be_measured_in_paddle(advise) -> None:
-    file = export(*advise({"num_threads": 4}), "paddle", "2.6.2")
-    assert file.provenance["num_threads"] is Provenance.TRANSLATED
+    file = export(*advise({"nccl_comm_num": 4}), "paddle", "2.6.2")
+    assert file.provenance["nccl_comm_num"] is Provenance.TRANSLATED
 
 
 @pytest.mark.parametrize(("measured", "written"), [(0.25, "1"), (4.5, "5"), (1.0, "1"), (32.0, "32")])
@@ -60,10 +61,10 @@ def test_nested_fields_stand_in_a_block(advise) -> None:
     changes = {"localsgd": True, "localsgd_k_steps": 4, "localsgd_begin_step": 100}
     file = export(*advise(changes), "paddle")
     assert (
-        "localsgd_configs {\n  k_steps: 4  # translated\n  begin_step: 100  # translated\n}\n" in file.content
+        "localsgd_configs {\n  k_steps: 4  # translated; acts in static programs only\n"
+        "  begin_step: 100  # translated; acts in static programs only\n}\n" in file.content
     )
     assert fields_of(file.content)["localsgd"] == "true"
-    assert any("without_graph_optimization" in sentence for sentence in file.warnings)
 
 
 def test_idle_fields_are_not_written(advise) -> None:
@@ -72,13 +73,41 @@ def test_idle_fields_are_not_written(advise) -> None:
     assert file.left["fuse_grad_size_in_MB"] == "Fusion is off: every gradient travels alone."
 
 
+def test_local_sgd_is_written_with_what_it_needs_to_act(advise) -> None:
+    """Without the field Paddle reduces gradients in every step as well; alone the field would stop the reduction."""
+    for name in ("localsgd", "adaptive_localsgd"):
+        file = export(*advise({name: True}), "paddle")
+        assert fields_of(file.content)["without_graph_optimization"] == "false"
+        assert file.provenance[name] is Provenance.TRANSLATED
+    for changes in ({}, {"localsgd": False}, {"nccl_comm_num": 2}):
+        assert "without_graph_optimization" not in export(*advise(changes), "paddle").content
+
+
+def test_local_sgd_under_an_optimizer_that_paddle_leaves_alone_is_said(advise) -> None:
+    advice, job = advise({"localsgd": True})
+    assert job.facts is not None
+    adam = job.model_copy(update={"facts": job.facts.model_copy(update={"optimizers": ("AdamW",)})})
+    assert "under AdamW it trains as if it were off" in export(advice, adam, "paddle").warnings[-2]
+    sgd = job.model_copy(update={"facts": job.facts.model_copy(update={"optimizers": ("SGD",)})})
+    assert not any("as if it were off" in sentence for sentence in export(advice, sgd, "paddle").warnings)
+
+
+@pytest.mark.parametrize("version", ["3.3.1", "2.6.2"])
+def test_what_nobody_in_paddle_reads_is_not_written(version, advise) -> None:
+    changes = {"use_hierarchical_allreduce": True, "sync_batch_norm": True, "fuse_all_optimizer_ops": True}
+    file = export(*advise(changes, world_size=4), "paddle", version)
+    assert fields_of(file.content) == {"a_sync": "false"}
+    assert "nothing in it reads it" in file.unmapped["use_hierarchical_allreduce"]
+    assert "convert_sync_batchnorm" in file.unmapped["sync_batch_norm"]
+    assert "Carries 0 of 3 changes" in file.content
+
+
 def test_a_field_that_the_version_lacks_is_said_to_be_missing(advise) -> None:
     advice, job = advise({"num_threads": 4})
     newer, older = export(advice, job, "paddle", "3.3.1"), export(advice, job, "paddle", "2.6.2")
     assert newer.unmapped == {"num_threads": "The field exists in Paddle 2.6.2 only, not in 3.3.1."}
-    assert "execution_strategy" not in fields_of(newer.content)
-    assert "num_threads: The field exists in Paddle 2.6.2 only" in newer.content
-    assert fields_of(older.content)["execution_strategy.num_threads"] == "4"
+    assert "nothing in it reads it" in older.unmapped["num_threads"]
+    assert "execution_strategy" not in older.content + newer.content
 
 
 def test_the_default_target_is_the_newest(advise) -> None:
@@ -86,26 +115,11 @@ def test_the_default_target_is_the_newest(advise) -> None:
     assert export(advice, job, "paddle") == export(advice, job, "paddle", "3.3.1")
 
 
-def test_executor_threads_are_raised_for_the_communicators(advise) -> None:
-    advice, job = advise({"nccl_comm_num": 2}, nodes=2, world_size=4)
-    file = export(advice, job, "paddle", "2.6.2")
-    assert fields_of(file.content)["execution_strategy.num_threads"] == "3"
-    assert any("needs nccl_comm_num + 1 = 3" in text and "raised to 3" in text for text in file.warnings)
-    assert "raised for Paddle's executor" in file.content
-    assert "execution_strategy.num_threads" not in fields_of(export(advice, job, "paddle", "3.3.1").content)
-
-
-def test_enough_executor_threads_stay_as_measured(advise) -> None:
-    file = export(*advise({"nccl_comm_num": 2, "num_threads": 8}, nodes=2, world_size=4), "paddle", "2.6.2")
-    assert fields_of(file.content)["execution_strategy.num_threads"] == "8"
-    assert not any("raised" in sentence for sentence in file.warnings)
-
-
-def test_bf16_gradients_are_not_passed_off_as_fp16(advise) -> None:
-    file = export(*advise({"fp16_allreduce": True, "fp16_allreduce_dtype": "bf16"}), "paddle")
+@pytest.mark.parametrize("wire", ["fp16", "bf16"])
+def test_a_field_that_would_stop_the_reduction_of_gradients_is_never_written(wire, advise) -> None:
+    file = export(*advise({"fp16_allreduce": True, "fp16_allreduce_dtype": wire}), "paddle")
     assert "fp16_allreduce" not in fields_of(file.content)
-    assert "fp16 only" in file.unmapped["fp16_allreduce"]
-    assert fields_of(export(*advise({"fp16_allreduce": True}), "paddle").content)["fp16_allreduce"] == "true"
+    assert "would not reduce gradients at all" in file.unmapped["fp16_allreduce"]
 
 
 def test_knobs_that_mean_something_else_in_paddle_say_so(advise) -> None:
@@ -151,12 +165,12 @@ def test_the_snippet_uses_the_attribute_that_paddle_reads(advise) -> None:
 
 
 def test_the_snippet_changes_a_block_without_replacing_it(advise) -> None:
-    content = export(*advise({"num_threads": 4}), "paddle-python", "2.6.2").content
+    content = export(*advise({"fuse_bn_act_ops": True}), "paddle-python", "2.6.2").content
     body = re.findall(r"^    (\S.*?)(?:  #.*)?$", content, re.M)
     assert body[-5:] == [
-        "execution_strategy = strategy.execution_strategy",
-        "execution_strategy.num_threads = 4",
-        "strategy.execution_strategy = execution_strategy",
+        "build_strategy = strategy.build_strategy",
+        "build_strategy.fuse_bn_act_ops = True",
+        "strategy.build_strategy = build_strategy",
         "return strategy",
         "fleet.init(is_collective=True, strategy=make_strategy())",
     ]
@@ -169,9 +183,10 @@ def test_every_field_of_the_catalogue_can_be_written(name, version, advise) -> N
     for knob in CATALOGUE.values():
         if knob.paddle_field is None or version not in knob.paddle_versions or knob.name == "a_sync":
             continue
+        if reach_of(knob.name) is Reach.NOBODY:
+            continue
         other = not knob.default if knob.kind is bool else knob.high
         switch = {
-            "hierarchical_": "use_hierarchical_allreduce",
             **{f"{rule}_": rule for rule in UPDATE_RULES},
         }
         needed = {on: True for prefix, on in switch.items() if knob.name.startswith(prefix)}

@@ -5,10 +5,10 @@ import json
 import pytest
 
 from advisor.exporters import export
-from advisor.exporters.strategy_json import read_strategy_file
 from advisor.protocol.advice import Provenance
-from advisor.protocol.knob_entries import CATALOGUE
-from advisor.protocol.knobs import Effect
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.strategy_file import read_strategy_file
 
 
 def test_the_file_reads_back_as_the_advice(advise) -> None:

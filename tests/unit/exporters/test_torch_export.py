@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from advisor.exporters import export
 from advisor.exporters.ddp_plan import EXPRESSED, plan_ddp
 from advisor.protocol.advice import Provenance
-from advisor.protocol.knob_entries import CATALOGUE
-from advisor.protocol.knobs import Knob
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Knob
 
 
 def values_of(knob: Knob) -> st.SearchStrategy:

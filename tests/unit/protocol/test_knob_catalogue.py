@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.protocol.knob_entries import CATALOGUE
-from advisor.protocol.knobs import Effect, Knob, Place, Scale, Switch
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Effect, Knob, Place, Scale, Switch
 from advisor.protocol.strategy import DistributedStrategy
 
 DOCUMENTED = {
@@ -41,7 +41,7 @@ DEFAULTS = {
     "num_threads": 1, "num_iteration_per_drop_scope": 10, "num_iteration_per_run": 3, "use_thread_barrier": False,
     "sync_mode": True, "split_method": "RoundRobin", "slice_var_up": True,
 }  # fmt: skip
-every_knob = pytest.mark.parametrize("knob", CATALOGUE.values(), ids=str)
+every_knob = pytest.mark.parametrize("knob", CATALOGUE.values(), ids=list(CATALOGUE))
 
 
 @pytest.mark.parametrize(

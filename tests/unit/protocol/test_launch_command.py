@@ -111,11 +111,17 @@ def test_runtime_goes_through_the_environment_where_the_command_starts_its_ranks
         choose_injection(Injection.LAUNCHER, words)
 
 
-@pytest.mark.parametrize("command", ["torchrun t.py", "python -m torch.distributed.run t.py", "python t.py"])
+@pytest.mark.parametrize("command", ["torchrun t.py", "python -m torch.distributed.run t.py"])
 def test_runtime_stands_before_a_script_that_can_be_found(command):
     for wanted in Injection:
         chosen = choose_injection(wanted, command.split())
         assert chosen is (Injection.LAUNCHER if wanted is Injection.AUTO else wanted)
+
+
+def test_a_script_that_python_starts_is_reached_through_the_environment_because_it_starts_its_ranks():
+    words = ["python", "train.py"]
+    assert choose_injection(Injection.AUTO, words) is Injection.ENVIRONMENT
+    assert choose_injection(Injection.LAUNCHER, words) is Injection.LAUNCHER
 
 
 @pytest.mark.parametrize("wanted", list(Injection))

@@ -3,8 +3,8 @@
 import pytest
 
 from advisor.protocol.cluster import Cluster, DeviceKind, Node
-from advisor.protocol.knob_entries import CATALOGUE
-from advisor.protocol.knobs import KnobContext
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import KnobContext
 from advisor.protocol.strategy import DistributedStrategy
 from advisor.protocol.workload import WorkloadFacts
 

@@ -4,7 +4,7 @@ import pytest
 from pydantic import ValidationError
 
 from advisor.protocol.jobs import JobSpec
-from advisor.protocol.knob_entries import CATALOGUE
+from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.reach import fill_command, list_given, list_taken, out_of_reach_because
 from advisor.protocol.workload import Workload, WorkloadKind
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from advisor.protocol.base import Value
-from advisor.protocol.knob_entries import CATALOGUE
-from advisor.protocol.knobs import Effect, Knob, Switch
+from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Effect, Knob, Switch
 from advisor.protocol.strategy import (
     COUPLING_RULES,
     DistributedStrategy,
@@ -17,8 +18,6 @@ from advisor.protocol.strategy import (
     StrategyError,
     broken_rules,
     check_strategy,
-    cold_part,
-    effect_of,
 )
 
 FOUR_ON_TWO_NODES = Layout(world_size=4, nodes=2)
@@ -156,20 +155,22 @@ def test_idle_knobs_are_no_changes() -> None:
 
 
 def test_the_rung_is_the_highest_effect() -> None:
-    assert effect_of({}) is Effect.EXACT
-    assert effect_of({"nccl_comm_num": 2}) is Effect.EXACT
-    assert effect_of({"nccl_comm_num": 2, "fp16_allreduce": True}) is Effect.NUMERIC
-    assert effect_of({"fp16_allreduce": True, "localsgd": True}) is Effect.CONVERGENCE
+    assert Changes({}).effect is Effect.EXACT
+    assert Changes({"nccl_comm_num": 2}).effect is Effect.EXACT
+    assert Changes({"nccl_comm_num": 2, "fp16_allreduce": True}).effect is Effect.NUMERIC
+    assert Changes({"fp16_allreduce": True, "localsgd": True}).effect is Effect.CONVERGENCE
 
 
 @given(CHANGES)
 def test_the_rung_is_never_below_that_of_a_part(changes) -> None:
-    assert all(effect_of({name: value}).rank <= effect_of(changes).rank for name, value in changes.items())
+    assert all(
+        Changes({name: value}).effect.rank <= Changes(changes).effect.rank for name, value in changes.items()
+    )
 
 
 @given(CHANGES)
 def test_the_cold_part_is_what_needs_new_processes(changes) -> None:
-    cold = cold_part(changes)
+    cold = Changes(changes).cold
     assert all(CATALOGUE[name].switch is Switch.COLD for name in cold)
     assert all(CATALOGUE[name].switch is not Switch.COLD for name in changes.keys() - cold.keys())
 

@@ -195,3 +195,81 @@ def test_a_loader_that_only_its_iterator_remembers_is_read_on_and_collected(pers
     assert read_some() == (1 if persistent else 3)
     assert tuned.list_live() == []
     assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("own", [{}, {"num_workers": 2}], ids=str)
+def test_a_replay_stands_in_for_what_is_read(own: dict[str, Any]) -> None:
+    """The loader goes on: its workers keep their pace, and an epoch ends where it would without."""
+    loader, tuned = DataLoader(Samples(44), 4, **own), reading.Reading()
+    iterator = tuned.start_epoch(loader, DataLoader.__iter__)
+
+    def read(count: int) -> list[Any]:
+        batches = [tuned.read(iterator, READ_NEXT) for _ in range(count)]
+        found = [batch.tolist() for batch in batches]
+        for batch in batches:
+            batch.zero_()  # a script may use up what it was given
+        return found
+
+    def replay(count: int) -> list[Any]:
+        tuned.begin_replay()
+        try:
+            return read(count)
+        finally:
+            tuned.end_replay()
+
+    def expect(first: int, last: int) -> list[Any]:
+        return [list(range(4 * index, 4 * index + 4)) for index in range(first, last)]
+
+    assert read(1) == expect(0, 1)
+    assert replay(2) == expect(1, 3)
+    assert read(1) == expect(3, 4)
+    assert replay(2) == expect(1, 3)
+    # A longer one ends with a batch of its own, which comes again as well.
+    assert replay(3) == [*expect(1, 3), *expect(8, 9)]
+    tuned.forget_replay()
+    assert replay(1) == expect(9, 10)
+    assert read(1) == expect(10, 11)
+    with pytest.raises(StopIteration):
+        tuned.read(iterator, READ_NEXT)
+
+
+def test_a_replay_goes_on_over_the_end_of_an_epoch() -> None:
+    loader, tuned = DataLoader(Samples(12), 4), reading.Reading()
+
+    def read_epoch() -> list[Any]:
+        iterator, found = tuned.start_epoch(loader, DataLoader.__iter__), []
+        for _ in range(len(loader)):
+            found.append(tuned.read(iterator, READ_NEXT).tolist()[0])
+        with pytest.raises(StopIteration):
+            tuned.read(iterator, READ_NEXT)
+        return found
+
+    tuned.begin_replay()
+    assert [*read_epoch(), *read_epoch()] == [0, 4, 8, 0, 4, 8]
+
+
+class Endless(torch.utils.data.IterableDataset):
+    def __iter__(self) -> Any:
+        return iter(range(10**6))
+
+
+def test_a_loader_without_a_length_is_replayed_as_well() -> None:
+    loader, tuned = DataLoader(Endless(), 2), reading.Reading()
+    iterator = tuned.start_epoch(loader, DataLoader.__iter__)
+    for expected in ([0, 1], [0, 1]):
+        tuned.begin_replay()
+        assert tuned.read(iterator, READ_NEXT).tolist() == expected
+        tuned.end_replay()
+
+
+def test_batches_that_take_too_much_memory_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MOST_TAPED_BYTES", 40)
+    loader, tuned = DataLoader(Samples(), 4), reading.Reading()
+    iterator = tuned.start_epoch(loader, DataLoader.__iter__)
+
+    def replay(count: int) -> list[Any]:
+        tuned.begin_replay()
+        return [tuned.read(iterator, READ_NEXT).tolist()[0] for _ in range(count)]
+
+    assert replay(3) == [0, 4, 8]
+    assert replay(3) == [0, 16, 20]

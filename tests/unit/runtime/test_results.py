@@ -1,4 +1,4 @@
-"""Merging ranks, choosing steps, block lengths and plans: the runtime's pure parts."""
+"""Merging ranks, choosing steps, and plans: the runtime's pure parts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 pytest.importorskip("torch")
 results = importlib.import_module("fleet_advisor_runtime.results")
-block = importlib.import_module("fleet_advisor_runtime.block")
 bucket_plan = importlib.import_module("fleet_advisor_runtime.levers.bucket_plan")
 reduction_plan = importlib.import_module("fleet_advisor_runtime.levers.reduction_plan")
 environment = importlib.import_module("fleet_advisor_runtime.environment")
@@ -28,6 +27,8 @@ def make_payload(step_time_s: list[float], **fields: Any) -> dict[str, Any]:
         "samples": [8] * length,
         "flags": [0] * length,
         "losses": [1.0] * length,
+        "loss_checks": [],
+        "cycles": [0] * length,
         "period": 1,
         "warmup_steps": 3,
         "switch_s": 0.01,
@@ -38,6 +39,9 @@ def make_payload(step_time_s: list[float], **fields: Any) -> dict[str, Any]:
         "consumed": {"a": "yes", "b": "yes"},
         "not_consumed": {},
         "no_effect": {},
+        "given_up": False,
+        "same_as": "",
+        "relaunch_needed": "",
     }
     payload.update(fields)
     return payload
@@ -104,16 +108,31 @@ def test_interrupted_steps_are_left_out_unless_they_are_the_rule(
     assert results.choose_steps(flags, period) == kept
 
 
-@pytest.mark.parametrize(
-    ("step_s", "period", "expected"), [(0.1, 1, 20), (0.001, 1, 200), (0.04, 3, 51), (9.0, 7, 21)]
-)
-def test_length_follows_the_target_within_limits_and_whole_periods(
-    step_s: float, period: int, expected: int
-) -> None:
-    instruction = block.parse_instruction(
-        {"kind": "measure", "block_id": "x", "overrides": {}, "new_field": 1}
-    )
-    assert block.choose_timed_steps(instruction, step_s, period) == expected
+def test_segments_count_what_is_left_of_each_cycle_and_losses_belong_to_the_same_steps() -> None:
+    fields = {"cycles": [0, 0, 1, 1, 2, 2], "losses": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]}
+    disturbed = make_payload([0.1] * 6, flags=[0, 0, 2, 2, 0, 0], **fields)
+    merged = results.merge_ranks([disturbed, make_payload([0.1] * 6, **fields)], False)
+    assert merged["segments"] == [2, 0, 2]
+    assert merged["losses"] == [1.0, 2.0, 5.0, 6.0]
+    assert merged["excluded_steps"] == 2
+
+
+def test_loss_checks_are_means_over_ranks_and_only_whole_ones_are_told() -> None:
+    payloads = [make_payload([1.0], loss_checks=[[1.0, 2.0], [3.0, 4.0]]) for _ in range(2)]
+    payloads[1]["loss_checks"][0] = [2.0, 4.0]
+
+    assert results.merge_ranks(payloads, False)["loss_checks"] == [[1.5, 3.0], [3.0, 4.0]]
+
+    payloads[1]["loss_checks"][1] = [3.0, None]
+    assert results.merge_ranks(payloads, False)["loss_checks"] == []
+
+    payloads[1]["loss_checks"][1] = [3.0, "nan"]
+    assert results.merge_ranks(payloads, False)["diverged"]
+
+
+def test_an_arm_without_a_step_has_a_result() -> None:
+    merged = results.merge_ranks([make_payload([], same_as="other", exposed_comm_s=None)] * 2, False)
+    assert (merged["steps"], merged["segments"], merged["same_as"]) == (0, [], "other")
 
 
 def test_bucket_knobs_resolve_to_a_plan() -> None:

@@ -6,13 +6,8 @@ from dataclasses import dataclass, field
 from advisor.errors import SessionNotRunning, StaleSession
 from advisor.protocol.base import Value
 from advisor.protocol.messages import Assignment, HelloReport, MemberState
-from advisor.protocol.trials import (
-    BlockPlan,
-    BlockResult,
-    Outcome,
-    Phases,
-    SessionState,
-)
+from advisor.protocol.races import RacePlan
+from advisor.protocol.trials import BlockResult, Outcome, Phases, SessionState
 from advisor.services import sessions
 from tests.unit.services.world import World
 from tests.unit.tuning.simulated_cluster import make_facts
@@ -21,12 +16,13 @@ Speed = Callable[[Mapping[str, Value]], float]
 
 
 def measure_steps(changes: Mapping[str, Value], speed: Speed, wobble: float) -> BlockResult:
-    """Return a block of 24 steps, each of 0.1 s over the strategy's speed, give or take 1 %."""
+    """Return the turns of one arm: six of four steps, each of 0.1 s over the strategy's speed, give or take 1 %."""
     step = 0.1 / speed(changes)
-    times = tuple(step * (1 + 0.01 * ((7 * i) % 5 - 2) + wobble) for i in range(24))
+    times = tuple(step * (1 + 0.01 * ((7 * i) % 5 - 2) + wobble * ((5 * i) % 7 - 3)) for i in range(24))
     return BlockResult(
         steps=24,
         step_time_s=times,
+        segments=(4,) * 6,
         samples_per_step=64,
         samples=64 * 24,
         wall_s=sum(times),
@@ -45,21 +41,21 @@ class Fleet:
     world: World
     names: list[str]
     speed: Speed = lambda _: 1.0
-    block_ticks: int = 1
-    """Ticks that a block takes."""
+    race_ticks: int = 1
+    """Ticks that a race takes."""
     ids: dict[str, str] = field(default_factory=dict)
     places: dict[str, Assignment] = field(default_factory=dict)
-    plans: dict[str, BlockPlan] = field(default_factory=dict)
+    races: dict[str, RacePlan] = field(default_factory=dict)
     ages: dict[str, int] = field(default_factory=dict)
-    """Ticks for which each agent's block has been measured."""
+    """Ticks for which each agent's race has been run."""
     told: set[str] = field(default_factory=set)
     dead: set[str] = field(default_factory=set)
     """Agents that neither measure nor beat any more."""
     crashing: set[str] = field(default_factory=set)
     """Agents whose launches crash before anything is measured."""
-    blocks: int = 0
+    reports: int = 0
     most_at_once: int = 0
-    """Most blocks that were being measured at the same time."""
+    """Most races that were being run at the same time."""
 
     def __post_init__(self) -> None:
         for name in self.names:
@@ -71,7 +67,7 @@ class Fleet:
         for name in self.names:
             if name not in self.dead:
                 self._act(name)
-        self.most_at_once = max(self.most_at_once, len(self.plans))
+        self.most_at_once = max(self.most_at_once, len(self.races))
         self.world.wait(seconds)
 
     def play(self, job_id: str, most: int = 3000) -> None:
@@ -110,24 +106,26 @@ class Fleet:
             )
             with self.world.work() as work:
                 sessions.hear_hello(work, place.session_id, agent_id, hello, self.world.now)
-        plan = self.plans.get(name)
-        if plan is not None:
+        race = self.races.get(name)
+        if race is not None:
             self.ages[name] += 1
-            if self.ages[name] < self.block_ticks:
+            if self.ages[name] < self.race_ticks:
                 return
-            self.plans.pop(name)
-            self.blocks += 1
-            wobble = 0.002 * ((self.blocks * 5) % 7 - 3) / 3
-            result = measure_steps(plan.overrides, self.speed, wobble)
-            self.world.report(place, agent_id, plan, result)
+            self.races.pop(name)
+            results = []
+            for arm in race.arms:
+                self.reports += 1
+                wobble = 0.001 * ((self.reports * 5) % 7 - 3) / 3
+                results.append(measure_steps(arm.overrides, self.speed, wobble))
+            self.world.report(place, agent_id, race, results)
         try:
             answer = self.world.next(place, agent_id)
         except SessionNotRunning:
             return
-        if answer.plan is None:
+        if answer.race is None:
             self._leave(name, place)
         else:
-            self.plans[name] = answer.plan
+            self.races[name] = answer.race
             self.ages[name] = 0
 
     def _leave(self, name: str, place: Assignment) -> None:
@@ -136,4 +134,4 @@ class Fleet:
 
     def _forget(self, name: str) -> None:
         self.places.pop(name, None)
-        self.plans.pop(name, None)
+        self.races.pop(name, None)

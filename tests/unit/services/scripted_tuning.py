@@ -1,14 +1,17 @@
 """A planner small enough to see through, and the messages that tests of the server send."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from advisor.protocol.advice import Advice, Cost, Diagnosis, Forecast, Provenance, Verdict
 from advisor.protocol.base import Value
+from advisor.protocol.changes import Changes
 from advisor.protocol.cluster import DeviceKind, Node
 from advisor.protocol.jobs import Job, JobSpec, Stage
-from advisor.protocol.knobs import Effect
+from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.races import RaceRules
 from advisor.protocol.strategy import DistributedStrategy
 from advisor.protocol.trials import (
     BlockResult,
@@ -19,19 +22,29 @@ from advisor.protocol.trials import (
     Phases,
     Purpose,
     Trial,
-    TrialState,
 )
 from advisor.protocol.workload import Workload, WorkloadFacts
-from advisor.tuning.decisions import Decision, EndSession, Finish, Launch, Measure, TrialDraft, Wait
-from advisor.tuning.forecast import forecast
-from advisor.tuning.gangs import find_asking
+from advisor.tuning.decisions import Candidate, Decision, EndSession, Finish, Launch, Race, Wait
+from advisor.tuning.explain.forecast import forecast
+from advisor.tuning.stages.gangs import find_asking
+
+PROBE = Candidate(Purpose.BASELINE, Changes(), "The script as it stands.")
+RULES = RaceRules(warmup_steps=1, min_steps=5, max_steps=5, target_s=0.1, profile_steps=0)
 
 
 class ScriptedTuning:
-    """Measures the baseline once and then each of `strategies` once, and finishes."""
+    """Measures the baseline once and then each of `strategies` once, and finishes.
 
-    def __init__(self, strategies: Sequence[Mapping[str, Value]] = ({"fuse_grad_size_in_MB": 8.0},)) -> None:
+    `beside`: so many strategies race with the baseline at one time; with 0 each strategy is measured alone.
+    """
+
+    def __init__(
+        self,
+        strategies: Sequence[Mapping[str, Value]] = ({"fuse_grad_size_in_MB": 8.0},),
+        beside: int = 0,
+    ) -> None:
         self.strategies = [dict(changes) for changes in strategies]
+        self.beside = beside
 
     def plan(
         self,
@@ -42,32 +55,53 @@ class ScriptedTuning:
         *,
         quick: bool = False,
     ) -> Decision:
-        """Return the next trial that was not measured, or the end."""
+        """Return the next race of what was not measured, or the end."""
         live = find_asking(history, session_id, job.spec.gangs)
-        taken = {block.trial_number for block in history.done_blocks()}
-        taken |= {block.trial_number for block in history.blocks if block.state is BlockState.ISSUED}
-        open_trial = next(
-            (t for t in history.trials if t.state is TrialState.OPEN and t.number not in taken), None
-        )
         if live is not None and live.state.value != "running":
             return Wait(job.stage, "The session is not running.")
-        over = open_trial is None and len(history.trials) > len(self.strategies)
+        missing = self._list_missing(history)
         if live is None and history.live_sessions():
-            if over or session_id or len(history.live_sessions()) >= job.spec.gangs:
+            if not missing or session_id or len(history.live_sessions()) >= job.spec.gangs:
                 return Wait(job.stage, "No further gang is needed.")
             return Launch(Stage.SEARCH, "Another gang measures what is left.")
-        if over:
+        if not missing:
             reason = "Everything was measured."
             return EndSession(Stage.SEARCH, reason) if live else Finish(reason)
         if live is None:
             return Launch(Stage.PROBE, "There is something to measure.")
-        return self._measure(open_trial, len(history.trials))
+        arms = missing[:1]
+        if arms[0].purpose is Purpose.SEARCH and self.beside:
+            arms = [PROBE, *missing[: self.beside]]
+        stage = Stage.PROBE if arms == [PROBE] else Stage.SEARCH
+        number = 1 + max((block.race or 0 for block in history.blocks), default=0)
+        return Race(stage, "It has not been measured.", tuple(arms), RULES, number)
 
-    def judge(self, trial: Trial, result: BlockResult, extended: bool) -> tuple[Outcome, str] | None:
+    def _list_missing(self, history: JobHistory) -> list[Candidate]:
+        """What was not measured yet, is not being measured, and has not failed; the baseline first."""
+        wanted = [PROBE]
+        for number, changes in enumerate(self.strategies, 1):
+            because = f"It is number {number} of the script."
+            wanted.append(Candidate(Purpose.SEARCH, Changes(changes), because))
+        trials = {(t.purpose, str(t.changes)): t for t in history.trials}
+        counts = Counter(b.trial_number for b in history.blocks if b.state is not BlockState.VOID)
+        missing = []
+        for candidate in wanted:
+            trial = trials.get((candidate.purpose, str(candidate.changes)))
+            if trial is not None and trial.outcome not in {None, Outcome.FINISHED}:
+                continue
+            if trial is None or counts[trial.number] < 1:
+                missing.append(candidate)
+            else:
+                counts[trial.number] -= 1
+        return missing
+
+    def judge(self, trial: Trial, result: BlockResult) -> tuple[Outcome, str] | None:
         """Every search trial ends with its first block."""
+        if result.diverged:
+            return Outcome.DIVERGED, "Its loss was not finite."
         return Outcome.FINISHED, "It was measured."
 
-    def summarise(self, result: BlockResult) -> BlockSummary:
+    def summarise(self, result: BlockResult, reference: BlockResult | None = None) -> BlockSummary:
         """Return plain averages."""
         times = result.step_time_s or (1.0,)
         mean = sum(times) / len(times)
@@ -108,26 +142,6 @@ class ScriptedTuning:
     ) -> Forecast:
         """What the real cost model expects."""
         return forecast(job, history, now, nodes, bits_per_s)
-
-    def _measure(self, open_trial: Trial | None, count: int) -> Measure:
-        trial: int | TrialDraft
-        if open_trial is not None:
-            trial, changes = open_trial.number, open_trial.changes
-        else:
-            changes = self.strategies[count - 1] if count else {}
-            purpose = Purpose.SEARCH if count else Purpose.BASELINE
-            trial = TrialDraft(purpose, changes, Effect.EXACT, f"It is number {count} of the script.")
-        return Measure(
-            stage=Stage.SEARCH if changes else Stage.PROBE,
-            because="It has not been measured.",
-            trial=trial,
-            overrides=dict(changes),
-            warmup_steps=1,
-            min_steps=5,
-            max_steps=5,
-            target_s=0.1,
-            profile_steps=0,
-        )
 
 
 def make_spec(**fields: Any) -> JobSpec:

@@ -7,7 +7,7 @@ from advisor.protocol.jobs import Budget, JobState, Measurement, Stage
 from advisor.protocol.messages import HelloReport, MemberState, Trouble
 from advisor.protocol.trials import BlockState, Outcome, SessionState, TrialState
 from advisor.services import advice, jobs, sessions
-from advisor.services.blocks import Quarantined
+from advisor.services.races import Quarantined
 from advisor.storage import UnitOfWork
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_facts, make_result, make_spec
 from tests.unit.services.world import World
@@ -22,8 +22,8 @@ def test_job_finishes_with_advice_when_everything_is_measured(world: World) -> N
     job = world.submit()
     agent = world.register("one")
     (place,) = world.start_session(agent)
-    assert world.measure(place, agent).overrides == {}
-    assert world.measure(place, agent).overrides == {"fuse_grad_size_in_MB": 8.0}
+    assert world.measure(place, agent) == [{}]
+    assert world.measure(place, agent) == [{"fuse_grad_size_in_MB": 8.0}]
     assert world.next(place, agent).end_because
     world.end(place, agent)
     world.keep_up()
@@ -91,7 +91,7 @@ def test_job_that_can_never_be_served_lets_others_pass(world: World) -> None:
     assert world.job(small.id).state is JobState.RUNNING
 
 
-def test_next_repeats_the_block_until_it_is_reported(world: World) -> None:
+def test_next_repeats_the_race_until_it_is_reported(world: World) -> None:
     world.submit()
     agent = world.register("one")
     (place,) = world.start_session(agent)
@@ -102,11 +102,10 @@ def test_same_report_gets_the_same_answer_and_another_is_quarantined(world: Worl
     job = world.submit()
     agent = world.register("one")
     (place,) = world.start_session(agent)
-    plan = world.next(place, agent).plan
-    assert plan is not None
-    answer = world.report(place, agent, plan)
-    assert world.report(place, agent, plan) == answer
-    other = world.report(place, agent, plan, make_result(0.2))
+    race = world.begin(place, agent)
+    answer = world.report(place, agent, race)
+    assert world.report(place, agent, race) == answer
+    other = world.report(place, agent, race, make_result(0.2))
     assert isinstance(other, Quarantined)
     assert other.differs
     (block,) = world.history(job.id).blocks
@@ -117,16 +116,15 @@ def test_zombie_of_an_older_generation_is_refused_and_its_result_kept(world: Wor
     job = world.submit()
     agent = world.register("one")
     (place,) = world.start_session(agent)
-    plan = world.next(place, agent).plan
-    assert plan is not None
+    race = world.begin(place, agent)
     world.wait(36)
     world.keep_up()
     assert world.history(job.id).sessions[0].state is SessionState.LOST
     with pytest.raises(StaleSession):
         world.beat(place, agent)
-    assert isinstance(world.report(place, agent, plan), Quarantined)
+    assert isinstance(world.report(place, agent, race), Quarantined)
     with world.database.read() as work:
-        assert len(work.blocks.quarantined(plan.block_id)) == 1
+        assert len(work.blocks.quarantined(race.race_id)) == 1
     world.poll(agent)
     (again,) = world.start_session(agent)
     assert again.generation == place.generation + 1
@@ -188,7 +186,7 @@ def test_configuration_that_crashes_closes_its_trial_and_the_search_goes_on(worl
     agent = world.register("one")
     (place,) = world.start_session(agent)
     world.measure(place, agent)
-    assert world.next(place, agent).plan is not None
+    world.begin(place, agent)
     world.end(place, agent, Outcome.OUT_OF_MEMORY, "A rank ran out of memory.")
     world.keep_up()
     trial = world.history(job.id).trials[1]
@@ -206,9 +204,7 @@ def test_lost_infrastructure_leaves_the_trial_open(world: World) -> None:
     assert world.history(job.id).trials[1].state is TrialState.OPEN
     world.poll(agent)
     (again,) = world.start_session(agent)
-    plan = world.next(again, agent).plan
-    assert plan is not None
-    assert plan.trial_number == 1
+    assert world.begin(again, agent).arms[0].trial_number == 1
 
 
 def test_most_telling_outcome_of_a_gang_wins_whoever_reports_first(world: World) -> None:
@@ -257,12 +253,11 @@ def test_cancel_waits_until_every_rank_is_gone_and_refuses_the_late_result(world
     job = world.submit()
     agent = world.register("one")
     (place,) = world.start_session(agent)
-    plan = world.next(place, agent).plan
-    assert plan is not None
+    race = world.begin(place, agent)
     assert world.cancel(job.id).state is JobState.CANCELLING
     assert world.cancel(job.id).state is JobState.CANCELLING
     assert world.beat(place, agent).state is SessionState.ENDING
-    assert isinstance(world.report(place, agent, plan), Quarantined)
+    assert isinstance(world.report(place, agent, race), Quarantined)
     assert world.next(place, agent).end_because == "The job was cancelled."
     world.end(place, agent, Outcome.CANCELLED)
     world.end(place, agent, Outcome.CANCELLED)

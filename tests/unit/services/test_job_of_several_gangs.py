@@ -26,11 +26,9 @@ def test_idle_agent_joins_and_each_gang_is_told_another_strategy(world: World) -
     two = world.register("two")
     (second,) = world.start_session(two)
     assert (second.job_id, second.generation) == (job_id, 2)
-    mine, theirs = world.next(first, one).plan, world.next(second, two).plan
-    assert mine is not None
-    assert theirs is not None
-    assert (mine.overrides, theirs.overrides) == (SIZES[1], SIZES[2])
-    assert world.next(first, one).plan == mine
+    mine, theirs = world.begin(first, one), world.begin(second, two)
+    assert [race.arms[0].overrides for race in (mine, theirs)] == [SIZES[1], SIZES[2]]
+    assert world.begin(first, one) == mine
 
 
 def test_no_gang_joins_before_the_search_or_beyond_the_number_that_was_asked_for(world: World) -> None:
@@ -78,7 +76,7 @@ def test_silence_of_one_gang_leaves_the_other_its_lease(world: World) -> None:
     job_id, one, first = begin_search(world)
     two = world.register("two")
     (second,) = world.start_session(two)
-    assert world.next(second, two).plan is not None
+    world.begin(second, two)
     for _ in range(5):
         world.wait(10)
         world.beat(first, one)

@@ -35,10 +35,10 @@ class Measuring:
 
     def measure(self, *works_s: float) -> None:
         world, place = self.world, self.place
-        plan = world.next(place, self.agent).plan
+        race = world.begin(place, self.agent)
         world.wait(2)
         phases = {"forward_s": 0.05, "backward_s": 0.05}
-        world.report(place, self.agent, plan, make_result(per_rank_work_s=works_s, phases=phases))
+        world.report(place, self.agent, race, make_result(per_rank_work_s=works_s, phases=phases))
         beat = Beat(generation=place.generation, state=MemberState.RUNNING, telemetry=BATCH)
         with world.work() as work:
             sessions.renew_session(work, place.session_id, self.agent, beat, world.now, world.timers)

@@ -1,24 +1,26 @@
 """A server without HTTP: the services over a real database, a clock that tests turn, and agents that obey."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
+from advisor.protocol.base import Value
 from advisor.protocol.jobs import Job
 from advisor.protocol.messages import (
     Assignment,
     Beat,
     BeatReply,
-    BlockReport,
     MemberState,
     NextReply,
+    RaceReport,
     RegisterAgent,
     SessionEnd,
 )
-from advisor.protocol.trials import BlockPlan, BlockResult, JobHistory, Outcome
-from advisor.protocol.views import BlockAccepted
-from advisor.services import agents, blocks, jobs, sessions
+from advisor.protocol.races import RacePlan
+from advisor.protocol.trials import BlockResult, JobHistory, Outcome
+from advisor.protocol.views import RaceAccepted
+from advisor.services import agents, jobs, races, sessions
 from advisor.services.keeper import keep_up
 from advisor.services.reaper import extend_leases
 from advisor.services.tuning import Timers, Tuning
@@ -103,18 +105,24 @@ class World:
 
     def next(self, place: Assignment, agent_id: str) -> NextReply:
         """Ask what is to be measured."""
-        return blocks.next_block(
+        return races.next_race(
             self.database, self.tuning, place.session_id, agent_id, place.generation, self.now, self.timers
         )
 
     def report(
-        self, place: Assignment, agent_id: str, plan: BlockPlan, result: BlockResult | None = None
-    ) -> BlockAccepted | blocks.Quarantined:
-        """Report a block."""
-        report = BlockReport(generation=place.generation, result=result or make_result())
+        self,
+        place: Assignment,
+        agent_id: str,
+        race: RacePlan,
+        result: BlockResult | Sequence[BlockResult] | None = None,
+    ) -> RaceAccepted | races.Quarantined:
+        """Report a race: one result for all arms, or each arm's own."""
+        each = result if isinstance(result, Sequence) else [result or make_result()] * len(race.arms)
+        results = {arm.block_id: one for arm, one in zip(race.arms, each, strict=True)}
+        report = RaceReport(generation=place.generation, results=results)
         with self.work() as work:
-            return blocks.report_block(
-                work, self.tuning, place.session_id, plan.block_id, agent_id, report, self.now
+            return races.report_race(
+                work, self.tuning, place.session_id, race.race_id, agent_id, report, self.now
             )
 
     def end(
@@ -138,9 +146,14 @@ class World:
                 self.beat(place, agent_id, MemberState.READY)
         return places
 
-    def measure(self, place: Assignment, agent_id: str) -> BlockPlan:
-        """Measure the next block; return its plan."""
-        plan = self.next(place, agent_id).plan
-        assert plan is not None
-        assert isinstance(self.report(place, agent_id, plan), BlockAccepted)
-        return plan
+    def begin(self, place: Assignment, agent_id: str) -> RacePlan:
+        """Begin the next race: there has to be one."""
+        race = self.next(place, agent_id).race
+        assert race is not None
+        return race
+
+    def measure(self, place: Assignment, agent_id: str) -> list[dict[str, Value]]:
+        """Run the next race; return what its arms changed."""
+        race = self.begin(place, agent_id)
+        assert isinstance(self.report(place, agent_id, race), RaceAccepted)
+        return [arm.overrides for arm in race.arms]

@@ -8,13 +8,13 @@ import numpy as np
 
 from advisor.protocol.base import Value
 from advisor.protocol.cluster import Cluster, Node
-from advisor.protocol.knobs import KnobContext
+from advisor.protocol.knobs.knob import KnobContext
 from advisor.protocol.strategy import DistributedStrategy
 from advisor.protocol.testbed import Testbed
 from advisor.protocol.trials import Block, BlockPlan, BlockResult, BlockState, Phases
 from advisor.protocol.workload import WorkloadFacts
-from advisor.tuning.cost_model import CostModel, Observation, calibrate
-from advisor.tuning.statistics import summarise_block
+from advisor.tuning.measure.statistics import summarise_block
+from advisor.tuning.model.cost_model import CostModel, TimedStrategy, calibrate
 
 MIB = 2**20
 Values = Mapping[str, Value]
@@ -55,7 +55,7 @@ def make_block(step_s: float, phases: Phases, overrides: Values | None = None, *
 PHASES = Phases(forward_s=0.05, backward_s=0.12, exposed_comm_s=0.29, optimizer_s=0.02, other_s=0.02)
 
 
-def make_model(context: KnobContext | None = None, *observations: Observation) -> CostModel:
+def make_model(context: KnobContext | None = None, *observations: TimedStrategy) -> CostModel:
     model = calibrate(context or make_context(), [make_block(0.5, PHASES)], observations)
     assert model is not None
     return model

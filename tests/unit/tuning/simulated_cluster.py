@@ -2,21 +2,21 @@
 
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from advisor.protocol.advice import Advice
-from advisor.protocol.base import Value
+from advisor.protocol.changes import Changes, period_of
 from advisor.protocol.cluster import Cluster, DeviceKind, Node
 from advisor.protocol.jobs import Budget, Job, JobSpec, JobState, Measurement, Stage
-from advisor.protocol.knobs import Effect
-from advisor.protocol.strategy import period_of
+from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.races import BlockPlan, RaceRules
 from advisor.protocol.trials import (
     Block,
-    BlockPlan,
     BlockResult,
     BlockState,
+    EarlierJob,
     JobHistory,
     Outcome,
     Phases,
@@ -26,14 +26,12 @@ from advisor.protocol.trials import (
     TrialState,
 )
 from advisor.protocol.workload import Workload, WorkloadFacts
-from advisor.tuning.advice import build_advice
-from advisor.tuning.decisions import Decision, EndSession, Fail, Finish, Launch, Measure
-from advisor.tuning.outcomes import judge_block
+from advisor.tuning.decisions import Candidate, Decision, EndSession, Fail, Finish, Launch, Race
+from advisor.tuning.explain.advice import build_advice
+from advisor.tuning.measure.outcomes import judge_block
+from advisor.tuning.measure.statistics import summarise_race
 from advisor.tuning.planner import plan
-from advisor.tuning.statistics import summarise_block
-from agent.runtime.early_end import GIVEN_UP, average_periods, judge_timing, plan_checkpoints
 
-Changes = Mapping[str, Value]
 START = datetime(2026, 1, 1, tzinfo=UTC)
 SAMPLES = 64.0
 
@@ -82,18 +80,20 @@ class Noise:
 
     step: float = 0.03
     correlation: float = 0.4
-    """Lag-1 correlation of steps."""
-    block: float = 0.015
-    """Luck of a block."""
+    """Lag-1 correlation of steps, whatever strategy they are of."""
+    arm: float = 0.002
+    """Luck of a strategy in one race."""
     session: float = 0.02
     """Luck of a launch, shared by all its blocks."""
-    drift: float = 0.004
-    """Random walk of the whole cluster, per block."""
+    launch: float = 0.003
+    """Luck of a strategy in a launch: it does not cancel within the launch."""
+    drift: float = 0.002
+    """Random walk of the whole cluster, per second."""
     spikes: float = 0.02
     """Share of steps that take several times as long."""
 
 
-QUIET = Noise(step=0.002, correlation=0.0, block=0.0005, session=0.0, drift=0.0, spikes=0.0)
+QUIET = Noise(step=0.002, correlation=0.0, arm=0.0, session=0.0, launch=0.0, drift=0.0, spikes=0.0)
 
 
 @dataclass
@@ -118,6 +118,10 @@ class SimulatedCluster:
     loss: Callable[[Changes, int], float] = lambda _changes, step: 2.0 * math.exp(-step / 3000) + 0.5
     exposed: float = 0.3
     """Exposed communication's share of the baseline's step."""
+    earlier: tuple[EarlierJob, ...] = ()
+    """What similar jobs confirmed."""
+    quick: bool = False
+    """Whether the planner is asked for suggestions that cost next to nothing."""
 
     def __post_init__(self) -> None:
         self.dice = random.Random(self.seed)
@@ -136,7 +140,45 @@ class SimulatedCluster:
     def history(self) -> JobHistory:
         """What the planner sees."""
         return JobHistory.model_construct(
-            trials=tuple(self.trials), blocks=tuple(self.blocks), sessions=tuple(self.sessions)
+            trials=tuple(self.trials),
+            blocks=tuple(self.blocks),
+            sessions=tuple(self.sessions),
+            earlier=self.earlier,
+        )
+
+    @property
+    def races(self) -> list[Race]:
+        """Every race that was decided, in order."""
+        return [decision for decision in self.decisions if isinstance(decision, Race)]
+
+    def races_of(self, stage: Stage) -> list[Race]:
+        """The races of one stage."""
+        return [race for race in self.races if race.stage is stage]
+
+    def arms_in(self, session_id: str) -> list[dict[int, list[Block]]]:
+        """The races of a session in order, each as arm's place -> blocks."""
+        found: dict[int, dict[int, list[Block]]] = {}
+        for block in self.blocks:
+            if block.session_id == session_id:
+                found.setdefault(block.race or 0, {}).setdefault(block.arm, []).append(block)
+        return list(found.values())
+
+    def resume(self, more_s: float, more_trials: int = 0) -> None:
+        """Give the job that has ended more budget, as the server does."""
+        self.now += timedelta(seconds=60)
+        budget = self.job.spec.budget
+        grown = budget.model_copy(
+            update={
+                "max_seconds": budget.max_seconds + more_s,
+                "max_trials": budget.max_trials + more_trials,
+            }
+        )
+        self.job = self.job.model_copy(
+            update={
+                "spec": self.job.spec.model_copy(update={"budget": grown}),
+                "stage": Stage.PROBE,
+                "continued_at": (*self.job.continued_at, self.now),
+            }
         )
 
     def run(self, most: int = 600) -> Advice | Fail:
@@ -151,7 +193,7 @@ class SimulatedCluster:
 
     def step(self) -> Decision:
         """Take one decision and carry it out."""
-        decision = plan(self.job, self.history, self.now)
+        decision = plan(self.job, self.history, self.now, quick=self.quick)
         self.decisions.append(decision)
         assert decision.because, decision
         if decision.stage is not Stage.DONE:
@@ -163,9 +205,9 @@ class SimulatedCluster:
         elif isinstance(decision, EndSession):
             assert live is not None
             self._end(Outcome.FINISHED, "Asked to end.")
-        elif isinstance(decision, Measure):
+        elif isinstance(decision, Race):
             assert live is not None
-            self._measure(decision, live)
+            self._race(decision, live)
         elif isinstance(decision, Finish | Fail):
             assert live is None
         return decision
@@ -203,12 +245,12 @@ class SimulatedCluster:
                 "total_steps": total_steps,
             }
         )
-        last = self.blocks[-1] if self.blocks else None
-        if last is None or last.state is not BlockState.ISSUED:
-            return
-        self.blocks[-1] = last.model_copy(update={"state": BlockState.VOID, "note": reason})
-        if outcome.is_configurations_fault and last.plan.overrides:
-            self._close(last.trial_number, outcome, reason)
+        issued = [i for i, block in enumerate(self.blocks) if block.state is BlockState.ISSUED]
+        for i in issued:
+            self.blocks[i] = self.blocks[i].model_copy(update={"state": BlockState.VOID, "note": reason})
+        blamed = {self.blocks[i].trial_number for i in issued if self.blocks[i].plan.overrides}
+        if outcome.is_configurations_fault and len(blamed) == 1:
+            self._close(blamed.pop(), outcome, reason)
 
     def _close(self, number: int, outcome: Outcome, reason: str) -> None:
         self.trials[number] = self.trials[number].model_copy(
@@ -220,108 +262,146 @@ class SimulatedCluster:
             }
         )
 
-    def _measure(self, decision: Measure, live: Session) -> None:
-        trial = self._open(decision)
-        assert trial.state is TrialState.OPEN, "a closed trial gets no blocks"
-        assert dict(decision.overrides) == dict(trial.changes)
-        ordinal = sum(b.session_id == live.id for b in self.blocks)
-        block_plan = BlockPlan(
-            block_id=f"b{len(self.blocks)}", trial_number=trial.number, overrides=dict(decision.overrides),
-            warmup_steps=decision.warmup_steps, min_steps=decision.min_steps, max_steps=decision.max_steps,
-            target_s=decision.target_s, give_up_s=decision.give_up_s, target_error=decision.target_error,
-            calibrate=decision.calibrate,
-        )  # fmt: skip
-        self.blocks.append(
-            Block(
-                id=block_plan.block_id,
-                session_id=live.id,
+    def _race(self, decision: Race, live: Session) -> None:
+        trials = [self._find(arm) for arm in decision.arms]
+        first = sum(b.session_id == live.id for b in self.blocks)
+        rules = decision.rules
+        arms = []
+        for place, trial in enumerate(trials):
+            assert trial.outcome in {None, Outcome.FINISHED}, "a failed trial races no more"
+            plan_ = BlockPlan(
+                block_id=f"b{len(self.blocks)}",
                 trial_number=trial.number,
-                ordinal=ordinal,
-                round=decision.round,
-                state=BlockState.ISSUED,
-                plan=block_plan,
-                issued_at=self.now,
+                overrides=trial.changes,
+                rules=rules,
             )
-        )
-        fault = self.session_fault(len(self.sessions) - 1, ordinal, trial.changes)
-        if fault is not None:
-            self.now += timedelta(seconds=5)
-            self._end(fault, f"It ended as {fault.value}.")
-            return
-        needed = decision.warmup_steps + decision.min_steps
+            arms.append(len(self.blocks))
+            self.blocks.append(
+                Block(
+                    id=plan_.block_id, session_id=live.id, trial_number=trial.number, ordinal=first + place,
+                    race=decision.number, arm=place, state=BlockState.ISSUED, plan=plan_, issued_at=self.now,
+                )
+            )  # fmt: skip
+        for place, trial in enumerate(trials):
+            fault = self.session_fault(len(self.sessions) - 1, first + place, trial.changes)
+            if fault is not None:
+                self.now += timedelta(seconds=5)
+                self._end(fault, f"It ended as {fault.value}.")
+                return
+        needed = len(trials) * (rules.warmup_steps + rules.min_steps + rules.min_steps // rules.segment_steps)
         if self.steps_per_session is not None and self.steps + needed > self.steps_per_session:
             self._end(Outcome.FINISHED, "The script ended.", total_steps=self.steps_per_session)
             return
-        result = self.alter(trial.changes, live, self._make_result(trial.changes, block_plan))
-        self.steps += decision.warmup_steps + result.steps
-        self.trained += decision.warmup_steps + result.steps if trial.effect is Effect.EXACT else 0
-        self._accept(trial, result)
+        results = self._run_race([trial.changes for trial in trials], rules)
+        results = [self.alter(t.changes, live, r) for t, r in zip(trials, results, strict=True)]
+        for result in results:
+            self.steps += rules.warmup_steps + result.steps + len(result.segments) + rules.profile_steps
+        untimed = sum(
+            (rules.warmup_steps + rules.profile_steps + len(r.segments)) * r.wall_s / max(1, r.steps)
+            for r in results
+        )
+        self.now += timedelta(seconds=sum(r.wall_s for r in results) + untimed + 0.1)
+        if all(trial.effect is Effect.EXACT for trial in trials):
+            self.trained += sum(r.steps for r in results)
+        for place, (trial, result) in enumerate(zip(trials, results, strict=True)):
+            self.blocks[arms[place]] = self.blocks[arms[place]].model_copy(
+                update={
+                    "state": BlockState.DONE,
+                    "result": result,
+                    "summary": summarise_race(result, results[0] if place else None),
+                    "finished_at": self.now,
+                }
+            )
+            judged = judge_block(self.trials[trial.number], result)
+            final = judged and (judged[0] is not Outcome.FINISHED or trial.purpose.value == "search")
+            if judged is not None and final and self.trials[trial.number].outcome != judged[0]:
+                self._close(trial.number, *judged)
 
-    def _open(self, decision: Measure) -> Trial:
-        if isinstance(decision.trial, int):
-            return self.trials[decision.trial]
-        draft = decision.trial
-        assert draft.because
+    def _find(self, arm: Candidate) -> Trial:
+        for trial in self.trials:
+            if trial.purpose is arm.purpose and trial.changes == dict(arm.changes):
+                return trial
+        assert arm.because
         trial = Trial(
-            number=len(self.trials), purpose=draft.purpose, changes=dict(draft.changes), effect=draft.effect,
-            because=draft.because, created_at=self.now,
+            number=len(self.trials), purpose=arm.purpose, changes=dict(arm.changes), effect=arm.effect,
+            because=arm.because, created_at=self.now,
         )  # fmt: skip
         self.trials.append(trial)
         return trial
 
-    def _accept(self, trial: Trial, result: BlockResult) -> None:
-        self.now += timedelta(seconds=result.wall_s * 1.3 + 0.2)
-        extended = any(
-            b.trial_number == trial.number
-            and b.state is BlockState.DONE
-            and b.summary
-            and b.summary.steady_steps
-            for b in self.blocks
-        )
-        done = self.blocks[-1].model_copy(
-            update={
-                "state": BlockState.DONE,
-                "result": result,
-                "summary": summarise_block(result),
-                "finished_at": self.now,
-            }
-        )
-        self.blocks[-1] = done
-        judged = judge_block(trial, result, extended)
-        if judged is not None:
-            self._close(trial.number, *judged)
-
-    def _make_result(self, changes: Changes, asked: BlockPlan) -> BlockResult:
-        self.drift += self.dice.gauss(0, self.noise.drift)
-        centre = math.log(self.step_s / self.speed(changes)) + self.luck + self.drift
-        centre += self.dice.gauss(0, self.noise.block)
-        state, times = 0.0, []
+    def _run_race(self, arms: Sequence[Changes], rules: RaceRules) -> list[BlockResult]:
+        """Let the arms take turns as ranks do: segments in random order, the next cycle in the reverse one."""
+        session = self.sessions[-1]
+        centres, timed = [], [list[float]() for _ in arms]
+        for changes in arms:
+            lucky = random.Random(f"{self.seed}/{session.id}/{sorted(changes.items())}")
+            luck = lucky.gauss(0, self.noise.launch) if changes else 0.0
+            luck += self.dice.gauss(0, self.noise.arm) if changes else 0.0
+            centres.append(math.log(self.step_s / self.speed(changes)) + self.luck + luck)
+        inexact = any(Changes(changes).effect is not Effect.EXACT for changes in arms)
+        period = max(period_of(changes) for changes in arms)
+        size = -(-rules.segment_steps // period) * period
+        size = max(size, 12 * period) if inexact else size
+        segments = [list[int]() for _ in arms]
+        given_up: set[int] = set()
+        fastest = min(math.exp(c) for c in centres)
+        order = list(range(len(arms)))
+        cycle, state = 0, 0.0
         fresh = math.sqrt(1 - self.noise.correlation**2)
-        period = period_of(changes)
-        wanted = math.ceil(asked.target_s * self.speed(changes) / self.step_s / period) * period
-        most = min(max(asked.min_steps, wanted), asked.max_steps)
-        checkpoints = plan_checkpoints(asked.min_steps, most, period, asked.give_up_s, asked.target_error)
-        verdict = ""
-        while len(times) < most and not verdict:
-            state = self.noise.correlation * state + fresh * self.dice.gauss(0, self.noise.step)
-            spike = self.dice.expovariate(1.0) if self.dice.random() < self.noise.spikes else 0.0
-            times.append(math.exp(centre + state) * (1 + spike))
-            if len(times) in checkpoints:
-                periods = average_periods(times, [0] * len(times), period)
-                enough = len(times) >= asked.min_steps
-                verdict = judge_timing(periods, enough, asked.give_up_s, asked.target_error)
-        steps = len(times)
-        hidden = self.exposed * self.step_s
+        losses = [list[float]() for _ in arms]
+        begin = self.trained + 1000 * (len(self.sessions) - 1)
+        while True:
+            self.dice.shuffle(order) if cycle % 2 == 0 else order.reverse()
+            for arm in order:
+                if arm in given_up:
+                    continue
+                for step in range(size):
+                    state = self.noise.correlation * state + fresh * self.dice.gauss(0, self.noise.step)
+                    spike = self.dice.expovariate(1.0) if self.dice.random() < self.noise.spikes else 0.0
+                    time_s = math.exp(centres[arm] + state + self.drift) * (1 + spike)
+                    self.drift += self.dice.gauss(0, self.noise.drift) * math.sqrt(time_s)
+                    timed[arm].append(time_s)
+                    losses[arm].append(self.loss(arms[arm], begin + step))
+                segments[arm].append(size)
+                slow = (
+                    rules.give_up_ratio is not None and math.exp(centres[arm]) > rules.give_up_ratio * fastest
+                )
+                if arm and slow:
+                    given_up.add(arm)
+            cycle += 1
+            left = [arm for arm in range(len(arms)) if arm not in given_up]
+            if all(len(timed[a]) >= rules.min_steps for a in left) and (
+                all(sum(timed[a]) >= rules.target_s or len(timed[a]) >= rules.max_steps for a in left)
+                or (
+                    rules.target_error is not None
+                    and self.noise.step / math.sqrt(cycle * size) < rules.target_error
+                )
+            ):
+                break
+        return [
+            self._make_result(arms[a], timed[a], segments[a], losses[a], period, a in given_up)
+            for a in range(len(arms))
+        ]
+
+    def _make_result(
+        self,
+        changes: Changes,
+        times: list[float],
+        segments: list[int],
+        losses: list[float],
+        period: int,
+        slow: bool,
+    ) -> BlockResult:
+        hidden, steps = self.exposed * self.step_s, len(times)
         step = sum(times) / steps
-        first = self.trained + 1000 * (len(self.sessions) - 1)
         return BlockResult(
-            steps=steps, period=period, step_time_s=tuple(times), samples_per_step=SAMPLES, samples=SAMPLES * steps,
-            wall_s=sum(times), given_up=verdict == GIVEN_UP,
+            steps=steps, period=period, step_time_s=tuple(times), segments=tuple(segments),
+            samples_per_step=SAMPLES, samples=SAMPLES * steps, wall_s=sum(times), given_up=slow,
             bucket_bytes=(2**20,) * (3 if changes else 5),
             phases=Phases(
                 forward_s=0.2 * self.step_s, backward_s=0.4 * self.step_s, optimizer_s=0.1 * self.step_s,
                 exposed_comm_s=max(0.0, hidden - (self.step_s - step)),
             ),
-            losses=tuple(self.loss(changes, first + i) for i in range(steps)),
+            losses=tuple(losses),
             consumed=dict.fromkeys(changes, "in force"),
         )  # fmt: skip

@@ -1,66 +1,70 @@
-"""The promise of the verdict: seldom a gain where there is none, nearly always one where there is."""
+"""The promise of the verdict on a sample of whole jobs: no gain where there is none, and one where there is.
 
-import math
+The full picture, with weathers that are not the simulation's own, is the benchmarks' (`benchmarks/honesty.py`).
+"""
+
+from functools import cache
 
 import pytest
 
 from advisor.protocol.advice import Advice, Verdict
+from advisor.protocol.changes import Changes
 from advisor.protocol.jobs import Budget, Measurement
 
-from .simulated_cluster import Changes, Noise, SimulatedCluster, make_facts, make_job, make_spec
+from .simulated_cluster import Noise, SimulatedCluster, make_facts, make_job, make_spec
 
-RESTLESS = Noise(step=0.03, correlation=0.4, block=0.01, session=0.03, drift=0.008, spikes=0.02)
-CALM = Noise(step=0.01, correlation=0.2, block=0.003, session=0.02, drift=0.002, spikes=0.0)
-"""Noise small enough for many early looks: the harder test of repeated looking."""
+RESTLESS = Noise(step=0.03, correlation=0.4, arm=0.004, session=0.03, launch=0.006, drift=0.008, spikes=0.02)
+CALM = Noise(step=0.01, correlation=0.2, arm=0.002, session=0.02, launch=0.01, drift=0.002, spikes=0.0)
+"""Steps so quiet that launches, which differ by 1 %, are all the noise there is."""
+JOBS = 16
 
 
-def advise(
-    seed: int, noise: Noise, gain: float, min_gain: float, steps: int = 16, rounds: int = 12
-) -> Advice:
+@cache
+def advise(seed: int, noise: str, gain: float) -> Advice:
     def speed(changes: Changes) -> float:
         return 1.0 + gain if changes.get("fuse_grad_size_in_MB") == 4.0 else 1.0
 
     spec = make_spec(
-        knobs=("fuse_grad_size_in_MB", "num_threads"),
-        min_gain=min_gain,
-        budget=Budget(max_trials=4, max_seconds=1e6, max_rounds=rounds),
-        measurement=Measurement(warmup_steps=2, min_steps=steps, max_steps=steps),
+        knobs=("fuse_grad_size_in_MB",),
+        values={"fuse_grad_size_in_MB": (4.0, 8.0)},
+        budget=Budget(max_trials=2, max_seconds=150),
+        measurement=Measurement(warmup_steps=2, min_steps=16, max_steps=200),
     )
-    # Without known gradients there is no cost model: it takes time, and finds nothing where there is nothing.
-    facts = make_facts() if gain else make_facts(gradient_bytes=0)
-    job = make_job(spec, facts=facts)
-    advice = SimulatedCluster(job, speed=speed, noise=noise, seed=seed).run()
+    # Without known gradients there is no cost model, which takes time.
+    job = make_job(spec, facts=make_facts(gradient_bytes=0))
+    weather = {"calm": CALM, "restless": RESTLESS}[noise]
+    advice = SimulatedCluster(job, speed=speed, noise=weather, seed=seed).run()
     assert isinstance(advice, Advice)
     return advice
 
 
-@pytest.mark.parametrize(("noise", "min_gain", "jobs"), [(RESTLESS, 0.01, 120), (CALM, 0.0, 280)])
-def test_equal_strategies_are_called_a_gain_in_at_most_five_percent_of_jobs(
-    noise: Noise, min_gain: float, jobs: int
-) -> None:
-    verdicts = [advise(seed, noise, gain=0.0, min_gain=min_gain).verdict for seed in range(jobs)]
+@pytest.mark.parametrize("noise", ["calm", "restless"])
+def test_equal_strategies_are_seldom_called_a_gain(noise: str) -> None:
+    verdicts = [advise(seed, noise, 0.0).verdict for seed in range(JOBS)]
 
-    allowed = 0.05 * jobs + 1.64 * math.sqrt(jobs * 0.05 * 0.95)
-    assert verdicts.count(Verdict.CHANGE) <= allowed
+    # At most 2.5 % are: three of sixteen in one sample of 130.
+    assert verdicts.count(Verdict.CHANGE) <= 2
 
 
-def test_intervals_hold_the_truth_in_at_least_95_percent_of_jobs() -> None:
-    jobs, gain = 100, 0.05
-    held = 0
-    for seed in range(jobs):
-        advice = advise(1000 + seed, CALM, gain=gain, min_gain=0.0)
-        assert advice.gain is not None
-        truth = 1 + gain if advice.changes.get("fuse_grad_size_in_MB") == 4.0 else 1.0
+@pytest.mark.parametrize("noise", ["calm", "restless"])
+@pytest.mark.parametrize("gain", [0.0, 0.08])
+def test_intervals_hold_the_truth(noise: str, gain: float) -> None:
+    held = seen = 0
+    for seed in range(JOBS):
+        advice = advise(seed, noise, gain)
+        if advice.gain is None:
+            continue
+        truth = 1 + gain if advice.candidate.get("fuse_grad_size_in_MB") == 4.0 else 1.0
+        seen += 1
         held += advice.gain.low <= truth <= advice.gain.high
 
-    assert held >= 0.95 * jobs - 1.64 * math.sqrt(jobs * 0.05 * 0.95)
+    assert seen >= 0.9 * JOBS
+    # At 93 % coverage more than four misses of sixteen are seen once in 600 samples.
+    assert held >= seen - 4
 
 
-def test_a_gain_of_eight_percent_is_found_in_nine_jobs_of_ten() -> None:
-    jobs = 60
-    found = 0
-    for seed in range(jobs):
-        advice = advise(2000 + seed, RESTLESS, gain=0.08, min_gain=0.01, steps=24, rounds=16)
-        found += advice.verdict is Verdict.CHANGE and advice.changes.get("fuse_grad_size_in_MB") == 4.0
+def test_a_gain_of_eight_percent_is_found_in_most_jobs() -> None:
+    found = [advise(seed, "restless", 0.08) for seed in range(JOBS)]
 
-    assert found >= 0.9 * jobs
+    assert sum(advice.verdict is Verdict.CHANGE for advice in found) >= 0.8 * JOBS
+    assert not any(advice.verdict is Verdict.KEEP for advice in found)

@@ -1,28 +1,43 @@
-"""The planner's course through a whole job, and how it meets failures."""
+"""The planner's course through a whole job, race by race, and how it meets failures."""
 
-from collections import Counter
+from collections.abc import Callable
+from functools import cache
 
 import pytest
 
 from advisor.protocol.advice import Advice, Verdict
+from advisor.protocol.base import Value
+from advisor.protocol.changes import Changes, period_of
 from advisor.protocol.jobs import Budget, Stage
-from advisor.protocol.knob_entries import CATALOGUE
-from advisor.protocol.knobs import Effect, Part
-from advisor.protocol.strategy import period_of
-from advisor.protocol.trials import Block, Outcome, Purpose, SessionState
-from advisor.tuning.decisions import EndSession, Fail, Finish, Launch, Measure, Wait
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Effect, Part
+from advisor.protocol.trials import (
+    BlockResult,
+    BlockState,
+    EarlierJob,
+    Outcome,
+    Purpose,
+    Session,
+    SessionState,
+)
+from advisor.tuning.decisions import EndSession, Fail, Finish, Launch, Race, Wait
+from advisor.tuning.history.budget import plan_verdict
+from advisor.tuning.history.record import Record
 from advisor.tuning.planner import plan
 
 from .simulated_cluster import (
     QUIET,
     START,
-    Changes,
+    Noise,
     SimulatedCluster,
     make_cluster,
     make_facts,
     make_job,
     make_spec,
 )
+
+SMALL: dict[str, Value] = {"fuse_grad_size_in_MB": 4.0}
+STEADY = Noise(step=0.02, correlation=0.2, arm=0.002, session=0.02, launch=0.003, drift=0.001, spikes=0.0)
 
 
 def faster_with_small_buckets(changes: Changes) -> float:
@@ -31,23 +46,44 @@ def faster_with_small_buckets(changes: Changes) -> float:
     return speed * (1.6 if changes.get("localsgd") else 1.0)
 
 
-def quiet(**fields: object) -> SimulatedCluster:
-    values: dict[str, object] = {"job": make_job(), "speed": faster_with_small_buckets, "noise": QUIET}
+def quiet(seconds: float = 600, trials: int = 8, spec: dict[str, object] | None = None, **fields: object
+          ) -> SimulatedCluster:  # fmt: skip
+    budget = Budget(max_trials=trials, max_seconds=seconds)
+    job = make_job(make_spec(**{"budget": budget, **(spec or {})}))
+    values: dict[str, object] = {"job": job, "speed": faster_with_small_buckets, "noise": QUIET}
     return SimulatedCluster(**{**values, **fields})  # type: ignore[arg-type]
 
 
-def first_confirm_round(sim: SimulatedCluster) -> int:
-    earlier = {t.number for t in sim.trials if t.purpose in {Purpose.FINAL, Purpose.REVERT}}
-    return 1 + max((b.round or 0 for b in sim.blocks if b.trial_number in earlier), default=0)
+def only_buckets(seconds: float = 600, trials: int = 6, **fields: object) -> SimulatedCluster:
+    """A job that can vary buckets and threads only: quick to plan."""
+    spec: dict[str, object] = {"knobs": ("fuse_grad_size_in_MB", "num_threads")}
+    return quiet(seconds, trials, spec, **fields)
 
 
-def confirm_blocks(sim: SimulatedCluster) -> list[Block]:
-    first = first_confirm_round(sim)
-    return [b for b in sim.blocks if (b.round or 0) >= first]
+@cache
+def usual() -> tuple[SimulatedCluster, Advice]:
+    """A whole job on a machine with usual noise, where small buckets bring 10 %."""
+    sim = quiet(900, 12, noise=STEADY, seed=1)
+    advice = sim.run()
+    assert isinstance(advice, Advice)
+    return sim, advice
 
 
-def confirm_sessions(sim: SimulatedCluster) -> list[str]:
-    return list(dict.fromkeys(b.session_id for b in confirm_blocks(sim)))
+def searched(sim: SimulatedCluster) -> set[str]:
+    return {b.session_id for b in sim.blocks if sim.trials[b.trial_number].purpose is Purpose.SEARCH}
+
+
+def confirmed(sim: SimulatedCluster) -> list[str]:
+    found = [b.session_id for b in sim.blocks if sim.trials[b.trial_number].purpose is Purpose.CONFIRM]
+    return list(dict.fromkeys(found))
+
+
+def spent_s(sim: SimulatedCluster) -> float:
+    spans = [(s.started_at, s.ended_at or sim.now) for s in sim.sessions if s.started_at]
+    return sum((end - start).total_seconds() for start, end in spans)
+
+
+# --- a whole job -------------------------------------------------------------------------------------
 
 
 def test_a_job_without_sessions_is_launched() -> None:
@@ -61,157 +97,243 @@ def test_a_job_without_sessions_is_launched() -> None:
 
 
 def test_a_whole_job_finds_the_gain_and_says_so() -> None:
-    sim = quiet()
+    _, advice = usual()
 
-    advice = sim.run()
-
-    assert isinstance(advice, Advice)
     assert advice.verdict is Verdict.CHANGE
     assert advice.gain is not None
     assert advice.gain.low < 1.10 < advice.gain.high
-    assert advice.headline.startswith(advice.gain.describe().split(" % ")[0])
-    assert sim.trials[0].purpose is Purpose.BASELINE
-    assert not sim.trials[0].changes
+    assert advice.gain.low > 1.0
+    assert float(advice.changes["fuse_grad_size_in_MB"]) < 8
+    assert "fuse_grad_size_in_MB" in advice.headline
 
 
-def test_the_probe_measures_the_baseline_twice_before_anything_else() -> None:
-    sim = quiet()
+def test_stages_follow_each_other_and_never_come_back() -> None:
+    sim, _ = usual()
+    order = list(Stage)
 
-    sim.run()
+    places = [order.index(decision.stage) for decision in sim.decisions]
 
-    assert [b.trial_number for b in sim.blocks[:3]] == [0, 0, 1]
-
-
-def test_every_session_begins_with_the_baseline_and_anchors_return_seldom_on_a_quiet_machine() -> None:
-    sim = quiet(job=make_job(make_spec(budget=Budget(max_trials=24, max_seconds=1e6))))
-
-    sim.run()
-
-    for session in sim.sessions:
-        own = [b.trial_number for b in sim.blocks if b.session_id == session.id]
-        assert own[0] == 0
-    search = [b for b in sim.blocks if b.session_id == "s0" and b.round is None]
-    gaps, since = [], 0
-    for block in search:
-        gaps.append(since) if block.trial_number == 0 else None
-        since = 0 if block.trial_number == 0 else since + 1
-    assert max(gaps) == 10
+    assert places == sorted(places)
+    assert {type(d) for d in sim.decisions} == {Launch, Race, EndSession, Finish}
 
 
-def test_the_confirmation_never_uses_the_searchs_session_and_takes_two_at_least() -> None:
-    sim = quiet()
+def test_the_probe_is_one_race_of_the_baseline_alone_and_only_it_calibrates() -> None:
+    sim, _ = usual()
 
-    sim.run()
+    first, *rest = sim.races
 
-    searched = {b.session_id for b in sim.blocks if sim.trials[b.trial_number].purpose is Purpose.SEARCH}
-    confirmed = confirm_sessions(sim)
-    assert len(confirmed) >= 2
-    assert not searched & set(confirmed)
-    rounds = Counter((b.session_id, b.round) for b in confirm_blocks(sim))
-    per_session = Counter(session for session, _ in rounds)
-    assert min(per_session.values()) >= 2
+    assert first.stage is Stage.PROBE
+    assert [dict(arm.changes) for arm in first.arms] == [{}]
+    assert first.rules.calibrate
+    assert not any(race.rules.calibrate for race in rest)
 
 
-def test_rounds_of_the_confirmation_are_interleaved_in_alternating_order() -> None:
-    higher = tuple(name for name, knob in CATALOGUE.items() if knob.effect is not Effect.EXACT)
-    sim = quiet(job=make_job(make_spec(freeze=higher)))
+def test_every_race_of_the_search_holds_the_baseline_first_and_three_strategies_at_most() -> None:
+    sim, _ = usual()
 
-    sim.run()
+    for race in sim.races_of(Stage.SEARCH):
+        assert race.arms[0].purpose is Purpose.BASELINE
+        assert 1 <= len(race.arms) - 1 <= 3
+        assert len({str(dict(arm.changes)) for arm in race.arms}) == len(race.arms)
+    assert max(len(race.arms) for race in sim.races_of(Stage.SEARCH)) == 4
 
-    order = [(b.round, b.trial_number) for b in confirm_blocks(sim)]
-    winner = next(t.number for t in sim.trials if t.purpose is Purpose.CONFIRM)
-    assert [n for _, n in order[:4]] == [0, winner, winner, 0]
+
+def test_races_are_numbered_through_the_job() -> None:
+    sim, _ = usual()
+
+    assert [race.number for race in sim.races] == list(range(1, len(sim.races) + 1))
+
+
+def test_the_verdict_takes_fresh_launches_of_one_race_of_two_arms_each() -> None:
+    sim, advice = usual()
+
+    launches = confirmed(sim)
+
+    assert len(launches) >= 2
+    assert not searched(sim) & set(launches)
+    for launch in launches:
+        winner = [race for race in sim.arms_in(launch) if race[1][0].plan.overrides == advice.changes]
+        assert len(winner) == 1
+        assert winner[0][0][0].plan.overrides == {}
+    assert advice.gain is not None
+    assert advice.gain.sessions == len(launches)
+
+
+def test_only_races_of_the_search_may_end_early_or_give_arms_up() -> None:
+    sim, _ = usual()
+
+    for race in sim.races:
+        searching = race.stage is Stage.SEARCH
+        assert (race.rules.give_up_ratio is not None) == searching
+        if race.stage is Stage.CONFIRM:
+            assert race.rules.target_error is None
+
+
+def test_races_hold_whole_periods_of_their_arms() -> None:
+    sim, _ = usual()
+
+    assert any(period_of(arm.changes) > 1 for race in sim.races for arm in race.arms)
+    for race in sim.races:
+        period = max(period_of(arm.changes) for arm in race.arms)
+        assert race.rules.min_steps % period == 0
+        assert race.rules.segment_steps % period == 0
+        assert race.rules.max_steps >= race.rules.min_steps
+
+
+def test_a_strategy_races_again_under_the_trial_that_it_has() -> None:
+    sim, _ = usual()
+
+    strategies = [tuple(sorted(t.changes.items())) for t in sim.trials if t.purpose is Purpose.SEARCH]
+
+    assert len(strategies) == len(set(strategies))
+
+
+def test_higher_rungs_get_their_share_and_never_the_verdict() -> None:
+    sim, advice = usual()
+
+    effects = [t.effect for t in sim.trials if t.purpose is Purpose.SEARCH]
+    assert 1 <= effects.count(Effect.NUMERIC) <= 4
+    assert 1 <= effects.count(Effect.CONVERGENCE) <= 4
+    assert {"fp16_allreduce", "localsgd"}.isdisjoint(advice.changes)
+    for effect, least in ((Effect.NUMERIC, 1.25), (Effect.CONVERGENCE, 1.5)):
+        rung = next(rung for rung in advice.ladder if rung.effect is effect)
+        assert rung.gain is not None
+        assert rung.gain.ratio > least
+        assert rung.caveat
+
+
+def test_ladder_races_come_behind_the_winners_in_its_launches() -> None:
+    sim, advice = usual()
+
+    for launch in confirmed(sim):
+        order = [race[1][0].plan.overrides for race in sim.arms_in(launch)]
+        assert order[0] == advice.changes
+        assert len(order) > 1
 
 
 def test_the_same_history_gives_the_same_decision() -> None:
-    sim = quiet(job=make_job(make_spec(budget=Budget(max_trials=20, max_seconds=1e6))))
+    sim = only_buckets(noise=STEADY)
 
     for _ in range(60):
         again = plan(sim.job, sim.history, sim.now)
         assert sim.step() == again
         if isinstance(again, Finish):
-            break
+            return
+    raise AssertionError("the job did not end")
 
 
-def test_no_strategy_is_searched_twice() -> None:
-    sim = quiet(job=make_job(make_spec(budget=Budget(max_trials=40, max_seconds=1e6))))
-
-    sim.run()
-
-    searched = [tuple(sorted(t.changes.items())) for t in sim.trials if t.purpose is Purpose.SEARCH]
-    assert len(searched) == len(set(searched))
-
-
-def test_higher_rungs_get_their_share_and_never_the_verdict() -> None:
-    sim = quiet(job=make_job(make_spec(budget=Budget(max_trials=20, max_seconds=1e6))))
-
-    advice = sim.run()
+def test_quick_suggestions_carry_a_job_to_its_verdict_too() -> None:
+    advice = only_buckets(quick=True).run()
 
     assert isinstance(advice, Advice)
-    searched = Counter(t.effect for t in sim.trials if t.purpose is Purpose.SEARCH)
-    assert 1 <= searched[Effect.NUMERIC] <= 4
-    assert 1 <= searched[Effect.CONVERGENCE] <= 4
-    assert {"fp16_allreduce", "localsgd"}.isdisjoint(advice.changes)
-    ladder = {rung.effect: rung for rung in advice.ladder}
-    for effect, least in ((Effect.NUMERIC, 1.25), (Effect.CONVERGENCE, 1.5)):
-        rung = ladder[effect]
-        assert rung.gain is not None
-        assert rung.gain.rounds >= 4
-        assert rung.gain.ratio > least
-        assert rung.caveat
+    assert advice.verdict is Verdict.CHANGE
 
 
-def test_the_ladder_costs_at_most_a_third_of_the_blocks_before_the_verdict() -> None:
-    sim = SimulatedCluster(make_job(), speed=faster_with_small_buckets, seed=3)
+def test_a_session_that_is_not_running_has_nothing_decided() -> None:
+    sim = quiet()
+    sim.step()
+    sim.sessions[-1] = sim.sessions[-1].model_copy(update={"state": SessionState.ENDING})
 
-    sim.run()
-
-    confirm = {t.number: t.effect for t in sim.trials if t.purpose is Purpose.CONFIRM}
-    rounds: dict[int, list[Effect | None]] = {}
-    for block in confirm_blocks(sim):
-        rounds.setdefault(block.round or 0, []).append(confirm.get(block.trial_number))
-    undecided = [parts for parts in rounds.values() if Effect.EXACT in parts]
-    assert undecided
-    for parts in undecided:
-        assert len({part for part in parts if part not in {None, Effect.EXACT}}) <= 1
+    assert isinstance(plan(sim.job, sim.history, sim.now), Wait)
 
 
-@pytest.mark.parametrize("max_seconds", [20, 60, 150, 400, 900])
-def test_the_time_budget_is_a_hard_stop_and_an_unconfirmed_result_no_gain(max_seconds: float) -> None:
-    spec = make_spec(budget=Budget(max_trials=200, max_seconds=max_seconds))
-    sim = quiet(job=make_job(spec))
+# --- time --------------------------------------------------------------------------------------------
 
-    advice = sim.run()
 
-    spent = sum(
-        (s.ended_at - s.started_at).total_seconds() for s in sim.sessions if s.ended_at and s.started_at
+@cache
+def limited(
+    max_seconds: float, gain: float = 0.10, noise: float = 0.02
+) -> tuple[SimulatedCluster, Advice | Fail]:
+    sim = only_buckets(
+        max_seconds,
+        200,
+        speed=lambda c: 1.0 + gain if c.get("fuse_grad_size_in_MB") == 4.0 else 1.0,
+        noise=Noise(
+            step=noise, correlation=0.2, arm=0.002, session=0.02, launch=0.003, drift=0.001, spikes=0.0
+        ),
     )
-    assert spent <= max_seconds * 1.05 + 2
+    return sim, sim.run()
+
+
+@pytest.mark.parametrize("max_seconds", [20, 45, 90, 180])
+def test_the_time_budget_is_a_hard_stop(max_seconds: float) -> None:
+    sim, advice = limited(max_seconds)
+
+    assert spent_s(sim) <= max_seconds * 1.05 + 2
     assert isinstance(advice, Advice)
     if advice.verdict is Verdict.CHANGE:
         assert advice.gain is not None
-        assert advice.gain.rounds >= 4
         assert advice.gain.sessions >= 2
-    else:
-        assert advice.headline.startswith("No reliable gain: keep your defaults.")
+
+
+@pytest.mark.parametrize(("max_seconds", "gain"), [(60, 0.10), (120, 0.02), (180, 0.10)])
+def test_a_job_ends_only_when_it_is_decided_or_its_budget_is_spent(max_seconds: float, gain: float) -> None:
+    sim, advice = limited(max_seconds, gain, 0.05)
+
+    assert isinstance(advice, Advice)
+    if advice.verdict is Verdict.UNDECIDED:
+        record = Record(sim.job, sim.history, sim.now)
+        assert record.remaining_s < plan_verdict(record).launch_s
+
+
+@pytest.mark.parametrize("max_seconds", [90, 180])
+def test_the_verdicts_time_is_reserved_before_the_search_gets_any(max_seconds: float) -> None:
+    sim, _ = limited(max_seconds)
+
+    begin = next(i for i, d in enumerate(sim.decisions) if isinstance(d, Race) and d.stage is Stage.CONFIRM)
+    number = sim.decisions[begin].number  # type: ignore[union-attr]
+    at = next(b.issued_at for b in sim.blocks if b.race == number)
+    blocks = tuple(b for b in sim.blocks if b.issued_at < at)
+    sessions = tuple(s for s in sim.sessions if s.created_at < at)
+    record = Record(sim.job, sim.history.model_copy(update={"blocks": blocks, "sessions": sessions}), at)
+    reserve = plan_verdict(record)
+    assert reserve.plan.launches >= 2
+    assert record.remaining_s + record.startup_s >= 0.9 * reserve.total_s
 
 
 def test_a_usual_budget_leaves_time_to_confirm() -> None:
-    sim = quiet(job=make_job(make_spec(budget=Budget(max_trials=200, max_seconds=400))))
-
-    advice = sim.run()
+    _, advice = limited(180)
 
     assert isinstance(advice, Advice)
     assert advice.verdict is Verdict.CHANGE
 
 
 def test_a_job_fails_when_the_budget_does_not_hold_the_baseline() -> None:
-    sim = quiet(job=make_job(make_spec(budget=Budget(max_seconds=1))))
-
-    decision = sim.run()
+    decision = quiet(seconds=1).run()
 
     assert isinstance(decision, Fail)
     assert "raise the budget" in decision.because
+
+
+def test_a_decided_job_leaves_the_rest_of_its_budget_unspent() -> None:
+    sim, advice = usual()
+
+    assert advice.verdict is Verdict.CHANGE
+    assert spent_s(sim) < 600
+
+
+# --- nothing to find ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_equal_strategies_are_never_a_change(seed: int) -> None:
+    sim = only_buckets(200, noise=STEADY, speed=lambda _: 1.0, seed=seed)
+
+    advice = sim.run()
+
+    assert isinstance(advice, Advice)
+    assert advice.verdict in {Verdict.KEEP, Verdict.UNDECIDED}
+    assert advice.changes == {}
+
+
+def test_the_search_stops_when_nothing_improves() -> None:
+    sim = only_buckets(100_000, 200, speed=lambda _: 1.0)
+
+    advice = sim.run()
+
+    assert isinstance(advice, Advice)
+    assert advice.verdict is Verdict.KEEP
+    assert sum(t.purpose is Purpose.SEARCH for t in sim.trials) < 40
 
 
 def test_nothing_to_search_ends_with_keep_and_the_reasons() -> None:
@@ -225,57 +347,218 @@ def test_nothing_to_search_ends_with_keep_and_the_reasons() -> None:
 
     assert isinstance(advice, Advice)
     assert advice.verdict is Verdict.KEEP
-    assert "dropped with its reason" in advice.headline
     reasons = {d.knob: d.reason for d in advice.dropped}
     assert "could not bring 2 %" in reasons["fuse_grad_size_in_MB"]
     assert len(sim.sessions) == 1
 
 
-def test_a_strategy_that_kills_its_session_is_not_tried_again() -> None:
+def test_a_search_whose_every_strategy_was_given_up_goes_on_to_others() -> None:
+    sim = only_buckets(400, 12, speed=lambda changes: 0.4 if changes else 1.0)
+
+    advice = sim.run()
+
+    assert isinstance(advice, Advice)
+    outcomes = [t.outcome for t in sim.trials if t.purpose is Purpose.SEARCH]
+    assert outcomes.count(Outcome.PRUNED) == len(outcomes) > 3
+    assert advice.verdict is Verdict.KEEP
+    assert advice.changes == {}
+
+
+def test_the_one_strategy_that_is_not_slow_is_found_among_those_that_are() -> None:
+    def speed(changes: Changes) -> float:
+        size = float(changes.get("fuse_grad_size_in_MB", 25.0))
+        return 1.0 if not changes else 1.2 if 8 < size < 25 and "num_threads" not in changes else 0.4
+
+    sim = only_buckets(900, 16, speed=speed)
+
+    advice = sim.run()
+
+    assert isinstance(advice, Advice)
+    first = sim.races_of(Stage.SEARCH)[0]
+    numbers = {t.changes == dict(arm.changes) and t.outcome for t in sim.trials for arm in first.arms[1:]}
+    assert numbers - {False} == {Outcome.PRUNED}, "the first race is to hold slow strategies only"
+    assert advice.verdict is Verdict.CHANGE
+    assert 8 < float(advice.changes["fuse_grad_size_in_MB"]) < 25
+
+
+def test_strategies_that_are_the_baseline_in_force_are_never_advised() -> None:
+    def alter(changes: Changes, _: Session, result: BlockResult) -> BlockResult:
+        same = dict.fromkeys(changes, "One bucket holds all gradients, as in the baseline.")
+        return result.model_copy(update={"no_effect": same})
+
+    sim = only_buckets(300, speed=lambda changes: 1.3 if changes else 1.0, alter=alter)
+
+    advice = sim.run()
+
+    assert isinstance(advice, Advice)
+    assert advice.verdict is not Verdict.CHANGE
+    assert advice.changes == {}
+    assert {t.outcome for t in sim.trials if t.purpose is Purpose.SEARCH} == {Outcome.INEFFECTIVE}
+    assert not confirmed(sim)
+
+
+def test_arms_that_are_one_plan_in_force_are_raced_once() -> None:
+    def alter(changes: Changes, _: Session, result: BlockResult) -> BlockResult:
+        if changes.get("num_threads") == 2 and len(changes) == 2:
+            return result.model_copy(update={"same_as": "b2", "step_time_s": (), "segments": (), "steps": 0})
+        return result
+
+    advice = only_buckets(alter=alter).run()
+
+    assert isinstance(advice, Advice)
+    assert advice.verdict is Verdict.CHANGE
+    assert len(advice.changes) == 1
+
+
+# --- going on ----------------------------------------------------------------------------------------
+
+
+@cache
+def continued() -> tuple[SimulatedCluster, Advice, Advice, int]:
+    """A job whose first budget was too small for its noise, and the same with more."""
+    noise = Noise(step=0.12, correlation=0.3, arm=0.002, session=0.02, launch=0.003, drift=0.001, spikes=0.02)
+    sim = only_buckets(
+        75, 3, noise=noise, seed=2, speed=lambda c: 1.06 if c.get("fuse_grad_size_in_MB") else 1.0
+    )
+    first = sim.run()
+    assert isinstance(first, Advice)
+    ended = len(sim.sessions)
+    sim.resume(600)
+    second = sim.run()
+    assert isinstance(second, Advice)
+    return sim, first, second, ended
+
+
+def test_an_undecided_job_that_is_continued_goes_on_with_the_strategy_that_it_was_confirming() -> None:
+    _, first, second, _ = continued()
+
+    assert first.verdict is Verdict.UNDECIDED
+    assert second.verdict is not Verdict.UNDECIDED
+    assert second.candidate == first.candidate != {}
+
+
+def test_a_continued_job_keeps_its_launches_and_adds_to_them() -> None:
+    sim, first, second, ended = continued()
+
+    assert first.gain is not None
+    assert second.gain is not None
+    assert second.gain.sessions > first.gain.sessions >= 1
+    later = [b for b in sim.blocks if b.session_id in {s.id for s in sim.sessions[ended:]}]
+    assert second.gain.sessions == len(confirmed(sim))
+    assert later
+
+
+def test_a_continued_job_that_was_decided_stays_decided_without_another_launch_of_the_verdict() -> None:
+    sim, advice = usual()
+    again = SimulatedCluster(sim.job, speed=sim.speed, noise=sim.noise, seed=sim.seed)
+    again.trials, again.blocks, again.sessions = list(sim.trials), list(sim.blocks), list(sim.sessions)
+    again.now = sim.now
+    again.resume(300)
+
+    second = again.run()
+
+    assert isinstance(second, Advice)
+    assert (second.verdict, second.changes) == (advice.verdict, advice.changes)
+
+
+# --- earlier jobs ------------------------------------------------------------------------------------
+
+
+def an_earlier_job(changes: dict[str, Value], likeness: float = 1.0) -> tuple[EarlierJob, ...]:
+    because = "the same workload on the same cluster"
+    return (EarlierJob(job_id="old", changes=changes, ratio=1.1, likeness=likeness, because=because),)
+
+
+def test_what_an_identical_job_confirmed_is_in_the_first_race_and_ends_the_search() -> None:
+    sim = only_buckets(900, 24, noise=STEADY, earlier=an_earlier_job(SMALL))
+
+    advice = sim.run()
+
+    assert isinstance(advice, Advice)
+    (race,) = sim.races_of(Stage.SEARCH)
+    assert SMALL in [dict(arm.changes) for arm in race.arms]
+    assert advice.verdict is Verdict.CHANGE
+    assert float(advice.changes["fuse_grad_size_in_MB"]) < 8
+    assert "Job old searched this workload" in advice.search_ended_because
+    assert spent_s(sim) < 150
+
+
+def test_what_an_alike_job_confirmed_is_tried_first_and_ends_nothing() -> None:
+    sim = only_buckets(900, 12, noise=STEADY, earlier=an_earlier_job(SMALL, likeness=0.8))
+
+    sim.run()
+
+    first, *rest = sim.races_of(Stage.SEARCH)
+    assert SMALL in [dict(arm.changes) for arm in first.arms]
+    assert rest
+
+
+def test_what_an_identical_job_confirmed_but_brings_nothing_here_ends_nothing() -> None:
+    sim = only_buckets(900, 12, earlier=an_earlier_job({"num_threads": 2}))
+
+    advice = sim.run()
+
+    assert isinstance(advice, Advice)
+    assert len(sim.races_of(Stage.SEARCH)) > 1
+    assert float(advice.changes["fuse_grad_size_in_MB"]) < 8
+
+
+# --- failures ----------------------------------------------------------------------------------------
+
+
+def faulty(fault: Callable[[int, int, Changes], Outcome | None], **fields: object) -> SimulatedCluster:
+    return only_buckets(1200, 8, session_fault=fault, **fields)
+
+
+def test_suspects_of_a_fatal_race_race_alone_and_only_the_culprit_is_given_up() -> None:
     def fault(_session: int, _ordinal: int, changes: Changes) -> Outcome | None:
-        return Outcome.OUT_OF_MEMORY if changes.get("use_hierarchical_allreduce") else None
+        return Outcome.OUT_OF_MEMORY if changes.get("num_threads") == 2 else None
 
-    sim = quiet(session_fault=fault)
+    sim = faulty(fault)
 
     advice = sim.run()
 
     assert isinstance(advice, Advice)
-    failed = [t for t in sim.trials if t.outcome is Outcome.OUT_OF_MEMORY]
-    assert failed
+    fatal = [race for race in sim.races if any(a.changes.get("num_threads") == 2 for a in race.arms)]
+    assert len(fatal[0].arms) > 2
+    together = {str(dict(arm.changes)) for arm in fatal[0].arms[1:]}
+    alone = {str(dict(r.arms[1].changes)) for r in sim.races[2 : 2 + len(together)] if len(r.arms) == 2}
+    assert alone == together
+    for trial in sim.trials:
+        culprit = trial.changes.get("num_threads") == 2
+        assert (trial.outcome is Outcome.OUT_OF_MEMORY) == culprit
     assert advice.verdict is Verdict.CHANGE
-    assert "use_hierarchical_allreduce" not in advice.changes
+    assert "num_threads" not in advice.changes
 
 
-def test_a_finalist_that_fails_leaves_its_place_to_the_next() -> None:
+def test_a_strategy_that_fails_in_the_verdict_leaves_its_place_to_the_next() -> None:
+    doomed: list[Changes] = []
+
     def fault(session: int, _ordinal: int, changes: Changes) -> Outcome | None:
-        return (
-            Outcome.HUNG
-            if session > 0 and changes.get("fuse_grad_size_in_MB") == 4.0 and len(changes) == 1
-            else None
-        )
+        if session > 0 and changes and not doomed:
+            doomed.append(changes)
+        return Outcome.HUNG if session > 0 and changes in doomed else None
 
-    sim = quiet(session_fault=fault)
+    sim = faulty(fault)
 
     advice = sim.run()
 
     assert isinstance(advice, Advice)
-    assert advice.changes != {"fuse_grad_size_in_MB": 4.0}
     assert advice.verdict is Verdict.CHANGE
+    assert advice.changes not in doomed
 
 
-def test_a_lost_session_is_launched_again_and_its_round_measured_as_a_whole() -> None:
-    def fault(session: int, ordinal: int, _changes: Changes) -> Outcome | None:
-        return Outcome.LOST if session == 1 and ordinal == 2 else None
-
-    sim = quiet(session_fault=fault)
+def test_a_lost_session_is_launched_again_and_its_race_run_as_a_whole() -> None:
+    sim = faulty(lambda session, _ordinal, _changes: Outcome.LOST if session == 1 else None)
 
     advice = sim.run()
 
     assert isinstance(advice, Advice)
     assert advice.verdict is Verdict.CHANGE
     assert sim.sessions[1].state is SessionState.LOST
-    first = [b.session_id for b in sim.blocks if b.round == first_confirm_round(sim)]
-    assert first.count("s2") >= 2
+    void = [b for b in sim.blocks if b.state is BlockState.VOID]
+    assert {b.session_id for b in void} == {"s1"}
+    assert {t.outcome for t in sim.trials if t.purpose is Purpose.SEARCH} == {Outcome.FINISHED}
 
 
 def test_five_lost_sessions_in_a_row_end_the_job() -> None:
@@ -303,21 +586,19 @@ def test_a_baseline_that_fails_twice_ends_the_job_with_what_to_do(outcome: Outco
     assert len(sim.sessions) == 2
 
 
-def test_a_script_too_short_for_a_block_ends_the_job_with_its_steps() -> None:
-    sim = quiet(steps_per_session=12)
+def test_a_script_too_short_for_the_probe_ends_the_job_with_its_steps() -> None:
+    sim = quiet(steps_per_session=11)
 
     decision = sim.run()
 
     assert isinstance(decision, Fail)
-    assert "only 12 steps" in decision.because
-    assert "needs 26" in decision.because
+    assert "only 11 steps" in decision.because
     assert len(sim.sessions) == 2
 
 
-@pytest.mark.parametrize("blocks", [1, 2, 3, 5])
-def test_a_script_that_ends_by_itself_is_launched_until_everything_is_measured(blocks: int) -> None:
-    spec = make_spec(budget=Budget(max_trials=6, max_seconds=1e6))
-    sim = quiet(job=make_job(spec), steps_per_session=26 * blocks + 10)
+@pytest.mark.parametrize("steps", [90, 140, 250])
+def test_a_script_that_ends_by_itself_races_as_many_arms_as_it_has_steps_for(steps: int) -> None:
+    sim = only_buckets(3000, 5, steps_per_session=steps)
 
     advice = sim.run()
 
@@ -325,19 +606,20 @@ def test_a_script_that_ends_by_itself_is_launched_until_everything_is_measured(b
     assert advice.verdict is Verdict.CHANGE
     assert advice.gain is not None
     assert advice.gain.sessions >= 2
+    seen = next(i for i, s in enumerate(sim.sessions) if s.total_steps)
+    later = {s.id for s in sim.sessions[seen + 1 :]}
+    void = [b for b in sim.blocks if b.session_id in later and b.state is BlockState.VOID]
+    assert len(void) <= 4
 
 
-def test_a_block_that_needs_a_relaunch_is_measured_in_a_session_launched_with_it() -> None:
-    def alter(changes: Changes, session: object, result: object) -> object:
-        needs = bool(changes.get("fuse_grad_size_in_MB")) and not session.cold  # type: ignore[attr-defined]
-        return result.model_copy(  # type: ignore[attr-defined]
-            update={"relaunch_needed": "DDP's reducer could not be rebuilt.", "step_time_s": ()}
-            if needs
-            else {}
-        )
+def test_an_arm_that_needs_a_relaunch_is_raced_in_a_launch_of_its_own() -> None:
+    def alter(changes: Changes, session: Session, result: BlockResult) -> BlockResult:
+        if not changes.get("fuse_grad_size_in_MB") or session.cold:
+            return result
+        update = {"relaunch_needed": "The reducer could not be rebuilt.", "step_time_s": (), "segments": ()}
+        return result.model_copy(update=update)
 
-    spec = make_spec(knobs=("fuse_grad_size_in_MB",), budget=Budget(max_trials=3, max_seconds=1e6))
-    sim = quiet(job=make_job(spec), alter=alter)
+    sim = quiet(3000, 3, {"knobs": ("fuse_grad_size_in_MB",)}, alter=alter)
 
     advice = sim.run()
 
@@ -349,14 +631,14 @@ def test_a_block_that_needs_a_relaunch_is_measured_in_a_session_launched_with_it
     assert all(sessions[b.session_id].cold == b.plan.overrides for b in timed)
 
 
-def test_cold_knobs_are_compared_across_fresh_sessions() -> None:
-    facts = make_facts(backend="nccl")
+def test_cold_knobs_are_compared_across_fresh_sessions_in_alternating_order() -> None:
     spec = make_spec(
-        knobs=("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"), budget=Budget(max_trials=3, max_seconds=1e6)
+        knobs=("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD"), budget=Budget(max_trials=3, max_seconds=3000)
     )
-    sim = quiet(
-        job=make_job(spec, facts=facts),
+    sim = SimulatedCluster(
+        make_job(spec, facts=make_facts(backend="nccl")),
         speed=lambda changes: 1.2 if changes.get("NCCL_SOCKET_NTHREADS") == 4 else 1.0,
+        noise=STEADY,
     )
 
     advice = sim.run()
@@ -365,18 +647,23 @@ def test_cold_knobs_are_compared_across_fresh_sessions() -> None:
     assert advice.verdict is Verdict.CHANGE
     assert advice.changes["NCCL_SOCKET_NTHREADS"] == 4
     for session in sim.sessions:
-        for block in (b for b in sim.blocks if b.session_id == session.id):
-            assert block.plan.overrides == session.cold
-    rounds = {s.id: {b.round for b in confirm_blocks(sim) if b.session_id == s.id} for s in sim.sessions}
-    assert all(len(held) <= 1 for held in rounds.values())
+        assert {str(b.plan.overrides) for b in sim.blocks if b.session_id == session.id} == {
+            str(session.cold)
+        }
+    numbers = {t.number for t in sim.trials if t.purpose is Purpose.CONFIRM}
+    pairs: dict[int, list[bool]] = {}
+    for block in sim.blocks:
+        if block.trial_number in numbers:
+            pairs.setdefault(block.race or 0, []).append(bool(block.plan.overrides))
+    assert len(pairs) >= 2
+    assert all(sorted(pair) == [False, True] for pair in pairs.values())
+    assert len({tuple(pair) for pair in pairs.values()}) == 2
 
 
-def test_a_launch_that_dies_of_its_cold_knobs_ends_that_trial_only() -> None:
-    facts = make_facts(backend="nccl")
-    sim = quiet(
-        job=make_job(make_spec(budget=Budget(max_trials=8, max_seconds=1e6)), facts=facts),
-        launch_fault=lambda _index, cold: Outcome.CRASHED if cold else None,
-    )
+def test_a_launch_that_dies_of_its_cold_knobs_ends_that_strategy_only() -> None:
+    sim = quiet(1200, job=make_job(
+        make_spec(budget=Budget(max_trials=8, max_seconds=1200)), facts=make_facts(backend="nccl")
+    ), launch_fault=lambda _index, cold: Outcome.CRASHED if cold else None)  # fmt: skip
 
     advice = sim.run()
 
@@ -385,55 +672,39 @@ def test_a_launch_that_dies_of_its_cold_knobs_ends_that_trial_only() -> None:
     assert sum(bool(s.cold) for s in sim.sessions) == 1
 
 
-def test_an_unsteady_block_is_extended_once_with_twice_the_steps() -> None:
-    def alter(changes: Changes, _session: object, result: object) -> object:
-        if not changes or changes != next(t.changes for t in sim.trials if t.purpose is Purpose.SEARCH):
-            return result
-        times = tuple(0.1 * (2.0 - i / result.steps) for i in range(result.steps))  # type: ignore[attr-defined]
-        return result.model_copy(update={"step_time_s": times})  # type: ignore[attr-defined]
+def test_a_race_whose_ranks_drifted_apart_counts_for_nothing() -> None:
+    def alter(changes: Changes, session: Session, result: BlockResult) -> BlockResult:
+        drifted = "Rank 1's parameters differ." if session.id == "s1" else ""
+        return result.model_copy(update={"drifted": drifted})
 
-    sim = quiet(alter=alter)
+    sim = only_buckets(900, alter=alter)
 
-    sim.run()
+    advice = sim.run()
 
-    trial = next(t for t in sim.trials if t.purpose is Purpose.SEARCH)
-    plans = [b.plan for b in sim.blocks if b.trial_number == trial.number]
-    assert [p.min_steps for p in plans] == [24, 48]
-    assert plans[1].target_s == 2 * plans[0].target_s
-    assert trial.outcome is Outcome.FINISHED
+    assert isinstance(advice, Advice)
+    assert advice.verdict is Verdict.CHANGE
+    assert advice.gain is not None
+    assert "s1" in confirmed(sim)
+    assert advice.gain.sessions == len(confirmed(sim)) - 1
 
 
-def test_blocks_hold_whole_periods() -> None:
-    sim = quiet()
-
-    sim.run()
-
-    for block in sim.blocks:
-        period = period_of(block.plan.overrides)
-        assert block.plan.min_steps % period == 0
-        assert block.plan.warmup_steps % period == 0
-        assert block.plan.max_steps >= block.plan.min_steps
+# --- verifying ---------------------------------------------------------------------------------------
 
 
-def test_the_search_stops_when_nothing_improves() -> None:
-    sim = quiet(job=make_job(make_spec(budget=Budget(max_trials=200, max_seconds=1e6))), speed=lambda _: 1.0)
+@pytest.mark.parametrize(("gain", "verdict"), [(1.10, Verdict.CHANGE), (0.97, Verdict.KEEP)])
+def test_a_job_that_verifies_a_strategy_races_it_and_nothing_else(gain: float, verdict: Verdict) -> None:
+    sim = quiet(900, spec={"verify": SMALL}, speed=lambda changes: gain if changes else 1.0)
+    advice = sim.run()
 
-    sim.run()
-
-    assert sum(t.purpose is Purpose.SEARCH for t in sim.trials) < 40
-
-
-def test_a_session_that_is_not_running_has_nothing_decided() -> None:
-    sim = quiet()
-    sim.step()
-    sim.sessions[-1] = sim.sessions[-1].model_copy(update={"state": SessionState.ENDING})
-
-    assert isinstance(plan(sim.job, sim.history, sim.now), Wait)
+    assert isinstance(advice, Advice)
+    assert (advice.verdict, advice.candidate) == (verdict, SMALL)
+    assert advice.gain is not None
+    assert advice.gain.low < gain < advice.gain.high
+    assert {t.purpose for t in sim.trials} == {Purpose.BASELINE, Purpose.CONFIRM}
+    assert "search" not in advice.headline
+    assert "tried" not in advice.headline
 
 
-def test_orders_fit_the_state_of_the_session() -> None:
-    sim = quiet()
-
-    sim.run()
-
-    assert {type(d) for d in sim.decisions} == {Launch, Measure, EndSession, Finish}
+def test_a_strategy_above_the_allowed_rung_is_not_verified() -> None:
+    with pytest.raises(ValueError, match="allow numeric"):
+        make_spec(verify={"fp16_allreduce": True})

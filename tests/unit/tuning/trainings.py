@@ -1,4 +1,4 @@
-"""A written-down training: blocks of baseline and one strategy with the losses that the runtime would have sent."""
+"""A written-down training: races of baseline and strategies with the losses that the runtime would have sent."""
 
 import random
 from collections.abc import Mapping
@@ -6,8 +6,8 @@ from datetime import timedelta
 
 from advisor.protocol.base import Value
 from advisor.protocol.calibration import Calibration
+from advisor.protocol.changes import Changes
 from advisor.protocol.jobs import Job
-from advisor.protocol.strategy import effect_of
 from advisor.protocol.trials import (
     Block,
     BlockPlan,
@@ -20,21 +20,23 @@ from advisor.protocol.trials import (
     SessionState,
     Trial,
 )
-from advisor.tuning.record import Record
-from advisor.tuning.statistics import summarise_block
+from advisor.tuning.history.record import Record
+from advisor.tuning.measure.statistics import summarise_race
 
 from .simulated_cluster import START, make_job, make_spec
 
 LOCAL: dict[str, Value] = {"localsgd": True, "localsgd_k_steps": 4}
-WARMUP = 6
 SAMPLES = 64.0
+SIZE = 24
+"""Steps of a segment; the later half of it has its middle at step 18."""
+MIDDLE = 18
 
 
 class Training:
     """A loss that falls by `slope` per step; under the strategy a sample teaches only `efficiency` of it.
 
-    Blocks of the strategy are undone after they are measured, as the runtime does it: the next one starts from the
-    state before.
+    Every segment of a race begins from one state of the training, as the runtime does it beside an inexact strategy,
+    and is followed by a loss check on so many batches as are `checked`, which differ by a loss of 0.5.
     """
 
     def __init__(
@@ -44,19 +46,18 @@ class Training:
         noise: float = 0.02,
         slope: float = 0.004,
         seed: int = 0,
-        steps: int = 48,
         speed: float = 1.0,
         job: Job | None = None,
         calibration: Calibration | None = None,
+        checked: int = 0,
     ) -> None:
         self.efficiency, self.noise, self.slope = efficiency, noise, slope
-        self.steps, self.speed, self.calibration = steps, speed, calibration
+        self.speed, self.calibration, self.checked = speed, calibration, checked
         self.dice = random.Random(seed)
-        self.job = job or make_job(make_spec(allow=effect_of(changes)))
+        self.job = job or make_job(make_spec(allow=Changes(changes).effect))
         self.trials = [self._trial(0, Purpose.BASELINE, {}), self._trial(1, Purpose.CONFIRM, changes)]
         self.blocks: list[Block] = []
         self.sessions: list[Session] = []
-        self.trained = 0
 
     @staticmethod
     def _trial(number: int, purpose: Purpose, changes: Mapping[str, Value]) -> Trial:
@@ -64,7 +65,7 @@ class Training:
             number=number,
             purpose=purpose,
             changes=dict(changes),
-            effect=effect_of(changes),
+            effect=Changes(changes).effect,
             because="A test.",
             created_at=START,
         )
@@ -88,56 +89,68 @@ class Training:
                 started_at=START,
             )
         )
-        self.trained = 0
 
-    def measure(self, trial: int, round_: int | None = None) -> None:
-        """One block."""
-        changes = self.trials[trial].changes
-        exact = effect_of(changes).rank == 0
+    def race(self, *trials: int, cycles: int = 4, number: int | None = None) -> None:
+        """Let trials take turns in the running session; the first one is what the others are held against."""
+        number = number or 1 + max((b.race or 0 for b in self.blocks), default=0)
+        session = self.sessions[-1].id
+        first = sum(b.session_id == session for b in self.blocks)
+        at = START + timedelta(seconds=10 * len(self.blocks))
+        results = [self._run(self.trials[trial].changes, cycles) for trial in trials]
+        for place, (trial, result) in enumerate(zip(trials, results, strict=True)):
+            block_id = f"b{len(self.blocks)}"
+            changes = self.trials[trial].changes
+            self.blocks.append(
+                Block(
+                    id=block_id,
+                    session_id=session,
+                    trial_number=trial,
+                    race=number,
+                    arm=place,
+                    state=BlockState.DONE,
+                    ordinal=first + place,
+                    plan=BlockPlan(block_id=block_id, trial_number=trial, overrides=changes),
+                    result=result,
+                    summary=summarise_race(result, results[0] if place else None),
+                    issued_at=at,
+                    finished_at=at + timedelta(seconds=5),
+                )
+            )
+
+    def _run(self, changes: Mapping[str, Value], cycles: int) -> BlockResult:
+        exact = Changes(changes).effect.rank == 0
         pace = self.slope * (1.0 if exact else self.efficiency)
-        level = 3.0 - self.slope * self.trained
         losses = tuple(
-            level - pace * (WARMUP + i + 0.5) + self.dice.gauss(0, self.noise) for i in range(self.steps)
+            3.0 - pace * (i + 0.5) + self.dice.gauss(0, self.noise)
+            for _ in range(cycles)
+            for i in range(SIZE)
         )
-        step_s = 0.1 / (1.0 if exact else self.speed)
-        result = BlockResult(
-            steps=self.steps,
-            warmup_steps=WARMUP,
-            step_time_s=(step_s,) * self.steps,
+        batches = random.Random(7)
+        hard = [batches.gauss(0.0, 0.5) for _ in range(self.checked)]
+        checks = tuple(
+            tuple(3.0 + batch - pace * SIZE + self.dice.gauss(0, self.noise) for batch in hard)
+            for _ in range(cycles if self.checked else 0)
+        )
+        step_s, steps = 0.1 / (1.0 if exact else self.speed), cycles * SIZE
+        return BlockResult(
+            steps=steps,
+            step_time_s=(step_s,) * steps,
+            segments=(SIZE,) * cycles,
             samples_per_step=SAMPLES,
-            samples=SAMPLES * self.steps,
-            wall_s=step_s * self.steps,
+            samples=SAMPLES * steps,
+            wall_s=step_s * steps,
             losses=losses,
+            loss_at_start=tuple(3.0 + batch for batch in hard),
+            loss_checks=checks,
             calibration=self.calibration if exact else None,
             consumed=dict.fromkeys(changes, "in force"),
         )
-        session = self.sessions[-1].id
-        number = len(self.blocks)
-        self.blocks.append(
-            Block(
-                id=f"b{number}",
-                session_id=session,
-                trial_number=trial,
-                round=round_,
-                state=BlockState.DONE,
-                ordinal=sum(b.session_id == session for b in self.blocks),
-                plan=BlockPlan(block_id=f"b{number}", trial_number=trial, overrides=changes, profile_steps=2),
-                result=result,
-                summary=summarise_block(result),
-                issued_at=START + timedelta(seconds=10 * number),
-                finished_at=START + timedelta(seconds=10 * number + 5),
-            )
-        )
-        self.trained += WARMUP + self.steps + 2 if exact else 0
 
-    def confirm(self, rounds: int = 12) -> "Training":
-        """Interleaved rounds (baseline strategy, strategy baseline, …), four to a launch behind a lead-in."""
-        for index in range(rounds):
-            if index % 4 == 0:
-                self.launch()
-                self.measure(0)
-            for trial in (0, 1) if index % 2 == 0 else (1, 0):
-                self.measure(trial, index + 1)
+    def confirm(self, launches: int = 2, cycles: int = 4) -> "Training":
+        """So many launches, each one race of the baseline and the strategy."""
+        for _ in range(launches):
+            self.launch()
+            self.race(0, 1, cycles=cycles)
         return self
 
     @property

@@ -28,6 +28,10 @@ parser.add_argument("--own-hook", action="store_true")
 parser.add_argument("--evaluate-every", type=int, default=0)
 parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--sleep", type=float, default=0.0)
+parser.add_argument("--slow-from", type=int, default=0, help="from this step on batches come 40 ms later")
+parser.add_argument("--slow-threads", type=int, default=0, help="sleep only while torch has so many threads")
+parser.add_argument("--settle-at", type=int, default=0, help="from this step on no reducer can be rebuilt")
+parser.add_argument("--drift-at", type=int, default=0, help="rank 1 changes a parameter after this step")
 parser.add_argument("--adam", action="store_true")
 parser.add_argument("--lr", type=float, default=0.05)
 parser.add_argument(
@@ -44,6 +48,24 @@ class Recommender(nn.Module):
 
     def forward(self, x):
         return self.head(self.items((x.abs() * 100).long() % 500))
+
+
+class Branching(nn.Module):
+    """Of its three branches another two are used in every step."""
+
+    def __init__(self):
+        super().__init__()
+        self.into, self.out = nn.Linear(64, 64), nn.Linear(64, 10)
+        self.branches = nn.ModuleList(nn.Linear(64, 64) for _ in range(3))
+        self.step = 0
+
+    def forward(self, x):
+        self.step += 1
+        x = self.into(x).relu()
+        for place, branch in enumerate(self.branches):
+            if place != self.step % 3:
+                x = branch(x).relu()
+        return self.out(x)
 
 
 class Transformer(nn.Module):
@@ -68,7 +90,7 @@ def build(name):
             nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3),
             nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(128, 10),
         )  # fmt: skip
-    return {"recommender": Recommender, "transformer": Transformer}[name]()
+    return {"recommender": Recommender, "transformer": Transformer, "branching": Branching}[name]()
 
 
 class Samples(Dataset):
@@ -78,11 +100,14 @@ class Samples(Dataset):
             torch.randn(size, 64, generator=generator),
             torch.randint(10, (size,), generator=generator),
         )
+        self.slow_from = size
 
     def __len__(self):
         return len(self.x)
 
     def __getitem__(self, index):
+        if index >= self.slow_from:
+            time.sleep(0.04 / BATCH)
         return self.x[index], self.y[index]
 
 
@@ -133,6 +158,8 @@ def train(arguments):
     else:
         optimizers = [torch.optim.SGD(model.parameters(), lr=arguments.lr, momentum=0.9)]
     data = Samples(BATCH * world * arguments.steps * arguments.accumulate)
+    if arguments.slow_from:
+        data.slow_from = BATCH * world * arguments.slow_from
     loader = DataLoader(
         data, BATCH, sampler=DistributedSampler(data, shuffle=False), num_workers=arguments.workers
     )
@@ -152,7 +179,12 @@ def train(arguments):
             loss.backward()
         if not last:
             continue
-        time.sleep(arguments.sleep)
+        if arguments.slow_threads in (0, torch.get_num_threads()):
+            time.sleep(arguments.sleep)
+        if rank == 1 and arguments.drift_at == micro // arguments.accumulate:
+            next(model.parameters()).data.flatten()[0] += 0.001
+        if arguments.settle_at == micro // arguments.accumulate:
+            model[0].weight._in_backward_optimizers = []
         for optimizer in optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=not arguments.keep_grads)

@@ -1,0 +1,85 @@
+"""The carried knobs: exported, never varied, each with the reason why."""
+
+from advisor.protocol.base import Value
+from advisor.protocol.knobs.knob import Effect, Knob, Place, Switch
+
+_LATER = "Not varied yet: exports leave it at the framework's own default."
+_PSERVER = "Parameter-server mode: this advisor tunes collective training."
+_SITE = "A setting of the site, not of the speed: kept as the job sets it."
+
+S, B, X, E, P = (
+    Place.STRATEGY,
+    Place.BUILD_STRATEGY,
+    Place.EXECUTION_STRATEGY,
+    Place.ENVIRONMENT,
+    Place.PSERVER,
+)
+
+
+def _carried(
+    name: str,
+    place: Place,
+    default: Value,
+    meaning: str,
+    effect: Effect = Effect.EXACT,
+    realised: str = _LATER,
+    switch: Switch = Switch.HOT,
+    paddle_field: str | None = None,
+    paddle_versions: tuple[str, ...] = ("3.3.1", "2.6.2"),
+    low: int | float | None = None,
+    high: int | float | None = None,
+    choices: tuple[str, ...] = (),
+    unit: str = "",
+) -> Knob:
+    return Knob(
+        name=name, place=place, default=default, meaning=meaning, effect=effect, switch=switch,
+        realised=realised, carried=True, paddle_field=paddle_field, paddle_versions=paddle_versions,
+        low=low, high=high, choices=choices, unit=unit, unavailable_because=lambda _: realised,
+    )  # fmt: skip
+
+
+CARRIED: tuple[Knob, ...] = (
+    _carried("auto", S, False, "Let Paddle itself tune the strategy.", paddle_field="auto",
+             effect=Effect.CONVERGENCE, realised="This advisor takes its place."),
+    _carried("a_sync", S, True, "Parameter-server mode: asynchronous updates.", Effect.CONVERGENCE, _PSERVER,
+             paddle_field="a_sync"),
+    _carried("cudnn_batchnorm_spatial_persistent", S, True, "The persistent spatial batch-norm kernel.",
+             Effect.NUMERIC, "torch always asks cuDNN for this kernel in training: there is no switch.",
+             paddle_field="cudnn_batchnorm_spatial_persistent"),
+    _carried("enable_sequential_execution", B, False, "Run operators in program order.",
+             paddle_field="build_strategy.enable_sequential_execution", paddle_versions=("2.6.2",)),
+    _carried("fuse_relu_depthwise_conv", B, False, "Fuse relu with depthwise convolution; GPU only, saves memory.",
+             Effect.NUMERIC, paddle_field="build_strategy.fuse_relu_depthwise_conv"),
+    _carried("fuse_broadcast_ops", B, False, "Fuse broadcasts; only in Reduce mode.",
+             realised="Works in Reduce mode only; this advisor tunes AllReduce mode.",
+             paddle_field="build_strategy.fuse_broadcast_ops"),
+    _carried("enable_inplace", B, False, "Reuse an input's memory for the output.",
+             paddle_field="build_strategy.enable_inplace"),
+    _carried("enable_backward_optimizer_op_deps", B, True, "Start the optimizer only after the whole backward pass.",
+             paddle_field="build_strategy.enable_backward_optimizer_op_deps"),
+    _carried("cache_runtime_context", B, False, "Keep operators' runtime contexts between steps.",
+             paddle_field="build_strategy.cache_runtime_context"),
+    _carried("use_thread_barrier", X, False, "A barrier between executor threads; for parameter servers.",
+             realised=_PSERVER, paddle_field="execution_strategy.use_thread_barrier", paddle_versions=("2.6.2",)),
+    _carried("NCCL_SOCKET_IFNAME", E, "", "Network interface that NCCL uses.", realised=_SITE, switch=Switch.COLD),
+    _carried("NCCL_P2P_DISABLE", E, False, "Switch direct GPU-to-GPU copies off.", realised=_SITE,
+             switch=Switch.COLD),
+    _carried("NCCL_IB_DISABLE", E, False, "Switch InfiniBand off.", realised=_SITE, switch=Switch.COLD),
+    _carried("NCCL_IB_CUDA_SUPPORT", E, True, "GPU direct RDMA.", realised=_SITE, switch=Switch.COLD),
+    _carried("NCCL_MAX_CTAS", E, 64, "Most thread blocks (channels) of an NCCL communicator.",
+             realised="It can only slow communication down, for the sake of computation beside it: set it by hand.",
+             switch=Switch.COLD, low=1, high=64, unit="blocks"),
+    _carried("NCCL_ALGO", E, "", "Force NCCL's algorithm.", choices=("", "Ring", "Tree"),
+             realised="For debugging, as NCCL's documentation says: NCCL chooses by size and topology, and a forced "
+             "choice may be missing on another machine.", switch=Switch.COLD),
+    _carried("NCCL_PROTO", E, "", "Force NCCL's protocol.", Effect.NUMERIC, choices=("", "LL", "LL128", "Simple"),
+             realised="Never searched: LL128 on hardware without its guarantees corrupts data silently.",
+             switch=Switch.COLD),
+    _carried("NCCL_DEBUG", E, "", "NCCL's log level.", choices=("", "VERSION", "WARN", "INFO"),
+             realised="Logging, not speed.", switch=Switch.COLD),
+    _carried("sync_mode", P, True, "Parameter servers wait for all trainers.", Effect.CONVERGENCE, _PSERVER),
+    _carried("split_method", P, "RoundRobin", "How parameters are spread over servers.", realised=_PSERVER,
+             choices=("RoundRobin", "HashName")),
+    _carried("slice_var_up", P, True, "Split parameters of more than 8192 elements over servers.",
+             realised=_PSERVER),
+)  # fmt: skip

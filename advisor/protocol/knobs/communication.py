@@ -1,0 +1,212 @@
+"""The communication knobs: buckets, communicators, levels, 16-bit reduction."""
+
+import math
+from collections.abc import Mapping
+
+from advisor.protocol.base import Value
+from advisor.protocol.knobs.applicability import idle_under_local_sgd, refused, several_ranks_needed
+from advisor.protocol.knobs.knob import Effect, Knob, KnobContext, Part, Place, Rule, Scale, Switch
+
+_MB = 2**20
+
+
+def _fusion_unavailable(context: KnobContext) -> str | None:
+    if context.facts.parameter_tensors < 2:
+        return "The model has a single parameter tensor: there is nothing to fuse."
+    return refused(context, "fuse_grad_size_in_MB")
+
+
+def _fuse_size_rule(context: KnobContext) -> tuple[Rule, ...]:
+    if not context.facts.gradient_bytes:
+        return ()
+    total_mb = context.facts.gradient_bytes / _MB
+    tenth = max(1, min(256, round(total_mb / 10)))
+    rules = [Rule(float(tenth), f"About one tenth of the {total_mb:.3g} MB of gradients per step.")]
+    third = max(1, min(256, round(total_mb / 3)))
+    if third != tenth:
+        rules.append(
+            Rule(float(third), "A third of the gradients: fewer, larger messages with some overlap left.")
+        )
+    whole = min(1024, math.ceil(total_mb) + 1)
+    if whole not in {tenth, third}:
+        rules.append(Rule(float(whole), "All gradients in one message: the least latency, no overlap."))
+    return tuple(rules)
+
+
+def _layers_unavailable(context: KnobContext) -> str | None:
+    if context.facts.layers == 1:
+        return "All parameters are in one layer: there is nothing to group."
+    return _fusion_unavailable(context) or refused(context, "fuse_grad_size_in_TFLOPS")
+
+
+def _layer_counts(context: KnobContext) -> tuple[Value, ...]:
+    """All layers together and ever fewer, with the documents' 20 and 50."""
+    layers = int(context.baseline["fuse_grad_size_in_TFLOPS"])
+    counts = {layers, *(math.ceil(layers / 2**i) for i in range(1, 6)), *(n for n in (20, 50) if n < layers)}
+    return tuple(float(count) for count in sorted(counts))
+
+
+def _layers_rule(context: KnobContext) -> tuple[Rule, ...]:
+    layers = int(context.baseline["fuse_grad_size_in_TFLOPS"])
+    if layers > 20:
+        return (Rule(20.0, "The documents fuse the gradients of at most 20 layers."),)
+    return (Rule(float(max(1, math.ceil(layers / 3))), "A third of the layers: some overlap is left."),)
+
+
+def _layers_idle(values: Mapping[str, Value]) -> str | None:
+    if values.get("fuse_bn_act_ops") or values.get("fuse_elewise_add_act_ops"):
+        return "A compiled model's gradients become ready graph by graph, not layer by layer."
+    return _fusion_size_idle(values)
+
+
+def _last_group_rule(_: KnobContext) -> tuple[Rule, ...]:
+    return (Rule(1.0, "A small first bucket starts communicating early in the backward pass."),)
+
+
+def _communicators_rule(context: KnobContext) -> tuple[Rule, ...]:
+    if context.several_nodes:
+        return (Rule(2, "Two communicators on several machines."),)
+    return (Rule(1, "One communicator on one machine."),)
+
+
+def _hierarchical_unavailable(context: KnobContext) -> str | None:
+    facts = context.facts
+    if not context.several_nodes:
+        return "Hierarchical allreduce needs several nodes; this job runs on one."
+    if facts.local_world_size < 2:
+        return "Each node holds one rank: there is no inner group to reduce in first."
+    return refused(context, "use_hierarchical_allreduce")
+
+
+def _hierarchical_rule(_: KnobContext) -> tuple[Rule, ...]:
+    return (Rule(True, "Two levels send each node's gradients over the network once."),)
+
+
+def _inner_rule(context: KnobContext) -> tuple[Rule, ...]:
+    return (Rule(context.facts.local_world_size, "The inner group is the ranks of one node."),)
+
+
+def _inner_sizes(context: KnobContext) -> tuple[Value, ...]:
+    world = context.facts.world_size
+    return tuple(n for n in range(2, min(64, world - 1) + 1) if world % n == 0)
+
+
+def _half_unavailable(context: KnobContext) -> str | None:
+    if context.facts.gradient_dtype in {"float16", "bfloat16"}:
+        return f"The gradients are {context.facts.gradient_dtype} already."
+    return several_ranks_needed(context, "fp16_allreduce")
+
+
+def _idle_without_reduction(values: Mapping[str, Value]) -> str | None:
+    if values.get("dgc"):
+        return "Gradient compression reduces in its own way, so this has nothing to act on."
+    return idle_under_local_sgd(values)
+
+
+def _fusion_size_idle(values: Mapping[str, Value]) -> str | None:
+    if not values.get("fuse_all_reduce_ops"):
+        return "Fusion is off: every gradient travels alone."
+    return idle_under_local_sgd(values)
+
+
+def _inner_idle(values: Mapping[str, Value]) -> str | None:
+    if not values.get("use_hierarchical_allreduce"):
+        return "Hierarchical allreduce is off."
+    return _idle_without_reduction(values)
+
+
+def _half_dtype_idle(values: Mapping[str, Value]) -> str | None:
+    if not values.get("fp16_allreduce"):
+        return "16-bit gradient reduction is off."
+    return _idle_without_reduction(values)
+
+
+S = Place.STRATEGY
+
+COMMUNICATION: tuple[Knob, ...] = (
+    Knob(
+        name="fuse_all_reduce_ops", place=S, part=Part.COMMUNICATION,
+        default=True, effect=Effect.EXACT, switch=Switch.HOT,
+        meaning="Reduce gradients in fused buckets instead of one by one. Never covers sparse gradients.",
+        realised="DDP's buckets; off = one bucket per parameter.",
+        paddle_field="fuse_all_reduce_ops",
+        unavailable_because=_fusion_unavailable, inactive_because=idle_under_local_sgd,
+    ),
+    Knob(
+        name="fuse_grad_size_in_MB", place=S, part=Part.COMMUNICATION,
+        default=32.0, low=0.0625, high=1024.0, scale=Scale.LOG, unit="MB",
+        effect=Effect.EXACT, switch=Switch.HOT, meaning="Bytes per fused allreduce.",
+        realised="DDP's bucket capacity, rebuilt in place; Paddle takes whole MB.",
+        paddle_field="fuse_grad_size_in_MB",
+        unavailable_because=_fusion_unavailable, rule=_fuse_size_rule, inactive_because=_fusion_size_idle,
+    ),
+    Knob(
+        name="last_comm_group_size_MB", place=S, part=Part.COMMUNICATION, minor=True,
+        default=1.0, low=0.0625, high=1024.0, scale=Scale.LOG, unit="MB",
+        effect=Effect.EXACT, switch=Switch.HOT,
+        meaning="Size of the group that becomes ready first in the backward pass (the last layers').",
+        realised="DDP's first bucket.", paddle_field="last_comm_group_size_MB",
+        unavailable_because=_fusion_unavailable, rule=_last_group_rule, inactive_because=_fusion_size_idle,
+    ),
+    Knob(
+        name="fuse_grad_size_in_TFLOPS", place=S, part=Part.COMMUNICATION, minor=True,
+        default=20.0, low=1.0, high=1000.0, scale=Scale.LOG, unit="layers", grid=_layer_counts,
+        effect=Effect.EXACT, switch=Switch.HOT, meaning="Most layers per fused allreduce, despite its name.",
+        realised="DDP's buckets get one size each, so that none holds more layers; torch 2.12 and later.",
+        paddle_field="fuse_grad_size_in_TFLOPS",
+        unavailable_because=_layers_unavailable, rule=_layers_rule, inactive_because=_layers_idle,
+    ),
+    Knob(
+        name="nccl_comm_num", place=S, part=Part.COMMUNICATION,
+        default=1, low=1, high=4, effect=Effect.EXACT, switch=Switch.HOT,
+        meaning="Number of communicators that gradients are spread over.",
+        realised="A communication hook that spreads buckets over that many process groups.",
+        paddle_field="nccl_comm_num",
+        unavailable_because=lambda c: several_ranks_needed(c, "nccl_comm_num"),
+        rule=_communicators_rule, inactive_because=_idle_without_reduction,
+    ),
+    Knob(
+        name="sync_nccl_allreduce", place=S, part=Part.COMMUNICATION,
+        default=True, effect=Effect.EXACT, switch=Switch.HOT,
+        meaning="Finish one fused allreduce before the next begins, instead of letting them overlap.",
+        realised="A communication hook that runs buckets one after another.",
+        paddle_field="sync_nccl_allreduce",
+        unavailable_because=lambda c: several_ranks_needed(c, "sync_nccl_allreduce"),
+        inactive_because=_idle_without_reduction,
+    ),
+    Knob(
+        name="use_hierarchical_allreduce", place=S, part=Part.COMMUNICATION,
+        default=False, effect=Effect.EXACT, switch=Switch.HOT,
+        meaning="Two-level allreduce: inside the group first, then between groups.",
+        realised="A communication hook: reduce in the group, allreduce between groups, hand back.",
+        paddle_field="use_hierarchical_allreduce",
+        unavailable_because=_hierarchical_unavailable, rule=_hierarchical_rule,
+        inactive_because=_idle_without_reduction,
+    ),
+    Knob(
+        name="hierarchical_allreduce_inter_nranks", place=S, part=Part.COMMUNICATION, minor=True,
+        default=1, low=1, high=64, effect=Effect.EXACT, switch=Switch.HOT, unit="ranks",
+        needs="use_hierarchical_allreduce", grid=_inner_sizes,
+        meaning="Ranks in the lower-level group, normally the devices of one node.",
+        realised="The inner group of the hierarchical hook.",
+        paddle_field="hierarchical_allreduce_inter_nranks",
+        unavailable_because=_hierarchical_unavailable, rule=_inner_rule, inactive_because=_inner_idle,
+    ),
+    Knob(
+        name="fp16_allreduce", place=S, part=Part.COMMUNICATION,
+        default=False, effect=Effect.NUMERIC, switch=Switch.HOT,
+        meaning="Send gradients in 16 bits: half the bytes, rounded gradients.",
+        realised="A compressing communication hook.", paddle_field="fp16_allreduce",
+        unavailable_because=_half_unavailable,
+        rule=lambda _: (Rule(True, "Halves the bytes on the wire where communication is exposed."),),
+        inactive_because=_idle_without_reduction,
+    ),
+    Knob(
+        name="fp16_allreduce_dtype", place=S, part=Part.COMMUNICATION, minor=True,
+        default="fp16", choices=("fp16", "bf16"), effect=Effect.NUMERIC, switch=Switch.HOT,
+        needs="fp16_allreduce",
+        meaning="The 16-bit type of fp16_allreduce: fp16 has more digits, bf16 more range.",
+        realised="The type the hook compresses to. Paddle's fp16_allreduce is always fp16.",
+        unavailable_because=_half_unavailable, inactive_because=_half_dtype_idle,
+    ),
+)  # fmt: skip

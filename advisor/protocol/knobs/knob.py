@@ -1,0 +1,193 @@
+"""The knob catalogue: every tunable field of a strategy, declared once.
+
+The strategy model and its JSON schema, the search distributions, the pages, the documentation and each
+exporter's field list are derived from `CATALOGUE`. The entries themselves stand in `catalogue.py`.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from advisor.protocol.base import Value
+from advisor.protocol.cluster import Cluster
+from advisor.protocol.workload import WorkloadFacts
+
+
+class Place(StrEnum):
+    """Where Fleet keeps the knob."""
+
+    STRATEGY = "strategy"
+    BUILD_STRATEGY = "build_strategy"
+    EXECUTION_STRATEGY = "execution_strategy"
+    ENVIRONMENT = "environment"
+    DATA_READING = "data_reading"
+    """Not in the strategy itself: the documents read data with DALI."""
+    PSERVER = "pserver"
+
+
+class Effect(StrEnum):
+    """What a knob may change besides the speed; ordered from harmless to risky."""
+
+    EXACT = "exact"
+    """The same mathematics."""
+    NUMERIC = "numeric"
+    """The same optimisation in other rounding."""
+    CONVERGENCE = "convergence"
+    """Another optimisation."""
+
+    @property
+    def rank(self) -> int:
+        """0 for exact, 1 for numeric, 2 for convergence."""
+        return list(Effect).index(self)
+
+
+class Switch(StrEnum):
+    """When a new value can take effect."""
+
+    HOT = "hot"
+    """Between two steps of a running session."""
+    SLOW = "slow"
+    """Between two steps of a running session, after work that takes about as long as a launch (a compilation)."""
+    COLD = "cold"
+    """Only in new processes."""
+
+
+class Part(StrEnum):
+    """The part of a step that a knob acts on: where that part is negligible, the knob cannot matter."""
+
+    COMMUNICATION = "communication"
+    """Communication that computation does not hide."""
+    COMPUTATION = "computation"
+    """Forward, backward and optimizer."""
+    OPTIMIZER = "optimizer"
+    """The optimizer alone."""
+    INPUT = "input"
+    """Waiting for the next batch."""
+    STEP = "step"
+    """Anything: it is never ruled out by a breakdown."""
+
+
+class Scale(StrEnum):
+    """How distances along a numeric knob are felt."""
+
+    LINEAR = "linear"
+    LOG = "log"
+
+
+@dataclass(frozen=True)
+class KnobContext:
+    """What is known when a knob is asked whether it matters and what its rule of thumb says."""
+
+    facts: WorkloadFacts
+    cluster: Cluster
+    baseline: Mapping[str, Value]
+    """Observed value of every knob the runtime saw; documented default for the rest."""
+    refusals: Mapping[str, str] = field(default_factory=dict)
+    """Knobs that the runtime says it cannot serve for this script, each with its sentence."""
+
+    @property
+    def several_nodes(self) -> bool:
+        """Whether communication crosses a network."""
+        return self.facts.nodes > 1
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule of thumb: a value and the sentence that justifies it."""
+
+    value: Value
+    because: str
+
+
+def _always(_: KnobContext) -> str | None:
+    return None
+
+
+def _no_rule(_: KnobContext) -> tuple[Rule, ...]:
+    return ()
+
+
+@dataclass(frozen=True)
+class Knob:
+    """One tunable field of a strategy, and everything that is known about it."""
+
+    name: str
+    """Fleet's own name; fields of a nested configuration are flattened (`localsgd_k_steps`)."""
+    place: Place
+    default: Value
+    """The documented default."""
+    meaning: str
+    """One line."""
+    effect: Effect
+    switch: Switch
+    realised: str
+    """What the runtime does for it in PyTorch; or, for a carried knob, why it is not varied."""
+    low: int | float | None = None
+    """Smallest value of a numeric knob."""
+    high: int | float | None = None
+    """Largest value of a numeric knob."""
+    choices: tuple[str, ...] = ()
+    """Values of a choice."""
+    part: Part = Part.STEP
+    """The part of a step that it acts on."""
+    needs: str = ""
+    """The switch without which this knob means nothing (`localsgd` for `localsgd_k_steps`)."""
+    grid: Callable[[KnobContext], tuple[Value, ...]] | None = None
+    """The values worth trying, in order; None derives them from the type, the range and the scale."""
+    minor: bool = False
+    """It refines what other knobs do: it is expected to matter about a third as much."""
+    scale: Scale = Scale.LINEAR
+    unit: str = ""
+    """Unit of a numeric knob."""
+    variable: str = ""
+    """The environment variable that carries a cold knob, where it has another name than the knob."""
+    carried: bool = False
+    """Exported, never varied: the runtime has no lever for it."""
+    paddle_field: str | None = None
+    """Path in Paddle's DistributedStrategy file, e.g. `localsgd_configs.k_steps`; None where it has none."""
+    paddle_versions: tuple[str, ...] = ("3.3.1", "2.6.2")
+    """Paddle versions in which that field exists."""
+    unavailable_because: Callable[[KnobContext], str | None] = _always
+    """A sentence when the knob cannot have an effect here, else None."""
+    rule: Callable[[KnobContext], tuple[Rule, ...]] = _no_rule
+    """The rules of thumb of the documents, best first."""
+    inactive_because: Callable[[Mapping[str, Value]], str | None] = lambda _: None
+    """A sentence when another knob's value makes this one idle in a strategy, else None."""
+
+    @property
+    def kind(self) -> type:
+        """bool, int, float or str."""
+        return type(self.default)
+
+    @property
+    def launch_variable(self) -> str | None:
+        """The environment variable that carries a cold knob into the launched ranks; None where none does."""
+        if self.carried or self.switch is not Switch.COLD:
+            return None
+        return self.variable or (self.name if self.place is Place.ENVIRONMENT else None)
+
+    def parse(self, value: object) -> Value:
+        """Return `value` in this knob's type.
+
+        Raises ValueError with a sentence that names the knob, the value and what is allowed.
+        """
+        if self.kind is bool:
+            if isinstance(value, bool):
+                return value
+            raise ValueError(f"{self.name} is {value!r}, but must be true or false")
+        if self.kind is str:
+            if isinstance(value, str) and (not self.choices or value in self.choices):
+                return value
+            allowed = f"one of {', '.join(self.choices)}" if self.choices else "text"
+            raise ValueError(f"{self.name} is {value!r}, but must be {allowed}")
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ValueError(f"{self.name} is {value!r}, but must be a number")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise ValueError(f"{self.name} is {value!r}, but must be a number")
+        if self.kind is int and value != int(value):
+            raise ValueError(f"{self.name} is {value!r}, but must be a whole number")
+        if (self.low is not None and value < self.low) or (self.high is not None and value > self.high):
+            unit = f" {self.unit}" if self.unit else ""
+            raise ValueError(f"{self.name} is {value}, but must lie in {self.low} … {self.high}{unit}")
+        return int(value) if self.kind is int else float(value)

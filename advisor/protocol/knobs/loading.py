@@ -1,0 +1,99 @@
+"""The knobs of data reading: the documents read with DALI, here the script's own torch DataLoader reads."""
+
+from collections.abc import Callable, Mapping
+
+from advisor.protocol.base import Value
+from advisor.protocol.knobs.applicability import cuda_needed, refused
+from advisor.protocol.knobs.knob import Effect, Knob, KnobContext, Part, Place, Rule, Switch
+
+_MOST_WORKERS = 16
+"""Beyond it a loader hands batches over no faster, and every worker costs memory."""
+
+
+def _cpus_per_rank(context: KnobContext) -> int:
+    cpus = min((node.cpu_count for node in context.cluster.nodes), default=1)
+    return max(1, cpus // max(1, context.facts.local_world_size))
+
+
+def _loader_needed(name: str) -> Callable[[KnobContext], str | None]:
+    def unavailable_because(context: KnobContext) -> str | None:
+        if context.facts.dataloader is None:
+            return "The script reads no batches through a torch DataLoader."
+        return refused(context, name)
+
+    return unavailable_because
+
+
+def _pin_unavailable(context: KnobContext) -> str | None:
+    if sentence := cuda_needed("Pinned memory", "loader_pin_memory")(context):
+        return sentence
+    return _loader_needed("loader_pin_memory")(context)
+
+
+def _workers_rule(context: KnobContext) -> tuple[Rule, ...]:
+    share = _cpus_per_rank(context)
+    workers = max(1, min(_MOST_WORKERS, share - 1))
+    because = f"One of a rank's {share} CPUs computes, the others can read."
+    if share == 1:
+        because = "A worker reads the next batch while the rank computes or communicates."
+    rules = [Rule(workers, because)]
+    if workers > 2:
+        rules.append(
+            Rule(2, "Two workers hide reading behind computation where a batch is read within two steps.")
+        )
+    return tuple(rules)
+
+
+def _workers_grid(context: KnobContext) -> tuple[Value, ...]:
+    own = int(context.baseline["loader_num_workers"])
+    rule = int(_workers_rule(context)[0].value)
+    most = max(2, own, min(_MOST_WORKERS, 2 * _cpus_per_rank(context)))
+    return tuple(sorted({0, own, rule, *(n for n in (1, 2, 4, 8, 16) if n <= most)}))
+
+
+def _prefetch_grid(context: KnobContext) -> tuple[Value, ...]:
+    return tuple(sorted({int(context.baseline["loader_prefetch_factor"]), 2, 4, 8}))
+
+
+def _idle_without_workers(values: Mapping[str, Value]) -> str | None:
+    return None if values.get("loader_num_workers") else "The loader has no workers."
+
+
+L = Place.DATA_READING
+
+LOADING: tuple[Knob, ...] = (
+    Knob(
+        name="loader_num_workers", place=L, part=Part.INPUT, default=0, low=0, high=64, unit="processes",
+        effect=Effect.EXACT, switch=Switch.HOT, grid=_workers_grid,
+        meaning="Processes that read batches ahead of the training. The same samples in the same order; a data set "
+        "that draws random numbers draws others of the same distribution in other workers.",
+        realised="The training loader's live iterator goes on with that many workers.",
+        unavailable_because=_loader_needed("loader_num_workers"), rule=_workers_rule,
+    ),
+    Knob(
+        name="loader_prefetch_factor", place=L, part=Part.INPUT, minor=True, default=2, low=1, high=64, unit="batches",
+        effect=Effect.EXACT, switch=Switch.HOT, grid=_prefetch_grid,
+        meaning="Batches that each worker reads ahead.",
+        realised="Batches asked for ahead of each worker.",
+        unavailable_because=_loader_needed("loader_prefetch_factor"),
+        rule=lambda _: (Rule(4, "A longer queue rides out batches that take longer than most."),),
+        inactive_because=_idle_without_workers,
+    ),
+    Knob(
+        name="loader_pin_memory", place=L, part=Part.STEP, minor=True,
+        default=False, effect=Effect.EXACT, switch=Switch.HOT,
+        meaning="Hand batches over in pinned memory, from which copies to the GPU are faster.",
+        realised="Batches are pinned by the loader; the copy stays as the script makes it.",
+        unavailable_because=_pin_unavailable,
+        rule=lambda _: (Rule(True, "Copies from pinned memory are faster and need not wait."),),
+    ),
+    Knob(
+        name="loader_persistent_workers", place=L, part=Part.INPUT, default=False,
+        effect=Effect.EXACT, switch=Switch.HOT,
+        meaning="Keep the workers from epoch to epoch instead of starting them anew.",
+        realised="Workers that stay; never searched, because the timed steps leave an epoch's first step out.",
+        unavailable_because=lambda _: "Workers are started once per epoch, and timed steps leave an epoch's first "
+        "step out: what it saves cannot be measured in a trial. Set it by hand where epochs are short.",
+        inactive_because=_idle_without_workers,
+    ),
+)  # fmt: skip

@@ -1,0 +1,108 @@
+"""`strategy.json`: the whole strategy as versioned JSON, which `advisor run` and every other format start from."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+
+from advisor.protocol.advice import Interval, Provenance, Verdict
+from advisor.protocol.base import Message, Value
+from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.reach import read_typed
+from advisor.protocol.workload import WorkloadFacts, WorkloadKind
+
+SCHEMA = "fleet-advisor/strategy"
+VERSION = 1
+
+
+class StrategyFile(Message):
+    """The content of a `strategy.json`."""
+
+    schema_name: str = SCHEMA
+    """Always `fleet-advisor/strategy`."""
+    version: int = VERSION
+    """Grows when a field changes its meaning; new fields alone do not change it."""
+    job_id: str
+    job_name: str
+    date: datetime
+    """When the job finished (UTC)."""
+    verdict: Verdict
+    headline: str
+    """The verdict in one sentence."""
+    gain: Interval | None
+    """The confirmed throughput ratio, of the best strategy tried where the verdict is not change; None when nothing was
+    confirmed."""
+    baseline_samples_per_s: float | None = None
+    """Throughput of the script as it stood, its steps capped as those of the gain."""
+    allowed: Effect
+    """The highest rung the job allowed."""
+    effect: Effect
+    """The rung the strategy stands on."""
+    changes: Changes
+    """Knobs that differ from the baseline; empty unless the verdict is change."""
+    strategy: dict[str, Value]
+    """A value for every knob."""
+    baseline: dict[str, Value]
+    """A value for every knob: the script as it stood."""
+    provenance: dict[str, Provenance]
+    """For every knob: measured, translated or carried."""
+    cluster: str
+    """The hardware in one phrase."""
+    software: dict[str, str]
+    """Versions that the advice is valid for."""
+    kind: WorkloadKind = WorkloadKind.PYTORCH
+    """What was tuned."""
+    holds_for: WorkloadFacts | None = None
+    """The model, its ranks and their hardware as they were measured."""
+
+    @property
+    def least_samples_per_s(self) -> float | None:
+        """The lower end of the advised throughput; None where the file advises none."""
+        if self.gain is None or self.baseline_samples_per_s is None or not self.changes:
+            return None
+        return self.baseline_samples_per_s * self.gain.low
+
+
+def choose_changes(changes: Mapping[str, Value], settings: Sequence[str], leave: Sequence[str]) -> Changes:
+    """Return a strategy's changes with typed settings (`num_threads=1`) beside them, and without the knobs to leave.
+
+    Raises ValueError, with a sentence, for what PyTorch ranks cannot be given.
+    """
+    chosen = dict(changes)
+    for setting in settings:
+        name, sign, typed = setting.partition("=")
+        if name not in CATALOGUE or not sign:
+            wrong = "there is no such knob; `advisor knobs` lists them" if sign else "write KNOB=VALUE"
+            raise ValueError(f"--set {setting}: {wrong}.")
+        try:
+            chosen[name] = read_typed(CATALOGUE[name], typed)
+        except ValueError as error:
+            raise ValueError(f"--set {setting}: {error}.") from error
+    if idle := [name for name in leave if name not in chosen]:
+        raise ValueError(f"--leave {idle[0]}: the strategy does not set it.")
+    kept = {name: value for name, value in chosen.items() if name not in leave}
+    for name in kept:
+        if name not in CATALOGUE:
+            raise ValueError(
+                f"{name} is no knob that this version knows. Upgrade fleet-advisor, or pass --leave {name}."
+            )
+        if CATALOGUE[name].carried:
+            raise ValueError(
+                f"{name} cannot be put in force in PyTorch: {CATALOGUE[name].realised} Pass --leave {name}."
+            )
+    return Changes(kept)
+
+
+def read_strategy_file(text: str) -> StrategyFile:
+    """Return the content of a `strategy.json`.
+
+    Raises ValueError (pydantic's, or ours with a sentence) when it is no such file or of a later version.
+    """
+    file = StrategyFile.model_validate_json(text)
+    if file.schema_name != SCHEMA:
+        raise ValueError(f"schema_name is {file.schema_name!r}, but a strategy file says {SCHEMA!r}.")
+    if file.version > VERSION:
+        raise ValueError(
+            f"The strategy file has version {file.version}; this program reads up to {VERSION}. Upgrade it."
+        )
+    return file

@@ -1,0 +1,316 @@
+"""Races: what is measured next, and results that are accepted exactly once."""
+
+import hashlib
+import math
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import chain
+
+from advisor.errors import InvalidResult, LostRace, SessionNotRunning
+from advisor.protocol.jobs import Stage
+from advisor.protocol.messages import NextReply, RaceReport
+from advisor.protocol.races import BlockPlan, RacePlan
+from advisor.protocol.trials import (
+    Block,
+    BlockResult,
+    BlockState,
+    Outcome,
+    Purpose,
+    Session,
+    SessionState,
+    Trial,
+)
+from advisor.protocol.views import EventKind, RaceAccepted
+from advisor.services.ending import end_session
+from advisor.services.jobs import get_job
+from advisor.services.sessions import find_leader_place
+from advisor.services.telemetry import observe_block
+from advisor.services.thinking import Thought, think
+from advisor.services.tuning import Timers, Tuning
+from advisor.storage import Database, UnitOfWork
+from advisor.tuning.decisions import Candidate, EndSession, Race, Wait
+
+_ATTEMPTS = 8
+_PATIENT = 3
+"""Attempts for which the job has to be the very one that the planner saw; other gangs keep changing it."""
+_MAX_STEP_S = 86_400.0
+"""Seconds; no step of a training takes a day."""
+_MAX_COUNT = 1e15
+"""No count of a race is larger than this."""
+
+
+@dataclass(frozen=True)
+class Quarantined:
+    """A report that was kept but does not count."""
+
+    sentence: str
+    differs: bool
+    """Another report had been accepted for the same race."""
+
+
+def next_race(
+    database: Database,
+    tuning: Tuning,
+    session_id: str,
+    agent_id: str,
+    generation: int,
+    now: datetime,
+    timers: Timers,
+) -> NextReply:
+    """Return the race that the session is to run now, or why the session is over.
+
+    While a race is being run the same one is returned. Raises StaleSession, Forbidden, SessionNotRunning, and
+    LostRace when the job keeps changing while the planner thinks.
+    """
+    for attempt in range(_ATTEMPTS):
+        with database.read() as work:
+            session = find_leader_place(work, session_id, agent_id, generation)
+            if (answer := _known_answer(work, session)) is not None:
+                return answer
+        thought = think(database, tuning, session.job_id, now, session_id, timers)
+        if isinstance(thought.decision, Wait):
+            raise SessionNotRunning(thought.decision.because)
+        with database.begin() as work:
+            session = find_leader_place(work, session_id, agent_id, generation)
+            if (answer := _known_answer(work, session)) is not None:
+                return answer
+            if not _still_holds(work, thought, patient=attempt < _PATIENT):
+                continue
+            if thought.late:
+                work.events.append(session.job_id, EventKind.JOB, thought.late, now, session_id=session_id)
+            if not isinstance(thought.decision, Race):
+                end_session(work, session, thought.decision.because, now, timers)
+                return NextReply(end_because=thought.decision.because)
+            return NextReply(race=_issue(work, session, thought.decision, now))
+    raise LostRace("The job changed again and again while the next race was planned.")
+
+
+def report_race(
+    work: UnitOfWork,
+    tuning: Tuning,
+    session_id: str,
+    race_id: str,
+    agent_id: str,
+    report: RaceReport,
+    now: datetime,
+) -> RaceAccepted | Quarantined:
+    """Accept a race's results, all or none of them and exactly once; the same report gets the same answer again.
+
+    A report that comes too late, for another generation, or that differs from the accepted one is kept in
+    quarantine: nothing that an agent measured is lost, and nothing is counted twice.
+    Raises InvalidResult for numbers that no measurement gives; nothing is kept then.
+    """
+    for result in report.results.values():
+        refuse_implausible(result)
+    payload = hashlib.sha256(report.model_dump_json(exclude={"generation"}).encode()).hexdigest()
+    session = work.sessions.get(session_id)
+    if session is not None:
+        work.jobs.lock(session.job_id)
+    arms = work.blocks.arms_of(race_id)
+    member = work.members.get(session_id, agent_id)
+    why, differs = "", False
+    if session is None or not arms or member is None or arms[0].session_id != session_id:
+        why = f"Race {race_id} is no race of a session that this agent holds."
+    elif member.node_rank != 0:
+        why = "Only the agent of node rank 0 reports races."
+    elif report.generation != session.generation:
+        why = f"The report names generation {report.generation}, the session has {session.generation}."
+    elif (accepted := work.blocks.accepted_sha256(race_id)) is not None:
+        if accepted == payload:
+            return _answer(race_id, arms)
+        why, differs = "Another report was accepted for this race.", True
+    elif report.results.keys() != {arm.id for arm in arms}:
+        why = "The report does not hold a result for each arm of the race, and no other."
+    elif not _accept(work, tuning, session, arms, report, payload, now):
+        why = f"The race was given up: {arms[0].note or session.reason}"
+    else:
+        _conclude(work, tuning, session, arms, report, now)
+        return _answer(race_id, arms)
+    for block_id, result in report.results.items():
+        generation = max(-1, min(report.generation, 2**31 - 1))
+        work.blocks.quarantine(session_id, block_id, agent_id, generation, result, payload, why, now)
+    return Quarantined(why, differs)
+
+
+def refuse_implausible(result: BlockResult) -> None:
+    """Raise InvalidResult for numbers that no measurement gives, and that would poison the statistics."""
+    times = (*result.step_time_s, *result.per_rank_step_time_s)
+    if any(not 0 <= seconds <= _MAX_STEP_S for seconds in times):
+        raise InvalidResult(f"A step's time lies outside 0 … {_MAX_STEP_S:g} s.")
+    if result.segments and (
+        any(steps < 0 for steps in result.segments) or sum(result.segments) != len(result.step_time_s)
+    ):
+        raise InvalidResult("segments do not add up to the timed steps.")
+    amounts = {
+        "samples_per_step": result.samples_per_step,
+        "samples": result.samples,
+        "wall_s": result.wall_s,
+        "steps": result.steps,
+        "excluded_steps": result.excluded_steps,
+        "warmup_steps": result.warmup_steps,
+        "peak_memory_bytes": result.peak_memory_bytes,
+        "switch_s": result.switch_s,
+    }
+    for name, amount in amounts.items():
+        if not 0 <= amount <= _MAX_COUNT:
+            raise InvalidResult(f"{name} lies outside 0 … {_MAX_COUNT:g}.")
+    losses = chain(result.losses, result.loss_at_start, *result.loss_checks)
+    if any(not math.isfinite(loss) or abs(loss) > _MAX_COUNT for loss in losses):
+        raise InvalidResult(f"A loss lies outside ±{_MAX_COUNT:g}: the runtime reports that as `diverged`.")
+
+
+def _known_answer(work: UnitOfWork, session: Session) -> NextReply | None:
+    if session.state is SessionState.ASSEMBLING:
+        raise SessionNotRunning(f"Session {session.id} is still assembling.")
+    if session.state is not SessionState.RUNNING:
+        return NextReply(end_because=session.reason or "The session is over.")
+    arms = work.blocks.issued_in(session.id)
+    return NextReply(race=RacePlan(arms=tuple(arm.plan for arm in arms))) if arms else None
+
+
+def _still_holds(work: UnitOfWork, thought: Thought, *, patient: bool) -> bool:
+    """Whether a decision may be carried out: the job has not changed since, or only by what does not touch it.
+
+    In the search of several gangs, results that came meanwhile would only have refined the suggestion, as long as
+    no other gang has taken one of its strategies up.
+    """
+    job = get_job(work, thought.job.id)
+    if job.version == thought.job.version:
+        return True
+    decision = thought.decision
+    if patient or job.state.is_final or job.spec.gangs == 1:
+        return False
+    if not isinstance(decision, Race):
+        return isinstance(decision, EndSession)
+    if decision.stage is not Stage.SEARCH or job.stage is not Stage.SEARCH:
+        return False
+    known = {trial.number for trial in thought.history.trials}
+    in_hand = [
+        trial.changes
+        for trial in work.trials.of_job(job.id)
+        if trial.number not in known or _is_measured_now(work, job.id, trial)
+    ]
+    return all(arm.changes not in in_hand for arm in decision.arms if arm.changes)
+
+
+def _is_measured_now(work: UnitOfWork, job_id: str, trial: Trial) -> bool:
+    issued = (block for block in work.blocks.of_job(job_id) if block.state is BlockState.ISSUED)
+    return any(block.trial_number == trial.number for block in issued)
+
+
+def _issue(work: UnitOfWork, session: Session, race: Race, now: datetime) -> RacePlan:
+    job_id = session.job_id
+    trials = [_find_or_add(work, job_id, arm, now) for arm in race.arms]
+    plans = tuple(
+        BlockPlan(
+            block_id=work.new_id(),
+            trial_number=number,
+            overrides=arm.changes,
+            rules=race.rules,
+        )
+        for number, arm in zip(trials, race.arms, strict=True)
+    )
+    first = work.blocks.next_ordinal(session.id)
+    for place, plan in enumerate(plans):
+        work.blocks.issue(
+            job_id,
+            Block(
+                id=plan.block_id,
+                session_id=session.id,
+                trial_number=plan.trial_number,
+                ordinal=first + place,
+                race=race.number,
+                arm=place,
+                state=BlockState.ISSUED,
+                plan=plan,
+                issued_at=now,
+            ),
+        )
+    if work.jobs.set_stage(job_id, race.stage):
+        work.events.append(job_id, EventKind.JOB, f"The job is in its {race.stage.value} stage.", now)
+    if race.note:
+        work.events.append(job_id, EventKind.JOB, race.note, now)
+    names = ", ".join("the baseline" if not arm.changes else f"trial {n}"
+                      for n, arm in zip(trials, race.arms, strict=True))  # fmt: skip
+    work.events.append(
+        job_id,
+        EventKind.BLOCK,
+        f"Race {race.number} of {names}: {race.because}",
+        now,
+        trial_number=trials[-1],
+        session_id=session.id,
+    )
+    return RacePlan(arms=plans)
+
+
+def _find_or_add(work: UnitOfWork, job_id: str, arm: Candidate, now: datetime) -> int:
+    """Return the number of the candidate's trial, which is made where it does not exist yet."""
+    for trial in work.trials.of_job(job_id):
+        if trial.purpose is arm.purpose and trial.changes == arm.changes:
+            return trial.number
+    number = work.trials.next_number(job_id)
+    trial = Trial(
+        number=number,
+        purpose=arm.purpose,
+        changes=arm.changes,
+        effect=arm.effect,
+        because=arm.because,
+        created_at=now,
+    )
+    work.trials.add(job_id, trial)
+    sentence = f"Trial {number} ({arm.purpose.value}): {arm.because}"
+    work.events.append(job_id, EventKind.TRIAL, sentence, now, trial_number=number)
+    return number
+
+
+def _accept(
+    work: UnitOfWork,
+    tuning: Tuning,
+    session: Session,
+    arms: tuple[Block, ...],
+    report: RaceReport,
+    payload: str,
+    now: datetime,
+) -> bool:
+    reference = report.results[arms[0].id]
+    for arm in arms:
+        result = report.results[arm.id]
+        summary = tuning.summarise(result, reference if arm.arm else None)
+        if not work.blocks.accept(arm, session.generation, result, summary, payload, now):
+            return False
+    return True
+
+
+def _conclude(
+    work: UnitOfWork,
+    tuning: Tuning,
+    session: Session,
+    arms: tuple[Block, ...],
+    report: RaceReport,
+    now: datetime,
+) -> None:
+    """Tell what was measured, and close the trials whose outcome it decides."""
+    job_id = session.job_id
+    steps = sum(result.steps for result in report.results.values())
+    sentence = f"Race {arms[0].race} was run over {steps} timed steps."
+    if drifted := report.results[arms[0].id].drifted:
+        sentence += f" Nothing of it counts: {drifted}"
+    work.events.append(job_id, EventKind.BLOCK, sentence, now, session_id=session.id)
+    for arm in arms:
+        observe_block(work, session, arm.model_copy(update={"finished_at": now}))
+        trial = work.trials.get(job_id, arm.trial_number)
+        if trial is None or trial.purpose is Purpose.BASELINE:
+            continue
+        verdict = tuning.judge(trial, report.results[arm.id])
+        if verdict is None or (trial.purpose is not Purpose.SEARCH and verdict[0] is Outcome.FINISHED):
+            continue
+        outcome, reason = verdict
+        if work.trials.close(job_id, trial.number, outcome, reason, now):
+            sentence = f"Trial {trial.number} ended as {outcome.value}: {reason}"
+            work.events.append(
+                job_id, EventKind.TRIAL, sentence, now, trial_number=trial.number, session_id=session.id
+            )
+
+
+def _answer(race_id: str, arms: tuple[Block, ...]) -> RaceAccepted:
+    return RaceAccepted(race_id=race_id, sentence=f"Race {arms[0].race} counts.")

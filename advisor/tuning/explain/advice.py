@@ -1,0 +1,301 @@
+"""History -> advice: the verdict with its interval, the reasons, the ladder, the cost and the next steps.
+
+Only numbers of the confirmation are reported as gains; what the search saw decides nothing here.
+"""
+
+import math
+from collections.abc import Sequence
+from datetime import datetime
+from statistics import fmean
+
+from advisor.protocol.advice import Advice, Cost, Diagnosis, RungAdvice, Verdict
+from advisor.protocol.base import Value
+from advisor.protocol.changes import Changes
+from advisor.protocol.jobs import Job
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.spending import count_devices, measure_device_hours
+from advisor.protocol.strategy import DistributedStrategy
+from advisor.protocol.trials import Block, JobHistory, Outcome, Phases, Purpose, Trial
+from advisor.tuning.explain.cases import Case, find_told, find_trial, judge, make_case, measure_total
+from advisor.tuning.explain.diagnosis import diagnose
+from advisor.tuning.explain.forecast import list_forecasts
+from advisor.tuning.explain.headline import Grounds, say_answer
+from advisor.tuning.explain.knob_effects import list_evidence, list_taken_back
+from advisor.tuning.explain.next_steps import list_next_steps
+from advisor.tuning.explain.pareto import build_pareto
+from advisor.tuning.explain.reasons import explain_changes, explain_taken_back, list_buckets, trace_provenance
+from advisor.tuning.history.budget import plan_verdict
+from advisor.tuning.history.ended_search import search_as_it_ended
+from advisor.tuning.history.record import Record
+from advisor.tuning.measure.contrast import mean_typical_step
+from advisor.tuning.measure.phases import median_phases
+from advisor.tuning.measure.stragglers import flag_nodes
+from advisor.tuning.search.search import SearchOver, next_strategies
+from advisor.tuning.search.state import SearchState, look
+from advisor.tuning.space.composition import baseline_strategy
+from advisor.tuning.space.rungs import CAVEATS, caveat_of
+from advisor.tuning.space.space import Space, build_space
+from advisor.tuning.stages.ladder import list_ladder
+
+_MOST_TOLD = 1.0
+"""Smallest gain that is still worth telling, as a fraction: of +100 % nobody needs to hear that it could be found."""
+_MOST_MORE_S = 3600.0
+"""Longest continuation that is proposed, in seconds."""
+
+
+def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
+    """Return the answer to the job from what was measured; never fails for want of measurements."""
+    record = Record(job, history, now)
+    state = look(record)
+    space = state.space if state else build_space(job, job.facts, ()) if job.facts else None
+    winner, told = find_told(record, state)
+    first = make_case(record, told) if told else None
+    rungs = [find_trial(record, trial) or trial for trial in list_ladder(state, winner)] if state else []
+    fallbacks = [make_case(record, trial) for trial in rungs if _is_allowed(job, trial)]
+    chosen = next((case for case in [first, *reversed(fallbacks)] if case and case.wins), None)
+    shown = chosen or first
+    changes = chosen.trial.changes if chosen else Changes()
+    before, after = _compared_blocks(record, shown)
+    phases = _typical_step(before), _typical_step(after if chosen else before)
+    rate = _mean_rate(before)
+    cost = _add_up(record, chosen)
+    base = baseline_strategy(job)
+    diagnosis = _diagnose(record, space, before, after if chosen else [])
+    grounds = _find_grounds(record, space, shown)
+    answer = say_answer(grounds)
+    return Advice(
+        job_id=job.id,
+        verdict=grounds.verdict,
+        headline=answer.headline,
+        action=answer.action,
+        what_to_do=answer.what_to_do,
+        continue_s=answer.continue_s,
+        smallest_gain=grounds.smallest_gain,
+        allowed=job.spec.allow,
+        strategy=DistributedStrategy.from_changes(changes, base=base).values(),
+        baseline={**base.values(), **{k: v for k, v in job.baseline.items() if k in CATALOGUE}},
+        changes=changes,
+        provenance=trace_provenance(_varied(record), job.spec.workload.kind),
+        gain=shown.gain if shown else None,
+        total_ratio=measure_total(shown),
+        candidate=shown.trial.changes if shown else Changes(),
+        baseline_samples_per_s=rate,
+        strategy_samples_per_s=rate * chosen.gain.ratio if chosen and chosen.gain else rate,
+        reasons=explain_changes(
+            changes,
+            space.context if space else None,
+            before,
+            after,
+            phases,
+            list_evidence(record, space, changes, chosen.confirmation if chosen else None),
+        ),
+        taken_back=explain_taken_back(
+            list_taken_back(record, space, changes), space.context if space else None
+        ),
+        ladder=_climb(record, state, [*([first.trial] if first else []), *rungs], shown),
+        diagnosis=diagnosis,
+        phases_before=phases[0],
+        phases_after=phases[1],
+        buckets_before=list_buckets(before),
+        buckets_after=list_buckets(after) if chosen else list_buckets(before),
+        cost=cost,
+        dropped=space.dropped if space else (),
+        pareto=build_pareto(record),
+        forecasts=list_forecasts(state, changes),
+        search_ended_because=_say_why_search_ended(record),
+        next_steps=(
+            *_list_doubts(chosen),
+            *list_next_steps(
+                record,
+                chosen.trial if chosen else None,
+                diagnosis,
+                phases,
+                has_ladder=bool(space and space.higher),
+            ),
+        ),
+        cluster=job.cluster.describe(),
+        software=_list_software(job),
+    )
+
+
+def _typical_step(blocks: Sequence[Block]) -> Phases:
+    """The median phases, and what slow steps add to them: together the mean step, stalls and all."""
+    phases, steps = median_phases(blocks), [b.result.step_time_s for b in blocks if b.result]
+    if phases.total_s() <= 0:
+        return phases
+    mean_s = fmean(fmean(times) for times in steps if times)
+    return phases.model_copy(update={"stalls_s": max(0.0, mean_s - phases.total_s())})
+
+
+def _say_why_search_ended(record: Record) -> str:
+    """Ask the search again as it stood when the next stage began; empty where nothing was searched."""
+    if not record.trials_for(Purpose.SEARCH):
+        return ""
+    state = look(search_as_it_ended(record))
+    found = next_strategies(state, 1) if state is not None else []
+    return found.because if isinstance(found, SearchOver) else "The budget ended before the search did."
+
+
+def _diagnose(
+    record: Record, space: Space | None, before: Sequence[Block], after: Sequence[Block]
+) -> Diagnosis:
+    job = record.job
+    ranks_a_node = job.facts.local_world_size if job.facts else 1
+    flags = flag_nodes([*before, *after], record.sessions, ranks_a_node, job.cluster)
+    return diagnose(before, space, after).model_copy(update={"flags": flags})
+
+
+def _is_allowed(job: Job, trial: Trial) -> bool:
+    return trial.effect.rank <= job.spec.allow.rank
+
+
+def _compared_blocks(record: Record, case: Case | None) -> tuple[list[Block], list[Block]]:
+    """The confirmation's blocks of baseline and strategy; the probe's where there was no confirmation."""
+    if case is not None and case.confirmation.comparisons:
+        found = case.confirmation.comparisons
+        return [c.reference for c in found], [c.strategy for c in found]
+    return list(record.baseline_blocks), []
+
+
+def _mean_rate(blocks: Sequence[Block]) -> float:
+    """Samples per second over the blocks, stalls capped as in the gain."""
+    rates = [
+        b.result.samples_per_step / mean_typical_step(b.result)
+        for b in blocks
+        if b.result and b.result.step_time_s and b.result.samples_per_step > 0
+    ]
+    return math.exp(fmean(math.log(rate) for rate in rates)) if rates else 0.0
+
+
+def _find_grounds(record: Record, space: Space | None, case: Case | None) -> Grounds:
+    """What the answer stands on: the verdict, and everything that its headline tells."""
+    job, searched = record.job, record.trials_for(Purpose.SEARCH)
+    given_up = sum(trial.outcome is Outcome.PRUNED for trial in searched)
+    no_knob = case is None and space is not None and space.is_empty
+    all_slower = case is None and bool(searched) and given_up == len(searched)
+    verdict = Verdict.KEEP if no_knob or all_slower else Verdict.UNDECIDED
+    return Grounds(
+        job_id=job.id,
+        verdict=judge(case) if case else verdict,
+        min_gain=job.spec.min_gain,
+        changes=case.trial.changes if case else Changes(),
+        effect=case.trial.effect if case else Effect.EXACT,
+        interval=case.gain if case else None,
+        guard=case.say_price() if case and case.trial.effect is not Effect.EXACT else "",
+        is_verified=case.guard.passed and case.gains_progress if case else True,
+        is_harmful=(case.guard.harmed or case.loses_progress) if case else False,
+        is_check=bool(job.spec.verify),
+        no_knob=no_knob,
+        tried=len(searched),
+        given_up=given_up,
+        smallest_gain=_find_smallest_gain(record),
+        more_s=_estimate_more_s(record, case) if case else None,
+        where=job.spec.testbed.describe() if job.spec.testbed else "",
+    )
+
+
+def _find_smallest_gain(record: Record) -> float | None:
+    """The smallest gain that the budget could find; None before the probe, or where it can find none."""
+    found = plan_verdict(record).plan.smallest_gain if record.probe else math.inf
+    return found if 0.0 < found < _MOST_TOLD else None
+
+
+def _estimate_more_s(record: Record, case: Case) -> float | None:
+    """Seconds of further launches after which the interval would be narrow enough, were its centre to stay."""
+    found = case.confirmation.look
+    if found is None or not case.confirmation.launches:
+        return None
+    least = math.log1p(record.job.spec.min_gain)
+    apart = max(abs(found.mean - (0.0 if found.mean > least else least)), least)
+    times = ((found.high - found.low) / 2.0 / apart) ** 2
+    launches = max(2.0, math.ceil(len(case.confirmation.launches) * (times - 1.0)))
+    return min(_MOST_MORE_S, launches * plan_verdict(record).launch_s)
+
+
+def _list_doubts(chosen: Case | None) -> tuple[str, ...]:
+    if chosen is None or chosen.guard.passed:
+        return ()
+    return (f"Compare the accuracy of one full run before you rely on it. {chosen.guard.sentence}",)
+
+
+def _varied(record: Record) -> set[str]:
+    """Knobs that some timed strategy changed to an effect."""
+    timed = {block.trial_number for block in record.usable}
+    return {
+        name
+        for t in record.history.trials
+        if t.number in timed and not record.has_failed(t)
+        for name in t.changes
+    }
+
+
+def _climb(
+    record: Record, state: SearchState | None, trials: Sequence[Trial], shown: Case | None
+) -> tuple[RungAdvice, ...]:
+    """The ladder: every rung other than the verdict's that was measured, or could have been, with its price."""
+    rungs: dict[Effect, RungAdvice] = {}
+    for effect in {d.knob.effect for d in state.space.higher} if state else set():
+        rungs[effect] = _describe_unconfirmed(record, effect)
+    for trial in trials:
+        if shown is None or trial.changes != shown.trial.changes:
+            rungs[trial.effect] = _describe_rung(make_case(record, trial))
+    return tuple(rungs[effect] for effect in Effect if effect in rungs)
+
+
+def _describe_unconfirmed(record: Record, effect: Effect) -> RungAdvice:
+    seen = sum(t.effect is effect for t in record.trials_for(Purpose.SEARCH))
+    sentence = (
+        f"{seen} {'strategy was' if seen == 1 else 'strategies were'} tried on the {effect.value} rung; "
+        "none looked faster than the baseline."
+        if seen
+        else f"The {effect.value} rung was not measured: the budget ended before."
+    )
+    return RungAdvice(effect=effect, changes={}, gain=None, sentence=sentence, caveat=CAVEATS[effect])
+
+
+def _describe_rung(case: Case) -> RungAdvice:
+    effect, what = case.trial.effect, case.trial.changes.describe()
+    gain = case.gain
+    sentence = (
+        f"The {effect.value} rung brings {gain.describe()} with {what}. {case.say_price()}"
+        if gain
+        else f"The best seen on the {effect.value} rung ({what}) was not raced for the verdict."
+    )
+    return RungAdvice(
+        effect=effect,
+        changes=case.trial.changes,
+        gain=gain,
+        sentence=sentence,
+        caveat=caveat_of(case.trial.changes),
+        efficiency=case.efficiency.value if case.efficiency else None,
+        goodput=case.goodput,
+        admitted=case.guard.admits(effect) and case.gains_progress,
+    )
+
+
+def _add_up(record: Record, chosen: Case | None) -> Cost:
+    hours = measure_device_hours(record.job, record.sessions, record.now)
+    pays_back = None
+    if chosen is not None and chosen.gain is not None and chosen.gain.ratio > 1.0:
+        pays_back = 3600.0 * hours / count_devices(record.job) / (chosen.gain.ratio - 1.0)
+    return Cost(
+        wall_s=record.spent_s,
+        device_hours=hours,
+        trials=len(record.trials_for(Purpose.SEARCH)),
+        sessions=len(record.sessions),
+        pays_back_after_s=pays_back,
+    )
+
+
+def _list_software(job: Job) -> dict[str, str]:
+    if job.facts is None:
+        return {}
+    versions: dict[str, Value] = {
+        "torch": job.facts.torch_version,
+        "python": job.facts.python_version,
+        "backend": job.facts.backend,
+        "device": job.facts.device_name or job.facts.device.value,
+        **job.facts.software,
+    }
+    return {name: str(version) for name, version in versions.items() if version}

@@ -1,0 +1,119 @@
+"""The strategies that an advice may stand on, each with what its verdict's races say for and against it."""
+
+import math
+from dataclasses import dataclass
+from statistics import fmean
+
+from advisor.protocol.advice import Interval, Verdict
+from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.trials import Purpose, Trial
+from advisor.tuning.decisions import Candidate
+from advisor.tuning.history.goodput import Efficiency, combine, efficiency_of
+from advisor.tuning.history.record import Record
+from advisor.tuning.search.state import SearchState, choose_winner
+from advisor.tuning.stages.confirmation import Confirmation, confirm, find_confirmed, find_raced
+from advisor.tuning.stages.loss_guard import GuardFinding, check_losses
+from advisor.tuning.stages.trimming import choose_trimmed
+
+
+@dataclass(frozen=True)
+class Case:
+    """A strategy that the verdict may stand on, with everything that speaks for or against it."""
+
+    trial: Trial
+    confirmation: Confirmation
+    gain: Interval | None
+    guard: GuardFinding
+    efficiency: Efficiency | None = None
+    """What a sample still teaches under it; None where nothing tells."""
+    goodput: Interval | None = None
+    """The gain times that."""
+
+    @property
+    def is_proved(self) -> bool:
+        """Whether the races have shown a gain worth recommending."""
+        return self.confirmation.look is not None and self.confirmation.look.decision == "change"
+
+    @property
+    def wins(self) -> bool:
+        """Whether the advice is to change to it: faster, its loss not in doubt, and faster in progress too."""
+        return self.is_proved and self.guard.admits(self.trial.effect) and self.gains_progress
+
+    @property
+    def gains_progress(self) -> bool:
+        """Whether a convergence strategy is shown to be faster in progress too; the others are what they are."""
+        if self.trial.effect is not Effect.CONVERGENCE:
+            return True
+        return self.goodput is not None and self.goodput.low > 1.0
+
+    @property
+    def loses_progress(self) -> bool:
+        """Whether what a sample teaches less eats up a convergence strategy's gain."""
+        convergence = self.trial.effect is Effect.CONVERGENCE
+        return convergence and self.goodput is not None and self.goodput.low <= 1.0
+
+    def say_price(self) -> str:
+        """What the losses say about it, in sentences."""
+        if self.goodput is None or self.efficiency is None or self.trial.effect is not Effect.CONVERGENCE:
+            return self.guard.sentence
+        progress = f"Goodput, throughput times what a sample teaches: {self.goodput.describe()}."
+        return f"{self.guard.sentence} {progress} {self.efficiency.because}"
+
+
+def find_told(record: Record, state: SearchState | None) -> tuple[Candidate | None, Trial | None]:
+    """Return the strategy that the answer tells of, with its trial: the verdict's, else what would go into it."""
+    winner = find_confirmed(record) or find_raced(record) or (choose_trimmed(state) if state else None)
+    told = find_trial(record, winner) if winner else None
+    if winner is not None and told is None and state is not None:
+        # What is left of it was never raced as such.
+        winner = choose_winner(state)
+        told = find_trial(record, winner) if winner else None
+    return winner, told
+
+
+def find_trial(record: Record, wanted: Candidate | Trial) -> Trial | None:
+    """Return the trial that the verdict's races of a strategy belong to; without any the one it was searched as."""
+    changes = wanted.changes
+    for purpose in (Purpose.CONFIRM, Purpose.REVERT, Purpose.SEARCH):
+        if (trial := record.find_trial(purpose, changes)) is not None:
+            return trial
+    return None
+
+
+def make_case(record: Record, trial: Trial) -> Case:
+    """Return what is known of a strategy."""
+    confirmation = confirm(record, trial.changes, forced=True)
+    gain = _interval_of(confirmation)
+    guard = check_losses(record, trial.effect, [c.strategy for c in confirmation.comparisons])
+    efficiency = efficiency_of(record, trial)
+    goodput = combine(gain, efficiency, trial.effect)
+    return Case(trial, confirmation, gain, guard, efficiency, goodput)
+
+
+def judge(case: Case) -> Verdict:
+    """Return the answer that the strategy allows."""
+    if case.wins:
+        return Verdict.CHANGE
+    excluded = case.confirmation.look is not None and case.confirmation.look.decision == "keep"
+    harmful = case.is_proved and (case.guard.harmed or case.loses_progress)
+    return Verdict.KEEP if excluded or harmful else Verdict.UNDECIDED
+
+
+def measure_total(case: Case | None) -> float | None:
+    """Return the throughput ratio over the total wall time of the verdict's races, stalls included."""
+    if case is None or not case.confirmation.launches:
+        return None
+    return math.exp(fmean(launch.total for launch in case.confirmation.told))
+
+
+def _interval_of(confirmation: Confirmation) -> Interval | None:
+    found = confirmation.look
+    if found is None:
+        return None
+    return Interval(
+        ratio=math.exp(found.mean),
+        low=math.exp(max(-700.0, found.low)),
+        high=math.exp(min(700.0, found.high)),
+        rounds=sum(launch.cycles for launch in confirmation.told),
+        sessions=confirmation.sessions,
+    )

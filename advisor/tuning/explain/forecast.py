@@ -1,0 +1,173 @@
+"""What-if: the throughput and the best strategy that the cost model expects on more nodes or over other links."""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from advisor.protocol.advice import Forecast
+from advisor.protocol.base import Value
+from advisor.protocol.changes import Changes
+from advisor.protocol.jobs import Job
+from advisor.protocol.knobs.knob import Part
+from advisor.protocol.strategy import DistributedStrategy, Layout
+from advisor.protocol.trials import JobHistory
+from advisor.tuning.history.record import Record
+from advisor.tuning.model.cost_model import CostModel
+from advisor.tuning.search.state import SearchState, look
+from advisor.tuning.space.space import Space
+from advisor.tuning.stages.confirmation import find_confirmed
+
+_LEAST_BAND = 0.05
+_FAR_BAND = 0.15
+_FAR = 4
+"""Beyond this many times the measured nodes a forecast is an extrapolation of its physics, not of its data."""
+_SWEEPS = 3
+_WORTH = 0.005
+"""Share of a step that a further changed knob must be predicted to save."""
+_USUAL_NODES = (2, 4, 8)
+_USUAL_RATES = (0.1, 10.0)
+
+
+class ForecastImpossible(Exception):
+    """Nothing can be predicted; the text says why and what to do."""
+
+
+def forecast(
+    job: Job, history: JobHistory, now: datetime, nodes: int | None, bits_per_s: float | None
+) -> Forecast:
+    """Return what the cost model expects of this job on `nodes` nodes with links of `bits_per_s`.
+
+    None keeps the measured number or links. The strategy is the best of the allowed rung by the model, started from
+    the best measured one; knobs outside communication keep its values. Raises ForecastImpossible.
+    """
+    state = look(Record(job, history, now))
+    if state is None:
+        raise ForecastImpossible(
+            f"Job {job.id} has not measured its baseline yet: ask again once its search has begun."
+        )
+    if state.model is None:
+        raise ForecastImpossible(
+            f"Job {job.id} knows too little to predict from: its program told neither the bytes of its gradients nor "
+            "how a step divides. Tune it as a PyTorch workload, whose runtime sees both."
+        )
+    found = find_confirmed(state.record)
+    start = found.changes if found is not None else state.best_changes()
+    return _forecast(job, state.space, state.model, start, nodes, bits_per_s)
+
+
+def list_forecasts(state: SearchState | None, changes: Mapping[str, Value]) -> tuple[Forecast, ...]:
+    """Return the what-ifs of an advice: twice, four and eight times the nodes, and links a tenth and ten times as fast.
+
+    `changes` is the advised strategy; empty where nothing can be predicted.
+    """
+    if state is None or state.model is None:
+        return ()
+    job, space, model, facts = state.record.job, state.space, state.model, state.space.context.facts
+    found = [_forecast(job, space, model, changes, facts.nodes * n, None) for n in _USUAL_NODES]
+    if facts.nodes > 1 and model.bits_per_s:
+        found += [_forecast(job, space, model, changes, None, model.bits_per_s * r) for r in _USUAL_RATES]
+    return tuple(found)
+
+
+def _forecast(
+    job: Job,
+    space: Space,
+    model: CostModel,
+    start: Mapping[str, Value],
+    nodes: int | None,
+    bits_per_s: float | None,
+) -> Forecast:
+    facts = space.context.facts
+    count = nodes or facts.nodes
+    there = model.on(nodes=count, bits_per_s=bits_per_s)
+    world = count * facts.local_world_size
+    composer = replace(space.composer, layout=Layout(world_size=world, nodes=count))
+    elsewhere = replace(space, composer=composer)
+    changes = _favour(elsewhere, there, start)
+    base = space.composer.baseline
+    values = DistributedStrategy.from_changes(changes, base=base).values()
+    step_s, baseline_s = there.predict_step_s(values), there.predict_step_s(base.values())
+    samples = facts.batch_size_per_rank * world
+    rate = samples / step_s
+    band = _band(model, count / facts.nodes)
+    return Forecast(
+        nodes=count,
+        bits_per_s=bits_per_s,
+        changes=changes,
+        step_time_s=step_s,
+        baseline_step_time_s=baseline_s,
+        samples_per_s=rate,
+        low=rate / (1 + band),
+        high=rate * (1 + band),
+        scaling_efficiency=min(1.0, there.predict_silent_step_s(values) / step_s),
+        caveat=_reservations(job, facts.nodes, count, bits_per_s, model),
+    )
+
+
+def _band(model: CostModel, times_the_nodes: float) -> float:
+    """Half of the band, as a factor minus 1: twice the residual, at least 5 %; 15 % more far away."""
+    band = max(_LEAST_BAND, 2.0 * math.expm1(model.residual))
+    return band + (_FAR_BAND if times_the_nodes > _FAR else 0.0)
+
+
+def _favour(space: Space, model: CostModel, start: Mapping[str, Value]) -> dict[str, Value]:
+    """Coordinate descent of the predicted step time over the communication knobs, from `start` and from the script."""
+    base = space.composer.baseline
+
+    def time_of(changes: Mapping[str, Value]) -> float:
+        values = DistributedStrategy.from_changes(dict(changes), base=base).values()
+        return model.predict_step_s(values) if model.fits_in_memory(values) is None else math.inf
+
+    best = Changes()
+    best_s = time_of({})
+    for begin in ({}, dict(start)):
+        at = space.composer.compose(begin) or Changes()
+        at_s = time_of(at)
+        for _ in range(_SWEEPS):
+            before = at_s
+            for changes in _neighbours(space, at):
+                if (seconds := time_of(changes)) < at_s * (1 - _WORTH):
+                    at, at_s = changes, seconds
+            if at_s == before:
+                break
+        if at_s < best_s * (1 - _WORTH):
+            best, best_s = at, at_s
+    return best
+
+
+def _neighbours(space: Space, at: Mapping[str, Value]) -> Iterator[Changes]:
+    for dimension in space.dimensions:
+        if dimension.knob.part is not Part.COMMUNICATION:
+            continue
+        for value in dimension.values:
+            changes = space.composer.compose({**at, dimension.knob.name: value})
+            if changes is not None and changes.effect.rank <= _rank_of(space):
+                yield changes
+
+
+def _rank_of(space: Space) -> int:
+    return max((d.knob.effect.rank for d in space.dimensions), default=0)
+
+
+def _reservations(job: Job, measured: int, nodes: int, bits_per_s: float | None, model: CostModel) -> str:
+    doubts = [f"A prediction of the cost model, which misses its own measurements by {model.residual:.0%}."]
+    if nodes > _FAR * measured:
+        doubts.append(f"{nodes} nodes are more than {_FAR} times the {measured} that were measured.")
+    if measured == 1 and nodes > 1:
+        doubts.append(
+            "Only one node was measured: the links between nodes are an assumption; give their rate to improve it."
+        )
+    if nodes > measured or bits_per_s:
+        doubts.append("Another switch level or a shared uplink is not foreseen.")
+    if job.spec.testbed is not None:
+        doubts.append("The testbed's nodes share one machine's CPUs.")
+    return " ".join(doubts)
+
+
+def describe_forecast(found: Forecast) -> str:
+    """`8 nodes: 1 840 samples/s (1 700 … 1 990), 91 % of perfect scaling, with fuse_grad_size_in_MB 8`."""
+    return (
+        f"{found.nodes} nodes: {found.samples_per_s:.4g} samples/s ({found.low:.4g} … {found.high:.4g}), "
+        f"{found.scaling_efficiency:.0%} of a step without communication, with {found.changes.describe()}"
+    )

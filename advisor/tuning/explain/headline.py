@@ -1,0 +1,196 @@
+"""Verdict and figures -> the headline, and the one line that says what to do: pure functions, no history.
+
+Every case of an answer has its sentence here, so that command line, pages and exported files say the same.
+"""
+
+import math
+from dataclasses import dataclass
+
+from advisor.protocol.advice import CONTINUE_S, Action, Interval, Verdict, continue_command
+from advisor.protocol.changes import Changes
+from advisor.protocol.gains import say_smallest_gain, spell_likely, spell_percent, spell_range
+from advisor.protocol.knobs.knob import Effect
+
+_KEEP = "Keep your settings:"
+_LIKELY_Z = 0.84
+"""Four chances in five, one-sided: what may be called probable."""
+_INTERVAL_Z = 1.96
+
+
+@dataclass(frozen=True)
+class Grounds:
+    """What an answer stands on."""
+
+    job_id: str
+    verdict: Verdict
+    min_gain: float
+    """Smallest gain worth a change, as a fraction."""
+    changes: Changes = Changes()
+    """Of the strategy that the interval belongs to; empty where none was chosen."""
+    effect: Effect = Effect.EXACT
+    """Its rung."""
+    interval: Interval | None = None
+    """Its confirmed gain; None where nothing was confirmed."""
+    guard: str = ""
+    """What the losses say about it, in sentences; empty for exact strategies."""
+    is_verified: bool = True
+    """Whether its loss was shown not to be worse; exact strategies are."""
+    is_harmful: bool = False
+    """Whether its loss was shown to be worse, or what a sample teaches less eats the gain up."""
+    is_check: bool = False
+    """The job only verified a given strategy."""
+    no_knob: bool = False
+    """No knob that the job allows can matter."""
+    tried: int = 0
+    """Strategies that the search measured."""
+    given_up: int = 0
+    """Those of them that were given up because they were surely slower."""
+    ended_by: str = "the budget ended"
+    """A clause: what ended the job."""
+    smallest_gain: float | None = None
+    """Smallest gain that the budget could find with 80 % power, as a fraction."""
+    more_s: float | None = None
+    """Seconds of further budget that are likely to decide; None where nobody can tell."""
+    where: str = ""
+    """What it was measured on, where that is no real cluster."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What is said, and what is to be done."""
+
+    headline: str
+    what_to_do: str
+    """One line."""
+    action: Action
+    continue_s: float | None
+    """With the action to continue: seconds that are worth trying."""
+
+
+def say_answer(grounds: Grounds) -> Answer:
+    """Return the headline with its figures and the one line that says what to do."""
+    headline = _say_headline(grounds)
+    if grounds.where:
+        headline += f" Measured on {grounds.where}."
+    action = choose_action(grounds)
+    continue_s = (grounds.more_s or CONTINUE_S) if action is Action.CONTINUE else None
+    return Answer(headline, _say_what_to_do(grounds, action, continue_s), action, continue_s)
+
+
+def choose_action(grounds: Grounds) -> Action:
+    """Return what somebody who reads the answer should do."""
+    if grounds.verdict is Verdict.CHANGE:
+        return Action.USE
+    if grounds.verdict is Verdict.KEEP:
+        return Action.KEEP
+    return Action.CHECK_ACCURACY if _is_faster_unverified(grounds) else Action.CONTINUE
+
+
+def _say_what_to_do(grounds: Grounds, action: Action, continue_s: float | None) -> str:
+    if action is Action.USE:
+        use = f"Use the strategy: `advisor export {grounds.job_id}` writes it for your framework."
+        if grounds.is_verified:
+            return use
+        return f"{use} Compare the accuracy of one full training, because rounding changes."
+    if action is Action.KEEP:
+        return "Change nothing."
+    if action is Action.CHECK_ACCURACY:
+        return "Keep your settings until one full training with the strategy has reached the same accuracy."
+    return f"Continue, nothing measured is lost: `{continue_command(grounds.job_id, continue_s)}`"
+
+
+def _say_headline(grounds: Grounds) -> str:
+    if grounds.verdict is Verdict.CHANGE:
+        return _say_change(grounds)
+    return _say_keep(grounds) if grounds.verdict is Verdict.KEEP else _say_undecided(grounds)
+
+
+def _say_change(grounds: Grounds) -> str:
+    if grounds.interval is None:
+        return f"Use {grounds.changes.describe()}."
+    told = grounds.interval.describe()
+    told = f"{told[0].upper()}{told[1:]}" if "x faster" in told else f"Faster: {told}"
+    sentence = f"{told} with {grounds.changes.describe()}."
+    if not grounds.is_verified:
+        sentence += " Rounding changes, and its effect on the accuracy is not verified."
+    return sentence
+
+
+def _say_keep(grounds: Grounds) -> str:
+    interval = grounds.interval
+    if grounds.no_knob:
+        return f"{_KEEP} no knob that the job allows can matter here; each was dropped with its reason."
+    if interval is None:
+        return f"{_KEEP} {_say_slower(grounds)}"
+    what = grounds.changes.describe()
+    if interval.low > 1.0 and grounds.is_harmful:
+        return f"{_KEEP} {what} is faster ({interval.describe()}) but not advised. {grounds.guard}".rstrip()
+    if grounds.is_check:
+        found = "is not faster" if interval.high <= 1.0 else f"brings less than {grounds.min_gain * 100:g} %"
+        return f"{_KEEP} {what} {found}: {_say_measured(interval)}."
+    if interval.high <= 1.0:
+        return f"{_KEEP} nothing that was tried is faster. The best, {what}: {_say_measured(interval)}."
+    return (
+        f"{_KEEP} whatever the search found brings less than {grounds.min_gain * 100:g} %: at most "
+        f"{spell_percent(interval.high)} ({_say_measured(interval)}, with {what})."
+    )
+
+
+def _say_undecided(grounds: Grounds) -> str:
+    interval, what = grounds.interval, grounds.changes.describe()
+    if interval is None:
+        return _say_unmeasured(grounds)
+    if _is_faster_unverified(grounds):
+        told = f"Faster, accuracy unverified: {interval.describe()} with {what}."
+        return f"{told} {grounds.guard}".rstrip()
+    if interval.low > 1.0 and interval.ratio < 1.0 + grounds.min_gain:
+        return (
+            f"Faster, but perhaps by less than the {grounds.min_gain * 100:g} % worth a change "
+            f"({_say_measured(interval)}) with {what}."
+        )
+    if interval.ratio > 1.0 and _is_likely(interval):
+        return f"Probably faster ({_say_measured(interval)}) with {what}, not proven yet."
+    best = "" if grounds.is_check else ", the best that was tried"
+    told = f"No difference shown yet ({_say_measured(interval)}) with {what}{best}."
+    return f"{told} {say_smallest_gain(grounds.smallest_gain)}" if grounds.smallest_gain else told
+
+
+def _say_unmeasured(grounds: Grounds) -> str:
+    if grounds.is_check:
+        return f"Not decided: {grounds.ended_by} before {grounds.changes.describe()} was held against your settings."
+    if not grounds.tried:
+        return f"Not decided: {grounds.ended_by} before any strategy was measured."
+    if grounds.given_up >= grounds.tried:
+        return f"Not decided: {_say_slower(grounds)[:-1]}, and {grounds.ended_by}."
+    best = f" ({grounds.changes.describe()})" if grounds.changes else ""
+    strategies = "strategy" if grounds.tried == 1 else f"best of {grounds.tried} strategies"
+    return f"Not decided: {grounds.ended_by} before the {strategies}{best} was held against your settings."
+
+
+def _say_slower(grounds: Grounds) -> str:
+    if grounds.tried == 1:
+        return "the one strategy tried was slower."
+    return f"all {grounds.tried} strategies tried were slower." if grounds.tried else "nothing was tried."
+
+
+def _say_measured(interval: Interval) -> str:
+    figures = (interval.ratio, interval.low, interval.high)
+    return f"{spell_likely(*figures)} measured, 95 % CI {spell_range(*figures)}"
+
+
+def _is_faster_unverified(grounds: Grounds) -> bool:
+    interval = grounds.interval
+    return (
+        interval is not None
+        and grounds.effect is not Effect.EXACT
+        and not grounds.is_verified
+        and interval.low > 1.0
+        and interval.ratio >= 1.0 + grounds.min_gain
+    )
+
+
+def _is_likely(interval: Interval) -> bool:
+    if interval.low <= 0.0:
+        return False
+    spread = math.log(interval.high / interval.low) / (2.0 * _INTERVAL_Z)
+    return math.log(interval.ratio) >= _LIKELY_Z * spread

@@ -1,0 +1,106 @@
+"""What to do next, what no knob can do included."""
+
+from collections.abc import Mapping
+from statistics import fmean, stdev
+
+from advisor.protocol.advice import Diagnosis
+from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.trials import Phases, Trial
+from advisor.protocol.workload import WorkloadKind
+from advisor.tuning.history.comparisons import log_rate
+from advisor.tuning.history.record import Record
+
+_NOISY = 0.03
+_STALLING = 0.15
+_USES: Mapping[WorkloadKind, str] = {
+    WorkloadKind.PYTORCH: "Put the strategy in place (run.sh trains the unchanged script under it) and compare one run "
+    "at full length.",
+    WorkloadKind.COMMAND: "Put the strategy in place (run.sh is your command with its values) and compare one run at "
+    "full length.",
+    WorkloadKind.PADDLE: "Put the strategy in place: load strategy.prototxt into fleet's DistributedStrategy, or pass "
+    "fuse_grad_size_in_MB as comm_buffer_size and last_comm_group_size_MB as last_comm_buffer_size to "
+    "paddle.DataParallel; and compare one run at full length.",
+}
+
+
+def list_next_steps(
+    record: Record,
+    chosen: Trial | None,
+    diagnosis: Diagnosis,
+    phases: tuple[Phases, Phases],
+    has_ladder: bool,
+) -> tuple[str, ...]:
+    """Return sentences in the order of their use; `phases` are those before and after the advised change.
+
+    `has_ladder`: some knob of a rung above the allowed one could matter.
+    """
+    steps: list[str] = []
+    kind = record.job.spec.workload.kind
+    if (testbed := record.job.spec.testbed) is not None:
+        steps.append(
+            f"All of this holds on {testbed.describe()}: its nodes share this machine's CPUs and memory. Tune on your "
+            "own nodes before you change how you train."
+        )
+    if chosen is not None:
+        steps.append(_USES[kind])
+        if kind is WorkloadKind.PYTORCH and (cold := chosen.changes.cold):
+            steps.append(
+                f"Set {Changes(cold).describe()} where the job is launched: it acts in new processes only."
+            )
+        if chosen.effect is not Effect.EXACT:
+            steps.append(
+                "Compare one full training with the baseline's final accuracy before you rely on it."
+            )
+    steps += [flag.sentence for flag in diagnosis.flags]
+    steps += _beyond_knobs(diagnosis, phases[1])
+    noise = _measure_noise(record)
+    if noise is not None and noise > _NOISY:
+        steps.append(
+            f"The baseline alone varied by {noise:.1%} from launch to launch: tune on a quieter cluster, or give the "
+            "job more time, to see smaller gains."
+        )
+    if chosen is None and has_ladder:
+        steps.append("The ladder shows what the rungs above the allowed one measured, and what they cost.")
+    return tuple(steps)
+
+
+def _measure_noise(record: Record) -> float | None:
+    """Standard deviation of ln(the baseline's throughput) between launches; None below two."""
+    rates: dict[str, list[float]] = {}
+    for block in record.baseline_blocks:
+        rates.setdefault(block.session_id, []).append(log_rate(block))
+    return stdev(fmean(group) for group in rates.values()) if len(rates) > 1 else None
+
+
+def _beyond_knobs(diagnosis: Diagnosis, after: Phases) -> list[str]:
+    total = after.total_s()
+    if total <= 0:
+        return []
+    left = after.exposed_comm_s or 0.0
+    steps = []
+    if left / total >= 0.15:
+        steps.append(
+            f"{left * 1e3:.1f} ms of each {total * 1e3:.1f} ms step is still exposed communication: faster links, or a "
+            "larger batch per rank, would help where knobs no longer do."
+        )
+    if after.data_wait_s / total >= 0.05:
+        steps.append(
+            f"{after.data_wait_s * 1e3:.1f} ms of each {total * 1e3:.1f} ms step waits for data: give the DataLoader "
+            "more workers, or read from faster storage."
+        )
+    if after.stalls_s / total >= _STALLING:
+        steps.append(
+            f"{after.stalls_s * 1e3:.1f} ms of each {total * 1e3:.1f} ms step are stalls: some steps take several "
+            "times the usual one. Look for other load, or more processes and threads than cores."
+        )
+    if diagnosis.bound == "straggler" and not diagnosis.flags:
+        steps.append(
+            f"The slowest rank lags by {diagnosis.skew:.0%}: look for another load, throttling or a slower device on "
+            "its node; no strategy mends that."
+        )
+    if diagnosis.bound == "compute":
+        steps.append(
+            "The step is computation: mixed precision, a compiled model or faster devices come next."
+        )
+    return steps

@@ -1,0 +1,158 @@
+"""Why each knob of the advised strategy changed, with what taking it back measured, and why others were taken back."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from advisor.protocol.advice import KnobReason, Provenance
+from advisor.protocol.base import Value
+from advisor.protocol.changes import spell
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import KnobContext, Part
+from advisor.protocol.trials import Block, Phases
+from advisor.protocol.workload import WorkloadKind
+from advisor.tuning.explain.knob_effects import Evidence
+from advisor.tuning.measure.phases import median_phases
+from advisor.tuning.measure.statistics import LogInterval
+from advisor.tuning.space.composition import join_names
+from advisor.tuning.stages.trimming import Removal
+
+SAME_MEANING = frozenset(
+    {
+        "fuse_all_reduce_ops", "fuse_grad_size_in_MB", "last_comm_group_size_MB", "fp16_allreduce",
+        "fp16_allreduce_dtype", "localsgd", "localsgd_k_steps", "NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD",
+        "gradient_merge", "gradient_merge_k_steps", "gradient_merge_avg", "amp", "amp_dtype",
+    }
+)  # fmt: skip
+"""Knobs whose PyTorch realisation is the very thing that Fleet's field means; the others are timed in translation.
+The documents' num_threads, for one, sizes the executor's pool of operators; the lever sets threads inside one."""
+
+
+def list_buckets(blocks: Sequence[Block]) -> tuple[int, ...]:
+    """Return the last bucket sizes that DDP's own log stated in these blocks, in bytes."""
+    return next((b.result.bucket_bytes for b in reversed(blocks) if b.result and b.result.bucket_bytes), ())
+
+
+def explain_changes(
+    changes: Mapping[str, Value],
+    context: KnobContext | None,
+    baseline: Sequence[Block],
+    strategy: Sequence[Block],
+    phases: tuple[Phases, Phases],
+    evidence: Sequence[Evidence] = (),
+) -> tuple[KnobReason, ...]:
+    """Return one reason per changed knob: what it does, what it brings in ms a step, and through what.
+
+    Where the knob was taken back on its own, its `evidence` says so; otherwise the confirmation's blocks of baseline
+    and strategy say what all changes did together.
+    """
+    found = {name: piece for piece in evidence for name in piece.knobs}
+    reasons = []
+    for name, after in changes.items():
+        before = context.baseline[name] if context else CATALOGUE[name].default
+        sentence = _describe_change(name, before, after, context)
+        piece = found.get(name)
+        if piece is not None:
+            sentence += f" {_describe_evidence(name, piece)}"
+        elif seen := _observe(name, (baseline, strategy), phases):
+            sentence += f" {'Measured' if len(changes) == 1 else 'Together with the other changes'}: {seen}."
+        if piece is None and len(changes) > 1:
+            sentence += " Its own share was not measured: the budget had no room for it."
+        proof = next(
+            (b.result.consumed[name] for b in reversed(strategy) if b.result and name in b.result.consumed),
+            "",
+        )
+        reasons.append(
+            KnobReason(
+                knob=name, before=before, after=after, sentence=sentence, evidence=proof,
+                effect=piece.effect if piece else None,
+            )
+        )  # fmt: skip
+    return tuple(reasons)
+
+
+def explain_taken_back(
+    taken_back: Sequence[tuple[Removal, Evidence]], context: KnobContext | None
+) -> tuple[KnobReason, ...]:
+    """Return one reason per knob that the search's winner changed and the advised strategy does not."""
+    reasons = []
+    for removal, evidence in taken_back:
+        tried = join_names(f"{name} {spell(removal.winner[name])}" for name in evidence.knobs)
+        together = " together" if len(evidence.knobs) > 1 else ""
+        sentence = f"Tried and taken back: {tried}{together} brought {describe_ratio(evidence.brings)}."
+        for name in evidence.knobs:
+            before = context.baseline[name] if context else CATALOGUE[name].default
+            after = removal.winner[name]
+            reasons.append(
+                KnobReason(knob=name, before=before, after=after, sentence=sentence, effect=evidence.effect)
+            )
+    return tuple(reasons)
+
+
+def describe_ratio(brings: LogInterval) -> str:
+    """`+0.1 % (95 % CI −0.6 … +0.7, 4 rounds)` of throughput."""
+    mean, low, high = (
+        f"{math.expm1(min(50.0, r)) * 100:+.1f}" for r in (brings.mean, brings.low, brings.high)
+    )
+    return f"{mean} % (95 % CI {low} … {high}, {brings.rounds} rounds)".replace("-", "−")
+
+
+def _describe_change(name: str, before: Value, after: Value, context: KnobContext | None) -> str:
+    knob = CATALOGUE[name]
+    sentence = f"{knob.meaning} {spell(before)} → {spell(after)}{f' {knob.unit}' if knob.unit else ''}."
+    rule = next((r for r in (knob.rule(context) if context else ()) if r.value == after), None)
+    return f"{sentence} {rule.because}" if rule is not None else sentence
+
+
+def _describe_evidence(name: str, piece: Evidence) -> str:
+    """`Taking it back costs 3.1 ms a step (95 % CI +1.9 … +4.4 ms, 8 rounds); with it buckets 31 → 9, …`."""
+    effect = piece.effect
+    others = join_names(other for other in piece.knobs if other != name)
+    claim = f"Taking it{f' and {others}' if others else ''} back costs"
+    if piece.is_against_baseline:
+        claim = f"With {others} it saves" if others else "It saves"
+    low, high = (f"{end * 1e3:+.1f}".replace("-", "−") for end in (effect.low_s, effect.high_s))
+    sentence = f"{claim} {_ms(effect.saved_s)} ms a step (95 % CI {low} … {high} ms, {effect.rounds} rounds)"
+    phases = median_phases(piece.without), median_phases(piece.with_knobs)
+    seen = _observe(name, (piece.without, piece.with_knobs), phases)
+    return f"{sentence}; with it {seen}." if seen else f"{sentence}."
+
+
+def trace_provenance(varied: set[str], kind: WorkloadKind) -> dict[str, Provenance]:
+    """Return for every knob how much is known about it; `varied` are those that some timed strategy changed.
+
+    Only what the runtime does in PyTorch can be a translation: other programs realise a knob themselves.
+    """
+    return {
+        name: Provenance.CARRIED
+        if name not in varied
+        else Provenance.MEASURED
+        if name in SAME_MEANING or kind is not WorkloadKind.PYTORCH
+        else Provenance.TRANSLATED
+        for name in CATALOGUE
+    }
+
+
+def _observe(
+    name: str, blocks: tuple[Sequence[Block], Sequence[Block]], phases: tuple[Phases, Phases]
+) -> str:
+    """`buckets 31 → 9, exposed communication 14.2 → 3.1 ms`; what the knob's own part of the step did."""
+    part = CATALOGUE[name].part
+    if name == "num_threads" or part in {Part.COMPUTATION, Part.OPTIMIZER}:
+        return _observe_computing(phases)
+    if part is Part.INPUT:
+        return f"waiting for data {_ms(phases[0].data_wait_s)} → {_ms(phases[1].data_wait_s)} ms"
+    before, after = (list_buckets(side) for side in blocks)
+    parts = [f"buckets {len(before)} → {len(after)}"] if before and after and before != after else []
+    exposed = phases[0].exposed_comm_s, phases[1].exposed_comm_s
+    if exposed[0] is not None and exposed[1] is not None:
+        parts.append(f"exposed communication {_ms(exposed[0])} → {_ms(exposed[1])} ms")
+    return ", ".join(parts)
+
+
+def _observe_computing(phases: tuple[Phases, Phases]) -> str:
+    before, after = (_ms(p.forward_s + p.backward_s + p.optimizer_s) for p in phases)
+    return f"computation {before} → {after} ms" if before != after else ""
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.1f}"

@@ -1,0 +1,196 @@
+"""Losses at equal samples: a strategy against the baseline's mathematics from the same state, and what that learned.
+
+Where an inexact strategy takes part in a race, every segment of every arm begins from one state of the training: the
+runtime puts weights, optimizer and random numbers back before each. So the segments of one cycle are a matched pair.
+After each segment the ranks' mean parameters are held against the same batches while nothing is learned (a loss check):
+what batches differ by cancels out. The segments of a pair train on different batches, and the spread of that is in the
+error. Without a loss check the losses of the later half of the segments are compared, where a difference has had time
+to show; those are of each rank's own parameters.
+
+Where every strategy is a launch of its own, the first block of a launch begins from the script's own start: a
+strategy's is matched with that of the race's reference.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from statistics import fmean, stdev
+
+from advisor.protocol.base import Value
+from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.trials import Block, BlockResult
+from advisor.tuning.history.record import Record
+
+_FEWEST_LOSSES = 4
+"""Losses that each segment needs in the compared stretch."""
+_FEWEST_PAIRS = 3
+"""Pairs from which on their own spread tells the error."""
+
+
+@dataclass(frozen=True)
+class LossPair:
+    """A strategy's segment and the reference's that began from the same state of the training."""
+
+    difference: float
+    """The strategy's mean loss minus the reference's, over the batches of a check or the compared stretch."""
+    error: float
+    """Standard error of the difference, from its spread over the batches or of the losses within the segments."""
+    fall: float
+    """How far the reference's loss fell in its segment, in a stretch up to the middle of the compared part."""
+    fall_error: float
+    level: float
+    """The reference's mean loss in training, over the later half."""
+
+
+@dataclass(frozen=True)
+class LossContrast:
+    """Several matched pairs together."""
+
+    pairs: tuple[LossPair, ...]
+    difference: float
+    """Mean over the pairs."""
+    error: float
+    """Its standard error: from the spread of the pairs; of less than three never below what their segments say."""
+    fall: float
+    """Mean fall of the reference's loss: what was learned in the time of a pair."""
+    fall_error: float
+
+    @property
+    def freedom(self) -> int:
+        """Degrees of freedom of the error: pairs minus 1."""
+        return max(1, len(self.pairs) - 1)
+
+    @property
+    def learned(self) -> bool:
+        """Whether the reference's loss fell beyond doubt: otherwise a strategy that learns nothing looks no worse."""
+        return self.fall > 3.0 * self.fall_error
+
+
+def contrast_losses(record: Record, blocks: Iterable[Block]) -> LossContrast | None:
+    """Return the matched pairs that these blocks of one inexact strategy belong to; None without any.
+
+    Where some of them have loss checks, only those count: training losses are far noisier, and biased.
+    """
+    found = list(blocks)
+    checked = [block for block in found if block.result and block.result.loss_checks]
+    pairs = [pair for block in checked or found for pair in _match(record, block)]
+    if not pairs:
+        return None
+    differences, count = [pair.difference for pair in pairs], len(pairs)
+    within = math.sqrt(math.fsum(pair.error**2 for pair in pairs)) / count
+    between = stdev(differences) / math.sqrt(count) if count > 1 else 0.0
+    falls = [pair.fall for pair in pairs]
+    fall_within = math.sqrt(math.fsum(pair.fall_error**2 for pair in pairs)) / count
+    fall_between = stdev(falls) / math.sqrt(count) if count > 1 else 0.0
+    return LossContrast(
+        pairs=tuple(pairs),
+        difference=fmean(differences),
+        error=between if count >= _FEWEST_PAIRS else max(within, between),
+        fall=fmean(falls),
+        fall_error=fall_between if count >= _FEWEST_PAIRS else max(fall_within, fall_between),
+    )
+
+
+def list_blocks(record: Record, changes: Mapping[str, Value]) -> list[Block]:
+    """Return every usable block of these changes, whatever it was measured for."""
+    numbers = [t.number for t in record.history.trials if t.changes == dict(changes)]
+    return [block for number in numbers for block in record.usable_by_trial.get(number, ())]
+
+
+def has_losses(block: Block) -> bool:
+    """Whether the block's losses can be compared."""
+    return bool(block.result and len(block.result.losses) >= _FEWEST_LOSSES and not block.result.diverged)
+
+
+def _match(record: Record, block: Block) -> list[LossPair]:
+    """The pairs of a block with the exact arm of its race that began from the same state."""
+    if block.plan.overrides.effect is Effect.EXACT or not has_losses(block) or block.race is None:
+        return []
+    arms = record.races.get(block.race, ())
+    exact = [a for a in arms if a.plan.overrides.effect is Effect.EXACT and has_losses(a)]
+    mine, theirs = block.result, exact[0].result if exact else None
+    if mine is None or theirs is None:
+        return []
+    if exact[0].session_id == block.session_id:
+        if theirs.loss_checks:
+            return _compare_on_same_batches(mine, theirs)
+        segments = zip(_cut(mine), _cut(theirs), strict=False)
+    elif _is_first(record, block) and _is_first(record, exact[0]):
+        # Nothing was put back within these blocks: each is one course from the start.
+        segments = zip([mine.losses], [theirs.losses], strict=True)
+    else:
+        return []
+    return [pair for m, t in segments if (pair := _compare(m, t)) is not None]
+
+
+def _is_first(record: Record, block: Block) -> bool:
+    return record.blocks_in(block.session_id)[0].id == block.id
+
+
+def _cut(result: BlockResult) -> list[tuple[float, ...]]:
+    """The losses of each segment; of the whole block where they are not told segment by segment."""
+    if len(result.losses) != sum(result.segments) or not result.segments:
+        return [result.losses]
+    ends = list(accumulate(result.segments))
+    return [result.losses[end - count : end] for end, count in zip(ends, result.segments, strict=True)]
+
+
+def _compare_on_same_batches(result: BlockResult, reference: BlockResult) -> list[LossPair]:
+    later = [loss for segment in _cut(reference) for loss in segment[len(segment) // 2 :]]
+    start, level = reference.loss_at_start, fmean(later) if later else 0.0
+    pairs = []
+    for mine, theirs in zip(result.loss_checks, reference.loss_checks, strict=False):
+        if not len(start) == len(mine) == len(theirs) > 1:
+            continue
+        differences = [m - t for m, t in zip(mine, theirs, strict=True)]
+        falls = [s - t for s, t in zip(start, theirs, strict=True)]
+        root = math.sqrt(len(start))
+        pairs.append(
+            LossPair(fmean(differences), stdev(differences) / root, fmean(falls), stdev(falls) / root, level)
+        )
+    return pairs
+
+
+def _compare(mine: Sequence[float], theirs: Sequence[float]) -> LossPair | None:
+    length = min(len(mine), len(theirs))
+    half = length // 2
+    ours, reference = mine[half:length], theirs[half:length]
+    if len(ours) < _FEWEST_LOSSES:
+        return None
+    slope, slope_error = _fit_slope(list(enumerate(theirs)))
+    centre = (half + length) / 2.0
+    return LossPair(
+        difference=fmean(ours) - fmean(reference),
+        error=math.hypot(_error_of(ours), _error_of(reference)),
+        fall=-slope * centre,
+        fall_error=slope_error * centre,
+        level=fmean(reference),
+    )
+
+
+def _error_of(losses: Sequence[float]) -> float:
+    """Standard error of the mean of losses of successive batches, after their straight trend is taken off."""
+    _, residual = _fit_line(list(enumerate(losses)))
+    return residual / math.sqrt(len(losses))
+
+
+def _fit_slope(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """Least-squares slope with its standard error; a slope of 0 with an endless error for too few points."""
+    slope, residual = _fit_line(points)
+    centre = fmean(x for x, _ in points) if points else 0.0
+    spread = math.fsum((x - centre) ** 2 for x, _ in points)
+    if len(points) < _FEWEST_LOSSES or spread <= 0.0:
+        return 0.0, math.inf
+    return slope, residual / math.sqrt(spread)
+
+
+def _fit_line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
+    """Slope and residual standard deviation of the least-squares line."""
+    if len(points) < _FEWEST_LOSSES - 1:
+        return 0.0, 0.0
+    x_mean, y_mean = fmean(x for x, _ in points), fmean(y for _, y in points)
+    spread = math.fsum((x - x_mean) ** 2 for x, _ in points)
+    slope = math.fsum((x - x_mean) * (y - y_mean) for x, y in points) / spread if spread > 0 else 0.0
+    rest = math.fsum((y - y_mean - slope * (x - x_mean)) ** 2 for x, y in points)
+    return slope, math.sqrt(rest / (len(points) - 2))

@@ -1,0 +1,269 @@
+"""What one race says of two of its arms: the ln ratio of their throughputs, with its standard error.
+
+The unit is the cycle, in which every arm has one segment: what the arms of a cycle share (the launch, the machine's
+drift) cancels. Estimators, errors and what simulations showed of them: docs/decisions/0011.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.protocol.trials import BlockResult, Contrast
+
+_CAP = 1.5
+"""Longest step that counts in full, in medians of its own arm. Stalls are rare and say little of a strategy: means of
+steps capped here vary half as much as total wall time, and a fifth more than medians (replayed recordings)."""
+_MOST_BATCHES = 32
+"""Batches of consecutive cycles whose spread is the error: enough degrees of freedom, and long enough for the
+interference of seconds to fall within one."""
+_FEW_CYCLES = 6
+"""Below this many cycles their own spread is too small too often: the spread of single steps has a say too."""
+_BLOCK_BATCHES = 6
+_LEAST_IN_BATCH = 3
+"""Batches of a block that did not alternate, and the fewest steps in one: those of `estimate_centre`."""
+_MOST_CORRELATION = 0.8
+"""Largest lag-1 correlation that is believed: it makes an error three times larger."""
+_UNKNOWN_ERROR = 0.1
+"""Standard error of a ln mean step time of which nothing shows one (a single step): 10 %."""
+_FEWEST_DIFFERENCES = 8
+"""Differences of neighbouring segments below which a forecast asks single steps as well."""
+_LEAST_S = 1e-9
+"""Shortest step time in seconds, so that logarithms exist."""
+
+_Array = NDArray[np.float64]
+_Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class _Arm:
+    """The time of one arm in every segment, as measured and with its stalls capped."""
+
+    total: _Array
+    """Seconds."""
+    typical: _Array
+    """Seconds, every unit capped."""
+    influence: _Array
+    """The same with what each unit does to the cap: what `typical` varies by."""
+    steps: _Array
+    units: _Array
+    """Influence of every unit (a period, or a step) on the mean step time, in order, in seconds."""
+
+
+def contrast_arms(arm: BlockResult, reference: BlockResult) -> Contrast | None:
+    """Return what a race says of ln(samples per second of `arm` / of `reference`); None where one has no timed step.
+
+    Cycles in which one of them has no step are left out. A mean step time is the sum over all cycles by their steps,
+    because the mean of the cycles' own ln ratios is biased where segments are short and tails heavy. The error comes
+    from the cycles' linearised residuals (Cochran 1977, section 6.4), summed over batches of consecutive cycles and
+    enlarged by the correlation that batches still show (a first-order autoregression). Below six cycles it is at least
+    what the single steps say. Results without segments were measured one after the other: the errors of six batches of
+    each are added. With a period above 1 the unit that is capped is the period, for both arms where the segments allow
+    it.
+    """
+    gain = math.log(max(arm.samples_per_step, _LEAST_S) / max(reference.samples_per_step, _LEAST_S))
+    kept = _pair_cycles(arm, reference)
+    if kept is not None and int(kept.sum()) >= 2:
+        own, other = _choose_units(arm, reference, kept)
+        first, second = _sum_segments(arm, kept, own), _sum_segments(reference, kept, other)
+        cycles = len(first.steps)
+        error, freedom = _measure_spread(
+            _linearise(first.influence, first) - _linearise(second.influence, second)
+        )
+        total_error, _ = _measure_spread(_linearise(first.total, first) - _linearise(second.total, second))
+        if cycles < _FEW_CYCLES:
+            error = max(error, math.hypot(_error_of_units(first.units), _error_of_units(second.units)))
+            total_error = max(total_error, error)
+    elif arm.step_time_s and reference.step_time_s:
+        own, other = max(1, arm.period), max(1, reference.period)
+        first, second = _cut_block(arm, own), _cut_block(reference, other)
+        cycles = 0
+        error, freedom = _add_errors(
+            _spread_of_block(first.influence, first), _spread_of_block(second.influence, second)
+        )
+        total_error, _ = _add_errors(
+            _spread_of_block(first.total, first), _spread_of_block(second.total, second)
+        )
+    else:
+        return None
+    return Contrast(
+        mean=gain + math.log(_mean_of(second.typical, second) / _mean_of(first.typical, first)),
+        error=error,
+        freedom=freedom,
+        cycles=cycles,
+        total=gain + math.log(_mean_of(second.total, second) / _mean_of(first.total, first)),
+        total_error=total_error,
+    )
+
+
+def mean_typical_step(result: BlockResult) -> float:
+    """Return the mean step time in seconds, stalls capped as in a contrast; 0 without a timed step."""
+    return float(_cap(np.asarray(result.step_time_s))[0].mean()) if result.step_time_s else 0.0
+
+
+def forecast_error(step_time_s: Sequence[float], segment_steps: int, race_s: float) -> float:
+    """Return the standard error of the ln ratio that a race of two arms would have, from one arm's steps.
+
+    `segment_steps` is the steps of a segment, `race_s` the seconds of timed steps of both arms together. Neighbouring
+    segments of the block stand for the two segments of a cycle: the mean square of their differences (a variogram at
+    one segment's distance) is the variance of a cycle's ln ratio, and falls with the number of cycles that fit into
+    `race_s`. Blocks of few segments also ask their single steps, and the larger answer counts.
+    """
+    times = np.maximum(np.asarray(step_time_s, dtype=np.float64), _LEAST_S)
+    size = max(1, min(segment_steps, len(times) // 2))
+    if len(times) < 2:
+        return math.sqrt(2.0) * _UNKNOWN_ERROR
+    capped = _cap(times)[1]
+    centre = float(capped.mean())
+    count = len(capped) // size
+    segments = capped[: count * size].reshape(count, size).mean(axis=1) / centre
+    variance = float(np.mean(np.diff(segments) ** 2))
+    if count <= _FEWEST_DIFFERENCES:
+        variance = max(variance, 2.0 * _error_of_units(capped) ** 2 * len(capped) / size)
+    cycles = max(1.0, race_s / (2.0 * size * float(times.mean())))
+    return math.sqrt(variance / cycles)
+
+
+# --- cycles ------------------------------------------------------------------------------------------
+
+
+def _pair_cycles(arm: BlockResult, reference: BlockResult) -> NDArray[np.bool_] | None:
+    """Which cycles both arms have; None where one of the results does not say how its steps fall into cycles."""
+    for result in (arm, reference):
+        if not result.segments or sum(result.segments) != len(result.step_time_s):
+            return None
+    count = min(len(arm.segments), len(reference.segments))
+    return (np.array(arm.segments[:count]) > 0) & (np.array(reference.segments[:count]) > 0)
+
+
+def _choose_units(arm: BlockResult, reference: BlockResult, kept: NDArray[np.bool_]) -> tuple[int, int]:
+    """The steps that are capped together: one period of both arms where segments hold whole ones of it."""
+    own, other = max(1, arm.period), max(1, reference.period)
+    both = math.lcm(own, other)
+    sizes = np.concatenate([np.array(result.segments[: len(kept)])[kept] for result in (arm, reference)])
+    return (both, both) if bool(np.all(sizes % both == 0)) else (own, other)
+
+
+def _sum_segments(result: BlockResult, kept: NDArray[np.bool_], unit: int) -> _Arm:
+    """The sums of the kept segments."""
+    sizes = np.array(result.segments, dtype=np.int64)
+    wanted = np.zeros(len(sizes), dtype=bool)
+    wanted[: len(kept)] = kept
+    times = np.maximum(np.asarray(result.step_time_s, dtype=np.float64), _LEAST_S)
+    return _sum_pieces(times[np.repeat(wanted, sizes)], sizes[wanted], unit)
+
+
+def _cut_block(result: BlockResult, unit: int) -> _Arm:
+    """The sums of up to six batches of whole units of a block that did not alternate."""
+    times = np.maximum(np.asarray(result.step_time_s, dtype=np.float64), _LEAST_S)
+    unit = min(unit, len(times))
+    whole = len(times) // unit
+    batches = min(whole, _BLOCK_BATCHES, max(2, whole // _LEAST_IN_BATCH))
+    edges = np.round(np.linspace(0, whole, batches + 1)).astype(np.int64)
+    return _sum_pieces(times[: whole * unit], np.diff(edges) * unit, unit)
+
+
+def _sum_pieces(times: _Array, sizes: _Counts, unit: int) -> _Arm:
+    """The sums of consecutive pieces of so many steps; a piece's last unit may be shorter than the others."""
+    ends = np.cumsum(sizes)
+    starts = ends - sizes
+    if unit == 1:
+        heads, first = np.arange(len(times)), starts
+        means, lengths = times, np.ones(len(times))
+    else:
+        counts = -(-sizes // unit)
+        first = np.cumsum(counts) - counts
+        heads = np.repeat(starts - first * unit, counts) + np.arange(int(counts.sum())) * unit
+        lengths = np.diff(np.append(heads, len(times))).astype(np.float64)
+        means = np.add.reduceat(times, heads) / lengths
+    capped, influence = _cap(means)
+    return _Arm(
+        total=np.add.reduceat(times, starts),
+        typical=np.add.reduceat(capped * lengths, first),
+        influence=np.add.reduceat(influence * lengths, first),
+        steps=sizes.astype(np.float64),
+        units=influence,
+    )
+
+
+def _cap(units: _Array) -> tuple[_Array, _Array]:
+    """Units capped at 1.5 × their median, and their influence on the mean of the capped ones.
+
+    The cap moves with the median, and the mean with the cap as far as units exceed it. A unit's influence on a median
+    is (1/2 or -1/2) / density there (Hampel 1974); the density comes from quantiles as far apart as Bofinger (1975)
+    finds best. Where a fifth of the steps are capped, as on over-subscribed machines, errors would be a third too small
+    without it.
+    """
+    reach = min(0.25, 0.648 * len(units) ** -0.2)
+    low, middle, high = (float(q) for q in np.quantile(units, [0.5 - reach, 0.5, 0.5 + reach]))
+    capped = np.minimum(units, _CAP * middle)
+    beyond = float(np.mean(units > _CAP * middle))
+    if beyond == 0.0:
+        return capped, capped
+    return capped, capped + _CAP * beyond * ((units > middle) - 0.5) * (high - low) / (2.0 * reach)
+
+
+def _mean_of(seconds: _Array, arm: _Arm) -> float:
+    return float(seconds.sum() / arm.steps.sum())
+
+
+def _linearise(seconds: _Array, arm: _Arm) -> _Array:
+    """What each segment adds to the deviation of ln(mean step time), times the number of segments."""
+    return (seconds - _mean_of(seconds, arm) * arm.steps) / float(seconds.mean())
+
+
+def _measure_spread(residuals: _Array, *, alternated: bool = True) -> tuple[float, float]:
+    """The standard error of the residuals' mean, with its degrees of freedom.
+
+    What chance alone shows of a correlation, 1 / n of its square, is taken off where arms alternated: else errors of a
+    dozen cycles would be a quarter too large. Blocks have no neighbour that shares their drift: all of it counts.
+    """
+    count = len(residuals)
+    batches = min(count, _MOST_BATCHES)
+    starts = np.round(np.linspace(0, count, batches + 1)).astype(np.int64)[:-1]
+    sums = np.add.reduceat(residuals, starts)
+    square = batches / (batches - 1) * float(sums @ sums) / count**2
+    if batches >= _FEW_CYCLES:
+        square *= _inflate(sums, 1.0 / batches if alternated else 0.0)
+    return math.sqrt(square), float(batches - 1)
+
+
+def _inflate(values: _Array, chance: float = 0.0) -> float:
+    """How much larger a mean's variance is than that of independent values: (1 + r) / (1 - r), r lag-1 correlation.
+
+    A short series shows too little correlation, by about (1 + 3 r) / n (Kendall 1954); negative ones count as 0.
+    `chance` is what of r² is put down to chance.
+    """
+    centred = values - values.mean()
+    square = float(centred @ centred)
+    if square <= 0.0:
+        return 1.0
+    found = float(centred[1:] @ centred[:-1]) / square
+    found = max(0.0, min(_MOST_CORRELATION, found + (1.0 + 3.0 * found) / len(values)))
+    correlation = found**3 / (found**2 + chance) if found > 0.0 else 0.0
+    return (1.0 + correlation) / (1.0 - correlation)
+
+
+def _error_of_units(units: _Array) -> float:
+    """The standard error of ln(mean) of successive units."""
+    if len(units) < 2:
+        return _UNKNOWN_ERROR
+    spread = float(units.std(ddof=1) / units.mean())
+    return spread * math.sqrt(_inflate(units) / len(units))
+
+
+def _spread_of_block(seconds: _Array, arm: _Arm) -> tuple[float, float]:
+    """The standard error of ln(mean step time) of a block, with its degrees of freedom."""
+    if len(seconds) < 2:
+        return _UNKNOWN_ERROR, 1.0
+    error, freedom = _measure_spread(_linearise(seconds, arm), alternated=False)
+    return max(error, _error_of_units(arm.units)), freedom
+
+
+def _add_errors(first: tuple[float, float], second: tuple[float, float]) -> tuple[float, float]:
+    """The error of a difference, with Welch's degrees of freedom (Satterthwaite 1946)."""
+    (a, n), (b, m) = first, second
+    square = a * a + b * b
+    return math.sqrt(square), square * square / (a**4 / n + b**4 / m) if square > 0.0 else n + m

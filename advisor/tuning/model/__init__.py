@@ -1,0 +1,1 @@
+"""The cost model: the step time of any strategy from the probe and what was measured."""

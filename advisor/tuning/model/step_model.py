@@ -1,0 +1,267 @@
+"""Puts a step together: reading, forward, backward with its reductions, waiting for each other, optimizer."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from statistics import median
+
+import numpy as np
+
+from advisor.protocol.base import Value
+from advisor.protocol.calibration import LinkLevel, LinkTiming
+from advisor.protocol.cluster import DeviceKind
+from advisor.protocol.knobs.knob import KnobContext
+from advisor.protocol.trials import Block
+from advisor.tuning.measure.phases import median_phases
+from advisor.tuning.model.collectives import Shape, flat_ring
+from advisor.tuning.model.communication_schedule import SCHEDULED, plan_of, schedule_of
+from advisor.tuning.model.learned_factors import Piece, Target, weigh_pieces
+from advisor.tuning.model.map_fit import Unknown
+from advisor.tuning.model.timeline import (
+    Array,
+    Costs,
+    Gradient,
+    Line,
+    Schedule,
+    Table,
+    run_backward,
+    tabulate,
+)
+
+_PHYSICAL = len(Unknown)
+"""Parameters before those of the pieces."""
+_SHARPNESS = 8.0
+"""Exponent of the soft maximum of computing and reading: near the balance both are waited for."""
+_MOST_SKEW = 0.5
+"""Share of a step that the slowest rank may compute longer than the median one: more is a fault of the probe."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The baseline as it was measured; seconds per step."""
+
+    step_s: float
+    error: float
+    """Standard error of ln(step_s)."""
+    forward_s: float
+    backward_s: float
+    """With what reductions steal from it, without those that outlast it."""
+    exposed_s: float | None
+    optimizer_s: float
+    other_s: float
+    wait_s: float
+    skew_s: float
+    """What the slowest rank computes longer than the median one, in every step."""
+    peak_memory_bytes: int
+    has_loader: bool
+    """Batches come from a loader whose workers are known."""
+
+
+def read_probe(blocks: Sequence[Block], has_loader: bool) -> Probe | None:
+    """Return what the baseline's blocks say together; None without a time or phases."""
+    baseline = [
+        b for b in blocks if b.result and b.summary and not b.plan.overrides and b.summary.steady_steps
+    ]
+    phases = median_phases(baseline)
+    if not baseline or phases.forward_s + phases.backward_s <= 0:
+        return None
+    logs = [b.summary.log_step_time for b in baseline if b.summary]
+    errors = [b.summary.log_step_time_se for b in baseline if b.summary]
+    step_s = math.exp(sum(logs) / len(logs))
+    skews = [
+        max(b.result.per_rank_work_s) - median(b.result.per_rank_work_s)
+        for b in baseline
+        if b.result and len(b.result.per_rank_work_s) > 1
+    ]
+    scale = step_s / max(phases.total_s(), 1e-12) if phases.exposed_comm_s is not None else 1.0
+    scale = min(1.25, max(0.8, scale))
+    return Probe(
+        step_s=step_s,
+        error=max(errors) / math.sqrt(len(errors)),
+        forward_s=phases.forward_s * scale,
+        backward_s=phases.backward_s * scale,
+        exposed_s=None if phases.exposed_comm_s is None else phases.exposed_comm_s * scale,
+        optimizer_s=phases.optimizer_s * scale,
+        other_s=phases.other_s * scale,
+        wait_s=phases.data_wait_s * scale,
+        skew_s=min(median(skews), _MOST_SKEW * step_s) if skews else 0.0,
+        peak_memory_bytes=max(b.result.peak_memory_bytes for b in baseline if b.result),
+        has_loader=has_loader,
+    )
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Strategies ready to be timed; arrays of shape (S,) and (S, pieces)."""
+
+    table: Table
+    weights: Array
+    workers: Array
+
+
+@dataclass(frozen=True)
+class Times:
+    """What a step is predicted to take, in seconds; arrays of shape (K, S)."""
+
+    step_s: Array
+    backward_s: Array
+    """With what reductions steal from it, in a step that reduces."""
+    exposed_s: Array
+    """Waiting for reductions and for other ranks, in a step that reduces."""
+
+
+@dataclass(frozen=True)
+class StepModel:
+    """Everything but the parameters; K parameter sets × S strategies at once."""
+
+    context: KnobContext
+    shape: Shape
+    gradients: tuple[Gradient, ...]
+    probe: Probe
+    pieces: tuple[Piece, ...]
+    jitter_ranks: int
+    """Ranks that the probe ran on: jitter is what they waited for."""
+
+    def lay_out(self, strategies: Sequence[Mapping[str, Value]]) -> Rows:
+        """Return strategies (a value of every knob each) as rows."""
+        context = self.context
+        keys = [tuple([values[name] for name in SCHEDULED]) for values in strategies]
+        new = {
+            key: values for key, values in zip(keys, strategies, strict=True) if key not in self._schedules
+        }
+        plans = [plan_of(values, context.baseline) for values in new.values()]
+        if self.gradients:
+            self._line.prepare(plan for plan in plans if plan)
+        for key, values in new.items():
+            self._schedules[key] = schedule_of(
+                values, context.baseline, context.facts, self.shape, self._line
+            )
+        return Rows(
+            table=tabulate([self._schedules[key] for key in keys]),
+            weights=weigh_pieces(self.pieces, context, strategies),
+            workers=np.array([float(values["loader_num_workers"]) for values in strategies]),
+        )
+
+    def list_physical(self) -> list[int]:
+        """Return the physical parameters that mean something here: links that exist, a loader, a GPU."""
+        idle: set[Unknown] = set()
+        if not self.probe.has_loader:
+            idle |= {Unknown.READING, Unknown.READER}
+        if self.context.facts.device is not DeviceKind.CUDA:
+            idle.add(Unknown.LAUNCHING)
+        if self.shape.nodes < 2:
+            idle |= {Unknown.HOP, Unknown.WIRE, Unknown.HANDLING}
+        if self.shape.local < 2:
+            idle |= {Unknown.INNER_HOP, Unknown.INNER_WIRE, Unknown.INNER_HANDLING}
+        return [int(unknown) for unknown in Unknown if unknown not in idle]
+
+    def run(self, rows: Rows, sets: Array, shifts: Array | None = None) -> Times:
+        """Return the times of every strategy under every parameter set (K, P).
+
+        `shifts` (K, targets) are added to the logarithms of the factors that the pieces make.
+        """
+        probe = self.probe
+        factors = self._factors(rows, sets, shifts)
+        micro = max(1.0, self.context.facts.microbatches_per_step)
+        whole_backward = probe.backward_s * _scale(sets, Unknown.BACKWARD) * factors[Target.COMPUTATION]
+        work = whole_backward / micro
+        costs = self._costs(sets)
+        ended, exposed = run_backward(
+            rows.table, costs, work, factors[Target.COMMUNICATION], factors[Target.HANDLING]
+        )
+        computation = _scale(sets, Unknown.COMPUTATION) * factors[Target.COMPUTATION]
+        forward = probe.forward_s * computation
+        optimizer = probe.optimizer_s * computation * factors[Target.OPTIMIZER]
+        other = probe.other_s * _scale(sets, Unknown.COMPUTATION)
+        interval = rows.table.interval
+        jitter = _scale(sets, Unknown.JITTER) * (forward + whole_backward + optimizer) * self._jitter_growth
+        waiting = probe.skew_s + jitter / np.sqrt(interval) if self.shape.world > 1 else 0.0 * jitter
+        compute = (
+            forward
+            + whole_backward
+            + (ended - work + exposed) / interval
+            + optimizer / np.where(rows.table.merges > 0, interval, 1.0)
+            + other
+            + waiting
+        )
+        if self.context.facts.device is DeviceKind.CUDA:
+            messages = rows.table.messages.sum(axis=1) * rows.table.collectives / interval
+            compute = _slower_of(compute, _scale(sets, Unknown.LAUNCHING) + costs.message_s * messages)
+        step = self._read(rows, sets, compute, factors[Target.READING]) * factors[Target.STEP]
+        return Times(step, whole_backward - work + ended, exposed + waiting)
+
+    def time_links(self, links: Sequence[LinkTiming], sets: Array) -> Array:
+        """Return the predicted seconds of timed collectives, nothing else going on; shape (K, links)."""
+        costs = self._costs(sets)
+        columns: list[Array] = []
+        for link in links:
+            nodes = 1 if link.level is LinkLevel.NODE else min(link.ranks, self.shape.nodes)
+            ring = flat_ring(link.ranks, nodes, self.shape.lockstep)
+            latency = costs.hop_s * ring.hops + costs.inner_hop_s * ring.inner_hops + costs.message_s
+            wire = costs.wire_s * ring.wire + costs.inner_wire_s * ring.inner_wire
+            stream = costs.handling_s * ring.handled + costs.inner_handling_s * ring.inner_handled + wire
+            columns.append(latency + link.bytes * np.maximum(stream, wire * max(1, link.concurrent)))
+        return np.concatenate(columns, axis=1)
+
+    @cached_property
+    def _line(self) -> Line:
+        return Line(self.gradients)
+
+    @cached_property
+    def _schedules(self) -> dict[tuple[Value, ...], Schedule]:
+        """Schedules by the values of `SCHEDULED`."""
+        return {}
+
+    @cached_property
+    def _targets(self) -> Array:
+        """Which part of a step each piece multiplies: (pieces, targets) of 0 and 1."""
+        matrix = np.zeros((len(self.pieces), len(Target)))
+        for row, piece in enumerate(self.pieces):
+            matrix[row, piece.target] = 1.0
+        return matrix
+
+    @property
+    def _jitter_growth(self) -> float:
+        """The most of p normal waits grows with sqrt(2 ln p)."""
+        return math.sqrt(math.log(max(2, self.shape.world)) / math.log(max(2, self.jitter_ranks)))
+
+    def _factors(self, rows: Rows, sets: Array, shifts: Array | None) -> list[Array]:
+        logs = (sets[:, None, _PHYSICAL:] * rows.weights[None]) @ self._targets
+        if shifts is not None:
+            logs = logs + shifts[:, None, :]
+        factors = np.exp(np.clip(logs, -3.0, 3.0))
+        return [factors[:, :, target] for target in Target]
+
+    def _costs(self, sets: Array) -> Costs:
+        return Costs(
+            hop_s=_scale(sets, Unknown.HOP),
+            inner_hop_s=_scale(sets, Unknown.INNER_HOP),
+            wire_s=_scale(sets, Unknown.WIRE),
+            inner_wire_s=_scale(sets, Unknown.INNER_WIRE),
+            handling_s=_scale(sets, Unknown.HANDLING),
+            inner_handling_s=_scale(sets, Unknown.INNER_HANDLING),
+            message_s=_scale(sets, Unknown.MESSAGE),
+            copy_s=_scale(sets, Unknown.COPY),
+            stolen=_scale(sets, Unknown.STOLEN),
+            bend=_scale(sets, Unknown.BEND),
+        )
+
+    def _read(self, rows: Rows, sets: Array, compute: Array, slower: Array) -> Array:
+        """Add reading: in the training process it takes its time, beside it the slower of both sets the pace."""
+        if not self.probe.has_loader:
+            return compute + self.probe.wait_s
+        reading, dearer = _scale(sets, Unknown.READING) * slower, _scale(sets, Unknown.READER)
+        beside = reading * dearer / np.maximum(rows.workers, 1.0)
+        step: Array = np.where(rows.workers > 0, _slower_of(compute, beside), compute + reading)
+        return step
+
+
+def _scale(sets: Array, unknown: Unknown) -> Array:
+    column: Array = np.exp(sets[:, unknown])[:, None]
+    return column
+
+
+def _slower_of(first: Array, second: Array) -> Array:
+    slower: Array = (first**_SHARPNESS + second**_SHARPNESS) ** (1.0 / _SHARPNESS)
+    return slower

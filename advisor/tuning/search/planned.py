@@ -1,0 +1,88 @@
+"""Strategies that are tried by plan and not by the sampler: the first ones, costly knobs, the other rungs."""
+
+from collections.abc import Mapping, Sequence
+
+from advisor.protocol.base import Value
+from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.knob import Effect, Switch
+from advisor.protocol.trials import Purpose, Trial
+from advisor.tuning.decisions import Candidate
+from advisor.tuning.search.state import SearchState
+from advisor.tuning.space.rules_of_thumb import (
+    Prior,
+    first_strategies,
+    keep_searched,
+    rules_of,
+    rules_together,
+)
+from advisor.tuning.space.rungs import rung_strategies
+from advisor.tuning.space.space import Dimension, Space
+
+_MOST_EARLIER = 2
+"""Strategies of similar earlier jobs in the first race."""
+_MOST_RULES = 2
+"""Combinations of rules of thumb in the first race."""
+
+
+def list_first(state: SearchState) -> list[Prior]:
+    """Return what the first race holds: what similar jobs found, the rules of thumb together, and then alone."""
+    space = state.space
+    priors = list(rules_together(space))[:_MOST_RULES]
+    for earlier in state.record.history.earlier[:_MOST_EARLIER]:
+        changes = space.composer.compose(keep_searched(space, earlier.changes))
+        if changes is not None and all(changes != p.changes for p in priors):
+            because = (
+                f"An earlier job ({earlier.because}) confirmed {earlier.ratio - 1.0:+.1%} with "
+                f"{changes.describe()}."
+            )
+            priors.insert(0, Prior(changes, because))
+    if not state.scores.throughput:
+        known = {p.changes for p in priors}
+        priors += [p for p in first_strategies(space) if p.changes not in known]
+    return priors
+
+
+def list_costly(space: Space) -> list[tuple[str, tuple[Dimension, ...]]]:
+    """Knobs whose values cost a launch or a compilation each, in groups that are tried together."""
+    groups = {
+        "launch settings": tuple(d for d in space.costly if d.knob.switch is Switch.COLD),
+        "compiled kernels": tuple(d for d in space.costly if d.knob.switch is Switch.SLOW),
+    }
+    return [(name, group) for name, group in groups.items() if group]
+
+
+def _has_costly(group: Sequence[Dimension], changes: Mapping[str, Value]) -> bool:
+    return any(d.knob.name in changes for d in group)
+
+
+def is_tried(group: Sequence[Dimension], trials: Sequence[Trial]) -> bool:
+    return any(_has_costly(group, t.changes) for t in trials)
+
+
+def propose_costly(state: SearchState) -> Candidate | None:
+    """Each group of costly knobs once, at its rules of thumb, on top of the best: one trial tells whether it helps."""
+    space = state.space
+    trials = state.record.trials_for(Purpose.SEARCH)
+    groups = [(name, group) for name, group in list_costly(space) if not is_tried(group, trials)]
+    best = state.best_changes() if groups else {}
+    for name, group in groups:
+        rules = {d.knob.name: rules[0].value for d in group if (rules := rules_of(d, space))}
+        changes = space.composer.compose({**best, **rules})
+        if changes is None or not _has_costly(group, changes) or state.record.has_killed_a_launch(changes):
+            continue
+        because = f"The rules of thumb for {name} together, on top of {Changes(best).describe()}."
+        return Candidate(Purpose.SEARCH, changes, because)
+    return None
+
+
+def propose_higher(state: SearchState, shares: Mapping[Effect, int]) -> list[Candidate]:
+    tried = set(state.record.tried)
+    found = []
+    for effect, share in shares.items():
+        spent = sum(t.effect is effect for t in state.record.trials_for(Purpose.SEARCH))
+        priors = (
+            rung_strategies(state.space, effect, state.best_changes(hot_only=True)) if spent < share else ()
+        )
+        new = [p for p in priors if p.changes not in tried]
+        found += [Candidate(Purpose.SEARCH, p.changes, p.because) for p in new[: share - spent]]
+    return found

@@ -1,0 +1,277 @@
+"""History -> next strategies, through Optuna: the only file of the search that imports it.
+
+Every suggestion is what a sampler of Optuna answers when a study asks it. The first of them is our own,
+`AdvisorSampler`: the Gaussian process over strategies and its knowledge gradient as an `optuna.samplers.BaseSampler`.
+Optuna's GP and TPE stand behind it, for the day when ours raises; they get the history as finished trials of the study
+(ours has read it already, as the belief). What a sampler answers are places on the axes of the knobs; `_Codebook` reads
+them as strategies. Nothing is stored: a study is rebuilt in memory for every suggestion, seeded by the job's seed and
+the race's number, so that the same history always gives the same suggestion.
+"""
+
+import hashlib
+import math
+import random
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import optuna
+
+from advisor.protocol.base import Value
+from advisor.protocol.changes import Changes
+from advisor.tuning.search.acquisition import Choice, Price, choose
+from advisor.tuning.search.belief import Belief, Observation, Predictor, learn, merge_repeats
+from advisor.tuning.search.candidate_pool import list_candidates, list_dimensions
+from advisor.tuning.space.space import Dimension, Space
+
+__all__ = ["AdvisorSampler", "Observation", "Suggestion", "mix_seed", "suggest"]
+
+MOST_ARMS = 4
+"""Strategies of one race at most, beside the baseline: more of them wait for each other."""
+_PENALTY = 0.2
+"""How far below the worst measured score a failed strategy is told to Optuna's own samplers, in log units."""
+_ASKS = 24
+"""How often TPE is asked for a strategy that may be chosen, before it is given up."""
+_SLOW_ASKS = 4
+"""The same for the GP, which takes a tenth of a second for each."""
+_MOST_TOLD = 60
+"""Strategies that Optuna's own samplers are told at most, the latest ones: their time grows with the number."""
+_STARTUP = 4
+"""Told strategies below which Optuna's own samplers draw at random."""
+
+
+@dataclass(frozen=True)
+class Suggestion:
+    """A strategy for the next race, and why."""
+
+    changes: Changes
+    because: str
+    improvement: float | None = None
+    """How much the best posterior mean is expected to rise by it, in ln(throughput); None where nothing was modelled.
+
+    The first suggestion's is the most that another race can bring for its price."""
+    repeat: bool = False
+    """It was measured before: this makes surer what it brings."""
+
+
+@dataclass(frozen=True)
+class _Question:
+    """What suggestions are made from."""
+
+    space: Space
+    observations: Sequence[Observation]
+    never: frozenset[Changes]
+    """Strategies that must not be chosen."""
+    model: Predictor | None
+    price_s: Price
+    seed: int
+    count: int
+    belief: Callable[[], Belief] | None
+
+
+class AdvisorSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
+    """The search's own surrogate and acquisition as a sampler of Optuna: each ask names the next strategy of a race."""
+
+    def __init__(
+        self, belief: Belief, barred: Collection[Changes], price_s: Price, seed: int, count: int = 1
+    ) -> None:
+        self._space = belief.space
+        self.choices: tuple[Choice, ...] = tuple(choose(belief, barred, price_s, seed, count))
+        """What the asks are answered with, one after another, and what is expected of each."""
+        self._answers = iter(self.choices)
+
+    def infer_relative_search_space(
+        self,
+        study: optuna.Study,  # noqa: ARG002 - Optuna's interface
+        trial: optuna.trial.FrozenTrial,  # noqa: ARG002
+    ) -> dict[str, optuna.distributions.BaseDistribution]:
+        """Every knob of the space is proposed together."""
+        return _list_distributions(self._space)
+
+    def sample_relative(
+        self,
+        study: optuna.Study,  # noqa: ARG002
+        trial: optuna.trial.FrozenTrial,  # noqa: ARG002
+        search_space: dict[str, optuna.distributions.BaseDistribution],  # noqa: ARG002
+    ) -> dict[str, Any]:
+        """Return the place of each knob in the strategy whose measurement is worth most per second.
+
+        Raises ValueError when no strategy is left.
+        """
+        choice = next(self._answers, None)
+        if choice is None:
+            raise ValueError(
+                "AdvisorSampler has no strategy left to propose: make a new one with a larger count"
+            )
+        return _encode(self._space, choice.changes)
+
+    def sample_independent(
+        self,
+        study: optuna.Study,  # noqa: ARG002
+        trial: optuna.trial.FrozenTrial,  # noqa: ARG002
+        param_name: str,
+        param_distribution: optuna.distributions.BaseDistribution,  # noqa: ARG002
+    ) -> Any:
+        """Refuse: every knob is proposed together."""
+        raise ValueError(f"{param_name} is no knob of this space: AdvisorSampler proposes whole strategies")
+
+
+def suggest(space: Space, observations: Sequence[Observation], barred: Sequence[Mapping[str, Value]], seed: int,
+            number: int, count: int = 1, model: Predictor | None = None, price_s: Price = lambda _: 1.0,
+            quick: bool = False, belief: Callable[[], Belief] | None = None) -> list[Suggestion]:  # fmt: skip
+    """Return the strategies of the next race, at most `count` (1 … 4), most worth first; empty when none is left.
+
+    Measured strategies may come again; those that failed or are under way never do, nor do `barred` ones (known to be
+    idle, lost, measured where no repeat is wanted). `number` is the coming race's number, `model` a cost model,
+    `price_s` what measuring a strategy costs in seconds. `quick` skips the samplers that compute much; `belief` is for
+    callers who keep what `learn` returned for the same observations. Each sampler of the ladder answers for the one
+    before it, and the sentence says so.
+    """
+    if not list_dimensions(space):
+        return []
+    failed = {o.changes for o in observations if o.score is None}
+    question = _Question(
+        space=space,
+        observations=observations,
+        never=frozenset(failed | {Changes(changes) for changes in barred}),
+        model=model,
+        price_s=price_s,
+        seed=mix_seed(seed, number),
+        count=max(1, min(MOST_ARMS, count)),
+        belief=belief,
+    )
+    why: list[str] = []
+    ladder = (("The surrogate", _ask_surrogate), ("Optuna's GP", _ask_gp), ("Optuna's TPE", _ask_tpe))
+    for name, ask in ladder[2 if quick else 0 :]:
+        try:
+            found = ask(question)
+        except Exception as error:  # whatever a library raises, the search goes on without it
+            why.append(f"{name} failed ({type(error).__name__}: {error}).")
+            continue
+        if found or ask is _ask_surrogate:
+            return [
+                Suggestion(s.changes, " ".join([*why, s.because]), s.improvement, s.repeat) for s in found
+            ]
+        why.append(f"{name} found only strategies that were measured already.")
+    known = {*question.never, *(o.changes for o in observations)}
+    pool = list_candidates(space, known, [], question.seed)
+    drawn = random.Random(question.seed).sample(pool, min(question.count, len(pool)))  # noqa: S311 - reproducible
+    return [Suggestion(c, " ".join([*why, f"Drawn at random: {c.describe()}."])) for c in drawn]
+
+
+def mix_seed(seed: int, number: int) -> int:
+    """Return a 32-bit seed from the job's seed and a race's number, the same on every machine."""
+    return int.from_bytes(hashlib.sha256(f"{seed}:{number}".encode()).digest()[:4], "big")
+
+
+def _ask_surrogate(question: _Question) -> list[Suggestion]:
+    belief = (
+        question.belief() if question.belief else learn(question.space, question.observations, question.model)
+    )
+    sampler = AdvisorSampler(belief, question.never, question.price_s, question.seed, question.count)
+    study = _create_study(sampler)
+    distributions = _list_distributions(question.space)
+    codebook = _Codebook(question.space, [choice.changes for choice in sampler.choices])
+    found: dict[Changes, Suggestion] = {}
+    for choice in sampler.choices:
+        changes = codebook.decode(study.ask(distributions).params)
+        if changes is not None:
+            because = _explain(choice, belief)
+            found.setdefault(changes, Suggestion(changes, because, choice.improvement, choice.repeat))
+    return list(found.values())
+
+
+def _explain(choice: Choice, belief: Belief) -> str:
+    gain, spread = math.expm1(choice.mean), math.exp(choice.mean) * choice.sd
+    what = f"{gain:+.1%} ± {spread * 100:.1f} is expected of it after {belief.count} measured strategies"
+    if choice.prior is not None:
+        what += f", {math.expm1(choice.prior):+.1%} by the cost model alone"
+    best = f"the best so far is put at {math.expm1(choice.incumbent):+.1%}" if choice.incumbent > 0 else (
+        "none so far is put above the baseline"
+    )  # fmt: skip
+    again = "Measured again, because it may be the best: " if choice.repeat else ""
+    return f"{again}{choice.changes.describe()}: {what}; {best}."
+
+
+def _ask_gp(question: _Question) -> list[Suggestion]:
+    sampler = optuna.samplers.GPSampler(seed=question.seed, n_startup_trials=_STARTUP)
+    return _ask_optuna(question, "Optuna's GP", sampler, _SLOW_ASKS)
+
+
+def _ask_tpe(question: _Question) -> list[Suggestion]:
+    sampler = optuna.samplers.TPESampler(seed=question.seed, n_startup_trials=_STARTUP)
+    return _ask_optuna(question, "Optuna's TPE", sampler, _ASKS)
+
+
+def _ask_optuna(
+    question: _Question, name: str, sampler: optuna.samplers.BaseSampler, asks: int
+) -> list[Suggestion]:
+    """Ask one of Optuna's own samplers, which know no repeats: each strategy once."""
+    study = _create_study(sampler)
+    distributions = _list_distributions(question.space)
+    scored = merge_repeats(question.observations)[-_MOST_TOLD:]
+    rows = {s.changes: (s.changes, s.score) for s in scored}
+    penalty = min([0.0, *(s.score for s in scored)]) - _PENALTY
+    for observation in [o for o in question.observations if o.score is None][-_MOST_TOLD:]:
+        rows.setdefault(observation.changes, (observation.changes, penalty))
+    for told, score in rows.values():
+        study.add_trial(
+            optuna.trial.create_trial(
+                value=score,
+                params=_encode(question.space, told),
+                distributions=distributions,
+                constraints={"runs": 1.0 if score == penalty else -1.0},
+            )
+        )
+    codebook = _Codebook(question.space, [])
+    known = {*question.never, *(o.changes for o in question.observations)}
+    found: list[Suggestion] = []
+    for _ in range(asks):
+        changes = codebook.decode(study.ask(distributions).params)
+        if changes is not None and changes not in known:
+            known.add(changes)
+            because = f"{name} expects a gain after {len(scored)} measured strategies: "
+            found.append(Suggestion(changes, f"{because}{changes.describe()}."))
+            if len(found) == question.count:
+                break
+    return found
+
+
+class _Codebook:
+    """Reads the places that a sampler answered as a strategy."""
+
+    def __init__(self, space: Space, strategies: Sequence[Changes]) -> None:
+        self._space = space
+        self._known: dict[tuple[int, ...], Changes] = {}
+        """Strategies whose values may lie between the grid's, by the nearest places."""
+        for strategy in strategies:
+            self._known.setdefault(tuple(_encode(space, strategy).values()), strategy)
+
+    def decode(self, params: Mapping[str, int]) -> Changes | None:
+        """Return the strategy at these places; None when no sound one is there."""
+        dimensions = list_dimensions(self._space)
+        if known := self._known.get(tuple(params[d.knob.name] for d in dimensions)):
+            return known
+        return self._space.composer.compose({d.knob.name: d.values[params[d.knob.name]] for d in dimensions})
+
+
+def _create_study(sampler: optuna.samplers.BaseSampler) -> optuna.Study:
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna.create_study(direction="maximize", sampler=sampler)
+
+
+def _list_distributions(space: Space) -> dict[str, optuna.distributions.BaseDistribution]:
+    return {d.knob.name: _distribution(d) for d in list_dimensions(space)}
+
+
+def _distribution(dimension: Dimension) -> optuna.distributions.BaseDistribution:
+    """Ordered values become places on a line, so that neighbours are alike; the rest are categories."""
+    count = len(dimension.values)
+    if dimension.ordered:
+        return optuna.distributions.IntDistribution(0, count - 1)
+    return optuna.distributions.CategoricalDistribution(tuple(range(count)))
+
+
+def _encode(space: Space, changes: Mapping[str, Value]) -> dict[str, int]:
+    values = {**space.context.baseline, **changes}
+    return {d.knob.name: d.index_of(values[d.knob.name]) for d in list_dimensions(space)}

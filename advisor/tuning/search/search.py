@@ -1,0 +1,195 @@
+"""The search: which strategies race next, and when there is no use in another race."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from advisor.protocol.base import Value
+from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Effect, Switch
+from advisor.protocol.trials import Outcome, Purpose, Trial
+from advisor.tuning.decisions import Candidate
+from advisor.tuning.history.budget import limit_new_s
+from advisor.tuning.history.record import Record
+from advisor.tuning.search.acquisition import LEAST_IMPROVEMENT
+from advisor.tuning.search.planned import is_tried, list_costly, list_first, propose_costly, propose_higher
+from advisor.tuning.search.sampler import suggest
+from advisor.tuning.search.state import SearchState, choose_winner
+from advisor.tuning.space.rules_of_thumb import keep_searched
+from advisor.tuning.space.rungs import missing_schedules, share_trials
+
+_FEWEST = 8
+"""Strategies that are measured before the search believes that there is little left to find."""
+_OF_LEAD = 0.005
+"""Share of the lead, in ln(throughput), below which what another race may add is not worth it: after +200 % the time is
+better spent on proving it. A knowledge gradient is much smaller than the gain that a lucky race would bring."""
+_SAME_JOB = 0.97
+"""Likeness from which an earlier job is one of the same workload on the same machine: what it confirmed is only
+proved anew."""
+_SHORTEST_RACE = 20
+"""Steps of the shortest race that is still worth starting: four timed ones of two arms, and their entering."""
+_SURELY = 2.0
+"""Standard errors above a worthwhile gain at which a strategy of such a job is taken up without further search."""
+
+
+@dataclass(frozen=True)
+class SearchOver:
+    """The search has nothing more to measure."""
+
+    because: str
+
+
+def next_strategies(state: SearchState, seats: int) -> list[Candidate] | SearchOver:
+    """Return the strategies of the next race, at most `seats`, or why the search is over.
+
+    In order: suspects of a fatal race, strategies that still lack their race, the first strategies, the sampler's, the
+    costly knobs on top of the best where the sampler did not find them worth it, and the share of the rungs above the
+    allowed one. All share a launch, and either all are exact or all start from one state of the training.
+    """
+    record, space = state.record, state.space
+    if record.suspects:
+        trial = record.suspects[0]
+        return [Candidate(Purpose.SEARCH, trial.changes, trial.because)]
+    trials = record.trials_for(Purpose.SEARCH)
+    lacking = [
+        Candidate(Purpose.SEARCH, t.changes, t.because)
+        for t in trials
+        if not record.has_failed(t)
+        and t.number not in record.usable_by_trial
+        and t.outcome is not Outcome.FINISHED
+        and t.changes not in state.pending
+    ]
+    if lacking:
+        return _alike(record, lacking)[:seats]
+    left_s = limit_new_s(record) - record.spent_s
+    if left_s < record.job.spec.measurement.block_s and (
+        _is_last_call(record) or choose_winner(state) is not None
+    ):
+        return SearchOver(
+            "The search's share of the time budget is spent: what is left belongs to the verdict."
+        )
+    if len(record.tried) >= record.job.spec.budget.max_trials:
+        return SearchOver(f"All {len(record.tried)} search trials of the budget are spent.")
+    shares = share_trials(record.job, space)
+    costly = [group for _, group in list_costly(space) if not is_tried(group, trials)]
+    schedules = missing_schedules(space, [t.changes for t in trials], {})
+    kept_back = sum(shares.values()) + len(costly) + len(schedules)
+    quota = record.job.spec.budget.max_trials - kept_back - len(state.allowed)
+    found = _next_allowed(state, seats, quota)
+    if isinstance(found, list):
+        return _alike(record, found)
+    best = state.best_changes(hot_only=True) if schedules else {}
+    for prior in missing_schedules(space, [t.changes for t in trials], best)[:1]:
+        return [Candidate(Purpose.SEARCH, prior.changes, prior.because)]
+    if (one := propose_costly(state)) is not None:
+        return [one]
+    higher = propose_higher(state, shares)
+    return _alike(record, higher)[:seats] if higher else found
+
+
+def _is_last_call(record: Record) -> bool:
+    """Whether no other race fits: before that, a search that has found nothing to confirm uses the verdict's time."""
+    return record.remaining_s < 2.0 * record.trip_s + _SHORTEST_RACE * record.step_s
+
+
+def _next_allowed(state: SearchState, seats: int, quota: int) -> list[Candidate] | SearchOver:
+    record, space = state.record, state.space
+    if space.is_empty or not space.dimensions:
+        return SearchOver("No knob of the allowed rung is left that every strategy could vary.")
+    if (known := _take_earlier(state)) is not None:
+        return known
+    tried = set(record.tried)
+    first = [p for p in list_first(state) if p.changes not in tried]
+    if first and quota > 0:
+        return [Candidate(Purpose.SEARCH, p.changes, p.because) for p in first[: min(seats, quota)]]
+    barred = [t.changes for t in record.trials_for(Purpose.SEARCH) if _is_settled(state, t)]
+    found = suggest(
+        state.focused,
+        state.observations,
+        barred,
+        seed=record.job.spec.seed,
+        number=record.next_race,
+        count=seats,
+        model=state.model,
+        price_s=lambda changes: estimate_price_s(record, changes),
+        quick=record.quick,
+        belief=lambda: state.belief,
+    )
+    if not found:
+        return SearchOver("Every strategy of the space is measured or cannot run.")
+    measured = len(state.scores.throughput)
+    least = max(LEAST_IMPROVEMENT, _OF_LEAD * max(0.0, state.belief.incumbent))
+    improvement = found[0].improvement
+    if improvement is not None and improvement < least and (measured >= _FEWEST or found[0].repeat):
+        return SearchOver(
+            f"After {measured} strategies another race is expected to add {improvement:.2%}: what is left is better "
+            "spent on the verdict."
+        )
+    chosen: list[Candidate] = []
+    for suggestion in found:
+        fresh = suggestion.changes not in tried
+        if fresh and sum(c.changes not in tried for c in chosen) >= quota:
+            continue
+        chosen.append(Candidate(Purpose.SEARCH, suggestion.changes, suggestion.because))
+    return chosen or SearchOver("The search trials that are left belong to costly knobs and the other rungs.")
+
+
+def _take_earlier(state: SearchState) -> SearchOver | None:
+    """Why the search is over where an earlier job on the same workload and machine is confirmed by the first race."""
+    least = math.log1p(state.record.job.spec.min_gain)
+    for earlier in state.record.history.earlier:
+        if earlier.likeness < _SAME_JOB:
+            continue
+        changes = state.space.composer.compose(keep_searched(state.space, earlier.changes))
+        trial = state.record.find_trial(Purpose.SEARCH, changes) if changes is not None else None
+        score = state.scores.of(trial) if trial is not None else None
+        if score is not None and score.mean - _SURELY * score.error > least:
+            return SearchOver(
+                f"Job {earlier.job_id} searched this workload on this machine before, and what it confirmed still "
+                "brings its gain: only that is proved anew. Continue the job to search on."
+            )
+    return None
+
+
+def _is_settled(state: SearchState, trial: Trial) -> bool:
+    """Whether no further race of the trial is wanted: it was surely too slow, or is measured somewhere now."""
+    return trial.outcome is Outcome.PRUNED or trial.changes in state.pending
+
+
+def estimate_price_s(record: Record, changes: Mapping[str, Value]) -> float:
+    """Return what measuring these changes costs now, in seconds: its part of a race, and a launch or a compilation.
+
+    A launch when the live session was launched with other cold knobs; so cold strategies come in groups.
+    """
+    arm_s = record.job.spec.measurement.block_s
+    if record.switches_at_launch:
+        return arm_s + record.startup_s
+    live = record.history.live_session()
+    launched = live.cold if live else Changes()
+    price_s = arm_s
+    if record.required_cold(changes) != launched:
+        price_s += record.startup_s
+    if any(CATALOGUE[name].switch is Switch.SLOW for name in changes):
+        price_s += record.startup_s
+    return price_s
+
+
+def _alike(record: Record, candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Those that can race together with the first one: the same launch, and the same kind of segments."""
+    if record.switches_at_launch:
+        return list(candidates[:1])
+    first = candidates[0]
+    cold, exact = record.required_cold(first.changes), first.effect is Effect.EXACT
+    slow = _is_slow(first.changes)
+    return [
+        c
+        for c in candidates
+        if record.required_cold(c.changes) == cold
+        and (c.effect is Effect.EXACT) == exact
+        and _is_slow(c.changes) == slow
+    ]
+
+
+def _is_slow(changes: Mapping[str, Value]) -> bool:
+    return any(CATALOGUE[name].switch is Switch.SLOW for name in changes)

@@ -1,0 +1,152 @@
+"""What the search knows at one moment of a job: scores, the cost model, the posterior, and what it recommends."""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from advisor.protocol.base import Value
+from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.trials import BlockState, Outcome, Purpose, Trial
+from advisor.tuning.decisions import Candidate
+from advisor.tuning.history.record import Record
+from advisor.tuning.history.scores import Scoreboard, score_trials
+from advisor.tuning.model.cost_model import CostModel
+from advisor.tuning.model.fitted import fit_model
+from advisor.tuning.search.belief import Belief, Observation, learn
+from advisor.tuning.search.recommendation import Recommendation, recommend
+from advisor.tuning.space.space import Space, build_space, measure_shares
+
+_BEST = 2
+"""Best strategies whose steps show where the time goes that is left to win."""
+
+
+@dataclass(frozen=True)
+class SearchState:
+    """What the search knows at one moment: computed once for each decision, and only as far as it is asked for."""
+
+    record: Record
+    space: Space
+    asking: str = ""
+    """The live session that asks what comes next; empty where none does. What it was launched for is not under way
+    yet."""
+
+    @cached_property
+    def scores(self) -> Scoreboard:
+        """Every trial's score."""
+        return score_trials(self.record)
+
+    @cached_property
+    def model(self) -> CostModel | None:
+        """The cost model; None where too little is known."""
+        return fit_model(self.scores, self.space)
+
+    @cached_property
+    def allowed(self) -> tuple[Trial, ...]:
+        """Search trials on the rungs that the job allows."""
+        most = self.record.job.spec.allow.rank
+        return tuple(t for t in self.record.trials_for(Purpose.SEARCH) if t.effect.rank <= most)
+
+    @cached_property
+    def belief(self) -> Belief:
+        """What all measurements of the allowed rungs say together."""
+        return learn(self.focused, self.observations, self.model)
+
+    @cached_property
+    def recommendation(self) -> Recommendation:
+        """The strategy of least expected loss."""
+        return recommend(self.belief)
+
+    @cached_property
+    def focused(self) -> Space:
+        """The space with shares that also count where the time of the best strategies' steps goes.
+
+        Once one part of a step is tuned away, another one is what there is to win: a loader that was fast enough.
+        """
+        ranked = sorted(self.scores.progress, key=lambda n: -self.scores.progress[n].mean)
+        blocks = [b for n in ranked[:_BEST] for b in self.record.usable_by_trial.get(n, ())[:1]]
+        shares = measure_shares(self.space.context, [*self.record.probe_blocks, *blocks])
+        return replace(self.space, shares=shares)
+
+    @cached_property
+    def observations(self) -> list[Observation]:
+        """What the sampler learns: scores, and strategies that failed by their own fault; never lost ones."""
+        told = [Observation(changes, None) for changes in self.record.killers]
+        pending = self.pending
+        for trial in self.allowed:
+            score = self.scores.of(trial)
+            at_fault = trial.outcome is not None and (
+                trial.outcome.is_configurations_fault or trial.outcome is Outcome.INEFFECTIVE
+            )
+            if at_fault and trial.outcome is not Outcome.PRUNED:
+                told.append(Observation(trial.changes, None))
+            elif score is not None:
+                told.append(Observation(trial.changes, score.mean, score.error))
+            elif trial.changes in pending:
+                told.append(Observation(trial.changes, None, pending=True))
+        return told
+
+    @cached_property
+    def pending(self) -> frozenset[Changes]:
+        """Strategies that are being measured in some live session, or that another one was launched for."""
+        keys = set()
+        for session in self.record.history.live_sessions():
+            blocks = self.record.blocks_in(session.id)
+            keys |= {b.plan.overrides for b in blocks if b.state is BlockState.ISSUED}
+            if session.cold and not blocks and session.id != self.asking:
+                keys.add(session.cold)
+        return frozenset(keys)
+
+    def best_changes(self, effect: Effect | None = None, hot_only: bool = False) -> dict[str, Value]:
+        """Return the changes of the best search trial above the baseline (of one rung, or of the allowed ones)."""
+        trial = self.best_of(effect, hot_only)
+        return trial.changes if trial else Changes()
+
+    def best_of(self, effect: Effect | None = None, hot_only: bool = False) -> Trial | None:
+        """Return the best search trial above the baseline by its own score; None when none is."""
+        trials = (
+            self.allowed
+            if effect is None
+            else [t for t in self.record.trials_for(Purpose.SEARCH) if t.effect is effect]
+        )
+        ranked = [
+            (score.mean, -trial.number, trial)
+            for trial in trials
+            if (score := self.scores.of(trial)) is not None
+            and score.mean > 0
+            and not self.record.has_failed_anywhere(trial.changes)
+            and not (hot_only and self.record.has_launch_of_its_own(trial.changes))
+        ]
+        return max(ranked)[2] if ranked else None
+
+
+def look(record: Record, asking: str = "") -> SearchState | None:
+    """Return the search's state, for the live session that asks; None before the script's baseline was measured."""
+    facts = record.job.facts
+    if facts is None or record.probe is None:
+        return None
+    return SearchState(record, build_space(record.job, facts, record.probe_blocks), asking)
+
+
+def choose_winner(state: SearchState) -> Candidate | None:
+    """Return the strategy that the search sends into the verdict; None when no strategy of an allowed rung ran.
+
+    The one of least expected loss. Where nothing is expected to beat the baseline, the one that comes nearest: its
+    races then show that nothing is gained.
+    """
+    record = state.record
+    ran = [
+        t
+        for t in state.allowed
+        if state.scores.of(t) is not None
+        and t.outcome is not Outcome.PRUNED
+        and not record.has_failed_anywhere(t.changes)
+    ]
+    if not ran:
+        return None
+    known = {t.changes: t for t in ran}
+    leaders = (state.recommendation.chosen, *state.recommendation.leaders)
+    changes = next((leader.changes for leader in leaders if leader.changes in known), None)
+    if changes is None:
+        changes = max(ran, key=lambda t: state.scores.progress[t.number].mean).changes
+    because = f"The search's choice ({changes.describe()}), measured afresh."
+    return Candidate(Purpose.CONFIRM, changes, because)

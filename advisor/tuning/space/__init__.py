@@ -1,0 +1,1 @@
+"""Strategies that make sense here: knobs and values, rules of thumb, what belongs together."""

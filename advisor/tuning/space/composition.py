@@ -1,0 +1,181 @@
+"""Changes against the baseline: clipped, completed and checked, so that every strategy tried is a sound one."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+
+from advisor.protocol.base import Value
+from advisor.protocol.changes import INTERVALS, Changes
+from advisor.protocol.jobs import Job
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.strategy import COUPLING_RULES, DistributedStrategy, Layout, Strategy
+
+ACTIVATORS: Mapping[str, str] = {name: knob.needs for name, knob in CATALOGUE.items() if knob.needs}
+"""Knobs that mean nothing unless another one is on."""
+
+FIRST_INTERVALS: Mapping[str, int] = {"localsgd": 4, "adaptive_localsgd": 4, "gradient_merge": 2}
+"""Intervals where none is given: the documents' table keeps local SGD's accuracy up to 4; a merged batch doubles."""
+
+_MB = 2**20
+_COMPLETED = dict.fromkeys(
+    (
+        "sync_nccl_allreduce",
+        "fuse_grad_size_in_MB",
+        "last_comm_group_size_MB",
+        "hierarchical_allreduce_inter_nranks",
+        *INTERVALS.values(),
+    )
+)
+"""Knobs that a wish for others may set as well."""
+_RULES = tuple(rule for rule in COUPLING_RULES if not rule.paddle_only)
+"""The coupling rules that hold for the PyTorch translation."""
+_PLACE_OF: Mapping[str, int] = {name: place for place, name in enumerate(CATALOGUE)}
+"""The catalogue's order, in which changes are listed."""
+
+
+def baseline_strategy(job: Job) -> Strategy:
+    """Return the script as it stands as a strategy.
+
+    A script may hold values that a Fleet strategy cannot (a bucket of 2000 MB): those are clipped into the knob's
+    range; unknown knobs and values of another type keep the documented default.
+    """
+    values: dict[str, Value] = {}
+    for name, value in job.baseline.items():
+        knob = CATALOGUE.get(name)
+        if knob is None:
+            continue
+        if isinstance(value, int | float) and not isinstance(value, bool) and knob.kind in (int, float):
+            if knob.low is not None:
+                value = max(value, knob.low)
+            if knob.high is not None:
+                value = min(value, knob.high)
+        try:
+            values[name] = knob.parse(value)
+        except ValueError:
+            continue
+    return DistributedStrategy.from_changes(values)
+
+
+@dataclass(frozen=True)
+class Composer:
+    """Turns wishes into changes that a session can measure."""
+
+    baseline: Strategy
+    layout: Layout
+    local_world_size: int
+    frozen: frozenset[str]
+    """Knobs that must keep the baseline's value."""
+    taken: frozenset[str] = frozenset(CATALOGUE)
+    """Knobs that the program takes: what else would complete a strategy is the program's own affair."""
+    only: Mapping[str, frozenset[Value]] = field(default_factory=dict)
+    """The only values that the job lets some knobs have, beside the baseline's."""
+    gradient_bytes: int = 0
+    """Bytes of gradients reduced per step, per rank; 0 where nobody could tell: then all bucket sizes differ."""
+
+    def compose(self, wishes: Mapping[str, Value]) -> Changes | None:
+        """Return the knobs that differ from the baseline once `wishes` are completed by what they need.
+
+        None when they cannot be made into a sound strategy, or when nothing is left that differs. Of bucket sizes that
+        come to the same buckets one stands for all. Raises ValueError for unknown knobs and values out of range.
+        """
+        own = self._own
+        values = {**own, **wishes}
+        for name, value in wishes.items():
+            if not _is_proper(name, value):
+                values = DistributedStrategy.model_validate(values).values()
+                values |= {name: CATALOGUE[name].parse(values[name]) for name in wishes}
+                break
+        self._complete(values)
+        differ = [name for name in {**wishes, **_COMPLETED} if values[name] != own[name]]
+        differ.sort(key=_PLACE_OF.__getitem__)
+        complete = {name: values[name] for name in differ if CATALOGUE[name].inactive_because(values) is None}
+        changes = Changes({name: value for name, value in complete.items() if name in self.taken})
+        if not changes or not self.frozen.isdisjoint(changes):
+            return None
+        for name in self.only:
+            if name in changes and changes[name] not in self.only[name]:
+                return None
+        if _broken({**own, **complete}, self.layout) - self._broken_already:
+            return None
+        return changes
+
+    @cached_property
+    def _own(self) -> dict[str, Value]:
+        return self.baseline.values()
+
+    @cached_property
+    def _broken_already(self) -> set[str]:
+        return _broken(self._own, self.layout)
+
+    def _complete(self, values: dict[str, Value]) -> None:
+        if int(values["nccl_comm_num"]) > 1:
+            values["sync_nccl_allreduce"] = False
+        if values["fuse_all_reduce_ops"]:
+            size, last = float(values["fuse_grad_size_in_MB"]), float(values["last_comm_group_size_MB"])
+            values["last_comm_group_size_MB"] = min(last, size)
+            self._merge_sizes(values)
+        if values["use_hierarchical_allreduce"]:
+            inner, world = int(values["hierarchical_allreduce_inter_nranks"]), self.layout.world_size
+            if not (2 <= inner < world and world % inner == 0):
+                values["hierarchical_allreduce_inter_nranks"] = max(1, min(64, self.local_world_size))
+        for switch, interval in INTERVALS.items():
+            if values[switch] and int(values[interval]) < 2:
+                values[interval] = FIRST_INTERVALS[switch]
+
+    def _merge_sizes(self, values: dict[str, Value]) -> None:
+        """Put one pair of bucket sizes for all pairs that make the same buckets of these gradients.
+
+        A bucket closes once it holds its size. So all sizes of the first one that hold every gradient are one, and of
+        the others all those that hold what the first leaves (all gradients, where layers close buckets as well).
+        """
+        if not self.gradient_bytes:
+            return
+        total = self.gradient_bytes / _MB
+        last = float(values["last_comm_group_size_MB"])
+        by_layers = values["fuse_grad_size_in_TFLOPS"] != self._own["fuse_grad_size_in_TFLOPS"]
+        enough = total if by_layers else max(min(last, total), total - last)
+        size = self._stand_in("fuse_grad_size_in_MB", float(values["fuse_grad_size_in_MB"]), enough)
+        if last >= total:
+            values["last_comm_group_size_MB"] = min(
+                size, self._stand_in("last_comm_group_size_MB", last, total)
+            )
+        values["fuse_grad_size_in_MB"] = size
+
+    def _stand_in(self, name: str, value: float, enough: float) -> float:
+        """Return the size that stands for all that are `enough`: the baseline's, else the least that holds all."""
+        if value < enough:
+            return value
+        own = float(self._own[name])
+        if own >= enough:
+            return own
+        if name in self.only:
+            return min((float(v) for v in self.only[name] if float(v) >= enough), default=value)
+        return whole_size_mb(self.gradient_bytes)
+
+
+def whole_size_mb(gradient_bytes: int) -> float:
+    """Return the bucket size that stands for all gradients in one bucket, in MB."""
+    return min(1024.0, float(math.ceil(gradient_bytes / _MB) + 1))
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _is_proper(name: str, value: Value) -> bool:
+    """Whether a value is of the knob's own type and in its range, so that nothing needs to be converted or refused."""
+    knob = CATALOGUE.get(name)
+    if knob is None or type(value) is not knob.kind:
+        return False
+    if isinstance(value, str):
+        return not knob.choices or value in knob.choices
+    return (knob.low is None or value >= knob.low) and (knob.high is None or value <= knob.high)
+
+
+def _broken(values: Mapping[str, Value], layout: Layout) -> set[str]:
+    """Names of the coupling rules that a strategy breaks; a script may break some itself."""
+    return {rule.name for rule in _RULES if rule.broken_because(values, layout)}
+
+
+def join_names(names: Iterable[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    items = list(names)
+    return " and ".join((", ".join(items[:-1]), items[-1])) if len(items) > 1 else "".join(items)

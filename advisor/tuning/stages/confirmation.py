@@ -1,0 +1,333 @@
+"""The confirmation: fresh launches, each one race of the baseline and the winner, until their interval decides.
+
+Only these races are reported. What their looks may spend of the 5 % error: docs/decisions/0011.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from advisor.protocol.base import Value
+from advisor.protocol.changes import Changes
+from advisor.protocol.jobs import Stage
+from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.trials import BlockState, Contrast, Purpose, Session
+from advisor.tuning.decisions import BASELINE, Candidate, Race
+from advisor.tuning.history.budget import Reserve, affords, plan_verdict
+from advisor.tuning.history.comparisons import Comparison, list_comparisons
+from advisor.tuning.history.record import Record
+from advisor.tuning.history.scores import LAUNCH_LUCK
+from advisor.tuning.measure.pooling import LUCK, LUCK_PER_GAIN
+from advisor.tuning.measure.sequential import Look, chance_to_decide, look_at
+from advisor.tuning.stages.loss_guard import check_losses
+from advisor.tuning.stages.turns import Turn, estimate_race_s, fits_behind, verdict_rules
+
+_HOPELESS = 0.05
+"""Chance of a decision below which a continued job searches anew instead of racing the same strategy on."""
+_MOST_AHEAD = 8
+"""Launches that the chance to decide looks ahead at most: what more of them decide is decided by so many in nearly all
+cases, and a budget of a day holds thousands."""
+_SHORTEST = 0.33
+"""Least length of a verdict's last race over the planned one that is still worth a launch, once two are there."""
+_MOST_HALVINGS = 3
+"""Times at most that a verdict's race is made half as long because launches died in one."""
+_PLAIN_LEAD = math.log(1.3)
+"""Lead, in ln(throughput), from which a race may end before its time: from which gains are told as factors."""
+_LADDER_SHARE = 0.5
+"""Length of the ladder's races over the verdict's: they inform, and the verdict does not stand on them."""
+_LADDER_LAUNCHES = 2
+"""Launches in which a rung beside the verdict is raced."""
+
+
+@dataclass(frozen=True)
+class Confirmation:
+    """What the races of the verdict say about one strategy."""
+
+    changes: Changes
+    comparisons: tuple[Comparison, ...]
+    look: Look | None
+    """The look that decides, or the last one; None without a race."""
+    launches: tuple[Contrast, ...]
+    """What each launch said: its races put together."""
+    chance: float
+    """Probability that the launches that are still planned decide."""
+
+    @property
+    def told(self) -> tuple[Contrast, ...]:
+        """The launches that the look stands on."""
+        return self.launches[: self.look.launches] if self.look is not None else ()
+
+    @property
+    def sessions(self) -> int:
+        """Sessions that the look stands on: where strategies need launches of their own, two to a pair."""
+        order = list(dict.fromkeys(c.launch for c in self.comparisons))[: len(self.told)]
+        sides = [side for c in self.comparisons if c.launch in order for side in (c.strategy, c.reference)]
+        return len({side.session_id for side in sides})
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the question is closed."""
+        return self.look is not None and self.look.decision is not None
+
+
+def confirm(record: Record, changes: Mapping[str, Value], *, forced: bool) -> Confirmation:
+    """Return what the races measured so far say about a strategy against the baseline.
+
+    Looks are taken after every launch; the first one that decides stands. `forced`: the budget ends here, so that the
+    last look spends what is left.
+    """
+    apart: dict[str, Value] | None = {} if record.required_cold(changes) else None
+    found = tuple(list_comparisons(record, Purpose.CONFIRM, changes, against=apart))
+    launches, ended = _put_together(record, found)
+    planned = max(_count_planned(record, ended), 2)
+    # Two launches differ by their own luck, which one launch of both strategies takes off.
+    luck = LAUNCH_LUCK if apart is not None else LUCK
+    look: Look | None = None
+    for count in range(1, len(launches) + 1):
+        look = look_at(
+            launches[:count],
+            # An earlier budget's look stands as it was taken.
+            planned=next((e for e in ended if e >= count), planned),
+            min_gain=record.job.spec.min_gain,
+            forced=count in ended or (forced and count == len(launches)),
+            ended=[e for e in ended if e < count],
+            luck=luck,
+        )
+        if look is not None and look.decision is not None:
+            break
+    return Confirmation(
+        Changes(changes), found, look, launches, _estimate_chance(record, launches, planned, ended, luck)
+    )
+
+
+def _estimate_chance(
+    record: Record, launches: tuple[Contrast, ...], planned: int, ended: tuple[int, ...], luck: float
+) -> float:
+    """The probability that the launches which the budget still holds decide; beyond the plan they count as further
+    budgets."""
+    if not launches:
+        return 1.0
+    count = len(launches)
+    last = count + max(1, min(_MOST_AHEAD, int(record.remaining_s / plan_verdict(record).launch_s)))
+    if count >= planned:
+        return chance_to_decide(launches, last, record.job.spec.min_gain, ended=(*ended, planned), luck=luck)
+    return chance_to_decide(launches, max(planned, last), record.job.spec.min_gain, ended=ended, luck=luck)
+
+
+def find_confirmed(record: Record) -> Candidate | None:
+    """Return the strategy that the verdict is about: the one to verify, else that of its first race in this budget.
+
+    A job that is continued goes on with the one that its last budget left open, while that may still be decided.
+    """
+    if record.job.spec.verify:
+        return Candidate(Purpose.CONFIRM, record.job.spec.verify, "The strategy to verify.")
+    began = record.began_at()
+    mine = _find_raced(record, began)
+    left = mine or find_raced(record)
+    if mine is not None or left is None:
+        return mine
+    verdict = confirm(record, left.changes, forced=False)
+    is_open = not verdict.is_decided and verdict.chance >= _HOPELESS
+    return left if is_open else None
+
+
+def find_raced(record: Record) -> Candidate | None:
+    """Return the strategy that the last verdict is about, decided or not: of the last budget that raced for one."""
+    starts = (None, *record.job.continued_at)
+    return next(filter(None, (_find_raced(record, start) for start in reversed(starts))), None)
+
+
+def _find_raced(record: Record, since: datetime | None) -> Candidate | None:
+    """The strategy of an allowed rung whose race for the verdict was the first since then."""
+    allowed = record.job.spec.allow.rank
+    trials = [t for t in record.trials_for(Purpose.CONFIRM) if t.changes and t.effect.rank <= allowed]
+    numbers = {t.number for t in trials if not record.has_failed(t)}
+    blocks = [
+        b
+        for b in record.history.blocks
+        if b.trial_number in numbers and (since is None or b.issued_at >= since)
+    ]
+    if not blocks:
+        return None
+    trial = record.trial[blocks[0].trial_number]
+    return Candidate(Purpose.CONFIRM, trial.changes, trial.because)
+
+
+def next_confirmation(
+    record: Record, live: Session | None, winner: Candidate | None, ladder: tuple[Candidate, ...]
+) -> Turn | str:
+    """Return the verdict's next race, or a sentence why there is none.
+
+    The winner's races come first, one in each fresh launch; what rungs beside the verdict bring is raced in the same
+    launches behind it, where the budget holds that too.
+    """
+    reserve = plan_verdict(record)
+    if winner is not None:
+        verdict = confirm(record, winner.changes, forced=False)
+        if (turn := _race_rung(record, live, winner, ladder, reserve, verdict)) is not None:
+            return turn
+        over = _why_over(record, winner, verdict)
+        if not over:
+            arms = (BASELINE, Candidate(Purpose.CONFIRM, winner.changes, winner.because))
+            return _race(record, live, arms, reserve, verdict)
+        return over
+    return _race_rung(record, live, None, ladder, reserve, None) or "There is no strategy to confirm."
+
+
+def _why_over(record: Record, winner: Candidate, verdict: Confirmation) -> str:
+    """A sentence when no further race of the winner is worth its time, else nothing."""
+    look = verdict.look
+    if look is not None and look.decision == "keep":
+        return "The races exclude a gain that is worth a change."
+    if look is not None and look.decision == "change":
+        guard = check_losses(record, winner.effect, [c.strategy for c in verdict.comparisons])
+        if guard.admits(winner.effect) or guard.harmed or not guard.is_open:
+            return "The races have shown the gain."
+    # Without a decision the budget is used up, however small the chance: every launch narrows the interval.
+    return ""
+
+
+def _race(
+    record: Record,
+    live: Session | None,
+    arms: tuple[Candidate, ...],
+    reserve: Reserve,
+    verdict: Confirmation,
+) -> Turn | str:
+    cold = record.required_cold(arms[1].changes)
+    count = len(verdict.launches)
+    because = f"Confirmation, launch {count + 1}: {arms[1].changes.describe()}."
+    if cold:
+        return _race_apart(record, live, arms, because)
+    fresh = live is not None and bool(record.blocks_in(live.id))
+    needs_s = reserve.launch_s if live is None or fresh else reserve.launch_s - record.startup_s
+    # The last launch of a budget may be shorter than planned: what is left is not thrown away.
+    # A script whose launches die now and then must get to the end of a race.
+    planned_s = reserve.plan.race_s * 0.5 ** min(_MOST_HALVINGS, _count_broken_off(record))
+    race_s = min(planned_s, reserve.plan.race_s - (needs_s - record.remaining_s))
+    if race_s < planned_s * (_SHORTEST if count >= 2 else 0.0) or race_s <= 0.0:
+        return "The budget is spent."
+    rules = verdict_rules(record, arms, race_s, _find_enough(record, arms[1], verdict))
+    return Turn(Race(Stage.CONFIRM, because, arms, rules, record.next_race), fresh)
+
+
+def _find_enough(record: Record, winner: Candidate, verdict: Confirmation) -> float | None:
+    """The standard error that is enough for a plain lead: launches differ by as much, however long they race."""
+    found = list_comparisons(record, Purpose.SEARCH, winner.changes)
+    leads = [c.contrast.mean for c in found] + ([verdict.look.mean] if verdict.look else [])
+    lead = min(leads, default=0.0)
+    return LUCK_PER_GAIN * lead if lead > _PLAIN_LEAD and winner.effect is Effect.EXACT else None
+
+
+def _count_broken_off(record: Record) -> int:
+    """Races of this budget's verdict that their launches did not survive."""
+    began = record.began_at()
+    numbers = {t.number for t in record.trials_for(Purpose.CONFIRM) if t.changes}
+    return sum(
+        b.state is BlockState.VOID and b.trial_number in numbers and (began is None or b.issued_at >= began)
+        for b in record.history.blocks
+    )
+
+
+def _race_apart(
+    record: Record, live: Session | None, arms: tuple[Candidate, ...], because: str
+) -> Turn | str:
+    """Arms that need launches of their own take turns launch by launch: A B, B A, … under one race's number."""
+    rules = verdict_rules(record, arms[:1], record.job.spec.measurement.block_s)
+    # Apart from the search's baseline, which was measured at another time.
+    arms = (replace(arms[0], purpose=Purpose.CONFIRM), arms[1])
+    number, missing = _find_missing(record, arms)
+    first = missing[0] if number % 2 else missing[-1]
+    fresh = live is not None and (
+        bool(record.blocks_in(live.id)) or live.cold != record.required_cold(first.changes)
+    )
+    each_s = record.startup_s + record.trip_s + 1.5 * record.job.spec.measurement.block_s
+    if not affords(record, each_s * len(missing) - (0.0 if fresh or live is None else record.startup_s)):
+        return "The budget is spent."
+    return Turn(Race(Stage.CONFIRM, because, (first,), rules, number), fresh)
+
+
+def _find_missing(record: Record, arms: tuple[Candidate, ...]) -> tuple[int, tuple[Candidate, ...]]:
+    """The number of the race that still lacks arms, and which those are; a new number with all when none does."""
+    trials = [record.find_trial(arm.purpose, arm.changes) for arm in arms]
+    numbers = [trial.number for trial in trials if trial is not None]
+    last = max((b.race or 0 for n in numbers for b in record.usable_by_trial.get(n, ())), default=0)
+    held = {b.trial_number for b in record.races.get(last, ())}
+    missing = tuple(
+        arm for arm, trial in zip(arms, trials, strict=True) if trial is None or trial.number not in held
+    )
+    return (last, missing) if last and missing else (record.next_race, arms)
+
+
+def _race_rung(
+    record: Record,
+    live: Session | None,
+    winner: Candidate | None,
+    ladder: tuple[Candidate, ...],
+    reserve: Reserve,
+    verdict: Confirmation | None,
+) -> Turn | None:
+    """The next race of a rung beside the verdict, in a launch that has held the winner's race already."""
+    if record.switches_at_launch or (winner is not None and record.required_cold(winner.changes)):
+        return None
+    over = verdict is None or bool(_why_over(record, winner, verdict)) if winner else True
+    left = reserve.plan.launches - (len(verdict.launches) if verdict else 0)
+    spare_s = record.remaining_s - (0.0 if over else max(0, left) * reserve.launch_s)
+    race_s = _LADDER_SHARE * reserve.plan.race_s
+    for rung in ladder:
+        if record.required_cold(rung.changes) or record.has_failed_anywhere(rung.changes):
+            continue
+        done = list_comparisons(record, Purpose.CONFIRM, rung.changes)
+        launches = {c.launch for c in done}
+        if len(launches) >= _LADDER_LAUNCHES or (live is not None and live.id in launches):
+            continue
+        arms = (BASELINE, Candidate(Purpose.CONFIRM, rung.changes, rung.because))
+        rules = verdict_rules(record, arms, race_s)
+        # Behind the winner's own race of this launch; in any launch once the verdict is over.
+        held = live is not None and verdict is not None and live.id in {c.launch for c in verdict.comparisons}
+        fresh = live is not None and live.cold != {}
+        if not over and not held:
+            continue
+        asked_s = estimate_race_s(record, arms, rules)
+        if asked_s + (record.startup_s if live is None else 0.0) > spare_s:
+            continue
+        if live is not None and not fits_behind(record, record.blocks_in(live.id), 2, rules):
+            continue
+        because = f"What the {rung.effect.value} rung brings: {rung.changes.describe()}."
+        return Turn(Race(Stage.CONFIRM, because, arms, rules, record.next_race), fresh)
+    return None
+
+
+def _put_together(
+    record: Record, comparisons: tuple[Comparison, ...]
+) -> tuple[tuple[Contrast, ...], tuple[int, ...]]:
+    """Each launch's word in the order of launches, and how many launches each earlier budget ended with."""
+    by_launch: dict[str, list[Contrast]] = {}
+    for comparison in comparisons:
+        by_launch.setdefault(comparison.launch, []).append(comparison.contrast)
+    order = [s for s in record.sessions if s.id in by_launch]
+    launches = tuple(_merge(by_launch[session.id]) for session in order)
+    ended = tuple(sum(session.created_at < moment for session in order) for moment in record.job.continued_at)
+    return launches, ended
+
+
+def _merge(contrasts: list[Contrast]) -> Contrast:
+    """Several races of one launch as one, weighted by their precision."""
+    if len(contrasts) == 1:
+        return contrasts[0]
+    weights = [1.0 / max(c.error, 1e-6) ** 2 for c in contrasts]
+    totals = [1.0 / max(c.total_error, 1e-6) ** 2 for c in contrasts]
+    return Contrast(
+        mean=math.fsum(w * c.mean for w, c in zip(weights, contrasts, strict=True)) / math.fsum(weights),
+        error=1.0 / math.sqrt(math.fsum(weights)),
+        freedom=math.fsum(c.freedom for c in contrasts),
+        cycles=sum(c.cycles for c in contrasts),
+        total=math.fsum(w * c.total for w, c in zip(totals, contrasts, strict=True)) / math.fsum(totals),
+        total_error=1.0 / math.sqrt(math.fsum(totals)),
+    )
+
+
+def _count_planned(record: Record, ended: tuple[int, ...]) -> int:
+    """Launches at which this budget ends, those of earlier budgets included."""
+    return (ended[-1] if ended else 0) + plan_verdict(record).plan.launches

@@ -1,0 +1,188 @@
+"""The next race: who takes part, in which stage and why now, and the rules it is run by."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from advisor.protocol.changes import period_of
+from advisor.protocol.jobs import Stage
+from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.races import RaceRules
+from advisor.protocol.trials import Block
+from advisor.tuning.decisions import Candidate, Race
+from advisor.tuning.history.budget import SEGMENT_STEPS, UNTIMED
+from advisor.tuning.history.record import Record
+
+PROFILE_STEPS = 3
+"""Steps of each arm after the timed ones in which DDP logs its own communication."""
+_PROBE_STEPS = 10
+"""Fewest timed steps of the probe: a training of slow steps is not to spend its budget on looking."""
+_GIVE_UP_RATIO = 1.3
+"""An arm surely this many times slower than the fastest is given up: it can neither win nor teach much more."""
+_KNOWN = 0.005
+"""Standard error of ln(throughput ratio) from which more steps tell the search next to nothing more."""
+_LEAST_STEPS = 4
+"""Fewest timed steps of an arm whatever the time: their spread shows how little is known."""
+_MOST_OF_STAGE = 0.25
+"""Largest share of a stage's time that one race may plan to take."""
+_EXTRA_STEPS = 5
+"""Untimed steps of an arm besides its warm-up: entering, settling, profiling."""
+LOSS_CHECK_STEPS = 32
+"""Batches on which the guard compares losses, each one step; at most half of what is timed in a segment, so that
+checking never takes the larger part of a race."""
+_LEAST_CHECK_STEPS = 4
+"""Fewest such batches; where a race has no time for them, training losses are compared."""
+_CHECK_LEAD_IN = 2
+"""Steps of a check that do not count: their batches were read before it."""
+_CHECKED_SHARE = 1.6
+"""Length of a race with loss checks over the same without."""
+_PERIODS = 12
+"""Periods that a strategy with a period is timed for at least."""
+
+
+_MOST_STEPS = 10_000
+"""Most timed steps of an arm of the verdict: what two such arms report stays below the largest body of a request."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """The next race, and whether it belongs in another launch than the live one."""
+
+    race: Race
+    fresh: bool = False
+
+    @property
+    def stage(self) -> Stage:
+        """The stage it belongs to."""
+        return self.race.stage
+
+    @property
+    def arms(self) -> tuple[Candidate, ...]:
+        """Who takes part."""
+        return self.race.arms
+
+
+def probe_rules(record: Record) -> RaceRules:
+    """Return the rules of the baseline's first block, which also measures links and gradients."""
+    wanted = record.job.spec.measurement
+    least = min(wanted.min_steps, _PROBE_STEPS)
+    return RaceRules(
+        warmup_steps=wanted.warmup_steps,
+        segment_steps=SEGMENT_STEPS,
+        min_steps=least,
+        max_steps=max(least, wanted.max_steps),
+        target_s=wanted.block_s,
+        profile_steps=PROFILE_STEPS,
+        calibrate=record.job.spec.workload.kind.value == "pytorch",
+    )
+
+
+def search_rules(record: Record, arms: Sequence[Candidate], stage_s: float) -> RaceRules:
+    """Return the rules of a race that ranks strategies, in a stage that has `stage_s` seconds left."""
+    wanted = record.job.spec.measurement
+    timed = _timed_steps(record, arms, wanted.min_steps, stage_s)
+    return RaceRules(
+        warmup_steps=_whole(min(wanted.warmup_steps, timed), _period(arms)),
+        segment_steps=_whole(SEGMENT_STEPS, _period(arms)),
+        min_steps=timed,
+        max_steps=max(timed, _whole(wanted.max_steps, _period(arms))),
+        target_s=min(wanted.block_s, max(0.1, _MOST_OF_STAGE * stage_s / len(arms))),
+        target_error=None if _is_inexact(arms) else _KNOWN,
+        give_up_ratio=_GIVE_UP_RATIO,
+        profile_steps=PROFILE_STEPS,
+    )
+
+
+def verdict_rules(
+    record: Record, arms: Sequence[Candidate], race_s: float, enough: float | None = None
+) -> RaceRules:
+    """Return the rules of a race of the verdict, which lasts `race_s` seconds whatever it shows.
+
+    With `enough` it ends sooner, once the standard error of ln(throughput ratio) is no larger.
+    """
+    wanted = record.job.spec.measurement
+    checks_losses = _is_inexact(arms) and len(arms) > 1
+    race_s /= UNTIMED * (_CHECKED_SHARE if checks_losses else 1.0)
+    timed = _timed_steps(record, arms, wanted.min_steps, race_s / _MOST_OF_STAGE)
+    checked = min(LOSS_CHECK_STEPS, timed // 4) if checks_losses else 0
+    checked = checked if checked >= _LEAST_CHECK_STEPS else 0
+    step_s = max(record.step_s, 1e-6)
+    return RaceRules(
+        warmup_steps=_whole(wanted.warmup_steps, _period(arms)),
+        segment_steps=_whole(max(SEGMENT_STEPS, 2 * checked), _period(arms)),
+        loss_check_steps=checked,
+        min_steps=timed,
+        # A faster arm makes more steps in its share of the time; the time ends the race.
+        max_steps=max(timed, _whole(min(_MOST_STEPS, round(20.0 * race_s / step_s)), _period(arms))),
+        target_s=race_s / len(arms),
+        target_error=enough,
+        profile_steps=PROFILE_STEPS,
+    )
+
+
+def estimate_race_s(record: Record, arms: Sequence[Candidate], rules: RaceRules) -> float:
+    """Return what a race takes at most, the word with the server included, in seconds."""
+    step_s = max(record.step_s, 1e-6)
+    timed_s = max(rules.target_s, rules.min_steps * step_s)
+    untimed = rules.warmup_steps + rules.profile_steps + _EXTRA_STEPS + rules.min_steps / SEGMENT_STEPS
+    turns = 1.0 + 1.0 / SEGMENT_STEPS + _count_check_steps(rules) / rules.segment_steps
+    return record.trip_s + len(arms) * (timed_s * turns + untimed * step_s)
+
+
+def count_arms_that_fit(record: Record, rules: RaceRules) -> int:
+    """Return how many arms one launch of the script has steps for; 1000 while no script was seen to end."""
+    if record.capacity_steps is None:
+        return 1000
+    return int((record.capacity_steps - _EXTRA_STEPS) // _count_steps(rules))
+
+
+def fits_behind(record: Record, blocks: Sequence[Block], arms: int, rules: RaceRules) -> bool:
+    """Whether a launch whose blocks are these still has the steps for such a race before the script ends."""
+    if record.capacity_steps is None or not blocks:
+        return True
+    used = sum(
+        (
+            b.result.steps
+            + b.result.warmup_steps
+            + b.result.excluded_steps
+            + len(b.result.segments) * (1 + _count_check_steps(b.plan.rules))
+            + _EXTRA_STEPS
+        )
+        for b in blocks
+        if b.result is not None
+    )
+    return used + arms * _count_steps(rules) <= record.capacity_steps
+
+
+def _count_steps(rules: RaceRules) -> float:
+    """Steps that an arm takes at least, the untimed ones included."""
+    checked = _count_check_steps(rules)
+    timed = rules.min_steps * (1.0 + (1.0 + checked) / rules.segment_steps)
+    return rules.warmup_steps + rules.profile_steps + _EXTRA_STEPS + timed + checked
+
+
+def _count_check_steps(rules: RaceRules) -> int:
+    """Steps of the loss check after one segment."""
+    return rules.loss_check_steps + _CHECK_LEAD_IN if rules.loss_check_steps else 0
+
+
+def _timed_steps(record: Record, arms: Sequence[Candidate], wanted: int, stage_s: float) -> int:
+    """Fewest timed steps of an arm: as wanted, or as many as leave the stage time for other races."""
+    period = _period(arms)
+    least = max(wanted, _PERIODS * period if period > 1 else 0)
+    if record.step_s > 0:
+        affordable = int(_MOST_OF_STAGE * stage_s / (len(arms) * record.step_s))
+        least = max(_LEAST_STEPS, min(least, affordable))
+    return _whole(least, period)
+
+
+def _period(arms: Sequence[Candidate]) -> int:
+    """The longest period among the arms: segments hold whole ones."""
+    return max(period_of(arm.changes) for arm in arms)
+
+
+def _is_inexact(arms: Sequence[Candidate]) -> bool:
+    return any(arm.effect is not Effect.EXACT for arm in arms)
+
+
+def _whole(steps: int, period: int) -> int:
+    return -(-max(1, steps) // period) * period

@@ -1,0 +1,161 @@
+"""`advisor run`: becomes the user's own command, whose ranks put the strategy in force themselves.
+
+The process is replaced, so signals, output and exit code are the command's own.
+"""
+
+import json
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from advisor.protocol.strategy_file import read_strategy_file
+from agent.production.plan import Unusable, find_program, make_plan, start_tuner, warn_of
+
+_USAGE, _INVALID = 2, 3
+
+
+def run(
+    command: Annotated[
+        list[str], typer.Argument(metavar="[--] COMMAND…", help="A launch command, exactly as you type it.")
+    ],
+    strategy: Annotated[
+        Path | None, typer.Option(help="The strategy.json of a tuning job.", show_default=False)
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="KNOB=VALUE", help="A setting beside the file's, or instead of one; repeatable."
+        ),
+    ] = None,
+    leave: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KNOB", help="Leave this knob as the script has it; repeatable."),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(help="Write what came into force, with the proof, to this file as JSON."),
+    ] = None,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch",
+            help="Write step times to a file all along, and say so when throughput leaves the advised interval.",
+        ),
+    ] = False,
+    watch_file: Annotated[
+        Path | None,
+        typer.Option(help="With --watch: where to write.", show_default="advisor-run-<process>.jsonl"),
+    ] = None,
+    watch_seconds: Annotated[
+        float, typer.Option(min=0.1, help="With --watch: seconds of steps that are judged together.")
+    ] = 30.0,
+    webhook: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="With --watch: post alerts there, signed with the key in ADVISOR_WEBHOOK_SECRET.",
+        ),
+    ] = None,
+    tune: Annotated[
+        bool,
+        typer.Option(
+            "--tune",
+            help="Let exact settings take turns inside this training, and go on with the best. Needs the extras "
+            "server and agent on the first node.",
+        ),
+    ] = False,
+    minutes: Annotated[
+        float, typer.Option(min=0.05, help="With --tune: most minutes of taking turns.")
+    ] = 5.0,
+    max_loss: Annotated[
+        float, typer.Option(min=0.0, help="With --tune: most seconds that slower settings may cost in all.")
+    ] = 60.0,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="With --tune: the strategy file that comes out.")
+    ] = Path("strategy-online.json"),
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the command and the variables that it would get.")
+    ] = False,
+) -> None:
+    """Train for real under an advised strategy: your own command, no line of the script changed.
+
+    The strategy is in force from the fourth step on; the first rank says on standard error which settings are, with the
+    proof. Where several nodes are started one by one, put it before each node's command. Exit code: the command's own;
+    2 usage, 3 the strategy cannot be used.
+    """
+    try:
+        text = strategy.read_text() if strategy is not None else ""
+        file = read_strategy_file(text) if strategy is not None else None
+    except (OSError, ValueError) as error:
+        _fail(f"{strategy} cannot be read as a strategy file: {error}", _INVALID)
+    if tune and (file is not None or settings):
+        _fail("--tune starts from your settings as they are: leave --strategy and --set out.", _USAGE)
+    if file is None and not settings and not watch and not tune:
+        _fail(
+            "Say what to run under: --strategy strategy.json, --set KNOB=VALUE, --tune, or --watch alone.",
+            _USAGE,
+        )
+    try:
+        plan = make_plan(file, settings or (), leave or ())
+        program = find_program(command[0], os.environ)
+    except Unusable as error:
+        _fail(str(error), _INVALID)
+    if not watch and (watch_file or webhook):
+        _fail("--watch-file and --webhook belong to --watch.", _USAGE)
+    if os.environ.get("ADVISOR_CONTROL"):
+        # A trial of a script that is started by way of this command: what is in force is for the trial to say.
+        typer.echo("fleet advisor: this is a trial, so the strategy is left out.", err=True)
+        os.execvp(program, command)  # noqa: S606 - the user's own command, never a shell
+    watching = _describe_watch(strategy, watch_file, watch_seconds, webhook, command) if watch else None
+    variables = plan.build_environment(os.environ, report.absolute() if report else None, watching, tune=tune)
+    if dry_run:
+        added = {name: value for name, value in variables.items() if os.environ.get(name) != value}
+        typer.echo(json.dumps({"command": command, "environment": added}, indent=2))
+        return
+    told = [plan.headline]
+    if tune:
+        told = [
+            f"settings take turns inside this training for at most {minutes:g} minutes, from yours as they are."
+        ]
+    if watching:
+        told.append(f"step times go to {watching['path']}")
+    for sentence in (*told, *warn_of(command, Path.cwd())):
+        typer.echo(f"fleet advisor: {sentence}", err=True)
+    if tune:
+        try:
+            folder = start_tuner(minutes * 60.0, max_loss, output.absolute(), command)
+        except Unusable as error:
+            _fail(str(error), _INVALID)
+        variables |= {"ADVISOR_CONTROL": str(folder / "s")}
+    sys.stdout.flush()
+    os.execve(program, command, variables)  # noqa: S606 - the user's own command, never a shell
+
+
+def _describe_watch(
+    strategy: Path | None, file: Path | None, every_s: float, webhook: str | None, command: list[str]
+) -> dict[str, object]:
+    """What the ranks need to watch themselves; absent values leave their own defaults."""
+    path = file or Path(f"advisor-run-{os.getpid()}.jsonl")
+    if webhook is not None and not webhook.startswith(("http://", "https://")):
+        _fail(f"--webhook {webhook}: give an http or https address.", _USAGE)
+    watch: dict[str, object] = {"path": str(path.absolute()), "every_s": every_s}
+    if webhook is not None:
+        watch["webhook"] = webhook
+    if strategy is not None:
+        watch["retune"] = f"advisor verify {shlex.quote(str(strategy))} -- {shlex.join(command)}"
+    return watch
+
+
+def _fail(sentence: str, code: int) -> None:
+    typer.echo(sentence, err=True)
+    raise typer.Exit(code)
+
+
+if __name__ == "__main__":
+    app = typer.Typer(add_completion=False)
+    app.command("run", context_settings={"allow_interspersed_args": False})(run)
+    app(prog_name="advisor run")

@@ -1,0 +1,166 @@
+"""What a real training is to run under: the strategy's changes, split into the ranks' and the launch's part."""
+
+import importlib.util
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from advisor.protocol.base import Value
+from advisor.protocol.changes import Changes
+from advisor.protocol.strategy_file import StrategyFile, choose_changes
+from advisor.protocol.workload import WorkloadKind
+from agent.ranks_environment import find_lost_paths, reach_ranks
+
+_TUNER_START_S = 60.0
+RUNTIME = Path(__file__).parents[1] / "runtime"
+_BUILT_IN = frozenset({"fuse_all_reduce_ops", "fuse_grad_size_in_MB"})
+"""Knobs that a DistributedDataParallel of a static graph takes only when it is built."""
+_FORGETS_VARIABLES = {"mpirun", "mpiexec", "ssh", "docker", "podman"}
+"""Launchers whose ranks do not get this process's environment by themselves."""
+
+
+class Unusable(ValueError):
+    """The strategy or the command cannot be used; the sentence names what is wrong and the remedy."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A strategy that can be put in force."""
+
+    changes: Changes
+    headline: str
+    """What is going to be in force, for the terminal."""
+    holds_for: Mapping[str, object] = field(default_factory=dict)
+    """Facts of the training that it was measured on; empty where nothing was measured."""
+    baseline: Mapping[str, Value] = field(default_factory=dict)
+    """What the script itself had when it was measured, for the changed knobs."""
+    least_samples_per_s: float | None = None
+    """The lower end of the advised throughput; None where nothing like it was measured."""
+
+    @property
+    def at_launch(self) -> Changes:
+        """The part that has to stand when the ranks start."""
+        ddp = self.holds_for.get("ddp")
+        is_static = isinstance(ddp, Mapping) and bool(ddp.get("static_graph"))
+        built_in = {name: value for name, value in self.changes.items() if is_static and name in _BUILT_IN}
+        return Changes({**self.changes.cold, **built_in})
+
+    def build_environment(
+        self,
+        variables: Mapping[str, str],
+        report: Path | None,
+        watch: Mapping[str, object] | None,
+        *,
+        tune: bool = False,
+    ) -> dict[str, str]:
+        """Return the environment of the user's command; unchanged where there is nothing to do.
+
+        `watch`: where to write step times, and whom to tell when they rise.
+        """
+        if not self.changes and watch is None and not tune:
+            return dict(variables)
+        strategy: dict[str, object] = {
+            "changes": self.changes,
+            "holds_for": self.holds_for,
+            "baseline": self.baseline,
+        }
+        if watch is not None:
+            strategy["watch"] = {"low": self.least_samples_per_s, **watch}
+        if tune:
+            strategy["tune"] = True
+        if report is not None:
+            strategy["report"] = str(report)
+        return {
+            **variables,
+            **reach_ranks(RUNTIME, variables, everywhere=True),
+            **self.changes.launch_variables,
+            "ADVISOR_RUN": json.dumps(strategy),
+            "ADVISOR_COLD": json.dumps(self.at_launch),
+        }
+
+
+def make_plan(file: StrategyFile | None, settings: Sequence[str], leave: Sequence[str]) -> Plan:
+    """Return the plan of an advised strategy with further settings, or of settings alone. Raises Unusable."""
+    if file is not None and file.kind is not WorkloadKind.PYTORCH:
+        raise Unusable(
+            f"This strategy is for a {file.kind.value} workload, whose program takes its settings itself: use the "
+            f"run.sh or the Paddle files of `advisor export {file.job_id}`."
+        )
+    try:
+        changes = choose_changes(file.changes if file else {}, settings, leave)
+    except ValueError as error:
+        raise Unusable(str(error)) from error
+    if file is None:
+        what = f"{changes.describe()}, as you set it: nothing is known of its gain."
+        return Plan(changes, what if changes else "your settings as they are.")
+    name = f"job {file.job_name or file.job_id} of {file.date:%Y-%m-%d}"
+    if not changes:
+        return Plan(changes, f"{name} advises no change: your command starts as it is.")
+    is_as_advised = changes == file.changes
+    return Plan(
+        changes,
+        f"{name}: {file.headline if is_as_advised else changes.describe() + ', which was not measured together'}",
+        file.holds_for.model_dump(mode="json") if file.holds_for else {},
+        {knob: file.baseline[knob] for knob in changes if knob in file.baseline},
+        file.least_samples_per_s if is_as_advised else None,
+    )
+
+
+def start_tuner(seconds: float, lost_s: float, output: Path, command: Sequence[str]) -> Path:
+    """Start the process that tunes the training which this process is about to become; return its folder.
+
+    It ends with the training. Raises Unusable where the extras that it needs are not installed.
+    """
+    missing = [
+        name for name in ("optuna", "numpy", "psutil", "structlog") if importlib.util.find_spec(name) is None
+    ]
+    if missing:
+        raise Unusable(
+            f"--tune needs {', '.join(missing)} on this node: pip install 'fleet-advisor[server,agent]'."
+        )
+    folder = Path(tempfile.mkdtemp(prefix="advisor-tune-"))
+    arguments = {"folder": str(folder), "seconds": seconds, "lost_s": lost_s, "output": str(output)}
+    words = [
+        sys.executable,
+        "-P",
+        "-m",
+        "agent.production.tuner",
+        json.dumps({**arguments, "command": list(command)}),
+    ]
+    tuner = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + _TUNER_START_S
+    while not (folder / "s").exists():
+        if tuner.poll() is not None or time.monotonic() > deadline:
+            raise Unusable("The process that tunes did not start; what it said stands above.")
+        time.sleep(0.05)
+    return folder
+
+
+def find_program(name: str, variables: Mapping[str, str]) -> str:
+    """Return the path of the command's first word. Raises Unusable."""
+    found = shutil.which(name, path=variables.get("PATH"))
+    if found is None:
+        raise Unusable(f"{name} was not found, or is not executable (PATH is {variables.get('PATH', '')}).")
+    return found
+
+
+def warn_of(command: Sequence[str], working_dir: Path) -> list[str]:
+    """Return sentences about what may keep the strategy from the ranks."""
+    warnings = [
+        f"{name} seems to start Python without the variables it was given ({found}), so the strategy may not get into "
+        "the ranks: write PYTHONPATH=…:$PYTHONPATH, and drop env -i and python's -E, -I and -S."
+        for name, found in find_lost_paths(command, working_dir)
+    ]
+    launcher = Path(command[0]).name
+    if launcher in _FORGETS_VARIABLES:
+        warnings.append(
+            f"{launcher} does not pass its environment on by itself: hand ADVISOR_RUN, ADVISOR_COLD, "
+            "ADVISOR_RUNTIME and PYTHONPATH to the ranks (mpirun -x NAME, docker -e NAME), or put advisor run inside."
+        )
+    return warnings

@@ -1,0 +1,299 @@
+"""The other end of `advisor run --tune`: server and agent in one, for one real training that tunes itself.
+
+The planner is the server's own. Only exact knobs that switch between two steps take part, so the training stays what it
+is, bit for bit; the launch is the training itself, so a gain holds for this run and not beyond its own luck.
+"""
+
+import json
+import math
+import os
+import queue
+import shutil
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from advisor.protocol.advice import Interval, Provenance, Verdict
+from advisor.protocol.changes import Changes
+from advisor.protocol.cluster import Cluster
+from advisor.protocol.jobs import Budget, Job, JobSpec, JobState, Stage
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Effect, Switch
+from advisor.protocol.messages import NextReply, Trouble
+from advisor.protocol.races import RacePlan
+from advisor.protocol.strategy import DistributedStrategy
+from advisor.protocol.strategy_file import StrategyFile
+from advisor.protocol.trials import Block, BlockResult, Purpose, Trial
+from advisor.protocol.workload import Workload
+from advisor.tuning.decisions import BASELINE, Candidate, Launch, Race
+from advisor.tuning.history.comparisons import list_comparisons
+from advisor.tuning.history.record import Record
+from advisor.tuning.job_in_memory import Died, InMemoryJob, Raced
+from advisor.tuning.measure.student_t import t_quantile
+from advisor.tuning.planner import plan
+from advisor.tuning.search.state import look
+from advisor.tuning.stages.trimming import choose_trimmed
+from advisor.tuning.stages.turns import verdict_rules
+from agent.control import ControlSocket, Hello, ScriptEnded
+from agent.gpus import open_gpus
+from agent.hardware import describe_node
+
+_LEVEL = 0.95
+"""Of the interval that decides: a candidate is taken when all of it lies above no gain."""
+_SHARE_OF_VERDICT = 0.35
+"""Part of the time that the race of the search's winner against the script's own settings gets."""
+_CLOSE, _OF_LEAD = 0.004, 0.04
+"""Standard error of ln(throughput ratio) at which the last race ends: so much, or so much of the lead."""
+_GIVE_UP_RATIO = 1.2
+"""Times the script's own step from which the winner is given up in it."""
+_MOST_DECISIONS = 500
+HOT = tuple(
+    name
+    for name, knob in CATALOGUE.items()
+    if knob.effect is Effect.EXACT and knob.switch is Switch.HOT and not knob.carried
+)
+"""Knobs that take part."""
+
+
+class _Gone(Exception):
+    """The training has ended, or cannot be tuned."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What tuning may cost the training."""
+
+    seconds: float
+    """Wall time in which strategies take turns."""
+    lost_s: float
+    """Time that slower strategies may cost in all."""
+
+
+class _Line:
+    """Hands what the ranks say to the planner's thread, and its orders back."""
+
+    def __init__(self) -> None:
+        self.said: queue.Queue[Hello | Mapping[str, BlockResult] | None] = queue.Queue()
+        self.orders: queue.Queue[NextReply] = queue.Queue()
+
+    def greet(self, hello: Hello) -> NextReply:
+        """The planner's first order."""
+        self.said.put(hello)
+        return self.orders.get()
+
+    def take_race(self, race_id: str, results: Mapping[str, BlockResult]) -> NextReply:  # noqa: ARG002
+        """The planner's next order."""
+        self.said.put(results)
+        return self.orders.get()
+
+    def take_trouble(self, trouble: Trouble) -> None:  # noqa: ARG002 - the ranks have said it
+        """There is nothing to tune."""
+        self.said.put(None)
+
+    def take_ending(self, ending: ScriptEnded) -> None:  # noqa: ARG002
+        """The training is over."""
+        self.said.put(None)
+
+    def take_nonsense(self, sentence: str) -> None:
+        """The ranks are told to go on as they are."""
+        _say(sentence)
+        self.said.put(None)
+
+    def hear(self) -> Hello | Mapping[str, BlockResult]:
+        """What the ranks say next; raises _Gone when they say nothing any more."""
+        parent = os.getppid()
+        while True:
+            try:
+                said = self.said.get(timeout=1.0)
+            except queue.Empty:
+                if os.getppid() != parent:
+                    raise _Gone from None
+                continue
+            if said is None:
+                raise _Gone
+            return said
+
+
+class OnlineJob(InMemoryJob):
+    """A job whose only launch is the training."""
+
+    def __init__(self, line: _Line, hello: Hello, limits: Limits, command: Sequence[str]) -> None:
+        spec = JobSpec(
+            name="online",
+            workload=Workload(command=tuple(command)),
+            knobs=HOT,
+            budget=Budget(max_seconds=max(1.0, limits.seconds), max_trials=60),
+        )
+        now = _START
+        job = Job(
+            id="online", spec=spec, state=JobState.RUNNING, created_at=now, facts=hello.facts,
+            cluster=_describe_cluster(hello.facts.nodes), baseline=hello.baseline, refusals=hello.refusals,
+        )  # fmt: skip
+        super().__init__(job, 0.0, now)
+        self._line, self._limits = line, limits
+        self.lost_s = 0.0
+
+    def play_launch(self) -> None:
+        """The training runs already."""
+
+    def play_race(self, race: Race, trials: Sequence[Trial], first: Block) -> Raced | Died:  # noqa: ARG002
+        """Let the ranks race."""
+        arms = tuple(block.plan for block in self.blocks if block.race == race.number)
+        start_s = time.monotonic()
+        self._line.orders.put(NextReply(race=RacePlan(arms=arms)))
+        said = self._line.hear()
+        if isinstance(said, Hello):
+            raise _Gone  # the ranks were started anew
+        results = [said.get(arm.block_id) for arm in arms]
+        if any(result is None for result in results):
+            raise _Gone
+        measured = [result for result in results if result is not None]
+        self.lost_s += sum(_lost(result, measured[0]) for result in measured[1:])
+        return Raced(measured, time.monotonic() - start_s)
+
+    def search(self) -> None:
+        """Let the planner search until it wants its verdict, or the time or the loss is used up."""
+        for _ in range(_MOST_DECISIONS):
+            decision = plan(self.job, self.history, self.now)
+            if isinstance(decision, Launch):
+                self.job = self.job.model_copy(update={"stage": decision.stage})
+                self._launch(decision)
+                continue
+            if (
+                not isinstance(decision, Race)
+                or decision.stage is Stage.CONFIRM
+                or self.lost_s > self._limits.lost_s
+            ):
+                return
+            if self._spent_s() > (1.0 - _SHARE_OF_VERDICT) * self._limits.seconds:
+                return
+            self.job = self.job.model_copy(update={"stage": decision.stage})
+            self._race(decision)
+
+    def decide(self) -> tuple[Changes, Interval | None]:
+        """Race the search's winner against the script's own settings; return what the training goes on with."""
+        record = Record(self.job, self.history, self.now)
+        state = look(record)
+        winner = choose_trimmed(state) if state is not None else None
+        left_s = self._limits.seconds - self._spent_s()
+        if winner is None or left_s <= 0 or self.lost_s > self._limits.lost_s:
+            return Changes(), None
+        arms = (BASELINE, Candidate(Purpose.CONFIRM, winner.changes, winner.because))
+        lead = max(
+            (c.contrast.mean for c in list_comparisons(record, Purpose.SEARCH, winner.changes)), default=0.0
+        )
+        # A plain lead needs no long race, and a candidate that is slower after all is left at once.
+        known = {"target_error": max(_CLOSE, _OF_LEAD * lead), "give_up_ratio": _GIVE_UP_RATIO}
+        rules = verdict_rules(record, arms, left_s).model_copy(update=known)
+        self._race(
+            Race(Stage.CONFIRM, "The winner against the settings as they are.", arms, rules, record.next_race)
+        )
+        summary = self.blocks[-1].summary
+        found = summary.contrast if summary is not None else None
+        if found is None:
+            return Changes(), None
+        half = t_quantile((1.0 + _LEVEL) / 2.0, max(1, int(found.freedom))) * found.error
+        interval = Interval(
+            ratio=math.exp(found.mean), low=math.exp(found.mean - half), high=math.exp(found.mean + half),
+            rounds=found.cycles, sessions=1,
+        )  # fmt: skip
+        worthwhile = interval.low > 1.0 and interval.ratio >= 1.0 + self.job.spec.min_gain
+        return (winner.changes if worthwhile else Changes()), interval
+
+    @property
+    def baseline_samples_per_s(self) -> float:
+        """Of the settings as they are, in the last race."""
+        summary = next(b.summary for b in reversed(self.blocks) if b.summary and not b.plan.overrides)
+        return summary.samples_per_s
+
+    def _spent_s(self) -> float:
+        return (self.now - self.job.created_at).total_seconds()
+
+
+_START = datetime(2026, 1, 1, tzinfo=UTC)
+"""The job's clock counts from here; only differences matter."""
+
+
+def _describe_cluster(nodes: int) -> Cluster:
+    """The nodes, as if each were this one."""
+    gpus = open_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ)
+    try:
+        return Cluster(nodes=(describe_node(gpus),) * nodes)
+    finally:
+        gpus.close()
+
+
+def _lost(result: BlockResult, baseline: BlockResult) -> float:
+    """Seconds by which an arm's steps took longer than the script's own would have."""
+    if not result.steps or not baseline.steps:
+        return 0.0
+    return max(0.0, result.wall_s - result.steps * baseline.wall_s / baseline.steps)
+
+
+def tune(folder: Path, limits: Limits, output: Path, command: Sequence[str]) -> None:
+    """Serve one training that tunes itself; write the strategy it goes on with to `output`."""
+    line = _Line()
+    control = ControlSocket(line, folder, is_ours=lambda _: True)
+    try:
+        hello = line.hear()
+        if not isinstance(hello, Hello):
+            return
+        job = OnlineJob(line, hello, limits, command)
+        job.search()
+        changes, interval = job.decide()
+        sentence = _describe(job, changes, interval)
+        _write(job, changes, interval, sentence, output)
+        line.orders.put(NextReply(end_because=sentence, settle=changes))
+        _say(sentence)
+        if changes:
+            _say(
+                f"The strategy lies in {output}: advisor run --strategy {output} starts with it the next time."
+            )
+    except _Gone:
+        _say("The training ended, or was started anew, before tuning was over.")
+    except Exception as error:
+        # The ranks wait for an order: whatever went wrong here, the training goes on as it was.
+        line.orders.put(NextReply(end_because="Tuning has failed.", settle=Changes()))
+        _say(f"Tuning has failed, the training goes on as it was: {error!r}")
+    finally:
+        time.sleep(0.5)  # the last order is on its way
+        control.close()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _describe(job: OnlineJob, changes: Changes, interval: Interval | None) -> str:
+    tried = sum(t.purpose is Purpose.SEARCH for t in job.trials)
+    cost = f"{tried} strategies took turns in {job.now - job.job.created_at}".split(".")[0]
+    cost += f" and cost {job.lost_s:.1f} s"
+    if interval is None:
+        return f"Tuned while training: nothing to change; {cost}."
+    if not changes:
+        return f"Tuned while training: your settings stay (the best was {interval.describe()}); {cost}."
+    return f"Tuned while training: {interval.describe()} with {changes.describe()}, from here on; {cost}."
+
+
+def _write(job: OnlineJob, changes: Changes, interval: Interval | None, sentence: str, output: Path) -> None:
+    baseline = {
+        **DistributedStrategy().values(),
+        **{k: v for k, v in job.job.baseline.items() if k in CATALOGUE},
+    }
+    facts = job.job.facts
+    output.touch()
+    written = datetime.fromtimestamp(output.stat().st_mtime, UTC)
+    file = StrategyFile(
+        job_id="online", job_name="online", date=written,
+        verdict=Verdict.CHANGE if changes else Verdict.KEEP, headline=sentence, gain=interval,
+        baseline_samples_per_s=job.baseline_samples_per_s if job.blocks else None, allowed=Effect.EXACT,
+        effect=Effect.EXACT, changes=changes, strategy={**baseline, **changes}, baseline=baseline,
+        provenance={n: Provenance.MEASURED if n in changes else Provenance.CARRIED for n in CATALOGUE},
+        cluster=job.job.cluster.describe(), software={"torch": facts.torch_version} if facts else {}, holds_for=facts,
+    )  # fmt: skip
+    output.write_text(json.dumps(file.model_dump(mode="json"), indent=2, ensure_ascii=False) + "\n")
+
+
+def _say(sentence: str) -> None:
+    sys.stderr.write(f"fleet advisor: {sentence}\n")
+    sys.stderr.flush()

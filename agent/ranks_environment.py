@@ -1,0 +1,32 @@
+"""How the runtime gets into ranks through their environment. Light: `advisor run` has nothing else on a node."""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_LARGEST_SCRIPT = 2**20
+_LOSES_PATH = re.compile(
+    r"\bPYTHONPATH=(?![^\s;]*\$\{?PYTHONPATH)|\benv\s+(-i|--ignore-environment)\b|\bpython\S*\s+-\w*[EIS]"
+)
+
+
+def reach_ranks(runtime: Path, variables: Mapping[str, str], *, everywhere: bool) -> dict[str, str]:
+    """Return the variables by which a script finds `fleet_advisor`; `everywhere`: every Python process, the runtime."""
+    injected = [str(runtime / "injected")] if everywhere else []
+    inherited = [variables["PYTHONPATH"]] if variables.get("PYTHONPATH") else []
+    return {
+        "ADVISOR_RUNTIME": str(runtime),
+        # The module of the explicit interface comes last: a copy beside the script wins.
+        "PYTHONPATH": os.pathsep.join([*injected, *inherited, str(runtime / "api")]),
+    }
+
+
+def find_lost_paths(words: Sequence[str], working_dir: Path) -> list[tuple[str, str]]:
+    """Return where in a command and its shell scripts Python would lose PYTHONPATH, each with the text that says so."""
+    texts = {" ".join(words[:2]): " ".join(words)}
+    for word in words:
+        path = working_dir / word
+        if path.is_file() and path.suffix in {".sh", ".bash", ""} and path.stat().st_size <= _LARGEST_SCRIPT:
+            texts[word] = path.read_text(errors="replace")
+    return [(name, found[0]) for name, text in texts.items() if (found := _LOSES_PATH.search(text))]

@@ -1,0 +1,154 @@
+"""One arm of a race: how far this rank has come with it, and what it measured."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+from typing import Any, Dict, List, Optional, Tuple
+
+from ..recorder import StepMarks, measure_steps, read_losses
+from ..results import choose_steps
+from .order import ArmOrder
+from .verdicts import cap_steps
+
+
+@dataclass
+class Arm:
+    """The same object lives on every rank; its times are this rank's own."""
+
+    order: ArmOrder
+    place: int
+    """0 is the arm that the others are held against."""
+    period: int = 1
+    warmup_steps: int = 0
+    """Untimed steps before its first segment."""
+    least_segment: int = 0
+    lead_in: int = 1
+    """Untimed steps after a switch to it."""
+    starts_slowly: bool = False
+    """Whether its first steps say nothing of its pace."""
+    warm: List[StepMarks] = field(default_factory=list)
+    timed: List[StepMarks] = field(default_factory=list)
+    cycles: List[int] = field(default_factory=list)
+    """The cycle of each timed step."""
+    averaged: List[Tuple[Any, Any]] = field(default_factory=list)
+    """Marks around what it exchanged at the boundaries of its timed steps."""
+    switches_s: List[float] = field(default_factory=list)
+    profiled: List[StepMarks] = field(default_factory=list)
+    loss_checks: List[List[StepMarks]] = field(default_factory=list)
+    """The steps of each segment's loss check."""
+    exposed: Dict[int, List[float]] = field(default_factory=dict)
+    """Exposed communication per DDP model and profiled step; the first reading of each is of an unprofiled step."""
+    averages_at_boundaries: bool = False
+    """Whether those are all the communication there is."""
+    in_force: str = ""
+    """What the levers came to, in a text that can be compared."""
+    peak_bytes: int = 0
+    evidence: Dict[str, Any] = field(default_factory=dict)
+    """What the levers could prove."""
+    given_up: bool = False
+    same_as: str = ""
+    """Block of the arm whose strategy turned out to be in force here too."""
+    relaunch_needed: str = ""
+
+    @property
+    def races(self) -> bool:
+        """Whether it still takes turns."""
+        return not (self.given_up or self.same_as or self.relaunch_needed)
+
+    def take_warm(self, step: Optional[StepMarks]) -> None:
+        if step is not None:
+            self.warm.append(step)
+
+    def book(self, step: Optional[StepMarks], cycle: int) -> None:
+        if step is not None:
+            self.timed.append(step)
+            self.cycles.append(cycle)
+
+    def count_warm_steps(self) -> None:
+        """Its first steps are all that there will be: being given up is a measurement too."""
+        self.timed = self.warm[1:] or list(self.warm)
+        self.cycles = [0] * len(self.timed)
+
+    def forget_after(self, cycle: int) -> None:
+        """Drops the steps of cycles from `cycle` on: the others were not measured in them."""
+        kept = [index for index, found in enumerate(self.cycles) if found < cycle]
+        self.timed = [self.timed[index] for index in kept]
+        self.cycles = [self.cycles[index] for index in kept]
+        del self.loss_checks[cycle:]
+
+    def read_times(self, clock: Any) -> List[float]:
+        """This rank's seconds of each step that counts; the clock has settled."""
+        return [self._measure(index, clock) for index in self._choose()]
+
+    def count_kept(self) -> int:
+        return len(self._choose())
+
+    def read_cycles(self, clock: Any, cycles: int) -> List[Optional[float]]:
+        """Mean capped step of each cycle, None for one without a step that counts."""
+        kept = self._choose()
+        times = cap_steps([self._measure(index, clock) for index in kept])
+        sums: Dict[int, List[float]] = {}
+        for index, time_s in zip(kept, times):
+            sums.setdefault(self.cycles[index], []).append(time_s)
+        return [statistics.fmean(sums[cycle]) if cycle in sums else None for cycle in range(cycles)]
+
+    def read_warm_times(self, clock: Any) -> List[float]:
+        return [clock.measure(step.start, step.end) for step in self.warm]
+
+    def estimate_step_s(self, clock: Any) -> float:
+        """Median over the second half of the warm-up, or of the timed steps where there are enough."""
+        if len(self.timed) > 2:
+            return statistics.median(self.read_times(clock) or [0.0])
+        times = self.read_warm_times(clock)
+        return statistics.median(times[len(times) // 2 :]) if times else 0.0
+
+    @property
+    def switch_s(self) -> float:
+        """Typical time of switching to it; the first time it was built."""
+        return statistics.median(self.switches_s[1:] or self.switches_s) if self.switches_s else 0.0
+
+    def describe(self, clock: Any) -> Dict[str, Any]:
+        """This rank's part of the result, plain JSON; the clock has settled."""
+        averaged_s = sum(clock.measure(start, end) for start, end in self.averaged)
+        boundary_s = averaged_s / max(1, len(self.timed))
+        measured: Dict[str, Any] = measure_steps(self.timed, clock)
+        payload = {
+            **measured,
+            "cycles": self.cycles,
+            "loss_checks": [read_losses([step.loss for step in check]) for check in self.loss_checks],
+            "period": self.period,
+            "warmup_steps": len(self.warm) + bool(self.timed),
+            "switch_s": self.switch_s,
+            "given_up": self.given_up,
+            "same_as": self.same_as,
+            "relaunch_needed": self.relaunch_needed,
+            "boundary_s": boundary_s,
+            "exposed_comm_s": boundary_s if self.averages_at_boundaries else None,
+            "peak_memory_bytes": 0,
+            "bucket_bytes": [],
+            "consumed": {},
+            "not_consumed": {},
+            "no_effect": {},
+            **self.evidence,
+        }
+        if self.exposed and self.profiled:
+            payload["exposed_comm_s"] = self._estimate_exposed_s(clock, payload["backward_s"])
+        return payload
+
+    def _estimate_exposed_s(self, clock: Any, backward_s: List[float]) -> Optional[float]:
+        """The share of backward that was exposed communication in the profiled steps, applied to the timed ones."""
+        if not backward_s:
+            return None
+        profiled_s = statistics.median(measure_steps(self.profiled, clock)["backward_s"])
+        # A model's first reading is of its last iteration before.
+        exposed_s = sum(statistics.median(r[1:]) for r in self.exposed.values() if len(r) > 1)
+        share = min(1.0, exposed_s / profiled_s) if profiled_s > 0 else 0.0
+        return share * statistics.median(backward_s)
+
+    def _choose(self) -> List[int]:
+        whole = len(self.timed) // self.period * self.period
+        return choose_steps([step.flag for step in self.timed[:whole]], self.period)
+
+    def _measure(self, index: int, clock: Any) -> float:
+        return float(clock.measure(self.timed[index].start, self.timed[index].end))

@@ -1,0 +1,77 @@
+"""What a race works with on this rank: its levers, its clock, its line to the other ranks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, List
+
+from ..clock import choose_clock
+from ..exchange import Exchange
+from ..facts import locate
+from ..levers.lever import Training
+from ..levers.registry import Levers
+
+if TYPE_CHECKING:
+    from ..runtime import Runtime
+
+PEER_TIMEOUT_S = 180.0
+
+
+class RankParts:
+    """Made once, at the hello."""
+
+    def __init__(self, runtime: "Runtime", store: Any, rank: int, world_size: int) -> None:
+        environment = runtime.environment
+        self._runtime = runtime
+        self.rank, self.world_size, self.local_world_size = rank, world_size, environment.local_world_size
+        self.device, self.backend = locate(runtime.list_replicas(), runtime.list_sharded())
+        self.clock = choose_clock(self.device)
+        self.recorder, self.reading = runtime.recorder, runtime.reading
+        self.recorder.clock = self.clock
+        self.levers = Levers(
+            rank,
+            world_size,
+            environment.local_world_size,
+            self.device,
+            self.clock,
+            environment.cold,
+            runtime.reading,
+        )
+        # Torchrun keeps its store over restarts of the ranks: an attempt must not read what the last one left.
+        session = f"{environment.session}/{environment.attempt}"
+        self.exchange = Exchange(store, session, rank, world_size, runtime.write_beat)
+        self.drifted = ""
+        """Sentence once a race left the ranks with different parameters: no reducers live side by side from then on."""
+
+    def list_replicas(self) -> List[Any]:
+        """The DDP models that train now, the same list on every rank."""
+        return self._runtime.list_replicas()
+
+    def gather_training(self) -> Training:
+        """What levers act on."""
+        runtime = self._runtime
+        return Training(
+            runtime.list_replicas(),
+            runtime.watch.list_optimizers(),
+            runtime.precision,
+            runtime.recorder.loss if self.levers.needs_loss else None,
+            runtime.list_sharded(),
+        )
+
+    def enter(self, phase: int) -> None:
+        """Says in the beat what this rank does."""
+        self._runtime.phase = phase
+        self._runtime.write_beat()
+
+    def rate_logging(self, sample_rate: int) -> None:
+        """How often DDP times an iteration of its own: every one while an arm is profiled."""
+        for ddp in self.list_replicas():
+            ddp._set_ddp_runtime_logging_sample_rate(sample_rate)
+
+    def agree_on_most(self, own: List[int], what: str) -> List[int]:
+        """Collective. The largest of all ranks' numbers, place by place: one rank may have more to wait for."""
+        views = self.exchange.gather(own, what, PEER_TIMEOUT_S) or [own]
+        return [int(number) for number in self.share([max(numbers) for numbers in zip(*views)], what)]
+
+    def share(self, value: Any, what: str) -> Any:
+        """Rank 0's value on every rank."""
+        return self.exchange.broadcast(value, what, PEER_TIMEOUT_S)

@@ -1,0 +1,393 @@
+"""The course of one race on this rank: arms are entered, take turns, are profiled, and the strategy is put right again.
+
+`advance` is called at every step boundary of every rank. The course is written as a generator: what stands between two
+`yield`s happens at one boundary, and each `yield` is one step of the script.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import Any, Dict, List, Optional, Tuple
+
+from .. import beat
+from ..calibration import CalibrationSteps
+from ..facts import count_gradient_bytes
+from ..levers.lever import RelaunchNeeded
+from ..link_sweep import LinkSweep
+from ..memory import count_free_bytes, read_peak_bytes, reset_peak
+from ..recorder import StepMarks, read_losses
+from ..snapshot import TrainingSnapshot
+from .arm import Arm
+from .equality import sum_bits
+from .judge import Course, Judge
+from .loss_check import LossCheck, Steps, explain_no_check
+from .order import RaceOrder
+from .outcome import merge_race
+from .parts import PEER_TIMEOUT_S, RankParts
+from .turns import order_turns
+
+USUAL_SAMPLE_RATE = 100
+"""DDP times every hundredth iteration unless told otherwise (kDDPRuntimeLoggingSampleRate)."""
+JUDGED_STEPS = (1, 2, 3)
+"""Steps of a new arm after which the ranks ask whether it is hopeless."""
+SPARE_SHARE = 0.5
+"""The most of the free memory that reducers beside the one in force may take."""
+
+
+class Race:
+    """The same on every rank; `results` are rank 0's once it is over."""
+
+    def __init__(self, order: RaceOrder, parts: RankParts) -> None:
+        self._order, self._parts = order, parts
+        self.arms = [Arm(arm, place) for place, arm in enumerate(order.arms)]
+        training = parts.gather_training()
+        self._snapshot: Optional[TrainingSnapshot] = None
+        if any(parts.levers.needs_snapshot(arm.overrides) for arm in order.arms):
+            self._snapshot = TrainingSnapshot(training)
+        self._loss_check: Optional[LossCheck] = None
+        checks = self._snapshot is not None and len(order.arms) > 1 and order.rules.loss_check_steps
+        if checks and not explain_no_check(training):
+            self._loss_check = LossCheck(parts, order.rules.loss_check_steps)
+        self._judge = Judge(order.rules, self.arms, parts.clock, self._snapshot is not None)
+        self._in_force: Optional[Arm] = None
+        self._needs_lead_in = True
+        """The device idled, or a strategy was switched: the next step says nothing."""
+        self._was_switched = False
+        self._is_touched = False
+        """Parameters are no longer what was saved."""
+        self._marks_seen = 0
+        self._cycles = 0
+        self._profiling: Optional[Arm] = None
+        self.calibration: Optional[CalibrationSteps] = None
+        self.disturbed = False
+        """More was done at this boundary than booking a step."""
+        self.results: Dict[str, Dict[str, Any]] = {}
+        self._bits_before: List[List[int]] = []
+        self._course = self._run()
+
+    @property
+    def race_id(self) -> str:
+        return self._order.race_id
+
+    @property
+    def least_steps(self) -> int:
+        return self._order.rules.min_steps
+
+    def advance(self, step: Optional[StepMarks]) -> bool:
+        """Takes the step that ended at this boundary (None at the first one); whether the race is over."""
+        self.disturbed = step is None
+        try:
+            self._course.send(step)
+        except StopIteration:
+            return True
+        return False
+
+    def note_exposed(self, ddp: Any) -> None:
+        """After a training forward of this model."""
+        if self._profiling is not None and ddp.require_backward_grad_sync:
+            self._profiling.exposed.setdefault(id(ddp), []).append(read_exposed_s(ddp))
+
+    def conclude_early(self) -> bool:
+        """The script ended inside: whether what complete cycles hold is enough. On all ranks alike."""
+        self._course.close()
+        if len(self.arms) > 1:
+            for arm in self.arms:
+                arm.forget_after(self._cycles)
+        racing = [arm for arm in self.arms if arm.races]
+        least = self.least_steps
+        if not racing or any(len(arm.timed) < least for arm in racing):
+            return False
+        self._conclude(script_ended=True)
+        measured = [self.results.get(arm.order.block_id, {}) for arm in racing]
+        return all(result.get("steps", 0) >= least for result in measured)
+
+    @property
+    def steps_done(self) -> int:
+        return sum(len(arm.timed) for arm in self.arms)
+
+    # The course.
+
+    def _run(self) -> Steps:
+        self._prepare()
+        for arm in self.arms:
+            yield from self._enter(arm)
+        course = self._agree(self._judge.plan)
+        self._parts.enter(beat.TIMING)
+        self._parts.recorder.recording = True
+        if self._loss_check is not None and not course.is_over and self._switch_to(self.arms[0]):
+            yield from self._check_losses(self._loss_check.at_start)
+        while not course.is_over:
+            while self._cycles < course.until:
+                for arm in order_turns(self.race_id, self._cycles, [arm for arm in self.arms if arm.races]):
+                    yield from self._run_segment(arm, course)
+                self._cycles += 1
+            if len(self.arms) == 1 and self.arms[0].timed and len(self.arms[0].timed) >= course.steps:
+                break
+            course = self._agree(lambda lead_in=course.lead_in: self._judge.look(self._cycles, lead_in))
+        for arm in reversed([arm for arm in self.arms if arm.races]):
+            if not arm.evidence:
+                self._collect_evidence(arm)
+            yield from self._profile(arm, course)
+        yield from self._calibrate()
+        self._conclude(script_ended=False)
+
+    def _prepare(self) -> None:
+        """All ranks agree whether reducers may live side by side, and rank 0 learns whether parameters are equal."""
+        parts, levers = self._parts, self._parts.levers
+        replicas = parts.list_replicas()
+        fits = levers.reduction.explain_no_live(replicas) is None and self._has_room(replicas)
+        views = parts.exchange.gather([fits, sum_bits(replicas)], "the state before a race", PEER_TIMEOUT_S)
+        keeps_live = False
+        if views is not None:
+            self._bits_before = [bits for _, bits in views]
+            keeps_live = len(self.arms) > 1 and not parts.drifted and all(found for found, _ in views)
+        levers.reduction.is_compared = len(self.arms) > 1
+        levers.begin_race(holds=self._loss_check is not None)
+        levers.reduction.keeps_live = bool(parts.share(keeps_live, "whether reducers may live side by side"))
+
+    def _has_room(self, replicas: List[Any]) -> bool:
+        spare = (len(self.arms) - 1) * sum(map(count_gradient_bytes, replicas))
+        device = self._parts.device
+        processes = 1 if device.type == "cuda" else self._parts.local_world_size
+        return spare <= SPARE_SHARE * count_free_bytes(device) / processes
+
+    def _enter(self, arm: Arm) -> Steps:
+        parts, levers = self._parts, self._parts.levers
+        reset_peak(parts.device)
+        if not self._switch_to(arm):
+            return
+        arm.period, arm.lead_in, arm.least_segment = levers.period, levers.lead_in, levers.least_segment
+        arm.warmup_steps, arm.starts_slowly = self._agree_on_warm_up()
+        arm.averages_at_boundaries = levers.averages_at_boundaries
+        parts.enter(beat.COMPILING if levers.compiles else beat.WARMING_UP)
+        for count in range(1, arm.warmup_steps + 1):
+            arm.take_warm((yield))
+            if count == 1:
+                levers.begin_timing()
+            if self._is_judged(arm, count) and self._agree_to_give_up(arm):
+                return
+        self._was_switched = False
+        if len(self.arms) > 1:
+            self._measure_memory(arm)
+            self._agree_on_sameness(arm)
+
+    def _agree_on_warm_up(self) -> Tuple[int, bool]:
+        rules, levers = self._order.rules, self._parts.levers
+        steps = max(1, rules.warmup_steps, min(levers.least_warm_up, rules.max_steps))
+        steps, slow = self._parts.agree_on_most([steps, int(levers.starts_slowly)], "how long to warm up")
+        return steps, bool(slow)
+
+    def _is_judged(self, arm: Arm, count: int) -> bool:
+        if self._order.rules.give_up_ratio is None or arm.place == 0:
+            return False
+        return count == arm.warmup_steps or (count in JUDGED_STEPS and not arm.starts_slowly)
+
+    def _agree_to_give_up(self, arm: Arm) -> bool:
+        parts = self._parts
+        parts.clock.settle()
+        found = parts.rank == 0 and self._judge.gives_up_new(arm)
+        arm.given_up = bool(parts.share(found, "whether a new arm is given up"))
+        self.disturbed = True
+        if arm.given_up:
+            arm.count_warm_steps()
+            self._collect_evidence(arm)
+            # So few steps cannot prove anything.
+            arm.evidence["not_consumed"] = {}
+        return arm.given_up
+
+    def _agree_on_sameness(self, arm: Arm) -> None:
+        """Strategies that came to the same thing in force, on every rank, are one arm."""
+        parts = self._parts
+        arm.in_force = parts.levers.describe_in_force()
+        alike = [other.place for other in self.arms[: arm.place] if other.in_force == arm.in_force]
+        views = parts.exchange.gather(alike, "which arms are the same", PEER_TIMEOUT_S)
+        common = set.intersection(*map(set, views)) if views else set()
+        place = int(parts.share(min(common, default=-1), "which arms are the same"))
+        self.disturbed = True
+        if place >= 0:
+            arm.same_as = self.arms[place].order.block_id
+            self._collect_evidence(arm)
+
+    def _run_segment(self, arm: Arm, course: Course) -> Steps:
+        parts, levers = self._parts, self._parts.levers
+        if not self._switch_to(arm):
+            return
+        if self._needs_lead_in:
+            parts.enter(beat.TIMING)
+            for _ in range(course.lead_in if self._was_switched else 1):
+                yield
+            levers.begin_timing()
+            self._marks_seen, self._needs_lead_in, self._was_switched = 0, False, False
+            self.disturbed = True
+        left = course.steps - len(arm.timed)
+        length = min(course.segment_steps, left) if left > 0 else course.segment_steps
+        for _ in range(-(-length // arm.period) * arm.period):
+            arm.book((yield), self._cycles)
+        marks = levers.list_boundary_marks()
+        arm.averaged += marks[self._marks_seen :]
+        self._marks_seen = len(marks)
+        if len(self.arms) > 1 and not arm.evidence:
+            self._collect_evidence(arm)
+        if self._loss_check is not None:
+            arm.loss_checks.append([])
+            yield from self._check_losses(arm.loss_checks[-1])
+
+    def _check_losses(self, found: List[StepMarks]) -> Steps:
+        assert self._loss_check is not None
+        self.disturbed = self._needs_lead_in = True
+        self._in_force = None
+        yield from self._loss_check.run(found)
+
+    def _profile(self, arm: Arm, course: Course) -> Steps:
+        """Local SGD reduces nothing in most steps: its communication is the averaging, which was timed already."""
+        parts = self._parts
+        if not parts.list_replicas() or self._order.rules.profile_steps < 1:
+            return
+        if not self._switch_to(arm) or parts.levers.replaces_reduction:
+            return
+        parts.enter(beat.PROFILING)
+        parts.rate_logging(1)
+        self._profiling = arm
+        for _ in range(course.lead_in if self._was_switched else 0):
+            yield
+        self._was_switched = False
+        arm.exposed.clear()
+        for _ in range(self._order.rules.profile_steps + 1):
+            step = yield
+            if step is not None:
+                arm.profiled.append(step)
+        self._stop_profiling()
+        self.disturbed = True
+
+    def _stop_profiling(self) -> None:
+        self._profiling = None
+        self._parts.rate_logging(USUAL_SAMPLE_RATE)
+
+    def _calibrate(self) -> Steps:
+        """Of DistributedDataParallel models, under the first arm."""
+        parts, first = self._parts, self.arms[0]
+        replicas = parts.list_replicas()
+        if not (self._order.rules.calibrate and replicas and first.races):
+            return
+        self._switch_to(first)
+        parts.enter(beat.CALIBRATING)
+        self.calibration = CalibrationSteps(replicas, parts.levers.replaces_reduction, parts.clock)
+        self.disturbed = True
+        is_complete = False
+        while not is_complete:
+            step = yield
+            is_complete = step is not None and self.calibration.end_step(step)
+        sweep = LinkSweep(
+            parts.exchange,
+            parts.levers.reduction.communicators,
+            parts.device,
+            parts.clock,
+            parts.local_world_size,
+        )
+        self.calibration.measure_links(sweep, sum(map(count_gradient_bytes, parts.list_replicas())))
+
+    # What happens at one boundary.
+
+    def _switch_to(self, arm: Arm) -> bool:
+        """Whether the arm is in force now; where segments begin from the saved state, that is put back first."""
+        if self._in_force is arm and (self._snapshot is None or len(self.arms) == 1):
+            return True
+        parts = self._parts
+        start_s = time.perf_counter()
+        training = parts.gather_training()
+        try:
+            if self._snapshot is not None and self._is_touched:
+                parts.levers.end_segment(training)
+                self._snapshot.restore()
+            self._is_touched = True
+            parts.levers.switch(arm.order.overrides, training)
+        except RelaunchNeeded as needed:
+            arm.relaunch_needed = str(needed)
+            self._in_force = None
+            return False
+        parts.recorder.keeps_loss = parts.levers.needs_loss
+        arm.switches_s.append(time.perf_counter() - start_s)
+        self._in_force = arm
+        self.disturbed = self._needs_lead_in = self._was_switched = True
+        return True
+
+    def _agree(self, decide: Any) -> Course:
+        """Rank 0's course on every rank."""
+        parts = self._parts
+        parts.clock.settle()
+        own = asdict(decide()) if parts.rank == 0 else None
+        course = Course(**parts.share(own, "the course of a race"))
+        for place in course.given_up:
+            self.arms[place].given_up = True
+        self.disturbed = self._needs_lead_in = True
+        return course
+
+    def _measure_memory(self, arm: Arm) -> None:
+        """The peak of its first steps, without the buckets of the other arms' reducers."""
+        parts = self._parts
+        spare = sum(
+            parts.levers.reduction.count_spares(ddp) * count_gradient_bytes(ddp)
+            for ddp in parts.list_replicas()
+        )
+        arm.peak_bytes = max(0, read_peak_bytes(parts.device) - spare)
+
+    def _collect_evidence(self, arm: Arm) -> None:
+        parts = self._parts
+        replicas = parts.list_replicas()
+        evidence = parts.levers.prove(parts.backend, replicas)
+        if len(self.arms) == 1:
+            self._measure_memory(arm)
+        arm.evidence = {
+            "peak_memory_bytes": arm.peak_bytes,
+            "bucket_bytes": parts.levers.reduction.list_bucket_bytes(replicas),
+            "consumed": evidence.consumed,
+            "not_consumed": evidence.not_consumed,
+            "no_effect": evidence.no_effect,
+        }
+        self.disturbed = self._needs_lead_in = True
+
+    def _conclude(self, script_ended: bool) -> None:
+        """Puts the model right and brings all ranks' series together."""
+        parts = self._parts
+        parts.recorder.recording = False
+        if self._loss_check is not None:
+            self._loss_check.end()
+        parts.reading.forget_replay()
+        parts.clock.settle()
+        if len(self.arms) == 1 and not self.arms[0].evidence and self.arms[0].timed:
+            self._collect_evidence(self.arms[0])
+        if self._profiling is not None:
+            self._stop_profiling()
+        payload: Dict[str, Any] = {"arms": [arm.describe(parts.clock) for arm in self.arms]}
+        at_start = self._loss_check.at_start if self._loss_check is not None else []
+        payload["loss_at_start"] = read_losses([step.loss for step in at_start])
+        if self.calibration is not None and self.calibration.is_complete:
+            payload["arms"][0]["calibration"] = self.calibration.describe()
+        if not script_ended:
+            self._put_right()
+            parts.levers.reduction.drop_spares()
+        payload["bits"] = sum_bits(parts.list_replicas())
+        timeout_s = 15.0 if script_ended else PEER_TIMEOUT_S
+        payloads = parts.exchange.gather(payload, "the results of a race", timeout_s)
+        if payloads is not None:
+            blocks = [arm.order.block_id for arm in self.arms]
+            self.results, drifted = merge_race(payloads, blocks, self._bits_before, script_ended)
+            parts.drifted = drifted or parts.drifted
+
+    def _put_right(self) -> None:
+        """As before the race where something was saved; else under the first arm, that no spare reducer is in force."""
+        racing = [arm for arm in self.arms if arm.races]
+        if self._snapshot is None and len(self.arms) > 1 and racing:
+            self._switch_to(racing[0])
+        self._parts.levers.end_segment(self._parts.gather_training())
+        if self._snapshot is not None:
+            self._snapshot.restore()
+            self._snapshot = None
+
+
+def read_exposed_s(ddp: Any) -> float:
+    """Communication after the end of backward's computing, in the last iteration that DDP logged."""
+    data = ddp._get_ddp_logging_data()
+    late = data.get("backward_comm_time_end", 0) - data.get("backward_compute_time_end", 0)
+    return max(0.0, late / 1e9)

@@ -1,0 +1,130 @@
+"""The talk with the agent, at step boundaries: hello, then race after race until the agent ends it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional
+
+from .. import beat
+from ..control import PROTOCOL, AgentLost
+from ..races.order import parse_race
+from ..races.race import Race
+from ..recorder import StepMarks
+from ..trouble import describe_trouble
+from .steering import Steering
+
+if TYPE_CHECKING:
+    from ..runtime import Runtime
+
+AGENT_TIMEOUT_S = 900.0
+"""An instruction may take a while: the server searches, other nodes' agents join."""
+FAILED = 75
+"""Exit code when the session cannot go on for a reason outside the script (EX_TEMPFAIL)."""
+
+
+class Conversation(Steering):
+    """Rank 0 alone speaks with the agent."""
+
+    patience_s = AGENT_TIMEOUT_S
+    """How long rank 0 waits for an instruction."""
+
+    def __init__(self, runtime: "Runtime") -> None:
+        super().__init__(runtime)
+        self._race: Optional[Race] = None
+        self._races_finished = 0
+
+    # Called by the runtime.
+
+    def end_forward(self, ddp: Any, output: Any) -> Any:
+        race = self._race
+        if race is not None and race.calibration is not None:
+            race.calibration.note_forward(ddp)
+        converted = super().end_forward(ddp, output)
+        if race is not None:
+            race.note_exposed(ddp)
+        return converted
+
+    def before_backward(self) -> float:
+        factor = super().before_backward()
+        if self._race is not None and self._race.calibration is not None:
+            self._race.calibration.begin_backward()
+        return factor
+
+    def end_backward(self) -> None:
+        if self._race is not None and self._race.calibration is not None:
+            self._race.calibration.end_backward()
+        super().end_backward()
+
+    def _begin(self) -> None:
+        found = self._describe_script()
+        self._follow({"kind": "hello", "protocol": PROTOCOL, **found})
+
+    def _advance(self, step: StepMarks) -> bool:
+        race = self._race
+        assert race is not None
+        if race.advance(step):
+            self._races_finished += 1
+            self._follow(describe_results(race))
+        return race.disturbed or race is not self._race
+
+    def finish_script(self) -> None:
+        """The script ended by itself, perhaps inside a race: what was timed is sent if it is enough."""
+        race = self._race
+        steps = self._runtime.watch.training_steps
+        is_enough = race is not None and race.conclude_early()
+        if self._parts.rank != 0:
+            return
+        agent = self._runtime.reach_agent()
+        if race is not None and is_enough:
+            try:
+                agent.ask(describe_results(race), timeout_s=5.0)
+            except AgentLost:
+                return  # the results were sent; nobody needs the reply any more
+        elif self._races_finished == 0:
+            needed = f"{race.least_steps} steps" if race is not None else "measured steps"
+            agent.send(describe_trouble("too_short", steps=steps, needed=needed))
+        else:
+            race_id = race.race_id if race is not None else None
+            done = race.steps_done if race is not None else 0
+            agent.send({"kind": "script_ended", "race_id": race_id, "steps_done": done, "total_steps": steps})
+
+    # The talk.
+
+    def _follow(self, message: Mapping[str, Any]) -> None:
+        """Sends rank 0's message, and begins the race that comes back on every rank."""
+        parts = self._parts
+        while True:
+            parts.enter(beat.WAITING)
+            reply: Dict[str, Any] = {}
+            if parts.rank == 0:
+                reply = self._ask_agent(message)
+            reply = parts.exchange.broadcast(reply, "the agent's instruction", self.patience_s + 60.0)
+            if reply.get("kind") != "race":
+                self._end(reply)
+                return
+            parts.enter(beat.SWITCHING)
+            self._race = Race(parse_race(reply), parts)
+            if not self._race.advance(None):
+                return
+            # None of its strategies can be switched to in a live process.
+            message = describe_results(self._race)
+
+    def _ask_agent(self, message: Mapping[str, Any]) -> Dict[str, Any]:
+        try:
+            reply = self._runtime.reach_agent().ask(message, self.patience_s)
+            if reply.get("kind") in ("race", "end"):
+                return {**reply, "exit_code": 0}
+            reason = f"The agent sent an instruction of an unknown kind: {reply.get('kind')!r}."
+        except AgentLost as lost:
+            reason = str(lost)
+        # The other ranks wait for this reply: they must hear the end from here.
+        return {"kind": "end", "reason": reason, "exit_code": FAILED}
+
+    def _end(self, reply: Mapping[str, Any]) -> None:
+        # Rank 0 may host the store: it leaves last.
+        self._parts.exchange.gather(True, "the farewell", 10.0)
+        self._runtime.end_process(int(reply.get("exit_code", 0)), str(reply.get("reason", "")))
+
+
+def describe_results(race: Race) -> Dict[str, Any]:
+    """The message for the agent; only rank 0 has results to fill it."""
+    return {"kind": "race", "race_id": race.race_id, "results": race.results}

@@ -1,0 +1,42 @@
+"""A real training that tunes itself: races between its own steps, until the tuner says what it goes on with.
+
+Only exact strategies race, so that the training is what it would have been. Whatever happens to the tuner, it goes on.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Dict, Mapping
+
+from .conversation import Conversation
+from .production import Production, say
+
+if TYPE_CHECKING:
+    from ..runtime import Runtime
+
+
+class OnlineTuning(Conversation):
+    """The first steps and the races of a trial; then the strategy that was found, as if it had been given."""
+
+    patience_s = 60.0
+
+    def __init__(self, runtime: "Runtime") -> None:
+        super().__init__(runtime)
+        self._found: Dict[str, Any] = {}
+
+    def _describe_script(self) -> Dict[str, Any]:
+        self._found = super()._describe_script()
+        return self._found
+
+    def finish_script(self) -> None:
+        if self._runtime.control is not None:
+            self._runtime.control.close()
+
+    def _end(self, reply: Mapping[str, Any]) -> None:
+        runtime = self._runtime
+        if reply.get("exit_code"):
+            say(f"Tuning is over, the training goes on as it was: {reply.get('reason')}")
+        if runtime.control is not None:
+            runtime.control.close()
+            runtime.control = None
+        strategy = {**(runtime.environment.strategy or {}), "changes": dict(reply.get("overrides") or {})}
+        runtime.go_on_with(Production(runtime, strategy, self._parts, self._found))

@@ -1,0 +1,115 @@
+"""What stands between a rank's runtime and its levers: who decides which strategy is in force.
+
+In a trial the agent does (`conversation`), in a real training the strategy that it was started with (`production`).
+"""
+
+from __future__ import annotations
+
+import statistics
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
+
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from .. import beat
+from ..facts import count_gradient_bytes, gather_baseline, gather_facts
+from ..levers.bucket_plan import observe_plan
+from ..races.parts import PEER_TIMEOUT_S, RankParts
+from ..recorder import StepMarks
+
+if TYPE_CHECKING:
+    from ..runtime import Runtime
+
+WATCHED_STEPS = 3
+"""Whole steps watched before anything is switched, so that batch size, accumulation and a step's time are known."""
+
+
+class Steering(ABC):
+    """Every rank passes the same boundaries and takes the same decisions."""
+
+    def __init__(self, runtime: "Runtime", parts: Optional[RankParts] = None) -> None:
+        self._runtime = runtime
+        store = distributed_c10d._get_default_store()
+        self._parts = parts or RankParts(runtime, store, dist.get_rank(), dist.get_world_size())
+        self._levers = self._parts.levers
+        self._watched: List[StepMarks] = []
+        self._forwards = 1
+        self._has_begun = False
+
+    def begin_forward(self, ddp: Any) -> None:
+        self._levers.before_forward(ddp)
+
+    def end_forward(self, ddp: Any, output: Any) -> Any:
+        self._levers.after_forward(ddp)
+        return self._levers.convert_output(output)
+
+    def before_backward(self) -> float:
+        """What the loss counts in this backward pass."""
+        return self._levers.before_backward()
+
+    def end_backward(self) -> None:
+        self._levers.after_backward()
+
+    def may_clear(self, owner: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> bool:
+        return self._levers.may_clear(owner, args, kwargs)
+
+    def pass_boundary(self) -> None:
+        """At the first training forward of a step: no reducer is in flight on any rank."""
+        runtime, recorder, clock = self._runtime, self._runtime.recorder, self._parts.clock
+        if self._levers.work_in_steps:
+            self._levers.end_step(self._parts.gather_training())
+        mark = clock.mark()
+        forwards = runtime.samples.forwards
+        step = recorder.close_step(mark, runtime.samples.close_step())
+        if not self._has_begun:
+            runtime.phase = beat.TRAINING
+            if step is not None:
+                self._watched.append(step)
+                self._forwards = max(1, forwards)
+            if len(self._watched) == WATCHED_STEPS:
+                self._has_begun = True
+                self._begin()
+                mark = clock.mark()
+        elif step is not None and self._advance(step):
+            mark = clock.mark()
+        recorder.begin_step(mark)
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """The first steps were watched."""
+
+    @abstractmethod
+    def _advance(self, step: StepMarks) -> bool:
+        """Takes a later step; whether more was done than booking it, so that the next one begins only now."""
+
+    @abstractmethod
+    def finish_script(self) -> None:
+        """The script ended by itself."""
+
+    def _describe_script(self) -> Dict[str, Any]:
+        """Collective. The script's facts and its own settings on rank 0; on every rank what some rank refuses."""
+        runtime, parts = self._runtime, self._parts
+        parts.enter(beat.WAITING)
+        replicas = parts.list_replicas()
+        training = parts.gather_training()
+        refusals = self._merge(self._levers.list_refusals(training), "what ranks refuse")
+        self._levers.refuse(refusals)
+        observed = self._levers.observe(training)
+        if parts.rank != 0:
+            return {"refusals": refusals}
+        parts.clock.settle()
+        hint_s = statistics.median(parts.clock.measure(step.start, step.end) for step in self._watched)
+        samples = int(statistics.median(step.samples for step in self._watched))
+        facts = gather_facts(runtime.environment, training, runtime.loader, samples, self._forwards, hint_s)
+        baseline = observed
+        if replicas:
+            plan = runtime.launched_over or observe_plan(max(replicas, key=count_gradient_bytes))
+            baseline = {**gather_baseline(plan, runtime.environment.local_world_size), **observed}
+        return {"facts": facts, "baseline": baseline, "refusals": refusals}
+
+    def _merge(self, own: Dict[str, str], what: str) -> Dict[str, str]:
+        """Collective. All ranks' sentences by knob."""
+        parts = self._parts
+        views = parts.exchange.gather(own, what, PEER_TIMEOUT_S) or []
+        return dict(parts.share({knob: why for view in views for knob, why in view.items()}, what))

@@ -1,0 +1,172 @@
+"""Keeps an eye on a real training: windows of its steps, held against the throughput that was advised.
+
+Host time between step boundaries, so nothing waits for a device; rank 0 only. Every window is a line of a file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import statistics
+import threading
+import time
+import urllib.request
+from typing import Any, Callable, Dict, List, Mapping, Optional
+
+from ..recorder import PLAIN, StepMarks
+
+WINDOW_S = 30.0
+"""Shortest window."""
+LEAST_STEPS = 20
+"""Fewest steps of a window."""
+ALERT_AFTER = 2
+"""Windows in a row below the interval before it is told: one may be another program's."""
+LEARNT_WINDOWS = 3
+"""Windows that stand for what is usual, where no throughput was advised."""
+LEARNT_SHARE = 0.9
+"""Of the usual throughput, below which such a training is told to have slowed down."""
+CAP = 1.5
+"""Longest step that counts in full, in medians of its window: as in the advised gain."""
+NOTICEABLE = 0.02
+"""Share of a step by which a part of it must have grown to be named as a cause."""
+WEBHOOK_TIMEOUT_S = 10.0
+SECRET = "ADVISOR_WEBHOOK_SECRET"
+"""Variable with the key that webhooks are signed with."""
+
+
+class Watch:
+    """`settings`: `path` of the file; perhaps `low` (samples a second of all ranks), `every_s`, `webhook`, `retune`."""
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        world_size: int,
+        say: Callable[[str], None],
+        now_s: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._settings, self._world_size, self._say, self._now_s = settings, world_size, say, now_s
+        self._window_s = float(settings.get("every_s") or WINDOW_S)
+        self._low: Optional[float] = settings.get("low")
+        self._usual: List[Dict[str, float]] = []
+        """The first windows: what later ones are compared with."""
+        self._steps: List[float] = []
+        self._samples = 0
+        self._data_wait_s = 0.0
+        self._count = 0
+        self._last_s: Optional[float] = None
+        self._below = 0
+        self._is_alerted = False
+        self._can_write = True
+
+    def note(self, step: StepMarks) -> None:
+        """A step ended at this boundary. Evaluations and checkpoints inside it are no slow step."""
+        now_s = self._now_s()
+        last_s, self._last_s = self._last_s, now_s
+        self._count += 1
+        if last_s is None or step.flag != PLAIN:
+            return
+        self._steps.append(now_s - last_s)
+        self._samples += step.samples
+        self._data_wait_s += step.data_wait_s
+        if len(self._steps) >= LEAST_STEPS and sum(self._steps) >= self._window_s:
+            self._close_window()
+
+    def _close_window(self) -> None:
+        median_s = statistics.median(self._steps)
+        typical_s = statistics.fmean(min(step_s, CAP * median_s) for step_s in self._steps)
+        count = len(self._steps)
+        window = {
+            "step": self._count,
+            "steps": count,
+            "step_s": typical_s,
+            "stall_s": statistics.fmean(self._steps) - typical_s,
+            "data_wait_s": self._data_wait_s / count,
+            "samples_per_s": self._samples * self._world_size / count / typical_s,
+        }
+        self._steps, self._samples, self._data_wait_s = [], 0, 0.0
+        self._write(window)
+        self._judge(window)
+        if len(self._usual) < LEARNT_WINDOWS:
+            self._usual.append(window)
+
+    def _judge(self, window: Mapping[str, float]) -> None:
+        low = self._find_low()
+        if low is None or window["samples_per_s"] >= low:
+            if self._is_alerted:
+                self._tell(
+                    "recovered", f"Throughput is back at {window['samples_per_s']:.4g} samples/s.", window
+                )
+            self._below, self._is_alerted = 0, False
+            return
+        self._below += 1
+        if self._below < ALERT_AFTER or self._is_alerted:
+            return
+        self._is_alerted = True
+        held_against = "what was advised" if self._settings.get("low") else "what was usual in this run"
+        sentence = (
+            f"Throughput has fallen to {window['samples_per_s']:.4g} samples/s, below {held_against} "
+            f"({low:.4g}). {self._explain(window)}"
+        )
+        if self._settings.get("retune"):
+            sentence += f" What the strategy brings today: {self._settings['retune']}"
+        self._tell("below", sentence, window)
+
+    def _find_low(self) -> Optional[float]:
+        if self._low is None and len(self._usual) == LEARNT_WINDOWS:
+            self._low = LEARNT_SHARE * statistics.median(w["samples_per_s"] for w in self._usual)
+        return self._low
+
+    def _explain(self, window: Mapping[str, float]) -> str:
+        """The likely cause: what of a step grew since the run began, else what else the machine does."""
+        first: List[Mapping[str, float]] = [*self._usual] or [window]
+        usual = {name: statistics.median(known[name] for known in first) for name in window}
+        grown = window["data_wait_s"] - usual["data_wait_s"]
+        if grown > NOTICEABLE * window["step_s"] and grown > 0.5 * (window["step_s"] - usual["step_s"]):
+            return (
+                f"Likely cause: a step waits {window['data_wait_s'] * 1e3:.3g} ms for data, "
+                f"{usual['data_wait_s'] * 1e3:.3g} ms when the run began."
+            )
+        load, cores = os.getloadavg()[0], os.cpu_count() or 1
+        if load > 1.5 * cores:
+            return f"Likely cause: {load:.0f} processes want this node's {cores} cores."
+        if window["step_s"] > (1.0 + NOTICEABLE) * usual["step_s"]:
+            return (
+                f"A step takes {window['step_s'] * 1e3:.3g} ms, {usual['step_s'] * 1e3:.3g} ms when the run began, and "
+                "does not wait for data: look for a throttled device, a slower rank, or the network."
+            )
+        return "It has been so since the run began: the machine or the model differs from what was measured."
+
+    def _tell(self, event: str, sentence: str, window: Mapping[str, float]) -> None:
+        self._say(sentence)
+        record = {"event": event, "sentence": sentence, **window}
+        self._write(record)
+        url = self._settings.get("webhook")
+        if url:
+            threading.Thread(target=self._post, args=(str(url), record), daemon=True).start()
+
+    def _post(self, url: str, record: Mapping[str, Any]) -> None:
+        body = json.dumps({"source": "fleet-advisor", **record}).encode()
+        headers = {"Content-Type": "application/json"}
+        key = os.environ.get(SECRET)
+        if key:
+            headers["X-Advisor-Signature"] = (
+                "sha256=" + hmac.new(key.encode(), body, hashlib.sha256).hexdigest()
+            )
+        try:
+            request = urllib.request.Request(url, body, headers)
+            urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT_S).close()
+        except (OSError, ValueError) as error:
+            self._say(f"The webhook could not be reached: {error}")
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        if not self._can_write:
+            return
+        line = json.dumps({"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **record})
+        try:
+            with open(self._settings["path"], "a") as file:
+                file.write(line + "\n")
+        except OSError as error:
+            self._can_write = False
+            self._say(f"Step times are not written any more: {error}")

@@ -1,0 +1,200 @@
+"""`advisor run`: a real training, launched by the user's own launcher, under a strategy."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .fake_agent import SCRIPTS
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.distributed
+
+TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
+EXACT = {
+    "fuse_all_reduce_ops": "off",
+    "nccl_comm_num": 2,
+    "num_threads": 2,
+    "num_iteration_per_drop_scope": 30,
+    "loader_num_workers": 1,
+}
+
+
+def run(
+    folder: Path, options: Sequence[str], command: Sequence[str], **variables: str
+) -> subprocess.CompletedProcess[str]:
+    environment = {
+        k: v for k, v in os.environ.items() if not k.startswith(("ADVISOR_", "RANK", "WORLD_SIZE"))
+    }
+    environment |= {"OUT": str(folder), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **variables}
+    environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
+    words = [sys.executable, "-P", "-m", "agent.production", *options, "--", *command]
+    return subprocess.run(
+        words, cwd=SCRIPTS, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+
+
+def settings(changes: dict[str, Any]) -> list[str]:
+    return [word for knob, value in changes.items() for word in ("--set", f"{knob}={value}")]
+
+
+def test_exact_strategy_is_in_force_and_the_training_is_the_same_bit_for_bit(tmp_path: Path) -> None:
+    train = [*TORCHRUN, "plain.py", "--steps", "140", "--name"]
+    report = tmp_path / "report.json"
+    steered = run(tmp_path, [*settings(EXACT), "--report", str(report)], [*train, "steered"])
+    assert steered.returncode == 0, steered.stderr
+    plain = subprocess.run(
+        [str(Path(sys.executable).parent / "torchrun"), *train[1:], "plain"],
+        cwd=SCRIPTS, env={**os.environ, "OUT": str(tmp_path), "OMP_NUM_THREADS": "1"}, capture_output=True,
+        timeout=120, check=True,
+    )  # fmt: skip
+    assert plain.returncode == 0
+    found = json.loads(report.read_text())
+    assert set(found["in_force"]) == set(EXACT), found["missing"]
+    assert "5 of 5 advised settings are in force on every rank." in steered.stderr
+    for rank in range(2):
+        for what in ("losses", "final"):
+            both = [(tmp_path / f"{name}.{what}.{rank}").read_text() for name in ("steered", "plain")]
+            assert both[0] == both[1], what
+
+
+def test_strategy_that_changes_the_training_is_in_force_as_a_whole(tmp_path: Path) -> None:
+    changes = {
+        **EXACT,
+        "fp16_allreduce": "on",
+        "fp16_allreduce_dtype": "bf16",
+        "fuse_all_optimizer_ops": "on",
+        "gradient_merge": "on",
+        "gradient_merge_k_steps": 2,
+    }
+    report = tmp_path / "report.json"
+    found = run(
+        tmp_path,
+        [*settings(changes), "--report", str(report)],
+        [*TORCHRUN, "plain.py", "--adam", "--steps", "160"],
+    )
+    assert found.returncode == 0, found.stderr
+    assert set(json.loads(report.read_text())["in_force"]) == set(changes), found.stderr
+
+
+def test_bucket_size_of_a_static_graph_stands_when_the_model_is_wrapped(tmp_path: Path) -> None:
+    strategy = {
+        "job_id": "j", "job_name": "static", "date": "2026-11-22T00:00:00Z", "verdict": "change", "headline": "Faster.",
+        "gain": None, "allowed": "exact", "effect": "exact", "changes": {"fuse_grad_size_in_MB": 0.02}, "strategy": {},
+        "baseline": {"fuse_grad_size_in_MB": 25.0}, "provenance": {}, "cluster": "", "software": {},
+        "holds_for": {
+            "backend": "gloo", "device": "cpu", "world_size": 8, "local_world_size": 8, "gradient_bytes": 69160,
+            "parameter_tensors": 10, "layers": 5, "batch_size_per_rank": 8, "torch_version": "1.0.0",
+            "ddp": {"static_graph": True},
+        },
+    }  # fmt: skip
+    path = tmp_path / "strategy.json"
+    path.write_text(json.dumps(strategy))
+    found = run(
+        tmp_path, ["--strategy", str(path)], [*TORCHRUN, "plain.py", "--static-graph", "--steps", "60"]
+    )
+    assert found.returncode == 0, found.stderr
+    assert "fleet advisor: job static of 2026-11-22: Faster." in found.stderr
+    assert "1 of 1 advised settings are in force" in found.stderr
+    assert "measured with 8 ranks, here are 2" in found.stderr
+    assert "measured under torch 1.0.0" in found.stderr
+    assert "gradients a step" not in found.stderr
+
+
+def test_what_cannot_be_put_in_force_is_said_and_the_rest_is(tmp_path: Path) -> None:
+    changes = {"num_threads": 2, "sync_batch_norm": "on"}
+    found = run(tmp_path, settings(changes), [*TORCHRUN, "plain.py", "--model", "conv", "--steps", "60"])
+    assert found.returncode == 0, found.stderr
+    assert "1 of 2 advised settings are in force" in found.stderr
+    assert "NOT in force: sync_batch_norm. The job trains on CPU" in found.stderr
+    assert len((tmp_path / "run.losses.0").read_text().splitlines()) == 60
+
+
+def test_training_that_ends_before_the_proof_says_so(tmp_path: Path) -> None:
+    found = run(tmp_path, settings({"num_threads": 2}), [*TORCHRUN, "plain.py", "--steps", "6"])
+    assert found.returncode == 0, found.stderr
+    assert found.stderr.count("ended before it could be proved") == 1
+
+
+def test_watched_training_tells_that_it_became_slow_and_why(tmp_path: Path) -> None:
+    file = tmp_path / "watch.jsonl"
+    options = ["--watch", "--watch-file", str(file), "--watch-seconds", "0.2"]
+    train = [*TORCHRUN, "plain.py", "--steps", "420", "--slow-from", "330"]
+    found = run(tmp_path, options, train)
+    assert found.returncode == 0, found.stderr
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert len([line for line in lines if "event" not in line]) >= 4
+    assert found.stderr.count("below what was usual in this run") == 1, found.stderr
+    assert "for data" in found.stderr
+
+
+def test_training_that_tunes_itself_goes_on_faster_and_is_the_same_bit_for_bit(tmp_path: Path) -> None:
+    """Steps are 20 ms longer while torch has two threads: one thread a rank is what there is to find."""
+    train = [*TORCHRUN, "plain.py", "--steps", "900", "--sleep", "0.02", "--slow-threads", "2", "--name"]
+    output = tmp_path / "online.json"
+    options = ["--tune", "--minutes", "0.3", "--output", str(output)]
+    tuned = run(tmp_path, options, [*train, "tuned"], OMP_NUM_THREADS="2")
+    assert tuned.returncode == 0, tuned.stderr
+    found = json.loads(output.read_text())
+    assert found["changes"].get("num_threads") == 1, (found["headline"], tuned.stderr)
+    assert found["gain"]["low"] > 1.5
+    assert "num_threads 1: torch.get_num_threads() is 1." in tuned.stderr
+    plain = run(tmp_path, ["--set", "num_threads=1"], [*train, "plain"], OMP_NUM_THREADS="2")
+    assert plain.returncode == 0, plain.stderr
+    for rank in range(2):
+        for what in ("losses", "final"):
+            both = [(tmp_path / f"{name}.{what}.{rank}").read_text() for name in ("tuned", "plain")]
+            assert both[0] == both[1], what
+    again = run(tmp_path, ["--strategy", str(output)], [*train, "again"], OMP_NUM_THREADS="2")
+    assert "advised settings are in force on every rank." in again.stderr
+
+
+def test_training_whose_tuner_dies_goes_on_as_it_was(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text(
+        "sleep 1\npkill -f agent.production.tuner.*kill-me || echo not found\n"
+        "torchrun --standalone --nproc-per-node 2 plain.py --steps 40\n"
+    )
+    options = ["--tune", "--output", str(tmp_path / "kill-me.json")]
+    found = run(tmp_path, options, ["bash", str(script)])
+    assert found.returncode == 0, found.stderr
+    assert "not found" not in found.stdout
+    assert "the training goes on as it was" in found.stderr
+    assert len((tmp_path / "run.losses.1").read_text().splitlines()) == 40
+
+
+def test_the_command_keeps_its_exit_code_and_its_trackers(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text(
+        'python -c \'import torch, os; print("wandb", os.environ.get("WANDB_MODE"))\'\nexit 7\n'
+    )
+    found = run(tmp_path, settings({"num_threads": 2}), ["bash", str(script)])
+    assert (found.returncode, found.stdout) == (7, "wandb None\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ([], "Say what to run under"),
+        (["--set", "warp=1"], "there is no such knob"),
+        (["--set", "num_threads"], "write KNOB=VALUE"),
+        (["--set", "num_threads=many"], "num_threads"),
+        (["--set", "num_threads=2", "--leave", "amp"], "the strategy does not set it"),
+        (["--strategy", "missing.json"], "missing.json cannot be read"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_before_anything_starts(
+    options: list[str], sentence: str, tmp_path: Path
+) -> None:
+    found = run(tmp_path, options, ["touch", str(tmp_path / "started")])
+    assert found.returncode in (2, 3)
+    assert sentence in found.stderr
+    assert "Traceback" not in found.stderr
+    assert not (tmp_path / "started").exists()

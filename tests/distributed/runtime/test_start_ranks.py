@@ -1,0 +1,109 @@
+"""Ranks that are started without torchrun are those that torchrun starts, and end as they do."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.distributed
+
+STARTER = Path(__file__).parents[3] / "agent" / "runtime" / "start_ranks.py"
+DESCRIBE = """
+import json, os, signal, sys
+what = {
+    "environment": dict(os.environ), "words": sys.orig_argv, "path": sys.path, "directory": os.getcwd(),
+    "leads session": os.getsid(0) == os.getpid(), "input": os.readlink("/proc/self/fd/0"),
+    "signals": {s.name: str(signal.getsignal(s)) for s in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)},
+}
+open(f"{sys.argv[1]}.{os.environ['RANK']}", "w").write(json.dumps(what))
+"""
+ONE_FAILS = """
+import os, time
+if os.environ["RANK"] == "1":
+    raise SystemExit(3)
+time.sleep(600)
+"""
+DIFFERENT = {"TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE", "MASTER_PORT"}
+"""Variables that have to differ: where a rank's error is written, who keeps the store."""
+
+
+def launch(starter: list[str], script: Path, *words: str) -> subprocess.Popen[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    gang = (
+        "--nnodes=1",
+        "--node-rank=0",
+        "--rdzv-backend=static",
+        "--master-addr=127.0.0.1",
+        f"--master-port={port}",
+    )
+    environment = {
+        name: value for name, value in os.environ.items() if not re.match("ADVISOR_|OMP_|PET_|TORCH", name)
+    }
+    command = [
+        sys.executable,
+        *starter,
+        *gang,
+        "--max-restarts=0",
+        "--nproc-per-node",
+        "2",
+        str(script),
+        *words,
+    ]
+    return subprocess.Popen(
+        command,
+        cwd=script.parent,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_ranks_are_those_that_torchrun_starts(tmp_path: Path) -> None:
+    script = tmp_path / "describe.py"
+    script.write_text(DESCRIBE)
+    for name, starter in (("ours", [str(STARTER)]), ("torchrun", ["-m", "torch.distributed.run"])):
+        started = launch(starter, script, str(tmp_path / name))
+        assert started.wait(60) == 0, started.stderr and started.stderr.read()
+    for rank in range(2):
+        ours, torchruns = (
+            json.loads((tmp_path / f"{name}.{rank}").read_text()) for name in ("ours", "torchrun")
+        )
+        told, wanted = ours.pop("environment"), torchruns.pop("environment")
+        assert {
+            name for name in told.keys() | wanted.keys() if told.get(name) != wanted.get(name)
+        } == DIFFERENT
+        ours["words"][-1] = torchruns["words"][-1] = ""
+        assert ours == torchruns
+
+
+def test_rank_that_fails_ends_the_others(tmp_path: Path) -> None:
+    script = tmp_path / "fails.py"
+    script.write_text(ONE_FAILS)
+    started = launch([str(STARTER)], script)
+    _, told = started.communicate(timeout=60)
+    assert started.returncode == 1
+    assert "local rank 1 ended with exitcode : 3" in told
+
+
+def test_starter_that_is_asked_to_stop_takes_its_ranks_along(tmp_path: Path) -> None:
+    script = tmp_path / "sleeps.py"
+    script.write_text("import time; time.sleep(600)")
+    started = launch([str(STARTER)], script)
+    starter, deadline = psutil.Process(started.pid), time.monotonic() + 30
+    while len(ranks := starter.children()) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    started.send_signal(signal.SIGTERM)
+    assert started.wait(60) == 1
+    assert not any(rank.is_running() for rank in ranks)

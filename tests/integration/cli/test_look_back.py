@@ -1,0 +1,23 @@
+"""Looking at what a tuning of this machine has left behind, when its server has stopped with it."""
+
+import json
+from pathlib import Path
+
+from advisor.storage import Database
+
+from .conftest import advisor, processes_of
+
+
+def test_jobs_of_this_machine_are_read_without_a_server_that_runs(
+    tmp_path: Path, data_dir: Path, environment: dict[str, str]
+) -> None:
+    without = advisor("jobs", "--json", environment=environment, cwd=tmp_path)
+    assert without.returncode == 5
+    assert "No server runs on this machine" in json.loads(without.stderr)["detail"]
+    data_dir.mkdir(mode=0o700)
+    database = Database(f"sqlite:///{data_dir / 'advisor.db'}", lambda: "unused")
+    database.migrate()
+    database.close()
+    found = advisor("jobs", "--json", environment=environment, cwd=tmp_path)
+    assert (found.returncode, json.loads(found.stdout)) == (0, {"items": []}), found.stderr
+    assert not processes_of(data_dir)

@@ -1,0 +1,161 @@
+"""Where the time goes, in words and figures."""
+
+import pytest
+
+from advisor.protocol.advice import Diagnosis, Finding
+from advisor.protocol.telemetry import DeviceTelemetry, NodeTelemetry, Spread
+from advisor.protocol.trials import Block, BlockPlan, BlockResult, BlockState, Phases
+from advisor.tuning.explain.diagnosis import diagnose
+from advisor.tuning.measure.phases import exposed_share, median_phases
+from advisor.tuning.space.space import build_space
+from tests.unit.tuning.simulated_cluster import START, make_facts, make_job
+
+
+def block(
+    phases: Phases, worst: Phases | None = None, ranks: tuple[float, ...] = (), busy: float | None = None
+) -> Block:
+    return Block(
+        id="b", session_id="s", trial_number=0, ordinal=0, state=BlockState.DONE,
+        plan=BlockPlan(block_id="b", trial_number=0), issued_at=START,
+        result=BlockResult(
+            steps=1, step_time_s=(0.1,), samples_per_step=1, wall_s=0.1, phases=phases,
+            worst_rank_phases=worst or phases, per_rank_step_time_s=ranks,
+        ),
+        telemetry=() if busy is None else (node(busy),),
+    )  # fmt: skip
+
+
+def node(busy: float, host: float = 0.5) -> NodeTelemetry:
+    share, of_host = (Spread(mean=mean, median=mean, max=mean) for mean in (busy, host))
+    device = DeviceTelemetry(index=0, busy=share, memory_bytes=1)
+    return NodeTelemetry(
+        agent="n0", samples=5, cpu=of_host, session_cpu=of_host, memory_bytes=1, network_bytes_per_s=0,
+        devices=(device,),
+    )  # fmt: skip
+
+
+def finding(diagnosis: Diagnosis, bound: str) -> Finding:
+    return next(f for f in diagnosis.findings if f.bound == bound)
+
+
+COMPUTING = Phases(forward_s=0.03, backward_s=0.06, exposed_comm_s=0.001)
+
+
+@pytest.mark.parametrize(
+    ("phases", "bound"),
+    [
+        (Phases(forward_s=0.02, backward_s=0.04, exposed_comm_s=0.04), "communication"),
+        (COMPUTING, "compute"),
+        (Phases(data_wait_s=0.05, forward_s=0.02, backward_s=0.03, exposed_comm_s=0.001), "input"),
+        (Phases(forward_s=0.03, backward_s=0.04, other_s=0.03, exposed_comm_s=0.001), "launch"),
+        (Phases(data_wait_s=0.012, forward_s=0.03, backward_s=0.04, other_s=0.013), "balanced"),
+    ],
+)
+def test_the_largest_share_names_the_bound(phases: Phases, bound: str) -> None:
+    assert diagnose([block(phases)]).bound == bound
+
+
+def test_every_finding_comes_with_its_share_and_figures_largest_first() -> None:
+    diagnosis = diagnose([block(Phases(forward_s=0.02, backward_s=0.04, exposed_comm_s=0.04))])
+
+    assert {f.bound for f in diagnosis.findings} == {
+        "communication",
+        "compute",
+        "input",
+        "straggler",
+        "launch",
+    }
+    shares = [f.share for f in diagnosis.findings]
+    assert shares == sorted(shares, reverse=True)
+    communication = finding(diagnosis, "communication")
+    assert communication.share == pytest.approx(0.4)
+    assert communication.holds
+    assert "40.0 ms of a 100.0 ms step" in communication.evidence
+    assert "faster links" in communication.evidence
+    assert "67 % faster" in diagnosis.sentence
+    assert not finding(diagnosis, "input").holds
+
+
+def test_a_slow_rank_is_a_straggler_even_when_all_steps_take_the_same_time() -> None:
+    usual = Phases(forward_s=0.02, backward_s=0.04, exposed_comm_s=0.04)
+    slow = Phases(forward_s=0.03, backward_s=0.065, exposed_comm_s=0.005)
+
+    diagnosis = diagnose([block(usual, slow, ranks=(0.1, 0.1))])
+
+    assert diagnosis.bound == "straggler"
+    assert diagnosis.skew == pytest.approx(0.35)
+
+
+def test_idle_devices_show_a_step_that_the_host_bounds() -> None:
+    # Events on a stream count the gaps between small kernels as computation: only telemetry sees them.
+    assert diagnose([block(COMPUTING, busy=0.97)]).bound == "compute"
+    diagnosis = diagnose([block(COMPUTING, busy=0.55)])
+
+    assert diagnosis.bound == "launch"
+    assert finding(diagnosis, "launch").share == pytest.approx(0.45)
+    assert "45%" in diagnosis.sentence
+
+
+def test_idle_devices_and_an_idle_host_wait_for_something_else() -> None:
+    space = build_space(make_job(), make_facts(), [])
+    busy_host = [block(COMPUTING, busy=0.55)]
+    # Two ranks on four processors: 5 % of them are a tenth of a processor each.
+    idle_host = [busy_host[0].model_copy(update={"telemetry": (node(0.55, host=0.05),)})]
+
+    assert finding(diagnose(busy_host, space), "launch").holds
+    found = finding(diagnose(idle_host, space), "launch")
+    assert not found.holds
+    assert "0.1 processors" in found.evidence
+
+
+def test_devices_that_wait_for_data_are_not_waiting_for_the_host() -> None:
+    phases = Phases(data_wait_s=0.05, forward_s=0.02, backward_s=0.03, exposed_comm_s=0.001)
+
+    diagnosis = diagnose([block(phases, busy=0.5)])
+
+    assert diagnosis.bound == "input"
+    assert not finding(diagnosis, "launch").holds
+
+
+def test_findings_name_the_knobs_they_keep_and_rule_out() -> None:
+    probe = [block(Phases(forward_s=0.03, backward_s=0.06, exposed_comm_s=0.0005))]
+    space = build_space(make_job(), make_facts(), probe)
+
+    diagnosis = diagnose(probe, space)
+
+    communication, compute = finding(diagnosis, "communication"), finding(diagnosis, "compute")
+    assert "fuse_grad_size_in_MB" in communication.knobs_out
+    assert "fuse_grad_size_in_MB" not in communication.knobs_in
+    assert "num_threads" in compute.knobs_in
+
+
+def test_the_ceiling_is_the_step_without_exposed_communication() -> None:
+    diagnosis = diagnose([block(Phases(forward_s=0.05, backward_s=0.03, exposed_comm_s=0.02))])
+
+    assert diagnosis.ceiling_ratio == pytest.approx(1.25)
+    assert "25 % faster" in diagnosis.sentence
+
+
+def test_scaling_efficiency_is_told_before_and_after() -> None:
+    before = block(Phases(forward_s=0.05, backward_s=0.03, exposed_comm_s=0.02))
+    after = block(Phases(forward_s=0.05, backward_s=0.03, exposed_comm_s=0.005))
+
+    diagnosis = diagnose([before], after=[after])
+
+    assert diagnosis.scaling_before == pytest.approx(0.8)
+    assert diagnosis.scaling_after == pytest.approx(0.08 / 0.085)
+    assert diagnose([before]).scaling_after is None
+
+
+def test_unmeasured_communication_is_not_called_zero() -> None:
+    diagnosis = diagnose([block(Phases(forward_s=0.05, backward_s=0.05))])
+
+    assert diagnosis.ceiling_ratio is None
+    assert diagnosis.scaling_before is None
+    assert "could not be measured" in diagnosis.sentence
+    assert exposed_share(Phases(forward_s=0.1)) is None
+
+
+def test_without_phases_nothing_is_said() -> None:
+    assert "not measured" in diagnose([]).sentence
+    assert median_phases([]).total_s() == 0.0

@@ -1,0 +1,92 @@
+"""What-if: forecasts follow the physics, say how far they reach, and refuse where nothing is known."""
+
+import pytest
+
+from advisor.protocol.advice import Verdict
+from advisor.protocol.cluster import Cluster, Link, Node
+from advisor.protocol.jobs import Budget
+from advisor.protocol.knobs.knob import Effect
+from advisor.tuning.explain.forecast import ForecastImpossible, describe_forecast, forecast, list_forecasts
+from advisor.tuning.history.record import Record
+from advisor.tuning.search.state import look
+from tests.unit.tuning.simulated_cluster import QUIET, SimulatedCluster, make_facts, make_job, make_spec
+
+
+@pytest.fixture(scope="module")
+def measured() -> SimulatedCluster:
+    spec = make_spec(
+        knobs=("fuse_grad_size_in_MB", "fp16_allreduce", "num_threads"),
+        allow=Effect.NUMERIC,
+        budget=Budget(max_trials=6, max_seconds=400),
+    )
+    # Three tenths of a step are exposed communication, of which half the bytes take half.
+    cluster = SimulatedCluster(
+        make_job(spec), noise=QUIET, speed=lambda c: 1.0 / 0.85 if c.get("fp16_allreduce") else 1.0
+    )
+    cluster.advice = cluster.run()  # type: ignore[attr-defined]
+    return cluster
+
+
+def test_the_measured_cluster_is_predicted_as_it_was_measured(measured: SimulatedCluster) -> None:
+    found = forecast(measured.job, measured.history, measured.now, None, None)
+    assert found.nodes == 2
+    assert found.baseline_step_time_s == pytest.approx(measured.step_s, rel=0.1)
+    assert found.low < found.samples_per_s < found.high
+    assert found.step_time_s <= found.baseline_step_time_s
+
+
+def test_faster_links_never_slow_a_job_down_and_slower_ones_never_speed_it_up(
+    measured: SimulatedCluster,
+) -> None:
+    rates = (1e7, 1e8, 1e9, 1e11)
+    times = [
+        forecast(measured.job, measured.history, measured.now, None, rate).baseline_step_time_s
+        for rate in rates
+    ]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > 2 * times[-1]
+
+
+def test_more_nodes_bring_more_samples_but_less_of_each_node(measured: SimulatedCluster) -> None:
+    few = forecast(measured.job, measured.history, measured.now, 2, None)
+    many = forecast(measured.job, measured.history, measured.now, 8, None)
+    assert many.samples_per_s > few.samples_per_s
+    assert many.samples_per_s < 4.4 * few.samples_per_s
+    assert many.baseline_step_time_s >= few.baseline_step_time_s
+    assert many.scaling_efficiency <= few.scaling_efficiency + 0.05
+
+
+def test_a_far_forecast_has_a_wider_band_and_says_why(measured: SimulatedCluster) -> None:
+    near = forecast(measured.job, measured.history, measured.now, 8, None)
+    far = forecast(measured.job, measured.history, measured.now, 16, None)
+    assert far.high / far.samples_per_s > near.high / near.samples_per_s
+    assert "more than 4 times" in far.caveat
+    assert "16 nodes" in describe_forecast(far)
+
+
+def test_an_advice_names_more_nodes_and_other_links(measured: SimulatedCluster) -> None:
+    link = Link(name="eth0", address="10.0.0.1", bits_per_second=10**10)
+    node = Node(hostname="n", cpu_count=4, memory_bytes=2**33, links=(link,))
+    job = measured.job.model_copy(update={"cluster": Cluster(nodes=(node, node))})
+    found = list_forecasts(look(Record(job, measured.history, measured.now)), {})
+    assert [f.nodes for f in found if f.bits_per_s is None] == [4, 8, 16]
+    assert [f.bits_per_s for f in found if f.bits_per_s is not None] == [1e9, 1e11]
+
+
+def test_without_a_baseline_or_gradients_nothing_is_predicted(measured: SimulatedCluster) -> None:
+    fresh = SimulatedCluster(make_job())
+    with pytest.raises(ForecastImpossible, match="has not measured its baseline yet"):
+        forecast(fresh.job, fresh.history, fresh.now, 4, None)
+    blind = measured.job.model_copy(update={"facts": make_facts(gradient_bytes=0)})
+    with pytest.raises(ForecastImpossible, match="neither the bytes of its gradients"):
+        forecast(blind, measured.history, measured.now, 4, None)
+
+
+def test_advice_and_predict_say_the_same_about_the_same_cluster(measured: SimulatedCluster) -> None:
+    advice = measured.advice  # type: ignore[attr-defined]
+    assert advice.verdict is Verdict.CHANGE
+    told = {(f.nodes, f.bits_per_s): f for f in advice.forecasts}
+    assert len(told) >= 3
+    for (nodes, rate), there in told.items():
+        asked = forecast(measured.job, measured.history, measured.now, nodes, rate)
+        assert asked.model_dump(exclude={"nodes"}) == there.model_dump(exclude={"nodes"})

@@ -1,0 +1,134 @@
+"""The headline and the line that says what to do, for every case of an answer."""
+
+from dataclasses import replace
+
+import pytest
+
+from advisor.protocol.advice import Action, Interval, Verdict
+from advisor.protocol.changes import Changes
+from advisor.protocol.gains import FINDABLE, say_smallest_gain
+from advisor.protocol.knobs.knob import Effect
+from advisor.tuning.explain.headline import Grounds, say_answer
+
+WIDE = Interval(ratio=3.4, low=0.9, high=12.0, rounds=4, sessions=2)
+SURE = Interval(ratio=3.1, low=1.8, high=5.4, rounds=8, sessions=2)
+SMALL = Interval(ratio=1.035, low=1.011, high=1.06, rounds=8, sessions=4)
+NOTHING = Interval(ratio=0.998, low=0.988, high=1.008, rounds=8, sessions=4)
+GROUNDS = Grounds("job1", Verdict.CHANGE, 0.01, changes=Changes({"num_threads": 1}), interval=SURE, tried=12)
+
+
+def undecided(**fields: object) -> Grounds:
+    return replace(GROUNDS, verdict=Verdict.UNDECIDED, **fields)  # type: ignore[arg-type]
+
+
+def kept(**fields: object) -> Grounds:
+    return replace(GROUNDS, verdict=Verdict.KEEP, **fields)  # type: ignore[arg-type]
+
+
+def test_change_leads_with_the_bound() -> None:
+    answer = say_answer(GROUNDS)
+    assert answer.headline == (
+        "At least 1.8x faster, most likely 3.1x (95 % CI 1.8x … 5.4x) with num_threads 1."
+    )
+    assert answer.action is Action.USE
+    assert "advisor export job1" in answer.what_to_do
+
+
+def test_small_change_is_told_in_per_cent() -> None:
+    headline = say_answer(replace(GROUNDS, interval=SMALL)).headline
+    assert headline.startswith("Faster: at least +1.1 %, most likely +3.5 % (95 % CI +1.1 … +6.0 %)")
+
+
+def test_change_whose_rounding_nobody_verified_says_so_and_asks_for_a_comparison() -> None:
+    answer = say_answer(replace(GROUNDS, effect=Effect.NUMERIC, is_verified=False, guard="Too few losses."))
+    assert "its effect on the accuracy is not verified" in answer.headline
+    assert "Compare the accuracy of one full training" in answer.what_to_do
+
+
+def test_keep_says_what_is_excluded() -> None:
+    answer = say_answer(kept(interval=NOTHING))
+    assert answer.headline.startswith(
+        "Keep your settings: whatever the search found brings less than 1 %: at most +0.8 % (−0.2 % measured"
+    )
+    assert (answer.action, answer.what_to_do) == (Action.KEEP, "Change nothing.")
+
+
+@pytest.mark.parametrize(
+    ("grounds", "told"),
+    [
+        (kept(interval=None, no_knob=True), "no knob that the job allows can matter here"),
+        (kept(interval=None, given_up=12), "all 12 strategies tried were slower"),
+        (kept(interval=None, tried=1, given_up=1), "the one strategy tried was slower"),
+        (kept(interval=Interval(ratio=0.9, low=0.85, high=0.95, rounds=8, sessions=2)), "nothing that was"),
+        (kept(effect=Effect.NUMERIC, is_harmful=True, guard="The loss guard refuses it."), "refuses it."),
+    ],
+)
+def test_keep_gives_its_reason(grounds: Grounds, told: str) -> None:
+    answer = say_answer(grounds)
+    assert answer.headline.startswith("Keep your settings:")
+    assert told in answer.headline
+    assert answer.action is Action.KEEP
+
+
+def test_likely_gain_that_is_not_proven_says_how_to_continue() -> None:
+    answer = say_answer(undecided(interval=WIDE, more_s=600.0))
+    assert answer.headline == (
+        "Probably faster (3.4x measured, 95 % CI 0.90x … 12x) with num_threads 1, not proven yet."
+    )
+    assert answer.what_to_do == (
+        "Continue, nothing measured is lost: `advisor tune --continue job1 --minutes 10`"
+    )
+    assert (answer.action, answer.continue_s) == (Action.CONTINUE, 600.0)
+
+
+def test_nothing_likely_tells_what_the_budget_could_find() -> None:
+    flat = Interval(ratio=0.999, low=0.95, high=1.05, rounds=4, sessions=2)
+    answer = say_answer(undecided(interval=flat, smallest_gain=0.04))
+    assert "No difference shown yet (−0.1 % measured, 95 % CI −5.0 … +5.0 %)" in answer.headline
+    assert answer.headline.endswith(say_smallest_gain(0.04))
+
+
+def test_gain_that_may_be_too_small_is_not_called_proven() -> None:
+    little = Interval(ratio=1.008, low=1.002, high=1.014, rounds=8, sessions=4)
+    assert "perhaps by less than the 1 % worth a change" in say_answer(undecided(interval=little)).headline
+
+
+@pytest.mark.parametrize(
+    ("grounds", "told"),
+    [
+        (undecided(interval=None, tried=0, ended_by="the budget of 60 s ended"), "budget of 60 s ended before any"),
+        (undecided(interval=None, given_up=12), "all 12 strategies tried were slower, and the budget ended"),
+        (undecided(interval=None), "before the best of 12 strategies (num_threads 1) was held against"),
+        (undecided(interval=None, tried=1, changes=Changes()), "before the strategy was held against"),
+    ],
+)  # fmt: skip
+def test_nothing_measured_says_what_happened_and_how_to_continue(grounds: Grounds, told: str) -> None:
+    answer = say_answer(grounds)
+    assert answer.headline.startswith("Not decided: ")
+    assert told in answer.headline
+    assert "advisor tune --continue job1 --minutes 5" in answer.what_to_do
+
+
+def test_faster_strategy_of_unverified_accuracy_is_neither_advised_nor_dismissed() -> None:
+    grounds = undecided(effect=Effect.CONVERGENCE, is_verified=False, guard="No checkpoint was given.")
+    answer = say_answer(grounds)
+    assert answer.headline.startswith("Faster, accuracy unverified: at least 1.8x faster")
+    assert answer.headline.endswith("No checkpoint was given.")
+    assert answer.action is Action.CHECK_ACCURACY
+    assert "until one full training" in answer.what_to_do
+
+
+def test_testbed_is_always_named() -> None:
+    for grounds in (GROUNDS, kept(interval=NOTHING), undecided(interval=WIDE)):
+        assert say_answer(replace(grounds, where="a testbed")).headline.endswith(" Measured on a testbed.")
+
+
+def test_every_answer_says_what_to_do_in_one_line() -> None:
+    for grounds in (GROUNDS, kept(interval=NOTHING), undecided(interval=WIDE), undecided(interval=None)):
+        assert say_answer(grounds).what_to_do
+        assert "\n" not in say_answer(grounds).what_to_do
+
+
+@pytest.mark.parametrize(("smallest", "told"), [(0.021, "gains from 2.1 % on"), (0.8, "gains from 80 % on")])
+def test_smallest_gain_is_a_sentence_that_a_watcher_recognises(smallest: float, told: str) -> None:
+    assert say_smallest_gain(smallest).startswith(f"{FINDABLE} {told}")
