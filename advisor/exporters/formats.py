@@ -3,18 +3,18 @@
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from advisor.exporters.command import export_command
-from advisor.exporters.ddp_plan import EXPRESSED
-from advisor.exporters.environment import VARIABLES, export_environment
 from advisor.exporters.exported import Exported, ExportError, FormatInfo
-from advisor.exporters.paddle import export_paddle
-from advisor.exporters.paddle_fields import TARGETS
-from advisor.exporters.paddle_python import export_paddle_python
-from advisor.exporters.pytorch import export_pytorch
+from advisor.exporters.launch.command import export_command
+from advisor.exporters.launch.environment import VARIABLES, export_environment
+from advisor.exporters.launch.run_script import export_torchrun
+from advisor.exporters.paddle.fields import TARGETS
+from advisor.exporters.paddle.prototxt import export_paddle
+from advisor.exporters.paddle.python import export_paddle_python
 from advisor.exporters.strategy_json import export_json
 from advisor.exporters.summary import write_summary
-from advisor.exporters.torchrun import export_torchrun
-from advisor.exporters.wrapper import export_wrapper
+from advisor.exporters.torch.ddp_plan import EXPRESSED
+from advisor.exporters.torch.snippet import export_pytorch
+from advisor.exporters.torch.wrapper import export_wrapper
 from advisor.protocol.advice import Advice
 from advisor.protocol.jobs import Job
 from advisor.protocol.knobs.catalogue import CATALOGUE

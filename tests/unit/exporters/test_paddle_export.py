@@ -5,7 +5,7 @@ import re
 import pytest
 
 from advisor.exporters import export
-from advisor.exporters.paddle_reach import Reach, reach_of
+from advisor.exporters.paddle.reach import Reach, reach_of
 from advisor.protocol.advice import Provenance
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.strategy import UPDATE_RULES

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.exporters import export
-from advisor.exporters.ddp_plan import EXPRESSED, plan_ddp
+from advisor.exporters.torch.ddp_plan import EXPRESSED, plan_ddp
 from advisor.protocol.advice import Provenance
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Knob

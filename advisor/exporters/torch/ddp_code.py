@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from importlib.resources import files
 
-from advisor.exporters.ddp_plan import DdpPlan
+from advisor.exporters.torch.ddp_plan import DdpPlan
 
 _DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
 _HOOKS = "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks"
@@ -183,7 +183,9 @@ def _hook(plan: DdpPlan) -> tuple[set[str], str]:
             f"IN_ORDER = {plan.in_order}\n"
             f"WIRE_DTYPE = {_DTYPES[plan.wire_dtype] if plan.wire_dtype else None}\n"
         )
-        template = files("advisor.exporters").joinpath("templates/reduction_hook.txt").read_text("utf-8")
+        template = (
+            files("advisor.exporters.torch").joinpath("templates/reduction_hook.txt").read_text("utf-8")
+        )
         install = (
             "\n\ndef install_hook(ddp):\n"
             '    """Let the strategy\'s hook reduce the gradients of `ddp`."""\n'

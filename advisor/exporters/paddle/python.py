@@ -2,7 +2,7 @@
 
 from advisor.exporters.comments import comment, head_lines, one_line
 from advisor.exporters.exported import Exported
-from advisor.exporters.paddle_fields import PaddleField, choose_fields
+from advisor.exporters.paddle.fields import PaddleField, choose_fields
 from advisor.protocol.advice import Advice
 from advisor.protocol.jobs import Job
 

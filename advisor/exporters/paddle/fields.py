@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from advisor.exporters.comments import describe_value
 from advisor.exporters.exported import ExportError
-from advisor.exporters.paddle_reach import Reach, explain_not_written, reach_of
+from advisor.exporters.paddle.reach import Reach, explain_not_written, reach_of
 from advisor.exporters.selection import idle_because, is_timed, select_knobs, typed_values
 from advisor.protocol.advice import Advice, Provenance
 from advisor.protocol.base import Value

@@ -1,9 +1,9 @@
 """A Python file for a PyTorch script: `wrap(model, **ddp_arguments)` in place of DistributedDataParallel."""
 
 from advisor.exporters.comments import comment, head_lines
-from advisor.exporters.ddp_code import DdpCode, write_ddp_code, write_imports
-from advisor.exporters.ddp_plan import plan_ddp
 from advisor.exporters.exported import Exported
+from advisor.exporters.torch.ddp_code import DdpCode, write_ddp_code, write_imports
+from advisor.exporters.torch.ddp_plan import plan_ddp
 from advisor.protocol.advice import Advice
 from advisor.protocol.jobs import Job
 

@@ -1,0 +1,1 @@
+"""Exports around the script: launch commands and what the launched ranks read from their environment."""

@@ -1,0 +1,1 @@
+"""Exports for PaddlePaddle: a prototxt and a Python file of its DistributedStrategy."""
