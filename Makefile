@@ -58,12 +58,12 @@ quick: check  ## check, then everything that starts no training, in parallel: a 
 	$(BIN)/pytest -n auto --dist worksteal $(QUICK)
 
 # Tests that mostly wait for processes run several at a time; those that train or judge timings, one after the other, and
-# on a machine that others share too: what fails there counts when it fails twice. Each rerun is listed.
-TWICE := --reruns 1 --only-rerun . -rRs
+# on a machine that others share too: what fails there counts when it fails twice, the second time in launches of its own.
+AGAIN = || { [ $$? = 1 ] && echo "What failed runs once more:" && $(BIN)/pytest --last-failed
 test: quick browser  ## everything: quick, then the tests that start trainings and a browser
 	$(BIN)/pytest -n 3 --dist worksteal -m 'not alone' $(WAITING)
-	$(BIN)/pytest $(TWICE) -m alone $(WAITING)
-	$(BIN)/pytest $(TWICE) $(ALONE)
+	$(BIN)/pytest -m alone $(WAITING) $(AGAIN) -m alone $(WAITING); }
+	$(BIN)/pytest $(ALONE) $(AGAIN) $(ALONE); }
 
 conformance: $(STAMP)  ## exports read by their real consumers (downloads Paddle into a venv of its own)
 	$(BIN)/pytest tests/conformance -m conformance

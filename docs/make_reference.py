@@ -1,10 +1,12 @@
-"""Writes the map of the code, made from the first line of every module: `python docs/make_reference.py`.
+"""Writes what the documentation takes from the code: `python docs/make_reference.py`.
 
-`docs/code-map.md` lists every module; the README carries the rooms between two markers. A test compares both with
-the code, so that the map cannot go stale.
+`docs/code-map.md` lists every module with its first line; the README carries the rooms between two markers;
+`docs/strategy.schema.json` is the JSON Schema of `strategy.json`. Tests compare them with the code, so that none goes
+stale.
 """
 
 import ast
+import json
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -56,6 +58,13 @@ def describe_rooms() -> str:
     return "\n".join(lines)
 
 
+def describe_schema() -> str:
+    """Return `docs/strategy.schema.json`."""
+    from advisor.protocol.strategy_file import describe_schema as describe
+
+    return json.dumps(describe(), indent=2, ensure_ascii=False) + "\n"
+
+
 def place_rooms(readme: str) -> str:
     """Return the README's text with the table between its markers."""
     before, rest = readme.split(BEGIN)
@@ -65,5 +74,6 @@ def place_rooms(readme: str) -> str:
 
 if __name__ == "__main__":
     (ROOT / "docs" / "code-map.md").write_text(describe_code())
+    (ROOT / "docs" / "strategy.schema.json").write_text(describe_schema())
     readme = ROOT / "README.md"
     readme.write_text(place_rooms(readme.read_text()))

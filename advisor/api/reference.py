@@ -1,5 +1,7 @@
 """Routes of what never changes while the server runs: the knob catalogue and the export formats."""
 
+from typing import Any
+
 from fastapi import APIRouter
 
 from advisor.api.access import Reader
@@ -7,6 +9,7 @@ from advisor.exporters import FormatInfo
 from advisor.protocol.base import Message, Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect, Knob, Place, Scale, Switch
+from advisor.protocol.strategy_file import describe_schema
 from advisor.services.exports import list_formats
 
 router = APIRouter(tags=["reference"])
@@ -59,6 +62,12 @@ def list_knobs(_: Reader) -> KnobPage:
 def list_export_formats(_: Reader) -> FormatPage:
     """Return the formats that an advised strategy can be written in."""
     return FormatPage(items=list_formats())
+
+
+@router.get("/strategy-schema", summary="The JSON Schema of strategy.json")
+def show_strategy_schema(_: Reader) -> dict[str, Any]:
+    """Return what a `strategy.json` of this version looks like."""
+    return describe_schema()
 
 
 def _view(knob: Knob) -> KnobView:

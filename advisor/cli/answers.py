@@ -8,10 +8,16 @@ import typer
 
 from advisor.cli.advice_view import render_advice
 from advisor.cli.connection import look_up, resolve_job
+from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.options import JobArgument, JsonOption, VerboseOption, screen_of
 from advisor.cli.strategy_files import default_directory, write_bundle, write_files
 from advisor.cli.usage import describe_use
 from advisor.client import ExportedFile
+from advisor.exporters import ExportError
+from advisor.exporters import export as make_export
+from advisor.exporters.summary.difference import describe_difference
+from advisor.protocol.advice import Advice
+from advisor.protocol.jobs import Job
 
 BUNDLE = "bundle"
 
@@ -46,12 +52,19 @@ def export(
             "--output", "-o", help="A file, or a directory. A single format goes to stdout without it."
         ),
     ] = None,
+    diff: Annotated[
+        bool,
+        typer.Option("--diff", help="Show what the format would change of your script, and write nothing."),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write the advised strategy in the format of your framework."""
     screen = screen_of(context)
     with look_up(os.environ) as client:
         found = resolve_job(client, job)
+        if diff:
+            screen.print_text(_describe_difference(client.advice(found.id), found, format_name, target))
+            return
         if format_name == BUNDLE:
             written = write_bundle(client.advice(found.id), found, output or default_directory(found))
         else:
@@ -64,6 +77,14 @@ def export(
         screen.print_json({"files": [str(path) for path in written]})
     else:
         screen.print_text("\n".join(str(path) for path in written))
+
+
+def _describe_difference(answer: Advice, job: Job, format_name: str, target: str | None) -> str:
+    try:
+        file = make_export(answer, job, "json" if format_name == BUNDLE else format_name, target)
+    except ExportError as error:
+        raise CommandFailed(Exit.INVALID_SPEC, str(error)) from error
+    return describe_difference(answer, file)
 
 
 def _write_one(exported: ExportedFile, output: Path | None) -> Path:

@@ -49,3 +49,5 @@ class FormatInfo(Message):
     """Knobs that it can express."""
     kinds: tuple[WorkloadKind, ...] = tuple(WorkloadKind)
     """Kinds of workload whose strategy it can apply."""
+    software: str = ""
+    """Library that has to be at work in the training for the file to mean anything; empty where none has."""

@@ -4,15 +4,28 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from advisor.exporters.exported import Exported, ExportError, FormatInfo
+from advisor.exporters.frameworks.accelerate import TABLE as ACCELERATE
+from advisor.exporters.frameworks.accelerate import export_accelerate
+from advisor.exporters.frameworks.deepspeed import TABLE as DEEPSPEED
+from advisor.exporters.frameworks.deepspeed import export_deepspeed
+from advisor.exporters.frameworks.lightning import TABLE as LIGHTNING
+from advisor.exporters.frameworks.lightning import export_lightning
+from advisor.exporters.frameworks.trainer import TABLE as TRAINER
+from advisor.exporters.frameworks.trainer import export_trainer
 from advisor.exporters.launch.command import export_command
 from advisor.exporters.launch.environment import VARIABLES, export_environment
+from advisor.exporters.launch.kubernetes import export_kubernetes
+from advisor.exporters.launch.nccl_conf import NCCL_KNOBS, export_nccl_conf
 from advisor.exporters.launch.run_script import export_torchrun
+from advisor.exporters.launch.slurm import export_slurm
 from advisor.exporters.paddle.fields import TARGETS
 from advisor.exporters.paddle.prototxt import export_paddle
 from advisor.exporters.paddle.python import export_paddle_python
 from advisor.exporters.strategy_json import export_json
-from advisor.exporters.summary import write_summary
-from advisor.exporters.torch.ddp_plan import EXPRESSED
+from advisor.exporters.summary.report import write_report
+from advisor.exporters.summary.text import write_summary
+from advisor.exporters.torch.ddp_plan import EXPRESSED, PROCESS
+from advisor.exporters.torch.fsdp import STAGE, export_fsdp
 from advisor.exporters.torch.snippet import export_pytorch
 from advisor.exporters.torch.wrapper import export_wrapper
 from advisor.protocol.advice import Advice
@@ -24,6 +37,7 @@ _PYTHON = "text/x-python; charset=utf-8"
 _TEXT = "text/plain; charset=utf-8"
 _PADDLE_KNOBS = tuple(name for name, knob in CATALOGUE.items() if knob.paddle_field is not None)
 _LEVERS = tuple(name for name, knob in CATALOGUE.items() if not knob.carried)
+_SHARDED = "fully_shard"
 _PYTORCH, _COMMAND = (WorkloadKind.PYTORCH,), (WorkloadKind.COMMAND,)
 _IN_PADDLE = (WorkloadKind.PYTORCH, WorkloadKind.PADDLE)
 
@@ -42,6 +56,15 @@ FORMATS: Mapping[str, FormatInfo] = MappingProxyType(
                 "script changed. Save strategy.json beside it.",
             ),
             FormatInfo(
+                name="slurm", filename="train.sbatch", media_type="text/x-shellscript; charset=utf-8", knobs=_LEVERS,
+                kinds=_PYTORCH,
+                meaning="run.sh on every node of a Slurm allocation: sbatch train.sbatch.",
+            ),
+            FormatInfo(
+                name="kubernetes", filename="job.yaml", media_type="application/yaml", knobs=_LEVERS, kinds=_PYTORCH,
+                meaning="run.sh in one pod a node of a Kubernetes cluster: an indexed Job with the strategy in it.",
+            ),
+            FormatInfo(
                 name="command", filename="run.sh", media_type="text/x-shellscript; charset=utf-8",
                 knobs=tuple(CATALOGUE), kinds=_COMMAND,
                 meaning="Your own command with the strategy's values in it and in its environment.",
@@ -54,6 +77,31 @@ FORMATS: Mapping[str, FormatInfo] = MappingProxyType(
             FormatInfo(
                 name="pytorch", filename="ddp_strategy.py", media_type=_PYTHON, knobs=EXPRESSED, kinds=_PYTORCH,
                 meaning="A Python file for PyTorch: call its wrap() in place of DistributedDataParallel.",
+            ),
+            FormatInfo(
+                name="fsdp", filename="fsdp_strategy.py", media_type=_PYTHON, knobs=(*PROCESS, STAGE), kinds=_PYTORCH,
+                software=_SHARDED,
+                meaning="A Python file for sharded models: call its apply(model) after fully_shard(model).",
+            ),
+            FormatInfo(
+                name="trainer", filename="training_arguments.py", media_type=_PYTHON, kinds=_PYTORCH,
+                knobs=(*TRAINER, *PROCESS), software="transformers",
+                meaning="A Python file for Hugging Face's Trainer: TrainingArguments(..., **strategy_arguments()).",
+            ),
+            FormatInfo(
+                name="accelerate", filename="accelerator_arguments.py", media_type=_PYTHON, kinds=_PYTORCH,
+                knobs=(*ACCELERATE, *PROCESS), software="accelerate",
+                meaning="A Python file for Accelerate: Accelerator(..., **strategy_arguments()).",
+            ),
+            FormatInfo(
+                name="lightning", filename="trainer_arguments.py", media_type=_PYTHON, kinds=_PYTORCH,
+                knobs=(*LIGHTNING, *PROCESS), software="lightning",
+                meaning="A Python file for Lightning: Trainer(..., **strategy_arguments()).",
+            ),
+            FormatInfo(
+                name="deepspeed", filename="ds_config.json", media_type="application/json", kinds=_PYTORCH,
+                knobs=tuple(DEEPSPEED), software="deepspeed",
+                meaning="Keys to merge into DeepSpeed's configuration.",
             ),
             FormatInfo(
                 name="paddle", filename="strategy.prototxt", media_type=_TEXT, targets=TARGETS, knobs=_PADDLE_KNOBS,
@@ -69,6 +117,10 @@ FORMATS: Mapping[str, FormatInfo] = MappingProxyType(
                 name="env", filename="strategy.env", media_type=_TEXT, knobs=tuple(VARIABLES),
                 kinds=_PYTORCH,
                 meaning="The knobs that are environment variables, for a shell or a container.",
+            ),
+            FormatInfo(
+                name="nccl", filename="nccl.conf", media_type=_TEXT, knobs=NCCL_KNOBS, kinds=_PYTORCH,
+                meaning="The knobs that NCCL itself reads, for NCCL_CONF_FILE or ~/.nccl.conf.",
             ),
         )
     }
@@ -86,6 +138,14 @@ _PLAIN: Mapping[str, Callable[[Advice, Job], Exported]] = {
     "wrapper": export_wrapper,
     "pytorch": export_pytorch,
     "env": export_environment,
+    "nccl": export_nccl_conf,
+    "slurm": export_slurm,
+    "kubernetes": export_kubernetes,
+    "fsdp": export_fsdp,
+    "trainer": export_trainer,
+    "accelerate": export_accelerate,
+    "lightning": export_lightning,
+    "deepspeed": export_deepspeed,
 }
 
 
@@ -117,9 +177,26 @@ def list_suitable(job: Job) -> tuple[FormatInfo, ...]:
     return tuple(info for info in FORMATS.values() if job.spec.workload.kind in info.kinds)
 
 
+def list_at_work(job: Job) -> tuple[FormatInfo, ...]:
+    """Return the suitable formats without those of libraries that the training does not use."""
+    return tuple(info for info in list_suitable(job) if not info.software or _is_at_work(info.software, job))
+
+
+def _is_at_work(software: str, job: Job) -> bool:
+    if job.facts is None:
+        return False
+    if software == _SHARDED:
+        return software == job.facts.sharding
+    return any(name.endswith(software) for name in job.facts.software)  # pytorch_lightning is lightning, too
+
+
 def export_bundle(advice: Advice, job: Job) -> dict[str, str]:
-    """Return every file of the export by name, for each default target, and a SUMMARY.txt that explains them."""
-    files = [export(advice, job, info.name) for info in list_suitable(job)]
+    """Return the files of the export by name, for each default target, and two that explain them to people.
+
+    Files of libraries that the training does not use are left out; `export` writes them when asked.
+    """
+    files = [export(advice, job, info.name) for info in list_at_work(job)]
     return {file.filename: file.content for file in files} | {
-        "SUMMARY.txt": write_summary(advice, job, files, FORMATS)
+        "SUMMARY.txt": write_summary(advice, job, files, FORMATS),
+        "report.html": write_report(advice, job, files, FORMATS),
     }

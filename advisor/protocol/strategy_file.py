@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from typing import Any
 
 from advisor.protocol.advice import Interval, Provenance, Verdict
 from advisor.protocol.base import Message, Value
@@ -61,6 +62,17 @@ class StrategyFile(Message):
         if self.gain is None or self.baseline_samples_per_s is None or not self.changes:
             return None
         return self.baseline_samples_per_s * self.gain.low
+
+
+def describe_schema() -> dict[str, Any]:
+    """Return the JSON Schema (2020-12) of a `strategy.json`, which `docs/strategy.schema.json` publishes."""
+    schema = StrategyFile.model_json_schema(mode="serialization")
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$id": f"{SCHEMA}/{VERSION}",
+        **schema,
+        "title": "strategy.json of Fleet Advisor",
+    }
 
 
 def choose_changes(changes: Mapping[str, Value], settings: Sequence[str], leave: Sequence[str]) -> Changes:

@@ -100,7 +100,7 @@ def run(
             _USAGE,
         )
     try:
-        plan = make_plan(file, settings or (), leave or ())
+        plan = make_plan(file, settings or (), () if tune else leave or ())
         program = find_program(command[0], os.environ)
     except Unusable as error:
         _fail(str(error), _INVALID)
@@ -127,7 +127,7 @@ def run(
         typer.echo(f"fleet advisor: {sentence}", err=True)
     if tune:
         try:
-            folder = start_tuner(minutes * 60.0, max_loss, output.absolute(), command)
+            folder = start_tuner(minutes * 60.0, max_loss, leave or (), output.absolute(), command)
         except Unusable as error:
             _fail(str(error), _INVALID)
         variables |= {"ADVISOR_CONTROL": str(folder / "s")}

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from advisor.protocol.base import Value
 from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.strategy_file import StrategyFile, choose_changes
 from advisor.protocol.workload import WorkloadKind
 from agent.ranks_environment import find_lost_paths, reach_ranks
@@ -112,11 +113,15 @@ def make_plan(file: StrategyFile | None, settings: Sequence[str], leave: Sequenc
     )
 
 
-def start_tuner(seconds: float, lost_s: float, output: Path, command: Sequence[str]) -> Path:
+def start_tuner(
+    seconds: float, lost_s: float, left: Sequence[str], output: Path, command: Sequence[str]
+) -> Path:
     """Start the process that tunes the training which this process is about to become; return its folder.
 
     It ends with the training. Raises Unusable where the extras that it needs are not installed.
     """
+    if unknown := [name for name in left if name not in CATALOGUE]:
+        raise Unusable(f"--leave {unknown[0]}: there is no such knob; `advisor knobs` lists them.")
     missing = [
         name for name in ("optuna", "numpy", "psutil", "structlog") if importlib.util.find_spec(name) is None
     ]
@@ -125,7 +130,9 @@ def start_tuner(seconds: float, lost_s: float, output: Path, command: Sequence[s
             f"--tune needs {', '.join(missing)} on this node: pip install 'fleet-advisor[server,agent]'."
         )
     folder = Path(tempfile.mkdtemp(prefix="advisor-tune-"))
-    arguments = {"folder": str(folder), "seconds": seconds, "lost_s": lost_s, "output": str(output)}
+    arguments = {
+        "folder": str(folder), "seconds": seconds, "lost_s": lost_s, "left": list(left), "output": str(output)
+    }  # fmt: skip
     words = [
         sys.executable,
         "-P",

@@ -10,7 +10,7 @@ from agent.production.tuning import Limits, tune
 def main() -> None:
     """Read the settings from the first argument, and tune."""
     asked = json.loads(sys.argv[1])
-    limits = Limits(asked["seconds"], asked["lost_s"])
+    limits = Limits(asked["seconds"], asked["lost_s"], tuple(asked["left"]))
     tune(Path(asked["folder"]), limits, Path(asked["output"]), asked["command"])
 
 

@@ -1,7 +1,8 @@
 """The other end of `advisor run --tune`: server and agent in one, for one real training that tunes itself.
 
-The planner is the server's own. Only exact knobs that switch between two steps take part, so the training stays what it
-is, bit for bit; the launch is the training itself, so a gain holds for this run and not beyond its own luck.
+The planner is the server's own. Only exact knobs that switch between two steps take part, so every step stays the step
+it is, but for the order in which some of them add numbers up (threads on processors, buckets of more than two ranks);
+the launch is the training itself, so a gain holds for this run and not beyond its own luck.
 """
 
 import json
@@ -70,6 +71,8 @@ class Limits:
     """Wall time in which strategies take turns."""
     lost_s: float
     """Time that slower strategies may cost in all."""
+    left: tuple[str, ...] = ()
+    """Knobs that stay as the script has them."""
 
 
 class _Line:
@@ -124,7 +127,7 @@ class OnlineJob(InMemoryJob):
         spec = JobSpec(
             name="online",
             workload=Workload(command=tuple(command)),
-            knobs=HOT,
+            knobs=tuple(name for name in HOT if name not in limits.left),
             budget=Budget(max_seconds=max(1.0, limits.seconds), max_trials=60),
         )
         now = _START

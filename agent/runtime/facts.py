@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import platform
-from typing import Any, Dict, List, Optional, Tuple
+import sys
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -15,6 +16,24 @@ from .levers.lever import Training
 from .levers.reducer import has_own_hook
 from .sharded import count_gradient_bytes as count_sharded_bytes
 from .sharded import find_backend, find_device, find_kind, list_trained
+
+FRAMEWORKS = {
+    "transformers": "transformers.trainer",
+    "lightning": "lightning.pytorch.trainer.trainer",
+    "pytorch_lightning": "pytorch_lightning.trainer.trainer",
+    "deepspeed": "deepspeed.runtime.engine",
+    "accelerate": "accelerate.accelerator",
+}
+"""Frameworks that build the replicas for a script, each with the module that is there only when it does; one that
+another one uses stands behind it."""
+
+
+def find_frameworks(modules: Mapping[str, Any]) -> Dict[str, str]:
+    """The framework at work in this process with its version; nothing where the script does everything itself."""
+    for name, proof in FRAMEWORKS.items():
+        if proof in modules and name in modules:
+            return {name: str(getattr(modules[name], "__version__", ""))}
+    return {}
 
 
 def list_gradients(ddp: Any) -> List[torch.Tensor]:
@@ -77,6 +96,7 @@ def gather_facts(
         "dataloader": loader,
         "torch_version": torch.__version__,
         "python_version": platform.python_version(),
+        "software": find_frameworks(sys.modules),
         "step_time_s_hint": step_time_s,
         "cpu_threads": os.cpu_count() or 1,
     }

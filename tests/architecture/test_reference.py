@@ -1,4 +1,4 @@
-"""The map of the code equals the code."""
+"""What the documentation takes from the code equals the code."""
 
 import importlib.util
 from pathlib import Path
@@ -15,6 +15,10 @@ REMEDY = "run: python docs/make_reference.py"
 
 def test_code_map_equals_the_code() -> None:
     assert (ROOT / "docs" / "code-map.md").read_text() == make_reference.describe_code(), REMEDY
+
+
+def test_published_schema_equals_the_code() -> None:
+    assert (ROOT / "docs" / "strategy.schema.json").read_text() == make_reference.describe_schema(), REMEDY
 
 
 def test_readme_rooms_equal_the_code() -> None:

@@ -1,13 +1,16 @@
 """The Python that both PyTorch exports share: constants and the functions that put a plan into a DDP script."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 
 from advisor.exporters.torch.ddp_plan import DdpPlan
+from advisor.protocol.base import Value
 
 _DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
 _HOOKS = "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks"
 _POWER_SGD = "from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd"
+_STEP_HOOK = "from torch.optim.optimizer import register_optimizer_step_post_hook"
 _DEFAULT_BUCKETS = (25.0, 1.0)
 """What DDP does when it is given no bucket_cap_mb."""
 
@@ -70,16 +73,33 @@ def write_imports(imports: frozenset[str]) -> str:
     return "\n\n".join("\n".join(lines) for lines in (plain_first, torch_sorted) if lines) + "\n"
 
 
+def write_process_code(values: Mapping[str, Value]) -> tuple[set[str], list[str]]:
+    """Return imports and statements for those of `values` that concern the whole process (`PROCESS`)."""
+    imports, lines = set(), []
+    if "num_threads" in values:
+        imports.add("import torch")
+        lines.append(f"torch.set_num_threads({values['num_threads']})")
+    if "cudnn_exhaustive_search" in values:
+        imports.add("import torch")
+        lines.append(f"torch.backends.cudnn.benchmark = {values['cudnn_exhaustive_search']}")
+    steps = values.get("num_iteration_per_drop_scope", 1)
+    if steps != 1:
+        imports |= {"import gc", "import itertools", _STEP_HOOK}
+        lines += [
+            "gc.disable()",
+            "steps = itertools.count(1)",
+            "register_optimizer_step_post_hook("
+            f"lambda *_: gc.collect(1) if next(steps) % {steps} == 0 else None)",
+        ]
+    return imports, lines
+
+
 def _process(plan: DdpPlan) -> tuple[set[str], str]:
-    lines = []
-    if plan.threads is not None:
-        lines.append(f"    torch.set_num_threads({plan.threads})\n")
-    if plan.exhaustive_search is not None:
-        lines.append(f"    torch.backends.cudnn.benchmark = {plan.exhaustive_search}\n")
+    needed, lines = write_process_code(plan.process)
     if not lines:
         return set(), ""
     head = 'def prepare_process():\n    """Set what concerns the whole process."""\n'
-    return {"import torch"}, head + "".join(lines)
+    return needed, head + "".join(f"    {line}\n" for line in lines)
 
 
 def _model(plan: DdpPlan) -> tuple[set[str], str]:

@@ -28,16 +28,16 @@ PRECISION = frozenset({"amp", "amp_dtype"})
 COMPRESSION = frozenset({"dgc", "dgc_rank"})
 MERGE = frozenset({"gradient_merge", "gradient_merge_k_steps", "gradient_merge_avg"})
 ADAPTIVE = frozenset({"adaptive_localsgd", "adaptive_localsgd_init_k_steps", "adaptive_localsgd_begin_step"})
-THREADS = "num_threads"
+PROCESS = frozenset({"num_threads", "cudnn_exhaustive_search", "num_iteration_per_drop_scope"})
+"""What concerns a whole process, whatever is in it."""
 MEMORY = "FLAGS_fraction_of_gpu_memory_to_use"
 FUSION = frozenset({"fuse_elewise_add_act_ops", "fuse_bn_act_ops"})
 BATCH_NORM = "sync_batch_norm"
-SEARCH = "cudnn_exhaustive_search"
-KERNELS = FUSION | {BATCH_NORM, SEARCH}
+KERNELS = FUSION | {BATCH_NORM}
 EXPRESSED = tuple(
     name
     for name in CATALOGUE
-    if name in BUCKETS | REDUCTION | WIRE | LOCAL | PRECISION | COMPRESSION | KERNELS | {THREADS, MEMORY}
+    if name in BUCKETS | REDUCTION | WIRE | LOCAL | PRECISION | COMPRESSION | KERNELS | PROCESS | {MEMORY}
 )
 """Knobs that a DDP script can take, in the catalogue's order."""
 
@@ -47,8 +47,6 @@ BY_HAND: Mapping[str, str] = {
     "of {value:g} layers each time, in the order in which gradients become ready.",
     "fuse_all_optimizer_ops": "build the optimizers with fused={value}; where one has no such argument, with "
     "foreach={value}.",
-    "num_iteration_per_drop_scope": "call gc.disable() before the training loop, and gc.collect(1) after every "
-    "{value} steps.",
     "num_iteration_per_run": "record a torch.cuda.Event after every step, and synchronize() with the one of {value} "
     "steps before.",
 }
@@ -80,10 +78,9 @@ class DdpPlan:
     """16-bit type of the training forwards; None leaves them as the script has them."""
     compression_rank: int | None = None
     """Rank to which PowerSGD compresses gradients; None sends them whole."""
-    threads: int | None = None
+    process: dict[str, Value] = field(default_factory=dict)
+    """Changed knobs of `PROCESS`."""
     memory_fraction: float | None = None
-    exhaustive_search: bool | None = None
-    """torch.backends.cudnn.benchmark; None leaves it as the script has it."""
     sync_batch_norm: bool = False
     compiled: bool = False
     provenance: dict[str, Provenance] = field(default_factory=dict)
@@ -136,10 +133,7 @@ def plan_ddp(advice: Advice, job: Job) -> DdpPlan:
     _plan_compression(plan, values, job)
     if "localsgd" in active or (values["localsgd"] and LOCAL.intersection(active)):
         _plan_local(plan, advice)
-    if THREADS in active:
-        plan.threads = int(values[THREADS])
-    if SEARCH in active:
-        plan.exhaustive_search = bool(values[SEARCH])
+    plan.process = {name: values[name] for name in active if name in PROCESS}
     plan.sync_batch_norm = BATCH_NORM in active and bool(values[BATCH_NORM])
     plan.compiled = any(name in active and values[name] for name in FUSION)
     if MEMORY in active:

@@ -21,7 +21,6 @@ TORCHRUN = ("torchrun", "--standalone", "--nproc-per-node", "2")
 EXACT = {
     "fuse_all_reduce_ops": "off",
     "nccl_comm_num": 2,
-    "num_threads": 2,
     "num_iteration_per_drop_scope": 30,
     "loader_num_workers": 1,
 }
@@ -58,7 +57,7 @@ def test_exact_strategy_is_in_force_and_the_training_is_the_same_bit_for_bit(tmp
     assert plain.returncode == 0
     found = json.loads(report.read_text())
     assert set(found["in_force"]) == set(EXACT), found["missing"]
-    assert "5 of 5 advised settings are in force on every rank." in steered.stderr
+    assert "4 of 4 advised settings are in force on every rank." in steered.stderr
     for rank in range(2):
         for what in ("losses", "final"):
             both = [(tmp_path / f"{name}.{what}.{rank}").read_text() for name in ("steered", "plain")]
@@ -136,23 +135,25 @@ def test_watched_training_tells_that_it_became_slow_and_why(tmp_path: Path) -> N
 
 
 def test_training_that_tunes_itself_goes_on_faster_and_is_the_same_bit_for_bit(tmp_path: Path) -> None:
-    """Steps are 20 ms longer while torch has two threads: one thread a rank is what there is to find."""
-    train = [*TORCHRUN, "plain.py", "--steps", "900", "--sleep", "0.02", "--slow-threads", "2", "--name"]
+    """Steps are 20 ms longer while Python collects garbage by itself: its intervals are what there is to find.
+
+    Threads stay as they are: on some processors another number of them rounds otherwise.
+    """
+    train = [*TORCHRUN, "plain.py", "--steps", "2000", "--sleep", "0.02", "--slow-collector", "--name"]
     output = tmp_path / "online.json"
-    options = ["--tune", "--minutes", "0.3", "--output", str(output)]
-    tuned = run(tmp_path, options, [*train, "tuned"], OMP_NUM_THREADS="2")
+    options = ["--tune", "--leave", "num_threads", "--minutes", "0.3", "--output", str(output)]
+    tuned = run(tmp_path, options, [*train, "tuned"])
     assert tuned.returncode == 0, tuned.stderr
     found = json.loads(output.read_text())
-    assert found["changes"].get("num_threads") == 1, (found["headline"], tuned.stderr)
+    assert found["changes"].get("num_iteration_per_drop_scope", 1) > 1, (found["headline"], tuned.stderr)
     assert found["gain"]["low"] > 1.5
-    assert "num_threads 1: torch.get_num_threads() is 1." in tuned.stderr
-    plain = run(tmp_path, ["--set", "num_threads=1"], [*train, "plain"], OMP_NUM_THREADS="2")
+    plain = run(tmp_path, ["--set", "num_iteration_per_drop_scope=30"], [*train, "plain"])
     assert plain.returncode == 0, plain.stderr
     for rank in range(2):
         for what in ("losses", "final"):
             both = [(tmp_path / f"{name}.{what}.{rank}").read_text() for name in ("tuned", "plain")]
             assert both[0] == both[1], what
-    again = run(tmp_path, ["--strategy", str(output)], [*train, "again"], OMP_NUM_THREADS="2")
+    again = run(tmp_path, ["--strategy", str(output)], [*train, "again"])
     assert "advised settings are in force on every rank." in again.stderr
 
 

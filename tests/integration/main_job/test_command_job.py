@@ -39,6 +39,7 @@ def test_a_numpy_training_is_tuned_by_its_command_line(tmp_path: Path) -> None:
         "strategy.json",
         "run.sh",
         "SUMMARY.txt",
+        "report.html",
     }
     trained = subprocess.run(
         [str(tmp_path / "advice" / "run.sh"), "--steps", "5"],

@@ -49,9 +49,9 @@ def test_what_the_program_reads_itself_stands_in_its_environment(advise, tmp_pat
 def test_a_bundle_holds_only_what_can_apply_the_strategy(advise) -> None:
     command = advise({"num_threads": 4}, command=("train", "${num_threads}"), kind=WorkloadKind.COMMAND)
     paddle = advise({"fuse_grad_size_in_MB": 4.0}, command=("python", "train.py"), kind=WorkloadKind.PADDLE)
-    assert set(export_bundle(*command)) == {"strategy.json", "run.sh", "SUMMARY.txt"}
+    assert set(export_bundle(*command)) == {"strategy.json", "run.sh", "SUMMARY.txt", "report.html"}
     assert set(export_bundle(*paddle)) == {
-        "strategy.json", "strategy.prototxt", "paddle_strategy.py", "SUMMARY.txt",
+        "strategy.json", "strategy.prototxt", "paddle_strategy.py", "SUMMARY.txt", "report.html",
     }  # fmt: skip
     with pytest.raises(
         ExportError, match="Format wrapper cannot apply the strategy of a command workload: choose"

@@ -1,6 +1,9 @@
 """The way from a format's name to a file, and the refusals on it."""
 
+import re
+
 import pytest
+import yaml
 
 from advisor.exporters import FORMATS, ExportError, export, export_bundle
 from advisor.exporters.formats import list_suitable
@@ -15,15 +18,9 @@ CHANGES = {"fuse_grad_size_in_MB": 50.0, "nccl_comm_num": 2, "num_threads": 4, "
 
 def test_the_formats_are_the_promised_ones() -> None:
     assert set(FORMATS) == {
-        "json",
-        "paddle",
-        "paddle-python",
-        "pytorch",
-        "env",
-        "torchrun",
-        "command",
-        "wrapper",
-    }
+        "json", "paddle", "paddle-python", "pytorch", "fsdp", "env", "nccl", "torchrun", "command", "wrapper", "slurm",
+        "kubernetes", "trainer", "accelerate", "lightning", "deepspeed",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SUITABLE)
@@ -85,18 +82,28 @@ def test_a_target_for_a_format_without_versions_is_refused(advise) -> None:
 
 def test_a_bundle_holds_every_file_and_a_summary(advise) -> None:
     bundle = export_bundle(*advise(CHANGES))
-    assert set(bundle) == {FORMATS[name].filename for name in SUITABLE} | {"SUMMARY.txt"}
+    expected = {FORMATS[name].filename for name in SUITABLE if not FORMATS[name].software}
+    assert set(bundle) == expected | {"SUMMARY.txt", "report.html"}
     summary = bundle["SUMMARY.txt"]
     assert "fuse_grad_size_in_MB: 25 -> 50 (translated: timed through its PyTorch equivalent)" in summary
     assert "num_threads helped." in summary
-    assert all(info.filename in summary for info in FORMATS.values())
+    assert all(name in summary for name in expected)
+    report = bundle["report.html"]
+    assert "fuse_grad_size_in_MB</code></td><td>25</td><td><strong>50</strong>" in report
+    assert "num_threads helped." in report
+    assert not re.search(r"(src|href)=|https?:", report), "a page that opens without a network"
     assert summary.isascii()
 
 
 def test_a_hostile_name_stays_inside_the_comments(advise) -> None:
     hostile = "x\n}\nimport os; os.abort()\n\u2028rm -rf ~\r\x85#`$(reboot)`"
-    for filename, content in export_bundle(*advise(CHANGES, name=hostile)).items():
+    bundle = export_bundle(*advise(CHANGES, name=hostile))
+    for filename, content in bundle.items():
         if filename in {"strategy.json", "SUMMARY.txt"}:
+            continue
+        if filename == "report.html":
+            assert hostile not in content
+            assert "`$(reboot)`" in content, "text, not a placeholder"
             continue
         guilty = [
             line
@@ -104,7 +111,14 @@ def test_a_hostile_name_stays_inside_the_comments(advise) -> None:
             if "reboot" in line or "os.abort" in line or "rm -rf" in line
         ]
         assert guilty, filename
-        assert all(line.startswith("# ") for line in guilty), filename
+        if filename == "job.yaml":
+            parts = list(yaml.safe_load_all(content))
+            assert [part["kind"] for part in parts] == ["ConfigMap", "Service", "Job"]
+            assert parts[0]["data"]["run.sh"] == bundle["run.sh"]
+            continue
+        named = [line for line in guilty if line.startswith("#SBATCH --job-name=")]
+        assert all(re.fullmatch(r"#SBATCH --job-name=[a-z0-9-]+", line) for line in named)
+        assert all(line.startswith("# ") for line in guilty if line not in named), filename
 
 
 def test_undecided_exports_the_baseline_exactly_as_keep_does_and_says_so(advise) -> None:
@@ -113,7 +127,7 @@ def test_undecided_exports_the_baseline_exactly_as_keep_does_and_says_so(advise)
     told = {"verdict": Verdict.UNDECIDED, "gain": gain, "candidate": {"num_threads": 1}, "continue_s": 600.0}
     undecided = keep.model_copy(update=told)
     for info in list_suitable(job):
-        if info.name == "json":
+        if info.name in {"json", "kubernetes", "deepspeed"}:  # they hold the answer itself
             continue
         kept, opened = (export(advice, job, info.name).content.splitlines() for advice in (keep, undecided))
         assert [line for line in kept if not line.startswith("#")] == [

@@ -2,13 +2,17 @@
 
 import json
 
+import hypothesis.strategies as st
+import jsonschema
 import pytest
+from hypothesis import given
 
 from advisor.exporters import export
 from advisor.protocol.advice import Provenance
+from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.strategy_file import read_strategy_file
+from advisor.protocol.knobs.knob import Effect, Knob
+from advisor.protocol.strategy_file import describe_schema, read_strategy_file
 
 
 def test_the_file_reads_back_as_the_advice(advise) -> None:
@@ -21,6 +25,28 @@ def test_the_file_reads_back_as_the_advice(advise) -> None:
     assert (file.allowed, file.effect) == (Effect.CONVERGENCE, Effect.NUMERIC)
     assert set(file.provenance) == set(CATALOGUE)
     assert file.provenance["fp16_allreduce"] is Provenance.TRANSLATED
+
+
+def values_of(knob: Knob) -> st.SearchStrategy[Value]:
+    if knob.choices:
+        return st.sampled_from(knob.choices)
+    by_kind: dict[type, st.SearchStrategy[Value]] = {
+        bool: st.booleans(),
+        int: st.integers(knob.low or 0, knob.high if knob.high is not None else 10**6),
+        float: st.floats(knob.low, knob.high),
+        str: st.text(max_size=30),
+    }
+    return by_kind[knob.kind]
+
+
+@given(st.fixed_dictionaries({}, optional={name: values_of(knob) for name, knob in CATALOGUE.items()}))
+def test_any_strategy_survives_the_file_and_obeys_the_published_schema(advise, changes) -> None:
+    advice, job = advise(changes)
+    content = export(advice, job, "json").content
+    jsonschema.validate(json.loads(content), describe_schema(), cls=jsonschema.Draft202012Validator)
+    file = read_strategy_file(content)
+    assert file.changes == changes
+    assert file.strategy == advice.strategy
 
 
 def test_a_kept_baseline_has_no_gain_and_no_changes(advise) -> None:

@@ -218,7 +218,6 @@ def test_a_model_is_synchronised_and_compiled_with_the_parameters_and_names_it_h
             "bucket_cap_mb_list (torch 2.12) that holds the bytes of 5 layers",
         ),
         ({"fuse_all_optimizer_ops": True}, "build the optimizers with fused=True"),
-        ({"num_iteration_per_drop_scope": 30}, "gc.collect(1) after every 30 steps"),
         ({"num_iteration_per_run": 10}, "the one of 10 steps before"),
     ],
 )

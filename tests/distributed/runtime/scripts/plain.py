@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import gc
 import hashlib
 import os
 import sys
@@ -30,6 +31,9 @@ parser.add_argument("--workers", type=int, default=0)
 parser.add_argument("--sleep", type=float, default=0.0)
 parser.add_argument("--slow-from", type=int, default=0, help="from this step on batches come 40 ms later")
 parser.add_argument("--slow-threads", type=int, default=0, help="sleep only while torch has so many threads")
+parser.add_argument(
+    "--slow-collector", action="store_true", help="sleep only while Python collects garbage itself"
+)
 parser.add_argument("--settle-at", type=int, default=0, help="from this step on no reducer can be rebuilt")
 parser.add_argument("--drift-at", type=int, default=0, help="rank 1 changes a parameter after this step")
 parser.add_argument("--adam", action="store_true")
@@ -179,7 +183,10 @@ def train(arguments):
             loss.backward()
         if not last:
             continue
-        if arguments.slow_threads in (0, torch.get_num_threads()):
+        if (
+            arguments.slow_threads in (0, torch.get_num_threads())
+            and gc.isenabled() >= arguments.slow_collector
+        ):
             time.sleep(arguments.sleep)
         if rank == 1 and arguments.drift_at == micro // arguments.accumulate:
             next(model.parameters()).data.flatten()[0] += 0.001

@@ -7,11 +7,12 @@ from advisor.exporters.exported import Exported, FormatInfo
 from advisor.protocol.advice import Advice, Provenance, Verdict
 from advisor.protocol.jobs import Job
 
-_KNOWN = {
+KNOWN = {
     Provenance.MEASURED: "varied and timed as this very knob",
     Provenance.TRANSLATED: "timed through its PyTorch equivalent",
     Provenance.CARRIED: "a default or a rule of thumb, not timed",
 }
+"""What each provenance means."""
 
 
 def write_summary(
@@ -39,9 +40,7 @@ def write_summary(
     for knob, value in advice.changes.items():
         known = advice.provenance.get(knob, Provenance.CARRIED)
         before = describe_value(advice.baseline[knob])
-        lines.append(
-            one_line(f"{knob}: {before} -> {describe_value(value)} ({known.value}: {_KNOWN[known]})")
-        )
+        lines.append(one_line(f"{knob}: {before} -> {describe_value(value)} ({known.value}: {KNOWN[known]})"))
         lines += [f"    {one_line(reason.sentence)}" for reason in advice.reasons if reason.knob == knob]
     lines += ["", "Files"]
     for file in files:

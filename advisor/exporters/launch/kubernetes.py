@@ -1,0 +1,99 @@
+"""`job.yaml`: `run.sh` in one pod a node, as a plain indexed Job with a headless Service; no operator is needed."""
+
+import textwrap
+
+from advisor.exporters.comments import comment, head_lines
+from advisor.exporters.exported import Exported
+from advisor.exporters.launch.names import plain_name
+from advisor.exporters.launch.run_script import export_torchrun
+from advisor.exporters.strategy_json import export_json
+from advisor.protocol.advice import Advice
+from advisor.protocol.cluster import DeviceKind
+from advisor.protocol.jobs import Job
+
+IMAGE = "REPLACE-WITH-YOUR-TRAINING-IMAGE"
+_FILES = "/etc/fleet-advisor"
+_MANIFEST = """\
+apiVersion: v1
+kind: ConfigMap
+metadata:
+  name: {name}-strategy
+data:
+  run.sh: |
+{run_sh}
+  strategy.json: |
+{strategy}
+---
+apiVersion: v1
+kind: Service
+metadata:
+  name: {name}
+spec:
+  clusterIP: None
+  publishNotReadyAddresses: true
+  selector:
+    batch.kubernetes.io/job-name: {name}
+---
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: {name}
+spec:
+  completionMode: Indexed
+  completions: {nodes}
+  parallelism: {nodes}
+  backoffLimit: 0
+  template:
+    spec:
+      restartPolicy: Never
+      subdomain: {name}
+      containers:
+        - name: training
+          image: {image}
+          command: ["bash", "-c", "NODE_RANK=\\"$JOB_COMPLETION_INDEX\\" exec bash {files}/run.sh"]
+          env:
+            - name: MASTER_ADDR
+              value: {name}-0.{name}
+{resources}          volumeMounts:
+            - name: strategy
+              mountPath: {files}
+            - name: shared-memory
+              mountPath: /dev/shm
+      volumes:
+        - name: strategy
+          configMap:
+            name: {name}-strategy
+        - name: shared-memory
+          emptyDir:
+            medium: Memory
+"""
+
+
+def export_kubernetes(advice: Advice, job: Job) -> Exported:
+    """Return the manifest: the strategy travels in a ConfigMap, the image is the user's with fleet-advisor in it."""
+    script = export_torchrun(advice, job)
+    facts = job.facts
+    resources = ""
+    if facts is not None and facts.device is DeviceKind.CUDA:
+        limits = {"resources:": 10, "limits:": 12, f"nvidia.com/gpu: {facts.local_world_size}": 14}
+        resources = "".join(" " * indent + f"{line}\n" for line, indent in limits.items())
+    warnings = [
+        *script.warnings,
+        f"Replace {IMAGE} by an image with your script, its data and `pip install fleet-advisor` in it.",
+    ]
+    title = "Trains under the strategy on Kubernetes: kubectl apply -f job.yaml"
+    head = head_lines(advice, job, title, script.provenance, warnings, script.unmapped)
+    manifest = _MANIFEST.format(
+        name=plain_name(job), nodes=job.spec.nodes, image=IMAGE, files=_FILES, resources=resources,
+        run_sh=textwrap.indent(script.content.rstrip("\n"), "    "),
+        strategy=textwrap.indent(export_json(advice, job).content.rstrip("\n"), "    "),
+    )  # fmt: skip
+    return Exported(
+        format="kubernetes",
+        filename="job.yaml",
+        media_type="application/yaml",
+        content=comment(head) + manifest,
+        provenance=script.provenance,
+        unmapped=script.unmapped,
+        warnings=tuple(warnings),
+    )

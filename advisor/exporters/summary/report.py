@@ -1,0 +1,92 @@
+"""report.html: the answer on one page that opens anywhere, without a network."""
+
+from collections.abc import Iterable, Mapping
+from html import escape
+from importlib.resources import files as package_files
+from string import Template
+
+from advisor.exporters.comments import describe_gain, describe_value
+from advisor.exporters.exported import Exported, FormatInfo
+from advisor.exporters.summary.text import KNOWN
+from advisor.protocol.advice import Advice, Interval, Provenance
+from advisor.protocol.gains import spell_gain
+from advisor.protocol.jobs import Job
+
+_WIDTH, _HEIGHT, _MARGIN = 600, 70, 60
+
+
+def write_report(
+    advice: Advice, job: Job, files: Iterable[Exported], formats: Mapping[str, FormatInfo]
+) -> str:
+    """Return the page. Everything that a user or a job wrote is escaped."""
+    when = job.finished_at or job.started_at or job.created_at
+    name = job.spec.name or job.id
+    facts = {
+        "Gain": describe_gain(advice),
+        "Cost": f"{advice.cost.wall_s / 60:.1f} minutes, {advice.cost.trials} strategies tried in "
+        f"{advice.cost.sessions} launches",
+        "Cluster": advice.cluster or job.cluster.describe(),
+        "Software": ", ".join(f"{part} {version}" for part, version in sorted(advice.software.items())),
+        "Date": f"{when:%Y-%m-%d %H:%M} UTC",
+    }
+    template = package_files("advisor.exporters.summary").joinpath("report.html").read_text("utf-8")
+    return Template(template).substitute(
+        title=escape(f"{name}: the advised strategy"),
+        about=escape(f"Fleet Advisor, job {job.id} · {name}"),
+        headline=escape(advice.headline),
+        what_to_do=escape(advice.what_to_do),
+        interval=_draw_interval(advice.gain) if advice.gain is not None and advice.changes else "",
+        changes=_tabulate_changes(advice),
+        diagnosis=escape(advice.diagnosis.sentence),
+        files=_list_files(files, formats),
+        facts="".join(
+            f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in facts.items() if text
+        ),
+    )
+
+
+def _draw_interval(gain: Interval) -> str:
+    """Return the confidence interval on a line that begins at no gain."""
+    left, right = min(1.0, gain.low), max(gain.high, 1.0)
+    scale = (_WIDTH - 2 * _MARGIN) / (right - left or 1.0)
+    at = {name: _MARGIN + (ratio - left) * scale for name, ratio in
+          {"one": 1.0, "low": gain.low, "likely": gain.ratio, "high": gain.high}.items()}  # fmt: skip
+    words = f"{spell_gain(gain.ratio)}, 95 % confidence interval {spell_gain(gain.low)} to {spell_gain(gain.high)}"
+    marks = "".join(
+        f'<text x="{at[name]:.0f}" y="60" text-anchor="middle" font-size="13" fill="currentColor">{escape(text)}</text>'
+        for name, text in (("one", "now"), ("low", spell_gain(gain.low)), ("high", spell_gain(gain.high)))
+        if name == "one" or abs(at[name] - at["one"]) > _MARGIN
+    )
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" aria-label="{escape(words)}">'
+        f'<line x1="{at["one"]:.0f}" x2="{at["one"]:.0f}" y1="8" y2="44" stroke="currentColor"/>'
+        f'<line x1="{at["low"]:.0f}" x2="{at["high"]:.0f}" y1="26" y2="26" stroke="var(--mark)" stroke-width="6"/>'
+        f'<circle cx="{at["likely"]:.0f}" cy="26" r="8" fill="var(--mark)"/>{marks}</svg>'
+    )
+
+
+def _tabulate_changes(advice: Advice) -> str:
+    if not advice.changes:
+        return "<p>Nothing changes: these files are the baseline as it was measured.</p>"
+    reasons = {reason.knob: reason.sentence for reason in advice.reasons}
+    rows = "".join(
+        f"<tr><td><code>{escape(knob)}</code></td><td>{escape(describe_value(advice.baseline[knob]))}</td>"
+        f"<td><strong>{escape(describe_value(value))}</strong></td><td>{escape(reasons.get(knob, ''))}"
+        f'<br><span class="quiet">{KNOWN[advice.provenance.get(knob, Provenance.CARRIED)]}</span></td></tr>'
+        for knob, value in advice.changes.items()
+    )
+    head = "<tr><th>Knob</th><th>Your script</th><th>Advised</th><th>Why</th></tr>"
+    return f"<h2>What changes</h2><table>{head}{rows}</table>"
+
+
+def _list_files(files: Iterable[Exported], formats: Mapping[str, FormatInfo]) -> str:
+    rows = []
+    for file in files:
+        told = [*(f"not expressible: {knob}: {text}" for knob, text in file.unmapped.items()), *file.warnings]
+        notes = f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in told)}</ul>" if told else ""
+        target = f" (for {escape(file.target)})" if file.target else ""
+        rows.append(
+            f"<tr><td><code>{escape(file.filename)}</code>{target}</td>"
+            f"<td>{escape(formats[file.format].meaning)}{notes}</td></tr>"
+        )
+    return f"<table>{''.join(rows)}</table>"
