@@ -20,8 +20,13 @@ ENVIRONMENTS = HERE.parents[1] / ".conformance"
 PIP_TIMEOUT_S = 900
 
 
-def provide_environment(name: str, requirements: Path, base: str = sys.executable) -> Path:
-    """Return the Python of `.conformance/<name>`, made anew when its requirements or the Python `base` changed."""
+def provide_environment(
+    name: str, requirements: Path, base: str = sys.executable, beside: str | None = None
+) -> Path:
+    """Return the Python of `.conformance/<name>`, made anew when its requirements or the Python `base` changed.
+
+    With the environment `beside`, whose packages it sees, it gets what they lack only.
+    """
     folder = ENVIRONMENTS / name
     python = folder / "bin" / "python"
     stamp = folder / "requirements.sha256"
@@ -34,6 +39,9 @@ def provide_environment(name: str, requirements: Path, base: str = sys.executabl
             return python
         shutil.rmtree(folder, ignore_errors=True)
         subprocess.run([base, "-m", "venv", str(folder)], check=True, timeout=120)
+        if beside is not None:
+            packages = Path("lib", f"python{sys.version_info[0]}.{sys.version_info[1]}", "site-packages")
+            (folder / packages / "beside.pth").write_text(f"{Path(beside) / packages}\n")
         pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         installed = subprocess.run(
             [*pip, "-r", str(requirements)],

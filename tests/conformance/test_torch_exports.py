@@ -174,6 +174,27 @@ def test_the_exported_hook_averages_like_ddp(
 
 
 @pytest.mark.parametrize("through", [run_wrapped, run_snippet])
+def test_garbage_is_collected_between_steps(
+    through, advise, tmp_path, clean_environment, as_it_stands
+) -> None:
+    report = through(
+        advise, {"num_iteration_per_drop_scope": 2, "num_threads": 2}, tmp_path, clean_environment
+    )
+    assert (as_it_stands["collects"], report["collects"], report["threads"]) == (True, False, 2)
+
+
+def test_a_sharded_model_gathers_its_parameters_once_a_step(advise, tmp_path, clean_environment) -> None:
+    file = export(*advise({"sharding_stage": 2, "num_threads": 2}), "fsdp")
+    (tmp_path / file.filename).write_text(file.content)
+    script = str(SCRIPT.with_name("shard_unchanged.py"))
+    plain = run((*torchrun(2), script), tmp_path, clean_environment)
+    report = run((*torchrun(2), script, str(tmp_path / file.filename)), tmp_path, clean_environment)
+    assert (plain["gathers_per_step"], report["gathers_per_step"]) == (6, 3)
+    assert report["sum"] == pytest.approx(plain["sum"], rel=1e-6)
+    assert report["threads"] == 2
+
+
+@pytest.mark.parametrize("through", [run_wrapped, run_snippet])
 def test_local_sgd_averages_every_k_steps(through, advise, tmp_path, clean_environment) -> None:
     changes = {"localsgd": True, "localsgd_k_steps": 2, "localsgd_begin_step": 2}
     report = through(advise, changes, tmp_path, clean_environment)

@@ -4,6 +4,7 @@ With `--wrap FILE` it uses that exported file's `wrap()` in the place of Distrib
 """
 
 import argparse
+import gc
 import importlib.util
 import json
 import os
@@ -45,6 +46,7 @@ def main() -> None:
         report = {
             "buckets": [int(size) for size in log["rebuilt_bucket_sizes"].split(",")],
             "hook": log.get("comm_hook", ""),
+            "collects": gc.isenabled(),
             "threads": torch.get_num_threads(),
             "agreed": agreed,
             "sum": sum(parameter.double().sum().item() for parameter in ddp.parameters()),

@@ -77,9 +77,17 @@ def export_accelerate(advice: Advice, job: Job) -> Exported:
         name.removeprefix("ddp."): value for name, value in chosen.entries.items() if name.startswith("ddp.")
     }
     rank = ddp.pop("matrix_approximation_rank", None)
+    hook = ddp.pop("comm_hook", None)
     words = [f"{name}={value!r}" for name, value in ddp.items()]
+    if hook is not None:
+        # Its plain name would be taken for no hook at all, without a word.
+        words.append(f"comm_hook=DDPCommunicationHookType.{str(hook).upper()}")
     if rank is not None:
         words.append(f'comm_state_option={{"matrix_approximation_rank": {rank}, "start_powerSGD_iter": 2}}')
+    classes = ["DDPCommunicationHookType"] * (hook is not None) + ["DistributedDataParallelKwargs"] * bool(
+        words
+    )
+    imports = {f"from accelerate import {', '.join(classes)}"} if classes else set()
     arguments = {name: repr(value) for name, value in chosen.entries.items() if not name.startswith("ddp.")}
     if words:
         arguments["kwargs_handlers"] = f"[DistributedDataParallelKwargs({', '.join(words)})]"
@@ -87,6 +95,6 @@ def export_accelerate(advice: Advice, job: Job) -> Exported:
         advice, job, chosen,
         format="accelerate", filename="accelerator_arguments.py",
         title="Strategy for Hugging Face's Accelerate: Accelerator(..., **strategy_arguments()).",
-        imports={"from accelerate import DistributedDataParallelKwargs"} if words else set(),
+        imports=imports,
         arguments=arguments,
     )  # fmt: skip

@@ -1,0 +1,131 @@
+"""Exports for frameworks, read by the frameworks themselves in two ranks: every setting acts, as the file says."""
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from advisor.exporters import export
+from advisor.protocol.base import Value
+
+from .conftest import HERE, provide_environment
+
+pytestmark = [pytest.mark.conformance, pytest.mark.distributed]
+SCRIPT = HERE / "train_with_framework.py"
+TIMEOUT_S = 240
+LAYER = (300 * 300 + 300) * 4
+"""Gradient bytes of one of the script's six layers."""
+COMMON: dict[str, Value] = {
+    "fuse_grad_size_in_MB": 1.0,
+    "last_comm_group_size_MB": 1.0,
+    "gradient_merge": True,
+    "gradient_merge_k_steps": 2,
+    "amp": True,
+}
+
+
+@pytest.fixture(scope="session")
+def deepspeed_python() -> Path:
+    """Give the Python that has DeepSpeed beside this environment's torch."""
+    return provide_environment("deepspeed", HERE / "requirements-deepspeed.txt", beside=sys.prefix)
+
+
+def train(python: str, name: str, file: Path | None, environment: Mapping[str, str]) -> dict[str, Any]:
+    words = [
+        python,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        str(SCRIPT),
+        name,
+    ]
+    variables = {
+        "GLOO_SOCKET_IFNAME": "lo",
+        "CUDA_VISIBLE_DEVICES": "",
+        "DS_ACCELERATOR": "cpu",
+        "OMP_NUM_THREADS": "1",
+    }
+    done = subprocess.run(
+        [*words, *([str(file)] if file else [])], env={**environment, **variables}, capture_output=True, text=True,
+        timeout=TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    (line,) = (line for line in done.stdout.splitlines() if "REPORT {" in line)
+    return json.loads(line.partition("REPORT ")[2])
+
+
+@pytest.fixture(scope="module")
+def as_it_stands() -> Callable[[str], dict[str, Any]]:
+    """Give what a framework does without any strategy; each is started once."""
+    return functools.cache(lambda name: train(sys.executable, name, None, os.environ))
+
+
+def train_under(advise: Callable, name: str, changes: Mapping[str, Value], folder: Path, python: str = sys.executable,
+                environment: Mapping[str, str] = os.environ) -> dict[str, Any]:  # fmt: skip
+    advice, job = advise(changes)
+    facts = job.facts.model_copy(update={"optimizers": ("AdamW",)})
+    file = export(advice, job.model_copy(update={"facts": facts}), name)
+    assert set(file.provenance) == set(changes), file.unmapped
+    (folder / file.filename).write_text(file.content)
+    return train(python, name, folder / file.filename, environment)
+
+
+def test_trainer_does_what_its_arguments_say(advise, as_it_stands, clean_environment, tmp_path) -> None:
+    plain = as_it_stands("trainer")
+    assert (plain["fused"], plain["forwards_per_step"], plain["workers"]) == (True, 1, [0, None])
+    changes = {**COMMON, "fuse_all_optimizer_ops": False, "loader_num_workers": 1, "loader_prefetch_factor": 3,
+               "num_threads": 2}  # fmt: skip
+    report = train_under(advise, "trainer", changes, tmp_path, environment=clean_environment)
+    assert len(report["buckets"]) > len(plain["buckets"])
+    assert max(report["buckets"]) <= 2**20 + LAYER
+    assert report["forwards_per_step"] == 2
+    assert (plain["dtypes"], report["dtypes"]) == (["float32"], ["bfloat16"])
+    assert (report["fused"], report["workers"], report["threads"]) == (False, [1, 3], 2)
+
+
+def test_accelerate_does_what_its_arguments_say(advise, as_it_stands, clean_environment, tmp_path) -> None:
+    plain = as_it_stands("accelerate")
+    assert plain["hook"] == ""
+    changes = {**COMMON, "fp16_allreduce": True, "num_threads": 2}
+    report = train_under(advise, "accelerate", changes, tmp_path, environment=clean_environment)
+    assert report["buckets"] == [3 * LAYER] * 2 or len(report["buckets"]) > len(plain["buckets"])
+    assert report["forwards_per_step"] == 2
+    assert (plain["dtypes"], report["dtypes"]) == (["float32"], ["bfloat16"])
+    assert "fp16_compress_hook" in report["hook"]
+    assert report["threads"] == 2
+
+
+def test_lightning_does_what_its_arguments_say(advise, as_it_stands, clean_environment, tmp_path) -> None:
+    plain = as_it_stands("lightning")
+    changes = {**COMMON, "last_comm_group_size_MB": 0.25, "num_threads": 2}
+    report = train_under(advise, "lightning", changes, tmp_path, environment=clean_environment)
+    assert len(report["buckets"]) > len(plain["buckets"])
+    assert report["buckets"][0] < report["buckets"][1], "the first bucket has a size of its own"
+    assert report["forwards_per_step"] == 2
+    assert (plain["dtypes"], report["dtypes"]) == (["float32"], ["bfloat16"])
+    assert report["threads"] == 2
+
+
+def test_deepspeed_does_what_its_configuration_says(
+    advise, deepspeed_python, clean_environment, tmp_path
+) -> None:
+    plain = train(str(deepspeed_python), "deepspeed", None, clean_environment)
+    assert {kind for _, kind in plain["reduced"]} == {"float32"}
+    size = 0.4
+    changes = {**COMMON, "fuse_grad_size_in_MB": size, "last_comm_group_size_MB": size, "fp16_allreduce": True,
+               "fp16_allreduce_dtype": "bf16", "sharding_stage": 2}  # fmt: skip
+    report = train_under(advise, "deepspeed", changes, tmp_path, str(deepspeed_python), clean_environment)
+    assert report["stage"] == 2
+    assert report["forwards_per_step"] == 2
+    assert report["dtypes"] == ["bfloat16"]
+    assert {kind for _, kind in report["reduced"]} == {"bfloat16"}
+    assert max(numbers for numbers, _ in plain["reduced"]) == 6 * LAYER // 4
+    assert max(numbers for numbers, _ in report["reduced"]) <= size * 2**20 / 4
