@@ -133,7 +133,8 @@ def bucket_in_one_size(name: str, whole: bool = False) -> Line:
 
 def first_bucket(situation: Situation) -> Said | Refusal:
     """The line of the first bucket where all buckets have one size."""
-    if situation.values["last_comm_group_size_MB"] >= situation.values["fuse_grad_size_in_MB"]:
+    values = situation.values
+    if float(values["last_comm_group_size_MB"]) >= float(values["fuse_grad_size_in_MB"]):
         return Said({})
     return Refusal("All buckets get one size here, the first one too.")
 
