@@ -27,6 +27,8 @@ TARGETS = ("3.3.1", "2.6.2")
 """Paddle versions that can be written for, the default first."""
 WHOLE_NUMBERS = frozenset({"fuse_grad_size_in_MB"})
 """Knobs with fractions whose field is an int32 in Paddle."""
+STATIC_FUSION = "fuse_grad_size_in_num"
+"""What static programs read in the place of fuse_grad_size_in_MB."""
 _GRAPH_STAYS = "without_graph_optimization"
 """Field without a knob: unless it is false, local SGD's program goes on reducing gradients in every step (2.6.2), or
 does not build (3.3.1). On its own it would stop the reduction altogether."""
@@ -83,6 +85,7 @@ def choose_fields(advice: Advice, job: Job, target: str | None = None) -> Paddle
     chosen.warnings += broken_rules(DistributedStrategy().model_copy(update=values), layout)
     for knob in CATALOGUE:
         _place(knob, knob in meant, values, advice, chosen)
+    _let_static_programs_fuse(values, job, chosen)
     _let_local_sgd_act(advice, job, chosen)
     _warn_about_meaning(advice, chosen)
     return chosen
@@ -113,8 +116,8 @@ def _place(
         and (reason := _unmapped_because(knob_name, exists, values, chosen))
     ):
         chosen.unmapped[knob_name] = reason
-    elif explain_not_written(knob_name) and exists:
-        chosen.left[knob_name] = explain_not_written(knob_name)
+    elif explain_not_written(knob_name, chosen.target) and exists:
+        chosen.left[knob_name] = explain_not_written(knob_name, chosen.target)
     elif not exists or knob.paddle_field is None:
         return
     elif not meant:
@@ -124,7 +127,7 @@ def _place(
     else:
         measured = advice.strategy.get(knob_name, knob.default)
         value = int(values[knob_name]) if knob_name in WHOLE_NUMBERS else values[knob_name]
-        note = _note(knob_name, measured, value)
+        note = _note(knob_name, measured, value, chosen.target)
         timed = is_timed(advice, knob_name) and knob_name != "a_sync"
         provenance = chosen.timed_as if timed else Provenance.CARRIED
         path = tuple(knob.paddle_field.split("."))
@@ -146,19 +149,33 @@ def _unmapped_because(knob: str, exists: bool, values: dict[str, Value], chosen:
             "It is the measure of the PowerSGD hook that was timed; Paddle's dgc is set by sparsity instead."
         )
     if exists:
-        return explain_not_written(knob) or None
+        return explain_not_written(knob, chosen.target) or None
     if CATALOGUE[knob].paddle_field is None:
         return "Paddle's DistributedStrategy has no such field: use the env export."
     versions = " and ".join(CATALOGUE[knob].paddle_versions)
     return f"The field exists in Paddle {versions} only, not in {chosen.target}."
 
 
-def _note(knob: str, measured: Value, value: Value) -> str:
+def _note(knob: str, measured: Value, value: Value, version: str) -> str:
     if knob == "a_sync":
         return "Paddle's own default is true: parameter-server mode"
     if value != measured:
         return f"measured at {describe_value(measured)}; Paddle takes whole MB"
-    return "" if reach_of(knob) is Reach.ALWAYS else reach_of(knob).value
+    reach = reach_of(knob, version)
+    return "" if reach is Reach.ALWAYS else reach.value
+
+
+def _let_static_programs_fuse(values: dict[str, Value], job: Job, chosen: PaddleFields) -> None:
+    """Write beside the buckets' size the number of gradients that it holds on average, which static programs read."""
+    written = {entry.knob for entry in chosen.fields}
+    if "fuse_grad_size_in_MB" not in written or job.facts is None or not job.facts.gradient_bytes:
+        return
+    tensors = job.facts.parameter_tensors
+    share = float(values["fuse_grad_size_in_MB"]) * 2**20 / job.facts.gradient_bytes
+    number = min(tensors, max(1, round(tensors * share)))
+    note = f"what the bytes hold on average; {Reach.STATIC.value}"
+    chosen.left.pop(STATIC_FUSION, None)
+    chosen.fields.append(PaddleField(STATIC_FUSION, (STATIC_FUSION,), number, Provenance.TRANSLATED, note))
 
 
 def _let_local_sgd_act(advice: Advice, job: Job, chosen: PaddleFields) -> None:
@@ -182,15 +199,17 @@ def _warn_about_meaning(advice: Advice, chosen: PaddleFields) -> None:
     """Say which written changes Paddle reads in one of its two modes only, or understands otherwise."""
     written = [entry.knob for entry in chosen.fields if entry.knob in advice.changes]
     for reach, mode in ((Reach.STATIC, "static-graph programs"), (Reach.DYNAMIC, "fleet.distributed_model")):
-        if silent := [knob for knob in dict.fromkeys(written) if reach_of(knob) is reach]:
+        if silent := [knob for knob in dict.fromkeys(written) if reach_of(knob, chosen.target) is reach]:
             chosen.warnings.append(
                 f"Read by Paddle in {mode} only, and ignored elsewhere without a word: {', '.join(silent)}."
             )
-    if flags := [knob for knob in written if reach_of(knob) is Reach.FLAG]:
+    if flags := [knob for knob in written if reach_of(knob, chosen.target) is Reach.FLAG]:
         chosen.warnings.append(f"Sets a flag in Paddle that was not seen to act: {', '.join(flags)}.")
-    if "fuse_grad_size_in_MB" in written:
+    if chosen.target == "3.3.1" and any(
+        reach_of(entry.knob, chosen.target) is Reach.STATIC for entry in chosen.fields
+    ):
         chosen.warnings.append(
-            "Static-graph data parallelism groups gradients by fuse_grad_size_in_num instead of by their size."
+            "Static programs of Paddle 3.3.1 take fleet's optimizer with FLAGS_enable_pir_api=0 only."
         )
     if "adaptive_localsgd" in written and advice.strategy["adaptive_localsgd"]:
         chosen.warnings.append(

@@ -1,14 +1,16 @@
-"""What Paddle 2.6.2 and 3.3.1 do with each field of a DistributedStrategy: read in their sources, run where CPUs can.
+"""What Paddle 2.6.2 and 3.3.1 do with each field of a DistributedStrategy: read in their sources, seen where CPUs can.
 
-An assignment or a file that Paddle accepts proves nothing: several fields have no reader, and one stops the reduction
-of gradients. A field that nobody reads is not written.
+An assignment or a file that Paddle accepts proves nothing: several fields have no reader, one stops the reduction of
+gradients, and some keep a program from being built. Such fields are not written. The conformance tests compare this
+table with the programs and the groups of gradients that both versions make.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 
 class Reach(StrEnum):
-    """Where a field acts; the same in both versions."""
+    """Where a field acts."""
 
     ALWAYS = "acts"
     DYNAMIC = "acts in the dynamic graph only"
@@ -20,9 +22,9 @@ class Reach(StrEnum):
 _DYNAMIC = {"fuse_grad_size_in_MB", "last_comm_group_size_MB", "nccl_comm_num"}
 _FLAGS = {"sync_nccl_allreduce", "fuse_grad_size_in_TFLOPS"}
 _STATIC = {
-    "fuse_all_reduce_ops", "localsgd", "localsgd_k_steps", "localsgd_begin_step", "adaptive_localsgd",
-    "adaptive_localsgd_init_k_steps", "adaptive_localsgd_begin_step", "gradient_merge", "gradient_merge_k_steps",
-    "gradient_merge_avg", "dgc", "cudnn_exhaustive_search", "conv_workspace_size_limit",
+    "fuse_all_reduce_ops", "fuse_grad_size_in_num", "localsgd", "localsgd_k_steps", "localsgd_begin_step",
+    "adaptive_localsgd", "adaptive_localsgd_init_k_steps", "adaptive_localsgd_begin_step", "gradient_merge",
+    "gradient_merge_k_steps", "gradient_merge_avg", "dgc", "cudnn_exhaustive_search", "conv_workspace_size_limit",
     "cudnn_batchnorm_spatial_persistent", "fuse_elewise_add_act_ops", "fuse_bn_act_ops", "fuse_relu_depthwise_conv",
     "fuse_broadcast_ops", "enable_inplace", "enable_backward_optimizer_op_deps", "cache_runtime_context",
     "enable_sequential_execution",
@@ -38,27 +40,42 @@ _NOBODY = {
     "fuse_all_optimizer_ops": "Paddle sets it to False itself",
 }
 """Knobs whose field has no reader, with what else can be said."""
+_LOCAL_SGD = (
+    "localsgd", "localsgd_k_steps", "localsgd_begin_step", "adaptive_localsgd", "adaptive_localsgd_init_k_steps",
+    "adaptive_localsgd_begin_step",
+)  # fmt: skip
 _HARMFUL = {
     "fp16_allreduce": "Paddle's optimizer for it and the one that reduces gradients exclude each other, so static "
-    "programs would not reduce gradients at all, without a word; the dynamic graph does not read it."
+    "programs would not reduce gradients at all, without a word; the dynamic graph does not read it.",
 }
+_HARMFUL_IN: Mapping[str, Mapping[str, str]] = {
+    "3.3.1": dict.fromkeys(
+        _LOCAL_SGD,
+        "Paddle 3.3.1 fails to build a static program with it (TypeError in its own local SGD), and the dynamic graph "
+        "does not read it: average the parameters in your own loop, or use Paddle 2.6.2.",
+    ),
+    "2.6.2": {},
+}
+"""Fields that do harm in one version, with what they do."""
+_DYNAMIC_IN = {"3.3.1": {"amp"}, "2.6.2": frozenset[str]()}
+"""Fields that only one version's dynamic graph can use: 3.3.1 fails to build a static program with amp."""
 
 
-def reach_of(knob: str) -> Reach:
-    """Return where Paddle reads the knob's field."""
-    if knob in _NOBODY or knob in _HARMFUL:
+def reach_of(knob: str, version: str) -> Reach:
+    """Return where Paddle `version` reads the knob's field."""
+    if explain_not_written(knob, version):
         return Reach.NOBODY
-    if knob in _DYNAMIC:
+    if knob in _DYNAMIC or knob in _DYNAMIC_IN[version]:
         return Reach.DYNAMIC
     if knob in _STATIC:
         return Reach.STATIC
     return Reach.FLAG if knob in _FLAGS else Reach.ALWAYS
 
 
-def explain_not_written(knob: str) -> str:
-    """Return a sentence why the knob's field is never written; empty when it is."""
-    if knob in _HARMFUL:
-        return _HARMFUL[knob]
+def explain_not_written(knob: str, version: str) -> str:
+    """Return a sentence why the knob's field is never written for Paddle `version`; empty when it is."""
+    if harm := _HARMFUL.get(knob) or _HARMFUL_IN[version].get(knob):
+        return harm
     if knob not in _NOBODY:
         return ""
     more = f": {_NOBODY[knob]}" if _NOBODY[knob] else ""

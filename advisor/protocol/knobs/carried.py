@@ -43,6 +43,10 @@ CARRIED: tuple[Knob, ...] = (
              effect=Effect.CONVERGENCE, realised="This advisor takes its place."),
     _carried("a_sync", S, True, "Parameter-server mode: asynchronous updates.", Effect.CONVERGENCE, _PSERVER,
              paddle_field="a_sync"),
+    _carried("fuse_grad_size_in_num", S, 8, "Gradients per fused allreduce in Paddle's static programs.",
+             realised="Paddle's static programs count gradients where its dynamic graph and DDP count bytes: exported "
+             "as the number that fuse_grad_size_in_MB holds on average.",
+             paddle_field="fuse_grad_size_in_num", low=1, high=100_000, unit="gradients"),
     _carried("cudnn_batchnorm_spatial_persistent", S, True, "The persistent spatial batch-norm kernel.",
              Effect.NUMERIC, "torch always asks cuDNN for this kernel in training: there is no switch.",
              paddle_field="cudnn_batchnorm_spatial_persistent"),

@@ -33,10 +33,22 @@ def test_only_timed_fields_and_their_companions_are_written(advise) -> None:
         "fuse_grad_size_in_MB": "64",
         "last_comm_group_size_MB": "1.0",
         "a_sync": "false",
+        "fuse_grad_size_in_num": "20",
     }
     assert file.provenance["fuse_grad_size_in_MB"] is Provenance.TRANSLATED
     assert file.provenance["fuse_all_reduce_ops"] is Provenance.CARRIED
     assert file.left["cudnn_exhaustive_search"] == "Not timed: left at Paddle's default."
+
+
+@pytest.mark.parametrize(("megabytes", "gradients"), [(1.0, 2), (4.0, 8), (64.0, 20)])
+def test_static_programs_get_as_many_gradients_as_the_bytes_hold_on_average(
+    megabytes, gradients, advise
+) -> None:
+    """The model has 20 gradients of 10 MB together."""
+    file = export(*advise({"fuse_grad_size_in_MB": megabytes}), "paddle")
+    assert fields_of(file.content)["fuse_grad_size_in_num"] == str(gradients)
+    assert file.provenance["fuse_grad_size_in_num"] is Provenance.TRANSLATED
+    assert "fuse_grad_size_in_num" not in fields_of(export(*advise({"num_threads": 2}), "paddle").content)
 
 
 def test_nothing_claims_to_be_measured_in_paddle(advise) -> None:
@@ -59,7 +71,7 @@ def test_asynchronous_parameter_servers_are_switched_off_always(advise) -> None:
 
 def test_nested_fields_stand_in_a_block(advise) -> None:
     changes = {"localsgd": True, "localsgd_k_steps": 4, "localsgd_begin_step": 100}
-    file = export(*advise(changes), "paddle")
+    file = export(*advise(changes), "paddle", "2.6.2")
     assert (
         "localsgd_configs {\n  k_steps: 4  # translated; acts in static programs only\n"
         "  begin_step: 100  # translated; acts in static programs only\n}\n" in file.content
@@ -76,20 +88,25 @@ def test_idle_fields_are_not_written(advise) -> None:
 def test_local_sgd_is_written_with_what_it_needs_to_act(advise) -> None:
     """Without the field Paddle reduces gradients in every step as well; alone the field would stop the reduction."""
     for name in ("localsgd", "adaptive_localsgd"):
-        file = export(*advise({name: True}), "paddle")
+        file = export(*advise({name: True}), "paddle", "2.6.2")
         assert fields_of(file.content)["without_graph_optimization"] == "false"
         assert file.provenance[name] is Provenance.TRANSLATED
+        newer = export(*advise({name: True}), "paddle", "3.3.1")
+        assert fields_of(newer.content) == {"a_sync": "false"}
+        assert "fails to build a static program with it" in newer.unmapped[name]
     for changes in ({}, {"localsgd": False}, {"nccl_comm_num": 2}):
-        assert "without_graph_optimization" not in export(*advise(changes), "paddle").content
+        assert "without_graph_optimization" not in export(*advise(changes), "paddle", "2.6.2").content
 
 
 def test_local_sgd_under_an_optimizer_that_paddle_leaves_alone_is_said(advise) -> None:
     advice, job = advise({"localsgd": True})
     assert job.facts is not None
     adam = job.model_copy(update={"facts": job.facts.model_copy(update={"optimizers": ("AdamW",)})})
-    assert "under AdamW it trains as if it were off" in export(advice, adam, "paddle").warnings[-2]
+    assert "under AdamW it trains as if it were off" in export(advice, adam, "paddle", "2.6.2").warnings[-2]
     sgd = job.model_copy(update={"facts": job.facts.model_copy(update={"optimizers": ("SGD",)})})
-    assert not any("as if it were off" in sentence for sentence in export(advice, sgd, "paddle").warnings)
+    assert not any(
+        "as if it were off" in sentence for sentence in export(advice, sgd, "paddle", "2.6.2").warnings
+    )
 
 
 @pytest.mark.parametrize("version", ["3.3.1", "2.6.2"])
@@ -133,7 +150,9 @@ def test_knobs_that_mean_something_else_in_paddle_say_so(advise) -> None:
     assert fields_of(compressed.content)["dgc"] == "true"
     assert "sparsity" in compressed.unmapped["dgc_rank"]
     assert any("in translation" in sentence for sentence in compressed.warnings)
-    adaptive = export(*advise({"adaptive_localsgd": True, "adaptive_localsgd_init_k_steps": 4}), "paddle")
+    adaptive = export(
+        *advise({"adaptive_localsgd": True, "adaptive_localsgd_init_k_steps": 4}), "paddle", "2.6.2"
+    )
     assert fields_of(adaptive.content)["adaptive_localsgd_configs.init_k_steps"] == "4"
     assert any("inside the square root" in sentence for sentence in adaptive.warnings)
 
@@ -183,7 +202,7 @@ def test_every_field_of_the_catalogue_can_be_written(name, version, advise) -> N
     for knob in CATALOGUE.values():
         if knob.paddle_field is None or version not in knob.paddle_versions or knob.name == "a_sync":
             continue
-        if reach_of(knob.name) is Reach.NOBODY:
+        if reach_of(knob.name, version) is Reach.NOBODY:
             continue
         other = not knob.default if knob.kind is bool else knob.high
         switch = {

@@ -1,0 +1,106 @@
+"""Runs inside Paddle's own environment: what Paddle makes of a DistributedStrategy, read off its programs and groups.
+
+`inspect_paddle.py static|dynamic ASKED ANSWERED`: a JSON list of prototxt files, or of Python files with
+`make_strategy()`, becomes a JSON list of what was seen. Static: the operators of the program that rank 0 of two would
+run, counted (built and not run: the CPU wheels have no static communication; the one function that would open it is
+left out). Dynamic, under Paddle's own launcher: the groups of gradients that two real ranks reduce.
+"""
+
+import json
+import os
+import runpy
+import sys
+
+RANK = {
+    "PADDLE_TRAINER_ID": "0", "PADDLE_TRAINERS_NUM": "2", "PADDLE_CURRENT_ENDPOINT": "127.0.0.1:6170",
+    "PADDLE_TRAINER_ENDPOINTS": "127.0.0.1:6170,127.0.0.1:6171", "FLAGS_enable_pir_api": "0",
+}  # fmt: skip
+NUMBERS = ("value", "scale", "shape")
+"""Attributes in which a program carries the numbers of a strategy."""
+
+
+def load(path):
+    from paddle.distributed import fleet
+
+    if path.endswith(".py"):
+        return runpy.run_path(path)["make_strategy"]()
+    strategy = fleet.DistributedStrategy()
+    strategy.load_from_prototxt(path)
+    return strategy
+
+
+def build_program(path):
+    import paddle
+    from paddle.distributed import fleet
+
+    program, startup = paddle.static.Program(), paddle.static.Program()
+    with paddle.static.program_guard(program, startup), paddle.utils.unique_name.guard():
+        hidden = paddle.static.data("x", [4, 30])
+        for _ in range(5):
+            hidden = paddle.nn.functional.relu(paddle.static.nn.fc(hidden, 30))
+        loss = paddle.mean(hidden)
+        strategy = load(path)
+        fleet.init(is_collective=True, strategy=strategy)
+        fleet.distributed_optimizer(paddle.optimizer.Momentum(0.1), strategy).minimize(loss, startup)
+    operators = {}
+    for block in program.blocks:
+        for operator in block.ops:
+            name = operator.type.replace("c_allreduce_sum", "all_reduce")  # its name in 2.6.2
+            operators[name] = operators.get(name, 0) + 1
+    constants = []
+    for block in (*program.blocks, *startup.blocks):
+        for operator in block.ops:
+            if operator.type in {"fill_constant", "scale"}:
+                constants.append(
+                    [
+                        operator.type,
+                        *(str(operator.attr(name)) for name in NUMBERS if operator.has_attr(name)),
+                    ]
+                )
+    return {"operators": operators, "constants": constants}
+
+
+def train(path):
+    import paddle
+    from paddle.distributed import fleet
+
+    fleet.init(is_collective=True, strategy=load(path))
+    paddle.seed(7)
+    model = paddle.nn.Sequential(*(paddle.nn.Linear(300, 300) for _ in range(6)))
+    optimizer = paddle.optimizer.Momentum(0.01, parameters=model.parameters())
+    optimizer = fleet.distributed_optimizer(optimizer)
+    model = fleet.distributed_model(model)
+    paddle.seed(paddle.distributed.get_rank())
+    for _ in range(4):
+        loss = paddle.mean(model(paddle.randn([4, 300])) ** 2)
+        loss.backward()
+        optimizer.step()
+        optimizer.clear_grad()
+    total = sum(float((parameter.astype("float64") ** 2).sum()) for parameter in model.parameters())
+    return {"groups": [len(group) for group in model.group_indices], "sum": total}
+
+
+def main():
+    mode, asked, answered = sys.argv[1:]
+    if mode == "static":
+        os.environ.update(RANK)
+        import paddle
+        from paddle.distributed.fleet.meta_optimizers.common import CollectiveHelper
+
+        paddle.enable_static()
+        CollectiveHelper._init_communicator = lambda *_, **__: None
+    seen = []
+    with open(asked, encoding="utf-8") as file:
+        paths = json.load(file)
+    for path in paths:
+        try:
+            seen.append(build_program(path) if mode == "static" else train(path))
+        except Exception as error:
+            seen.append({"error": f"{type(error).__name__}: {error}"})
+    if os.environ.get("PADDLE_TRAINER_ID", "0") == "0":
+        with open(answered, "w", encoding="utf-8") as file:
+            json.dump(seen, file)
+
+
+if __name__ == "__main__":
+    main()
