@@ -68,7 +68,12 @@ def intend(file: Exported, strategy: Mapping[str, Value]) -> dict[str, Value]:
         value = strategy[name]
         if name == "fuse_grad_size_in_MB":
             value = max(1, math.ceil(float(value)))
-        fields[str(CATALOGUE[name].paddle_field)] = value
+            # The factory's model has 20 gradients of 10,000,000 bytes together.
+            fields.setdefault(
+                "fuse_grad_size_in_num", min(20, max(1, round(20 * value * 2**20 / 10_000_000)))
+            )
+        if name != "fuse_grad_size_in_num" or value != CATALOGUE[name].default:
+            fields[str(CATALOGUE[name].paddle_field)] = value
     if any(strategy[name] for name in ("localsgd", "adaptive_localsgd") if name in file.provenance):
         fields["without_graph_optimization"] = False
     return {**fields, "a_sync": False}

@@ -168,7 +168,12 @@ def _note(knob: str, measured: Value, value: Value, version: str) -> str:
 def _let_static_programs_fuse(values: dict[str, Value], job: Job, chosen: PaddleFields) -> None:
     """Write beside the buckets' size the number of gradients that it holds on average, which static programs read."""
     written = {entry.knob for entry in chosen.fields}
-    if "fuse_grad_size_in_MB" not in written or job.facts is None or not job.facts.gradient_bytes:
+    if (
+        STATIC_FUSION in written
+        or "fuse_grad_size_in_MB" not in written
+        or job.facts is None
+        or not job.facts.gradient_bytes
+    ):
         return
     tensors = job.facts.parameter_tensors
     share = float(values["fuse_grad_size_in_MB"]) * 2**20 / job.facts.gradient_bytes
