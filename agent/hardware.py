@@ -5,12 +5,16 @@ import os
 import platform
 import socket
 from importlib import metadata
+from pathlib import Path
 
 import psutil
 
 from advisor.protocol.cluster import Link, Node
 from advisor.protocol.testbed import Testbed
 from agent.gpus import Gpus
+
+RDMA = Path("/sys/class/infiniband")
+"""Where Linux lists RDMA adapters."""
 
 
 def describe_node(gpus: Gpus, testbed: Testbed | None = None) -> Node:
@@ -25,12 +29,20 @@ def describe_node(gpus: Gpus, testbed: Testbed | None = None) -> Node:
             link.model_copy(update={"bits_per_second": testbed.bits_per_s}) if testbed else link
             for link in list_links()
         ),
+        rdma=find_rdma(),
         telemetry="nvml" if devices else "psutil",
         warning=gpus.trouble,
         python_version=platform.python_version(),
         torch_version=find_version("torch"),
         testbed=testbed,
     )
+
+
+def find_rdma(folder: Path = RDMA) -> tuple[str, ...]:
+    """Return the RDMA adapters (InfiniBand, RoCE) with a port that is up, by name."""
+    ports = sorted(folder.glob("*/ports/*/state"))
+    up = (port for port in ports if "ACTIVE" in port.read_text())
+    return tuple(dict.fromkeys(port.relative_to(folder).parts[0] for port in up))
 
 
 def find_version(distribution: str) -> str:

@@ -54,6 +54,8 @@ class Node(Message):
     """Accelerators found by NVML."""
     links: tuple[Link, ...] = ()
     """Network interfaces other than loopback."""
+    rdma: tuple[str, ...] | None = None
+    """RDMA adapters (InfiniBand, RoCE) with a port that is up; None where an older agent did not look."""
     telemetry: str = "psutil"
     """Where utilisation comes from: "nvml" or "psutil"."""
     python_version: str = ""

@@ -115,6 +115,19 @@ class DdpFacts(Message):
     """The script registered a communication hook of its own."""
 
 
+class HostRead(Message):
+    """A line of the script that reads values off the device, and so makes the host wait for it."""
+
+    site: str
+    """`train.py:41`."""
+    call: str
+    """The tensor's method: item, cpu, ..."""
+    per_step: float
+    """Reads in one optimizer step."""
+    waited_s: float
+    """Seconds that the host waited in them in one step."""
+
+
 class WorkloadFacts(Message):
     """What the runtime saw of the running script."""
 
@@ -156,6 +169,10 @@ class WorkloadFacts(Message):
     """fully_shard or FullyShardedDataParallel, where one of them takes DDP's place."""
     dataloader: dict[str, bool | int | None] | None = None
     """num_workers, prefetch_factor and pin_memory of the training DataLoader; None without one."""
+    host_reads: tuple[HostRead, ...] = ()
+    """Lines that read values off the device, seen on rank 0 in its first steps; those that waited longest first."""
+    batches_per_rank: tuple[int, ...] = ()
+    """Batches of one pass over the training DataLoader, by rank; empty where nobody could tell."""
     cpu_threads: int = 1
     """Intra-op threads of a rank as the script left them."""
     step_time_s_hint: float | None = None

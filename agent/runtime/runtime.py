@@ -14,7 +14,7 @@ from . import beat, hooks
 from .control import AgentLost, ControlLine
 from .environment import Environment
 from .exchange import PeerLost
-from .facts import describe_loader
+from .facts import count_batches, describe_loader
 from .levers.bucket_plan import BucketPlan, plan_for_argument
 from .levers.launched import plan_launched_cap
 from .loss_factor import multiply_loss
@@ -60,6 +60,8 @@ class Runtime:
         self._training_forwards = 0
         self.loader: Optional[Dict[str, Any]] = None
         """The training loader iterated last."""
+        self.batches: Optional[int] = None
+        """Of one pass over it."""
         self._told_trouble = False
         self._beat = (
             beat.BeatWriter(environment.session_dir, environment.rank) if environment.session_dir else None
@@ -169,7 +171,7 @@ class Runtime:
             self.note_interruption()
             return iterate(loader)
         self.recorder.raise_flag(NEW_EPOCH)
-        self.loader = describe_loader(loader)
+        self.loader, self.batches = describe_loader(loader), count_batches(loader)
         size = getattr(loader, "batch_size", None) or getattr(loader.batch_sampler, "batch_size", None)
         self.samples.loader_batch_size = size if isinstance(size, int) else None
         return self.reading.start_epoch(loader, iterate)

@@ -17,16 +17,21 @@ VARIABLES = {
     "num_threads": "OMP_NUM_THREADS",
 }
 """Knob -> the variable that carries it."""
+MEMORY, _ALLOCATOR = "FLAGS_fraction_of_gpu_memory_to_use", "FLAGS_allocator_strategy"
+"""Paddle takes memory ahead with the second flag at naive_best_fit only; by default it allocates on demand."""
 
 
 def choose_variables(advice: Advice) -> dict[str, str]:
     """Return the variables for the changed knobs, by variable name, unquoted."""
     values = typed_values(advice)
-    return {
+    chosen = {
         VARIABLES[knob]: _text(values[knob])
         for knob in advice.changes
         if knob in VARIABLES and idle_because(knob, values) is None
     }
+    if MEMORY in chosen:
+        chosen[_ALLOCATOR] = "naive_best_fit"
+    return chosen
 
 
 def export_environment(advice: Advice, job: Job) -> Exported:
@@ -34,7 +39,9 @@ def export_environment(advice: Advice, job: Job) -> Exported:
     variables = choose_variables(advice)
     by_variable = {variable: knob for knob, variable in VARIABLES.items()}
     provenance = {
-        by_variable[name]: advice.provenance.get(by_variable[name], Provenance.CARRIED) for name in variables
+        by_variable[name]: advice.provenance.get(by_variable[name], Provenance.CARRIED)
+        for name in variables
+        if name in by_variable
     }
     unmapped = {
         knob: "It is no environment variable: use the torchrun, pytorch or paddle export."

@@ -1,5 +1,6 @@
 """The knobs of computation: threads, memory, kernels, fusion."""
 
+from advisor.protocol.cluster import DeviceKind
 from advisor.protocol.knobs.applicability import cuda_needed, refused
 from advisor.protocol.knobs.knob import Effect, Knob, KnobContext, Part, Place, Rule, Scale, Switch
 
@@ -17,6 +18,11 @@ def _threads_rule(context: KnobContext) -> tuple[Rule, ...]:
     rules = [Rule(share, f"The node's {cpus} CPUs shared by its {context.facts.local_world_size} ranks.")]
     if share != 1:
         rules.append(Rule(1, "One thread a rank leaves the cores to the other ranks."))
+    on_gpu = context.facts.device is DeviceKind.CUDA
+    documented = 4 if on_gpu else 2
+    if documented < share:
+        where = "GPUs" if on_gpu else "processors"
+        rules.append(Rule(documented, f"The documents take {documented} threads a device on {where}."))
     return tuple(rules)
 
 
@@ -25,6 +31,8 @@ def _batch_norm_unavailable(context: KnobContext) -> str | None:
         return "The model has no batch norm whose statistics could be synchronised."
     if context.facts.world_size < 2:
         return "There is one rank: its statistics are all there are."
+    if context.several_nodes:
+        return "The documents keep it to one machine: its statistics would cross the network in every layer."
     return _GPU_BATCH_NORM(context)
 
 
@@ -56,8 +64,8 @@ COMPUTE: tuple[Knob, ...] = (
         paddle_versions=("2.6.2",), unavailable_because=_threads_unavailable, rule=_threads_rule,
     ),
     Knob(
-        name="FLAGS_fraction_of_gpu_memory_to_use", place=E, minor=True, default=0.92, low=0.1, high=0.98,
-        effect=Effect.EXACT, switch=Switch.HOT, grid=lambda _: (0.5, 0.7, 0.8, 0.92),
+        name="FLAGS_fraction_of_gpu_memory_to_use", place=E, minor=True, default=0.92, low=0.0, high=1.0,
+        effect=Effect.EXACT, switch=Switch.HOT, grid=lambda _: (0.5, 0.7, 0.8, 0.92, 0.98),
         meaning="Share of GPU memory allocated ahead, because allocating during training is slow.",
         realised="That share is reserved in the caching allocator and capped.",
         unavailable_because=cuda_needed("Memory pre-allocation", "FLAGS_fraction_of_gpu_memory_to_use"),

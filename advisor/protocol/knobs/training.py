@@ -72,7 +72,7 @@ TRAINING: tuple[Knob, ...] = (
     Knob(
         name="localsgd_k_steps", place=S, part=Part.COMMUNICATION,
         default=1, low=1, high=16, scale=Scale.LOG, unit="steps",
-        effect=Effect.CONVERGENCE, switch=Switch.HOT, needs="localsgd", grid=lambda _: (2, 4, 8),
+        effect=Effect.CONVERGENCE, switch=Switch.HOT, needs="localsgd", grid=lambda _: (2, 4, 8, 16),
         meaning="Steps between two parameter averagings.",
         realised="The averaging interval.", paddle_field="localsgd_configs.k_steps",
         unavailable_because=_needs_ranks("localsgd"), rule=_interval_rule,

@@ -1,4 +1,4 @@
-"""What to do next, what no knob can do included."""
+"""What to do next, in the order of its use."""
 
 from collections.abc import Mapping
 from statistics import fmean, stdev
@@ -8,11 +8,11 @@ from advisor.protocol.changes import Changes
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.trials import Phases, Trial
 from advisor.protocol.workload import WorkloadKind
+from advisor.tuning.explain.beyond_knobs import list_beyond_knobs
 from advisor.tuning.history.comparisons import log_rate
 from advisor.tuning.history.record import Record
 
 _NOISY = 0.03
-_STALLING = 0.15
 _USES: Mapping[WorkloadKind, str] = {
     WorkloadKind.PYTORCH: "Put the strategy in place (run.sh trains the unchanged script under it) and compare one run "
     "at full length.",
@@ -53,7 +53,7 @@ def list_next_steps(
                 "Compare one full training with the baseline's final accuracy before you rely on it."
             )
     steps += [flag.sentence for flag in diagnosis.flags]
-    steps += _beyond_knobs(diagnosis, phases[1])
+    steps += list_beyond_knobs(record.job, chosen, diagnosis, phases[1])
     noise = _measure_noise(record)
     if noise is not None and noise > _NOISY:
         steps.append(
@@ -71,36 +71,3 @@ def _measure_noise(record: Record) -> float | None:
     for block in record.baseline_blocks:
         rates.setdefault(block.session_id, []).append(log_rate(block))
     return stdev(fmean(group) for group in rates.values()) if len(rates) > 1 else None
-
-
-def _beyond_knobs(diagnosis: Diagnosis, after: Phases) -> list[str]:
-    total = after.total_s()
-    if total <= 0:
-        return []
-    left = after.exposed_comm_s or 0.0
-    steps = []
-    if left / total >= 0.15:
-        steps.append(
-            f"{left * 1e3:.1f} ms of each {total * 1e3:.1f} ms step is still exposed communication: faster links, or a "
-            "larger batch per rank, would help where knobs no longer do."
-        )
-    if after.data_wait_s / total >= 0.05:
-        steps.append(
-            f"{after.data_wait_s * 1e3:.1f} ms of each {total * 1e3:.1f} ms step waits for data: give the DataLoader "
-            "more workers, or read from faster storage."
-        )
-    if after.stalls_s / total >= _STALLING:
-        steps.append(
-            f"{after.stalls_s * 1e3:.1f} ms of each {total * 1e3:.1f} ms step are stalls: some steps take several "
-            "times the usual one. Look for other load, or more processes and threads than cores."
-        )
-    if diagnosis.bound == "straggler" and not diagnosis.flags:
-        steps.append(
-            f"The slowest rank lags by {diagnosis.skew:.0%}: look for another load, throttling or a slower device on "
-            "its node; no strategy mends that."
-        )
-    if diagnosis.bound == "compute":
-        steps.append(
-            "The step is computation: mixed precision, a compiled model or faster devices come next."
-        )
-    return steps

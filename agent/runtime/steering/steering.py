@@ -14,6 +14,7 @@ from torch.distributed import distributed_c10d
 
 from .. import beat
 from ..facts import count_gradient_bytes, gather_baseline, gather_facts
+from ..host_reads import HostReads
 from ..levers.bucket_plan import observe_plan
 from ..races.parts import PEER_TIMEOUT_S, RankParts
 from ..recorder import StepMarks
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 WATCHED_STEPS = 3
 """Whole steps watched before anything is switched, so that batch size, accumulation and a step's time are known."""
+
+READ_STEPS = 2
+"""The last of them, in which reads of the device's values are counted."""
 
 
 class Steering(ABC):
@@ -36,6 +40,7 @@ class Steering(ABC):
         self._watched: List[StepMarks] = []
         self._forwards = 1
         self._has_begun = False
+        self._reads = HostReads() if self._parts.rank == 0 else None
 
     def begin_forward(self, ddp: Any) -> None:
         self._levers.before_forward(ddp)
@@ -67,8 +72,12 @@ class Steering(ABC):
             if step is not None:
                 self._watched.append(step)
                 self._forwards = max(1, forwards)
+            if self._reads is not None and len(self._watched) == WATCHED_STEPS - READ_STEPS:
+                self._reads.start()
             if len(self._watched) == WATCHED_STEPS:
                 self._has_begun = True
+                if self._reads is not None:
+                    self._reads.stop()
                 self._begin()
                 mark = clock.mark()
         elif step is not None and self._advance(step):
@@ -96,12 +105,17 @@ class Steering(ABC):
         refusals = self._merge(self._levers.list_refusals(training), "what ranks refuse")
         self._levers.refuse(refusals)
         observed = self._levers.observe(training)
+        batches = parts.exchange.gather(runtime.batches, "batches of an epoch", PEER_TIMEOUT_S)
         if parts.rank != 0:
             return {"refusals": refusals}
         parts.clock.settle()
         hint_s = statistics.median(parts.clock.measure(step.start, step.end) for step in self._watched)
         samples = int(statistics.median(step.samples for step in self._watched))
         facts = gather_facts(runtime.environment, training, runtime.loader, samples, self._forwards, hint_s)
+        if self._reads is not None:
+            facts["host_reads"] = self._reads.describe(READ_STEPS)
+        if batches is not None and None not in batches:
+            facts["batches_per_rank"] = batches
         baseline = observed
         if replicas:
             plan = runtime.launched_over or observe_plan(max(replicas, key=count_gradient_bytes))

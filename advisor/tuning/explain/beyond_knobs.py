@@ -1,0 +1,105 @@
+"""What no knob can mend: lines that wait for the device, unequal parts of the data, the network, slow storage."""
+
+from advisor.protocol.advice import Diagnosis
+from advisor.protocol.jobs import Job
+from advisor.protocol.trials import Phases, Trial
+from advisor.protocol.workload import WorkloadFacts
+
+_STALLING = 0.15
+_EVERY_STEP = 0.5
+"""Reads a step from which a line is named."""
+FETCH_STEPS = 30
+"""The documents' interval between two fetches of the loss."""
+
+
+def list_beyond_knobs(job: Job, chosen: Trial | None, diagnosis: Diagnosis, after: Phases) -> list[str]:
+    """Return sentences, what costs most steps first; `after` are the phases under the advised strategy."""
+    return [
+        *_describe_phases(diagnosis, after),
+        *_describe_reads(job.facts),
+        *_describe_batches(job.facts),
+        *_describe_network(job, chosen, after),
+    ]
+
+
+def _describe_phases(diagnosis: Diagnosis, after: Phases) -> list[str]:
+    total = after.total_s()
+    if total <= 0:
+        return []
+    left = after.exposed_comm_s or 0.0
+    steps = []
+    if left / total >= 0.15:
+        steps.append(
+            f"{left * 1e3:.1f} ms of each {total * 1e3:.1f} ms step is still exposed communication: faster links, or a "
+            "larger batch per rank, would help where knobs no longer do."
+        )
+    if after.data_wait_s / total >= 0.05:
+        steps.append(
+            f"{after.data_wait_s * 1e3:.1f} ms of each {total * 1e3:.1f} ms step waits for data: give the DataLoader "
+            "more workers, or read from faster storage."
+        )
+    if after.stalls_s / total >= _STALLING:
+        steps.append(
+            f"{after.stalls_s * 1e3:.1f} ms of each {total * 1e3:.1f} ms step are stalls: some steps take several "
+            "times the usual one. Look for other load, or more processes and threads than cores."
+        )
+    if diagnosis.bound == "straggler" and not diagnosis.flags:
+        steps.append(
+            f"The slowest rank lags by {diagnosis.skew:.0%}: look for another load, throttling or a slower device on "
+            "its node; no strategy mends that."
+        )
+    if diagnosis.bound == "compute":
+        steps.append(
+            "The step is computation: mixed precision, a compiled model or faster devices come next."
+        )
+    return steps
+
+
+def _describe_reads(facts: WorkloadFacts | None) -> list[str]:
+    """Name the lines that make the host wait for the device in every step: no knob changes a script's lines."""
+    if facts is None:
+        return []
+    whole_s = facts.step_time_s_hint
+    steps = []
+    for read in facts.host_reads:
+        if read.per_step < _EVERY_STEP:
+            continue
+        share = f" of each {whole_s * 1e3:.1f} ms step" if whole_s else " a step"
+        times = f"{read.per_step:g} times in every step" if read.per_step > 1 else "in every step"
+        steps.append(
+            f"{read.site} reads a value off the device {times} ({read.call.strip('_')}): the host waits "
+            f"{read.waited_s * 1e3:.1f} ms{share} there and queues no further work meanwhile. Read it every "
+            f"{FETCH_STEPS} steps, as the Fleet documents do, and keep the tensor until then."
+        )
+    return steps
+
+
+def _describe_batches(facts: WorkloadFacts | None) -> list[str]:
+    """Warn of ranks that would run out of data before the others: the last step of an epoch would wait for good."""
+    counts = facts.batches_per_rank if facts is not None else ()
+    if len(set(counts)) < 2:
+        return []
+    fewest, most = counts.index(min(counts)), counts.index(max(counts))
+    return [
+        f"Rank {fewest} reads {counts[fewest]} batches an epoch and rank {most} {counts[most]}: the others would wait "
+        "for it in the last steps. Pad the shorter parts by resampling (DistributedSampler does so unless drop_last is "
+        "set), or end every epoch after the same number of batches."
+    ]
+
+
+def _describe_network(job: Job, chosen: Trial | None, after: Phases) -> list[str]:
+    """Say that TCP is what is left to mend, where mixed precision made computation short and no RDMA adapter is up."""
+    exposed, total = after.exposed_comm_s or 0.0, after.total_s()
+    if (
+        chosen is None
+        or not chosen.changes.get("amp")
+        or job.cluster.node_count < 2
+        or exposed < 0.05 * total
+    ):
+        return []
+    if any(node.rdma is None or node.rdma for node in job.cluster.nodes):
+        return []
+    return [
+        f"With mixed precision {exposed * 1e3:.1f} ms of each {total * 1e3:.1f} ms step wait for the network, which is "
+        "TCP: no node has an RDMA adapter (InfiniBand, RoCE) that is up. Here the Fleet documents move to RDMA."
+    ]

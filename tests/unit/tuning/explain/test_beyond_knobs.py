@@ -1,0 +1,63 @@
+"""What is said beyond knobs: lines that wait, unequal parts of the data, the network under mixed precision."""
+
+import pytest
+
+from advisor.protocol.advice import Diagnosis
+from advisor.protocol.base import Value
+from advisor.protocol.changes import Changes
+from advisor.protocol.cluster import Cluster, Node
+from advisor.protocol.trials import Phases, Purpose, Trial
+from advisor.protocol.workload import HostRead
+from advisor.tuning.explain.beyond_knobs import list_beyond_knobs
+from tests.unit.tuning.simulated_cluster import START, make_job
+
+PHASES = Phases(forward_s=0.01, backward_s=0.02, exposed_comm_s=0.01)
+
+
+def say(changes: dict[str, Value] | None = None, cluster: Cluster | None = None, **facts: object) -> str:
+    job = make_job()
+    assert job.facts is not None
+    told = {"facts": job.facts.model_copy(update=facts), **({"cluster": cluster} if cluster else {})}
+    trial = None
+    if changes is not None:
+        trial = Trial(
+            number=1, purpose=Purpose.SEARCH, changes=Changes(changes), because="Tried.", created_at=START
+        )
+    diagnosis = Diagnosis(bound="communication", sentence="Communication is exposed.")
+    return "\n".join(list_beyond_knobs(job.model_copy(update=told), trial, diagnosis, PHASES))
+
+
+def test_a_line_that_reads_the_loss_in_every_step_is_named_with_its_wait_and_the_way_out() -> None:
+    reads = (
+        HostRead(site="train.py:41", call="item", per_step=1.0, waited_s=0.0031),
+        HostRead(site="train.py:60", call="__format__", per_step=0.1, waited_s=0.002),
+    )
+    told = say(host_reads=reads, step_time_s_hint=0.04)
+    assert "train.py:41 reads a value off the device in every step (item)" in told
+    assert "the host waits 3.1 ms of each 40.0 ms step there" in told
+    assert "Read it every 30 steps" in told
+    assert "train.py:60" not in told, "a log line now and then costs nothing worth a line"
+
+
+@pytest.mark.parametrize(("counts", "is_told"), [((12, 12), False), ((12, 10, 12), True), ((), False)])
+def test_unequal_parts_of_the_data_are_told_with_both_remedies(
+    counts: tuple[int, ...], is_told: bool
+) -> None:
+    told = say(batches_per_rank=counts)
+    assert ("Rank 1 reads 10 batches an epoch and rank 0 12" in told) == is_told
+    assert ("Pad the shorter parts" in told and "the same number of batches" in told) == is_told
+
+
+@pytest.mark.parametrize(
+    ("rdma", "changes", "is_told"),
+    [
+        ((), {"amp": True}, True),
+        (("mlx5_0",), {"amp": True}, False),
+        (None, {"amp": True}, False),
+        ((), {}, False),
+    ],
+)
+def test_tcp_is_named_once_mixed_precision_made_it_the_bottleneck(rdma, changes, is_told: bool) -> None:
+    node = Node(hostname="a", cpu_count=2, memory_bytes=1, rdma=rdma)
+    told = say(changes, Cluster(nodes=(node, node)))
+    assert ("which is TCP" in told) == is_told
