@@ -62,6 +62,8 @@ class TuneOptions:
     seed: int = 0
     verify: Mapping[str, Value] = field(default_factory=dict)
     """Only hold this strategy against the script as it stands."""
+    base: Mapping[str, Value] = field(default_factory=dict)
+    """What stands in the ranks beside the script's own."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,7 @@ def spec_from_options(command: Sequence[str], options: TuneOptions, working_dir:
                 "command": tuple(command),
                 "knobs": dict(map(_read_knob, options.reads)),
                 "pattern": options.pattern,
+                "base": dict(options.base),
                 "working_dir": str(working_dir),
                 "samples_per_step": options.samples_per_step,
                 "injection": options.injection,

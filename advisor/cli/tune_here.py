@@ -16,6 +16,7 @@ from advisor.data_dir import data_dir_of
 from advisor.local.agents import AgentPlace, HeldAgents, held_agents, places_here, training_environment
 from advisor.local.record import measuring_turn
 from advisor.local.server import LocalServer, starting_server
+from advisor.protocol.changes import Changes
 from advisor.protocol.jobs import Job, JobSpec
 
 if TYPE_CHECKING:  # It loads while server and agents start.
@@ -126,7 +127,8 @@ def _announce(job: Job) -> list[str]:
     nodes = f" · {job.spec.nodes} nodes" if job.spec.nodes > 1 else ""
     time = spell_duration(budget.max_seconds)
     tuning = f"Tuning {job.spec.name}{nodes} · at most {budget.max_trials} strategies in {time}{hours}"
-    verifying = f"Verifying {job.spec.verify.describe()} against your settings{nodes} · at most {time}"
+    rival = Changes(job.spec.workload.base).describe() if job.spec.workload.base else "your settings"
+    verifying = f"Verifying {job.spec.verify.describe()} against {rival}{nodes} · at most {time}"
     lines = [
         verifying if job.spec.verify else tuning,
         "Files untouched. Ctrl-C pauses; the same command resumes.",

@@ -1,6 +1,7 @@
 """`advisor verify`: the strategy against the script as it stands, today and here, for people and for CI."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from xml.etree import ElementTree
@@ -13,7 +14,7 @@ from advisor.cli.options import JsonOption, VerboseOption, screen_of
 from advisor.cli.screen import Screen
 from advisor.cli.tune_anywhere import tune_anywhere
 from advisor.protocol.advice import Advice, Interval, Verdict
-from advisor.protocol.base import Message
+from advisor.protocol.base import Message, Value
 from advisor.protocol.changes import Changes
 from advisor.protocol.gains import spell_range
 from advisor.protocol.jobs import Job, JobState
@@ -58,6 +59,11 @@ def verify(
     leave: Annotated[
         list[str] | None, typer.Option(metavar="KNOB", help="Leave this knob as the script has it; repeatable.")
     ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="STRATEGY.JSON", show_default=False,
+                     help="Hold it against this strategy instead of the script as it stands."),
+    ] = None,
     minutes: Annotated[float, typer.Option(min=0.1, help="Most minutes to measure.")] = 5.0,
     fail_below: Annotated[
         float | None,
@@ -78,6 +84,8 @@ def verify(
 ) -> None:  # fmt: skip
     """Measure today what a strategy brings here: it races your script as it stands, with the statistics of tuning.
 
+    With --against, another strategy takes the script's place.
+
     advisor verify advisor-train/strategy.json --fail-below 1.05 -- torchrun --nproc-per-node 2 train.py
     """
     screen = screen_of(context)
@@ -86,6 +94,11 @@ def verify(
         changes = choose_changes(file.changes if file else {}, settings or (), leave or ())
     except ValueError as error:
         raise CommandFailed(Exit.INVALID_SPEC, str(error), "`advisor knobs` lists the knobs.") from error
+    rival = _read_file(against) if against is not None else None
+    if rival is not None:
+        changes = relate(changes, rival.changes, {**rival.baseline, **(file.baseline if file else {})})
+        if not changes:
+            raise CommandFailed(Exit.USAGE, f"There is nothing to verify: {against} comes to the same.")
     if not changes:
         raise CommandFailed(
             Exit.USAGE,
@@ -98,18 +111,19 @@ def verify(
         nodes=shaped.nodes if shaped else nodes,
         testbed=shaped,
         kind=file.kind if file else "pytorch",
-        allow=changes.effect,
+        allow=changes.effect if rival is None else Changes({**rival.changes, **changes}).effect,
         minutes=minutes,
         min_gain_percent=None if fail_below is None else max(0.0, (fail_below - 1.0) * 100.0),
         from_checkpoint=from_checkpoint,
         verify=changes,
+        base=rival.changes if rival is not None else {},
     )
     wanted = WantedJob(spec_from_options(words, options, Path.cwd()), new=False)
 
     def finish(client: "Client", job: Job) -> None:
         if job.state is not JobState.FINISHED:
             raise CommandFailed(exit_of_state(job.state), f"Job {job.id} is {job.state}: {job.state_reason}")
-        found = judge(client.advice(job.id), file, changes, fail_below)
+        found = judge(client.advice(job.id), file if rival is None else None, changes, fail_below)
         _show(found, screen)
         if junit is not None:
             junit.write_text(format_junit(found))
@@ -127,12 +141,22 @@ def _read(strategy: Path | None, command: list[str]) -> tuple[StrategyFile | Non
         return None, [str(strategy), *command]
     if not command:
         raise CommandFailed(Exit.USAGE, "The launch command is missing.", "Put it after --, as you type it.")
+    return _read_file(strategy), command
+
+
+def _read_file(path: Path) -> StrategyFile:
     try:
-        return read_strategy_file(strategy.read_text()), command
+        return read_strategy_file(path.read_text())
     except (OSError, ValueError) as error:
         raise CommandFailed(
-            Exit.INVALID_SPEC, f"{strategy} cannot be read as a strategy file: {error}"
+            Exit.INVALID_SPEC, f"{path} cannot be read as a strategy file: {error}"
         ) from error
+
+
+def relate(changes: Changes, rival: Changes, own: Mapping[str, Value]) -> Changes:
+    """Return what has to be set beside the rival's changes to come from them to `changes`; `own` are the script's."""
+    wanted = {**{knob: own[knob] for knob in rival if knob in own}, **changes}
+    return Changes({knob: value for knob, value in wanted.items() if rival.get(knob, own.get(knob)) != value})
 
 
 def judge(

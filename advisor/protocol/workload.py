@@ -57,6 +57,9 @@ class Workload(Spec):
     """Further directories whose contents trials must not change (the working directory always is)."""
     knobs: dict[str, Value] = Field(default_factory=dict)
     """Knobs that a `command` reads from ADVISOR_STRATEGY or the strategy file, with the baseline's values."""
+    base: dict[str, Value] = Field(default_factory=dict)
+    """Knobs that stand in the ranks beside the script's own, in every strategy that does not set them: what strategies
+    are held against. For kind `pytorch`."""
     pattern: str = Field(default="", max_length=1000)
     """Regular expression that finds a step in a line of a `command`'s output, with named groups `step_time_s` (or
     `step_time_ms`, or `samples_per_s`) and perhaps `samples`, `loss`, `rank`; empty reads JSON lines."""
@@ -93,6 +96,10 @@ class Workload(Spec):
             given = "knobs" if self.knobs else "pattern"
             raise ValueError(
                 f"workload.{given} is for workloads of kind command, and this one is {self.kind.value}"
+            )
+        if self.base and self.kind is not WorkloadKind.PYTORCH:
+            raise ValueError(
+                f"workload.base is for workloads of kind pytorch, and this one is {self.kind.value}"
             )
         return self
 

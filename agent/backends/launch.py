@@ -11,6 +11,7 @@ from advisor.protocol.messages import Assignment
 from agent.errors import Unlaunchable
 from agent.processes import AGENT_MARKER, SESSION_MARKER
 from agent.rendezvous import find_interface, split_rendezvous
+from agent.runtime.environment import BASE
 
 _RENDEZVOUS_VARIABLE = re.compile(
     r"PET_(NNODES|NODE_RANK|STANDALONE|RDZV_\w+|MASTER_\w+|MAX_RESTARTS|LOCAL_ADDR)"
@@ -61,7 +62,12 @@ def build_environment(
 ) -> dict[str, str]:
     """Return the processes' environment: the agent's, the workload's, cold knobs, and the session's own variables."""
     variables = {**_inherit(environment), **assignment.workload.environment}
-    return variables | Changes(assignment.cold).launch_variables | _describe_session(assignment, place)
+    return variables | _list_cold(assignment).launch_variables | _describe_session(assignment, place)
+
+
+def _list_cold(assignment: Assignment) -> Changes:
+    """Return what the ranks are launched with: the session's own, and the workload's where that leaves it open."""
+    return Changes({**Changes(assignment.workload.base).cold, **assignment.cold})
 
 
 def choose_interface(rendezvous: str, variables: dict[str, str]) -> None:
@@ -86,10 +92,12 @@ def _describe_session(assignment: Assignment, place: SessionPlace) -> dict[str, 
         "ADVISOR_TUNING": "1",
         "ADVISOR_SESSION_DIR": str(place.session_dir),
         "ADVISOR_CONTROL": str(place.control),
-        "ADVISOR_COLD": json.dumps(assignment.cold),
+        "ADVISOR_COLD": json.dumps(_list_cold(assignment)),
         SESSION_MARKER: place.session_marker,
         AGENT_MARKER: place.agent_marker,
     }
+    if assignment.workload.base:
+        variables[BASE] = json.dumps(assignment.workload.base)
     if assignment.workload.samples_per_step is not None:
         variables["ADVISOR_SAMPLES_PER_STEP"] = str(assignment.workload.samples_per_step)
     return variables

@@ -7,6 +7,8 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, Mapping, Optional
 
+BASE = "ADVISOR_BASE"
+"""Set in a trial whose strategies are held against another one, which it holds as JSON, not against the script."""
 RUN = "ADVISOR_RUN"
 """Set where a real training runs under a strategy, which it holds as JSON."""
 
@@ -32,6 +34,8 @@ class Environment:
     """Overrides the batch size found in the model's input."""
     cold: Mapping[str, Any] = field(default_factory=dict)
     """Knob values that the ranks were launched with."""
+    base: Mapping[str, Any] = field(default_factory=dict)
+    """Knob values that stand beside the script's own in every strategy of a trial that does not set them."""
     strategy: Optional[Mapping[str, Any]] = None
     """What a real training is to run under (`changes`, and what they hold for); None in a trial."""
     parity_log: Optional[str] = None
@@ -55,6 +59,7 @@ def read_environment(variables: Optional[Mapping[str, str]] = None) -> Environme
         attempt=_read_count(values, "TORCHELASTIC_RESTART_COUNT", 0),
         samples_per_forward=_read_count(values, "ADVISOR_SAMPLES_PER_STEP", 0) or None,
         cold=_read_object(values, "ADVISOR_COLD") or {},
+        base=_read_object(values, BASE) or {},
         strategy=_read_object(values, RUN),
         parity_log=values.get("ADVISOR_PARITY_LOG") or None,
         stay_s=float(_read_count(values, "ADVISOR_STAY_S", 0)),

@@ -49,8 +49,11 @@ class RaceOrder:
     rules: RaceRules
 
 
-def parse_race(message: Mapping[str, Any]) -> RaceOrder:
-    """Fields that a newer agent added are ignored; missing ones take their defaults. Raises ValueError, KeyError."""
+def parse_race(message: Mapping[str, Any], base: Mapping[str, Any]) -> RaceOrder:
+    """`base` stands in every arm that does not set its knobs.
+
+    Fields that a newer agent added are ignored; missing ones take their defaults. Raises ValueError, KeyError.
+    """
     given = message.get("rules") or {}
     rules = RaceRules(**{n: given[n] for n in RaceRules.__dataclass_fields__ if given.get(n) is not None})
     if rules.min_steps < 1 or rules.max_steps < rules.min_steps or rules.segment_steps < 1:
@@ -62,7 +65,9 @@ def parse_race(message: Mapping[str, Any]) -> RaceOrder:
         limit = getattr(rules, name)
         if limit is not None and not (isinstance(limit, (int, float)) and 0 < limit < math.inf):
             raise ValueError(f"{name} is {limit!r}; it must be a number above 0, or missing.")
-    arms = tuple(ArmOrder(str(arm["block_id"]), arm.get("overrides") or {}) for arm in message["arms"])
+    arms = tuple(
+        ArmOrder(str(arm["block_id"]), {**base, **(arm.get("overrides") or {})}) for arm in message["arms"]
+    )
     if not arms or len({arm.block_id for arm in arms}) != len(arms):
         raise ValueError("A race needs at least one arm, and another block for each.")
     return RaceOrder(str(message["race_id"]), arms, rules)

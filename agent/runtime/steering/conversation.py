@@ -56,6 +56,8 @@ class Conversation(Steering):
 
     def _begin(self) -> None:
         found = self._describe_script()
+        if self._parts.rank == 0:
+            found["baseline"].update(self._runtime.environment.base)
         self._follow({"kind": "hello", "protocol": PROTOCOL, **found})
 
     def _advance(self, step: StepMarks) -> bool:
@@ -102,7 +104,7 @@ class Conversation(Steering):
                 self._end(reply)
                 return
             parts.enter(beat.SWITCHING)
-            self._race = Race(parse_race(reply), parts)
+            self._race = Race(parse_race(reply, self._runtime.environment.base), parts)
             if not self._race.advance(None):
                 return
             # None of its strategies can be switched to in a live process.

@@ -58,9 +58,14 @@ def run(judge: Any, field: list[Any], draw: Any) -> tuple[Any, int]:
 
 
 def test_a_race_is_read_with_what_is_missing_at_its_default() -> None:
-    found = order.parse_race({**MESSAGE, "rules": {"min_steps": 8, "target_error": None, "newer": 1}})
+    found = order.parse_race({**MESSAGE, "rules": {"min_steps": 8, "target_error": None, "newer": 1}}, {})
     assert [(arm.block_id, dict(arm.overrides)) for arm in found.arms] == [("a", {}), ("b", {"k": 1})]
     assert found.rules == order.RaceRules(min_steps=8)
+
+
+def test_what_strategies_are_held_against_stands_in_every_arm_that_does_not_set_it() -> None:
+    found = order.parse_race(MESSAGE, {"k": 5, "j": 2})
+    assert [dict(arm.overrides) for arm in found.arms] == [{"k": 5, "j": 2}, {"k": 1, "j": 2}]
 
 
 @pytest.mark.parametrize(
@@ -75,7 +80,7 @@ def test_a_race_is_read_with_what_is_missing_at_its_default() -> None:
 )
 def test_a_race_that_cannot_be_run_is_refused_by_name(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        order.parse_race({**MESSAGE, **changes})
+        order.parse_race({**MESSAGE, **changes}, {})
 
 
 def test_turns_are_random_the_same_everywhere_and_reversed_every_other_time() -> None:
