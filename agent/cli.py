@@ -11,14 +11,14 @@ import typer
 from pydantic import SecretStr, ValidationError
 
 from advisor.protocol.testbed import Testbed, parse_testbed
-from agent.allowance import TRAINING_LAUNCHERS, Allowance
 from agent.client import ServerClient
-from agent.config import describe_error, read_config
+from agent.devices.gpus import open_gpus
 from agent.errors import AgentError, BadConfiguration
-from agent.exec_command import execute
-from agent.gpus import open_gpus
 from agent.loop import Agent
-from agent.secrets import hide_memory, take_token_from_environment
+from agent.operator.allowance import TRAINING_LAUNCHERS, Allowance
+from agent.operator.config import describe_error, read_config
+from agent.operator.exec_command import execute
+from agent.operator.secrets import hide_memory, take_token_from_environment
 from agent.settings import AgentSettings, default_work_dir
 
 _USAGE = 2
@@ -166,7 +166,7 @@ def doctor(
     """Say what this node offers, and what stands in an agent's way. Exit code 1 when something does."""
     folder = (work_dir or default_work_dir(os.uname().nodename, Path.home())).absolute()
     gpus = open_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ)
-    from agent.doctor import examine
+    from agent.operator.doctor import examine
 
     findings = examine(folder, server, gpus, os.environ)
     gpus.close()

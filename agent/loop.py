@@ -18,18 +18,18 @@ from pydantic import ValidationError
 from advisor.protocol.cluster import Node
 from advisor.protocol.messages import AgentRegistered, Assignment, RegisterAgent, SessionEnd
 from advisor.protocol.trials import Outcome
-from agent.account import find_account
 from agent.client import ServerClient
-from agent.context import NodeContext
+from agent.devices.gpus import Gpus
+from agent.devices.hardware import describe_node
 from agent.errors import AgentError, NotWelcome, ServerRefused, ServerUnreachable, WorkDirInUse
-from agent.gpus import Gpus
-from agent.hardware import describe_node
-from agent.isolation import Isolation, detect_isolation, list_scratch_roots, remove_leftover_scratch
-from agent.launcher import sweep_leftovers
-from agent.rank_folder import remove_leftover_folders
-from agent.session import SessionRun, name_session_dir
+from agent.guard.account import find_account
+from agent.guard.isolation import Isolation, detect_isolation, list_scratch_roots, remove_leftover_scratch
+from agent.guard.launcher import sweep_leftovers
+from agent.sessions.context import NodeContext
+from agent.sessions.rank_folder import remove_leftover_folders
+from agent.sessions.session import SessionRun, name_session_dir
+from agent.sessions.spool import Spool
 from agent.settings import AgentSettings
-from agent.spool import Spool
 
 _SESSIONS_KEPT = 5
 """Folders of ended sessions that stay for whoever wants to read their logs."""

@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr, field_validator
 
 from advisor.protocol.base import Spec
 from advisor.protocol.testbed import Testbed
-from agent.allowance import Allowance
+from agent.operator.allowance import Allowance
 
 RUNTIME_SCRIPT = Path(__file__).parent / "runtime" / "launch.py"
 

@@ -67,7 +67,7 @@ def wait_until(what: Callable[[], object], sentence: str, timeout_s: float = 120
 
 
 def find_readers(agent: psutil.Process) -> list[psutil.Process]:
-    return [child for child in agent.children() if "agent.gpu_child" in child.cmdline()]
+    return [child for child in agent.children() if "agent.devices.gpu_child" in child.cmdline()]
 
 
 def measure(agent: psutil.Process, seconds: float) -> Cost:

@@ -28,7 +28,7 @@ from advisor.protocol.base import Value
 from advisor.protocol.testbed import Testbed
 from advisor.tuning.measure.contrast import contrast_arms
 from advisor.tuning.measure.student_t import t_quantile
-from agent.control import parse_result
+from agent.sessions.control import parse_result
 
 WORKLOADS = ROOT / "agent" / "workloads"
 

@@ -36,7 +36,7 @@ from advisor.protocol.testbed import Testbed
 from advisor.protocol.workload import Workload, WorkloadFacts
 from advisor.tuning.measure.statistics import summarise_block
 from advisor.tuning.space.composition import Composer, baseline_strategy
-from agent.control import parse_result
+from agent.sessions.control import parse_result
 
 WORKLOADS = ROOT / "agent" / "workloads"
 _ANCHOR_EVERY = 4

@@ -46,7 +46,7 @@ from advisor.protocol.workload import Workload
 from advisor.tuning.history.record import Record
 from advisor.tuning.measure.statistics import summarise_block
 from advisor.tuning.search.state import look
-from agent.control import parse_result
+from agent.sessions.control import parse_result
 
 _CLOSE = 0.02
 _BLOCK = {"warmup_steps": 5, "min_steps": 12, "max_steps": 60, "target_s": 1.0}

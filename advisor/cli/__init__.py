@@ -6,6 +6,6 @@ def main() -> int:
     # Imported here so that importing a single module of this package does not build all commands.
     import sys
 
-    from advisor.cli.commands import build_app
+    from advisor.cli.program import build_app
 
     return int(build_app(sys.argv[1:])(prog_name="advisor") or 0)

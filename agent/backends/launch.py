@@ -9,7 +9,7 @@ from pathlib import Path
 from advisor.protocol.changes import Changes
 from advisor.protocol.messages import Assignment
 from agent.errors import Unlaunchable
-from agent.processes import AGENT_MARKER, SESSION_MARKER
+from agent.guard.processes import AGENT_MARKER, SESSION_MARKER
 from agent.rendezvous import find_interface, split_rendezvous
 from agent.runtime.environment import BASE
 

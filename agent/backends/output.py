@@ -23,10 +23,10 @@ from advisor.protocol.reach import list_given, list_substituted, spell_plainly
 from advisor.protocol.trials import BlockResult
 from advisor.protocol.workload import Workload, WorkloadFacts, WorkloadKind
 from agent.backends.results import LONGEST_LINE, Results, Step
-from agent.control import Dialogue, Hello
-from agent.outcome import Cause, Ending
-from agent.progress import Hang
-from agent.session_log import LogReader
+from agent.guard.progress import Hang
+from agent.sessions.control import Dialogue, Hello
+from agent.sessions.outcome import Cause, Ending
+from agent.sessions.session_log import LogReader
 
 RESULTS_FILE = "results.jsonl"
 _MOST_READ = 16 * 2**20

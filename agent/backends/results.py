@@ -13,7 +13,7 @@ from itertools import islice
 from typing import Any
 
 from advisor.protocol.base import Value
-from agent.session_log import clean_text
+from agent.sessions.session_log import clean_text
 
 LONGEST_LINE = 100_000
 """Characters; a longer line is no result."""

@@ -38,9 +38,9 @@ from advisor.tuning.planner import plan
 from advisor.tuning.search.state import look
 from advisor.tuning.stages.trimming import choose_trimmed
 from advisor.tuning.stages.turns import verdict_rules
-from agent.control import ControlSocket, Hello, ScriptEnded
-from agent.gpus import open_gpus
-from agent.hardware import describe_node
+from agent.devices.gpus import open_gpus
+from agent.devices.hardware import describe_node
+from agent.sessions.control import ControlSocket, Hello, ScriptEnded
 
 _LEVEL = 0.95
 """Of the interval that decides: a candidate is taken when all of it lies above no gain."""

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.gpus import Gpus, NoGpus, open_gpus
-from agent.telemetry import Sampler
+from agent.devices.gpus import Gpus, NoGpus, open_gpus
+from agent.devices.telemetry import Sampler
 from tests.fake_nvml import FakeNvml
 
 MADE_UP = {
@@ -68,7 +68,7 @@ def _list_children() -> list[psutil.Process]:
     return [
         child
         for child in psutil.Process().children()
-        if child.is_running() and "agent.gpu_child" in " ".join(child.cmdline())
+        if child.is_running() and "agent.devices.gpu_child" in " ".join(child.cmdline())
     ]
 
 

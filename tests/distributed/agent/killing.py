@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from advisor.protocol.workload import Injection, Workload
-from agent.processes import SESSION_MARKER, kill_until_none, list_descendants, list_marked
+from agent.guard.processes import SESSION_MARKER, kill_until_none, list_descendants, list_marked
 from tests.distributed.agent.fake_server import FakeServer
 from tests.distributed.agent.starter import AgentStarter, wait_for, write_fake_runtime
 
@@ -168,8 +168,8 @@ class Yard:
         time.sleep(chance.uniform(0.0, 10.0 if is_real else 1.0))
         if victim.startswith(("agent, ", "nobody")):
             return [] if victim.startswith("nobody") else [agent]
-        outer = wait_for(lambda: _children(agent, "agent.shim"))[0]
-        inner = wait_for(lambda: _children(outer, "agent.shim"))[0]
+        outer = wait_for(lambda: _children(agent, "agent.guard.shim"))[0]
+        inner = wait_for(lambda: _children(outer, "agent.guard.shim"))[0]
         if "shim" in victim:
             shims = {"outer": [outer], "inner": [inner], "both": [outer, inner]}
             chosen = next(pids for word, pids in shims.items() if word in victim)

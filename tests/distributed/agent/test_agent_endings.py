@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.processes import AGENT_MARKER, list_descendants, list_marked
+from agent.guard.processes import AGENT_MARKER, list_descendants, list_marked
 
 pytestmark = pytest.mark.distributed
 

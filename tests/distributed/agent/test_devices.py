@@ -9,7 +9,7 @@ from advisor.protocol.cluster import Cluster
 from advisor.protocol.telemetry import FlagKind
 from advisor.protocol.trials import Block, BlockPlan, BlockResult, BlockState, Session, SessionState
 from advisor.tuning.measure.stragglers import flag_nodes
-from agent.gpus import ChildGpus, Deadlines
+from agent.devices.gpus import ChildGpus, Deadlines
 from agent.settings import RUNTIME_SCRIPT
 from tests.fake_nvml import FakeNvml
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from agent.control import parse_result
+from agent.sessions.control import parse_result
 
 from .fake_agent import Session, launch, measure
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from advisor.cli.workloads import BUILT_IN, find_script
+from advisor.cli.tuning.built_in import BUILT_IN, find_script
 
 PATIENCE_S = 120
 

@@ -7,9 +7,9 @@ import pytest
 from pydantic import ValidationError
 
 from advisor.protocol.workload import Workload
-from agent.allowance import TRAINING_LAUNCHERS, Allowance, find_refusal
-from agent.config import describe_error, read_config
 from agent.errors import BadConfiguration
+from agent.operator.allowance import TRAINING_LAUNCHERS, Allowance, find_refusal
+from agent.operator.config import describe_error, read_config
 
 
 def _refuse(command, tmp_path, variables=None, **allowed):

@@ -12,8 +12,8 @@ import agent.runtime
 from advisor.protocol.calibration import LinkLevel
 from advisor.protocol.messages import NextReply
 from advisor.protocol.races import BlockPlan, RacePlan, RaceRules
-from agent.control import ControlSocket, describe_next, parse_result, parse_trouble
-from agent.rank_folder import RankFolder, remove_leftover_folders
+from agent.sessions.control import ControlSocket, describe_next, parse_result, parse_trouble
+from agent.sessions.rank_folder import RankFolder, remove_leftover_folders
 
 FACTS = {
     "backend": "gloo", "device": "cpu", "world_size": 2, "local_world_size": 2, "gradient_bytes": 40,

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.disk import DiskGuard, read_room
+from agent.guard.disk import DiskGuard, read_room
 
 GIB = 2**30
 

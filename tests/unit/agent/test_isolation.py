@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.isolation import (
+from agent.guard.isolation import (
     Isolation,
     choose_targets,
     detect_isolation,
@@ -15,7 +15,7 @@ from agent.isolation import (
     plan_protection,
     remove_leftover_scratch,
 )
-from agent.mounts import MountPlan
+from agent.guard.mounts import MountPlan
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_writes_vanish_and_kept_directories_stay_real(tree, user_namespace):
         _works(tree / "scratch", user_namespace=user_namespace), [project], [project / "kept"], "me"
     )
     program = (
-        "import json, os, shutil, sys; from agent import mounts;"
+        "import json, os, shutil, sys; from agent.guard import mounts;"
         "mounts.enter(mounts.MountPlan.from_json(json.loads(sys.argv[1]))); os.chdir(sys.argv[2]);"
         "assert open('file').read() == 'real';"
         "open('file', 'w').write('trial'); shutil.rmtree('src'); open('kept/beat', 'w').write('step');"

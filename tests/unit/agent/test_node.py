@@ -9,12 +9,12 @@ from typer.testing import CliRunner
 
 from advisor.protocol.telemetry import DeviceSample
 from agent.cli import app
+from agent.devices.gpus import NoGpus, Reading
+from agent.devices.hardware import describe_node
+from agent.devices.telemetry import Sampler
 from agent.errors import Unlaunchable
-from agent.gpus import NoGpus, Reading
-from agent.hardware import describe_node
 from agent.rendezvous import find_advertised_address, find_interface, offer_rendezvous, split_rendezvous
 from agent.settings import AgentSettings
-from agent.telemetry import Sampler
 
 
 class OneGpu(NoGpus):

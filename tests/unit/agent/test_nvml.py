@@ -13,10 +13,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.foreign import find_foreign_load
-from agent.gpus import ChildGpus, Deadlines, Reading
-from agent.telemetry import Sampler
-from agent.xid import describe_failure
+from agent.devices.foreign import find_foreign_load
+from agent.devices.gpus import ChildGpus, Deadlines, Reading
+from agent.devices.telemetry import Sampler
+from agent.devices.xid import describe_failure
 from tests.fake_nvml import FakeNvml
 
 QUICK = Deadlines(start_s=30.0, restart_s=1.0, answer_s=0.6)
@@ -46,7 +46,7 @@ def read_until(gpus: ChildGpus, wanted: Callable[[Reading | None], bool]) -> Rea
 
 
 def find_reader() -> psutil.Process:
-    return next(c for c in psutil.Process().children() if "agent.gpu_child" in " ".join(c.cmdline()))
+    return next(c for c in psutil.Process().children() if "agent.devices.gpu_child" in " ".join(c.cmdline()))
 
 
 def is_gone(pid: int) -> bool:
@@ -201,7 +201,7 @@ def test_reader_that_dies_is_started_again(open_made_up: Opener) -> None:
 def test_reader_dies_with_its_agent_even_while_it_hangs(tmp_path: Path) -> None:
     fake = FakeNvml(tmp_path)
     program = (
-        "import os, time; from agent.gpus import ChildGpus; g = ChildGpus(None, os.environ)\n"
+        "import os, time; from agent.devices.gpus import ChildGpus; g = ChildGpus(None, os.environ)\n"
         "while g.sample() is None: pass\n"
         "print(g._child.process.pid, flush=True)\n"
         "while True: g.sample()"
@@ -221,7 +221,7 @@ def test_reader_dies_with_its_agent_even_while_it_hangs(tmp_path: Path) -> None:
 
 
 def test_reader_knows_no_token_and_loads_nothing_heavy(tmp_path: Path) -> None:
-    from agent.gpus import open_gpus
+    from agent.devices.gpus import open_gpus
 
     environment = FakeNvml(tmp_path).environment | {"ADVISOR_AGENT_TOKEN": "canary"}
     gpus = open_gpus(None, environment)

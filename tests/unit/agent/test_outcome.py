@@ -4,7 +4,7 @@ import pytest
 
 from advisor.protocol.messages import Trouble
 from advisor.protocol.trials import Outcome
-from agent.outcome import Cause, Ending, Evidence, Judgement, find_exception, judge
+from agent.sessions.outcome import Cause, Ending, Evidence, Judgement, find_exception, judge
 
 TORCHRUN_REPORT = """
 Traceback (most recent call last):

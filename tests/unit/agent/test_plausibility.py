@@ -4,7 +4,7 @@ import pytest
 
 from advisor.protocol.races import BlockPlan, RacePlan
 from advisor.protocol.trials import BlockResult
-from agent.plausibility import find_implausible
+from agent.sessions.plausibility import find_implausible
 
 RACE = RacePlan(arms=tuple(BlockPlan(block_id=arm, trial_number=1) for arm in ("b1", "b2")))
 HONEST = {"steps": 3, "step_time_s": (0.1, 0.2, 0.1), "samples_per_step": 8, "samples": 24, "wall_s": 0.4}

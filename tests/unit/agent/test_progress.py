@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.progress import Progress
+from agent.guard.progress import Progress
 from agent.runtime import beat
 
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from agent.hardware import find_rdma
+from agent.devices.hardware import find_rdma
 
 
 def test_adapters_with_an_active_port_are_named_once(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.session_log import LogReader, LogWriter, clean_text, read_log_tail
+from agent.sessions.session_log import LogReader, LogWriter, clean_text, read_log_tail
 
 
 @pytest.fixture

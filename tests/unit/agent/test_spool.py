@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.spool import Spool, SpooledReport
+from agent.sessions.spool import Spool, SpooledReport
 
 REPORT = SpooledReport(session_id="s1", race_id="b1", body='{"generation": 1}')
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from advisor.cli.commands import build_app
+from advisor.cli.program import build_app
 
 from .fake_server import TOKEN, FakeServer, serve_fake
 

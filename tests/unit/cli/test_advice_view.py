@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from advisor.cli.advice_view import format_advice
+from advisor.cli.views.advice_view import format_advice
 from advisor.dashboard.samples_evidence import make_findings, make_pareto, make_taken_back
 from advisor.protocol.advice import Advice, Interval
 

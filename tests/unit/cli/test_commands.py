@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.cli.commands import build_app
+from advisor.cli.program import build_app
 from advisor.protocol.advice import Forecast
 from advisor.protocol.gains import say_smallest_gain
 from advisor.protocol.jobs import Continuation, JobSpec, JobState

@@ -4,7 +4,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from advisor.cli.devices_view import devices_table
+from advisor.cli.views.devices_view import devices_table
 from advisor.protocol.telemetry import DeviceTelemetry, NodeTelemetry, Spread
 from advisor.protocol.trials import Block, BlockPlan, BlockState, BlockSummary, JobHistory
 

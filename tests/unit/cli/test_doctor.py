@@ -3,7 +3,13 @@
 import json
 from pathlib import Path
 
-from advisor.cli.checks import Status, check_data_dir, check_launcher, check_server, read_agent_finding
+from advisor.cli.commands.checks import (
+    Status,
+    check_data_dir,
+    check_launcher,
+    check_server,
+    read_agent_finding,
+)
 
 from .conftest import Run
 from .fake_server import TOKEN, FakeServer

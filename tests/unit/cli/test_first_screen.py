@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from advisor.cli.advice_view import format_advice
-from advisor.cli.usage import describe_use
+from advisor.cli.tuning.usage import describe_use
+from advisor.cli.views.advice_view import format_advice
 from advisor.protocol.advice import Action, Advice, Verdict
 from advisor.protocol.telemetry import FlagKind, NodeFlag
 from advisor.protocol.workload import WorkloadKind

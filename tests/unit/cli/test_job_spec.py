@@ -5,8 +5,14 @@ from pathlib import Path
 import pytest
 
 from advisor.cli.exits import CommandFailed, Exit
-from advisor.cli.job_spec import FileOverrides, TuneOptions, read_testbed, spec_from_file, spec_from_options
-from advisor.cli.workloads import find_script
+from advisor.cli.tuning.built_in import find_script
+from advisor.cli.tuning.job_spec import (
+    FileOverrides,
+    TuneOptions,
+    read_testbed,
+    spec_from_file,
+    spec_from_options,
+)
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.reach import list_given
 from advisor.protocol.workload import WorkloadKind

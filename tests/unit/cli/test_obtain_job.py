@@ -3,8 +3,8 @@
 import pytest
 
 from advisor.cli.exits import CommandFailed
-from advisor.cli.obtain_job import WantedJob, obtain_job
 from advisor.cli.screen import Screen
+from advisor.cli.tuning.obtain_job import WantedJob, obtain_job
 from advisor.client import Client
 from advisor.protocol.jobs import JobSpec, JobState
 

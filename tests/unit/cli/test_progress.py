@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from advisor.cli.progress import (
+from advisor.cli.views.progress import (
     MOST_COLUMNS,
     STAGE_WORDS,
     best_so_far,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from advisor.cli.exits import CommandFailed
-from advisor.cli.strategy_files import default_directory, write_bundle, write_files
+from advisor.cli.tuning.strategy_files import default_directory, write_bundle, write_files
 
 from .advices import a_change
 from .fake_server import FakeServer

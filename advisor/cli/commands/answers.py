@@ -1,0 +1,96 @@
+"""`advisor advice` and `advisor export`: the answer of a job, and the files a framework loads."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from advisor.cli.connection import look_up, resolve_job
+from advisor.cli.exits import CommandFailed, Exit
+from advisor.cli.options import JobArgument, JsonOption, VerboseOption, screen_of
+from advisor.cli.tuning.strategy_files import default_directory, write_bundle, write_files
+from advisor.cli.tuning.usage import describe_use
+from advisor.cli.views.advice_view import render_advice
+from advisor.client import ExportedFile
+from advisor.exporters import ExportError
+from advisor.exporters import export as make_export
+from advisor.exporters.summary.difference import describe_difference
+from advisor.protocol.advice import Advice
+from advisor.protocol.jobs import Job
+
+BUNDLE = "bundle"
+
+
+def advice(
+    context: typer.Context, job: JobArgument, as_json: JsonOption = False, verbose: VerboseOption = False
+) -> None:
+    """Show the advice: how much faster, how sure, why, and what to do."""
+    screen = screen_of(context)
+    with look_up(os.environ) as client:
+        found = resolve_job(client, job)
+        answer = client.advice(found.id)
+    if as_json:
+        screen.print_json(answer)
+    else:
+        usage = describe_use(answer, found, default_directory(found), is_written=False)
+        screen.show(render_advice(answer, found.spec.name or found.id, verbose=verbose, usage=usage))
+
+
+def export(
+    context: typer.Context,
+    job: JobArgument,
+    format_name: Annotated[
+        str, typer.Option("--format", "-f", help="What to write; `bundle` is every format and a summary.")
+    ] = BUNDLE,
+    target: Annotated[
+        str | None, typer.Option(help="Version of the tool that reads the file, e.g. 3.3.1 for Paddle.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="A file, or a directory. A single format goes to stdout without it."
+        ),
+    ] = None,
+    diff: Annotated[
+        bool,
+        typer.Option("--diff", help="Show what the format would change of your script, and write nothing."),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the advised strategy in the format of your framework."""
+    screen = screen_of(context)
+    with look_up(os.environ) as client:
+        found = resolve_job(client, job)
+        if diff:
+            screen.print_text(_describe_difference(client.advice(found.id), found, format_name, target))
+            return
+        if format_name == BUNDLE:
+            written = write_bundle(client.advice(found.id), found, output or default_directory(found))
+        else:
+            exported = client.export_strategy(found.id, format_name, target)
+            if output is None and not as_json:
+                screen.print_text(exported.content.decode())
+                return
+            written = [_write_one(exported, output)]
+    if as_json:
+        screen.print_json({"files": [str(path) for path in written]})
+    else:
+        screen.print_text("\n".join(str(path) for path in written))
+
+
+def _describe_difference(answer: Advice, job: Job, format_name: str, target: str | None) -> str:
+    try:
+        file = make_export(answer, job, "json" if format_name == BUNDLE else format_name, target)
+    except ExportError as error:
+        raise CommandFailed(Exit.INVALID_SPEC, str(error)) from error
+    return describe_difference(answer, file)
+
+
+def _write_one(exported: ExportedFile, output: Path | None) -> Path:
+    """Write to the file that was named; into it where it is a directory, or has no ending and is new."""
+    if output is not None and not output.is_dir() and (output.suffix or output.exists()):
+        directory, name = output.parent, output.name
+    else:
+        directory, name = output or Path(), exported.name
+    return write_files({name: exported.content}, directory)[0]

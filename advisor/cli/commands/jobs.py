@@ -1,0 +1,131 @@
+"""`advisor jobs`, `show`, `watch` and `cancel`: the jobs of a server."""
+
+import os
+from datetime import UTC, datetime
+from statistics import fmean
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from advisor.cli.connection import connect, look_up, resolve_job
+from advisor.cli.exits import exit_of_state
+from advisor.cli.options import JobArgument, JsonOption, VerboseOption, screen_of
+from advisor.cli.tuning.follow import watch_detachably
+from advisor.cli.views.devices_view import devices_table
+from advisor.cli.views.progress import STAGE_WORDS, describe_progress
+from advisor.cli.views.wording import spell_changes, spell_duration, spell_rate, spell_share
+from advisor.protocol.jobs import Job, JobState
+from advisor.protocol.trials import JobHistory, Trial
+
+
+def list_jobs(
+    context: typer.Context,
+    state: Annotated[JobState | None, typer.Option(help="Only jobs in this state.")] = None,
+    limit: Annotated[int, typer.Option(min=1, max=200, help="Most jobs to list.")] = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """List jobs, newest first."""
+    screen = screen_of(context)
+    with look_up(os.environ) as client:
+        jobs = client.list_jobs(state, limit).items
+    if as_json:
+        screen.print_json({"items": list(jobs)})
+    elif not jobs:
+        screen.tell("No jobs yet. Make one: advisor tune -- torchrun --nproc-per-node 2 train.py")
+    else:
+        screen.show(_jobs_table(jobs, datetime.now(UTC)))
+
+
+def show(context: typer.Context, job: JobArgument, as_json: JsonOption = False) -> None:
+    """Show where a job stands and what it measured so far."""
+    screen = screen_of(context)
+    with look_up(os.environ) as client:
+        found = resolve_job(client, job)
+        if as_json:
+            screen.print_json(found)
+            return
+        history = client.history(found.id)
+    screen.show(Text(f"{found.spec.name} ({found.id})", style="bold"))
+    screen.show(describe_progress(found, history, found.finished_at or datetime.now(UTC)))
+    if found.state_reason:
+        screen.show(found.state_reason)
+    screen.show(Text(f"command: {' '.join(found.spec.workload.command)}", style="dim"))
+    screen.show(Text(f"in {found.spec.workload.working_dir}, on {found.cluster.describe()}", style="dim"))
+    if history.trials:
+        screen.show(_trials_table(history))
+    if (devices := devices_table(history)) is not None:
+        screen.show(devices)
+    if found.state is JobState.FINISHED:
+        screen.tell(f"The answer: advisor advice {found.id}")
+
+
+def watch(
+    context: typer.Context,
+    job: JobArgument,
+    as_json: JsonOption = False,
+    verbose: VerboseOption = False,  # noqa: ARG001 - its callback tells the screen
+) -> None:
+    """Follow a job until it is over. Ctrl-C stops watching, not the job. With --json: one event a line."""
+    screen = screen_of(context)
+    with connect(os.environ) as client:
+        ended = watch_detachably(client, resolve_job(client, job), screen, events_are_the_result=as_json)
+    if not as_json:
+        screen.show(f"{ended.spec.name or ended.id}: {ended.state}. {ended.state_reason}")
+        if ended.state is JobState.FINISHED:
+            screen.tell(f"The answer: advisor advice {ended.id}")
+    raise typer.Exit(exit_of_state(ended.state))
+
+
+def cancel(context: typer.Context, job: JobArgument, as_json: JsonOption = False) -> None:
+    """Cancel a job: its training processes are stopped, what it measured is kept."""
+    screen = screen_of(context)
+    with look_up(os.environ) as client:
+        asked = client.cancel_job(resolve_job(client, job).id)
+    if as_json:
+        screen.print_json(asked)
+    else:
+        screen.show(f"{asked.spec.name or asked.id}: {asked.state}. {asked.state_reason}".strip())
+
+
+def _jobs_table(jobs: tuple[Job, ...], now: datetime) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+    for title in ("id", "name", "state", "nodes", "age", "command"):
+        table.add_column(title, no_wrap=title != "state", overflow="ellipsis")
+    for job in jobs:
+        state = f"running: {STAGE_WORDS[job.stage]}" if job.state is JobState.RUNNING else str(job.state)
+        age = spell_duration((now - job.created_at).total_seconds())
+        command = " ".join(job.spec.workload.command)
+        table.add_row(job.id, job.spec.name, state, str(job.spec.nodes), age, Text(command))
+    return table
+
+
+def _trials_table(history: JobHistory) -> Table:
+    rates: dict[int, list[float]] = {}
+    shares: dict[int, list[float]] = {}
+    for block in history.done_blocks():
+        if block.utilisation is not None:
+            shares.setdefault(block.trial_number, []).append(block.utilisation)
+        if block.summary:
+            rates.setdefault(block.trial_number, []).append(block.summary.samples_per_s)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+    table.add_column("trial", justify="right")
+    table.add_column("for", no_wrap=True)
+    table.add_column("samples/s", justify="right", no_wrap=True)
+    table.add_column("busy", justify="right", no_wrap=True)
+    table.add_column("outcome", no_wrap=True)
+    table.add_column("strategy")
+    for trial in history.trials:
+        measured = rates.get(trial.number, [])
+        rate = spell_rate(sum(measured) / len(measured)) if measured else "–"
+        busy = spell_share(fmean(shares[trial.number])) if trial.number in shares else "–"
+        table.add_row(
+            str(trial.number), str(trial.purpose), rate, busy, _outcome(trial), spell_changes(trial.changes)
+        )
+    return table
+
+
+def _outcome(trial: Trial) -> str:
+    return str(trial.outcome).replace("_", " ") if trial.outcome else "measuring"

@@ -1,0 +1,59 @@
+"""`advisor submit`: a job described in a file, for a server that outlives the command."""
+
+import os
+import uuid
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from advisor.cli.connection import connect
+from advisor.cli.exits import exit_of_state
+from advisor.cli.options import GangsOption, JsonOption, MaxDeviceHoursOption, ValuesOption, screen_of
+from advisor.cli.tuning.follow import watch_detachably
+from advisor.cli.tuning.job_spec import FileOverrides, spec_from_file
+
+
+def submit(
+    context: typer.Context,
+    path: Annotated[Path, typer.Argument(metavar="JOB.YAML", help="A job's fields.")],
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- COMMAND…]", help="Takes the place of the file's command."),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the job on the server, store nothing.")
+    ] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Print the job's id and return at once.")
+    ] = False,
+    gangs: GangsOption = None,
+    values: ValuesOption = None,
+    max_device_hours: MaxDeviceHoursOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Submit a job from a YAML file and watch it."""
+    screen = screen_of(context)
+    overrides = FileOverrides(gangs=gangs, device_hours=max_device_hours, values=values or ())
+    spec = spec_from_file(path, command or (), overrides)
+    with connect(os.environ) as client:
+        if dry_run:
+            client.validate_job(spec)
+            if as_json:
+                screen.print_json(spec)
+            else:
+                screen.show(f"{path} is a valid job. Nothing was submitted.")
+            return
+        job = client.submit_job(spec, uuid.uuid4().hex)
+        if detach:
+            if as_json:
+                screen.print_json(job)
+            else:
+                screen.print_text(job.id)
+                screen.tell(f"Watch it: advisor watch {job.id}")
+            return
+        screen.tell(f"Job {job.id} is submitted.")
+        ended = watch_detachably(client, job, screen, events_are_the_result=as_json)
+    if not as_json:
+        screen.show(f"{ended.spec.name or ended.id}: {ended.state}. {ended.state_reason}")
+    raise typer.Exit(exit_of_state(ended.state))

@@ -1,0 +1,213 @@
+"""`advisor tune`: from a launch command to the advice, on this machine or on a server."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from advisor.cli.exits import CommandFailed, Exit
+from advisor.cli.options import (
+    GangsOption,
+    JsonOption,
+    MaxDeviceHoursOption,
+    ValuesOption,
+    VerboseOption,
+    screen_of,
+)
+from advisor.cli.tuning.built_in import RANKS, launch_built_in
+from advisor.cli.tuning.job_spec import TuneOptions, WantedJob, read_testbed, spec_from_options
+from advisor.cli.tuning.tune_anywhere import tune_anywhere
+from advisor.protocol.jobs import Job
+from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.workload import Injection, WorkloadKind
+
+if TYPE_CHECKING:  # It loads while server and agents start.
+    from advisor.client import Client
+
+
+def tune(
+    context: typer.Context,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[--] COMMAND…",
+            help="Your launch command, exactly as you type it; with --workload, the workload's own options.",
+        ),
+    ] = None,
+    name: Annotated[str, typer.Option(help="A name for the job.", show_default="the script's")] = "",
+    workload: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A built-in training; `advisor workloads` lists them.")
+    ] = None,
+    kind: Annotated[
+        WorkloadKind,
+        typer.Option(
+            help="pytorch switches settings inside the running script. command starts any program anew for each "
+            "strategy, with '${num_threads}' and the like replaced in its command (docs/commands.md). paddle starts "
+            "a PaddlePaddle dynamic-graph script anew for each strategy."
+        ),
+    ] = WorkloadKind.PYTORCH,
+    reads: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KNOB[=VALUE]",
+            help="With --kind command: a knob that the program reads from ADVISOR_STRATEGY, and its present value; "
+            "repeatable.",
+        ),
+    ] = None,
+    pattern: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX",
+            help="With --kind command: finds a step in a line of the output, e.g. 'step (?P<step_time_s>[0-9.]+) s'.",
+            show_default="JSON lines",
+        ),
+    ] = None,
+    nproc_per_node: Annotated[
+        int | None, typer.Option(min=1, help="With --workload: processes on each node.", show_default=str(RANKS))
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Machines that train together.", show_default="1")
+    ] = None,
+    testbed: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPEC",
+            help="Measure on nodes with shaped links made on this machine, e.g. nodes=2,rate=1gbit. Needs root.",
+        ),
+    ] = None,
+    allow: Annotated[
+        Effect,
+        typer.Option(
+            help="What a change may cost besides nothing: exact keeps the mathematics, numeric may round "
+            "differently, convergence may change how the model learns."
+        ),
+    ] = Effect.EXACT,
+    trials: Annotated[
+        int | None, typer.Option(min=1, help="Most strategies to try; with --continue, how many more.",
+                                 show_default="24")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.01, help="Most minutes to measure; with --continue, how many more.",
+                                   show_default="30")
+    ] = None,
+    max_device_hours: MaxDeviceHoursOption = None,
+    gangs: GangsOption = None,
+    knob: Annotated[list[str] | None, typer.Option(help="Search only this knob; repeatable.")] = None,
+    freeze: Annotated[list[str] | None, typer.Option(help="Leave this knob alone; repeatable.")] = None,
+    values: ValuesOption = None,
+    samples_per_step: Annotated[
+        int | None, typer.Option(help="Samples one process takes per forward pass.", show_default="observed")
+    ] = None,
+    block_seconds: Annotated[
+        float | None, typer.Option(help="Seconds one measurement aims at.", show_default="3")
+    ] = None,
+    min_gain: Annotated[
+        float | None, typer.Option(help="Smallest gain worth a change, in percent.", show_default="1")
+    ] = None,
+    from_checkpoint: Annotated[
+        bool,
+        typer.Option(
+            "--from-checkpoint",
+            help="The command resumes a training from a checkpoint in its middle, by your script's own option. Without "
+            "it, a change to how the model learns is never advised: at the start of a training it does no harm yet.",
+        ),
+    ] = False,
+    injection: Annotated[
+        Injection, typer.Option(help="How the advisor gets into the training processes; docs/integration.md.")
+    ] = Injection.AUTO,
+    protect: Annotated[
+        list[Path] | None,
+        typer.Option(help="Another directory that trials must not change; the working directory never is."),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Directory for the strategy's files.",
+                                  show_default="advisor-<name>")
+    ] = None,
+    new: Annotated[
+        bool, typer.Option("--new", help="Start afresh, and give up this machine's unfinished jobs.")
+    ] = False,
+    resume: Annotated[str | None, typer.Option(metavar="JOB", help="Go on with an unfinished job.")] = None,
+    more: Annotated[
+        str | None,
+        typer.Option("--continue", metavar="JOB",
+                     help="Give a job that has ended --minutes more; it keeps all it measured."),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the search.")] = 0,
+    local_agents: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Agents to start on this machine, without ADVISOR_URL.", show_default="--nodes times --gangs"
+        ),
+    ] = None,
+    as_json: JsonOption = False,  # noqa: ARG001 - its callback tells the screen
+    verbose: VerboseOption = False,  # noqa: ARG001 - its callback tells the screen
+) -> None:  # fmt: skip
+    """Find the fastest safe settings for your own, unchanged training script.
+
+    advisor tune --minutes 10 -- torchrun --nproc-per-node 2 train.py --epochs 3
+
+    Without ADVISOR_URL everything happens on this machine. Ctrl-C loses nothing: the same command goes on where it
+    was. On a server, Ctrl-C only stops watching. A job that ended undecided gets more time with --continue.
+    """
+    screen = screen_of(context)
+    if nproc_per_node is not None and workload is None:
+        raise CommandFailed(
+            Exit.USAGE,
+            f"--nproc-per-node {nproc_per_node} belongs to --workload.",
+            "Without it, the launch command says how many: advisor tune -- torchrun --nproc-per-node 2 train.py",
+        )
+    if testbed is not None and local_agents is not None:
+        raise CommandFailed(
+            Exit.USAGE,
+            f"--local-agents {local_agents} does not go with --testbed: it starts one agent on each of its nodes.",
+            "Leave --local-agents out; nodes=N of the testbed says how many there are.",
+        )
+    if workload is not None:
+        command = launch_built_in(workload, nproc_per_node, command or ())
+    shaped = read_testbed(testbed) if testbed is not None else None
+    if [bool(command), resume is not None, more is not None].count(True) != 1:
+        raise CommandFailed(
+            Exit.USAGE,
+            "Give one of a launch command, --resume JOB and --continue JOB.",
+            "For example: advisor tune -- torchrun --nproc-per-node 2 train.py",
+        )
+    options = TuneOptions(
+        name=name,
+        nodes=nodes or (shaped.nodes if shaped else 1),
+        testbed=shaped,
+        allow=allow,
+        trials=trials,
+        minutes=minutes,
+        device_hours=max_device_hours,
+        gangs=gangs or 1,
+        values=values or (),
+        kind=kind,
+        reads=reads or (),
+        pattern=pattern or "",
+        knobs=knob or (),
+        freeze=freeze or (),
+        samples_per_step=samples_per_step,
+        block_seconds=block_seconds,
+        injection=injection,
+        protect=protect or (),
+        min_gain_percent=min_gain,
+        from_checkpoint=from_checkpoint,
+        seed=seed,
+    )
+    spec = spec_from_options(command, options, Path.cwd()) if command else None
+    wanted = WantedJob(
+        spec,
+        resume=resume,
+        more=more,
+        more_seconds=None if minutes is None else minutes * 60,
+        more_trials=trials or 0,
+        new=new,
+    )
+
+    def finish(client: "Client", job: Job) -> None:
+        from advisor.cli.tuning.conclude import conclude
+
+        conclude(client, job, output, screen)
+
+    tune_anywhere(wanted, local_agents, finish, os.environ, screen)

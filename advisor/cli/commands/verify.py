@@ -1,0 +1,208 @@
+"""`advisor verify`: the strategy against the script as it stands, today and here, for people and for CI."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+from xml.etree import ElementTree
+
+import typer
+
+from advisor.cli.exits import CommandFailed, Exit, exit_of_state
+from advisor.cli.options import JsonOption, VerboseOption, screen_of
+from advisor.cli.screen import Screen
+from advisor.cli.tuning.job_spec import TuneOptions, WantedJob, read_testbed, spec_from_options
+from advisor.cli.tuning.tune_anywhere import tune_anywhere
+from advisor.protocol.advice import Advice, Interval, Verdict
+from advisor.protocol.base import Message, Value
+from advisor.protocol.changes import Changes
+from advisor.protocol.gains import spell_range
+from advisor.protocol.jobs import Job, JobState
+from advisor.protocol.strategy_file import StrategyFile, choose_changes, read_strategy_file
+
+if TYPE_CHECKING:  # It loads while server and agents start.
+    from advisor.client import Client
+
+
+class Verification(Message):
+    """What a verification found."""
+
+    job_id: str
+    changes: Changes
+    """The strategy that was verified."""
+    verdict: Verdict
+    """Change: it is faster. Keep: it brings nothing worth a change. Undecided: the time did not tell."""
+    headline: str
+    gain: Interval | None
+    """Its throughput over the script's own, today."""
+    advised: Interval | None
+    """The same as the strategy file tells it."""
+    fail_below: float | None
+    """The ratio that was asked for."""
+    passed: bool | None
+    """Whether the likeliest ratio reaches it; None where it does not, but the interval does, or without one."""
+
+
+def verify(
+    context: typer.Context,
+    strategy: Annotated[
+        Path | None, typer.Argument(help="The strategy.json of a tuning job.", show_default=False)
+    ] = None,
+    command: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[--] COMMAND…", help="Your launch command, exactly as you type it."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KNOB=VALUE", help="A setting beside the file's; repeatable."),
+    ] = None,
+    leave: Annotated[
+        list[str] | None, typer.Option(metavar="KNOB", help="Leave this knob as the script has it; repeatable.")
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option(metavar="STRATEGY.JSON", show_default=False,
+                     help="Hold it against this strategy instead of the script as it stands."),
+    ] = None,
+    minutes: Annotated[float, typer.Option(min=0.1, help="Most minutes to measure.")] = 5.0,
+    fail_below: Annotated[
+        float | None,
+        typer.Option(min=0.01, metavar="RATIO",
+                     help="Exit with 104 when the strategy is shown to reach less than RATIO times the script's "
+                     "throughput (1.05 is 5 % faster), with 105 when the time did not tell."),
+    ] = None,
+    junit: Annotated[Path | None, typer.Option(help="Write the result to this file as JUnit XML.")] = None,
+    nodes: Annotated[int, typer.Option(min=1, help="Machines that train together.")] = 1,
+    testbed: Annotated[
+        str | None, typer.Option(metavar="SPEC", help="Measure on shaped nodes made here; needs root.")
+    ] = None,
+    from_checkpoint: Annotated[
+        bool, typer.Option("--from-checkpoint", help="The command resumes a training in its middle.")
+    ] = False,
+    as_json: JsonOption = False,  # noqa: ARG001 - its callback tells the screen
+    verbose: VerboseOption = False,  # noqa: ARG001 - its callback tells the screen
+) -> None:  # fmt: skip
+    """Measure today what a strategy brings here: it races your script as it stands, with the statistics of tuning.
+
+    With --against, another strategy takes the script's place.
+
+    advisor verify advisor-train/strategy.json --fail-below 1.05 -- torchrun --nproc-per-node 2 train.py
+    """
+    screen = screen_of(context)
+    file, words = _read(strategy, command or [])
+    try:
+        changes = choose_changes(file.changes if file else {}, settings or (), leave or ())
+    except ValueError as error:
+        raise CommandFailed(Exit.INVALID_SPEC, str(error), "`advisor knobs` lists the knobs.") from error
+    rival = _read_file(against) if against is not None else None
+    if rival is not None:
+        changes = relate(changes, rival.changes, {**rival.baseline, **(file.baseline if file else {})})
+        if not changes:
+            raise CommandFailed(Exit.USAGE, f"There is nothing to verify: {against} comes to the same.")
+    if not changes:
+        raise CommandFailed(
+            Exit.USAGE,
+            "There is nothing to verify: the strategy changes nothing.",
+            "Give a strategy.json whose verdict is change, or --set KNOB=VALUE.",
+        )
+    shaped = read_testbed(testbed) if testbed is not None else None
+    options = TuneOptions(
+        name=f"verify {file.job_name or file.job_id}" if file else "verify",
+        nodes=shaped.nodes if shaped else nodes,
+        testbed=shaped,
+        kind=file.kind if file else "pytorch",
+        allow=changes.effect if rival is None else Changes({**rival.changes, **changes}).effect,
+        minutes=minutes,
+        min_gain_percent=None if fail_below is None else max(0.0, (fail_below - 1.0) * 100.0),
+        from_checkpoint=from_checkpoint,
+        verify=changes,
+        base=rival.changes if rival is not None else {},
+    )
+    wanted = WantedJob(spec_from_options(words, options, Path.cwd()), new=False)
+
+    def finish(client: "Client", job: Job) -> None:
+        if job.state is not JobState.FINISHED:
+            raise CommandFailed(exit_of_state(job.state), f"Job {job.id} is {job.state}: {job.state_reason}")
+        found = judge(client.advice(job.id), file if rival is None else None, changes, fail_below)
+        _show(found, screen)
+        if junit is not None:
+            junit.write_text(format_junit(found))
+        if fail_below is not None and found.passed is not True:
+            raise typer.Exit(Exit.BELOW if found.passed is False else Exit.NOT_SHOWN)
+
+    tune_anywhere(wanted, None, finish, os.environ, screen)
+
+
+def _read(strategy: Path | None, command: list[str]) -> tuple[StrategyFile | None, list[str]]:
+    """The file and the command: without a file, the first word that was typed is the command's."""
+    if strategy is None:
+        raise CommandFailed(Exit.USAGE, "What is to be verified?", "advisor verify strategy.json -- COMMAND…")
+    if strategy.suffix != ".json":
+        return None, [str(strategy), *command]
+    if not command:
+        raise CommandFailed(Exit.USAGE, "The launch command is missing.", "Put it after --, as you type it.")
+    return _read_file(strategy), command
+
+
+def _read_file(path: Path) -> StrategyFile:
+    try:
+        return read_strategy_file(path.read_text())
+    except (OSError, ValueError) as error:
+        raise CommandFailed(
+            Exit.INVALID_SPEC, f"{path} cannot be read as a strategy file: {error}"
+        ) from error
+
+
+def relate(changes: Changes, rival: Changes, own: Mapping[str, Value]) -> Changes:
+    """Return what has to be set beside the rival's changes to come from them to `changes`; `own` are the script's."""
+    wanted = {**{knob: own[knob] for knob in rival if knob in own}, **changes}
+    return Changes({knob: value for knob, value in wanted.items() if rival.get(knob, own.get(knob)) != value})
+
+
+def judge(
+    advice: Advice, file: StrategyFile | None, changes: Changes, fail_below: float | None
+) -> Verification:
+    """Return what was found, held against what was asked for and what was advised."""
+    gain, passed = advice.gain, None
+    if gain is not None and fail_below is not None:
+        passed = True if gain.ratio >= fail_below else (False if gain.high < fail_below else None)
+    return Verification(
+        job_id=advice.job_id,
+        changes=changes,
+        verdict=advice.verdict,
+        headline=advice.headline,
+        gain=gain,
+        advised=file.gain if file and changes == file.changes else None,
+        fail_below=fail_below,
+        passed=passed,
+    )
+
+
+def _show(found: Verification, screen: Screen) -> None:
+    if screen.json:
+        screen.print_json(found)
+        return
+    lines = [f"TODAY    {found.headline}"]
+    if found.advised is not None:
+        told, gain = found.advised, found.gain
+        lines.append(f"ADVISED  {spell_range(told.ratio, told.low, told.high)}")
+        if gain is not None and not (gain.low <= told.high and told.low <= gain.high):
+            lines[-1] += ", which today's interval does not reach: tune anew"
+    if found.fail_below is not None:
+        words = {True: "passed", False: "FAILED", None: "NOT SHOWN"}[found.passed]
+        lines.append(f"CI       {words}: at least {found.fail_below:g}x was asked for")
+    screen.print_text("\n".join(lines))
+
+
+def format_junit(found: Verification) -> str:
+    """Return the result as JUnit XML: below what was asked for is a failure, a time that did not tell is an error."""
+    failures, errors = int(found.passed is False), int(found.fail_below is not None and found.passed is None)
+    suite = ElementTree.Element(
+        "testsuite", name="advisor verify", tests="1", failures=str(failures), errors=str(errors)
+    )
+    case = ElementTree.SubElement(suite, "testcase", classname="advisor", name=found.changes.describe())
+    if failures or errors:
+        kind = "failure" if failures else "error"
+        ElementTree.SubElement(case, kind, message=f"below {found.fail_below:g}x").text = found.headline
+    ElementTree.SubElement(case, "system-out").text = found.headline
+    return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)

@@ -1,0 +1,107 @@
+"""The commands put together, and the one place where their errors become sentences and exit codes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+_HELP = """Find the fastest safe way to train: measures your own training script on your own machines.
+
+Start with: advisor tune -- torchrun --nproc-per-node 2 train.py
+
+Exit codes: 0 ok (a job's answer may be change, keep or undecided) · 1 internal · 2 usage · 3 invalid job ·
+4 not allowed · 5 server unreachable · 100 job failed · 101 job not finished · 102 not found ·
+103 job cancelled · 104 verified to be below what was asked for · 105 not shown either way · 130 interrupted.
+
+Environment: ADVISOR_URL and ADVISOR_TOKEN (or ADVISOR_TOKEN_FILE) name a server; without them commands use
+the server of this machine (ADVISOR_DATA_DIR, default ~/.local/share/fleet-advisor)."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a command is written. Its module is imported only when the command is wanted: a run needs one of them."""
+
+    module: str
+    function: str
+    context_settings: Mapping[str, Any] = field(default_factory=dict)
+    is_group: bool = False
+    """Whether the function returns an application of further commands."""
+
+
+_FORWARDED = {
+    "allow_extra_args": True,
+    "ignore_unknown_options": True,
+    "allow_interspersed_args": False,
+    "help_option_names": [],
+}
+"""Every word is another program's to read, `--help` as well."""
+
+COMMANDS: Mapping[str, Place] = {
+    "tune": Place("tune", "tune", {"allow_interspersed_args": False}),
+    "verify": Place("verify", "verify"),
+    "run": Place("run", "run", _FORWARDED),
+    "exec": Place("execute", "execute", _FORWARDED),
+    "serve": Place("serve", "serve"),
+    "submit": Place("submit", "submit"),
+    "jobs": Place("jobs", "list_jobs"),
+    "show": Place("jobs", "show"),
+    "watch": Place("jobs", "watch"),
+    "logs": Place("logs", "logs"),
+    "cancel": Place("jobs", "cancel"),
+    "advice": Place("answers", "advice"),
+    "export": Place("answers", "export"),
+    "predict": Place("predict", "predict"),
+    "doctor": Place("doctor", "doctor"),
+    "token": Place("tokens", "build_app", is_group=True),
+    "testbed": Place("testbed", "run_testbed"),
+    "workloads": Place("workloads", "list_workloads"),
+    "knobs": Place("knobs", "list_knobs"),
+    "version": Place("knobs", "version"),
+}
+"""Every command, in the order of the help."""
+
+
+class Commands(TyperGroup):
+    """A group of commands whose errors are explained instead of traced."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; turn what went wrong into a sentence and an exit code."""
+        from advisor.cli.exits import Exit, explain_failure
+        from advisor.cli.screen import Screen
+
+        screen = ctx.ensure_object(Screen)
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Exit(Exit.INTERRUPTED) from None
+        except Exception as error:
+            failure = explain_failure(error)
+            if failure is None:
+                raise
+            screen.explain(failure)
+            raise typer.Exit(failure.exit_code) from error
+
+
+def build_app(words: Sequence[str] = ()) -> typer.Typer:
+    """Return the application: with the one command that `words` begin with, or with all of them for help."""
+    app = typer.Typer(
+        cls=Commands,
+        help=_HELP,
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    # With a callback of its own it stays a group, even of one command.
+    app.callback(help=_HELP)(lambda: None)
+    wanted = words[:1] if words and words[0] in COMMANDS else COMMANDS
+    for name in wanted:
+        place = COMMANDS[name]
+        function = getattr(import_module(f"advisor.cli.commands.{place.module}"), place.function)
+        if place.is_group:
+            app.add_typer(function(), name=name)
+        else:
+            app.command(name, context_settings=dict(place.context_settings) or None)(function)
+    return app

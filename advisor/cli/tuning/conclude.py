@@ -1,0 +1,49 @@
+"""The end of a tuning: the advice on the screen, its files on disk, the exit code; or why there is none."""
+
+from pathlib import Path
+
+from advisor.cli.exits import CommandFailed, exit_of_state
+from advisor.cli.screen import Screen
+from advisor.cli.tuning.strategy_files import default_directory, write_bundle
+from advisor.cli.tuning.usage import describe_use
+from advisor.cli.views.advice_view import render_advice
+from advisor.client import Client
+from advisor.protocol.advice import Advice
+from advisor.protocol.jobs import Job, JobState
+from advisor.protocol.trials import JobHistory
+
+
+def conclude(client: Client, job: Job, output: Path | None, screen: Screen) -> None:
+    """Show the result of a job that is over; raises `CommandFailed` when it has none."""
+    if job.state is not JobState.FINISHED:
+        raise CommandFailed(
+            exit_of_state(job.state),
+            f"Job {job.id} is {job.state}: {job.state_reason or 'no reason was given.'}",
+            f"What its training processes wrote: advisor logs {job.id}"
+            if job.state is JobState.FAILED
+            else "",
+            _last_log(client.history(job.id)) if job.state is JobState.FAILED else "",
+        )
+    advice = client.advice(job.id)
+    directory = output or default_directory(job)
+    files = _write_files(advice, job, directory, screen)
+    if screen.json:
+        screen.print_json(advice)
+        screen.tell(f"Files written: {', '.join(files) or 'none'}")
+    else:
+        usage = describe_use(advice, job, directory, is_written=bool(files))
+        screen.show(render_advice(advice, job.spec.name or job.id, files, screen.verbose, usage))
+
+
+def _write_files(advice: Advice, job: Job, directory: Path, screen: Screen) -> list[str]:
+    """Write the bundle; the advice is worth showing even where that fails."""
+    try:
+        return [str(path) for path in write_bundle(advice, job, directory)]
+    except CommandFailed as failure:
+        screen.warn(f"{failure.what} {failure.hint}")
+        return []
+
+
+def _last_log(history: JobHistory) -> str:
+    tails = [session.log_tail for session in history.sessions if session.log_tail]
+    return "\n".join(tails[-1].splitlines()[-20:]) if tails else ""

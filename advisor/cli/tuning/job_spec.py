@@ -1,0 +1,260 @@
+"""The job that a command's options or a YAML file describe."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from advisor.cli.exits import CommandFailed, Exit
+from advisor.cli.tuning.built_in import launch_built_in
+from advisor.protocol.base import Value
+from advisor.protocol.jobs import JobSpec
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.reach import read_typed
+from advisor.protocol.testbed import Testbed, parse_testbed
+from advisor.protocol.workload import Injection
+
+
+@dataclass(frozen=True)
+class WantedJob:
+    """What was asked for: a job to resume or to continue by name, or a specification."""
+
+    spec: JobSpec | None
+    resume: str | None = None
+    more: str | None = None
+    """A job that has ended and gets more budget."""
+    more_seconds: float | None = None
+    """How much; None leaves it to what its advice says."""
+    more_trials: int = 0
+    new: bool = False
+    """Do not resume an unfinished job, and give up those that stand in the way."""
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """What `advisor tune` was asked; None leaves the documented default."""
+
+    name: str = ""
+    nodes: int = 1
+    testbed: Testbed | None = None
+    kind: str = "pytorch"
+    reads: Sequence[str] = ()
+    """`num_threads` or `num_threads=2`: knobs that a command reads from its environment."""
+    pattern: str = ""
+    allow: str = "exact"
+    trials: int | None = None
+    minutes: float | None = None
+    device_hours: float | None = None
+    gangs: int = 1
+    knobs: Sequence[str] = ()
+    freeze: Sequence[str] = ()
+    values: Sequence[str] = ()
+    """`num_threads=1,2`: the only values to try of a knob."""
+    samples_per_step: int | None = None
+    block_seconds: float | None = None
+    injection: Injection = Injection.AUTO
+    protect: Sequence[Path] = ()
+    min_gain_percent: float | None = None
+    from_checkpoint: bool = False
+    seed: int = 0
+    verify: Mapping[str, Value] = field(default_factory=dict)
+    """Only hold this strategy against the script as it stands."""
+    base: Mapping[str, Value] = field(default_factory=dict)
+    """What stands in the ranks beside the script's own."""
+
+
+@dataclass(frozen=True)
+class FileOverrides:
+    """What was typed beside a job's file; None and empty leave the file's own."""
+
+    gangs: int | None = None
+    device_hours: float | None = None
+    values: Sequence[str] = ()
+
+
+NO_OVERRIDES = FileOverrides()
+
+
+def spec_from_options(command: Sequence[str], options: TuneOptions, working_dir: Path) -> JobSpec:
+    """Return the job for a launch command; raises `CommandFailed` (invalid spec)."""
+    minutes, gain = options.minutes, options.min_gain_percent
+    budget = {
+        "max_trials": options.trials,
+        "max_seconds": None if minutes is None else minutes * 60,
+        "max_device_hours": options.device_hours,
+    }
+    return parse_spec(
+        {
+            "name": options.name or _name_from(command),
+            "nodes": options.nodes,
+            "testbed": options.testbed,
+            "allow": options.allow,
+            "knobs": tuple(options.knobs),
+            "freeze": tuple(options.freeze),
+            "values": dict(map(_read_values, options.values)),
+            "gangs": options.gangs,
+            "seed": options.seed,
+            "from_checkpoint": options.from_checkpoint,
+            "verify": dict(options.verify),
+            "budget": _given(budget),
+            "measurement": _given({"block_s": options.block_seconds}),
+            "workload": {
+                "kind": options.kind,
+                "command": tuple(command),
+                "knobs": dict(map(_read_knob, options.reads)),
+                "pattern": options.pattern,
+                "base": dict(options.base),
+                "working_dir": str(working_dir),
+                "samples_per_step": options.samples_per_step,
+                "injection": options.injection,
+                "protect": tuple(
+                    str((working_dir / path.expanduser()).resolve()) for path in options.protect
+                ),
+            },
+            **_given({"min_gain": None if gain is None else gain / 100}),
+        }
+    )
+
+
+def spec_from_file(path: Path, command: Sequence[str], overrides: FileOverrides = NO_OVERRIDES) -> JobSpec:
+    """Return the job that a YAML file describes; a given `command` takes the place of the file's, so do `overrides`.
+
+    A relative working directory is relative to the file. Raises `CommandFailed` (invalid spec).
+    """
+    try:
+        body = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise CommandFailed(
+            Exit.INVALID_SPEC, f"{path} cannot be read: {error}", "Give a YAML file with a job's fields."
+        ) from error
+    if not isinstance(body, dict):
+        raise CommandFailed(
+            Exit.INVALID_SPEC,
+            f"{path} does not hold a job.",
+            "It needs at least `workload: {command: [torchrun, --nproc-per-node, '2', train.py]}`.",
+        )
+    if isinstance(body.get("testbed"), str):
+        body["testbed"] = read_testbed(body["testbed"])
+        body.setdefault("nodes", body["testbed"].nodes)
+    workload = body.get("workload", {})
+    if isinstance(workload, dict):
+        workload = _with_built_in(workload)
+        words = list(command) or workload.get("command")
+        given = str(workload.get("working_dir", "."))
+        body["workload"] = {
+            **workload,
+            # One line is how people write a command; splitting at blanks is all that is done to it.
+            "command": words.split() if isinstance(words, str) else words,
+            "working_dir": str((path.parent / given).resolve()),
+        }
+        if not body.get("name") and isinstance(body["workload"]["command"], list):
+            body["name"] = _name_from([str(word) for word in body["workload"]["command"]])
+    return parse_spec(_override(body, overrides))
+
+
+def read_testbed(text: str) -> Testbed:
+    """Return the testbed that `nodes=2,rate=1gbit` means; raises `CommandFailed` (invalid spec)."""
+    try:
+        return parse_testbed(text)
+    except ValueError as error:
+        raise CommandFailed(
+            Exit.INVALID_SPEC, f"{text!r} does not describe a testbed.", str(error)
+        ) from error
+
+
+def parse_spec(body: dict[str, Any]) -> JobSpec:
+    """Return the validated job; raises `CommandFailed` that names every wrong field."""
+    try:
+        return JobSpec.model_validate(body)
+    except ValidationError as error:
+        findings = [
+            f"{'.'.join(str(part) for part in finding['loc']) or 'job'}: "
+            f"{finding['msg'].removeprefix('Value error, ')}"
+            for finding in error.errors()
+        ]
+        raise CommandFailed(
+            Exit.INVALID_SPEC,
+            "The job is not valid.",
+            "Correct these; `advisor knobs` lists the knobs and `advisor tune --help` the options.",
+            "\n".join(findings),
+        ) from error
+
+
+def _override(body: dict[str, Any], overrides: FileOverrides) -> dict[str, Any]:
+    """The file's fields with those in place that were typed beside it."""
+    changed = dict(body)
+    if overrides.gangs is not None:
+        changed["gangs"] = overrides.gangs
+    if overrides.device_hours is not None and isinstance(body.get("budget", {}), dict):
+        changed["budget"] = {**body.get("budget", {}), "max_device_hours": overrides.device_hours}
+    if overrides.values and isinstance(body.get("values", {}), dict):
+        changed["values"] = {**body.get("values", {}), **dict(map(_read_values, overrides.values))}
+    return changed
+
+
+def _with_built_in(workload: dict[str, Any]) -> dict[str, Any]:
+    """A workload that names a built-in training, with that one's launch command in place of the name."""
+    if "built_in" not in workload:
+        return workload
+    rest = {
+        key: value
+        for key, value in workload.items()
+        if key not in {"built_in", "nproc_per_node", "arguments"}
+    }
+    arguments = workload.get("arguments", [])
+    words = arguments.split() if isinstance(arguments, str) else [str(word) for word in arguments]
+    return {
+        **rest,
+        "command": launch_built_in(str(workload["built_in"]), workload.get("nproc_per_node"), words),
+    }
+
+
+def _read_knob(text: str) -> tuple[str, Value]:
+    """`num_threads=2` as name and value; the documented default where no value is given."""
+    name, equals, typed = text.partition("=")
+    knob = CATALOGUE.get(name)
+    if knob is None:
+        raise CommandFailed(
+            Exit.INVALID_SPEC, f"--reads {text}: {name} is no knob.", "`advisor knobs` lists them."
+        )
+    try:
+        return name, read_typed(knob, typed) if equals else knob.default
+    except ValueError as error:
+        raise CommandFailed(
+            Exit.INVALID_SPEC, f"--reads {text}: {error}.", "`advisor knobs` lists them."
+        ) from error
+
+
+def _read_values(text: str) -> tuple[str, tuple[Value, ...]]:
+    """`num_threads=1,2` as the knob's name and the values to try."""
+    name, equals, typed = text.partition("=")
+    knob = CATALOGUE.get(name)
+    words = [word.strip() for word in typed.split(",") if word.strip()]
+    if knob is None or not equals or not words:
+        wrong = f"{name} is no knob" if knob is None else "it names no value"
+        raise CommandFailed(
+            Exit.INVALID_SPEC,
+            f"--values {text}: {wrong}.",
+            "Write it as --values num_threads=1,2; `advisor knobs` lists the knobs.",
+        )
+    try:
+        return name, tuple(read_typed(knob, word) for word in words)
+    except ValueError as error:
+        raise CommandFailed(
+            Exit.INVALID_SPEC, f"--values {text}: {error}.", f"`advisor knobs {name}` says what it takes."
+        ) from error
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _name_from(command: Sequence[str]) -> str:
+    """The script's name without its ending, else the launcher's."""
+    for word in command:
+        if word.endswith((".py", ".sh")):
+            return Path(word).stem[:100]
+    return Path(command[0]).name[:100] if command else ""

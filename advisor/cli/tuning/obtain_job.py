@@ -1,0 +1,87 @@
+"""The job that `advisor tune` works on: an unfinished one that is the same, one that gets more time, or a new one."""
+
+import uuid
+
+from advisor.cli.connection import all_jobs, resolve_job
+from advisor.cli.exits import CommandFailed, Exit
+from advisor.cli.screen import Screen
+from advisor.cli.tuning.job_spec import WantedJob
+from advisor.cli.views.wording import spell_duration
+from advisor.client import ApiProblem, Client
+from advisor.protocol.advice import CONTINUE_S
+from advisor.protocol.jobs import Continuation, Job, JobSpec
+
+
+def obtain_job(client: Client, wanted: WantedJob, screen: Screen, alone: bool) -> Job:
+    """Return the job to watch, resumed or submitted.
+
+    `alone`: the server runs for this command only, so that another unfinished job is one that was interrupted;
+    our agents would serve it first. Raises `CommandFailed` rather than measure something else than was asked.
+    """
+    jobs = all_jobs(client)
+    unfinished = [job for job in jobs if not job.state.is_final]
+    chosen: Job | None = None
+    if (reference := wanted.more or wanted.resume) is not None:
+        chosen = resolve_job(client, reference)
+    elif not wanted.new and wanted.spec is not None:
+        chosen = next((job for job in unfinished if _is_same(job, wanted.spec)), None)
+    if alone:
+        others = [job for job in unfinished if chosen is None or job.id != chosen.id]
+        _clear_the_way(client, others, wanted.new, screen)
+    if chosen is not None:
+        if wanted.more and chosen.state.is_final:
+            return _continue(client, chosen, wanted, screen)
+        if not chosen.state.is_final:
+            screen.tell(f"Resuming job {chosen.id}: what it has measured is kept. (--new starts afresh.)")
+            if wanted.more and wanted.more_seconds:
+                screen.warn(
+                    "It has not ended yet, so it goes on with the budget that it has. Continue it after that."
+                )
+        return chosen
+    if wanted.spec is None:
+        raise CommandFailed(
+            Exit.USAGE, "There is neither a command nor a job to resume.", "advisor tune --help"
+        )
+    job = client.submit_job(wanted.spec, uuid.uuid4().hex)
+    screen.tell(f"Job {job.id} ({job.spec.name}) is submitted.")
+    return job
+
+
+def _is_same(job: Job, wanted: JobSpec) -> bool:
+    """Whether a job is what was asked for; one that was given more budget since is."""
+    if not job.continued_at:
+        return job.spec == wanted
+    return job.spec.model_copy(update={"budget": wanted.budget}) == wanted
+
+
+def _continue(client: Client, job: Job, wanted: WantedJob, screen: Screen) -> Job:
+    seconds = wanted.more_seconds or _advised_seconds(client, job)
+    more = Continuation(more_seconds=seconds, more_trials=wanted.more_trials)
+    continued = client.continue_job(job.id, more, uuid.uuid4().hex)
+    screen.tell(
+        f"Continuing job {job.id} ({job.spec.name}) with {spell_duration(seconds)} more: what it has measured is kept."
+    )
+    return continued
+
+
+def _advised_seconds(client: Client, job: Job) -> float:
+    try:
+        return client.advice(job.id).continue_s or CONTINUE_S
+    except ApiProblem:
+        return CONTINUE_S
+
+
+def _clear_the_way(client: Client, others: list[Job], give_up: bool, screen: Screen) -> None:
+    if not others:
+        return
+    if give_up:
+        for job in others:
+            client.cancel_job(job.id)
+            screen.tell(f"Gave up the unfinished job {job.id} ({job.spec.name}); what it measured is kept.")
+        return
+    first = others[0]
+    raise CommandFailed(
+        Exit.USAGE,
+        f"Job {first.id} ({' '.join(first.spec.workload.command)}) was interrupted and would be measured first.",
+        f"Finish it: advisor tune --resume {first.id}   Or give it up: repeat your command with --new.",
+    )

@@ -1,0 +1,33 @@
+"""A job that a command asks for, on the server that is named or on this machine, to its end."""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from advisor.cli.screen import Screen
+from advisor.cli.tuning.job_spec import WantedJob
+from advisor.cli.tuning.tune_here import tune_here
+from advisor.protocol.jobs import Job
+
+if TYPE_CHECKING:  # It loads while server and agents start.
+    from advisor.client import Client
+
+
+def tune_anywhere(
+    wanted: WantedJob,
+    local_agents: int | None,
+    finish: Callable[["Client", Job], None],
+    environment: Mapping[str, str],
+    screen: Screen,
+) -> None:
+    """Obtain the job, watch it until it is over, and `finish` it."""
+    if not environment.get("ADVISOR_URL"):
+        tune_here(wanted, local_agents, finish, environment, screen)
+        return
+    # Loaded where they are needed: on this machine, server and agents start first.
+    from advisor.cli.connection import connect
+    from advisor.cli.tuning.follow import watch_detachably
+    from advisor.cli.tuning.obtain_job import obtain_job
+
+    with connect(environment) as client:
+        job = obtain_job(client, wanted, screen, alone=False)
+        finish(client, watch_detachably(client, job, screen))

@@ -1,0 +1,154 @@
+"""Tune on this machine: a server and agents of our own, gone again when the command ends."""
+
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import typer
+
+from advisor.cli.exits import CommandFailed, Exit
+from advisor.cli.interrupts import interruptible
+from advisor.cli.screen import Screen
+from advisor.cli.tuning.job_spec import WantedJob
+from advisor.cli.views.wording import spell_duration
+from advisor.data_dir import data_dir_of
+from advisor.local.agents import AgentPlace, HeldAgents, held_agents, places_here, training_environment
+from advisor.local.record import measuring_turn
+from advisor.local.server import LocalServer, starting_server
+from advisor.protocol.changes import Changes
+from advisor.protocol.jobs import Job, JobSpec
+
+if TYPE_CHECKING:  # It loads while server and agents start.
+    from advisor.client import Client
+
+
+def tune_here(
+    wanted: WantedJob,
+    agents: int | None,
+    finish: Callable[["Client", Job], None],
+    environment: Mapping[str, str],
+    screen: Screen,
+) -> None:
+    """Obtain a job, serve it with `agents` agents (as many as its gangs hold when None) or a testbed, and `finish` it.
+
+    An interrupt stops agents and server, loses nothing, and says how to go on.
+    """
+    if wanted.spec is not None:
+        check_launcher(wanted.spec.workload.command, environment)
+        if wanted.spec.testbed is not None:
+            from advisor.local.testbed import require_testbed
+
+            require_testbed(wanted.spec.testbed)
+    data_dir = data_dir_of(environment)
+    job: Job | None = None
+    try:
+        with interruptible(), ExitStack() as stack:
+            stack.enter_context(measuring_turn(data_dir, screen.tell))
+            tell = screen.tell if screen.verbose else _say_nothing
+            starting = stack.enter_context(starting_server(data_dir, environment, tell))
+
+            def hold(places: Sequence[AgentPlace]) -> HeldAgents:
+                token_file = starting.agent_token_file
+                return stack.enter_context(held_agents(token_file, data_dir, places, environment))
+
+            held: HeldAgents | None = None
+            if wanted.spec is not None and wanted.spec.testbed is None:
+                # Side by side with the server.
+                held = hold(_places_of(wanted.spec, agents, starting.url))
+            # Meanwhile the rest of this command loads.
+            from advisor.cli.tuning.follow import follow_job
+            from advisor.cli.tuning.obtain_job import obtain_job
+            from advisor.client import Client
+
+            server = starting.await_ready()
+            client = stack.enter_context(Client(server.url, server.token))
+            job = obtain_job(client, wanted, screen, alone=server.started_here)
+            if not job.state.is_final:
+                for line in _announce(job):
+                    screen.tell(line)
+                screen.tell(
+                    f"Live: {server.url}/jobs/{job.id} (the token to sign in: {data_dir / 'admin-token'})"
+                )
+                if held is None:
+                    held = hold(_build_places(stack, job.spec, agents, server, tell))
+                check_agents = held.let_go(server, tell)
+
+                def check() -> None:
+                    server.check()
+                    check_agents()
+
+                job = follow_job(client, job, screen, check)
+            finish(client, job)
+    except KeyboardInterrupt:
+        screen.tell(_farewell(job))
+        raise typer.Exit(Exit.INTERRUPTED) from None
+
+
+def _places_of(spec: JobSpec, agents: int | None, server_url: str) -> tuple[AgentPlace, ...]:
+    return places_here(server_url, spec.nodes * spec.gangs if agents is None else agents)
+
+
+def _build_places(
+    stack: ExitStack, spec: JobSpec, agents: int | None, server: LocalServer, tell: Callable[[str], None]
+) -> tuple[AgentPlace, ...]:
+    """The places of a job, on this machine as it is or in testbeds that last as long as `stack`."""
+    if spec.testbed is None:
+        return _places_of(spec, agents, server.url)
+    from advisor.local.testbed import testbed_places
+
+    places: tuple[AgentPlace, ...] = ()
+    # A gang's nodes reach each other only. A testbed that has a name is one testbed.
+    for _ in range(1 if spec.testbed.name else spec.gangs):
+        places += stack.enter_context(testbed_places(spec.testbed, server, tell))
+    return places
+
+
+def check_launcher(command: Sequence[str], environment: Mapping[str, str]) -> None:
+    """Raise `CommandFailed` when the first word of the command cannot be started on this machine."""
+    path = training_environment(environment)["PATH"]
+    if shutil.which(command[0], path=path) is None:
+        raise CommandFailed(
+            Exit.INVALID_SPEC,
+            f"{command[0]} is not a program on this machine's PATH.",
+            "Activate the environment that you train in, or give the launcher's full path. The command goes after "
+            "`--`, as you type it in your shell: advisor tune -- torchrun --nproc-per-node 2 train.py",
+        )
+
+
+def _say_nothing(_: str) -> None:
+    """What a server and agents that start as they should have to say."""
+
+
+def _announce(job: Job) -> list[str]:
+    """What is about to happen, before anything is known of the script."""
+    budget = job.spec.budget
+    hours = f" and {budget.max_device_hours:g} device-hours" if budget.max_device_hours is not None else ""
+    nodes = f" · {job.spec.nodes} nodes" if job.spec.nodes > 1 else ""
+    time = spell_duration(budget.max_seconds)
+    tuning = f"Tuning {job.spec.name}{nodes} · at most {budget.max_trials} strategies in {time}{hours}"
+    rival = Changes(job.spec.workload.base).describe() if job.spec.workload.base else "your settings"
+    verifying = f"Verifying {job.spec.verify.describe()} against {rival}{nodes} · at most {time}"
+    lines = [
+        verifying if job.spec.verify else tuning,
+        "Files untouched. Ctrl-C pauses; the same command resumes.",
+    ]
+    return [*lines, warning] if (warning := _warn_of_gangs(job)) else lines
+
+
+def _warn_of_gangs(job: Job) -> str:
+    if job.spec.gangs == 1:
+        return ""
+    return (
+        f"{job.spec.gangs} gangs share this machine while they search and slow each other down: the baseline beside "
+        "each strategy is measured under the same load, and the confirmation runs alone."
+    )
+
+
+def _farewell(job: Job | None) -> str:
+    if job is None:
+        return "\nStopped before a job was submitted."
+    return (
+        f"\nStopped; nothing is left running and nothing is lost. Go on: run the same command again, or "
+        f"advisor tune --resume {job.id}"
+    )

@@ -1,0 +1,1 @@
+"""What people read in the terminal: pure functions of advice, job and history."""

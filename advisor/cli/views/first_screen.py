@@ -1,0 +1,214 @@
+"""The advice on one screen: the result, why, what to change, how to use it, what to watch, what it cost.
+
+A pure function of the advice. Everything that is left out here is in `advice_view`.
+"""
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.segment import Segment
+from rich.table import Table
+from rich.text import Text
+
+from advisor.cli.views.evidence_view import BOUNDS
+from advisor.cli.views.step_view import phase_rows
+from advisor.cli.views.wording import EFFECT_WORDS, spell_duration, spell_rate, spell_share, spell_value
+from advisor.protocol.advice import Action, Advice, KnobReason, RungAdvice, Verdict, continue_command
+from advisor.protocol.gains import spell_bound, spell_fraction, spell_gain, spell_likely, spell_range
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Effect
+
+_LABEL_COLUMNS = 7
+_PHASES_SHOWN = 4
+_WATCHED = 2
+_TOO_WIDE = 2.5
+"""The ends of an interval this many times apart: more time would make it worth more."""
+_SHORT_PHASES = {
+    "waiting for data": "data",
+    "forward pass": "forward",
+    "backward pass": "backward",
+    "waiting for network": "network",
+    "everything else": "other",
+}
+_NOTICEABLE_S = 5e-5
+"""Half of the last digit shown: a smaller difference reads as none."""
+_WORTH_TELLING = 0.05
+"""Phases that make up less of what changed are left out."""
+
+
+def render_first_screen(advice: Advice, usage: str = "") -> RenderableType:
+    """Return the answer as about 25 lines; `usage` is the command that puts the strategy in place."""
+    style = {Verdict.CHANGE: "bold green", Verdict.UNDECIDED: "bold yellow"}.get(advice.verdict, "bold")
+    rows: list[tuple[str, RenderableType] | None] = [("RESULT", Text(say_result(advice), style=style))]
+    if why := _say_why(advice):
+        rows += [None, ("WHY", Text(why))]
+    if advice.changes:
+        rows += [None, ("CHANGE", _tabulate_changes(advice))]
+    rows.append(None)
+    if usage and advice.verdict is Verdict.CHANGE:
+        rows.append(("USE IT", Text(usage)))
+    if to_do := _say_what_to_do(advice):
+        rows.append(("TO DO", Text(to_do, style="bold")))
+    rows.append(None)
+    if watch := _list_watched(advice):
+        rows.append(("WATCH", Text("\n".join(watch))))
+    rows.append(("COST", Text(_say_cost(advice))))
+    rows.append(("MORE", _list_more(advice)))
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=_LABEL_COLUMNS, no_wrap=True)
+    grid.add_column(overflow="fold")
+    for row in rows:
+        if row is None:
+            grid.add_row("", "")
+        else:
+            grid.add_row(Text(row[0], style="bold"), row[1])
+    return Group(Text(""), _Trimmed(grid))
+
+
+class _Trimmed:
+    """Lines without the blanks that fill a table's cells: what is copied from a terminal or a log has none."""
+
+    def __init__(self, inner: RenderableType) -> None:
+        self._inner = inner
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for line in console.render_lines(self._inner, options, pad=False):
+            while line and not line[-1].text.strip():
+                line.pop()
+            if line:
+                line[-1] = Segment(line[-1].text.rstrip(), line[-1].style)
+            yield from line
+            yield Segment.line()
+
+
+def say_result(advice: Advice) -> str:
+    """Return the result in one line: what is sure first, then the likeliest, then the rates."""
+    gain = advice.gain
+    if advice.verdict is not Verdict.CHANGE or gain is None:
+        return f"{advice.headline[:1].lower()}{advice.headline[1:]}"
+    figures = (gain.ratio, gain.low, gain.high)
+    bound = spell_bound(*figures)
+    likely = f"{bound}, most likely {spell_likely(*figures)}" if bound else spell_likely(*figures)
+    rates = (
+        f"{spell_rate(advice.baseline_samples_per_s)} → {spell_rate(advice.strategy_samples_per_s)} samples/s"
+    )
+    doubt = "; wide: more minutes narrow it" if gain.high > _TOO_WIDE * gain.low else ""
+    return f"{likely}: {rates} (95 % CI {spell_range(*figures)}{doubt})"
+
+
+def _say_what_to_do(advice: Advice) -> str:
+    """The one line that says what to do; a change has its command above it, and only a reservation here."""
+    if advice.verdict is Verdict.CHANGE:
+        inexact = [name for name in advice.changes if CATALOGUE[name].effect is not Effect.EXACT]
+        return "Compare the accuracy of one full training before you rely on it." if inexact else ""
+    if advice.action is Action.CONTINUE:
+        return f"{continue_command(advice.job_id, advice.continue_s)}   (goes on where it stood)"
+    return advice.what_to_do or "Change nothing."
+
+
+def _say_why(advice: Advice) -> str:
+    before = advice.phases_before
+    if before.total_s() <= 0:
+        return advice.diagnosis.sentence
+    befores = [(name, seconds or 0.0) for name, seconds in phase_rows(before)]
+    if advice.verdict is Verdict.CHANGE and advice.phases_after.total_s() > 0:
+        afters = dict(phase_rows(advice.phases_after))
+        moved = [(name, was, afters[name] or 0.0) for name, was in befores]
+        moved.sort(key=lambda row: -abs(row[2] - row[1]))
+        least = max(_NOTICEABLE_S, _WORTH_TELLING * sum(abs(now - was) for _, was, now in moved))
+        moved = [row for row in moved if abs(row[2] - row[1]) >= least]
+        parts = [f"{_shorten(name)} {_ms(was)} → {_ms(now)}" for name, was, now in moved[:_PHASES_SHOWN]]
+        total = f"one step {_ms(before.total_s())} → {_ms(advice.phases_after.total_s())} ms"
+        total += _say_stalls(advice)
+        return f"{total}:  {' · '.join(parts)}" if parts else total
+    largest = sorted(befores, key=lambda row: -row[1])[:_PHASES_SHOWN]
+    parts = [f"{_shorten(name)} {_ms(seconds)}" for name, seconds in largest if seconds >= _NOTICEABLE_S]
+    bound = BOUNDS.get(advice.diagnosis.bound, "")
+    limited = f" (bound by: {bound})" if bound else ""
+    return f"one step {_ms(before.total_s())} ms:  {' · '.join(parts)}{limited}"
+
+
+def _say_stalls(advice: Advice) -> str:
+    """Where stalls changed by more than the result's interval explains, that they are not part of it."""
+    gain, total = advice.gain, advice.total_ratio
+    if gain is None or total is None or gain.low <= total <= gain.high:
+        return ""
+    return f" with stalls in full, {spell_gain(total)}; the result cuts them short"
+
+
+def _tabulate_changes(advice: Advice) -> RenderableType:
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    table.add_column("", overflow="fold")
+    table.add_column("yours", overflow="fold")
+    table.add_column("use", overflow="fold")
+    table.add_column("saves a step", overflow="fold")
+    reasons = {reason.knob: reason for reason in advice.reasons}
+    for knob, after in advice.changes.items():
+        reason = reasons.get(knob)
+        before = reason.before if reason else advice.baseline.get(knob, "")
+        table.add_row(
+            Text(knob, style="bold"), spell_value(knob, before), spell_value(knob, after), _say_saving(reason)
+        )
+    return Group(table, Text(_say_effects(advice), style="dim"))
+
+
+def _say_saving(reason: KnobReason | None) -> str:
+    """`28 ms (22 … 35)`; what taking the knob back measured."""
+    if reason is None or reason.effect is None:
+        return "not measured alone"
+    effect = reason.effect
+    ends = f"{_ms(effect.low_s)} … {_ms(effect.high_s)}".replace("-", "−")
+    return f"{_ms(effect.saved_s)} ms ({ends})".replace("-", "−")
+
+
+def _say_effects(advice: Advice) -> str:
+    inexact = {
+        name: CATALOGUE[name].effect for name in advice.changes if CATALOGUE[name].effect is not Effect.EXACT
+    }
+    if not inexact:
+        return "All keep the mathematics exact."
+    return " ".join(f"{name} {EFFECT_WORDS[effect]}." for name, effect in inexact.items())
+
+
+def _list_watched(advice: Advice) -> list[str]:
+    """What no knob mends, each said once."""
+    sentences = list(dict.fromkeys(flag.sentence for flag in advice.diagnosis.flags))
+    if not sentences and advice.diagnosis.bound == "straggler":
+        sentences = [f"the slowest rank lags by {spell_share(advice.diagnosis.skew)}: look for another load"]
+    return sentences[:_WATCHED]
+
+
+def _say_cost(advice: Advice) -> str:
+    cost = advice.cost
+    parts = [spell_duration(cost.wall_s)]
+    if cost.pays_back_after_s is not None:
+        parts.append(f"pays back after {spell_duration(cost.pays_back_after_s)} of training")
+    elif advice.smallest_gain is not None and advice.action is not Action.CHECK_ACCURACY:
+        parts.append(f"enough to find gains from {spell_fraction(advice.smallest_gain)} on")
+    return " · ".join(parts)
+
+
+def _list_more(advice: Advice) -> RenderableType:
+    lines = [
+        _say_rung(rung) for rung in advice.ladder if rung.gain and rung.effect.rank > advice.allowed.rank
+    ]
+    grid = Table.grid(padding=(0, 3))
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for command, meaning in [*lines, (f"advisor advice {advice.job_id} -v", "everything that was measured")]:
+        grid.add_row(command, Text(meaning, style="dim"))
+    return grid
+
+
+def _say_rung(rung: RungAdvice) -> tuple[str, str]:
+    gain = rung.gain
+    told = spell_likely(gain.ratio, gain.low, gain.high) if gain else ""
+    return f"--allow {rung.effect}", f"measured {told}, but {EFFECT_WORDS[rung.effect]}"
+
+
+def _shorten(name: str) -> str:
+    return _SHORT_PHASES.get(name, name)
+
+
+def _ms(seconds: float) -> str:
+    """Milliseconds with as many digits as they mean: `28`, `1.4`."""
+    milliseconds = seconds * 1e3
+    return f"{milliseconds:.0f}" if abs(milliseconds) >= 100 else f"{milliseconds:.1f}"

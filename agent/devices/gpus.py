@@ -1,0 +1,339 @@
+"""The node's GPUs as the agent sees them, read by a child process: a driver that hangs, hangs nothing of ours.
+
+The child lives only while somebody asks: for the length of a session, and for moments before it. One that does not
+answer in time is killed and started again; after three times the driver itself is taken to be the trouble.
+"""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+import structlog
+from pydantic import ValidationError
+
+from advisor.protocol.cluster import Device
+from advisor.protocol.telemetry import DeviceError, DeviceSample
+from agent.devices.xid import describe_failure
+
+_PACKAGE_ROOT = Path(__file__).parents[2]
+_PATIENCE_S = 0.5
+"""How long a sample is waited for, before the sampler goes on without devices and asks again later."""
+_MOST_HANGS = 3
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class DeviceProcess:
+    """A process that computes on a device, whoever started it."""
+
+    device: int
+    pid: int
+    """As NVML tells it: in a container it may be the host's number."""
+    memory_bytes: int
+    """Device memory that it uses; 0 where NVML does not tell."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The devices at one moment."""
+
+    devices: tuple[DeviceSample, ...] = ()
+    errors: tuple[DeviceError, ...] = ()
+    """Critical errors since the last reading."""
+
+
+class Gpus(Protocol):
+    """What the agent asks of a source of GPU figures."""
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the devices or their driver since the last `close`, in a sentence; "" when nothing is."""
+
+    def list_devices(self) -> tuple[Device, ...]:
+        """Return the visible devices in NVML's order."""
+
+    def list_processes(self) -> tuple[DeviceProcess, ...] | None:
+        """Return who computes on them; None while NVML does not answer."""
+
+    def sample(self) -> Reading | None:
+        """Return the present figures of those that answer; None while NVML does not answer at all."""
+
+    def close(self) -> None:
+        """Let go of the driver; the next question takes it up again."""
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """How long NVML may take, in seconds."""
+
+    start_s: float = 60.0
+    """For the first answer: without NVIDIA's persistence daemon every GPU is woken up."""
+    restart_s: float = 20.0
+    """For the first answer of a child that replaces another one, or follows it: the GPUs are awake."""
+    answer_s: float = 5.0
+    """For any other."""
+
+
+class NoGpus:
+    """A node without GPUs."""
+
+    trouble = ""
+
+    def list_devices(self) -> tuple[Device, ...]:
+        """Return nothing."""
+        return ()
+
+    def list_processes(self) -> tuple[DeviceProcess, ...] | None:
+        """Return nothing."""
+        return ()
+
+    def sample(self) -> Reading | None:
+        """Return that there is nothing to see."""
+        return Reading()
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class ChildGpus:
+    """GPUs through `agent.devices.gpu_child`. Not for two threads at a time."""
+
+    def __init__(
+        self,
+        visible: str | None,
+        environment: Mapping[str, str],
+        *,
+        deadlines: Deadlines = Deadlines(),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`visible` is CUDA_VISIBLE_DEVICES (None: every device); `environment` is the child's, without secrets."""
+        self._visible, self._environment = visible, dict(environment)
+        self._deadlines, self._clock = deadlines, clock
+        self._child: _Child | None = None
+        self._stuck: list[subprocess.Popen[bytes]] = []
+        """Children that SIGKILL has not ended yet: the kernel holds them in a call of the driver."""
+        self._devices: tuple[Device, ...] | None = None
+        """What the first child found; None before."""
+        self._hangs = 0
+        self._why = ""
+        self._failures: dict[str, str] = {}
+
+    @property
+    def trouble(self) -> str:
+        """What is wrong with the devices or their driver since the last `close`, in a sentence; "" when nothing is."""
+        if self._failures:
+            return " ".join(list(self._failures.values()))
+        if self._hangs >= _MOST_HANGS:
+            return (
+                f"NVML does not answer ({self._why}), so that the GPUs of this node cannot be watched. Look at dmesg "
+                "and nvidia-smi; when the driver hangs, restart the node."
+            )
+        return ""
+
+    def list_devices(self) -> tuple[Device, ...]:
+        """Return the visible devices in NVML's order; none when NVML does not answer, which `trouble` then says."""
+        self.close()
+        if self._devices is None:
+            child = self._get_child()
+            if child is None or self._receive(child, self._deadlines.start_s) is None:
+                self._check_deadline()
+                self._hangs = _MOST_HANGS
+                log.warning("The GPUs could not be listed.", because=self.trouble)
+        self._end_child()
+        return self._devices or ()
+
+    def list_processes(self) -> tuple[DeviceProcess, ...] | None:
+        """Return who computes on the visible devices; None while NVML does not answer."""
+        if self._devices == ():
+            return ()
+        answer = self._ask("processes", _PATIENCE_S)
+        if answer is None:
+            return None
+        with suppress(KeyError, TypeError):
+            return tuple(DeviceProcess(**entry) for entry in answer["processes"])
+        return None
+
+    def sample(self) -> Reading | None:
+        """Return the present figures of those that answer; None while NVML does not answer at all."""
+        if self._devices == ():
+            return Reading()
+        answer = self._ask("sample", _PATIENCE_S)
+        if answer is None or "lost" not in answer:
+            return None
+        try:
+            devices = tuple(DeviceSample.model_validate(entry) for entry in answer["devices"])
+            errors = tuple(DeviceError.model_validate(entry) for entry in answer["xids"])
+        except ValidationError as error:
+            log.warning("NVML's figures make no sense.", error=str(error))
+            return None
+        self._hangs = 0
+        self._note_failures(answer["lost"], errors)
+        return Reading(devices, errors)
+
+    def close(self) -> None:
+        """End the child, and forget what was wrong."""
+        self._end_child()
+        self._hangs, self._why, self._failures = 0, "", {}
+
+    def _ask(self, question: str, patience_s: float) -> dict[str, Any] | None:
+        """Return the answer to a question, None when there is none yet; kills a child that is overdue."""
+        child = self._get_child()
+        if child is None:
+            return None
+        if child.awaits_devices and self._receive(child, patience_s) is None:
+            self._check_deadline()
+            return None
+        if child.question != question:
+            # The answer to another question, which nobody waits for any more, comes first.
+            if child.question and self._receive(child, patience_s) is None:
+                self._check_deadline()
+                return None
+            child.ask(question, self._clock())
+        answer = self._receive(child, patience_s)
+        if answer is None:
+            self._check_deadline()
+        return answer
+
+    def _get_child(self) -> "_Child | None":
+        """None while too many children hang in the driver: another one would only join them."""
+        self._stuck = [process for process in self._stuck if process.poll() is None]
+        if self._child is None and len(self._stuck) < _MOST_HANGS:
+            self._child = _Child(self._visible, self._environment, self._clock())
+        return self._child
+
+    def _receive(self, child: "_Child", patience_s: float) -> dict[str, Any] | None:
+        answer = child.receive(patience_s)
+        if answer is not None and child.awaits_devices:
+            child.awaits_devices = False
+            try:
+                self._devices = tuple(Device.model_validate(entry) for entry in answer["devices"])
+            except (KeyError, ValidationError) as error:
+                log.warning("What NVML says of the devices makes no sense.", error=str(error))
+                self._devices = ()
+        return answer
+
+    def _check_deadline(self) -> None:
+        child = self._child
+        if child is None:
+            return
+        limits = self._deadlines
+        limit_s = limits.answer_s
+        if child.awaits_devices:
+            limit_s = limits.start_s if self._devices is None else limits.restart_s
+        if child.has_ended:
+            self._why = f"its reader ended with exit code {child.process.poll()}"
+        elif self._clock() - child.asked_at_s >= limit_s:
+            self._why = f"no answer within {limit_s:g} s"
+        else:
+            return
+        self._hangs += 1
+        log.warning(
+            "NVML does not answer; its reader is started again.", because=self._why, times=self._hangs
+        )
+        self._end_child()
+
+    def _end_child(self) -> None:
+        child, self._child = self._child, None
+        if child is not None and not child.end():
+            self._stuck.append(child.process)
+
+    def _note_failures(self, lost: list[int], errors: tuple[DeviceError, ...]) -> None:
+        for index in lost:
+            self._failures.setdefault(
+                f"lost {index}",
+                f"GPU {index} is lost: it does not answer the driver any more. Restart the node; have the GPU examined "
+                "when it happens again.",
+            )
+        for error in errors:
+            if sentence := describe_failure(error.device, error.code):
+                self._failures.setdefault(f"{error.device} {error.code}", sentence)
+
+
+class _Child:
+    """One child process, and the question that it was asked last."""
+
+    def __init__(self, visible: str | None, environment: Mapping[str, str], now_s: float) -> None:
+        path = [str(_PACKAGE_ROOT), *environment.get("PYTHONPATH", "").split(os.pathsep)]
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "agent.devices.gpu_child", json.dumps(visible)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**environment, "PYTHONPATH": os.pathsep.join(entry for entry in path if entry)},
+            cwd="/",
+            start_new_session=True,  # Ctrl-C in the agent's terminal is the agent's to answer
+        )
+        self.asked_at_s = now_s
+        self.awaits_devices = True
+        """The first line describes the devices, without a question."""
+        self.question = ""
+        """The one that is not answered yet; "" for none."""
+        self.has_ended = False
+        self._received = b""
+
+    def ask(self, question: str, now_s: float) -> None:
+        """Put a question."""
+        self.question, self.asked_at_s = question, now_s
+        try:
+            self._input.write(question.encode() + b"\n")
+            self._input.flush()
+        except OSError:
+            self.has_ended = True
+
+    def receive(self, patience_s: float) -> dict[str, Any] | None:
+        """Return the next answer; None when it does not come in time, or never will."""
+        deadline_s = time.monotonic() + patience_s
+        while b"\n" not in self._received and not self.has_ended:
+            left_s = max(0.0, deadline_s - time.monotonic())
+            if not select.select([self._output], [], [], left_s)[0]:
+                return None
+            chunk = os.read(self._output.fileno(), 65536)
+            self._received += chunk
+            self.has_ended = not chunk
+        line, found, rest = self._received.partition(b"\n")
+        if not found:
+            return None
+        self._received, self.question = rest, ""
+        try:
+            answer = json.loads(line)
+        except ValueError:
+            return {}
+        return answer if isinstance(answer, dict) else {}
+
+    def end(self) -> bool:
+        """Kill the child; return whether it is gone."""
+        self.process.kill()
+        for pipe in (self._input, self._output):
+            with suppress(OSError):
+                pipe.close()
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout=1.0)
+        return self.process.poll() is not None
+
+    @property
+    def _input(self) -> IO[bytes]:
+        assert self.process.stdin is not None  # given by PIPE above
+        return self.process.stdin
+
+    @property
+    def _output(self) -> IO[bytes]:
+        assert self.process.stdout is not None  # given by PIPE above
+        return self.process.stdout
+
+
+def open_gpus(visible: str | None, environment: Mapping[str, str]) -> Gpus:
+    """Return the node's GPUs; `visible` is CUDA_VISIBLE_DEVICES (None: every device), `environment` the agent's own.
+
+    Nothing is started: a node without GPUs pays for one short question, when it is described.
+    """
+    kept = {name: value for name, value in environment.items() if not name.startswith("ADVISOR_")}
+    return ChildGpus(visible, kept)

@@ -1,0 +1,71 @@
+"""Describes the node: CPUs, memory, GPUs, network links, versions."""
+
+import ipaddress
+import os
+import platform
+import socket
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+
+from advisor.protocol.cluster import Link, Node
+from advisor.protocol.testbed import Testbed
+from agent.devices.gpus import Gpus
+
+RDMA = Path("/sys/class/infiniband")
+"""Where Linux lists RDMA adapters."""
+
+
+def describe_node(gpus: Gpus, testbed: Testbed | None = None) -> Node:
+    """Return what this node offers; takes milliseconds, and imports no framework to find its version."""
+    devices = gpus.list_devices()
+    return Node(
+        hostname=socket.gethostname(),
+        cpu_count=len(os.sched_getaffinity(0)),
+        memory_bytes=psutil.virtual_memory().total,
+        devices=devices,
+        links=tuple(
+            link.model_copy(update={"bits_per_second": testbed.bits_per_s}) if testbed else link
+            for link in list_links()
+        ),
+        rdma=find_rdma(),
+        telemetry="nvml" if devices else "psutil",
+        warning=gpus.trouble,
+        python_version=platform.python_version(),
+        torch_version=find_version("torch"),
+        testbed=testbed,
+    )
+
+
+def find_rdma(folder: Path = RDMA) -> tuple[str, ...]:
+    """Return the RDMA adapters (InfiniBand, RoCE) with a port that is up, by name."""
+    ports = sorted(folder.glob("*/ports/*/state"))
+    up = (port for port in ports if "ACTIVE" in port.read_text())
+    return tuple(dict.fromkeys(port.relative_to(folder).parts[0] for port in up))
+
+
+def find_version(distribution: str) -> str:
+    """Return the installed version of a distribution, "" where there is none."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def list_links() -> tuple[Link, ...]:
+    """Return the interfaces that are up, loopback left out, IPv4 preferred."""
+    states = psutil.net_if_stats()
+    links = []
+    for name, addresses in sorted(psutil.net_if_addrs().items()):
+        state = states.get(name)
+        usable = [a.address for a in addresses if a.family in {socket.AF_INET, socket.AF_INET6}]
+        usable = [
+            address for address in usable if not ipaddress.ip_address(address.partition("%")[0]).is_loopback
+        ]
+        if state is None or not state.isup or not usable:
+            continue
+        usable.sort(key=lambda address: ":" in address)
+        speed = state.speed * 1_000_000 if state.speed > 0 else None
+        links.append(Link(name=name, address=usable[0], bits_per_second=speed))
+    return tuple(links)

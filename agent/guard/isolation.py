@@ -1,0 +1,271 @@
+"""Decides what a trial may not really change and what it may not see, and whether this machine can keep that promise.
+
+Covered: the working directory, the script's directory, the workload's `protect` list, and every directory that a
+path-like argument names or lies in. Not covered: paths that the script takes from elsewhere (its own constants, a
+configuration file), and files on another machine.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.backends.launch import Launch
+from agent.guard.account import Account
+from agent.guard.mounts import MountPlan, Overlay
+
+_TOO_BROAD = tuple(Path(name) for name in ("/", "/tmp", "/dev", "/proc", "/sys", "/run"))  # noqa: S108
+_NEVER_BELOW = tuple(Path(name) for name in ("/dev", "/proc", "/sys"))
+
+
+@dataclass(frozen=True)
+class Isolation:
+    """What this machine allows, found out once per agent."""
+
+    works: bool
+    user_namespace: bool
+    because: str
+    """A sentence: how files are protected, or why they are not and what would help."""
+    scratch_roots: tuple[Path, ...] = ()
+    """Directories in which an overlay's scratch may lie, best first."""
+
+
+@dataclass(frozen=True)
+class Protection:
+    """The mounts for one session, where its scratch lies, and what could not be protected."""
+
+    plan: MountPlan
+    scratch: Path | None
+    warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def none(cls, *warnings: str) -> "Protection":
+        """Return a protection that protects nothing."""
+        return cls(MountPlan(), None, warnings)
+
+    def remove_scratch(self) -> None:
+        """Delete what the trial wrote instead of the real files."""
+        if self.scratch is not None:
+            shutil.rmtree(self.scratch, ignore_errors=True)
+
+
+def list_scratch_roots(work_dir: Path) -> tuple[Path, ...]:
+    """Return where scratch could lie, best first. A container's own disk may be an overlay, which cannot hold it."""
+    return (work_dir.resolve() / "scratch", Path(tempfile.gettempdir()).resolve(), Path("/dev/shm"))  # noqa: S108
+
+
+def detect_isolation(scratch_roots: Sequence[Path]) -> Isolation:
+    """Try a private overlay with its scratch in each of the roots: as root first, then inside a user namespace."""
+    failures: list[str] = []
+    for user_namespace in (False, True):
+        found = {root: _try_overlay(root, user_namespace) for root in scratch_roots}
+        usable = tuple(root for root, failure in found.items() if not failure)
+        if usable:
+            way = "a private overlay in a user namespace" if user_namespace else "a private overlay"
+            because = f"Trials write into {way}; the real files stay as they are."
+            return Isolation(True, user_namespace, because, usable)
+        failures += found.values()
+    return Isolation(
+        False,
+        False,
+        f"Trials can change real files and read the agent's: no private overlay can be mounted here ({failures[-1]}). "
+        "Run the agent as root, or allow unprivileged user namespaces; or give trials an output directory of their own "
+        "and scripts a user of their own (run_as).",
+    )
+
+
+def remove_leftover_scratch(scratch_roots: Sequence[Path], owner: str) -> None:
+    """Delete the scratch that sessions of an agent which was killed left behind."""
+    for root in scratch_roots:
+        for folder in root.glob(f"{_prefix(owner)}*"):
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _prefix(owner: str) -> str:
+    return f"fleet-advisor-{re.sub(r'[^A-Za-z0-9]', '-', owner)}-"
+
+
+def _try_overlay(scratch_root: Path, user_namespace: bool) -> str:
+    """Return "" when an overlay can be mounted with its scratch below `scratch_root`, else what failed."""
+    if not os.access(scratch_root, os.W_OK):
+        return f"{scratch_root} is not writable"
+    with tempfile.TemporaryDirectory(dir=scratch_root, prefix="probe-", ignore_cleanup_errors=True) as folder:
+        lower = Path(folder) / "lower"
+        lower.mkdir()
+        (lower / "file").write_text("real")
+        overlay = _make_overlay(lower, Path(folder), 0)
+        plan = MountPlan((overlay,), user_namespace=user_namespace)
+        # A process of its own: unshare must not touch the agent, and no copy of its memory is made. It needs nothing
+        # that is installed, so that it need not look for it (-S).
+        probe = subprocess.run(
+            [
+                sys.executable,
+                "-S",
+                "-m",
+                "agent.guard.mounts",
+                json.dumps(plan.to_json()),
+                str(lower / "file"),
+            ],
+            env={"PYTHONPATH": str(Path(__file__).parents[2]), "PATH": os.environ.get("PATH", os.defpath)},
+            cwd="/",
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+        failure = (probe.stderr.strip().splitlines() or ["the probe failed"])[-1] if probe.returncode else ""
+        return failure or (
+            "" if (lower / "file").read_text() == "real" else "the overlay let a write through"
+        )
+
+
+def plan_protection(
+    isolation: Isolation,
+    directories: Iterable[Path],
+    keep: Sequence[Path],
+    owner: str,
+    *,
+    hide: Iterable[Path] = (),
+    needed: Iterable[Path] = (),
+    account: Account | None = None,
+) -> Protection:
+    """Plan overlays over `directories` (outermost only) that leave the `keep` directories real, and hide `hide`.
+
+    An overlay's scratch must not lie inside what it covers, so the first root that lies outside of all of them is
+    used. `owner` names the agent in the scratch's name. A directory of `hide` with something of `needed` inside stays
+    visible, with a warning. `account` is the user that the script runs as.
+    """
+    targets, refused = choose_targets(directories)
+    hidden, exposed = choose_hidden(hide, needed)
+    warnings = [
+        f"{directory} is too broad to protect: trials can change files directly in it. Start the job in a directory "
+        "of its own."
+        for directory in refused
+    ]
+    warnings += [
+        f"{directory} holds the agent's files, and the Python that trains as well: the script can read both. Give the "
+        "agent a directory of its own (--work-dir, ADVISOR_DATA_DIR)."
+        for directory in exposed
+    ]
+    if not isolation.works:
+        return Protection.none(isolation.because)
+    if not targets and not hidden:
+        return Protection.none(*warnings)
+    root = next(
+        (root for root in isolation.scratch_roots if not any(_is_inside(root, t) for t in targets)), None
+    )
+    if root is None:
+        names = ", ".join(str(target) for target in targets)
+        warnings.append(
+            f"Trials can change real files: every scratch directory lies inside {names}. Set --work-dir."
+        )
+        return Protection.none(*warnings)
+    scratch = Path(tempfile.mkdtemp(dir=root, prefix=_prefix(owner)))
+    everything = [*targets, *_list_mounts_below(targets)]
+    overlays = tuple(
+        _make_overlay(target, scratch, number, account) for number, target in enumerate(everything)
+    )
+    kept = tuple(str(directory) for directory in keep if any(_is_inside(directory, t) for t in targets))
+    empty = scratch / "empty"
+    empty.mkdir(mode=0o555)
+    plan = MountPlan(overlays, tuple(map(str, hidden)), str(empty), kept, isolation.user_namespace)
+    return Protection(plan, scratch, tuple(warnings))
+
+
+def choose_hidden(paths: Iterable[Path], needed: Iterable[Path]) -> tuple[list[Path], list[Path]]:
+    """Return the outermost of the existing `paths`, and those directories that hold something that is needed."""
+    needed = list(needed)
+    existing = {path.resolve() for path in paths if path.exists()}
+    exposed = {path for path in existing if path.is_dir() and any(_is_inside(need, path) for need in needed)}
+    hidden = existing - exposed
+    outermost = [path for path in hidden if not any(path != o and _is_inside(path, o) for o in hidden)]
+    return sorted(outermost), sorted(exposed)
+
+
+def choose_targets(directories: Iterable[Path]) -> tuple[list[Path], list[Path]]:
+    """Return the outermost of the existing directories, and those that are too broad to cover."""
+    resolved = {directory.resolve() for directory in directories if directory.is_dir()}
+    refused = sorted(directory for directory in resolved if directory in _TOO_BROAD)
+    usable = [
+        directory
+        for directory in resolved
+        if directory not in _TOO_BROAD and not any(_is_inside(directory, top) for top in _NEVER_BELOW)
+    ]
+    outermost = [d for d in usable if not any(d != other and _is_inside(d, other) for other in usable)]
+    return sorted(outermost), refused
+
+
+def list_written_directories(launch: Launch, protect: Iterable[str], home: Path) -> list[Path]:
+    """Return the directories that a launch may write to: its own, its script's, `protect`, and its arguments'."""
+    directories = [launch.working_dir, *(launch.working_dir / name for name in protect)]
+    if launch.script is not None:
+        directories.append(launch.script.parent)
+    return directories + list_argument_directories(launch.script_arguments, launch.working_dir, home)
+
+
+def list_argument_directories(arguments: Sequence[str], working_dir: Path, home: Path) -> list[Path]:
+    """Return the directories that path-like arguments lie in, so that the named directory itself can be removed too.
+
+    `--out=runs/a` and `--out runs/a` count alike. Where the parent is home or broader, the directory itself is
+    returned if it exists: a new one right in home cannot damage anything that was there.
+    """
+    found = []
+    for argument in arguments:
+        value = argument.partition("=")[2] if argument.startswith("-") else argument
+        if "://" in value or not value:
+            continue
+        path = working_dir / Path(value.replace("~", str(home), 1) if value.startswith("~/") else value)
+        if "/" not in value and not path.exists():
+            continue
+        for candidate in (path.parent, path):
+            existing = _find_existing(candidate)
+            if existing != home.resolve() and existing not in _TOO_BROAD:
+                found.append(existing)
+                break
+    return found
+
+
+def _find_existing(path: Path) -> Path:
+    """Return the nearest directory that exists, from `path` upwards."""
+    while not path.is_dir() and path != path.parent:
+        path = path.parent
+    return path.resolve()
+
+
+def _make_overlay(target: Path, scratch: Path, number: int, account: Account | None = None) -> Overlay:
+    upper, work = scratch / f"upper{number}", scratch / f"work{number}"
+    upper.mkdir()
+    work.mkdir()
+    facts = target.stat()
+    # The merged directory shows the upper one's mode and owner.
+    upper.chmod(facts.st_mode & 0o7777)
+    if os.geteuid() == 0:
+        os.chown(upper, facts.st_uid, facts.st_gid)
+    if account is not None:
+        account.give(str(upper))  # what it writes vanishes, so it may write where only root can
+    return Overlay(str(target), str(upper), str(work))
+
+
+def _list_mounts_below(targets: Sequence[Path]) -> list[Path]:
+    """Return mount points inside the targets, outermost first: an overlay does not show what is mounted below it."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        points = {Path(_unescape(line.split()[4])) for line in file}
+    below = [
+        point
+        for point in points
+        if point.is_dir() and any(point != t and _is_inside(point, t) for t in targets)
+    ]
+    return sorted(below, key=lambda point: len(point.parts))
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
+
+
+def _is_inside(path: Path, directory: Path) -> bool:
+    return path.resolve().is_relative_to(directory)

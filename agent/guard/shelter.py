@@ -1,0 +1,46 @@
+"""What one launch may not really change on this node, and what of the agent's it may not see."""
+
+import sys
+from pathlib import Path
+
+from advisor.protocol.workload import Workload
+from agent.backends.launch import Launch
+from agent.errors import Unlaunchable
+from agent.guard.isolation import Protection, list_written_directories, plan_protection
+from agent.sessions.context import NodeContext
+from agent.settings import AgentSettings
+
+
+def list_own_files(settings: AgentSettings) -> tuple[Path, ...]:
+    """Return the agent's own files and directories, which no training script gets to see."""
+    return (settings.work_dir, *settings.hide)
+
+
+def refuse_own_files(launch: Launch, settings: AgentSettings) -> None:
+    """Raise Unlaunchable for a job inside the agent's own directories: they could not be hidden from it."""
+    places = [("working_dir", launch.working_dir)] + ([("script", launch.script)] if launch.script else [])
+    for field, place in places:
+        for own in list_own_files(settings):
+            if place.resolve().is_relative_to(own.resolve()):
+                raise Unlaunchable(
+                    f"The job's {field} {place} lies in {own}, which holds the agent's own files. Move it elsewhere."
+                )
+
+
+def shelter(launch: Launch, workload: Workload, context: NodeContext, ranks_folder: Path) -> Protection:
+    """Return the mounts for a launch: overlays over what it may write to, nothing where the agent's own files are.
+
+    `ranks_folder` stays real: through it ranks and agent meet.
+    """
+    if context.isolation is None:
+        return Protection.none()
+    settings = context.settings
+    return plan_protection(
+        context.isolation,
+        list_written_directories(launch, workload.protect, Path.home()),
+        keep=(ranks_folder.resolve(),),
+        owner=context.agent_marker,
+        hide=list_own_files(settings),
+        needed=(settings.runtime_script, Path(launch.argv[0]), Path(sys.prefix)),
+        account=context.account,
+    )

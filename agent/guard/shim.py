@@ -1,0 +1,202 @@
+"""The guard between the agent and the training: two processes of their own that outlive neither.
+
+agent → outer shim → inner shim → launcher → ranks. The agent holds the write end of the shims' standard input. When
+that closes, however the agent died, or when no sign of the agent's life came for too long, the inner shim kills
+everything below it. As a child subreaper it inherits every orphan, so nothing escapes by double-forking or by an OS
+session of its own. Each shim does the same when the other one is killed. Standard library only; run as
+`python -m agent.guard.shim`.
+
+Standard input: one JSON line (`Order`), then bytes that only mean "I hold the lease". Standard output: JSON lines
+{"event": "started", "pid"}, {"event": "warning", "sentence"}, {"event": "exited", "code"} (negative: a signal),
+{"event": "gone"} when no process is left.
+"""
+
+import ctypes
+import json
+import os
+import selectors
+import signal
+import sys
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from agent.guard import mounts
+from agent.guard.account import Account, become
+from agent.guard.processes import kill_until_none, list_descendants
+from agent.sessions.session_log import LogWriter
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_KILL_TIMEOUT_S = 60.0
+_NO_SUCH_COMMAND = 127
+
+
+@dataclass(frozen=True)
+class Order:
+    """What the shim is to start."""
+
+    argv: tuple[str, ...]
+    environment: dict[str, str]
+    working_dir: str
+    log_folder: str
+    mount_plan: mounts.MountPlan
+    account: Account | None
+    """The user to run as; None: the agent's own."""
+    silence_s: float
+    """The longest time without a sign of the agent's life: one that is stopped cannot fence its ranks itself."""
+
+    def to_line(self) -> bytes:
+        """Return the line for the shim's standard input: never its arguments, which everybody can read."""
+        return json.dumps({**asdict(self), "mount_plan": self.mount_plan.to_json()}).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> "Order":
+        """Return the order in a line that `to_line` wrote."""
+        data: dict[str, Any] = json.loads(line)
+        data["argv"] = tuple(data["argv"])
+        data["mount_plan"] = mounts.MountPlan.from_json(data["mount_plan"])
+        data["account"] = Account(**data["account"]) if data["account"] else None
+        return cls(**data)
+
+
+def main() -> None:
+    """Run the inner shim, and leave nothing behind however it ends."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    outer = os.getpid()
+    inner = os.fork()
+    if inner == 0:
+        _run_inner(outer)
+        return
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    try:
+        os.waitpid(inner, 0)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        kill_until_none(lambda: list_descendants(outer), _KILL_TIMEOUT_S)
+
+
+def _run_inner(outer: int) -> None:
+    """Start the order, pass its output to the log, and leave nothing behind."""
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != outer:
+        return
+    line = sys.stdin.buffer.readline()
+    if not line.endswith(b"\n"):
+        return
+    order = Order.from_line(line)
+    log = LogWriter(Path(order.log_folder))
+    read_end, write_end = os.pipe()
+    child = _start(order, write_end)
+    os.close(write_end)
+    _tell(event="started", pid=child)
+    try:
+        code = _attend(child, read_end, log, order.silence_s)
+        if code is not None:
+            _tell(event="exited", code=code)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        left = kill_until_none(lambda: list_descendants(os.getpid()), _KILL_TIMEOUT_S)
+        _drain(read_end, log)
+        if not left:
+            _tell(event="gone")
+
+
+def _start(order: Order, output: int) -> int:
+    shim = os.getpid()
+    child = os.fork()
+    if child:
+        return child
+    # From here on in the child, which either becomes the launcher or says why not and leaves.
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        report = os.dup(1)
+        for source, target in ((nothing, 0), (output, 1), (output, 2)):
+            os.dup2(source, target)
+        try:
+            mounts.enter(order.mount_plan)
+        except OSError as error:
+            sentence = (
+                f"Neither the script's files nor the agent's are protected: {error.strerror}. Only experiment trackers "
+                "are silenced."
+            )
+            os.write(report, json.dumps({"event": "warning", "sentence": sentence}).encode() + b"\n")
+        os.close(report)
+        become(order.account)
+        os.chdir(order.working_dir)
+        # After the user namespace and the change of user, which clear it. A belt only: SIGTERM lets torchrun take its
+        # ranks along.
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() == shim:
+            os.execvpe(order.argv[0], list(order.argv), order.environment)  # noqa: S606
+    except BaseException as error:
+        os.write(2, f"{order.argv[0]} cannot be started: {error}\n".encode())
+    os._exit(_NO_SUCH_COMMAND)
+
+
+def _attend(child: int, output: int, log: LogWriter, silence_s: float) -> int | None:
+    """Pass output on until the child exits (its code), or the agent lets go or is silent for too long (None)."""
+    child_file = os.pidfd_open(child)
+    heard_at_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    with selectors.DefaultSelector() as selector:
+        selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
+        selector.register(output, selectors.EVENT_READ)
+        selector.register(child_file, selectors.EVENT_READ)
+        while True:
+            ready = {key.fd for key, _ in selector.select(timeout=1.0)}
+            now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+            if sys.stdin.fileno() in ready:
+                if not os.read(sys.stdin.fileno(), 4096):
+                    return None
+                heard_at_s = now_s
+            if now_s - heard_at_s > silence_s:
+                return None
+            if output in ready:
+                data = os.read(output, 65536)
+                log.write(data)
+                if not data:
+                    selector.unregister(output)
+            code = _reap(child)
+            if code is not None:
+                return code
+
+
+def _reap(child: int) -> int | None:
+    """Collect dead children, adopted ones too; return the exit code of `child` when it was among them."""
+    code = None
+    with suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                break
+            if pid == child:
+                code = os.waitstatus_to_exitcode(status)
+    return code
+
+
+def _drain(output: int, log: LogWriter) -> None:
+    os.set_blocking(output, False)
+    with suppress(OSError):
+        while data := os.read(output, 65536):
+            log.write(data)
+
+
+def _tell(**event: object) -> None:
+    # The agent may be gone already; that is no reason to leave the ranks alive.
+    with suppress(OSError):
+        os.write(1, json.dumps(event).encode() + b"\n")
+
+
+def _prctl(option: int, value: int) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""What the node's operator decides and asks: configuration, allowance, preview, rehearsal, doctor."""

@@ -1,0 +1,73 @@
+"""The agent's configuration file: TOML that its operator writes, read once at the start. It decides what may run here.
+
+A key is an option of `advisor-agent run` with underscores; the options `--allow-…` are the table `[allow]`. What the
+command line or an environment variable says wins.
+"""
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from advisor.protocol.base import Spec
+from agent.errors import BadConfiguration
+
+
+class AllowTable(Spec):
+    """`[allow]`: see `agent.operator.allowance.Allowance`."""
+
+    launchers: tuple[str, ...] | None = None
+    roots: tuple[Path, ...] | None = None
+    environment: tuple[str, ...] | None = None
+
+
+class AgentConfig(Spec):
+    """Everything the file may say; what it leaves out has the option's own default."""
+
+    server: str | None = None
+    name: str | None = None
+    token_file: Path | None = None
+    work_dir: Path | None = None
+    advertise_address: str | None = None
+    run_as: str | None = None
+    hide: tuple[Path, ...] | None = None
+    isolate: bool | None = None
+    startup_timeout: float | None = None
+    telemetry_hz: float | None = None
+    allow_busy_gpus: bool | None = None
+    allow: AllowTable = AllowTable()
+
+    def list_options(self) -> dict[str, Any]:
+        """Return what was said, by option."""
+        said = self.model_dump(exclude={"allow"}, exclude_none=True)
+        table = {
+            "allow_launcher": self.allow.launchers,
+            "allow_root": self.allow.roots,
+            "allow_environment": self.allow.environment,
+        }
+        return {**said, **{option: value for option, value in table.items() if value is not None}}
+
+
+def read_config(path: Path) -> AgentConfig:
+    """Return what the file says; raises BadConfiguration with the key at fault and what to do."""
+    try:
+        return AgentConfig.model_validate(tomllib.loads(path.read_text()))
+    except OSError as error:
+        raise BadConfiguration(
+            f"The configuration {path} cannot be read: {error.strerror}. Check --config."
+        ) from error
+    except ValueError as error:
+        raise BadConfiguration(f"The configuration {path} is not valid: {describe_error(error)}") from error
+
+
+def describe_error(error: ValueError) -> str:
+    """Return what is wrong as a sentence that names the field."""
+    if not isinstance(error, ValidationError):
+        return f"{error}."
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        return f"{field} is not one of its keys. Remove it, or look its name up in docs/operating.md."
+    message = str(first["msg"]).removeprefix("Value error, ")
+    return f"{field}: {message}" if field else message

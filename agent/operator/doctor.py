@@ -1,0 +1,100 @@
+"""Examines whether this node can serve as an agent, and says what to do where it cannot."""
+
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from agent.devices.gpus import Gpus
+from agent.devices.hardware import describe_node, find_version
+from agent.guard.isolation import detect_isolation, list_scratch_roots
+from agent.guard.processes import list_marked
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    name: str
+    is_fine: bool
+    sentence: str
+
+
+def examine(
+    work_dir: Path, server_url: str | None, gpus: Gpus, environment: Mapping[str, str]
+) -> list[Finding]:
+    """Look at everything an agent needs; changes nothing but the work directory's scratch."""
+    findings = [_examine_node(gpus), _examine_torch(environment), _examine_guard(), _examine_files(work_dir)]
+    if server_url:
+        findings.append(_examine_server(server_url))
+    return findings
+
+
+def _examine_node(gpus: Gpus) -> Finding:
+    node = describe_node(gpus)
+    links = ", ".join(f"{link.name} {link.address}" for link in node.links) or "no network link but loopback"
+    devices = f"{len(node.devices)} × {node.devices[0].name}" if node.devices else "no GPU visible to NVML"
+    sentence = (
+        f"{node.hostname}: {node.cpu_count} CPUs, {node.memory_bytes / 2**30:.0f} GiB, {devices}; {links}."
+    )
+    return Finding("node", not node.warning, f"{sentence} {node.warning}".strip())
+
+
+def _examine_torch(environment: Mapping[str, str]) -> Finding:
+    found = shutil.which("torchrun", path=environment.get("PATH", os.defpath))
+    version = find_version("torch")
+    if found:
+        return Finding("torch", True, f"torchrun is {found}.")
+    if version:
+        return Finding(
+            "torch", True, f"torchrun is not on PATH; torch {version} of {sys.executable} is used instead."
+        )
+    return Finding(
+        "torch",
+        False,
+        "No torchrun on PATH and no torch in the agent's own environment. Start the agent inside the environment that "
+        "trains, or give torchrun's full path in each job's command.",
+    )
+
+
+def _examine_guard() -> Finding:
+    """The guard finds ranks by walking /proc, and by the environment they were started with."""
+    value = secrets.token_hex(8)
+    environment = {"ADVISOR_PROBE": value, "PATH": os.environ.get("PATH", os.defpath)}
+    probe = subprocess.Popen(["sleep", "30"], env=environment)
+    deadline = time.monotonic() + 2.0
+    while not (found := list_marked(ADVISOR_PROBE=value)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    probe.kill()
+    probe.wait()
+    if found:
+        return Finding("guard", True, "Every process of a session can be found and killed.")
+    return Finding(
+        "guard", False, "/proc does not show other processes' environment: mount it without hidepid."
+    )
+
+
+def _examine_files(work_dir: Path) -> Finding:
+    roots = list_scratch_roots(work_dir)
+    roots[0].mkdir(parents=True, exist_ok=True)
+    isolation = detect_isolation(roots)
+    return Finding("files", isolation.works, isolation.because)
+
+
+def _examine_server(server_url: str) -> Finding:
+    parts = urlsplit(server_url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.create_connection((parts.hostname or "", port), timeout=5).close()
+    except OSError as error:
+        return Finding(
+            "server", False, f"Nothing answers at {server_url} ({error}): check the URL and that it runs."
+        )
+    return Finding("server", True, f"{server_url} accepts connections.")

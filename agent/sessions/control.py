@@ -1,0 +1,264 @@
+"""The unix socket on which global rank 0's runtime reports and asks what comes next.
+
+JSON lines. A hello or a race is answered with one line: a race to run, or the end. What the runtime says is
+parsed here into the protocol's models; a key that is not known is ignored, and a text is cleaned and shortened. Only
+processes of the session are listened to.
+"""
+
+import json
+import math
+import os
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import structlog
+from pydantic import ValidationError
+
+from advisor.protocol.base import Value
+from advisor.protocol.messages import NextReply, Trouble
+from advisor.protocol.races import RacePlan
+from advisor.protocol.trials import BlockResult, Phases
+from advisor.protocol.workload import WorkloadFacts
+from agent.guard.account import Account
+from agent.runtime.control import PROTOCOL
+from agent.sessions.session_log import clean_text
+
+_LONGEST_LINE = 8 * 2**20
+"""Bytes: a race of many arms on many ranks has as many series."""
+_LONGEST_TEXT = 2000
+_MOST_TEXTS = 200
+_MOST_CONNECTIONS = 16
+_PEER = struct.Struct("3i")
+"""Process, user and group of the other end, as the kernel states them."""
+_PHASES = tuple(Phases.model_fields)
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Hello:
+    """The runtime's first words."""
+
+    facts: WorkloadFacts
+    baseline: dict[str, Value]
+    refusals: dict[str, str]
+
+
+@dataclass(frozen=True)
+class ScriptEnded:
+    """The script ended by itself."""
+
+    steps: int
+
+
+class Dialogue(Protocol):
+    """Answers the runtime."""
+
+    def greet(self, hello: Hello) -> NextReply:
+        """Take the first words, and say what comes first."""
+
+    def take_race(self, race_id: str, results: Mapping[str, BlockResult]) -> NextReply:
+        """Take what a race measured, by its arms' block ids, and say what comes next."""
+
+    def take_trouble(self, trouble: Trouble) -> None:
+        """Take note that the script cannot be measured."""
+
+    def take_ending(self, ending: ScriptEnded) -> None:
+        """Take note that the script ended by itself."""
+
+    def take_nonsense(self, sentence: str) -> None:
+        """Take note that the runtime said something that cannot be understood."""
+
+
+class ControlSocket:
+    """Listens in the ranks' folder, to processes of the session only."""
+
+    def __init__(
+        self,
+        dialogue: Dialogue,
+        folder: Path,
+        *,
+        is_ours: Callable[[int], bool],
+        account: Account | None = None,
+    ) -> None:
+        """`is_ours` tells whether a process belongs to the session; `account` is the user that its scripts run as."""
+        self._dialogue, self._is_ours = dialogue, is_ours
+        self.path = folder / "s"
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(self.path))
+        os.chmod(self.path, 0o600)
+        if account is not None:
+            account.give(str(self.path))
+        self._listener.listen(4)
+        self._connections: set[socket.socket] = set()
+        self._pending = 0
+        self._talking = 0
+        threading.Thread(target=self._accept, name="control", daemon=True).start()
+
+    @property
+    def instruction_pending(self) -> bool:
+        """Whether the runtime waits for an answer of ours."""
+        return self._pending > 0
+
+    def wait_silent(self, timeout_s: float) -> None:
+        """Wait until everything that a runtime which is gone had said was answered."""
+        deadline = time.monotonic() + timeout_s
+        while self._talking and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def close(self) -> None:
+        """Hang up."""
+        for each in (self._listener, *self._connections):
+            with suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+            each.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listener.accept()
+                peer = _read_peer(connection)
+                if len(self._connections) >= _MOST_CONNECTIONS or not self._is_ours(peer):
+                    log.warning("A process that may not speak here was turned away.", pid=peer)
+                    connection.close()
+                    continue
+                self._connections.add(connection)
+                self._talking += 1
+                threading.Thread(target=self._talk, args=(connection,), name="control", daemon=True).start()
+
+    def _talk(self, connection: socket.socket) -> None:
+        try:
+            self._converse(connection)
+        finally:
+            self._talking -= 1
+            self._connections.discard(connection)
+
+    def _converse(self, connection: socket.socket) -> None:
+        with suppress(OSError), connection, connection.makefile("rb") as lines:
+            while line := lines.readline(_LONGEST_LINE):
+                self._pending += 1
+                try:
+                    reply = self._answer(line)
+                finally:
+                    self._pending -= 1
+                if reply is not None:
+                    connection.sendall(json.dumps(reply).encode() + b"\n")
+
+    def _answer(self, line: bytes) -> dict[str, Any] | None:
+        try:
+            message = json.loads(line)
+            kind = message["kind"]
+            if kind == "hello":
+                return describe_next(self._dialogue.greet(parse_hello(message)))
+            if kind == "race":
+                results = {str(arm): parse_result(raw) for arm, raw in message["results"].items()}
+                return describe_next(self._dialogue.take_race(str(message["race_id"]), results))
+            if kind == "trouble":
+                self._dialogue.take_trouble(parse_trouble(message))
+            elif kind == "script_ended":
+                self._dialogue.take_ending(ScriptEnded(int(message.get("total_steps") or 0)))
+            else:
+                log.warning("The runtime said something of an unknown kind; it is ignored.", kind=kind)
+            return None
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            sentence = _describe_nonsense(line, error)
+            self._dialogue.take_nonsense(sentence)
+            return {"kind": "end", "reason": sentence}
+
+
+def parse_hello(message: Mapping[str, Any]) -> Hello:
+    """Raises ValueError, TypeError or KeyError when the message is not a hello."""
+    if int(message.get("protocol", 1)) != PROTOCOL:
+        raise ValueError("the runtime speaks another version of the control protocol")
+    baseline = {str(k): v for k, v in message["baseline"].items() if isinstance(v, bool | int | float | str)}
+    return Hello(
+        WorkloadFacts.model_validate(message["facts"]), baseline, _clean(message.get("refusals") or {})
+    )
+
+
+def parse_trouble(message: Mapping[str, Any]) -> Trouble:
+    """Raises ValueError, which ValidationError is, when the message is not a trouble."""
+    trouble = Trouble.model_validate(message)
+    return trouble.model_copy(
+        update={"code": _shorten(trouble.code)[:64], "sentence": _shorten(trouble.sentence)}
+    )
+
+
+def parse_result(raw: Mapping[str, Any]) -> BlockResult:
+    """Return the protocol's model of the runtime's result.
+
+    A loss that is missing is left out, and one that is not finite makes the arm diverged: JSON has no NaN. An arm that
+    could not be switched to in place has no step at all.
+    """
+    fields: dict[str, Any] = {"steps": 0, "step_time_s": (), "samples_per_step": 0.0, "wall_s": 0.0}
+    fields |= {key: value for key, value in raw.items() if value is not None}
+    losses = [loss for loss in fields.get("losses", ()) if loss is not None]
+    finite = tuple(loss for loss in losses if math.isfinite(loss))
+    fields |= {"losses": finite, "diverged": bool(fields.get("diverged")) or len(finite) < len(losses)}
+    checks = [fields.get("loss_at_start") or [], *fields.get("loss_checks", ())]
+    if any(
+        not isinstance(loss, (int, float)) or not math.isfinite(loss) for check in checks for loss in check
+    ):
+        fields |= {"loss_at_start": (), "loss_checks": ()}
+    fields |= {key: _clean(fields[key]) for key in ("consumed", "not_consumed", "no_effect") if key in fields}
+    fields |= {key: _shorten(str(fields.get(key, ""))) for key in ("relaunch_needed", "drifted")}
+    breakdown = fields.pop("breakdown", None)
+    if breakdown:
+        fields |= _translate_breakdown(breakdown)
+    return BlockResult.model_validate(fields)
+
+
+def _translate_breakdown(breakdown: Mapping[str, Any]) -> dict[str, Any]:
+    known = {phase: breakdown[phase] for phase in _PHASES if breakdown.get(phase) is not None}
+    median = {phase: float(entry["median"]) for phase, entry in known.items()}
+    worst = {phase: float(entry["worst"]) for phase, entry in known.items()}
+    # One and the same rank for all phases.
+    worst_rank = next((int(entry["worst_rank"]) for entry in known.values()), 0)
+    return {"phases": median, "worst_rank_phases": worst, "worst_rank": worst_rank}
+
+
+def describe_next(reply: NextReply) -> dict[str, Any]:
+    """Return the line for the runtime."""
+    if reply.race is None:
+        settled = {} if reply.settle is None else {"overrides": reply.settle}
+        return {"kind": "end", "reason": reply.end_because, **settled}
+    race: RacePlan = reply.race
+    arms = [arm.model_dump(mode="json", include={"block_id", "overrides"}) for arm in race.arms]
+    return {
+        "kind": "race",
+        "race_id": race.race_id,
+        "rules": race.rules.model_dump(mode="json"),
+        "arms": arms,
+    }
+
+
+def _clean(texts: Mapping[Any, Any]) -> dict[str, str]:
+    """Return at most so many texts by name, each cleaned: a script may have written them."""
+    return {_shorten(str(k))[:200]: _shorten(str(v)) for k, v in list(texts.items())[:_MOST_TEXTS]}
+
+
+def _shorten(text: str) -> str:
+    return clean_text(text.encode("utf-8", "replace"))[:_LONGEST_TEXT]
+
+
+def _read_peer(connection: socket.socket) -> int:
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size)
+    pid: int = _PEER.unpack(credentials)[0]
+    return pid
+
+
+def _describe_nonsense(line: bytes, error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors()[0]
+        why = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+    else:
+        why = f"{type(error).__name__}: {_shorten(str(error))}"
+    log.error("The runtime sent a message that cannot be understood.", why=why, message=line[:500])
+    return f"The agent cannot understand a message of the runtime ({why}): both must be of one version."

@@ -1,0 +1,129 @@
+"""What rank 0's runtime says, passed on to the server race by race, and how that ends a session."""
+
+import threading
+from collections.abc import Callable, Mapping
+
+from advisor.protocol.messages import Assignment, HelloReport, NextReply, NextRequest, RaceReport, Trouble
+from advisor.protocol.races import RacePlan
+from advisor.protocol.trials import BlockResult
+from agent.client import ServerClient
+from agent.errors import AgentError, ServerRefused, ServerUnreachable, StaleSession
+from agent.sessions.control import Hello, ScriptEnded
+from agent.sessions.outcome import Cause, Ending
+from agent.sessions.plausibility import find_implausible
+from agent.sessions.spool import Spool, SpooledReport
+
+
+class Measuring:
+    """Answers the runtime in the control socket's threads; the session's guard reads `ending`."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        client: ServerClient,
+        spool: Spool,
+        *,
+        count_steps: Callable[[], int | None],
+        is_given_up: Callable[[], bool],
+        counts_from_launch: bool = False,
+        clock: Callable[[], float],
+    ) -> None:
+        """`count_steps` tells the slowest local rank's steps; once `is_given_up`, the server is not asked again.
+
+        `counts_from_launch`: a race may hold steps from before it was asked for.
+        """
+        self._counts_from_launch = counts_from_launch
+        self._assignment, self._client, self._spool = assignment, client, spool
+        self._count_steps, self._is_given_up, self._clock = count_steps, is_given_up, clock
+        self._race: RacePlan | None = None
+        self._asked_at_s = clock()
+        self.ending: Ending | None = None
+        """The first thing said that ends the session."""
+        self.ended = threading.Event()
+        self.total_steps = 0
+        """Steps the script made, where it ended by itself."""
+
+    def greet(self, hello: Hello) -> NextReply:
+        """Pass the first words on, and ask what comes first."""
+        report = HelloReport(
+            generation=self._assignment.generation,
+            facts=hello.facts,
+            baseline=hello.baseline,
+            refusals=hello.refusals,
+        )
+        try:
+            self._client.hello(self._assignment.session_id, report, self._is_over)
+            return self._ask_next()
+        except AgentError as error:
+            return self._give_up(error)
+
+    def take_race(self, race_id: str, results: Mapping[str, BlockResult]) -> NextReply:
+        """Write the race down, hand it in, and ask what comes next."""
+        doubt = find_implausible(race_id, results, self._race, self._clock() - self._asked_at_s)
+        if doubt:
+            self.take_nonsense(doubt)
+            return NextReply(end_because=doubt)
+        report = RaceReport(generation=self._assignment.generation, results=dict(results))
+        entry = self._spool.put(
+            SpooledReport(
+                session_id=self._assignment.session_id, race_id=race_id, body=report.model_dump_json()
+            )
+        )
+        try:
+            try:
+                self._client.report_race(
+                    entry.report.session_id, race_id, entry.report.body.encode(), self._is_over
+                )
+            except ServerUnreachable:
+                raise  # it stays in the spool, and is handed in later
+            except ServerRefused:
+                self._spool.remove(entry)
+                raise
+            self._spool.remove(entry)
+            if any(result.script_ended for result in results.values()):
+                self.take_ending(ScriptEnded(self._count_steps() or 0))
+                return NextReply(end_because="The script ended by itself.")
+            return self._ask_next()
+        except AgentError as error:
+            return self._give_up(error)
+
+    def take_trouble(self, trouble: Trouble) -> None:
+        """Remember that the script cannot be measured: it ends the session."""
+        self._end(Ending(Cause.TROUBLE, trouble.sentence, trouble))
+
+    def take_ending(self, ending: ScriptEnded) -> None:
+        """Remember that the script ended by itself."""
+        self.total_steps = ending.steps
+        self._end(Ending(Cause.SCRIPT_ENDED, f"The script ended by itself after {ending.steps} steps."))
+
+    def take_nonsense(self, sentence: str) -> None:
+        """Remember that runtime and agent do not understand each other: it ends the session."""
+        self._end(Ending(Cause.NONSENSE, sentence))
+
+    def _ask_next(self) -> NextReply:
+        request = NextRequest(generation=self._assignment.generation)
+        reply = self._client.next_race(self._assignment.session_id, request, self._is_over)
+        if reply.race is None:
+            self._end(Ending(Cause.INSTRUCTED, reply.end_because))
+        self._race = reply.race
+        if not self._counts_from_launch:
+            self._asked_at_s = self._clock()
+        return reply
+
+    def _give_up(self, error: AgentError) -> NextReply:
+        cause = Cause.NONSENSE
+        if isinstance(error, StaleSession):
+            cause = Cause.SERVER_ENDED
+        elif isinstance(error, ServerUnreachable):
+            cause = Cause.FENCED
+        self._end(Ending(cause, str(error)))
+        return NextReply(end_because=str(error))
+
+    def _end(self, ending: Ending) -> None:
+        """The first ending counts."""
+        if self.ending is None:
+            self.ending = ending
+            self.ended.set()
+
+    def _is_over(self) -> bool:
+        return self.ending is not None or self._is_given_up()
