@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter
 
-from advisor.api import advice, agents, jobs, reference, sessions, stories, tokens
+from advisor.api import advice, agents, jobs, reference, runs, sessions, stories, tokens
 
 PREFIX = "/api/v1"
 
@@ -10,6 +10,6 @@ PREFIX = "/api/v1"
 def build_api() -> APIRouter:
     """Return all routes under /api/v1."""
     router = APIRouter(prefix=PREFIX)
-    for module in (jobs, stories, advice, agents, sessions, tokens, reference):
+    for module in (jobs, stories, advice, runs, agents, sessions, tokens, reference):
         router.include_router(module.router)
     return router

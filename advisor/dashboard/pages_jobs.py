@@ -14,6 +14,7 @@ from advisor.dashboard.rendering import Renderer
 from advisor.dashboard.source import Source
 from advisor.dashboard.views_job import view_header, view_job_page
 from advisor.dashboard.views_jobs import view_job_lines
+from advisor.dashboard.views_runs import view_runs
 from advisor.dashboard.views_site import view_log
 from advisor.dashboard.views_trials import view_trial_page
 from advisor.errors import Forbidden, NotFound
@@ -25,6 +26,8 @@ _EVENTS_AT_ONCE = 500
 _MOST_EVENTS = 5000
 _LOG_PARTS = 200
 _LIST_REFRESH_S = 10
+_RUN_REFRESH_S = 30
+"""A finished job's page, while trainings under its strategy report: as often as they do."""
 _MOST_MINUTES = 43_200.0
 
 
@@ -83,7 +86,16 @@ def build_job_routes(
         history, telemetry = source.history(job_id), source.telemetry(job_id)
         page = view_job_page(job, history, advice, events, guest.person, clock(), telemetry)
         live_url = f"/jobs/{job_id}/live?after={page.last_event}" if page.header.is_live else ""
-        return show(request, guest, "job.html", {"page": page, "header": page.header, "live_url": live_url})
+        runs = view_runs(source.runs(job_id), clock())
+        refresh = _RUN_REFRESH_S if runs and not page.header.is_live else 0
+        context = {
+            "page": page,
+            "header": page.header,
+            "live_url": live_url,
+            "runs": runs,
+            "refresh_s": refresh,
+        }
+        return show(request, guest, "job.html", context)
 
     @router.get("/jobs/{job_id}/trials/{number}")
     def show_trial(request: Request, job_id: str, number: int) -> Response:

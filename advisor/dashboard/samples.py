@@ -26,6 +26,7 @@ from advisor.protocol.jobs import Job, JobSpec, JobState, Stage
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.races import BlockPlan
+from advisor.protocol.runs import ProductionRun
 from advisor.protocol.telemetry import SessionTelemetry
 from advisor.protocol.trials import (
     Block,
@@ -48,14 +49,9 @@ _MB = 2**20
 _SAMPLES_PER_STEP = 256
 _WINNER: dict[str, Value] = {"fuse_grad_size_in_MB": 96.0, "nccl_comm_num": 2, "sync_nccl_allreduce": False}
 _BEFORE = Phases(
-    data_wait_s=0.0012,
-    forward_s=0.048,
-    backward_s=0.0762,
-    exposed_comm_s=0.0242,
-    optimizer_s=0.0106,
-    other_s=0.0011,
-    stalls_s=0.0041,
-)
+    data_wait_s=0.0012, forward_s=0.048, backward_s=0.0762, exposed_comm_s=0.0242, optimizer_s=0.0106,
+    other_s=0.0011, stalls_s=0.0041,
+)  # fmt: skip
 _AFTER = Phases(
     data_wait_s=0.0011,
     forward_s=0.048,
@@ -120,6 +116,7 @@ class Story:
     events: tuple[JobEvent, ...]
     log: tuple[LogChunk, ...]
     telemetry: SessionTelemetry = field(default_factory=SessionTelemetry)
+    runs: tuple[ProductionRun, ...] = ()
 
 
 def _wobble(place: int) -> float:

@@ -8,6 +8,7 @@ from advisor.errors import AdviceNotReady, Unauthenticated
 from advisor.exporters import Exported, FormatInfo
 from advisor.protocol.advice import Advice
 from advisor.protocol.jobs import Continuation, Job, JobState
+from advisor.protocol.runs import ProductionRun
 from advisor.protocol.telemetry import SessionTelemetry
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import AgentView, JobEvent, JobPage, LogChunk, Role
@@ -16,6 +17,7 @@ from advisor.services.agents import list_agents
 from advisor.services.continuing import continue_job
 from advisor.services.exports import export_strategy, list_formats
 from advisor.services.jobs import cancel_job, get_history, get_job, list_events, list_jobs, read_log
+from advisor.services.runs import list_runs
 from advisor.services.telemetry import read_series
 from advisor.services.tokens import authenticate
 from advisor.storage import Database
@@ -56,6 +58,11 @@ class ServiceSource:
         """Return the telemetry of the job's latest session; without series when there is none."""
         with self._database.read() as work:
             return read_series(work, job_id)
+
+    def runs(self, job_id: str) -> Sequence[ProductionRun]:
+        """Return the real trainings that report for the job, the latest report first."""
+        with self._database.read() as work:
+            return list_runs(work, job_id)
 
     def advice(self, job_id: str) -> Advice | None:
         """Return the job's advice; None while there is none."""

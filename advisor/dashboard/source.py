@@ -7,6 +7,7 @@ from typing import Protocol
 from advisor.exporters import Exported, FormatInfo
 from advisor.protocol.advice import Advice
 from advisor.protocol.jobs import Continuation, Job, JobState
+from advisor.protocol.runs import ProductionRun
 from advisor.protocol.telemetry import SessionTelemetry
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import AgentView, JobEvent, JobPage, LogChunk, Role
@@ -46,6 +47,10 @@ class Source(Protocol):
 
     def telemetry(self, job_id: str) -> SessionTelemetry:
         """Return the telemetry of the job's latest session; without series when there is none."""
+        ...
+
+    def runs(self, job_id: str) -> Sequence[ProductionRun]:
+        """Return the real trainings that report for the job, the latest report first."""
         ...
 
     def advice(self, job_id: str) -> Advice | None:

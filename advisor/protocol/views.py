@@ -16,6 +16,8 @@ class EventKind(StrEnum):
     SESSION = "session"
     TRIAL = "trial"
     BLOCK = "block"
+    PRODUCTION = "production"
+    """A real training under the advised strategy."""
 
 
 class JobEvent(Message):

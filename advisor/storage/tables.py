@@ -21,6 +21,7 @@ from advisor.protocol.changes import Changes
 from advisor.protocol.cluster import Cluster, Node
 from advisor.protocol.jobs import JobSpec
 from advisor.protocol.races import BlockPlan
+from advisor.protocol.runs import ProductionRun
 from advisor.protocol.telemetry import NodeFlag, NodeTelemetry, TelemetrySample
 from advisor.protocol.trials import BlockResult, BlockSummary, EarlierJob
 from advisor.protocol.workload import WorkloadFacts
@@ -308,6 +309,17 @@ class AdviceRow(Base):
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
     body: Mapped[Advice] = mapped_column(Document(Advice))
     built_at: Mapped[datetime]
+
+
+class RunRow(Base):
+    """A real training under the advised strategy, as it last reported."""
+
+    __tablename__ = "runs"
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    id: Mapped[str] = mapped_column(primary_key=True)
+    reported_at: Mapped[datetime]
+    body: Mapped[ProductionRun] = mapped_column(Document(ProductionRun))
 
 
 class IdempotencyRow(Base):

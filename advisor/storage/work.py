@@ -9,6 +9,7 @@ from advisor.storage.blocks import Blocks
 from advisor.storage.jobs import Jobs
 from advisor.storage.members import Members
 from advisor.storage.records import AdviceShelf, Events, Logs, Telemetry
+from advisor.storage.runs import Runs
 from advisor.storage.sessions import Sessions
 from advisor.storage.trials import Trials
 
@@ -30,6 +31,7 @@ class UnitOfWork:
         self.logs = Logs(connection)
         self.telemetry = Telemetry(connection)
         self.advice = AdviceShelf(connection)
+        self.runs = Runs(connection)
 
     def ping(self) -> None:
         """Ask the database for a sign of life."""

@@ -5,6 +5,7 @@ The process is replaced, so signals, output and exit code are the command's own.
 
 import json
 import os
+import secrets
 import shlex
 import sys
 from pathlib import Path
@@ -111,6 +112,8 @@ def run(
         typer.echo("fleet advisor: this is a trial, so the strategy is left out.", err=True)
         os.execvp(program, command)  # noqa: S606 - the user's own command, never a shell
     watching = _describe_watch(strategy, watch_file, watch_seconds, webhook, command) if watch else None
+    if watching is not None and file is not None and (server := os.environ.get("ADVISOR_URL")):
+        watching["server"] = f"{server.rstrip('/')}/api/v1/jobs/{file.job_id}/runs/{secrets.token_hex(8)}"
     variables = plan.build_environment(os.environ, report.absolute() if report else None, watching, tune=tune)
     if dry_run:
         added = {name: value for name, value in variables.items() if os.environ.get(name) != value}
@@ -122,7 +125,12 @@ def run(
             f"settings take turns inside this training for at most {minutes:g} minutes, from yours as they are."
         ]
     if watching:
-        told.append(f"step times go to {watching['path']}")
+        too = (
+            f", and to job {file.job_id} on {os.environ['ADVISOR_URL']}"
+            if file and "server" in watching
+            else ""
+        )
+        told.append(f"step times go to {watching['path']}{too}")
     for sentence in (*told, *warn_of(command, Path.cwd())):
         typer.echo(f"fleet advisor: {sentence}", err=True)
     if tune:

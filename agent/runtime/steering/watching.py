@@ -9,11 +9,12 @@ import hashlib
 import hmac
 import json
 import os
+import socket
 import statistics
 import threading
 import time
 import urllib.request
-from typing import Any, Callable, Dict, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
 
 from ..recorder import PLAIN, StepMarks
 
@@ -37,7 +38,8 @@ SECRET = "ADVISOR_WEBHOOK_SECRET"
 
 
 class Watch:
-    """`settings`: `path` of the file; perhaps `low` (samples a second of all ranks), `every_s`, `webhook`, `retune`."""
+    """`settings`: `path` of the file; perhaps `low` (samples a second of all ranks), `every_s`, `webhook`, `retune`,
+    `server` (where to put every window)."""
 
     def __init__(
         self,
@@ -59,6 +61,7 @@ class Watch:
         self._below = 0
         self._is_alerted = False
         self._can_write = True
+        self._unreachable: Set[str] = set()
 
     def note(self, step: StepMarks) -> None:
         """A step ended at this boundary. Evaluations and checkpoints inside it are no slow step."""
@@ -87,22 +90,23 @@ class Watch:
         }
         self._steps, self._samples, self._data_wait_s = [], 0, 0.0
         self._write(window)
-        self._judge(window)
+        self._report(window, *self._judge(window))
         if len(self._usual) < LEARNT_WINDOWS:
             self._usual.append(window)
 
-    def _judge(self, window: Mapping[str, float]) -> None:
+    def _judge(self, window: Mapping[str, float]) -> Tuple[str, str]:
+        """The event that the window is and its sentence, told; empty texts for an ordinary one."""
         low = self._find_low()
         if low is None or window["samples_per_s"] >= low:
-            if self._is_alerted:
-                self._tell(
-                    "recovered", f"Throughput is back at {window['samples_per_s']:.4g} samples/s.", window
-                )
+            is_back = self._is_alerted
             self._below, self._is_alerted = 0, False
-            return
+            if is_back:
+                sentence = f"Throughput is back at {window['samples_per_s']:.4g} samples/s."
+                return self._tell("recovered", sentence, window)
+            return "", ""
         self._below += 1
         if self._below < ALERT_AFTER or self._is_alerted:
-            return
+            return "", ""
         self._is_alerted = True
         held_against = "what was advised" if self._settings.get("low") else "what was usual in this run"
         sentence = (
@@ -111,7 +115,7 @@ class Watch:
         )
         if self._settings.get("retune"):
             sentence += f" What the strategy brings today: {self._settings['retune']}"
-        self._tell("below", sentence, window)
+        return self._tell("below", sentence, window)
 
     def _find_low(self) -> Optional[float]:
         if self._low is None and len(self._usual) == LEARNT_WINDOWS:
@@ -138,27 +142,55 @@ class Watch:
             )
         return "It has been so since the run began: the machine or the model differs from what was measured."
 
-    def _tell(self, event: str, sentence: str, window: Mapping[str, float]) -> None:
+    def _tell(self, event: str, sentence: str, window: Mapping[str, float]) -> Tuple[str, str]:
         self._say(sentence)
         record = {"event": event, "sentence": sentence, **window}
         self._write(record)
         url = self._settings.get("webhook")
         if url:
-            threading.Thread(target=self._post, args=(str(url), record), daemon=True).start()
+            body = json.dumps({"source": "fleet-advisor", **record}).encode()
+            signature = {}
+            key = os.environ.get(SECRET)
+            if key:
+                digest = hmac.new(key.encode(), body, hashlib.sha256).hexdigest()
+                signature["X-Advisor-Signature"] = f"sha256={digest}"
+            self._send("POST", str(url), body, signature, "webhook")
+        return event, sentence
 
-    def _post(self, url: str, record: Mapping[str, Any]) -> None:
-        body = json.dumps({"source": "fleet-advisor", **record}).encode()
-        headers = {"Content-Type": "application/json"}
-        key = os.environ.get(SECRET)
-        if key:
-            headers["X-Advisor-Signature"] = (
-                "sha256=" + hmac.new(key.encode(), body, hashlib.sha256).hexdigest()
-            )
-        try:
-            request = urllib.request.Request(url, body, headers)
-            urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT_S).close()
-        except (OSError, ValueError) as error:
-            self._say(f"The webhook could not be reached: {error}")
+    def _report(self, window: Mapping[str, float], event: str, sentence: str) -> None:
+        """To the server that advised the strategy, where the command named one."""
+        server = self._settings.get("server")
+        if not server:
+            return
+        report = {
+            "host": socket.gethostname()[:255],
+            "ranks": self._world_size,
+            "step": window["step"],
+            "step_s": window["step_s"],
+            "samples_per_s": window["samples_per_s"],
+            "low": self._low,
+            "event": event or None,
+            "sentence": sentence,
+        }
+        token = {"Authorization": f"Bearer {_read_token()}"}
+        self._send("PUT", str(server), json.dumps(report).encode(), token, "server")
+
+    def _send(self, method: str, url: str, body: bytes, headers: Dict[str, str], whom: str) -> None:
+        """In a thread of its own: no step waits for a network. What cannot be reached is told once."""
+
+        def send() -> None:
+            try:
+                request = urllib.request.Request(
+                    url, body, {"Content-Type": "application/json", **headers}, method=method
+                )
+                urllib.request.urlopen(request, timeout=WEBHOOK_TIMEOUT_S).close()
+                self._unreachable.discard(whom)
+            except (OSError, ValueError) as error:
+                if whom not in self._unreachable:
+                    self._unreachable.add(whom)
+                    self._say(f"The {whom} could not be reached: {error}")
+
+        threading.Thread(target=send, daemon=True).start()
 
     def _write(self, record: Mapping[str, Any]) -> None:
         if not self._can_write:
@@ -170,3 +202,16 @@ class Watch:
         except OSError as error:
             self._can_write = False
             self._say(f"Step times are not written any more: {error}")
+
+
+def _read_token() -> str:
+    """The command's own: it is in no argument and in no file of ours."""
+    token = os.environ.get("ADVISOR_TOKEN", "")
+    path = os.environ.get("ADVISOR_TOKEN_FILE")
+    if not token and path:
+        try:
+            with open(path) as file:
+                token = file.read().strip()
+        except OSError:
+            return ""
+    return token

@@ -50,6 +50,9 @@ EXPECTED = {
     "DELETE /api/v1/tokens/{token_id}": ADMIN,
     "GET /api/v1/knobs": READ,
     "GET /api/v1/export-formats": READ,
+    "GET /api/v1/strategy-schema": READ,
+    "GET /api/v1/jobs/{job_id}/runs": READ,
+    "PUT /api/v1/jobs/{job_id}/runs/{run_id}": WRITE,
 }
 
 

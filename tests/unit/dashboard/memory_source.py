@@ -10,6 +10,7 @@ from advisor.errors import AdviceNotReady, JobIsFinal, JobIsLive, JobNotFound, U
 from advisor.exporters import Exported, FormatInfo
 from advisor.protocol.advice import Advice
 from advisor.protocol.jobs import Continuation, Job, JobState
+from advisor.protocol.runs import ProductionRun
 from advisor.protocol.telemetry import SessionTelemetry
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import AgentView, EventKind, JobEvent, JobPage, LogChunk
@@ -92,6 +93,9 @@ class MemorySource:
 
     def telemetry(self, job_id: str) -> SessionTelemetry:
         return self._story(job_id).telemetry
+
+    def runs(self, job_id: str) -> Sequence[ProductionRun]:
+        return self._story(job_id).runs
 
     def advice(self, job_id: str) -> Advice | None:
         return self._story(job_id).advice

@@ -4,6 +4,7 @@ import hashlib
 import hmac
 import json
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from advisor.protocol.runs import RunReport
 from agent.runtime.recorder import INTERRUPTED, StepMarks
 from agent.runtime.steering.watching import SECRET, Watch
 
@@ -105,6 +107,42 @@ def test_an_alert_is_posted_with_a_signature(tmp_path: Path, monkeypatch: pytest
     signature, body = posted[0]
     assert signature == "sha256=" + hmac.new(b"key", body, hashlib.sha256).hexdigest()
     assert json.loads(body)["event"] == "below"
+
+
+def test_every_window_goes_to_the_server_with_the_command_own_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, str, dict[str, Any]]] = []
+
+    class Server(BaseHTTPRequestHandler):
+        def do_PUT(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            told.append((self.path, self.headers["Authorization"], body))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    (tmp_path / "token").write_text("adv_submitter_x_y\n")
+    monkeypatch.delenv("ADVISOR_TOKEN", raising=False)
+    monkeypatch.setenv("ADVISOR_TOKEN_FILE", str(tmp_path / "token"))
+    server = HTTPServer(("127.0.0.1", 0), Server)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        path = "/api/v1/jobs/j/runs/0123456789abcdef"
+        training = Training(tmp_path, low=500.0, server=f"http://127.0.0.1:{server.server_port}{path}")
+        training.step(0.1, 41)
+        deadline = time.monotonic() + 10
+        while len(told) < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    finally:
+        server.shutdown()
+    assert {(where, token) for where, token, _ in told} == {(path, "Bearer adv_submitter_x_y")}
+    reports = sorted((report for _, _, report in told), key=lambda report: report["step"])
+    assert [report["event"] for report in reports] == [None, "below"]
+    for report in reports:
+        assert RunReport.model_validate(report).low == 500.0
 
 
 def test_a_file_that_cannot_be_written_is_told_once_and_ends_nothing(tmp_path: Path) -> None:

@@ -1,0 +1,30 @@
+"""Real trainings on the job's page: as advised, slow, or silent."""
+
+from datetime import timedelta
+
+import pytest
+
+from advisor.dashboard.views_runs import view_runs
+from advisor.protocol.runs import ProductionRun
+from tests.unit.dashboard.memory_source import NOW
+
+RUN = ProductionRun(
+    id="a", host="gpu7", ranks=8, began_at=NOW - timedelta(hours=2), reported_at=NOW - timedelta(seconds=20), step=90,
+    samples_per_s=410.0, low=400.0, sentence="Throughput is back at 410 samples/s.",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({}, "as advised"),
+        ({"low": None}, "running"),
+        ({"is_below": True}, "slow"),
+        ({"is_below": True, "reported_at": NOW - timedelta(hours=1)}, "silent"),
+    ],
+)
+def test_a_training_is_called_what_it_is(changes: dict[str, object], word: str) -> None:
+    (line,) = view_runs((RUN.model_copy(update=changes),), NOW)
+    assert line.chip.word == word
+    assert line.throughput.startswith("410")
+    assert line.sentence == "Throughput is back at 410 samples/s."
