@@ -14,14 +14,14 @@ from starlette.responses import RedirectResponse, Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
 
-from advisor.dashboard.access import Door, SignInNeeded
-from advisor.dashboard.guards import SafeHeaders
-from advisor.dashboard.pages_access import address_login, build_access_routes
-from advisor.dashboard.pages_jobs import build_job_routes
-from advisor.dashboard.pages_site import build_site_routes
+from advisor.dashboard.door.access import Door, SignInNeeded
+from advisor.dashboard.door.guards import SafeHeaders
+from advisor.dashboard.door.visits import VisitBook
+from advisor.dashboard.pages.access import address_login, build_access_routes
+from advisor.dashboard.pages.jobs import build_job_routes
+from advisor.dashboard.pages.site import build_site_routes
 from advisor.dashboard.rendering import Renderer, find_plotly, find_web
 from advisor.dashboard.source import Source
-from advisor.dashboard.visits import VisitBook
 from advisor.errors import AdvisorError
 
 __all__ = ["Source", "build_dashboard", "build_pages"]

@@ -3,7 +3,8 @@
 from dataclasses import replace
 from datetime import datetime
 
-from advisor.dashboard.samples import (
+from advisor.dashboard.samples.evidence import leave_undecided
+from advisor.dashboard.samples.job import (
     Story,
     keep_defaults,
     make_advice,
@@ -11,13 +12,12 @@ from advisor.dashboard.samples import (
     make_finished_story,
     make_running_story,
 )
-from advisor.dashboard.samples_evidence import leave_undecided
 from advisor.dashboard.source import Person
-from advisor.dashboard.views_chips import list_all_chips
-from advisor.dashboard.views_job import view_job_page
-from advisor.dashboard.views_jobs import view_job_line
-from advisor.dashboard.views_site import view_agents
-from advisor.dashboard.views_trials import view_trial_page
+from advisor.dashboard.views.chips import list_all_chips
+from advisor.dashboard.views.job import view_job_page
+from advisor.dashboard.views.jobs import view_job_line
+from advisor.dashboard.views.site import view_agents
+from advisor.dashboard.views.trials import view_trial_page
 from advisor.protocol.advice import Advice
 from advisor.protocol.jobs import JobState, Stage
 from advisor.protocol.trials import JobHistory

@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from advisor.dashboard import build_dashboard
-from advisor.dashboard.samples import make_agents, make_finished_story, make_running_story
+from advisor.dashboard.samples.job import make_agents, make_finished_story, make_running_story
 from advisor.dashboard.source import Person
 from advisor.protocol.views import Role
 

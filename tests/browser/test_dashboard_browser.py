@@ -7,8 +7,8 @@ import pytest
 from memory_source import NOW
 from playwright.sync_api import expect
 
-from advisor.dashboard.samples import make_finished_story
-from advisor.dashboard.samples_evidence import leave_undecided
+from advisor.dashboard.samples.evidence import leave_undecided
+from advisor.dashboard.samples.job import make_finished_story
 from advisor.protocol.jobs import JobState
 
 pytestmark = pytest.mark.browser

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from advisor.dashboard.samples import Story
+from advisor.dashboard.samples.job import Story
 from advisor.dashboard.source import Person
 from advisor.errors import AdviceNotReady, JobIsFinal, JobIsLive, JobNotFound, UnknownFormat
 from advisor.exporters import Exported, FormatInfo

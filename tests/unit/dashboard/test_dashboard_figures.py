@@ -5,8 +5,7 @@ from html import unescape
 
 from memory_source import NOW
 
-from advisor.dashboard.estimates import Estimate, estimate_blocks
-from advisor.dashboard.figures import (
+from advisor.dashboard.figures.charts import (
     HistoryPoint,
     Side,
     StepSeries,
@@ -16,7 +15,8 @@ from advisor.dashboard.figures import (
     draw_steps,
     draw_waterfall,
 )
-from advisor.dashboard.samples import make_finished_story
+from advisor.dashboard.figures.estimates import Estimate, estimate_blocks
+from advisor.dashboard.samples.job import make_finished_story
 from advisor.protocol.trials import Phases
 
 BEFORE = Phases(forward_s=0.05, backward_s=0.07, exposed_comm_s=0.03, optimizer_s=0.01)

@@ -8,8 +8,8 @@ import pytest
 from memory_source import NOW, Clock, MemorySource
 from starlette.testclient import TestClient
 
-from advisor.dashboard.pages_access import keep_local
-from advisor.dashboard.visits import MOST_VISITS, VisitBook
+from advisor.dashboard.door.visits import MOST_VISITS, VisitBook
+from advisor.dashboard.pages.access import keep_local
 from advisor.protocol.jobs import JobState
 
 SignIn = Callable[[str], TestClient]

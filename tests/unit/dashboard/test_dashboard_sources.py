@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from memory_source import NOW, MemorySource
 
-from advisor.dashboard.samples import make_running_story
+from advisor.dashboard.samples.job import make_running_story
 from advisor.dashboard.service_source import ServiceSource
 from advisor.dashboard.source import Person, Source
 from advisor.errors import AdviceNotReady, JobNotFound

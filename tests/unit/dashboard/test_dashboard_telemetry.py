@@ -4,11 +4,11 @@ import json
 
 from memory_source import NOW
 
-from advisor.dashboard.figure_utilisation import draw_utilisation
-from advisor.dashboard.samples import make_agents, make_finished_story
-from advisor.dashboard.samples_telemetry import make_session_telemetry
-from advisor.dashboard.views_site import view_agents
-from advisor.dashboard.views_trials import view_trial_page
+from advisor.dashboard.figures.utilisation import draw_utilisation
+from advisor.dashboard.samples.job import make_agents, make_finished_story
+from advisor.dashboard.samples.telemetry import make_session_telemetry
+from advisor.dashboard.views.site import view_agents
+from advisor.dashboard.views.trials import view_trial_page
 from advisor.protocol.telemetry import SessionTelemetry, TelemetrySeries
 
 

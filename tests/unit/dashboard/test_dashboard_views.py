@@ -5,15 +5,15 @@ from dataclasses import replace
 from memory_source import NOW
 
 from advisor.dashboard.components import sample_components
-from advisor.dashboard.samples import keep_defaults, make_agents, make_finished_story, make_running_story
-from advisor.dashboard.samples_evidence import leave_undecided
+from advisor.dashboard.samples.evidence import leave_undecided
+from advisor.dashboard.samples.job import keep_defaults, make_agents, make_finished_story, make_running_story
 from advisor.dashboard.source import Person
-from advisor.dashboard.views_chips import chip_for_verdict
-from advisor.dashboard.views_job import JobPage, view_job_page
-from advisor.dashboard.views_jobs import view_job_line, view_job_lines
-from advisor.dashboard.views_site import view_agents, view_knobs, view_log
-from advisor.dashboard.views_trials import view_trial_page
-from advisor.dashboard.views_verdict import find_best_trial
+from advisor.dashboard.views.chips import chip_for_verdict
+from advisor.dashboard.views.job import JobPage, view_job_page
+from advisor.dashboard.views.jobs import view_job_line, view_job_lines
+from advisor.dashboard.views.site import view_agents, view_knobs, view_log
+from advisor.dashboard.views.trials import view_trial_page
+from advisor.dashboard.views.verdict import find_best_trial
 from advisor.protocol.advice import Verdict
 from advisor.protocol.jobs import JobState, Stage
 from advisor.protocol.knobs.catalogue import CATALOGUE

@@ -6,8 +6,8 @@ from urllib.parse import quote, urlsplit
 from fastapi import APIRouter, Form, Request
 from starlette.responses import RedirectResponse, Response
 
-from advisor.dashboard.access import Door
-from advisor.dashboard.guards import refuse_other_sites
+from advisor.dashboard.door.access import Door
+from advisor.dashboard.door.guards import refuse_other_sites
 from advisor.dashboard.rendering import THEME_COOKIE, THEMES, Renderer
 
 _YEAR_S = 365 * 24 * 3600

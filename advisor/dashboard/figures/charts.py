@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import plotly.graph_objects as go
 
 from advisor.dashboard import formats
-from advisor.dashboard.estimates import Estimate
+from advisor.dashboard.figures.estimates import Estimate
 from advisor.protocol.trials import Phases
 
 BASELINE = "#8b93a3"

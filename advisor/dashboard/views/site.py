@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from advisor.dashboard import formats
-from advisor.dashboard.views_chips import Chip, chip_for_agent, chip_for_effect
+from advisor.dashboard.views.chips import Chip, chip_for_agent, chip_for_effect
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Knob, Place
 from advisor.protocol.views import AgentState, AgentView, LogChunk

@@ -6,7 +6,7 @@ from statistics import fmean
 import plotly.graph_objects as go
 
 from advisor.dashboard import formats
-from advisor.dashboard.figures import ACCENT, WORSE, Figure, Table, close_figure, lay_out
+from advisor.dashboard.figures.charts import ACCENT, WORSE, Figure, Table, close_figure, lay_out
 from advisor.protocol.telemetry import SessionTelemetry, TelemetrySeries
 
 _MEASURES = {

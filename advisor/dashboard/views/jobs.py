@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from advisor.dashboard import formats
-from advisor.dashboard.views_chips import STAGES, Chip, chip_for_job
+from advisor.dashboard.views.chips import STAGES, Chip, chip_for_job
 from advisor.protocol.advice import Advice, Verdict
 from advisor.protocol.gains import spell_bound, spell_gain, spell_likely, spell_range
 from advisor.protocol.jobs import Job, JobState

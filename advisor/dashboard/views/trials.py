@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from advisor.dashboard import formats
-from advisor.dashboard.estimates import estimate_blocks
-from advisor.dashboard.figures import Figure, StepSeries, draw_phases, draw_steps
-from advisor.dashboard.views_chips import (
+from advisor.dashboard.figures.charts import Figure, StepSeries, draw_phases, draw_steps
+from advisor.dashboard.figures.estimates import estimate_blocks
+from advisor.dashboard.views.chips import (
     Chip,
     chip_for_block,
     chip_for_effect,
     chip_for_outcome,
     chip_for_trial,
 )
-from advisor.dashboard.views_evidence import show_knob
-from advisor.dashboard.views_telemetry import DeviceLine, view_devices
+from advisor.dashboard.views.evidence import show_knob
+from advisor.dashboard.views.telemetry import DeviceLine, view_devices
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.trials import Block, BlockState, JobHistory, Outcome, Purpose, Trial

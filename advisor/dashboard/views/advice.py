@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from advisor.dashboard import formats
-from advisor.dashboard.views_chips import Chip, chip_for_effect
-from advisor.dashboard.views_evidence import Evidence, show_knob, show_saving, view_evidence
+from advisor.dashboard.views.chips import Chip, chip_for_effect
+from advisor.dashboard.views.evidence import Evidence, show_knob, show_saving, view_evidence
 from advisor.protocol.advice import Advice, Interval, RungAdvice
 from advisor.protocol.knobs.catalogue import CATALOGUE
 

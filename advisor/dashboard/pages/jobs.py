@@ -8,15 +8,15 @@ from fastapi import APIRouter, Form, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
-from advisor.dashboard.access import Door, Guest
+from advisor.dashboard.door.access import Door, Guest
 from advisor.dashboard.live import stream_changes
 from advisor.dashboard.rendering import Renderer
 from advisor.dashboard.source import Source
-from advisor.dashboard.views_job import view_header, view_job_page
-from advisor.dashboard.views_jobs import view_job_lines
-from advisor.dashboard.views_runs import view_runs
-from advisor.dashboard.views_site import view_log
-from advisor.dashboard.views_trials import view_trial_page
+from advisor.dashboard.views.job import view_header, view_job_page
+from advisor.dashboard.views.jobs import view_job_lines
+from advisor.dashboard.views.runs import view_runs
+from advisor.dashboard.views.site import view_log
+from advisor.dashboard.views.trials import view_trial_page
 from advisor.errors import Forbidden, NotFound
 from advisor.protocol.jobs import Continuation, JobState
 from advisor.protocol.views import JobEvent

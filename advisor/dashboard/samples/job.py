@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from advisor.dashboard import samples_evidence as evidence
-from advisor.dashboard.samples_telemetry import make_flag, make_node_telemetry, make_session_telemetry
+from advisor.dashboard.samples import evidence
+from advisor.dashboard.samples.telemetry import make_flag, make_node_telemetry, make_session_telemetry
 from advisor.protocol.advice import (
     Action,
     Advice,

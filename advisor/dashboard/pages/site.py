@@ -6,11 +6,11 @@ from datetime import datetime
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from advisor.dashboard.access import Door
 from advisor.dashboard.components import sample_components
+from advisor.dashboard.door.access import Door
 from advisor.dashboard.rendering import Renderer
 from advisor.dashboard.source import Source
-from advisor.dashboard.views_site import view_agents, view_knobs
+from advisor.dashboard.views.site import view_agents, view_knobs
 
 _REFRESH_S = 10
 

@@ -7,9 +7,9 @@ from datetime import datetime
 from starlette.requests import Request
 from starlette.responses import Response
 
-from advisor.dashboard.guards import refuse_other_sites
+from advisor.dashboard.door.guards import refuse_other_sites
+from advisor.dashboard.door.visits import IDLE, VisitBook
 from advisor.dashboard.source import Person, Source
-from advisor.dashboard.visits import IDLE, VisitBook
 from advisor.errors import Forbidden
 
 

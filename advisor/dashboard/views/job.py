@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from advisor.dashboard import formats
-from advisor.dashboard.estimates import estimate_blocks
-from advisor.dashboard.figure_utilisation import draw_utilisation
-from advisor.dashboard.figures import (
+from advisor.dashboard.figures.charts import (
     Figure,
     HistoryPoint,
     Side,
@@ -16,18 +14,20 @@ from advisor.dashboard.figures import (
     draw_phases,
     draw_waterfall,
 )
+from advisor.dashboard.figures.estimates import estimate_blocks
+from advisor.dashboard.figures.utilisation import draw_utilisation
 from advisor.dashboard.source import Person
-from advisor.dashboard.views_advice import AdviceSections, view_advice
-from advisor.dashboard.views_chips import Chip, chip_for_job, chip_for_session
-from advisor.dashboard.views_jobs import name_job
-from advisor.dashboard.views_trials import (
+from advisor.dashboard.views.advice import AdviceSections, view_advice
+from advisor.dashboard.views.chips import Chip, chip_for_job, chip_for_session
+from advisor.dashboard.views.jobs import name_job
+from advisor.dashboard.views.trials import (
     Failure,
     TrialLine,
     describe_changes,
     list_failures,
     view_trial_lines,
 )
-from advisor.dashboard.views_verdict import StageStep, VerdictCard, view_stages, view_verdict
+from advisor.dashboard.views.verdict import StageStep, VerdictCard, view_stages, view_verdict
 from advisor.protocol.advice import CONTINUE_S, Advice, Verdict
 from advisor.protocol.jobs import Job, JobState
 from advisor.protocol.telemetry import SessionTelemetry

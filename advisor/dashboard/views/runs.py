@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from advisor.dashboard import formats
-from advisor.dashboard.views_chips import Chip
+from advisor.dashboard.views.chips import Chip
 from advisor.protocol.runs import ProductionRun
 
 _SILENT = timedelta(minutes=10)

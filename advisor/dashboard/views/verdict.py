@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from advisor.dashboard import formats
-from advisor.dashboard.estimates import estimate_blocks
-from advisor.dashboard.views_chips import STAGES, Chip, chip_for_verdict
-from advisor.dashboard.views_jobs import count_search_trials
+from advisor.dashboard.figures.estimates import estimate_blocks
+from advisor.dashboard.views.chips import STAGES, Chip, chip_for_verdict
+from advisor.dashboard.views.jobs import count_search_trials
 from advisor.protocol.advice import Action, Advice, Verdict, continue_command
 from advisor.protocol.gains import spell_bound, spell_likely, spell_range
 from advisor.protocol.jobs import Job, JobState, Stage

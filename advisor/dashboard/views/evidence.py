@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from advisor.dashboard import formats
-from advisor.dashboard.views_chips import Chip, chip_for_effect
-from advisor.dashboard.views_forecasts import WhatIf, view_forecasts
+from advisor.dashboard.views.chips import Chip, chip_for_effect
+from advisor.dashboard.views.forecasts import WhatIf, view_forecasts
 from advisor.protocol.advice import Advice, KnobEffect, ParetoPoint
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE

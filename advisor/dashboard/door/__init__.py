@@ -1,0 +1,1 @@
+"""Who may come in: sessions of people, guards of forms and headers, counted visits."""
