@@ -20,8 +20,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "agent" / "workloads")]
 
 from resnet50 import build_model  # noqa: E402
 
-from agent.runtime.levers.bucket_plan import BucketPlan  # noqa: E402
-from agent.runtime.levers.layer_buckets import cap_by_layers  # noqa: E402
+from agent.runtime.levers.buckets.bucket_plan import BucketPlan  # noqa: E402
+from agent.runtime.levers.buckets.layer_buckets import cap_by_layers  # noqa: E402
 from tests.unit.tuning.documents_table import ADAPTIVE_IMAGES_PER_S, IMAGES_PER_S, find_errors  # noqa: E402
 
 FUSED_MB, FUSED_LAYERS, FUSED = 16, 50, 6

@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 
 from .environment import Environment
-from .levers.bucket_plan import MIB, BucketPlan
+from .levers.buckets.bucket_plan import MIB, BucketPlan
+from .levers.buckets.reducer import has_own_hook
 from .levers.lever import Training
-from .levers.reducer import has_own_hook
 from .sharded import count_gradient_bytes as count_sharded_bytes
 from .sharded import find_backend, find_device, find_kind, list_trained
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from .control import AgentLost
 from .exchange import Exchange, PeerLost
-from .levers.communicators import Communicators
+from .levers.reduction.communicators import Communicators
 
 WORLD, NODE, ACROSS = "world", "node", "across"
 SMALLEST_BYTES = 1024

@@ -15,8 +15,8 @@ from .control import AgentLost, ControlLine
 from .environment import Environment
 from .exchange import PeerLost
 from .facts import count_batches, describe_loader
-from .levers.bucket_plan import BucketPlan, plan_for_argument
-from .levers.launched import plan_launched_cap
+from .levers.buckets.bucket_plan import BucketPlan, plan_for_argument
+from .levers.buckets.launched import plan_launched_cap
 from .loss_factor import multiply_loss
 from .precision import ScriptPrecision
 from .reading import Reading

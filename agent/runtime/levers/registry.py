@@ -9,25 +9,25 @@ import torch
 
 from ..reading import Reading
 from ..sharded import find_kind
-from . import bucket_plan
-from .adaptive_local_sgd import AdaptiveLocalSgd
-from .compilation import Compilation
-from .convolutions import Convolutions
-from .data_reading import DataReading
-from .garbage_collection import GarbageCollection
-from .gradient_merge import GradientMerge
-from .gradient_reduction import GradientReduction
-from .launched import observe_launched, prove_launched, refuse_launched
+from .buckets import bucket_plan
+from .buckets.launched import observe_launched, prove_launched, refuse_launched
+from .computation.compilation import Compilation
+from .computation.convolutions import Convolutions
+from .computation.data_reading import DataReading
+from .computation.garbage_collection import GarbageCollection
+from .computation.memory_fraction import MemoryFraction
+from .computation.mixed_precision import MixedPrecision
+from .computation.optimizer_fusion import OptimizerFusion
+from .computation.resharding import Resharding
+from .computation.run_ahead import RunAhead
+from .computation.sync_batch_norm import SyncBatchNormalization
+from .computation.threads import Threads
 from .lever import Evidence, Lever, Training
-from .local_sgd import LocalSgd
-from .memory_fraction import MemoryFraction
-from .mixed_precision import MixedPrecision
-from .optimizer_fusion import OptimizerFusion
-from .resharding import Resharding
-from .run_ahead import RunAhead
-from .step_gate import StepGate
-from .sync_batch_norm import SyncBatchNormalization
-from .threads import Threads
+from .reduction.adaptive_local_sgd import AdaptiveLocalSgd
+from .reduction.gradient_merge import GradientMerge
+from .reduction.gradient_reduction import GradientReduction
+from .reduction.local_sgd import LocalSgd
+from .reduction.step_gate import StepGate
 
 
 class Levers:

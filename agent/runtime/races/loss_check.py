@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Generator, List, Optional
 
-from ..levers.gradient_merge import explain_no_gate
 from ..levers.lever import Training
+from ..levers.reduction.gradient_merge import explain_no_gate
 from ..recorder import StepMarks
 from ..snapshot import RandomNumbers
 from .parts import RankParts

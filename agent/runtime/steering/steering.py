@@ -15,7 +15,7 @@ from torch.distributed import distributed_c10d
 from .. import beat
 from ..facts import count_gradient_bytes, gather_baseline, gather_facts
 from ..host_reads import HostReads
-from ..levers.bucket_plan import observe_plan
+from ..levers.buckets.bucket_plan import observe_plan
 from ..races.parts import PEER_TIMEOUT_S, RankParts
 from ..recorder import StepMarks
 

@@ -46,7 +46,7 @@ class Event:
 
 def test_the_host_runs_ahead_of_a_slow_device_by_so_many_steps_and_no_more() -> None:
     Event.made = []
-    lever = load("run_ahead").RunAhead(CUDA, Event)
+    lever = load("computation.run_ahead").RunAhead(CUDA, Event)
     training = Training([], [])
     assert lever.observe(training) == {"num_iteration_per_run": 100}
     lever.switch({"num_iteration_per_run": 3}, training)
@@ -64,7 +64,9 @@ def test_the_host_runs_ahead_of_a_slow_device_by_so_many_steps_and_no_more() -> 
 
 
 def test_a_host_that_never_was_ahead_had_nothing_to_wait_for() -> None:
-    lever = load("run_ahead").RunAhead(CUDA, lambda: SimpleNamespace(record=lambda: None, query=lambda: True))
+    lever = load("computation.run_ahead").RunAhead(
+        CUDA, lambda: SimpleNamespace(record=lambda: None, query=lambda: True)
+    )
     lever.switch({"num_iteration_per_run": 1}, Training([], []))
     for _ in range(3):
         lever.end_step(Training([], []))
@@ -78,7 +80,7 @@ def test_batch_norm_is_synchronised_in_place_and_put_back() -> None:
     model = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.ReLU(), Own(4))
     x = torch.randn(2, 1, 8, 8)
     expected = model(x)
-    lever, training = load("sync_batch_norm").SyncBatchNormalization(CUDA), train_on(model)
+    lever, training = load("computation.sync_batch_norm").SyncBatchNormalization(CUDA), train_on(model)
     assert lever.list_refusals(training) == {}
     before = {name: (id(tensor), tensor.clone()) for name, tensor in model.state_dict(keep_vars=True).items()}
     lever.switch({"sync_batch_norm": True}, training)
@@ -108,12 +110,14 @@ def test_batch_norm_is_synchronised_in_place_and_put_back() -> None:
     ],
 )
 def test_batch_norm_that_cannot_be_synchronised_is_refused(device: Any, model: Any, sentence: str) -> None:
-    refusals = load("sync_batch_norm").SyncBatchNormalization(device).list_refusals(train_on(model))
+    refusals = (
+        load("computation.sync_batch_norm").SyncBatchNormalization(device).list_refusals(train_on(model))
+    )
     assert sentence in refusals["sync_batch_norm"]
 
 
 def test_cudnn_searches_while_told_to_and_not_without_convolutions() -> None:
-    lever, training = load("convolutions").Convolutions(CUDA), train_on(torch.nn.Conv1d(1, 1, 1))
+    lever, training = load("computation.convolutions").Convolutions(CUDA), train_on(torch.nn.Conv1d(1, 1, 1))
     usual = torch.backends.cudnn.benchmark
     assert lever.list_refusals(training) == {}
     assert lever.observe(training) == {"cudnn_exhaustive_search": usual}
@@ -163,7 +167,7 @@ def test_an_optimizer_is_fused_as_far_as_torch_can_and_put_back(name: str) -> No
     optimizer = model[1]
     make_steps(*model, 3)
     usual = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
-    lever, training = load("optimizer_fusion").OptimizerFusion(), train_on(*model)
+    lever, training = load("computation.optimizer_fusion").OptimizerFusion(), train_on(*model)
     assert lever.list_refusals(training) == {}
     assert lever.observe(training) == {"fuse_all_optimizer_ops": False}
     lever.switch({"fuse_all_optimizer_ops": True}, training)
@@ -182,7 +186,7 @@ def test_an_optimizer_is_fused_as_far_as_torch_can_and_put_back(name: str) -> No
 def test_sparse_gradients_are_left_to_foreach() -> None:
     table = torch.nn.Embedding(10, 4, sparse=True)
     optimizer = torch.optim.SGD(table.parameters(), lr=0.1)
-    lever, training = load("optimizer_fusion").OptimizerFusion(), train_on(table, optimizer)
+    lever, training = load("computation.optimizer_fusion").OptimizerFusion(), train_on(table, optimizer)
     lever.switch({"fuse_all_optimizer_ops": True}, training)
     table(torch.tensor([1, 2])).sum().backward()
     optimizer.step()
@@ -196,14 +200,16 @@ def test_an_optimizer_of_the_script_or_without_another_implementation_is_refused
 
     table = torch.nn.Embedding(10, 4, sparse=True)
     for optimizer in (Own(table.parameters(), lr=0.1), torch.optim.SparseAdam(list(table.parameters()))):
-        refusals = load("optimizer_fusion").OptimizerFusion().list_refusals(train_on(table, optimizer))
+        refusals = (
+            load("computation.optimizer_fusion").OptimizerFusion().list_refusals(train_on(table, optimizer))
+        )
         assert type(optimizer).__name__ in refusals["fuse_all_optimizer_ops"]
 
 
 def test_a_fused_optimizer_that_is_switched_off_lets_the_grad_scaler_unscale() -> None:
     model, _ = build("Adam")
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01, fused=True)
-    lever, training = load("optimizer_fusion").OptimizerFusion(), train_on(model, optimizer)
+    lever, training = load("computation.optimizer_fusion").OptimizerFusion(), train_on(model, optimizer)
     assert lever.observe(training) == {"fuse_all_optimizer_ops": True}
     assert optimizer._step_supports_amp_scaling
     lever.switch({"fuse_all_optimizer_ops": False}, training)
@@ -233,8 +239,8 @@ LAYERS = [(0, 3 * MB), (0, MB), (1, 4 * MB), (1, MB), (2, 2 * MB), (3, 6 * MB)]
 def test_a_bucket_closes_at_its_bytes_or_before_one_layer_too_many(
     most: int, first: int, cap: int, expected: tuple[int, ...]
 ) -> None:
-    plan = load("bucket_plan").BucketPlan(first * MB, cap * MB, most_layers=most)
-    caps = load("layer_buckets").cap_by_layers(LAYERS, plan)
+    plan = load("buckets.bucket_plan").BucketPlan(first * MB, cap * MB, most_layers=most)
+    caps = load("buckets.layer_buckets").cap_by_layers(LAYERS, plan)
     assert tuple(size // MB for size in caps) == expected
     assert sum(caps) == sum(size for _, size in LAYERS)
 
@@ -245,7 +251,7 @@ ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 def test_settings_of_the_launch_are_proved_by_the_environment_and_its_reader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    launched = load("launched")
+    launched = load("buckets.launched")
     monkeypatch.setenv(ALLOCATOR, "expandable_segments:True")
     monkeypatch.setenv("CUDNN_CONV_WSCAP_DBG", "4000")
     cold = {ALLOCATOR: "expandable_segments:True", "conv_workspace_size_limit": 4000, "NCCL_BUFFSIZE": 2**23}
@@ -258,7 +264,7 @@ def test_settings_of_the_launch_are_proved_by_the_environment_and_its_reader(
 
 
 def test_what_the_job_sets_itself_is_its_baseline_or_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    launched = load("launched")
+    launched = load("buckets.launched")
     monkeypatch.setenv("NCCL_BUFFSIZE", "1048576")
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:64")
     assert launched.observe_launched({})["NCCL_BUFFSIZE"] == 2**20
@@ -269,7 +275,7 @@ def test_what_the_job_sets_itself_is_its_baseline_or_left_alone(monkeypatch: pyt
 
 
 def test_one_compilation_cannot_be_on_and_off_at_once() -> None:
-    lever = load("compilation").Compilation(CPU)
+    lever = load("computation.compilation").Compilation(CPU)
     training = Training([], [])
     lever.switch({"fuse_bn_act_ops": False}, training)
     assert lever.prove().consumed == {"fuse_bn_act_ops": "Off, like the baseline."}
@@ -281,18 +287,18 @@ def test_one_compilation_cannot_be_on_and_off_at_once() -> None:
 def test_a_model_that_the_script_compiles_itself_is_refused() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2))
     model.compile()
-    lever = load("compilation").Compilation(CPU)
+    lever = load("computation.compilation").Compilation(CPU)
     assert "compiles the model itself" in lever.list_refusals(train_on(model))["fuse_elewise_add_act_ops"]
     assert lever.observe(train_on(model)) == {"fuse_bn_act_ops": True, "fuse_elewise_add_act_ops": True}
 
 
 def test_an_old_torch_that_hangs_when_it_compiles_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "2.1.2+cpu")
-    refusals = load("compilation").Compilation(CPU).list_refusals(train_on(torch.nn.Linear(2, 2)))
+    refusals = load("computation.compilation").Compilation(CPU).list_refusals(train_on(torch.nn.Linear(2, 2)))
     assert "2.1.2+cpu was seen to hang" in refusals["fuse_elewise_add_act_ops"]
 
 
 def test_a_machine_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    refusals = load("compilation").Compilation(CPU).list_refusals(train_on(torch.nn.Linear(2, 2)))
+    refusals = load("computation.compilation").Compilation(CPU).list_refusals(train_on(torch.nn.Linear(2, 2)))
     assert "install g++" in refusals["fuse_elewise_add_act_ops"]

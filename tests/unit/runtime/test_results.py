@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("torch")
 results = importlib.import_module("fleet_advisor_runtime.results")
-bucket_plan = importlib.import_module("fleet_advisor_runtime.levers.bucket_plan")
-reduction_plan = importlib.import_module("fleet_advisor_runtime.levers.reduction_plan")
+bucket_plan = importlib.import_module("fleet_advisor_runtime.levers.buckets.bucket_plan")
+reduction_plan = importlib.import_module("fleet_advisor_runtime.levers.reduction.reduction_plan")
 environment = importlib.import_module("fleet_advisor_runtime.environment")
 beat = importlib.import_module("fleet_advisor_runtime.beat")
 

@@ -12,10 +12,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from fleet_advisor_runtime.levers.adaptive_local_sgd import choose_interval  # noqa: E402
+from fleet_advisor_runtime.levers.computation.mixed_precision import are_finite, to_float32  # noqa: E402
 from fleet_advisor_runtime.levers.lever import Training  # noqa: E402
-from fleet_advisor_runtime.levers.mixed_precision import are_finite, to_float32  # noqa: E402
-from fleet_advisor_runtime.levers.step_gate import StepGate  # noqa: E402
+from fleet_advisor_runtime.levers.reduction.adaptive_local_sgd import choose_interval  # noqa: E402
+from fleet_advisor_runtime.levers.reduction.step_gate import StepGate  # noqa: E402
 from fleet_advisor_runtime.loss_factor import multiply_loss  # noqa: E402
 from fleet_advisor_runtime.precision import ScriptPrecision  # noqa: E402
 from fleet_advisor_runtime.snapshot import TrainingSnapshot  # noqa: E402

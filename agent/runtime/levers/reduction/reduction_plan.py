@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Dict, Mapping, Optional, Set, Tuple
 
-from .lever import read_count, read_switch
+from ..lever import read_count, read_switch
 
 KNOBS = (
     "nccl_comm_num",

@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
 import torch
 
-from .lever import Evidence, Lever, Training, read_switch
+from ..lever import Evidence, Lever, Training, read_switch
 
 KNOB = "fuse_all_optimizer_ops"
 LOOP, FOREACH, FUSED = "single_tensor", "multi_tensor", "fused"

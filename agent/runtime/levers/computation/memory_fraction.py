@@ -6,7 +6,7 @@ from typing import Any, Dict, Mapping
 
 import torch
 
-from .lever import Evidence, Lever, Training
+from ..lever import Evidence, Lever, Training
 
 KNOB = "FLAGS_fraction_of_gpu_memory_to_use"
 LEAST_SEGMENT = 100

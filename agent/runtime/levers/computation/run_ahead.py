@@ -7,7 +7,7 @@ from typing import Any, Callable, Deque, Dict, Mapping
 
 import torch
 
-from .lever import Evidence, Lever, Training, read_count
+from ..lever import Evidence, Lever, Training, read_count
 
 KNOB = "num_iteration_per_run"
 UNBOUNDED = 100

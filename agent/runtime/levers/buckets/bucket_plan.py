@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Mapping, Tuple
 
 import torch.distributed as dist
 
-from .lever import read_count, read_switch
+from ..lever import read_count, read_switch
 
 MIB = 1024 * 1024
 LAYERS = "fuse_grad_size_in_TFLOPS"

@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Mapping, Tuple
 import torch
 from torch.nn.modules.batchnorm import BatchNorm1d, BatchNorm2d, BatchNorm3d, SyncBatchNorm
 
-from .lever import Evidence, Lever, Training, read_switch
+from ..lever import Evidence, Lever, Training, read_switch
 
 KNOB = "sync_batch_norm"
 CONVERTED = (BatchNorm1d, BatchNorm2d, BatchNorm3d)

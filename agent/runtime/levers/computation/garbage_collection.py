@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 from typing import Any, Dict, Mapping
 
-from .lever import Evidence, Lever, Training, read_count
+from ..lever import Evidence, Lever, Training, read_count
 
 KNOB = "num_iteration_per_drop_scope"
 YOUNG = 1

@@ -9,14 +9,21 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 import torch
 import torch.distributed as dist
 
-from . import bucket_plan, reduction_plan
-from .bucket_plan import BucketPlan, describe_buckets, observe_plan, read_buckets, resolve_plan
+from ..buckets import bucket_plan
+from ..buckets.bucket_plan import BucketPlan, describe_buckets, observe_plan, read_buckets, resolve_plan
+from ..buckets.layer_buckets import (
+    count_layers,
+    explain_no_layers,
+    find_most_layers,
+    limit_layers,
+    read_order,
+)
+from ..buckets.live_reducer import LiveReducer, explain_no_live_reducers
+from ..buckets.reducer import SAMPLED_ITERATIONS, explain_no_rebuild, has_own_hook, rebuild_reducer
+from ..lever import Evidence, Lever, Training
+from . import reduction_plan
 from .communicators import Communicators
-from .layer_buckets import count_layers, explain_no_layers, find_most_layers, limit_layers, read_order
-from .lever import Evidence, Lever, Training
-from .live_reducer import LiveReducer, explain_no_live_reducers
 from .low_rank_reduction import EXACT_STEPS, LowRankReduction, explain_no_compression
-from .reducer import SAMPLED_ITERATIONS, explain_no_rebuild, has_own_hook, rebuild_reducer
 from .reduction_hook import BucketReduction, reduce_bucket
 from .reduction_plan import ReductionPlan, resolve_reduction
 

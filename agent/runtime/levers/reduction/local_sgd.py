@@ -7,7 +7,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Tuple
 import torch
 import torch.distributed as dist
 
-from .lever import Evidence, Lever, Training, read_count, read_switch
+from ..lever import Evidence, Lever, Training, read_count, read_switch
 from .reduction_pause import ReductionPause
 
 CHUNK_BYTES = 25 * 1024 * 1024

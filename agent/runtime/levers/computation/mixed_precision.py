@@ -9,9 +9,9 @@ from typing import Any, Dict, List, Mapping, Optional
 
 import torch
 
-from .gradient_merge import explain_no_gate
-from .lever import Evidence, Lever, Training, read_switch
-from .reduction_hook import DTYPES
+from ..lever import Evidence, Lever, Training, read_switch
+from ..reduction.gradient_merge import explain_no_gate
+from ..reduction.reduction_hook import DTYPES
 
 FIRST_SCALE = 65536.0
 STEPS_TO_GROW = 2000

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from ..sharded import FULLY_SHARD, find_kind, list_inner
-from .lever import Evidence, Lever, Training, read_count
+from ...sharded import FULLY_SHARD, find_kind, list_inner
+from ..lever import Evidence, Lever, Training, read_count
 
 KNOB = "sharding_stage"
 KEPT, RESHARDED = 2, 3

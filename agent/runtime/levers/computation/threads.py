@@ -7,7 +7,7 @@ from typing import Any, Dict, Mapping, Optional
 
 import torch
 
-from .lever import Evidence, Lever, Training, read_count
+from ..lever import Evidence, Lever, Training, read_count
 
 
 class Threads(Lever):

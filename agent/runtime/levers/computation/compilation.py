@@ -14,8 +14,8 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 import torch
 import torch.distributed as dist
 
-from .bucket_plan import observe_plan
-from .lever import Evidence, Lever, Training, read_switch
+from ..buckets.bucket_plan import observe_plan
+from ..lever import Evidence, Lever, Training, read_switch
 
 ADD, NORM = "fuse_elewise_add_act_ops", "fuse_bn_act_ops"
 LEAST_TORCH = (2, 3)

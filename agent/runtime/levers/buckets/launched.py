@@ -7,8 +7,8 @@ from typing import Any, Dict, List, Mapping, Optional
 
 import torch
 
-from .convolutions import WORKSPACE
-from .lever import Evidence
+from ..computation.convolutions import WORKSPACE
+from ..lever import Evidence
 
 MIB = 1024 * 1024
 UNLIMITED = 65536

@@ -8,7 +8,7 @@ from typing import Any, List, Mapping, Optional, Tuple
 import torch
 import torch.distributed as dist
 
-from .lever import Training
+from ..lever import Training
 from .local_sgd import LocalSgd
 
 LONGEST_INTERVAL = 16

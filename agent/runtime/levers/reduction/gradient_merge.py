@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Mapping, Tuple
 
 import torch
 
-from .lever import Evidence, Lever, Training, read_count, read_switch
+from ..lever import Evidence, Lever, Training, read_count, read_switch
 from .reduction_pause import ReductionPause
 
 

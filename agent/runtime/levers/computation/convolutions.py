@@ -6,7 +6,7 @@ from typing import Any, Dict, Mapping, Optional
 
 import torch
 
-from .lever import Evidence, Lever, Training, read_switch
+from ..lever import Evidence, Lever, Training, read_switch
 
 SEARCH = "cudnn_exhaustive_search"
 WORKSPACE = "conv_workspace_size_limit"

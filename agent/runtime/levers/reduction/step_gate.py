@@ -8,7 +8,7 @@ from typing import Any, Callable, List, Tuple
 
 import torch
 
-from .. import current
+from ... import current
 
 
 class StepGate:

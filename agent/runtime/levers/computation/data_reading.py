@@ -7,9 +7,9 @@ from typing import Any, Dict, List, Mapping
 
 import torch
 
-from ..loader_source import explain_no_exchange
-from ..reading import Reading
-from .lever import Evidence, Lever, Training, read_count, read_switch
+from ...loader_source import explain_no_exchange
+from ...reading import Reading
+from ..lever import Evidence, Lever, Training, read_count, read_switch
 
 WORKERS = "loader_num_workers"
 PREFETCH = "loader_prefetch_factor"
