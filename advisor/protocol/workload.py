@@ -179,7 +179,7 @@ class WorkloadFacts(Message):
     host_reads: tuple[HostRead, ...] = ()
     """Lines that read values off the device, seen on rank 0 in its first steps; those that waited longest first."""
     batches_per_rank: tuple[int, ...] = ()
-    """Batches of one pass over the training DataLoader, by rank; empty where nobody could tell."""
+    """Batches of one pass over the training DataLoader, by rank, where they differ; empty elsewhere."""
     cpu_threads: int = 1
     """Intra-op threads of a rank as the script left them."""
     step_time_s_hint: float | None = None

@@ -93,15 +93,15 @@ def run(
         file = read_strategy_file(text) if strategy is not None else None
     except (OSError, ValueError) as error:
         _fail(f"{strategy} cannot be read as a strategy file: {error}", _INVALID)
-    if tune and (file is not None or settings):
-        _fail("--tune starts from your settings as they are: leave --strategy and --set out.", _USAGE)
     if file is None and not settings and not watch and not tune:
         _fail(
             "Say what to run under: --strategy strategy.json, --set KNOB=VALUE, --tune, or --watch alone.",
             _USAGE,
         )
     try:
-        plan = make_plan(file, settings or (), () if tune else leave or ())
+        # Tuning leaves knobs alone that no strategy sets.
+        left = [name for name in leave or () if not tune or (file is not None and name in file.changes)]
+        plan = make_plan(file, settings or (), left)
         program = find_program(command[0], os.environ)
     except Unusable as error:
         _fail(str(error), _INVALID)
@@ -121,9 +121,8 @@ def run(
         return
     told = [plan.headline]
     if tune:
-        told = [
-            f"settings take turns inside this training for at most {minutes:g} minutes, from yours as they are."
-        ]
+        start = plan.headline if plan.changes else "yours as they are."
+        told = [f"settings take turns inside this training for at most {minutes:g} minutes, from {start}"]
     if watching:
         too = (
             f", and to job {file.job_id} on {os.environ['ADVISOR_URL']}"
@@ -135,7 +134,7 @@ def run(
         typer.echo(f"fleet advisor: {sentence}", err=True)
     if tune:
         try:
-            folder = start_tuner(minutes * 60.0, max_loss, leave or (), output.absolute(), command)
+            folder = start_tuner(plan, minutes * 60.0, max_loss, leave or (), output.absolute(), command)
         except Unusable as error:
             _fail(str(error), _INVALID)
         variables |= {"ADVISOR_CONTROL": str(folder / "s")}

@@ -17,6 +17,7 @@ from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.strategy_file import StrategyFile, choose_changes
 from advisor.protocol.workload import WorkloadKind
 from agent.ranks_environment import find_lost_paths, reach_ranks
+from agent.runtime.environment import BASE
 
 _TUNER_START_S = 60.0
 RUNTIME = Path(__file__).parents[1] / "runtime"
@@ -75,6 +76,7 @@ class Plan:
             strategy["watch"] = {"low": self.least_samples_per_s, **watch}
         if tune:
             strategy["tune"] = True
+            strategy["changes"] = {}
         if report is not None:
             strategy["report"] = str(report)
         return {
@@ -83,6 +85,7 @@ class Plan:
             **self.changes.launch_variables,
             "ADVISOR_RUN": json.dumps(strategy),
             "ADVISOR_COLD": json.dumps(self.at_launch),
+            **({BASE: json.dumps(self.changes)} if tune and self.changes else {}),
         }
 
 
@@ -114,7 +117,7 @@ def make_plan(file: StrategyFile | None, settings: Sequence[str], leave: Sequenc
 
 
 def start_tuner(
-    seconds: float, lost_s: float, left: Sequence[str], output: Path, command: Sequence[str]
+    plan: Plan, seconds: float, lost_s: float, left: Sequence[str], output: Path, command: Sequence[str]
 ) -> Path:
     """Start the process that tunes the training which this process is about to become; return its folder.
 
@@ -131,7 +134,8 @@ def start_tuner(
         )
     folder = Path(tempfile.mkdtemp(prefix="advisor-tune-"))
     arguments = {
-        "folder": str(folder), "seconds": seconds, "lost_s": lost_s, "left": list(left), "output": str(output)
+        "folder": str(folder), "seconds": seconds, "lost_s": lost_s, "left": list(left), "output": str(output),
+        "start": plan.changes, "own": plan.baseline,
     }  # fmt: skip
     words = [
         sys.executable,

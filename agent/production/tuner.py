@@ -4,14 +4,16 @@ import json
 import sys
 from pathlib import Path
 
-from agent.production.tuning import Limits, tune
+from advisor.protocol.changes import Changes
+from agent.production.tuning import Limits, Start, tune
 
 
 def main() -> None:
     """Read the settings from the first argument, and tune."""
     asked = json.loads(sys.argv[1])
     limits = Limits(asked["seconds"], asked["lost_s"], tuple(asked["left"]))
-    tune(Path(asked["folder"]), limits, Path(asked["output"]), asked["command"])
+    start = Start(Changes(asked["start"]), asked["own"])
+    tune(Path(asked["folder"]), limits, Path(asked["output"]), asked["command"], start)
 
 
 if __name__ == "__main__":

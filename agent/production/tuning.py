@@ -13,11 +13,12 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
 from advisor.protocol.advice import Interval, Provenance, Verdict
+from advisor.protocol.base import Value
 from advisor.protocol.changes import Changes
 from advisor.protocol.cluster import Cluster
 from advisor.protocol.jobs import Budget, Job, JobSpec, JobState, Stage
@@ -73,6 +74,15 @@ class Limits:
     """Time that slower strategies may cost in all."""
     left: tuple[str, ...] = ()
     """Knobs that stay as the script has them."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What tuning starts from, beside the script's own settings."""
+
+    changes: Changes = Changes()
+    own: Mapping[str, Value] = field(default_factory=dict)
+    """The script's own values of the changed knobs, where they are known."""
 
 
 class _Line:
@@ -236,7 +246,7 @@ def _lost(result: BlockResult, baseline: BlockResult) -> float:
     return max(0.0, result.wall_s - result.steps * baseline.wall_s / baseline.steps)
 
 
-def tune(folder: Path, limits: Limits, output: Path, command: Sequence[str]) -> None:
+def tune(folder: Path, limits: Limits, output: Path, command: Sequence[str], start: Start) -> None:
     """Serve one training that tunes itself; write the strategy it goes on with to `output`."""
     line = _Line()
     control = ControlSocket(line, folder, is_ours=lambda _: True)
@@ -247,11 +257,11 @@ def tune(folder: Path, limits: Limits, output: Path, command: Sequence[str]) -> 
         job = OnlineJob(line, hello, limits, command)
         job.search()
         changes, interval = job.decide()
-        sentence = _describe(job, changes, interval)
-        _write(job, changes, interval, sentence, output)
+        sentence = _describe(job, changes, interval, start)
+        _write(job, Changes({**start.changes, **changes}), interval, sentence, output, start)
         line.orders.put(NextReply(end_because=sentence, settle=changes))
         _say(sentence)
-        if changes:
+        if changes or start.changes:
             _say(
                 f"The strategy lies in {output}: advisor run --strategy {output} starts with it the next time."
             )
@@ -267,21 +277,26 @@ def tune(folder: Path, limits: Limits, output: Path, command: Sequence[str]) -> 
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _describe(job: OnlineJob, changes: Changes, interval: Interval | None) -> str:
+def _describe(job: OnlineJob, changes: Changes, interval: Interval | None, start: Start) -> str:
     tried = sum(t.purpose is Purpose.SEARCH for t in job.trials)
     cost = f"{tried} strategies took turns in {job.now - job.job.created_at}".split(".")[0]
     cost += f" and cost {job.lost_s:.1f} s"
     if interval is None:
         return f"Tuned while training: nothing to change; {cost}."
+    if start.changes:
+        cost = f"all over the strategy that it started with; {cost}"
     if not changes:
         return f"Tuned while training: your settings stay (the best was {interval.describe()}); {cost}."
     return f"Tuned while training: {interval.describe()} with {changes.describe()}, from here on; {cost}."
 
 
-def _write(job: OnlineJob, changes: Changes, interval: Interval | None, sentence: str, output: Path) -> None:
+def _write(
+    job: OnlineJob, changes: Changes, interval: Interval | None, sentence: str, output: Path, start: Start
+) -> None:
     baseline = {
         **DistributedStrategy().values(),
         **{k: v for k, v in job.job.baseline.items() if k in CATALOGUE},
+        **start.own,
     }
     facts = job.job.facts
     output.touch()

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from advisor.exporters.launch.environment import VARIABLES
 from advisor.exporters.selection import idle_because, typed_values
+from advisor.exporters.torch.ddp_plan import describe_by_hand
 from advisor.protocol.advice import Advice, Provenance
 from advisor.protocol.base import Value
 from advisor.protocol.cluster import DeviceKind
@@ -78,7 +79,7 @@ def choose_settings(advice: Advice, job: Job, framework: str, table: Table) -> S
             chosen.unmapped[knob] = str(idle_because(knob, values))
             continue
         if knob not in table:
-            chosen.unmapped[knob] = explain_unmapped(knob, framework)
+            chosen.unmapped[knob] = explain_unmapped(knob, framework, values)
             continue
         answer = table[knob](situation)
         if isinstance(answer, Refusal):
@@ -91,13 +92,14 @@ def choose_settings(advice: Advice, job: Job, framework: str, table: Table) -> S
     return chosen
 
 
-def explain_unmapped(knob: str, framework: str) -> str:
+def explain_unmapped(knob: str, framework: str, values: Mapping[str, Value]) -> str:
     """Return a sentence for a knob that the framework has no setting for."""
     if knob in VARIABLES:
         return (
             f"It is read from the environment when the ranks start: source strategy.env ({VARIABLES[knob]})."
         )
-    return f"{framework} has no setting for it."
+    by_hand = describe_by_hand(knob, values)
+    return f"{framework} has no setting for it. {by_hand}".rstrip()
 
 
 def _describe(values: Mapping[str, Value], job: Job) -> Situation:
@@ -123,10 +125,11 @@ def bucket_in_one_size(name: str, whole: bool = False) -> Line:
         size: Value = max(1, round(measured)) if whole else measured
         differs = []
         if size != measured:
-            differs.append(f"measured at {measured:g} MB, {name} takes whole MB")
+            differs.append(f"measured at {measured:g} MB, and it takes whole MB")
         if first != measured:
             differs.append(f"the first bucket gets {size:g} MB too, and had {first:g} MB in the trials")
-        return Said({name: size}, f"{name}: {'; '.join(differs)}." if differs else "")
+        label = name.rpartition(".")[2]
+        return Said({name: size}, f"{label}: {'; '.join(differs)}." if differs else "")
 
     return say
 

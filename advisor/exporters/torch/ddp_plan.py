@@ -112,16 +112,8 @@ def plan_ddp(advice: Advice, job: Job) -> DdpPlan:
             plan.unmapped[name] = (
                 "It is read from the environment when the ranks start: use the env or torchrun export."
             )
-        elif name in MERGE | ADAPTIVE | BY_HAND.keys():
-            plan.unmapped[name] = _describe_by_hand(name, values)
-        elif CATALOGUE[name].place is Place.DATA_READING:
-            argument = f"{name.removeprefix('loader_')}={values[name]!r}"
-            plan.unmapped[name] = f"Give it to the training loader by hand: DataLoader(..., {argument})."
-        elif name == "sharding_stage":
-            again = values[name] == 3
-            plan.unmapped[name] = (
-                f"Call set_reshard_after_forward({again}, recurse=False) on each sharded layer by hand."
-            )
+        elif by_hand := describe_by_hand(name, values):
+            plan.unmapped[name] = by_hand
         else:
             plan.unmapped[name] = (
                 f"PyTorch has nothing like it: {CATALOGUE[name].meaning[0].lower()}"
@@ -181,7 +173,14 @@ def _plan_reduction(plan: DdpPlan, advice: Advice, job: Job) -> None:
         )
 
 
-def _describe_by_hand(name: str, values: Mapping[str, Value]) -> str:
+def describe_by_hand(name: str, values: Mapping[str, Value]) -> str:
+    """Return what to write where in the script itself for a knob; empty where PyTorch has no line for it."""
+    if CATALOGUE[name].place is Place.DATA_READING:
+        argument = f"{name.removeprefix('loader_')}={values[name]!r}"
+        return f"Give it to the training loader by hand: DataLoader(..., {argument})."
+    if name == "sharding_stage":
+        again = values[name] == 3
+        return f"Call set_reshard_after_forward({again}, recurse=False) on each sharded layer by hand."
     if name in BY_HAND:
         return f"Apply by hand: {BY_HAND[name].format(value=values[name])}"
     if name in MERGE:
@@ -191,6 +190,8 @@ def _describe_by_hand(name: str, values: Mapping[str, Value]) -> str:
             f"Apply by hand: of every {steps} steps run all but the last under ddp.no_sync(){share}, and call "
             "optimizer.step() and zero_grad() after the last one only."
         )
+    if name not in ADAPTIVE:
+        return ""
     return (
         "Apply by hand: average the parameters every k steps instead of the gradients, and after each averaging set k "
         "to ceil(sqrt(first rate / rate * loss / first loss) * "

@@ -38,5 +38,6 @@ class OnlineTuning(Conversation):
         if runtime.control is not None:
             runtime.control.close()
             runtime.control = None
-        strategy = {**(runtime.environment.strategy or {}), "changes": dict(reply.get("overrides") or {})}
+        changes = {**runtime.environment.base, **(reply.get("overrides") or {})}
+        strategy = {**(runtime.environment.strategy or {}), "changes": changes}
         runtime.go_on_with(Production(runtime, strategy, self._parts, self._found))

@@ -114,7 +114,7 @@ class Steering(ABC):
         facts = gather_facts(runtime.environment, training, runtime.loader, samples, self._forwards, hint_s)
         if self._reads is not None:
             facts["host_reads"] = self._reads.describe(READ_STEPS)
-        if batches is not None and None not in batches:
+        if batches is not None and None not in batches and len(set(batches)) > 1:
             facts["batches_per_rank"] = batches
         baseline = observed
         if replicas:

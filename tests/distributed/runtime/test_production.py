@@ -157,6 +157,25 @@ def test_training_that_tunes_itself_goes_on_faster_and_is_the_same_bit_for_bit(t
     assert "advised settings are in force on every rank." in again.stderr
 
 
+def test_tuning_starts_from_the_strategy_that_it_is_given(tmp_path: Path) -> None:
+    train = [*TORCHRUN, "plain.py", "--steps", "1200", "--sleep", "0.01", "--slow-collector", "--name", "on"]
+    output = tmp_path / "online.json"
+    start = ["--set", "num_iteration_per_drop_scope=30", "--set", "fuse_all_reduce_ops=off"]
+    options = ["--tune", *start, "--leave", "num_threads", "--minutes", "0.1", "--output", str(output)]
+    tuned = run(tmp_path, options, train)
+    assert tuned.returncode == 0, tuned.stderr
+    assert (
+        "from fuse_all_reduce_ops off" in tuned.stderr
+        or "from num_iteration_per_drop_scope 30" in tuned.stderr
+    )
+    assert "over the strategy that it started with" in tuned.stderr or "nothing to change" in tuned.stderr
+    found = json.loads(output.read_text())
+    assert set(found["changes"]) >= {"num_iteration_per_drop_scope", "fuse_all_reduce_ops"}
+    assert "advised settings are in force on every rank." in tuned.stderr, (
+        "goes on under what it started with"
+    )
+
+
 def test_training_whose_tuner_dies_goes_on_as_it_was(tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
     script.write_text(

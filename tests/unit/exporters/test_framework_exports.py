@@ -58,10 +58,7 @@ def test_trainer_gets_its_own_arguments(changes, arguments, advise) -> None:
 def test_a_bucket_that_the_framework_rounds_or_makes_first_is_told(advise) -> None:
     told, file = read(advise, "trainer", {"fuse_grad_size_in_MB": 4.4})
     assert told == {"ddp_bucket_cap_mb": 4}
-    assert (
-        "measured at 4.4 MB, ddp_bucket_cap_mb takes whole MB; the first bucket gets 4 MB too"
-        in file.warnings[0]
-    )
+    assert "measured at 4.4 MB, and it takes whole MB; the first bucket gets 4 MB too" in file.warnings[0]
     refused = export(*advise({"last_comm_group_size_MB": 0.5}), "trainer")
     assert "All buckets get one size" in refused.unmapped["last_comm_group_size_MB"]
 
@@ -88,7 +85,8 @@ def test_what_concerns_the_process_is_done_by_the_call(name, advise) -> None:
 
 @pytest.mark.parametrize("name", FRAMEWORKS)
 def test_what_a_framework_has_no_words_for_is_told_with_the_way_out(name, advise) -> None:
-    file = export(*advise({"nccl_comm_num": 2, "NCCL_SOCKET_NTHREADS": 4}), name)
+    file = export(*advise({"nccl_comm_num": 2, "NCCL_SOCKET_NTHREADS": 4, "num_iteration_per_run": 10}), name)
+    assert "synchronize() with the one of 10 steps before" in file.unmapped["num_iteration_per_run"]
     assert file.provenance == {}
     assert "has no setting for it" in file.unmapped["nccl_comm_num"]
     assert "source strategy.env (NCCL_SOCKET_NTHREADS)" in file.unmapped["NCCL_SOCKET_NTHREADS"]
