@@ -12,7 +12,7 @@ _MEET = """\
 # sbatch runs a copy of this file: the strategy's files are found where you submitted it.
 here="${ADVISOR_FILES:-$SLURM_SUBMIT_DIR}"
 [ -f "$here/run.sh" ] || { echo "No run.sh in $here: submit there, or set ADVISOR_FILES to its folder." >&2; exit 1; }
-MASTER_ADDR="$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)"
+read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 MASTER_PORT="$((29500 + SLURM_JOB_ID % 1000))"
 export MASTER_ADDR MASTER_PORT
 """
