@@ -20,7 +20,7 @@ from advisor.api.context import Context
 from advisor.api.health import router as health
 from advisor.api.hosts import HostCheck
 from advisor.api.problems import answer_nothing, answer_with_problems, document_problems
-from advisor.protocol.advice import Advice, Forecast
+from advisor.protocol.advice import Advice, Forecast, WhatIf
 from advisor.protocol.jobs import Job
 from advisor.protocol.trials import BlockResult, BlockSummary, JobHistory, Outcome, Trial
 from advisor.services.keeper import Keeper
@@ -72,13 +72,11 @@ class PlannerTuning:
 
         return build_advice(job, history, now)
 
-    def forecast(
-        self, job: Job, history: JobHistory, now: datetime, nodes: int | None, bits_per_s: float | None
-    ) -> Forecast:
+    def forecast(self, job: Job, history: JobHistory, now: datetime, asked: WhatIf) -> Forecast:
         """Return the cost model's forecast."""
         from advisor.tuning.explain.forecast import forecast
 
-        return forecast(job, history, now, nodes, bits_per_s)
+        return forecast(job, history, now, asked)
 
 
 def read_clock() -> datetime:

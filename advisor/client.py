@@ -155,9 +155,12 @@ class Client:
         """Return the advice; an `ApiProblem` with code `advice_not_ready` while there is none."""
         return Advice.model_validate_json(self._send("GET", f"/jobs/{job_id}/advice").content)
 
-    def forecast(self, job_id: str, nodes: int | None = None, rate: str | None = None) -> Forecast:
-        """Return what the cost model expects on `nodes` nodes with links of `rate` (`25gbit`)."""
-        reply = self._send("GET", f"/jobs/{job_id}/forecast", params=_given(nodes=nodes, rate=rate))
+    def forecast(
+        self, job_id: str, nodes: int | None = None, rate: str | None = None, batch: float | None = None
+    ) -> Forecast:
+        """Return what the cost model expects on `nodes` nodes, links of `rate` (`25gbit`), `batch` times the batch."""
+        params = _given(nodes=nodes, rate=rate, batch=batch)
+        reply = self._send("GET", f"/jobs/{job_id}/forecast", params=params)
         return Forecast.model_validate_json(reply.content)
 
     def export_strategy(self, job_id: str, name: str, target: str | None = None) -> ExportedFile:
@@ -196,7 +199,7 @@ class Client:
         return reply
 
 
-def _given(**params: str | int | None) -> dict[str, str | int]:
+def _given(**params: str | float | None) -> dict[str, str | float]:
     return {name: value for name, value in params.items() if value is not None}
 
 

@@ -43,9 +43,13 @@ def read_forecast(
             description="What a node's link carries, e.g. 25gbit; the measured links without it.",
         ),
     ] = None,
+    batch: Annotated[
+        float,
+        Query(ge=0.0625, le=64, description="Samples of a rank per step, in times of the measured ones."),
+    ] = 1.0,
 ) -> Forecast:
     """Return the cost model's throughput and best strategy there, with a band: a prediction, not a measurement."""
-    return predict(context.database, context.tuning, job_id, nodes, rate, context.clock())
+    return predict(context.database, context.tuning, job_id, nodes, rate, batch, context.clock())
 
 
 @router.get("/{job_id}/strategy", summary="The advised strategy in another tool's format")

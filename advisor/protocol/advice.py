@@ -204,12 +204,25 @@ class ParetoPoint(Message):
     """No other point is both faster and no worse in loss."""
 
 
+class WhatIf(Message):
+    """What a forecast is asked for; None keeps what was measured."""
+
+    nodes: int | None = None
+    """Nodes, each with as many ranks as measured."""
+    bits_per_s: float | None = None
+    """What a node's link carries."""
+    batch: float = 1.0
+    """Samples of a rank per step, in times of the measured ones."""
+
+
 class Forecast(Message):
     """What the cost model expects on another cluster: a prediction, not a measurement."""
 
     nodes: int
     bits_per_s: float | None = None
     """Bandwidth of a node's link; None keeps the measured one."""
+    batch: float = 1.0
+    """Samples of a rank per step, in times of the measured ones."""
     changes: Changes
     """The strategy that it favours there, against the baseline."""
     step_time_s: float

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from advisor.errors import InvalidRequest, NoForecast
-from advisor.protocol.advice import Forecast
+from advisor.protocol.advice import Forecast, WhatIf
 from advisor.protocol.testbed import read_rate
 from advisor.services.jobs import get_history, get_job
 from advisor.services.tuning import Tuning
@@ -11,9 +11,15 @@ from advisor.storage import Database
 
 
 def predict(
-    database: Database, tuning: Tuning, job_id: str, nodes: int | None, rate: str | None, now: datetime
+    database: Database,
+    tuning: Tuning,
+    job_id: str,
+    nodes: int | None,
+    rate: str | None,
+    batch: float,
+    now: datetime,
 ) -> Forecast:
-    """Return the forecast for `nodes` nodes whose links carry `rate` (`25gbit`); None keeps what was measured.
+    """Return the forecast for `nodes` nodes whose links carry `rate` (`25gbit`), None as measured, and a rank's batch.
 
     Raises JobNotFound, InvalidRequest for a rate that is none, and NoForecast where too little is known.
     """
@@ -31,6 +37,6 @@ def predict(
     with database.read() as work:
         job, history = get_job(work, job_id), get_history(work, job_id)
     try:
-        return tuning.forecast(job, history, now, nodes, bits_per_s)
+        return tuning.forecast(job, history, now, WhatIf(nodes=nodes, bits_per_s=bits_per_s, batch=batch))
     except ForecastImpossible as error:
         raise NoForecast(str(error)) from error

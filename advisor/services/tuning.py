@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from advisor.protocol.advice import Advice, Forecast
+from advisor.protocol.advice import Advice, Forecast, WhatIf
 from advisor.protocol.jobs import Job
 from advisor.protocol.trials import BlockResult, BlockSummary, JobHistory, Outcome, Trial
 from advisor.tuning.decisions import Decision
@@ -40,9 +40,7 @@ class Tuning(Protocol):
         """Return the answer to the job."""
         ...
 
-    def forecast(
-        self, job: Job, history: JobHistory, now: datetime, nodes: int | None, bits_per_s: float | None
-    ) -> Forecast:
+    def forecast(self, job: Job, history: JobHistory, now: datetime, asked: WhatIf) -> Forecast:
         """Return what is to be expected on another cluster. Raises ForecastImpossible."""
         ...
 

@@ -1,4 +1,4 @@
-"""`advisor predict`: what a tuned job would gain on more nodes or over other links."""
+"""`advisor predict`: what a tuned job would gain on more nodes, over other links, with another batch."""
 
 import os
 from typing import Annotated
@@ -28,9 +28,19 @@ def predict(
             show_default="as measured",
         ),
     ] = None,
+    batch: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0625,
+            max=64,
+            metavar="TIMES",
+            help="A rank's batch, in times of the measured one: 2 is twice.",
+            show_default="as measured",
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Predict throughput and the best strategy on another cluster, from what a job measured.
+    """Predict throughput and the best strategy on another cluster or with another batch, from what a job measured.
 
     advisor predict last --nodes 8 --rate 25gbit
 
@@ -40,7 +50,7 @@ def predict(
     screen = screen_of(context)
     with look_up(os.environ) as client:
         found = resolve_job(client, job)
-        answer = client.forecast(found.id, nodes, rate)
+        answer = client.forecast(found.id, nodes, rate, batch)
     if as_json:
         screen.print_json(answer)
     else:
@@ -52,6 +62,8 @@ def render_forecast(found: Forecast) -> str:
     where = f"{found.nodes} node{'s' if found.nodes != 1 else ''}"
     if found.bits_per_s:
         where += f" with links of {spell_bits(found.bits_per_s)}"
+    if found.batch != 1.0:
+        where += f", {found.batch:g} times the batch"
     gain = found.baseline_step_time_s / found.step_time_s
     lines = [
         f"Predicted on {where}: {spell_rate(found.samples_per_s)} samples/s "

@@ -1,11 +1,11 @@
-"""What-if: the throughput and the best strategy that the cost model expects on more nodes or over other links."""
+"""What-if: throughput and the best strategy as the cost model expects them on other nodes, links, or batches."""
 
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from advisor.protocol.advice import Forecast
+from advisor.protocol.advice import Forecast, WhatIf
 from advisor.protocol.base import Value
 from advisor.protocol.changes import Changes
 from advisor.protocol.jobs import Job
@@ -33,12 +33,10 @@ class ForecastImpossible(Exception):
     """Nothing can be predicted; the text says why and what to do."""
 
 
-def forecast(
-    job: Job, history: JobHistory, now: datetime, nodes: int | None, bits_per_s: float | None
-) -> Forecast:
-    """Return what the cost model expects of this job on `nodes` nodes with links of `bits_per_s`.
+def forecast(job: Job, history: JobHistory, now: datetime, asked: WhatIf) -> Forecast:
+    """Return what the cost model expects of this job on other nodes or links, or with another batch.
 
-    None keeps the measured number or links. The strategy is the best of the allowed rung by the model, started from
+    The strategy is the best of the allowed rung by the model, started from
     the best measured one; knobs outside communication keep its values. Raises ForecastImpossible.
     """
     state = look(Record(job, history, now))
@@ -53,7 +51,7 @@ def forecast(
         )
     found = find_confirmed(state.record)
     start = found.changes if found is not None else state.best_changes()
-    return _forecast(job, state.space, state.model, start, nodes, bits_per_s)
+    return _forecast(job, state.space, state.model, start, asked)
 
 
 def list_forecasts(state: SearchState | None, changes: Mapping[str, Value]) -> tuple[Forecast, ...]:
@@ -64,9 +62,12 @@ def list_forecasts(state: SearchState | None, changes: Mapping[str, Value]) -> t
     if state is None or state.model is None:
         return ()
     job, space, model, facts = state.record.job, state.space, state.model, state.space.context.facts
-    found = [_forecast(job, space, model, changes, facts.nodes * n, None) for n in _USUAL_NODES]
+    found = [_forecast(job, space, model, changes, WhatIf(nodes=facts.nodes * n)) for n in _USUAL_NODES]
     if facts.nodes > 1 and model.bits_per_s:
-        found += [_forecast(job, space, model, changes, None, model.bits_per_s * r) for r in _USUAL_RATES]
+        found += [
+            _forecast(job, space, model, changes, WhatIf(bits_per_s=model.bits_per_s * r))
+            for r in _USUAL_RATES
+        ]
     return tuple(found)
 
 
@@ -75,12 +76,11 @@ def _forecast(
     space: Space,
     model: CostModel,
     start: Mapping[str, Value],
-    nodes: int | None,
-    bits_per_s: float | None,
+    asked: WhatIf,
 ) -> Forecast:
     facts = space.context.facts
-    count = nodes or facts.nodes
-    there = model.on(nodes=count, bits_per_s=bits_per_s)
+    count = asked.nodes or facts.nodes
+    there = model.on(nodes=count, bits_per_s=asked.bits_per_s, batch=asked.batch)
     world = count * facts.local_world_size
     composer = replace(space.composer, layout=Layout(world_size=world, nodes=count))
     elsewhere = replace(space, composer=composer)
@@ -88,12 +88,13 @@ def _forecast(
     base = space.composer.baseline
     values = DistributedStrategy.from_changes(changes, base=base).values()
     step_s, baseline_s = there.predict_step_s(values), there.predict_step_s(base.values())
-    samples = facts.batch_size_per_rank * world
+    samples = facts.batch_size_per_rank * asked.batch * world
     rate = samples / step_s
-    band = _band(model, count / facts.nodes)
+    band = _band(model, max(count / facts.nodes, asked.batch, 1 / asked.batch))
     return Forecast(
         nodes=count,
-        bits_per_s=bits_per_s,
+        bits_per_s=asked.bits_per_s,
+        batch=asked.batch,
         changes=changes,
         step_time_s=step_s,
         baseline_step_time_s=baseline_s,
@@ -101,14 +102,14 @@ def _forecast(
         low=rate / (1 + band),
         high=rate * (1 + band),
         scaling_efficiency=min(1.0, there.predict_silent_step_s(values) / step_s),
-        caveat=_reservations(job, facts.nodes, count, bits_per_s, model),
+        caveat=_reservations(job, facts.nodes, count, asked, model),
     )
 
 
-def _band(model: CostModel, times_the_nodes: float) -> float:
+def _band(model: CostModel, times_measured: float) -> float:
     """Half of the band, as a factor minus 1: twice the residual, at least 5 %; 15 % more far away."""
     band = max(_LEAST_BAND, 2.0 * math.expm1(model.residual))
-    return band + (_FAR_BAND if times_the_nodes > _FAR else 0.0)
+    return band + (_FAR_BAND if times_measured > _FAR else 0.0)
 
 
 def _favour(space: Space, model: CostModel, start: Mapping[str, Value]) -> dict[str, Value]:
@@ -150,7 +151,7 @@ def _rank_of(space: Space) -> int:
     return max((d.knob.effect.rank for d in space.dimensions), default=0)
 
 
-def _reservations(job: Job, measured: int, nodes: int, bits_per_s: float | None, model: CostModel) -> str:
+def _reservations(job: Job, measured: int, nodes: int, asked: WhatIf, model: CostModel) -> str:
     doubts = [f"A prediction of the cost model, which misses its own measurements by {model.residual:.0%}."]
     if nodes > _FAR * measured:
         doubts.append(f"{nodes} nodes are more than {_FAR} times the {measured} that were measured.")
@@ -158,8 +159,13 @@ def _reservations(job: Job, measured: int, nodes: int, bits_per_s: float | None,
         doubts.append(
             "Only one node was measured: the links between nodes are an assumption; give their rate to improve it."
         )
-    if nodes > measured or bits_per_s:
+    if nodes > measured or asked.bits_per_s:
         doubts.append("Another switch level or a shared uplink is not foreseen.")
+    if asked.batch != 1.0:
+        doubts.append(
+            "Computing and reading are taken to grow with the batch; memory is not foreseen, and another batch is "
+            "another optimisation: its learning rate and final accuracy are yours to find."
+        )
     if job.spec.testbed is not None:
         doubts.append("The testbed's nodes share one machine's CPUs.")
     return " ".join(doubts)
@@ -167,7 +173,8 @@ def _reservations(job: Job, measured: int, nodes: int, bits_per_s: float | None,
 
 def describe_forecast(found: Forecast) -> str:
     """`8 nodes: 1 840 samples/s (1 700 … 1 990), 91 % of perfect scaling, with fuse_grad_size_in_MB 8`."""
+    batch = f", {found.batch:g} times the batch" if found.batch != 1.0 else ""
     return (
-        f"{found.nodes} nodes: {found.samples_per_s:.4g} samples/s ({found.low:.4g} … {found.high:.4g}), "
+        f"{found.nodes} nodes{batch}: {found.samples_per_s:.4g} samples/s ({found.low:.4g} … {found.high:.4g}), "
         f"{found.scaling_efficiency:.0%} of a step without communication, with {found.changes.describe()}"
     )

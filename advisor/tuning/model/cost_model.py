@@ -93,11 +93,16 @@ class CostModel:
         """Return a sentence when the strategy cannot fit into the devices' memory, else None."""
         return misfit_sentence(self.model.context, self.model.probe.peak_memory_bytes, values)
 
-    def on(self, nodes: int | None = None, bits_per_s: float | None = None) -> "CostModel":
-        """Return the model for as many nodes with the same ranks each, or other links between them.
+    def on(
+        self, nodes: int | None = None, bits_per_s: float | None = None, batch: float = 1.0
+    ) -> "CostModel":
+        """Return the model for as many nodes with the same ranks each, other links between them, or another batch.
 
-        The samples of a rank per step stay as they are. Raises ValueError when a number is not above 0.
+        `batch` is in times of a rank's measured samples per step: forward, backward and reading are taken to grow with
+        it, the optimizer and what is communicated are not. Raises ValueError when a number is not above 0.
         """
+        if not batch > 0:
+            raise ValueError(f"batch is {batch}: give a number above 0")
         if nodes is not None and nodes < 1:
             raise ValueError(f"nodes is {nodes}: give a number of 1 or more")
         if bits_per_s is not None and not bits_per_s > 0:
@@ -113,6 +118,17 @@ class CostModel:
                 if self.bits_per_s
                 else math.log(8.0 / (PAYLOAD * bits_per_s))
             )
+        if batch != 1.0:
+            probe = model.probe
+            grown = replace(
+                probe,
+                forward_s=probe.forward_s * batch,
+                backward_s=probe.backward_s * batch,
+                skew_s=probe.skew_s * batch,
+                wait_s=probe.wait_s * batch,
+            )
+            model = replace(model, probe=grown)
+            parameters[Unknown.READING] += math.log(batch)
         rate = self.bits_per_s if bits_per_s is None else bits_per_s
         return replace(self, model=model, parameters=tuple(parameters), bits_per_s=rate)
 

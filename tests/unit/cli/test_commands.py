@@ -154,14 +154,17 @@ def test_export_of_one_format_goes_to_stdout_or_where_it_is_wanted(
 def test_predict_asks_for_the_cluster_and_says_how_sure_it_is(server: FakeServer, run: Run) -> None:
     server.add_job("aaa1", JobState.FINISHED)
     server.forecast = Forecast(
-        nodes=8, bits_per_s=25e9, changes={"fuse_grad_size_in_MB": 8.0}, step_time_s=0.08,
+        nodes=8, bits_per_s=25e9, batch=2.0, changes={"fuse_grad_size_in_MB": 8.0}, step_time_s=0.08,
         baseline_step_time_s=0.1, samples_per_s=1600.0, low=1400.0, high=1800.0, scaling_efficiency=0.9,
         caveat="A prediction.",
     )  # fmt: skip
-    told = run("predict", "aaa1", "--nodes", "8", "--rate", "25gbit")
+    told = run("predict", "aaa1", "--nodes", "8", "--rate", "25gbit", "--batch", "2")
     assert told.exit_code == 0, told.stderr
-    assert server.asked_forecast == {"nodes": "8", "rate": "25gbit"}
-    assert "Predicted on 8 nodes with links of 25 Gbit/s: 1 600 samples/s (1 400 … 1 800)" in told.stdout
+    assert server.asked_forecast == {"nodes": "8", "rate": "25gbit", "batch": "2.0"}
+    assert (
+        "Predicted on 8 nodes with links of 25 Gbit/s, 2 times the batch: 1 600 samples/s (1 400 … 1 800)"
+        in told.stdout
+    )
     assert "80.0 ms; your settings 100.0 ms (+25.0 %)" in told.stdout
     assert "fuse_grad_size_in_MB = 8 MB" in told.stdout
     assert "A prediction." in told.stdout

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from advisor.protocol.advice import Advice, Cost, Diagnosis, Forecast, Provenance, Verdict
+from advisor.protocol.advice import Advice, Cost, Diagnosis, Forecast, Provenance, Verdict, WhatIf
 from advisor.protocol.base import Value
 from advisor.protocol.changes import Changes
 from advisor.protocol.cluster import DeviceKind, Node
@@ -137,11 +137,9 @@ class ScriptedTuning:
             ),
         )
 
-    def forecast(
-        self, job: Job, history: JobHistory, now: datetime, nodes: int | None, bits_per_s: float | None
-    ) -> Forecast:
+    def forecast(self, job: Job, history: JobHistory, now: datetime, asked: WhatIf) -> Forecast:
         """What the real cost model expects."""
-        return forecast(job, history, now, nodes, bits_per_s)
+        return forecast(job, history, now, asked)
 
 
 def make_spec(**fields: Any) -> JobSpec:

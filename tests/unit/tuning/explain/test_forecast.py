@@ -2,7 +2,7 @@
 
 import pytest
 
-from advisor.protocol.advice import Verdict
+from advisor.protocol.advice import Verdict, WhatIf
 from advisor.protocol.cluster import Cluster, Link, Node
 from advisor.protocol.jobs import Budget
 from advisor.protocol.knobs.knob import Effect
@@ -28,7 +28,7 @@ def measured() -> SimulatedCluster:
 
 
 def test_the_measured_cluster_is_predicted_as_it_was_measured(measured: SimulatedCluster) -> None:
-    found = forecast(measured.job, measured.history, measured.now, None, None)
+    found = forecast(measured.job, measured.history, measured.now, WhatIf())
     assert found.nodes == 2
     assert found.baseline_step_time_s == pytest.approx(measured.step_s, rel=0.1)
     assert found.low < found.samples_per_s < found.high
@@ -40,7 +40,7 @@ def test_faster_links_never_slow_a_job_down_and_slower_ones_never_speed_it_up(
 ) -> None:
     rates = (1e7, 1e8, 1e9, 1e11)
     times = [
-        forecast(measured.job, measured.history, measured.now, None, rate).baseline_step_time_s
+        forecast(measured.job, measured.history, measured.now, WhatIf(bits_per_s=rate)).baseline_step_time_s
         for rate in rates
     ]
     assert times == sorted(times, reverse=True)
@@ -48,17 +48,31 @@ def test_faster_links_never_slow_a_job_down_and_slower_ones_never_speed_it_up(
 
 
 def test_more_nodes_bring_more_samples_but_less_of_each_node(measured: SimulatedCluster) -> None:
-    few = forecast(measured.job, measured.history, measured.now, 2, None)
-    many = forecast(measured.job, measured.history, measured.now, 8, None)
+    few = forecast(measured.job, measured.history, measured.now, WhatIf(nodes=2))
+    many = forecast(measured.job, measured.history, measured.now, WhatIf(nodes=8))
     assert many.samples_per_s > few.samples_per_s
     assert many.samples_per_s < 4.4 * few.samples_per_s
     assert many.baseline_step_time_s >= few.baseline_step_time_s
     assert many.scaling_efficiency <= few.scaling_efficiency + 0.05
 
 
+def test_a_larger_batch_hides_communication_and_says_what_it_does_not_know(
+    measured: SimulatedCluster,
+) -> None:
+    rates = []
+    for batch in (0.5, 1.0, 2.0, 4.0):
+        found = forecast(measured.job, measured.history, measured.now, WhatIf(batch=batch))
+        assert found.batch == batch
+        rates.append(found.samples_per_s)
+        assert ("another optimisation" in found.caveat) == (batch != 1.0)
+    assert rates == sorted(rates), "what is communicated stays the same"
+    assert rates[3] < 1.7 * rates[1], "computing grows along"
+    assert "4 times the batch" in describe_forecast(found)
+
+
 def test_a_far_forecast_has_a_wider_band_and_says_why(measured: SimulatedCluster) -> None:
-    near = forecast(measured.job, measured.history, measured.now, 8, None)
-    far = forecast(measured.job, measured.history, measured.now, 16, None)
+    near = forecast(measured.job, measured.history, measured.now, WhatIf(nodes=8))
+    far = forecast(measured.job, measured.history, measured.now, WhatIf(nodes=16))
     assert far.high / far.samples_per_s > near.high / near.samples_per_s
     assert "more than 4 times" in far.caveat
     assert "16 nodes" in describe_forecast(far)
@@ -76,10 +90,10 @@ def test_an_advice_names_more_nodes_and_other_links(measured: SimulatedCluster) 
 def test_without_a_baseline_or_gradients_nothing_is_predicted(measured: SimulatedCluster) -> None:
     fresh = SimulatedCluster(make_job())
     with pytest.raises(ForecastImpossible, match="has not measured its baseline yet"):
-        forecast(fresh.job, fresh.history, fresh.now, 4, None)
+        forecast(fresh.job, fresh.history, fresh.now, WhatIf(nodes=4))
     blind = measured.job.model_copy(update={"facts": make_facts(gradient_bytes=0)})
     with pytest.raises(ForecastImpossible, match="neither the bytes of its gradients"):
-        forecast(blind, measured.history, measured.now, 4, None)
+        forecast(blind, measured.history, measured.now, WhatIf(nodes=4))
 
 
 def test_advice_and_predict_say_the_same_about_the_same_cluster(measured: SimulatedCluster) -> None:
@@ -88,5 +102,5 @@ def test_advice_and_predict_say_the_same_about_the_same_cluster(measured: Simula
     told = {(f.nodes, f.bits_per_s): f for f in advice.forecasts}
     assert len(told) >= 3
     for (nodes, rate), there in told.items():
-        asked = forecast(measured.job, measured.history, measured.now, nodes, rate)
+        asked = forecast(measured.job, measured.history, measured.now, WhatIf(nodes=nodes, bits_per_s=rate))
         assert asked.model_dump(exclude={"nodes"}) == there.model_dump(exclude={"nodes"})
