@@ -57,3 +57,22 @@ def test_a_read_that_fails_fails_as_ever(reads: HostReads) -> None:
             torch.ones(2).item()
     finally:
         reads.stop()
+
+
+@pytest.mark.gpu
+def test_reading_a_gpus_value_is_counted_with_its_wait() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device on this machine")
+    reads = HostReads()
+    tensor = torch.ones(1, device="cuda")
+    reads.start()
+    try:
+        torch.cuda._sleep(50_000_000)  # the host has to wait for it
+        assert tensor.item() == 1.0
+        assert tensor.to("cpu").device.type == "cpu"
+        assert (tensor + 1).to(torch.float64).device.type == "cuda"
+    finally:
+        reads.stop()
+    found = {row["call"]: row for row in reads.describe(1)}
+    assert set(found) == {"item", "to"}
+    assert found["item"]["waited_s"] > 0.001
