@@ -62,8 +62,8 @@ quick: check  ## check, then everything that starts no training, in parallel: a 
 AGAIN = || { [ $$? = 1 ] && echo "What failed runs once more:" && $(BIN)/pytest --last-failed
 test: quick browser  ## everything: quick, then the tests that start trainings and a browser
 	$(BIN)/pytest -n 3 --dist worksteal -m 'not alone' $(WAITING)
-	$(BIN)/pytest -m alone $(WAITING) $(AGAIN) -m alone $(WAITING); }
-	$(BIN)/pytest $(ALONE) $(AGAIN) $(ALONE); }
+	@$(BIN)/pytest -m alone $(WAITING) $(AGAIN) -m alone $(WAITING); }
+	@$(BIN)/pytest $(ALONE) $(AGAIN) $(ALONE); }
 
 conformance: $(STAMP)  ## exports read by their real consumers (downloads Paddle into a venv of its own)
 	$(BIN)/pytest tests/conformance -m conformance
