@@ -37,7 +37,7 @@ _PYTHON = "text/x-python; charset=utf-8"
 _TEXT = "text/plain; charset=utf-8"
 _PADDLE_KNOBS = tuple(name for name, knob in CATALOGUE.items() if knob.paddle_field is not None)
 _LEVERS = tuple(name for name, knob in CATALOGUE.items() if not knob.carried)
-_SHARDED = "fully_shard"
+_SHARDED, _NCCL = "fully_shard", "nccl"
 _PYTORCH, _COMMAND = (WorkloadKind.PYTORCH,), (WorkloadKind.COMMAND,)
 _IN_PADDLE = (WorkloadKind.PYTORCH, WorkloadKind.PADDLE)
 
@@ -119,7 +119,7 @@ FORMATS: Mapping[str, FormatInfo] = MappingProxyType(
                 meaning="The knobs that are environment variables, for a shell or a container.",
             ),
             FormatInfo(
-                name="nccl", filename="nccl.conf", media_type=_TEXT, knobs=NCCL_KNOBS, kinds=_PYTORCH,
+                name="nccl", filename="nccl.conf", media_type=_TEXT, knobs=NCCL_KNOBS, kinds=_PYTORCH, software=_NCCL,
                 meaning="The knobs that NCCL itself reads, for NCCL_CONF_FILE or ~/.nccl.conf.",
             ),
         )
@@ -187,6 +187,8 @@ def _is_at_work(software: str, job: Job) -> bool:
         return False
     if software == _SHARDED:
         return software == job.facts.sharding
+    if software == _NCCL:
+        return software == job.facts.backend
     return any(name.endswith(software) for name in job.facts.software)  # pytorch_lightning is lightning, too
 
 

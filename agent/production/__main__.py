@@ -16,6 +16,7 @@ import typer
 from advisor.protocol.strategy_file import read_strategy_file
 from agent.production.plan import Unusable, find_program, make_plan, start_tuner, warn_of
 
+_TOKENS = ("ADVISOR_TOKEN", "ADVISOR_TOKEN_FILE")
 _USAGE, _INVALID = 2, 3
 
 
@@ -88,6 +89,8 @@ def run(
     proof. Where several nodes are started one by one, put it before each node's command. Exit code: the command's own;
     2 usage, 3 the strategy cannot be used.
     """
+    # Out of the training's environment, whatever comes: only the watch gets it, and only with a server to report to.
+    tokens = {name: text for name in _TOKENS if (text := os.environ.pop(name, ""))}
     try:
         text = strategy.read_text() if strategy is not None else ""
         file = read_strategy_file(text) if strategy is not None else None
@@ -114,6 +117,7 @@ def run(
     watching = _describe_watch(strategy, watch_file, watch_seconds, webhook, command) if watch else None
     if watching is not None and file is not None and (server := os.environ.get("ADVISOR_URL")):
         watching["server"] = f"{server.rstrip('/')}/api/v1/jobs/{file.job_id}/runs/{secrets.token_hex(8)}"
+        watching |= {name.removeprefix("ADVISOR_").lower(): text for name, text in tokens.items()}
     variables = plan.build_environment(os.environ, report.absolute() if report else None, watching, tune=tune)
     if dry_run:
         added = {name: value for name, value in variables.items() if os.environ.get(name) != value}

@@ -13,4 +13,9 @@ def run(context: typer.Context) -> None:
     """Train for real under an advised strategy: --strategy strategy.json -- torchrun … train.py."""
     sys.stdout.flush()
     words = [*PYTHON, "-m", "agent.production", *context.args]
-    os.execve(words[0], words, training_environment(os.environ))  # noqa: S606 - our own Python, never a shell
+    # The token is for reports of --watch: the next program takes it out of the training's environment.
+    tokens = {
+        name: os.environ[name] for name in ("ADVISOR_TOKEN", "ADVISOR_TOKEN_FILE") if name in os.environ
+    }
+    environment = {**training_environment(os.environ), **tokens}
+    os.execve(words[0], words, environment)  # noqa: S606 - our own Python, never a shell

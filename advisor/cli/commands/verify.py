@@ -30,6 +30,8 @@ class Verification(Message):
     job_id: str
     changes: Changes
     """The strategy that was verified."""
+    against: Changes = Changes()
+    """The strategy that it was held against; empty for the script as it stands."""
     verdict: Verdict
     """Change: it is faster. Keep: it brings nothing worth a change. Undecided: the time did not tell."""
     headline: str
@@ -124,6 +126,8 @@ def verify(
         if job.state is not JobState.FINISHED:
             raise CommandFailed(exit_of_state(job.state), f"Job {job.id} is {job.state}: {job.state_reason}")
         found = judge(client.advice(job.id), file if rival is None else None, changes, fail_below)
+        if rival is not None:
+            found = found.model_copy(update={"against": rival.changes})
         _show(found, screen)
         if junit is not None:
             junit.write_text(format_junit(found))
@@ -183,6 +187,8 @@ def _show(found: Verification, screen: Screen) -> None:
         screen.print_json(found)
         return
     lines = [f"TODAY    {found.headline}"]
+    if found.against:
+        lines.append(f"AGAINST  {found.against.describe()}")
     if found.advised is not None:
         told, gain = found.advised, found.gain
         lines.append(f"ADVISED  {spell_range(told.ratio, told.low, told.high)}")

@@ -29,12 +29,14 @@ def write_report(
         "Software": ", ".join(f"{part} {version}" for part, version in sorted(advice.software.items())),
         "Date": f"{when:%Y-%m-%d %H:%M} UTC",
     }
+    files = list(files)
+    starts = bool(advice.changes) and any(file.filename == "run.sh" for file in files)
     template = package_files("advisor.exporters.summary").joinpath("report.html").read_text("utf-8")
     return Template(template).substitute(
         title=escape(f"{name}: the advised strategy"),
         about=escape(f"Fleet Advisor, job {job.id} · {name}"),
         headline=escape(advice.headline),
-        what_to_do=escape(advice.what_to_do),
+        what_to_do=escape("Start your training with: bash run.sh" if starts else advice.what_to_do),
         interval=_draw_interval(advice.gain) if advice.gain is not None and advice.changes else "",
         changes=_tabulate_changes(advice),
         diagnosis=escape(advice.diagnosis.sentence),

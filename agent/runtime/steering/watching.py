@@ -39,7 +39,7 @@ SECRET = "ADVISOR_WEBHOOK_SECRET"
 
 class Watch:
     """`settings`: `path` of the file; perhaps `low` (samples a second of all ranks), `every_s`, `webhook`, `retune`,
-    `server` (where to put every window)."""
+    `server` (where to put every window) with its `token` or `token_file`."""
 
     def __init__(
         self,
@@ -172,7 +172,7 @@ class Watch:
             "event": event or None,
             "sentence": sentence,
         }
-        token = {"Authorization": f"Bearer {_read_token()}"}
+        token = {"Authorization": f"Bearer {self._read_token()}"}
         self._send("PUT", str(server), json.dumps(report).encode(), token, "server")
 
     def _send(self, method: str, url: str, body: bytes, headers: Dict[str, str], whom: str) -> None:
@@ -203,15 +203,11 @@ class Watch:
             self._can_write = False
             self._say(f"Step times are not written any more: {error}")
 
-
-def _read_token() -> str:
-    """The command's own: it is in no argument and in no file of ours."""
-    token = os.environ.get("ADVISOR_TOKEN", "")
-    path = os.environ.get("ADVISOR_TOKEN_FILE")
-    if not token and path:
+    def _read_token(self) -> str:
+        if self._settings.get("token"):
+            return str(self._settings["token"])
         try:
-            with open(path) as file:
-                token = file.read().strip()
+            with open(str(self._settings.get("token_file") or "")) as file:
+                return file.read().strip()
         except OSError:
             return ""
-    return token

@@ -109,9 +109,8 @@ def test_an_alert_is_posted_with_a_signature(tmp_path: Path, monkeypatch: pytest
     assert json.loads(body)["event"] == "below"
 
 
-def test_every_window_goes_to_the_server_with_the_command_own_token(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("kept", ["token", "token_file"])
+def test_every_window_goes_to_the_server_with_the_token_that_came_along(tmp_path: Path, kept: str) -> None:
     told: list[tuple[str, str, dict[str, Any]]] = []
 
     class Server(BaseHTTPRequestHandler):
@@ -125,13 +124,14 @@ def test_every_window_goes_to_the_server_with_the_command_own_token(
             pass
 
     (tmp_path / "token").write_text("adv_submitter_x_y\n")
-    monkeypatch.delenv("ADVISOR_TOKEN", raising=False)
-    monkeypatch.setenv("ADVISOR_TOKEN_FILE", str(tmp_path / "token"))
+    given = {"token": "adv_submitter_x_y", "token_file": str(tmp_path / "token")}
     server = HTTPServer(("127.0.0.1", 0), Server)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         path = "/api/v1/jobs/j/runs/0123456789abcdef"
-        training = Training(tmp_path, low=500.0, server=f"http://127.0.0.1:{server.server_port}{path}")
+        training = Training(
+            tmp_path, low=500.0, server=f"http://127.0.0.1:{server.server_port}{path}", **{kept: given[kept]}
+        )
         training.step(0.1, 41)
         deadline = time.monotonic() + 10
         while len(told) < 2 and time.monotonic() < deadline:
