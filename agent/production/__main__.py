@@ -89,7 +89,7 @@ def run(
     proof. Where several nodes are started one by one, put it before each node's command. Exit code: the command's own;
     2 usage, 3 the strategy cannot be used.
     """
-    # Out of the training's environment, whatever comes: only the watch gets it, and only with a server to report to.
+    # Out of the training's own variables: only the watch gets it (in ADVISOR_RUN), and only with a server to report to.
     tokens = {name: text for name in _TOKENS if (text := os.environ.pop(name, ""))}
     try:
         text = strategy.read_text() if strategy is not None else ""

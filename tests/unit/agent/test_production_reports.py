@@ -1,4 +1,4 @@
-"""`advisor run --watch`: with a server it reports there, and the training's environment holds no token."""
+"""`advisor run --watch`: with a server it reports there, and a token goes nowhere else."""
 
 import json
 import os
