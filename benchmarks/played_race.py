@@ -33,6 +33,7 @@ class PlayedArm:
 
     place: int
     period: int = 1
+    batches_per_step: int = 1
     warm: list[float] = field(default_factory=list)
     """Untimed steps before its first segment, in seconds."""
     times: list[float] = field(default_factory=list)

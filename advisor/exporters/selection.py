@@ -9,12 +9,16 @@ from advisor.protocol.knobs.catalogue import CATALOGUE
 GROUPS: tuple[tuple[str, ...], ...] = (
     ("fuse_all_reduce_ops", "fuse_grad_size_in_MB", "last_comm_group_size_MB"),
     ("nccl_comm_num", "sync_nccl_allreduce"),
-    ("use_hierarchical_allreduce", "hierarchical_allreduce_inter_nranks"),
+    (
+        "use_hierarchical_allreduce",
+        "hierarchical_allreduce_inter_nranks",
+        "hierarchical_allreduce_gloo_between",
+    ),
     ("fp16_allreduce", "fp16_allreduce_dtype"),
     ("localsgd", "localsgd_k_steps", "localsgd_begin_step"),
     ("adaptive_localsgd", "adaptive_localsgd_init_k_steps", "adaptive_localsgd_begin_step"),
     ("gradient_merge", "gradient_merge_k_steps", "gradient_merge_avg"),
-    ("amp", "amp_dtype"),
+    ("amp", "amp_dtype", "amp_dynamic_loss_scaling", "amp_init_loss_scaling"),
     ("dgc", "dgc_rank"),
 )
 """Knobs that were in force together when one of them was timed: a switch and what it switches."""

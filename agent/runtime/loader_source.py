@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from dataclasses import dataclass
 from typing import Any, Callable, Deque, Iterator, Optional, Tuple
@@ -68,6 +69,24 @@ class LoaderView:
         return getattr(self._loader, name)
 
 
+class Grouped:
+    """The script's index batches, several of them joined into one; the last of an epoch may hold fewer."""
+
+    def __init__(self, remaining: Iterator[Any], multiple: int) -> None:
+        self._remaining = remaining
+        self.multiple = multiple
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        first = next(self._remaining)
+        if self.multiple == 1:
+            return first
+        rest = itertools.islice(self._remaining, self.multiple - 1)
+        return [index for batch in itertools.chain([first], rest) for index in batch]
+
+
 class Indices:
     """Index batches on their way to one iterator, each remembered until its batch was delivered."""
 
@@ -87,6 +106,10 @@ class Indices:
         """What was not handed out yet; nothing more will be."""
         remaining, self._remaining = self._remaining, iter(())
         return remaining
+
+    def regroup(self, group: Callable[[Iterator[Any]], Iterator[Any]]) -> None:
+        """What was not handed out yet comes in other batches from here on."""
+        self._remaining = group(self._remaining)
 
     def refill(self, remaining: Iterator[Any]) -> None:
         """A new epoch for the same iterator."""
@@ -150,6 +173,13 @@ def begin_like_the_script(loader: Any, own: LoaderSettings) -> Tuple[Iterator[An
     if own.num_workers:
         remaining = iter(sampler)  # an iterator with workers asks its sampler twice
     return remaining, int(seed)
+
+
+def explain_no_grouping(loader: Any) -> Optional[str]:
+    """Why batches of this loader cannot be joined before they are read; None when they can."""
+    if not loader._auto_collation:
+        return "The script's loader hands over samples and no batches (batch_size=None): there is nothing to join."
+    return None
 
 
 def describe_settings(settings: LoaderSettings) -> str:

@@ -12,11 +12,12 @@ import threading
 import weakref
 from collections import deque
 from dataclasses import replace
-from typing import Any, Callable, Deque, Iterator, List, Mapping, Tuple
+from typing import Any, Callable, Deque, Iterator, List, Mapping, Optional, Tuple
 
 import torch.utils.data.dataloader as loading
 
 from .loader_source import (
+    Grouped,
     LoaderSettings,
     LoaderView,
     ReadNext,
@@ -54,6 +55,10 @@ class _Feed:
         self.thread = 0
         """Where the script reads its batches; 0 before the first one."""
         self.failure = ""
+        self.grouped: Optional[Grouped] = None
+        """What joins the index batches that nobody has taken yet; None while they never were joined."""
+        self._ungrouped = 0
+        """Batches on their way that are joined as before the last change."""
         self._seed = seed
 
     @property
@@ -66,7 +71,31 @@ class _Feed:
         batch = self._read_own(own, read_next) if not self.own_ended else self._read_source(read_next)
         self.thread = threading.get_ident()
         self.delivered += 1
+        if self._ungrouped:
+            self._ungrouped -= 1
+            self.late += 1
         return batch
+
+    def regroup(self, own: Any, multiple: int) -> int:
+        """Joins that many of the script's batches from here on; how many are on their way as they were joined before.
+
+        `own` is the iterator that the script holds.
+        """
+        if multiple == (self.grouped.multiple if self.grouped is not None else 1):
+            return 0
+        if self.grouped is not None:
+            self.grouped.multiple = multiple
+        elif self.sources:
+            self.sources[-1].indices.regroup(lambda remaining: self.join(remaining, multiple))
+        else:
+            own._sampler_iter = self.join(own._sampler_iter, multiple)
+        self._ungrouped = self.count_outstanding(own)
+        return self._ungrouped
+
+    def join(self, remaining: Iterator[Any], multiple: int) -> Iterator[Any]:
+        """The same index batches, so many of them in one; `regroup` changes it later."""
+        self.grouped = Grouped(remaining, multiple)
+        return self.grouped
 
     def _read_own(self, own: Any, read_next: ReadNext) -> Any:
         try:
@@ -188,6 +217,8 @@ class Reading:
         """Whether the first timed batch lay in pinned memory."""
         self._tapes: "weakref.WeakKeyDictionary[Any, _Tape]" = weakref.WeakKeyDictionary()
         self._replays = False
+        self.multiple = 1
+        """How many of the script's batches make one."""
 
     # What the patches ask.
 
@@ -195,7 +226,7 @@ class Reading:
         """The script iterates a training loader: an iterator with the settings in force."""
         own = observe_settings(loader)
         settings = self._resolve(own)
-        if settings == own or explain_no_exchange(loader) is not None:
+        if (settings == own and self.multiple == 1) or explain_no_exchange(loader) is not None:
             iterator = iterate(loader)
             if isinstance(iterator, loading._BaseDataLoaderIter):
                 self._attach(iterator, _Feed(loader, own, int(iterator._base_seed)))
@@ -205,6 +236,7 @@ class Reading:
         alone = replace(settings, num_workers=0, pin_memory=False)
         iterator = loading._SingleProcessDataLoaderIter(LoaderView(loader, alone, (), seed))
         feed = _Feed(loader, own, seed)
+        remaining = feed.join(remaining, self.multiple)
         kept = self._kept.get(loader)
         if kept is not None and kept.settings == settings and not kept.closed:
             kept.start_epoch(loader, remaining)
@@ -282,6 +314,15 @@ class Reading:
             self._keep(feed.loader, feed)
         self._close_kept(live)
         return unsettled
+
+    def regroup(self, multiple: int) -> int:
+        """So many of the script's batches make one from here on.
+
+        Returns how many batches of each iterator were asked for before: they come as they were.
+        """
+        self.multiple = multiple
+        live = [(own, feed) for own, feed in self.list_live() if feed.loader is not None]
+        return max((feed.regroup(own, multiple) for own, feed in live), default=0)
 
     def _close_kept(self, live: List[Tuple[Any, _Feed]]) -> None:
         reading = [source for _, feed in live for source in feed.sources]

@@ -93,7 +93,7 @@ class Runtime:
             self._training_forwards += 1
             if self._training_forwards == FORWARDS_WITHOUT_STEP:
                 self.tell_trouble("never_steps", forwards=FORWARDS_WITHOUT_STEP)
-        self.samples.note_forward(id(ddp), args, kwargs)
+        self.samples.note_forward(id(ddp), args, kwargs, self.reading.multiple)
         self._last_forward[id(ddp)] = self.steps
         if self._steering is not None:
             self._steering.begin_forward(ddp)

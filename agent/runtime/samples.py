@@ -70,7 +70,8 @@ class SampleCount:
         self._loader_seen = True
         self._fetched += 1
 
-    def note_forward(self, model: int, args: Any, kwargs: Any) -> None:
+    def note_forward(self, model: int, args: Any, kwargs: Any, multiple: int = 1) -> None:
+        """`multiple` of the script's batches were read as one."""
         if self._first_model is None:
             self._first_model = model
         if model != self._first_model:
@@ -80,7 +81,8 @@ class SampleCount:
                 return
             self._fetched = max(0, self._fetched - 1)
         self.forwards += 1
-        self.samples += self._fixed or count_samples(args, kwargs, self.loader_batch_size)
+        size = self.loader_batch_size
+        self.samples += (self._fixed or 0) * multiple or count_samples(args, kwargs, size and size * multiple)
 
     def close_step(self) -> int:
         """Samples of the step that ends here; the count starts again."""

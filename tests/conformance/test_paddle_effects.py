@@ -31,19 +31,22 @@ BESIDE = {
     "gradient_merge": "gradient_merge_configs { k_steps: 4 }\n", "gradient_merge_k_steps": "gradient_merge: true\n",
     "gradient_merge_avg": "gradient_merge: true\ngradient_merge_configs { k_steps: 4 }\n",
     "last_comm_group_size_MB": "fuse_grad_size_in_MB: 1\n",
+    "amp_dynamic_loss_scaling": "amp: true\n", "amp_init_loss_scaling": "amp: true\n",
     "hierarchical_allreduce_inter_nranks": "use_hierarchical_allreduce: true\n",
 }  # fmt: skip
 """What has to stand beside a field for it to mean anything; it is in the control as well."""
 VALUES: dict[str, Value] = {
     "fuse_grad_size_in_MB": 1, "fuse_grad_size_in_num": 2, "last_comm_group_size_MB": 0.3, "localsgd_k_steps": 4,
     "localsgd_begin_step": 5, "adaptive_localsgd_init_k_steps": 4, "adaptive_localsgd_begin_step": 5,
-    "gradient_merge_k_steps": 4, "nccl_comm_num": 2, "hierarchical_allreduce_inter_nranks": 2,
+    "gradient_merge_k_steps": 4, "amp_init_loss_scaling": 1024.0, "nccl_comm_num": 2,
+    "hierarchical_allreduce_inter_nranks": 2,
 }  # fmt: skip
 UNSEEN = {
     "nccl_comm_num", "sync_nccl_allreduce", "fuse_grad_size_in_TFLOPS", "cudnn_exhaustive_search", "amp", "dgc",
     "conv_workspace_size_limit", "cudnn_batchnorm_spatial_persistent", "fuse_bn_act_ops", "fuse_relu_depthwise_conv",
     "fuse_broadcast_ops", "enable_inplace", "enable_backward_optimizer_op_deps", "cache_runtime_context",
-    "enable_sequential_execution", "auto", "a_sync", "gradient_merge_avg",
+    "enable_sequential_execution", "auto", "a_sync", "gradient_merge_avg", "amp_dynamic_loss_scaling",
+    "amp_init_loss_scaling",
 }  # fmt: skip
 """Fields whose effect is on GPUs, in the executor or in other models: read in Paddle's sources."""
 
@@ -94,7 +97,8 @@ def choose_value(knob: str) -> Value:
     default = CATALOGUE[knob].default
     # Paddle's own defaults: the documents' are others for some.
     if isinstance(default, bool):
-        return knob not in {"fuse_all_reduce_ops", "sync_nccl_allreduce", "gradient_merge_avg"}
+        on = {"fuse_all_reduce_ops", "sync_nccl_allreduce", "gradient_merge_avg", "amp_dynamic_loss_scaling"}
+        return knob not in on
     return VALUES.get(knob, 20)
 
 
@@ -155,6 +159,16 @@ def test_what_we_call_harmful_is(version: str, seen) -> None:
     for knob in ("localsgd", "adaptive_localsgd"):
         found = seen(version)[knob][0][0]
         assert ("error" in found) == (version == "3.3.1"), found
+
+
+def test_the_loss_scale_is_the_programs(seen) -> None:
+    """Of 2.6.2: 3.3.1 builds no static program with amp. In the dynamic graph fleet hands both to its GradScaler."""
+    (static, _), (control, _) = seen("2.6.2")["amp_dynamic_loss_scaling"]
+    assert "update_loss_scaling" in control["operators"]
+    assert "update_loss_scaling" not in static["operators"]
+    (first, _), (usual, _) = seen("2.6.2")["amp_init_loss_scaling"]
+    assert any("1024" in str(constant) for constant in first["constants"])
+    assert any("32768" in str(constant) for constant in usual["constants"])
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -25,6 +25,8 @@ class Situation:
     optimizers: tuple[str, ...]
     bytes_per_number: int
     """Of a gradient."""
+    batch: int
+    """Samples of one forward pass, as the script was measured; 0 where nobody knows."""
 
     @property
     def merged_steps(self) -> int:
@@ -111,6 +113,7 @@ def _describe(values: Mapping[str, Value], job: Job) -> Situation:
         microbatches=max(1, round(facts.microbatches_per_step)) if facts else 1,
         optimizers=facts.optimizers if facts else (),
         bytes_per_number=2 if facts and facts.gradient_dtype in {"float16", "bfloat16"} else 4,
+        batch=round(facts.batch_size_per_rank / max(1.0, facts.microbatches_per_step)) if facts else 0,
     )
 
 
@@ -149,6 +152,17 @@ def accumulation(name: str) -> Line:
         if not situation.values["gradient_merge_avg"]:
             return Refusal(f"{name} averages the merged gradients, and the trials added them up.")
         return Said({name: situation.merged_steps})
+
+    return say
+
+
+def batch_size(name: str) -> Line:
+    """Return the line of a setting that takes the samples of a rank's forward pass."""
+
+    def say(situation: Situation) -> Said | Refusal:
+        if situation.batch < 1:
+            return Refusal(f"{name} takes a number of samples, and the script's own is not known.")
+        return Said({name: situation.batch * int(situation.values["batch_size_multiple"])})
 
     return say
 

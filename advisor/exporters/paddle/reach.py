@@ -57,7 +57,10 @@ _HARMFUL_IN: Mapping[str, Mapping[str, str]] = {
     "2.6.2": {},
 }
 """Fields that do harm in one version, with what they do."""
-_DYNAMIC_IN = {"3.3.1": {"amp"}, "2.6.2": frozenset[str]()}
+_DYNAMIC_IN = {
+    "3.3.1": {"amp", "amp_dynamic_loss_scaling", "amp_init_loss_scaling"},
+    "2.6.2": frozenset[str](),
+}
 """Fields that only one version's dynamic graph can use: 3.3.1 fails to build a static program with amp."""
 
 

@@ -24,7 +24,7 @@ REDUCTION = frozenset(
 )
 WIRE = frozenset({"fp16_allreduce", "fp16_allreduce_dtype"})
 LOCAL = frozenset({"localsgd", "localsgd_k_steps", "localsgd_begin_step"})
-PRECISION = frozenset({"amp", "amp_dtype"})
+PRECISION = frozenset({"amp", "amp_dtype", "amp_dynamic_loss_scaling", "amp_init_loss_scaling"})
 COMPRESSION = frozenset({"dgc", "dgc_rank"})
 MERGE = frozenset({"gradient_merge", "gradient_merge_k_steps", "gradient_merge_avg"})
 ADAPTIVE = frozenset({"adaptive_localsgd", "adaptive_localsgd_init_k_steps", "adaptive_localsgd_begin_step"})
@@ -47,6 +47,10 @@ BY_HAND: Mapping[str, str] = {
     "of {value:g} layers each time, in the order in which gradients become ready.",
     "fuse_all_optimizer_ops": "build the optimizers with fused={value}; where one has no such argument, with "
     "foreach={value}.",
+    "batch_size_multiple": "multiply the training loader's batch size by {value}; an epoch then has that many times "
+    "fewer steps, also for schedules that count them.",
+    "hierarchical_allreduce_gloo_between": "give the upper level's groups backend='gloo' (new_group), and hand buckets "
+    "over in a thread of their own.",
     "num_iteration_per_run": "record a torch.cuda.Event after every step, and synchronize() with the one of {value} "
     "steps before.",
 }
@@ -175,14 +179,14 @@ def _plan_reduction(plan: DdpPlan, advice: Advice, job: Job) -> None:
 
 def describe_by_hand(name: str, values: Mapping[str, Value]) -> str:
     """Return what to write where in the script itself for a knob; empty where PyTorch has no line for it."""
+    if name in BY_HAND:
+        return f"Apply by hand: {BY_HAND[name].format(value=values[name])}"
     if CATALOGUE[name].place is Place.DATA_READING:
         argument = f"{name.removeprefix('loader_')}={values[name]!r}"
         return f"Give it to the training loader by hand: DataLoader(..., {argument})."
     if name == "sharding_stage":
         again = values[name] == 3
         return f"Call set_reshard_after_forward({again}, recurse=False) on each sharded layer by hand."
-    if name in BY_HAND:
-        return f"Apply by hand: {BY_HAND[name].format(value=values[name])}"
     if name in MERGE:
         steps = values["gradient_merge_k_steps"]
         share = f", each loss divided by {steps}" if values["gradient_merge_avg"] else ""
@@ -214,8 +218,17 @@ def _plan_precision(plan: DdpPlan, values: Mapping[str, Value]) -> None:
     _unmap(
         plan,
         PRECISION,
-        "Apply by hand: run the forward under torch.autocast(device_type, torch.float16), and scale the loss with a "
-        "torch.amp.GradScaler, which takes lines in the middle of the script.",
+        "Apply by hand: run the forward under torch.autocast(device_type, torch.float16), and scale the loss with "
+        f"torch.amp.GradScaler({_scaler_arguments(values)}), which takes lines in the middle of the script.",
+    )
+
+
+def _scaler_arguments(values: Mapping[str, Value]) -> str:
+    first = f"init_scale={values['amp_init_loss_scaling']:g}"
+    return (
+        first
+        if values["amp_dynamic_loss_scaling"]
+        else f"{first}, growth_interval=10**9, backoff_factor=1 - 1e-9"
     )
 
 

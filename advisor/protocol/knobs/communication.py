@@ -4,7 +4,12 @@ import math
 from collections.abc import Mapping
 
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.applicability import idle_under_local_sgd, refused, several_ranks_needed
+from advisor.protocol.knobs.applicability import (
+    idle_under_local_sgd,
+    nccl_needed,
+    refused,
+    several_ranks_needed,
+)
 from advisor.protocol.knobs.knob import Effect, Knob, KnobContext, Part, Place, Rule, Scale, Switch
 
 _MB = 2**20
@@ -84,6 +89,12 @@ def _hierarchical_rule(_: KnobContext) -> tuple[Rule, ...]:
 
 def _inner_rule(context: KnobContext) -> tuple[Rule, ...]:
     return (Rule(context.facts.local_world_size, "The inner group is the ranks of one node."),)
+
+
+def _gloo_unavailable(context: KnobContext) -> str | None:
+    if sentence := nccl_needed(context):
+        return f"{sentence} Both levels go over it already."
+    return _hierarchical_unavailable(context) or refused(context, "hierarchical_allreduce_gloo_between")
 
 
 def _inner_sizes(context: KnobContext) -> tuple[Value, ...]:
@@ -191,6 +202,14 @@ COMMUNICATION: tuple[Knob, ...] = (
         realised="The inner group of the hierarchical hook.",
         paddle_field="hierarchical_allreduce_inter_nranks",
         unavailable_because=_hierarchical_unavailable, rule=_inner_rule, inactive_because=_inner_idle,
+    ),
+    Knob(
+        name="hierarchical_allreduce_gloo_between", place=S, part=Part.COMMUNICATION, minor=True,
+        default=False, effect=Effect.EXACT, switch=Switch.HOT, needs="use_hierarchical_allreduce",
+        meaning="NCCL inside the group, gloo between groups: for networks that NCCL serves badly. No field of Fleet's, "
+        "whose documents describe the pattern.",
+        realised="The upper level's groups are gloo's, one bucket after another in a thread beside backward.",
+        unavailable_because=_gloo_unavailable, inactive_because=_inner_idle,
     ),
     Knob(
         name="fp16_allreduce", place=S, part=Part.COMMUNICATION,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.applicability import cuda_needed, refused
-from advisor.protocol.knobs.knob import Effect, Knob, KnobContext, Part, Place, Rule, Switch
+from advisor.protocol.knobs.knob import Effect, Knob, KnobContext, Part, Place, Rule, Scale, Switch
 
 _MOST_WORKERS = 16
 """Beyond it a loader hands batches over no faster, and every worker costs memory."""
@@ -62,6 +62,15 @@ def _idle_without_workers(values: Mapping[str, Value]) -> str | None:
 L = Place.DATA_READING
 
 LOADING: tuple[Knob, ...] = (
+    Knob(
+        name="batch_size_multiple", place=L, default=1, low=1, high=64, scale=Scale.LOG, unit="batches",
+        effect=Effect.CONVERGENCE, switch=Switch.HOT, grid=lambda _: (2, 4),
+        meaning="Batch size, as a multiple of the script's own: 2 reads two of its batches as one. An epoch has as "
+        "many samples and fewer updates; the learning rate stays as the script sets it.",
+        realised="Index batches are joined before the loader reads and collates them; compared at equal samples.",
+        unavailable_because=_loader_needed("batch_size_multiple"),
+        rule=lambda _: (Rule(2, "Communicates and updates half as often, and fills the devices better."),),
+    ),
     Knob(
         name="loader_num_workers", place=L, part=Part.INPUT, default=0, low=0, high=64, unit="processes",
         effect=Effect.EXACT, switch=Switch.HOT, grid=_workers_grid,

@@ -49,6 +49,16 @@ def _precision_rule(context: KnobContext) -> tuple[Rule, ...]:
     return (Rule(True, "Tensor cores compute in 16 bits several times as fast, on half the bytes."),)
 
 
+def _idle_without_fp16(values: Mapping[str, Value]) -> str | None:
+    on = values.get("amp") and values.get("amp_dtype") == "fp16"
+    return None if on else "Only amp in fp16 scales the loss."
+
+
+_NO_TIME_IN_SCALES = (
+    "It changes which small gradients survive, and no time: set it by hand where your model needs it."
+)
+
+
 def _compression_unavailable(context: KnobContext) -> str | None:
     if context.facts.sparse_gradients:
         return "Some gradients are sparse already, and compression is for dense ones."
@@ -156,6 +166,23 @@ TRAINING: tuple[Knob, ...] = (
         meaning="The 16-bit type of amp: bf16 has float32's range, fp16 more digits and needs loss scaling.",
         realised="The type of autocast. Paddle's bf16 is use_pure_bf16, another mode.",
         unavailable_because=_half_already("amp_dtype"), inactive_because=idle_unless("amp", "Mixed precision is off."),
+    ),
+    Knob(
+        name="amp_dynamic_loss_scaling", place=S, minor=True, default=True, effect=Effect.NUMERIC, switch=Switch.HOT,
+        meaning="Dynamic loss scaling: the scale halves after an overflow and doubles after 2000 steps without one. "
+        "Off is static loss scaling: it stays what it begins with.",
+        realised="The scale of amp in fp16 stays where it begins; steps whose gradients overflow are still left out. "
+        "Never searched, because it is a matter of the model, not of speed.",
+        paddle_field="amp_configs.use_dynamic_loss_scaling",
+        unavailable_because=lambda _: _NO_TIME_IN_SCALES, inactive_because=_idle_without_fp16,
+    ),
+    Knob(
+        name="amp_init_loss_scaling", place=S, minor=True, default=32768.0, low=1.0, high=2.0**24, scale=Scale.LOG,
+        effect=Effect.NUMERIC, switch=Switch.HOT,
+        meaning="What the loss is multiplied by at first; a power of two, so that nothing is rounded.",
+        realised="The first scale of amp in fp16; never searched, because it is a matter of the model, not of speed.",
+        paddle_field="amp_configs.init_loss_scaling",
+        unavailable_because=lambda _: _NO_TIME_IN_SCALES, inactive_because=_idle_without_fp16,
     ),
     Knob(
         name="dgc", place=S, part=Part.COMMUNICATION, default=False, effect=Effect.CONVERGENCE, switch=Switch.HOT,

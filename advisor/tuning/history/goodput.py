@@ -1,9 +1,9 @@
 """Statistical efficiency: how much a sample still teaches under a strategy, and goodput, throughput times that.
 
-Two sources. A merged batch is judged by the gradient noise scale of the probe; everything else, and the merged batch
-too where its losses can tell, by how far its loss lags behind the baseline's at equal samples. Where both speak the
-lower one counts: the noise scale supposes a learning rate that follows the batch, and the losses are of the rate as
-it is.
+Two sources. A merged or larger batch is judged by the gradient noise scale of the probe; everything else, and such a
+batch too where its losses can tell, by how far its loss lags behind the baseline's at equal samples. Where both speak
+the lower one counts: the noise scale supposes a learning rate that follows the batch, and the losses are of the rate
+as it is.
 """
 
 import math
@@ -135,10 +135,13 @@ def combine(gain: Interval | None, efficiency: Efficiency | None, effect: Effect
 
 
 def _from_noise(record: Record, changes: Mapping[str, Value]) -> Efficiency | None:
-    """Of a merged batch: E = (φ + M₀) / (φ + M) with the noise scale φ (AdaScale, Pollux), at φ's lower 90 % bound."""
-    if not changes.get("gradient_merge"):
-        return None
-    merged = int(changes.get("gradient_merge_k_steps", 1))
+    """Of a merged or larger batch: E = (φ + M₀) / (φ + M), the noise scale φ at its lower 90 % bound.
+
+    After AdaScale and Pollux.
+    """
+    merged = int(changes.get("batch_size_multiple", 1))
+    if changes.get("gradient_merge"):
+        merged *= int(changes.get("gradient_merge_k_steps", 1))
     noise = next(
         (
             b.result.calibration.noise

@@ -121,7 +121,8 @@ def _match(record: Record, block: Block) -> list[LossPair]:
         segments = zip([mine.losses], [theirs.losses], strict=True)
     else:
         return []
-    return [pair for m, t in segments if (pair := _compare(m, t)) is not None]
+    larger = round(mine.samples_per_step / theirs.samples_per_step) if theirs.samples_per_step > 0 else 1
+    return [pair for m, t in segments if (pair := _compare(m, _join(t, larger))) is not None]
 
 
 def _is_first(record: Record, block: Block) -> bool:
@@ -134,6 +135,13 @@ def _cut(result: BlockResult) -> list[tuple[float, ...]]:
         return [result.losses]
     ends = list(accumulate(result.segments))
     return [result.losses[end - count : end] for end, count in zip(ends, result.segments, strict=True)]
+
+
+def _join(losses: Sequence[float], count: int) -> list[float]:
+    """Mean losses of so many steps each: what one step of a larger batch stands for."""
+    if count < 2:
+        return list(losses)
+    return [fmean(losses[at : at + count]) for at in range(0, len(losses) - count + 1, count)]
 
 
 def _compare_on_same_batches(result: BlockResult, reference: BlockResult) -> list[LossPair]:

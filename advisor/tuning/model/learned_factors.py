@@ -86,6 +86,7 @@ _OTHER_TARGETS: Mapping[str, Target] = {
     "amp_dtype": Target.COMPUTATION,
     "sync_batch_norm": Target.COMPUTATION,
     "loader_num_workers": Target.STEP,
+    "batch_size_multiple": Target.COMPUTATION,
     "NCCL_SOCKET_NTHREADS": Target.HANDLING,
     "NCCL_NSOCKS_PERTHREAD": Target.HANDLING,
     "NCCL_BUFFSIZE": Target.HANDLING,

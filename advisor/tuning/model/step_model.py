@@ -98,6 +98,8 @@ class Rows:
     table: Table
     weights: Array
     workers: Array
+    batches: Array
+    """The script's batches that one of theirs holds."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,7 @@ class Times:
     """What a step is predicted to take, in seconds; arrays of shape (K, S)."""
 
     step_s: Array
+    """For the samples of one of the script's own steps: larger batches spread over several of them."""
     backward_s: Array
     """With what reductions steal from it, in a step that reduces."""
     exposed_s: Array
@@ -141,6 +144,7 @@ class StepModel:
             table=tabulate([self._schedules[key] for key in keys]),
             weights=weigh_pieces(self.pieces, context, strategies),
             workers=np.array([float(values["loader_num_workers"]) for values in strategies]),
+            batches=np.array([float(values["batch_size_multiple"]) for values in strategies]),
         )
 
     def list_physical(self) -> list[int]:
@@ -165,7 +169,7 @@ class StepModel:
         factors = self._factors(rows, sets, shifts)
         micro = max(1.0, self.context.facts.microbatches_per_step)
         whole_backward = probe.backward_s * _scale(sets, Unknown.BACKWARD) * factors[Target.COMPUTATION]
-        work = whole_backward / micro
+        work = whole_backward * rows.batches / micro
         costs = self._costs(sets)
         ended, exposed = run_backward(
             rows.table, costs, work, factors[Target.COMMUNICATION], factors[Target.HANDLING]
@@ -174,22 +178,24 @@ class StepModel:
         forward = probe.forward_s * computation
         optimizer = probe.optimizer_s * computation * factors[Target.OPTIMIZER]
         other = probe.other_s * _scale(sets, Unknown.COMPUTATION)
-        interval = rows.table.interval
+        # Of the script's own steps, per exchange.
+        interval = rows.table.interval * rows.batches
         jitter = _scale(sets, Unknown.JITTER) * (forward + whole_backward + optimizer) * self._jitter_growth
         waiting = probe.skew_s + jitter / np.sqrt(interval) if self.shape.world > 1 else 0.0 * jitter
         compute = (
             forward
             + whole_backward
             + (ended - work + exposed) / interval
-            + optimizer / np.where(rows.table.merges > 0, interval, 1.0)
-            + other
+            + optimizer / np.where(rows.table.merges > 0, interval, rows.batches)
+            + other / rows.batches
             + waiting
         )
         if self.context.facts.device is DeviceKind.CUDA:
             messages = rows.table.messages.sum(axis=1) * rows.table.collectives / interval
-            compute = _slower_of(compute, _scale(sets, Unknown.LAUNCHING) + costs.message_s * messages)
+            launching = _scale(sets, Unknown.LAUNCHING) / rows.batches
+            compute = _slower_of(compute, launching + costs.message_s * messages)
         step = self._read(rows, sets, compute, factors[Target.READING]) * factors[Target.STEP]
-        return Times(step, whole_backward - work + ended, exposed + waiting)
+        return Times(step, whole_backward * rows.batches - work + ended, exposed + waiting)
 
     def time_links(self, links: Sequence[LinkTiming], sets: Array) -> Array:
         """Return the predicted seconds of timed collectives, nothing else going on; shape (K, links)."""

@@ -112,6 +112,7 @@ def _schedules(names: Collection[str], best: Mapping[str, Value]) -> list[_Wish]
             "post-local SGD with k = 4 (synchronised steps first; in a training until the first learning-rate drop)",
         ),
         ("gradient_merge", {**best, "gradient_merge": True}, "merged gradients"),
+        ("batch_size_multiple", {**best, "batch_size_multiple": 2}, "a batch twice as large"),
         ("localsgd", local(2), "local SGD with k = 2"),
         ("dgc", {**best, "dgc": True}, "gradient compression"),
         ("localsgd", local(8), "local SGD with k = 8"),
@@ -131,5 +132,10 @@ def caveat_of(changes: Mapping[str, Value]) -> str:
         caveat += (
             " Its speed is that of the first interval: over a training the interval follows the loss, which a short "
             "trial does not see move."
+        )
+    if int(changes.get("batch_size_multiple", 1)) > 1:
+        caveat += (
+            " A larger batch makes fewer updates in an epoch: schedules that count steps see fewer of them, and the "
+            "learning rate was left as the script sets it."
         )
     return caveat

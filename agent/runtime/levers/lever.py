@@ -77,6 +77,8 @@ class Lever(ABC):
     """Whether it reads `Training.loss`."""
     period: int = 1
     """Steps after which the pattern of the strategy in force repeats: timed steps are a multiple of it."""
+    batches_per_step: int = 1
+    """The script's batches that one forward has under the strategy in force."""
     least_warm_up: int = 0
     """Steps before that pattern has begun to repeat, when it is switched to for the first time in a race."""
     lead_in: int = 1

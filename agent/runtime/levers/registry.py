@@ -101,6 +101,11 @@ class Levers:
         return max((lever.period for lever in self._on), default=1)
 
     @property
+    def batches_per_step(self) -> int:
+        """The script's batches that one forward has: a step of the script's own has one."""
+        return max((lever.batches_per_step for lever in self._on), default=1)
+
+    @property
     def least_warm_up(self) -> int:
         """Steps that the last switch needs where it was the first one to its strategy in this race."""
         return max((lever.least_warm_up for lever in self._switched), default=0)

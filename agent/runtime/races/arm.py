@@ -20,6 +20,8 @@ class Arm:
     place: int
     """0 is the arm that the others are held against."""
     period: int = 1
+    batches_per_step: int = 1
+    """The script's own batches in one: so many of the script's steps one of its steps stands for."""
     warmup_steps: int = 0
     """Untimed steps before its first segment."""
     least_segment: int = 0
@@ -77,8 +79,16 @@ class Arm:
         self.cycles = [self.cycles[index] for index in kept]
         del self.loss_checks[cycle:]
 
+    def count_whole(self, length: int) -> int:
+        """Its steps that have as many samples as `length` of the script's own, in whole periods."""
+        span = self.period * self.batches_per_step
+        return -(-length // span) * self.period
+
     def read_times(self, clock: Any) -> List[float]:
-        """This rank's seconds of each step that counts; the clock has settled."""
+        """This rank's seconds for the samples of one step of the script's own, of each step that counts.
+
+        The clock has settled.
+        """
         return [self._measure(index, clock) for index in self._choose()]
 
     def count_kept(self) -> int:
@@ -94,10 +104,10 @@ class Arm:
         return [statistics.fmean(sums[cycle]) if cycle in sums else None for cycle in range(cycles)]
 
     def read_warm_times(self, clock: Any) -> List[float]:
-        return [clock.measure(step.start, step.end) for step in self.warm]
+        return [clock.measure(step.start, step.end) / self.batches_per_step for step in self.warm]
 
     def estimate_step_s(self, clock: Any) -> float:
-        """Median over the second half of the warm-up, or of the timed steps where there are enough."""
+        """Median over the second half of the warm-up, or of the timed steps where there are enough; as `read_times`."""
         if len(self.timed) > 2:
             return statistics.median(self.read_times(clock) or [0.0])
         times = self.read_warm_times(clock)
@@ -151,4 +161,5 @@ class Arm:
         return choose_steps([step.flag for step in self.timed[:whole]], self.period)
 
     def _measure(self, index: int, clock: Any) -> float:
-        return float(clock.measure(self.timed[index].start, self.timed[index].end))
+        step = self.timed[index]
+        return float(clock.measure(step.start, step.end)) / self.batches_per_step

@@ -24,7 +24,7 @@ LOST_FACTOR = 2
 
 @dataclass(frozen=True)
 class Course:
-    """What all ranks follow until the next look."""
+    """What all ranks follow until the next look; steps are the script's own, of which larger batches need fewer."""
 
     segment_steps: int
     """Timed steps of a segment, before it is rounded up to whole periods."""
@@ -78,15 +78,15 @@ class Judge:
         segment, steps = self._choose_segment(), self._choose_steps()
         counts = [arm.count_kept() for arm in self._racing]
         fewest = min(counts, default=0)
-        left = self._count_cycles_left(cycles, fewest, segment)
+        left = self._count_cycles_left(cycles, segment)
         until = cycles + min(max(1, cycles), max(1, left))
-        if until % 2 and fewest + (until + 1 - cycles) * segment <= self._rules.max_steps:
+        if until % 2 and self._count_done() + (until + 1 - cycles) * segment <= self._most_steps:
             until += 1  # an order and its reverse
         is_over = (
             not counts
             or (fewest >= self._rules.min_steps and (left == 0 or self._is_known(cycles)))
             or self._spent_s() >= LOST_FACTOR * self._time_s()
-            or cycles * segment > LOST_FACTOR * self._rules.max_steps
+            or cycles * segment > LOST_FACTOR * self._most_steps
         )
         return Course(segment, lead_in, until, steps, [arm.place for arm in given_up], is_over)
 
@@ -95,13 +95,26 @@ class Judge:
         return self._rules.target_s * len(self._racing)
 
     def _spent_s(self) -> float:
-        return sum(sum(arm.read_times(self._clock)) for arm in self._racing)
+        return sum(sum(arm.read_times(self._clock)) * arm.batches_per_step for arm in self._racing)
 
-    def _count_cycles_left(self, cycles: int, fewest: int, segment: int) -> int:
+    @property
+    def _most_batches(self) -> int:
+        return max((arm.batches_per_step for arm in self._racing), default=1)
+
+    @property
+    def _most_steps(self) -> int:
+        """The script's own steps that every arm stands for at most; larger batches too have their fewest steps."""
+        return max(self._rules.max_steps, self._rules.min_steps * self._most_batches)
+
+    def _count_done(self) -> int:
+        """The script's own steps that every arm stands for by now."""
+        return min((arm.count_kept() * arm.batches_per_step for arm in self._racing), default=0)
+
+    def _count_cycles_left(self, cycles: int, segment: int) -> int:
         """Until the time is spent, within the fewest and the most steps; it counts as it passes, stalls included."""
-        rules = self._rules
-        needed = math.ceil(max(0, rules.min_steps - fewest) / segment)
-        most = math.ceil(max(0, rules.max_steps - fewest) / segment)
+        lacking = [(self._rules.min_steps - arm.count_kept()) * arm.batches_per_step for arm in self._racing]
+        needed = math.ceil(max([0, *lacking]) / segment)
+        most = math.ceil(max(0, self._most_steps - self._count_done()) / segment)
         if self._all_given_up and len(self._arms) > 1:
             return needed
         spent_s = self._spent_s()
@@ -142,15 +155,15 @@ class Judge:
             return self._round_up(rules.min_steps)
         step_s = statistics.fmean(arm.estimate_step_s(self._clock) for arm in racing)
         wanted = math.ceil(rules.target_s / max(step_s, 1e-6))
-        return self._round_up(min(max(wanted, rules.min_steps), rules.max_steps))
+        return self._round_up(min(max(wanted, rules.min_steps * self._most_batches), self._most_steps))
 
     @property
     def _all_given_up(self) -> bool:
         return not any(arm.races for arm in self._arms[1:])
 
     def _round_up(self, steps: int) -> int:
-        period = max(arm.period for arm in self._racing)
-        return -(-steps // period) * period
+        span = max(arm.period * arm.batches_per_step for arm in self._racing)
+        return -(-steps // span) * span
 
     def _choose_segment(self) -> int:
         rules, racing = self._rules, self._racing
@@ -164,7 +177,7 @@ class Judge:
         fine = max(rules.segment_steps, 5 * (lead_in - 1), self._outlast_switching())
         slow = max(arm.least_segment for arm in racing)
         if self._restores:
-            slow = max(slow, INEXACT_PERIODS * max(arm.period for arm in racing))
+            slow = max(slow, INEXACT_PERIODS * max(arm.period * arm.batches_per_step for arm in racing))
         if slow > longest:
             return self._round_up(min(steps, max(slow, fine)))
         return self._round_up(min(longest, max(slow, fine)))

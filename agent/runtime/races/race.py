@@ -122,7 +122,12 @@ class Race:
                 for arm in order_turns(self.race_id, self._cycles, [arm for arm in self.arms if arm.races]):
                     yield from self._run_segment(arm, course)
                 self._cycles += 1
-            if len(self.arms) == 1 and self.arms[0].timed and len(self.arms[0].timed) >= course.steps:
+            alone = self.arms[0]
+            if (
+                len(self.arms) == 1
+                and alone.timed
+                and len(alone.timed) * alone.batches_per_step >= course.steps
+            ):
                 break
             course = self._agree(lambda lead_in=course.lead_in: self._judge.look(self._cycles, lead_in))
         for arm in reversed([arm for arm in self.arms if arm.races]):
@@ -158,6 +163,7 @@ class Race:
         if not self._switch_to(arm):
             return
         arm.period, arm.lead_in, arm.least_segment = levers.period, levers.lead_in, levers.least_segment
+        arm.batches_per_step = levers.batches_per_step
         arm.warmup_steps, arm.starts_slowly = self._agree_on_warm_up()
         arm.averages_at_boundaries = levers.averages_at_boundaries
         parts.enter(beat.COMPILING if levers.compiles else beat.WARMING_UP)
@@ -220,9 +226,9 @@ class Race:
             levers.begin_timing()
             self._marks_seen, self._needs_lead_in, self._was_switched = 0, False, False
             self.disturbed = True
-        left = course.steps - len(arm.timed)
+        left = course.steps - len(arm.timed) * arm.batches_per_step
         length = min(course.segment_steps, left) if left > 0 else course.segment_steps
-        for _ in range(-(-length // arm.period) * arm.period):
+        for _ in range(arm.count_whole(length)):
             arm.book((yield), self._cycles)
         marks = levers.list_boundary_marks()
         arm.averaged += marks[self._marks_seen :]

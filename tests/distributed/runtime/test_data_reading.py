@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from .fake_agent import END, Session, launch, measure
+from .fake_agent import END, Session, launch, measure, race
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.distributed
@@ -79,3 +79,59 @@ def test_an_iterable_dataset_is_refused_with_a_sentence(tmp_path: Path) -> None:
     session = run(tmp_path, "--epochs 40 --iterable", [measure("a", {WORKERS: 1}), END])
     assert "IterableDataset" in session.hello["refusals"][WORKERS]
     assert "IterableDataset" in session.result("a")["not_consumed"][WORKERS]
+
+
+MULTIPLE = "batch_size_multiple"
+
+
+def list_samples(session: Session, rank: int) -> tuple[list[int], set[int]]:
+    """The samples in the order of training, and how many a step had."""
+    lines = read(session, "batches", rank)[:-1]
+    steps = [[int(word) for word in line[1 : line.index("]")].split(", ")] for line in lines]
+    return [sample for step in steps for sample in step], {len(step) for step in steps}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_larger_batch_has_the_same_samples_in_fewer_steps(workers: int, tmp_path: Path) -> None:
+    words = f"--epochs 12 --samples 40 --sleep 0.001 --workers {workers}"
+    reference = run(tmp_path / "reference", words, None)
+    block: dict[str, Any] = {"warmup_steps": 1, "min_steps": 8, "max_steps": 8, "profile_steps": 0}
+    blocks = [measure("own", {}, **block), measure("double", {MULTIPLE: 2}, **block)]
+    blocks += [measure("both", {MULTIPLE: 3, WORKERS: 1}, **block), measure("rest", warmup_steps=10_000)]
+    session = run(tmp_path / "tuned", words, blocks)
+    assert session.hello["baseline"][MULTIPLE] == 1
+    for rank in range(2):
+        found, sizes = list_samples(session, rank)
+        expected, _ = list_samples(reference, rank)
+        # Shuffled by the script's own generator, which dropout draws from as well: the first epoch is the same.
+        assert found[:40] == expected[:40]
+        assert all(len(set(found[at : at + 40])) == 40 for at in range(0, 480, 40))
+        assert sizes == {4, 8, 12}
+    own, double, both = (session.result(name) for name in ("own", "double", "both"))
+    # A short batch ends an epoch of 40 samples where three of 4 make one.
+    assert (own["samples_per_step"], double["samples_per_step"]) == (8, 16)
+    assert 16 < both["samples_per_step"] <= 24
+    assert min(double["steps"], own["steps"]) >= 6  # of 8, without those that begin an epoch
+    assert "batches were 2 of the script's in one, 8 samples instead of 4." in double["consumed"][MULTIPLE]
+    assert set(both["consumed"]) == {MULTIPLE, WORKERS}
+
+
+def test_arms_of_a_larger_batch_take_fewer_steps_of_as_many_samples(tmp_path: Path) -> None:
+    arms: dict[str, dict[str, Any]] = {"own": {}, "double": {MULTIPLE: 2}}
+    rules: dict[str, Any] = {
+        "target_s": 1.0, "warmup_steps": 2, "min_steps": 12, "max_steps": 48, "segment_steps": 12,
+        "loss_check_steps": 4,
+    }  # fmt: skip
+    session = run(tmp_path, "--samples 8000 --sleep 0.001", [race(arms, **rules), END])
+    own, double = session.result("own"), session.result("double")
+    assert own["samples"] == double["samples"] >= 2 * 24 * 4
+    assert own["segments"] == [2 * steps for steps in double["segments"]]
+    assert len(own["loss_checks"]) == len(double["loss_checks"]) == len(own["segments"])
+    # What is learned is held against the script's own batches in both: of 4, not of 8.
+    assert all(len(check) == 4 for check in double["loss_checks"])
+
+
+def test_a_loader_without_batches_cannot_make_larger_ones(tmp_path: Path) -> None:
+    session = run(tmp_path, "--epochs 60 --unbatched", [measure("a", {MULTIPLE: 2}), END])
+    assert "hands over samples and no batches" in session.hello["refusals"][MULTIPLE]
+    assert "hands over samples and no batches" in session.result("a")["not_consumed"][MULTIPLE]

@@ -21,6 +21,11 @@ BLOCKS: dict[str, tuple[dict[str, Any], str, int]] = {
     "merge": ({"gradient_merge": True, "gradient_merge_k_steps": 3}, "merge", 3),
     "bf16": ({"amp": True}, "bf16", 1),
     "fp16": ({"amp": True, "amp_dtype": "fp16"}, "fp16", 1),
+    "static": (
+        {"amp": True, "amp_dtype": "fp16", "amp_dynamic_loss_scaling": False, "amp_init_loss_scaling": 1024},
+        "static",
+        1024,
+    ),
     "adaptive": ({"adaptive_localsgd": True, "adaptive_localsgd_init_k_steps": 2}, "adaptive", 2),
     "dgc": ({"dgc": True, "dgc_rank": 1}, "dgc", 1),
     "dgc_again": ({"dgc": True, "dgc_rank": 1}, "dgc", 1),
@@ -104,6 +109,7 @@ def test_each_knob_is_proved(tuned: Session) -> None:
     assert tuned.result("adaptive")["breakdown"]["exposed_comm_s"] is not None
     assert "a translation of DGC" in tuned.result("dgc")["consumed"]["dgc"]
     assert "loss scale 4096" in tuned.result("fp16")["consumed"]["amp"]
+    assert "static loss scale 1024" in tuned.result("static")["consumed"]["amp_init_loss_scaling"]
 
 
 def test_a_value_that_does_nothing_says_so(tuned: Session) -> None:

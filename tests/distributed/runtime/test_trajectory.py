@@ -80,7 +80,7 @@ def test_two_ranks_end_in_the_same_bits_when_switched(run: str, reference: Path,
 
 
 def test_four_ranks_in_two_levels_agree_within_rounding(tmp_path: Path) -> None:
-    script = ["plain.py", "--name", "four", "--steps", "30", "--model", "mlp"]
+    script = ["plain.py", "--name", "four", "--steps", "44", "--model", "mlp"]
     plain, tuned = tmp_path / "plain", tmp_path / "tuned"
     plain.mkdir()
     tuned.mkdir()
@@ -91,15 +91,22 @@ def test_four_ranks_in_two_levels_agree_within_rounding(tmp_path: Path) -> None:
         {},
         {**levels, "nccl_comm_num": 2, "fuse_grad_size_in_MB": 0.01},
         {**levels, "sync_nccl_allreduce": True},
+        {**levels, "hierarchical_allreduce_gloo_between": True},
     ]
-    session = tune(tuned, script, [*switches, {**levels, "hierarchical_allreduce_inter_nranks": 3}], ranks=4)
+    wrong = [
+        {**levels, "hierarchical_allreduce_inter_nranks": 3},
+        {"hierarchical_allreduce_gloo_between": True},
+    ]
+    session = tune(tuned, script, [*switches, *wrong], ranks=4)
     expected = torch.load(plain / "four.model.0")
     found = torch.load(tuned / "four.model.0")
     for name, tensor in expected.items():
         torch.testing.assert_close(found[name], tensor, rtol=1e-4, atol=1e-5)
-    for index in (0, 2, 3):
+    for index in (0, 2, 3, 4):
         assert "two levels of 2 ranks" in session.result(str(index))["consumed"]["use_hierarchical_allreduce"]
         assert not session.result(str(index))["not_consumed"]
-    assert "do not split 4 ranks" in session.result("4")["not_consumed"]["use_hierarchical_allreduce"]
+    assert "gloo between them" in session.result("4")["consumed"]["hierarchical_allreduce_gloo_between"]
+    assert "do not split 4 ranks" in session.result("5")["not_consumed"]["use_hierarchical_allreduce"]
+    assert "there are no levels" in session.result("6")["not_consumed"]["hierarchical_allreduce_gloo_between"]
     digests = {(tuned / f"four.final.{rank}").read_text() for rank in range(4)}
     assert len(digests) == 1

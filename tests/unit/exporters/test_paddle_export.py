@@ -209,7 +209,7 @@ def test_every_field_of_the_catalogue_can_be_written(name, version, advise) -> N
             **{f"{rule}_": rule for rule in UPDATE_RULES},
         }
         needed = {on: True for prefix, on in switch.items() if knob.name.startswith(prefix)}
-        if knob.name == "amp":
-            needed["amp_dtype"] = "fp16"
+        if knob.name.startswith("amp"):
+            needed |= {"amp": True, "amp_dtype": "fp16"}
         file = export(*advise({**needed, knob.name: other}), name, version)
         assert knob.name in file.provenance, (knob.name, file.unmapped, file.left)

@@ -1,4 +1,8 @@
-"""The lever of data reading: the training loader's workers, prefetching and pinned memory, exchanged in mid-epoch."""
+"""The lever of data reading: the training loader's workers, prefetching and pinned memory, exchanged in mid-epoch.
+
+And its batch size, as a multiple of the script's: index batches are joined before they are read, so that the script's
+own collation makes the batch.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from typing import Any, Dict, List, Mapping
 
 import torch
 
-from ...loader_source import explain_no_exchange
+from ...loader_source import explain_no_exchange, explain_no_grouping
 from ...reading import Reading
 from ..lever import Evidence, Lever, Training, read_count, read_switch
 
@@ -15,6 +19,7 @@ WORKERS = "loader_num_workers"
 PREFETCH = "loader_prefetch_factor"
 PIN = "loader_pin_memory"
 PERSISTENT = "loader_persistent_workers"
+MULTIPLE = "batch_size_multiple"
 FIELDS = {
     WORKERS: "num_workers",
     PREFETCH: "prefetch_factor",
@@ -28,9 +33,10 @@ NO_LOADER = "The script keeps a persistent iterator without its DataLoader, from
 
 
 class DataReading(Lever):
-    """Every training loader gets the same changes; batches, their order and the script's random numbers stay."""
+    """Every training loader gets the same changes; samples, their order and the script's random numbers stay."""
 
-    knobs = tuple(FIELDS)
+    knobs = (*FIELDS, MULTIPLE)
+    changes_training = (MULTIPLE,)
     serves_sharded = True
 
     def __init__(self, reading: Reading, device: torch.device) -> None:
@@ -53,6 +59,8 @@ class DataReading(Lever):
                 why = "The script reads its batches in a thread of its own, where they cannot be exchanged."
             if why is not None:
                 refusals.update(dict.fromkeys(self.knobs, why))
+            elif (alone := explain_no_grouping(feed.loader)) is not None:
+                refusals[MULTIPLE] = alone
         return refusals
 
     def observe(self, training: Training) -> Dict[str, Any]:
@@ -60,7 +68,7 @@ class DataReading(Lever):
         if not live:
             return {}
         own = live[-1][1].own
-        return {knob: getattr(own, field) for knob, field in FIELDS.items()}
+        return {MULTIPLE: 1, **{knob: getattr(own, field) for knob, field in FIELDS.items()}}
 
     def switch(self, values: Mapping[str, Any], training: Training) -> None:
         self._values, self._rejected = {}, {}
@@ -69,12 +77,20 @@ class DataReading(Lever):
                 self._values[knob] = _read_value(knob, value)
             except ValueError as error:
                 self._rejected[knob] = f"{knob} was not set: {error}."
-        self.least_warm_up = self._reading.change(
-            {FIELDS[knob]: value for knob, value in self._values.items()}
+        restarted = self._reading.change(
+            {FIELDS[knob]: value for knob, value in self._values.items() if knob in FIELDS}
         )
+        self.batches_per_step = int(self._values.get(MULTIPLE, 1))
+        self.is_on = self.batches_per_step > 1
+        self.least_warm_up = max(restarted, self._reading.regroup(self.batches_per_step))
         self.lead_in = max(1, self.least_warm_up)
-        self.least_segment = LEAST_SEGMENT if self.least_warm_up else 0
-        self.starts_slowly = self.least_warm_up > 0
+        self.least_segment = LEAST_SEGMENT if restarted else 0
+        self.starts_slowly = restarted > 0
+
+    def end_segment(self, training: Training) -> None:
+        # Losses are compared on the script's own batches.
+        self._reading.regroup(1)
+        self.is_on = False
 
     def begin_timing(self) -> None:
         self._reading.begin_timing(look_at_memory=PIN in self._values)
@@ -97,12 +113,29 @@ class DataReading(Lever):
                 if broken:
                     evidence.not_consumed[knob] = broken
                     continue
+                if knob == MULTIPLE:
+                    self._prove_multiple(feed, evidence)
+                    continue
                 self._prove_knob(knob, feed.settings, workers, feed.delivered, evidence)
                 if getattr(feed.own, FIELDS[knob]) == self._values[knob]:
                     evidence.no_effect[knob] = f"The script's loader has {self._values[knob]} already."
         evidence.consumed = {k: v for k, v in evidence.consumed.items() if k not in evidence.not_consumed}
         evidence.no_effect = {k: v for k, v in evidence.no_effect.items() if k in evidence.consumed}
         return evidence
+
+    def _prove_multiple(self, feed: Any, evidence: Evidence) -> None:
+        wanted = self._values[MULTIPLE]
+        joined = feed.grouped.multiple if feed.grouped is not None else 1
+        size = getattr(feed.loader, "batch_size", None)
+        samples = f", {wanted * size} samples instead of {size}" if isinstance(size, int) else ""
+        if wanted == 1:
+            evidence.no_effect[MULTIPLE] = "The script's own batches are what 1 means."
+        if joined == wanted:
+            evidence.consumed[MULTIPLE] = (
+                f"{feed.delivered} batches were {wanted} of the script's in one{samples}."
+            )
+        else:
+            evidence.not_consumed[MULTIPLE] = f"{joined} of the script's batches made one, not {wanted}."
 
     def _prove_knob(
         self, knob: str, settings: Any, workers: List[int], delivered: int, evidence: Evidence

@@ -1,9 +1,10 @@
-"""The lever of AMP: autocast around each model's training forward, with dynamic loss scaling for fp16."""
+"""The lever of AMP: autocast around each model's training forward, with loss scaling for fp16, dynamic or static."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import MutableMapping
 from typing import Any, Dict, List, Mapping, Optional
 
@@ -13,9 +14,12 @@ from ..lever import Evidence, Lever, Training, read_switch
 from ..reduction.gradient_merge import explain_no_gate
 from ..reduction.reduction_hook import DTYPES
 
-FIRST_SCALE = 65536.0
+FIRST_SCALE = 32768.0
+"""Paddle's own init_loss_scaling."""
 STEPS_TO_GROW = 2000
 """Steps without overflow after which the scale doubles; it halves with every overflow (GradScaler's own numbers)."""
+DYNAMIC = "amp_dynamic_loss_scaling"
+FIRST = "amp_init_loss_scaling"
 
 
 class MixedPrecision(Lever):
@@ -28,7 +32,7 @@ class MixedPrecision(Lever):
     Not covered: gradients of tensors outside the models and optimizers, which stay multiplied in fp16.
     """
 
-    knobs = ("amp", "amp_dtype")
+    knobs = ("amp", "amp_dtype", DYNAMIC, FIRST)
     changes_training = knobs
 
     def __init__(self, device: torch.device) -> None:
@@ -42,7 +46,8 @@ class MixedPrecision(Lever):
         self._autocast: Any = None
         self._watch: Optional[_LayerWatch] = None
         self._parameters: List[torch.Tensor] = []
-        self._scale = FIRST_SCALE
+        self._first_scale = self._scale = FIRST_SCALE
+        self._is_dynamic = True
         self._steps_since_overflow = 0
         self._overflowed = False
         self._counts = {"forwards": 0, "steps": 0, "skipped": 0}
@@ -60,6 +65,8 @@ class MixedPrecision(Lever):
         return {
             "amp": bool(own),
             "amp_dtype": {"bfloat16": "bf16", "float16": "fp16"}.get(own, self._usual),
+            DYNAMIC: True,
+            FIRST: FIRST_SCALE,
         }
 
     def _explain_no_amp(self, training: Training) -> str:
@@ -90,6 +97,10 @@ class MixedPrecision(Lever):
                 raise ValueError(
                     f"autocast cannot compute in {self._format} here ({self._unsupported[self._format]})"
                 )
+            self._is_dynamic = read_switch(values.get(DYNAMIC, True))
+            first = read_scale(values.get(FIRST, FIRST_SCALE))
+            if first != self._first_scale:
+                self._first_scale = self._scale = first
             self.is_on, self.decides_steps = on, on and self._format == "fp16"
         except ValueError as error:
             self._rejected = {
@@ -103,10 +114,10 @@ class MixedPrecision(Lever):
         self.begin_timing()
 
     def begin_race(self) -> None:
-        self._scale = FIRST_SCALE
+        self._first_scale = self._scale = FIRST_SCALE
 
     def describe_in_force(self, chosen: Mapping[str, Any]) -> Any:
-        return self._format if self.is_on else None
+        return [self._format, self._is_dynamic, self._first_scale] if self.is_on else None
 
     def before_forward(self, ddp: Any) -> None:
         self._leave()
@@ -166,6 +177,9 @@ class MixedPrecision(Lever):
 
     def end_step(self, training: Training) -> None:
         self._is_under_way = True
+        if not self._is_dynamic:
+            self._overflowed = False
+            return
         if self._overflowed:
             self._scale, self._steps_since_overflow, self._overflowed = max(1.0, self._scale / 2), 0, False
             return
@@ -187,8 +201,12 @@ class MixedPrecision(Lever):
             if not self._values.get("amp"):
                 if knob == "amp":
                     evidence.consumed[knob] = "Off, like the baseline: no autocast."
+                elif knob in (DYNAMIC, FIRST):
+                    evidence.not_consumed[knob] = "amp is off, so no loss is scaled."
                 else:
                     evidence.not_consumed[knob] = "amp is off, so nothing is computed in 16 bits."
+            elif knob in (DYNAMIC, FIRST) and self._format != "fp16":
+                evidence.not_consumed[knob] = "bf16 has float32's range: its loss is not scaled."
             elif self._watch is None or not self._counts["forwards"] or not self._watch.found:
                 evidence.not_consumed[knob] = (
                     f"Autocast was in force, but no layer computed in {self._format}: none does what autocast covers."
@@ -202,9 +220,17 @@ class MixedPrecision(Lever):
         if self._format == "fp16":
             sentence += (
                 f" {self._counts['skipped']} of {self._counts['steps']} steps skipped for overflow, "
-                f"loss scale {self._scale:g}."
+                f"{'' if self._is_dynamic else 'static '}loss scale {self._scale:g}."
             )
         return sentence
+
+
+def read_scale(value: Any) -> float:
+    """A power of two of at least 1, or ValueError with a sentence."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or value < 1 or math.frexp(value)[0] != 0.5:
+        raise ValueError(f"{FIRST} is {value!r}: give a power of two, e.g. 1024, so that nothing is rounded")
+    return float(value)
 
 
 class _LayerWatch:

@@ -120,10 +120,10 @@ class GradientReduction(Lever):
             refusals.update(dict.fromkeys(bucket_plan.KNOBS, sentence))
         if dist.get_world_size(ddp.process_group) != self._world_size:
             sentence = "The model reduces over a part of the ranks only; further communicators cannot be made for it."
-            refusals.update(dict.fromkeys((*reduction_plan.KNOBS[:4], *reduction_plan.COMPRESSION), sentence))
+            refusals.update(dict.fromkeys((*reduction_plan.GROUPED, *reduction_plan.COMPRESSION), sentence))
         if not any(1 < size < self._world_size and self._world_size % size == 0 for size in range(2, 1025)):
             sentence = f"{self._world_size} ranks cannot be split into two levels of at least 2."
-            refusals.update(dict.fromkeys(reduction_plan.KNOBS[2:4], sentence))
+            refusals.update(dict.fromkeys(reduction_plan.LEVELS, sentence))
         reason = explain_no_compression(ddp)
         if reason:
             for knob in reduction_plan.COMPRESSION:
@@ -326,9 +326,10 @@ def _judge(knob: str, plan: ReductionPlan, counts: Mapping[str, List[int]]) -> T
         if plan.inner_size == 0:
             return True, "The value equals the baseline's: one level."
         two_level = counts["two_level"][0]
+        over = ", gloo between them" if plan.gloo_between else ""
         return (
-            two_level > 0,
-            f"{two_level} of {total} buckets went through two levels of {plan.inner_size} ranks inside.",
+            two_level > 0 and (knob != reduction_plan.BETWEEN or plan.gloo_between),
+            f"{two_level} of {total} buckets went through two levels of {plan.inner_size} ranks inside{over}.",
         )
     if plan.wire_format is None:
         return True, "The value equals the baseline's: gradients travel as they are."

@@ -1,5 +1,7 @@
 """Where multi-stage reductions run, in the order in which they were handed in: a thread on CPU, a stream on CUDA.
 
+Where a stage blocks its caller on CUDA (gloo between nodes), a thread with a stream of its own.
+
 A callback of a Future must never block: gloo completes other collectives on the same threads, and deadlocks.
 """
 
@@ -69,5 +71,34 @@ class StreamLane:
         self._stream.synchronize()
 
 
-def open_lane(device: torch.device) -> Any:
-    return StreamLane(device) if device.type == "cuda" else ThreadLane()
+class StreamThreadLane(ThreadLane):
+    """A thread that works on a side stream: gloo waits there until its bytes have come back, and backward goes on."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)
+        super().__init__()
+
+    def submit(self, work: Work) -> Any:
+        ready = torch.cuda.current_stream(self._device).record_event()
+        future: Any = torch.futures.Future(devices=[self._device])
+        self._queue.put((lambda: self._after(ready, work), future))
+        return future
+
+    def _after(self, ready: Any, work: Work) -> torch.Tensor:
+        self._stream.wait_event(ready)
+        result = work()
+        result.record_stream(self._stream)
+        return result
+
+    def _work(self) -> None:
+        # The futures are answered under the side stream: whoever waits makes its own stream wait for this one.
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            super()._work()
+
+
+def open_lane(device: torch.device, blocks: bool = False) -> Any:
+    """`blocks` says that a stage makes its caller wait for the network, also on CUDA."""
+    if device.type != "cuda":
+        return ThreadLane()
+    return StreamThreadLane(device) if blocks else StreamLane(device)

@@ -36,11 +36,13 @@ class BucketReduction:
         if plan.serial or plan.inner_size:
             # Lanes never use the script's own group: its collectives (SyncBatchNorm's, say) run on another thread.
             self._flat = communicators.provide_flat(plan.communicators)
-            self._lanes = [open_lane(device) for _ in range(1 if plan.serial else plan.communicators)]
+            lanes = 1 if plan.serial else plan.communicators
+            self._lanes = [open_lane(device, plan.gloo_between) for _ in range(lanes)]
         else:
             self._flat = [ddp.process_group, *communicators.provide_flat(plan.communicators - 1)]
         if plan.inner_size:
-            self._levels = communicators.provide_levels(plan.communicators, plan.inner_size)
+            between = "gloo" if plan.gloo_between else None
+            self._levels = communicators.provide_levels(plan.communicators, plan.inner_size, between)
         self.counts: Dict[str, List[int]] = {}
         self.reset_counts()
 

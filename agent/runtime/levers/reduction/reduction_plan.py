@@ -7,17 +7,13 @@ from typing import Any, Dict, Mapping, Optional, Set, Tuple
 
 from ..lever import read_count, read_switch
 
-KNOBS = (
-    "nccl_comm_num",
-    "sync_nccl_allreduce",
-    "use_hierarchical_allreduce",
-    "hierarchical_allreduce_inter_nranks",
-    "fp16_allreduce",
-    "fp16_allreduce_dtype",
-    "dgc",
-    "dgc_rank",
-)
+BETWEEN = "hierarchical_allreduce_gloo_between"
+LEVELS = ("use_hierarchical_allreduce", "hierarchical_allreduce_inter_nranks", BETWEEN)
+GROUPED = ("nccl_comm_num", "sync_nccl_allreduce", *LEVELS)
+"""Knobs that need process groups of their own."""
+WHOLE = (*GROUPED, "fp16_allreduce", "fp16_allreduce_dtype")
 COMPRESSION = ("dgc", "dgc_rank")
+KNOBS = (*WHOLE, *COMPRESSION)
 FORMATS = ("fp16", "bf16")
 USUAL_RANK = 2
 
@@ -33,6 +29,8 @@ class ReductionPlan:
     """Ranks in the lower level of a hierarchical allreduce; 0 means flat."""
     wire_format: Optional[str] = None
     """"fp16" or "bf16" on the wire; None sends gradients as they are."""
+    gloo_between: bool = False
+    """The upper level goes over gloo, whatever the job's own backend is."""
     rank: int = 0
     """Rank to which gradient matrices are compressed (PowerSGD); 0 sends them whole."""
 
@@ -51,6 +49,7 @@ def resolve_reduction(
         "sync_nccl_allreduce": False,
         "use_hierarchical_allreduce": False,
         "hierarchical_allreduce_inter_nranks": local_world_size,
+        BETWEEN: False,
         "fp16_allreduce": False,
         "fp16_allreduce_dtype": "fp16",
         "dgc": False,
@@ -73,22 +72,30 @@ def resolve_reduction(
                 f"Groups of {inner_size} ranks do not split {world_size} ranks into two levels; "
                 "hierarchical_allreduce_inter_nranks must divide the world and be neither 1 nor all of it."
             )
-            rejected.update({knob: sentence for knob in KNOBS[2:4] if knob in chosen})
+            rejected.update({knob: sentence for knob in LEVELS if knob in chosen})
             inner_size = 0
-    elif taken["hierarchical_allreduce_inter_nranks"] != local_world_size:
-        rejected["hierarchical_allreduce_inter_nranks"] = (
-            "use_hierarchical_allreduce is off, so there are no levels."
-        )
+    else:
+        sentence = "use_hierarchical_allreduce is off, so there are no levels."
+        idle = {LEVELS[1]: local_world_size, BETWEEN: False}
+        rejected.update({knob: sentence for knob, usual in idle.items() if taken[knob] != usual})
     if "fp16_allreduce_dtype" in chosen and not taken["fp16_allreduce"]:
         rejected["fp16_allreduce_dtype"] = "fp16_allreduce is off, so nothing is converted."
     if taken["dgc"]:
         sentence = "dgc is on: its compression takes the place of every other reduction."
-        rejected.update({knob: sentence for knob in KNOBS[:6] if knob in chosen})
+        rejected.update({knob: sentence for knob in WHOLE if knob in chosen})
         return ReductionPlan(rank=taken["dgc_rank"]), rejected
     if "dgc_rank" in chosen:
         rejected["dgc_rank"] = "dgc is off, so nothing is compressed."
     wire_format = taken["fp16_allreduce_dtype"] if taken["fp16_allreduce"] else None
-    plan = ReductionPlan(taken["nccl_comm_num"], taken["sync_nccl_allreduce"], inner_size, wire_format)
+    gloo_between = bool(inner_size and taken[BETWEEN])
+    plan = ReductionPlan(
+        taken["nccl_comm_num"],
+        # A thread hands over both levels: two of them could give NCCL's communicators two orders on two ranks.
+        taken["sync_nccl_allreduce"] or gloo_between,
+        inner_size,
+        wire_format,
+        gloo_between,
+    )
     return plan, rejected
 
 

@@ -85,7 +85,10 @@ class Block:
     def __init__(self, what, value):
         self.what, self.value, self.place = what, value, -1
         self.saved = save()
-        self.scaler = torch.amp.GradScaler("cpu", enabled=what == "fp16")
+        first, growth = (32768.0, 2000) if what == "fp16" else (float(value), 10**9)
+        self.scaler = torch.amp.GradScaler(
+            "cpu", init_scale=first, growth_interval=growth, enabled=what in ("fp16", "static")
+        )
         self.since, self.interval, self.first = 0, value, None
         if what == "dgc":
             self.state = power_sgd.PowerSGDState(None, matrix_approximation_rank=value, start_powerSGD_iter=2)
@@ -132,8 +135,8 @@ for step in range(arguments.steps):
         block, ends = Block(what, value), step + steps
     block.place += 1
     x, y = torch.randn(16, 64, generator=generator), torch.randint(10, (16,), generator=generator)
-    scales = block.what == "fp16" and block.place >= 1
-    halves = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(block.what)
+    scales = block.what in ("fp16", "static") and block.place >= 1
+    halves = {"bf16": torch.bfloat16, "fp16": torch.float16, "static": torch.float16}.get(block.what)
     with ddp.no_sync() if block.is_local or block.merges_on else contextlib.nullcontext():
         with torch.autocast("cpu", halves or torch.bfloat16, enabled=block.what == "bf16" or scales):
             output = ddp(x)

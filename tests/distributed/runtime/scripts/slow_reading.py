@@ -22,6 +22,7 @@ parser.add_argument(
     "--no-children", action="store_true", help="samples cannot be read outside the rank's process"
 )
 parser.add_argument("--iterable", action="store_true")
+parser.add_argument("--unbatched", action="store_true", help="the loader hands over single samples")
 arguments = parser.parse_args()
 RANK_PROCESS = os.getpid()
 
@@ -55,7 +56,7 @@ def main():
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
     loader = DataLoader(
         Stream() if arguments.iterable else Samples(),
-        batch_size=4,
+        batch_size=None if arguments.unbatched else 4,
         shuffle=None if arguments.iterable else True,
         num_workers=arguments.workers,
         persistent_workers=arguments.persistent,
@@ -66,7 +67,7 @@ def main():
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            write("batches", f"{index.tolist()} {loss.item()!r} {torch.rand(1).item()!r}")
+            write("batches", f"{torch.as_tensor(index).tolist()} {loss.item()!r} {torch.rand(1).item()!r}")
             write("workers", str(len(multiprocessing.active_children())))
     weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
     write("batches", hashlib.sha256(weights).hexdigest())
