@@ -26,6 +26,8 @@ from typing import Any
 from agent.guard import mounts
 from agent.guard.account import Account, become
 from agent.guard.processes import kill_until_none, list_descendants
+from agent.guard.rank_outputs import RankOutputs
+from agent.runtime.rank_output import OUTPUT
 from agent.sessions.session_log import LogWriter
 
 _PR_SET_PDEATHSIG = 1
@@ -92,19 +94,38 @@ def _run_inner(outer: int) -> None:
     order = Order.from_line(line)
     log = LogWriter(Path(order.log_folder))
     read_end, write_end = os.pipe()
+    selector = selectors.DefaultSelector()
+    ranks = _listen_to_ranks(order, write_end, log, selector)
     child = _start(order, write_end)
     os.close(write_end)
     _tell(event="started", pid=child)
     try:
-        code = _attend(child, read_end, log, order.silence_s)
+        code = _attend(child, read_end, log, order.silence_s, selector, ranks)
         if code is not None:
             _tell(event="exited", code=code)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         left = kill_until_none(lambda: list_descendants(os.getpid()), _KILL_TIMEOUT_S)
+        if ranks is not None:
+            ranks.drain()
         _drain(read_end, log)
         if not left:
             _tell(event="gone")
+
+
+def _listen_to_ranks(
+    order: Order, output: int, log: LogWriter, selector: selectors.BaseSelector
+) -> RankOutputs | None:
+    """Tell the ranks where to bring pipes of their own; None where they have no folder, or no socket can be there."""
+    folder = order.environment.get("ADVISOR_SESSION_DIR")
+    if not folder:
+        return None
+    try:
+        ranks = RankOutputs(Path(folder), log.write, selector)
+    except OSError:
+        return None
+    order.environment[OUTPUT] = f"{ranks.path}:{os.fstat(output).st_ino}"
+    return ranks
 
 
 def _start(order: Order, output: int) -> int:
@@ -141,11 +162,18 @@ def _start(order: Order, output: int) -> int:
     os._exit(_NO_SUCH_COMMAND)
 
 
-def _attend(child: int, output: int, log: LogWriter, silence_s: float) -> int | None:
+def _attend(
+    child: int,
+    output: int,
+    log: LogWriter,
+    silence_s: float,
+    selector: selectors.BaseSelector,
+    ranks: RankOutputs | None,
+) -> int | None:
     """Pass output on until the child exits (its code), or the agent lets go or is silent for too long (None)."""
     child_file = os.pidfd_open(child)
     heard_at_s = time.clock_gettime(time.CLOCK_BOOTTIME)
-    with selectors.DefaultSelector() as selector:
+    with selector:
         selector.register(sys.stdin.fileno(), selectors.EVENT_READ)
         selector.register(output, selectors.EVENT_READ)
         selector.register(child_file, selectors.EVENT_READ)
@@ -163,6 +191,8 @@ def _attend(child: int, output: int, log: LogWriter, silence_s: float) -> int | 
                 log.write(data)
                 if not data:
                     selector.unregister(output)
+            if ranks is not None:
+                ranks.read(ready, now_s)
             code = _reap(child)
             if code is not None:
                 return code

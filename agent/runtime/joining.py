@@ -16,6 +16,7 @@ from typing import Any, Callable
 
 from . import current
 from .environment import RUN, Environment, read_joined_environment
+from .rank_output import take_own_output
 from .session import listen_for_signals, start_runtime
 from .torch_import import call_after_torch_import
 from .trackers import silence_trackers
@@ -80,6 +81,7 @@ def _become_rank() -> None:
     if current.current_runtime is not None or _is_below_a_rank():
         return
     environment = read_joined_environment(dist.get_rank(), dist.get_world_size())
+    take_own_output(environment.rank, os.environ)
     listen_for_signals(environment)
     start_runtime(environment)
     os.environ[RANK_PROCESS] = str(os.getpid())

@@ -8,6 +8,7 @@ from typing import List
 from . import current, stacks
 from .control import AgentLost, ControlLine
 from .environment import Environment, read_environment
+from .rank_output import take_own_output
 from .script import parse_script, run_script
 from .torch_import import call_after_torch_import
 from .trackers import silence_trackers
@@ -20,6 +21,7 @@ def run(arguments: List[str]) -> None:
     environment = read_environment()
     process_id = os.getpid()
     silence_trackers(os.environ, environment.session_dir)
+    take_own_output(environment.rank, os.environ)
     listen_for_signals(environment)
     call_after_torch_import(lambda: start_runtime(environment))
     try:

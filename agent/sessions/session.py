@@ -31,7 +31,7 @@ from agent.sessions.measuring import Measuring
 from agent.sessions.outcome import Cause, Ending, Evidence, Judgement
 from agent.sessions.rank_folder import RankFolder
 from agent.sessions.renewal import News, Renewal
-from agent.sessions.session_log import LogReader, clean_text, read_log_tail
+from agent.sessions.session_log import LogReader, clean_text, read_log_tail, strip_ranks
 
 _GUARD_PERIOD_S = 0.1
 _GANG_POLL_S = 0.02
@@ -299,7 +299,7 @@ class SessionRun:
     def _gather_evidence(self, kills_before: int) -> Evidence:
         launched = self._launched
         return Evidence(
-            log_text=read_log_tail(self._log_dir, _JUDGED_LOG_CHARACTERS),
+            log_text=strip_ranks(read_log_tail(self._log_dir, _JUDGED_LOG_CHARACTERS)),
             exit_code=launched.exit_code if launched else None,
             steps=self._progress.count_steps() or 0,
             launched_as_is=not self._assignment.cold,

@@ -13,6 +13,7 @@ TAIL_BYTES = 1024 * 1024
 """Kept from the end, once or twice over."""
 
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_RANK = re.compile(r"^\[rank \d+\] ", re.MULTILINE)
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -82,6 +83,11 @@ class LogReader:
 def read_log_tail(folder: Path, most: int) -> str:
     """Return the last `most` characters of the session's log, cleaned."""
     return LogReader(folder).read_news(10**9)[-most:]
+
+
+def strip_ranks(text: str) -> str:
+    """Return the log as the processes wrote it, without what says which rank wrote a line."""
+    return _RANK.sub("", text)
 
 
 def clean_text(data: bytes) -> str:

@@ -19,6 +19,10 @@ _POLL_S = 1.0
 def logs(
     context: typer.Context,
     job: JobArgument,
+    rank: Annotated[
+        int | None,
+        typer.Option("--rank", min=0, help="Only what this rank wrote, without the rank before each line."),
+    ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job is over.")] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -26,18 +30,23 @@ def logs(
     screen = screen_of(context)
     try:
         with interruptible(), look_up(os.environ) as client:
-            _print_logs(client, resolve_job(client, job).id, screen, follow, as_json)
+            _print_logs(client, resolve_job(client, job).id, screen, follow, as_json, rank)
     except KeyboardInterrupt:
         raise typer.Exit(Exit.INTERRUPTED) from None
 
 
-def _print_logs(client: Client, job_id: str, screen: Screen, follow: bool, as_json: bool) -> None:
+def _print_logs(
+    client: Client, job_id: str, screen: Screen, follow: bool, as_json: bool, rank: int | None
+) -> None:
     after = 0
     while True:
         # The state first: when it is final, the page that follows is complete.
         over = not follow or client.job(job_id).state.is_final
         page = client.logs(job_id, after)
-        for chunk in page.items:
+        for found in page.items:
+            chunk = found if rank is None else found.model_copy(update={"text": keep_rank(found.text, rank)})
+            if not chunk.text:
+                continue
             if as_json:
                 screen.print_line(chunk)
             else:
@@ -47,3 +56,9 @@ def _print_logs(client: Client, job_id: str, screen: Screen, follow: bool, as_js
             if over:
                 return
             time.sleep(_POLL_S)
+
+
+def keep_rank(text: str, rank: int) -> str:
+    """Return the lines that this rank wrote, as it wrote them; lines that no rank wrote are left out."""
+    tag = f"[rank {rank}] "
+    return "".join(line.removeprefix(tag) for line in text.splitlines(keepends=True) if line.startswith(tag))

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 dist.init_process_group("gloo")
+print("I am", dist.get_rank(), end="", flush=True)
 model = DistributedDataParallel(torch.nn.Linear(64, 8))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 for step in range(int(os.environ["STEPS"])):
@@ -63,7 +64,9 @@ def test_torchrun_inside_a_shell_script_joins_the_gang(
     assert session.hellos[0]["facts"]["world_size"] == 2
     assert session.hellos[0]["facts"]["local_world_size"] == 1
     assert sorted(session.blocks) == ["b0", "b1"]
-    assert session.log.count("prepared") == 2
+    lines = session.log.splitlines()
+    assert lines.count("prepared") == 2
+    assert {"[rank 0] I am 0", "[rank 1] I am 1"} <= set(lines), session.log
     assert "evaluating" not in session.log
     assert list_session_processes(session_id) == []
 

@@ -113,6 +113,16 @@ def test_logs_print_what_the_processes_wrote(server: FakeServer, run: Run) -> No
     assert run("logs", "aaa1", "--follow").stdout == "epoch 1\n"
 
 
+def test_logs_of_one_rank_are_its_own_lines(server: FakeServer, run: Run) -> None:
+    server.add_job("aaa1", JobState.FINISHED)
+    texts = ("launching\n[rank 1] one\n[rank 11] eleven\n", "[rank 0] zero\n", "[rank 1] one more\n")
+    server.logs["aaa1"] = [
+        LogChunk(seq=seq, session_id="s", agent="a", text=text) for seq, text in enumerate(texts, start=1)
+    ]
+    assert run("logs", "aaa1", "--rank", "1").stdout == "one\none more\n"
+    assert "[rank 11] eleven" in run("logs", "aaa1").stdout
+
+
 def test_advice_before_the_end_is_not_finished(server: FakeServer, run: Run) -> None:
     server.add_job("aaa1", JobState.RUNNING)
     result = run("advice", "aaa1")
