@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 
 from advisor.protocol.advice import Advice, Provenance, Verdict, continue_command
 from advisor.protocol.base import Value
+from advisor.protocol.carried import Carried, write_line
+from advisor.protocol.changes import Changes
 from advisor.protocol.jobs import Job
 from advisor.protocol.workload import WorkloadKind
 
@@ -87,8 +89,21 @@ def head_lines(
         whole = " run.sh carries all of them." if job.spec.workload.kind is WorkloadKind.PYTORCH else ""
         lines.append(
             f"Carries {carried} of {len(advice.changes)} changes: the gain above was measured with all of them "
-            f"together, and what these alone bring was not.{whole}"
+            f"together, and what these alone bring was not (advisor verify THIS-FILE measures it).{whole}"
         )
     lines += [f"Not expressible here: {name}: {sentence}" for name, sentence in (unmapped or {}).items()]
     lines += [f"Note: {sentence}" for sentence in warnings]
+    lines.append(write_line(_describe_carried(advice, job, provenance)))
     return lines
+
+
+def _describe_carried(advice: Advice, job: Job, provenance: Mapping[str, Provenance]) -> Carried:
+    changes = Changes({name: value for name, value in advice.changes.items() if name in provenance})
+    return Carried(
+        job_id=job.id,
+        job_name=job.spec.name,
+        kind=job.spec.workload.kind,
+        changes=changes,
+        baseline={name: advice.baseline[name] for name in changes},
+        gain=advice.gain if len(changes) == len(advice.changes) else None,
+    )

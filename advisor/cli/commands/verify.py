@@ -15,10 +15,11 @@ from advisor.cli.tuning.job_spec import TuneOptions, WantedJob, read_testbed, sp
 from advisor.cli.tuning.tune_anywhere import tune_anywhere
 from advisor.protocol.advice import Advice, Interval, Verdict
 from advisor.protocol.base import Message, Value
+from advisor.protocol.carried import Carried, read_carried
 from advisor.protocol.changes import Changes
 from advisor.protocol.gains import spell_range
 from advisor.protocol.jobs import Job, JobState
-from advisor.protocol.strategy_file import StrategyFile, choose_changes, read_strategy_file
+from advisor.protocol.strategy_file import choose_changes
 
 if TYPE_CHECKING:  # It loads while server and agents start.
     from advisor.client import Client
@@ -48,7 +49,8 @@ class Verification(Message):
 def verify(
     context: typer.Context,
     strategy: Annotated[
-        Path | None, typer.Argument(help="The strategy.json of a tuning job.", show_default=False)
+        Path | None,
+        typer.Argument(help="The strategy.json of a tuning job, or any other exported file.", show_default=False),
     ] = None,
     command: Annotated[
         list[str] | None,
@@ -63,8 +65,8 @@ def verify(
     ] = None,
     against: Annotated[
         Path | None,
-        typer.Option(metavar="STRATEGY.JSON", show_default=False,
-                     help="Hold it against this strategy instead of the script as it stands."),
+        typer.Option(metavar="FILE", show_default=False,
+                     help="Hold it against this strategy or export instead of the script as it stands."),
     ] = None,
     minutes: Annotated[float, typer.Option(min=0.1, help="Most minutes to measure.")] = 5.0,
     fail_below: Annotated[
@@ -86,7 +88,8 @@ def verify(
 ) -> None:  # fmt: skip
     """Measure today what a strategy brings here: it races your script as it stands, with the statistics of tuning.
 
-    With --against, another strategy takes the script's place.
+    Of an export that cannot carry the whole strategy, what it carries is measured. With --against, another strategy (or
+    export) takes the script's place.
 
     advisor verify advisor-train/strategy.json --fail-below 1.05 -- torchrun --nproc-per-node 2 train.py
     """
@@ -96,7 +99,7 @@ def verify(
         changes = choose_changes(file.changes if file else {}, settings or (), leave or ())
     except ValueError as error:
         raise CommandFailed(Exit.INVALID_SPEC, str(error), "`advisor knobs` lists the knobs.") from error
-    rival = _read_file(against) if against is not None else None
+    rival = _read_rival(against) if against is not None else None
     if rival is not None:
         changes = relate(changes, rival.changes, {**rival.baseline, **(file.baseline if file else {})})
         if not changes:
@@ -104,8 +107,8 @@ def verify(
     if not changes:
         raise CommandFailed(
             Exit.USAGE,
-            "There is nothing to verify: the strategy changes nothing.",
-            "Give a strategy.json whose verdict is change, or --set KNOB=VALUE.",
+            "There is nothing to verify: it changes nothing.",
+            "Give a strategy.json whose verdict is change (or an export that carries some of it), or --set KNOB=VALUE.",
         )
     shaped = read_testbed(testbed) if testbed is not None else None
     options = TuneOptions(
@@ -137,20 +140,35 @@ def verify(
     tune_anywhere(wanted, None, finish, os.environ, screen)
 
 
-def _read(strategy: Path | None, command: list[str]) -> tuple[StrategyFile | None, list[str]]:
+def _read(strategy: Path | None, command: list[str]) -> tuple[Carried | None, list[str]]:
     """The file and the command: without a file, the first word that was typed is the command's."""
     if strategy is None:
         raise CommandFailed(Exit.USAGE, "What is to be verified?", "advisor verify strategy.json -- COMMAND…")
-    if strategy.suffix != ".json":
+    file = _read_file(strategy) if strategy.suffix == ".json" or strategy.is_file() else None
+    if file is None:
         return None, [str(strategy), *command]
     if not command:
         raise CommandFailed(Exit.USAGE, "The launch command is missing.", "Put it after --, as you type it.")
-    return _read_file(strategy), command
+    return file, command
 
 
-def _read_file(path: Path) -> StrategyFile:
+def _read_rival(path: Path) -> Carried:
+    rival = _read_file(path)
+    if rival is None:
+        raise CommandFailed(
+            Exit.INVALID_SPEC,
+            f"{path} does not say what it carries.",
+            "Give a strategy.json, or export the file anew.",
+        )
+    return rival
+
+
+def _read_file(path: Path) -> Carried | None:
+    """What a file carries; None where it is none of ours (a program of the command)."""
     try:
-        return read_strategy_file(path.read_text())
+        return read_carried(path.read_text())
+    except UnicodeDecodeError:
+        return None
     except (OSError, ValueError) as error:
         raise CommandFailed(
             Exit.INVALID_SPEC, f"{path} cannot be read as a strategy file: {error}"
@@ -163,9 +181,7 @@ def relate(changes: Changes, rival: Changes, own: Mapping[str, Value]) -> Change
     return Changes({knob: value for knob, value in wanted.items() if rival.get(knob, own.get(knob)) != value})
 
 
-def judge(
-    advice: Advice, file: StrategyFile | None, changes: Changes, fail_below: float | None
-) -> Verification:
+def judge(advice: Advice, file: Carried | None, changes: Changes, fail_below: float | None) -> Verification:
     """Return what was found, held against what was asked for and what was advised."""
     gain, passed = advice.gain, None
     if gain is not None and fail_below is not None:

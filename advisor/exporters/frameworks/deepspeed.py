@@ -17,6 +17,7 @@ from advisor.exporters.frameworks.settings import (
     plainly,
 )
 from advisor.protocol.advice import Advice
+from advisor.protocol.carried import HEAD
 from advisor.protocol.jobs import Job
 
 _ACCUMULATION = accumulation("gradient_accumulation_steps")
@@ -75,7 +76,7 @@ def export_deepspeed(advice: Advice, job: Job) -> Exported:
         )
     title = "Strategy for DeepSpeed: merge these keys into your configuration."
     head = head_lines(advice, job, title, chosen.provenance, chosen.warnings, chosen.unmapped)
-    tree: dict[str, Any] = {"_fleet_advisor": [one_line(line) for line in head]}
+    tree: dict[str, Any] = {HEAD: [one_line(line) for line in head]}
     for name, value in chosen.entries.items():
         *outer, last = name.split(".")
         place = tree
