@@ -138,6 +138,7 @@ COMMUNICATION: tuple[Knob, ...] = (
     Knob(
         name="fuse_all_reduce_ops", place=S, part=Part.COMMUNICATION,
         default=True, effect=Effect.EXACT, switch=Switch.HOT,
+        same_meaning=True,
         meaning="Reduce gradients in fused buckets instead of one by one. Never covers sparse gradients.",
         realised="DDP's buckets; off = one bucket per parameter.",
         paddle_field="fuse_all_reduce_ops",
@@ -146,6 +147,7 @@ COMMUNICATION: tuple[Knob, ...] = (
     Knob(
         name="fuse_grad_size_in_MB", place=S, part=Part.COMMUNICATION,
         default=32.0, low=0.0625, high=1024.0, scale=Scale.LOG, unit="MB",
+        same_meaning=True, timed_with="fuse_all_reduce_ops",
         effect=Effect.EXACT, switch=Switch.HOT, meaning="Bytes per fused allreduce.",
         realised="DDP's bucket capacity, rebuilt in place; Paddle takes whole MB.",
         paddle_field="fuse_grad_size_in_MB",
@@ -154,6 +156,7 @@ COMMUNICATION: tuple[Knob, ...] = (
     Knob(
         name="last_comm_group_size_MB", place=S, part=Part.COMMUNICATION, minor=True,
         default=1.0, low=0.0625, high=1024.0, scale=Scale.LOG, unit="MB",
+        same_meaning=True, timed_with="fuse_all_reduce_ops",
         effect=Effect.EXACT, switch=Switch.HOT,
         meaning="Size of the group that becomes ready first in the backward pass (the last layers').",
         realised="DDP's first bucket.", paddle_field="last_comm_group_size_MB",
@@ -179,6 +182,7 @@ COMMUNICATION: tuple[Knob, ...] = (
     Knob(
         name="sync_nccl_allreduce", place=S, part=Part.COMMUNICATION,
         default=True, effect=Effect.EXACT, switch=Switch.HOT,
+        timed_with="nccl_comm_num",
         meaning="Finish one fused allreduce before the next begins, instead of letting them overlap.",
         realised="A communication hook that runs buckets one after another.",
         paddle_field="sync_nccl_allreduce",
@@ -214,6 +218,7 @@ COMMUNICATION: tuple[Knob, ...] = (
     Knob(
         name="fp16_allreduce", place=S, part=Part.COMMUNICATION,
         default=False, effect=Effect.NUMERIC, switch=Switch.HOT,
+        same_meaning=True,
         meaning="Send gradients in 16 bits: half the bytes, rounded gradients.",
         realised="A compressing communication hook.", paddle_field="fp16_allreduce",
         unavailable_because=_half_unavailable,
@@ -224,6 +229,7 @@ COMMUNICATION: tuple[Knob, ...] = (
         name="fp16_allreduce_dtype", place=S, part=Part.COMMUNICATION, minor=True,
         default="fp16", choices=("fp16", "bf16"), effect=Effect.NUMERIC, switch=Switch.HOT,
         needs="fp16_allreduce",
+        same_meaning=True,
         meaning="The 16-bit type of fp16_allreduce: fp16 has more digits, bf16 more range.",
         realised="The type the hook compresses to. Paddle's fp16_allreduce is always fp16.",
         unavailable_because=_half_unavailable, inactive_because=_half_dtype_idle,

@@ -25,6 +25,7 @@ ENVIRONMENT: tuple[Knob, ...] = (
     Knob(
         name="NCCL_SOCKET_NTHREADS", place=E, part=Part.COMMUNICATION,
         default=1, low=1, high=8, scale=Scale.LOG, unit="threads",
+        same_meaning=True,
         effect=Effect.EXACT, switch=Switch.COLD, meaning="CPU threads per NCCL connection on TCP networks.",
         realised="Environment of the launched ranks.",
         unavailable_because=nccl_sockets_needed,
@@ -33,6 +34,7 @@ ENVIRONMENT: tuple[Knob, ...] = (
     Knob(
         name="NCCL_NSOCKS_PERTHREAD", place=E, part=Part.COMMUNICATION,
         default=1, low=1, high=8, scale=Scale.LOG, unit="sockets",
+        same_meaning=True,
         effect=Effect.EXACT, switch=Switch.COLD, meaning="Sockets per NCCL thread on TCP networks.",
         realised="Environment of the launched ranks.",
         unavailable_because=nccl_sockets_needed,

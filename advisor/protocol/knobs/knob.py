@@ -133,6 +133,10 @@ class Knob:
     """The part of a step that it acts on."""
     needs: str = ""
     """The switch without which this knob means nothing (`localsgd` for `localsgd_k_steps`)."""
+    timed_with: str = ""
+    """The switch that was in force with it when it was timed, where it needs none: exports write both."""
+    same_meaning: bool = False
+    """Whether the lever does the very thing that Fleet's field means; else the knob is timed in translation."""
     grid: Callable[[KnobContext], tuple[Value, ...]] | None = None
     """The values worth trying, in order; None derives them from the type, the range and the scale."""
     minor: bool = False

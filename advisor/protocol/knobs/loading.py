@@ -64,7 +64,7 @@ L = Place.DATA_READING
 LOADING: tuple[Knob, ...] = (
     Knob(
         name="batch_size_multiple", place=L, default=1, low=1, high=64, scale=Scale.LOG, unit="batches",
-        effect=Effect.CONVERGENCE, switch=Switch.HOT, grid=lambda _: (2, 4),
+        effect=Effect.CONVERGENCE, switch=Switch.HOT, same_meaning=True, grid=lambda _: (2, 4),
         meaning="Batch size, as a multiple of the script's own: 2 reads two of its batches as one. An epoch has as "
         "many samples and fewer updates; the learning rate stays as the script sets it.",
         realised="Index batches are joined before the loader reads and collates them; compared at equal samples.",

@@ -74,6 +74,7 @@ S = Place.STRATEGY
 TRAINING: tuple[Knob, ...] = (
     Knob(
         name="localsgd", place=S, part=Part.COMMUNICATION, default=False, effect=Effect.CONVERGENCE, switch=Switch.HOT,
+        same_meaning=True,
         meaning="Local SGD: step without synchronising, average the parameters every k steps.",
         realised="Unsynchronised DDP steps and parameter averaging.", paddle_field="localsgd",
         unavailable_because=_needs_ranks("localsgd"),
@@ -82,6 +83,7 @@ TRAINING: tuple[Knob, ...] = (
     Knob(
         name="localsgd_k_steps", place=S, part=Part.COMMUNICATION,
         default=1, low=1, high=16, scale=Scale.LOG, unit="steps",
+        same_meaning=True,
         effect=Effect.CONVERGENCE, switch=Switch.HOT, needs="localsgd", grid=lambda _: (2, 4, 8, 16),
         meaning="Steps between two parameter averagings.",
         realised="The averaging interval.", paddle_field="localsgd_configs.k_steps",
@@ -91,6 +93,7 @@ TRAINING: tuple[Knob, ...] = (
     Knob(
         name="localsgd_begin_step", place=S, part=Part.COMMUNICATION,
         default=1, low=1, high=1_000_000, scale=Scale.LOG, unit="steps",
+        timed_with="localsgd",
         effect=Effect.CONVERGENCE, switch=Switch.HOT,
         meaning="Post-local SGD: synchronise every step until this one (documents: the first learning-rate drop).",
         realised="Synchronised steps before local ones begin; tried at one value for the ladder (post-local SGD), "
@@ -121,6 +124,7 @@ TRAINING: tuple[Knob, ...] = (
     Knob(
         name="adaptive_localsgd_begin_step", place=S, part=Part.COMMUNICATION,
         default=1, low=1, high=1_000_000, scale=Scale.LOG, unit="steps",
+        timed_with="adaptive_localsgd",
         effect=Effect.CONVERGENCE, switch=Switch.HOT,
         meaning="Synchronise every step until this one.",
         realised="Synchronised steps before local ones begin; not searched: post-local SGD has a fixed interval.",
@@ -130,6 +134,7 @@ TRAINING: tuple[Knob, ...] = (
     ),
     Knob(
         name="gradient_merge", place=S, default=False, effect=Effect.CONVERGENCE, switch=Switch.HOT,
+        same_meaning=True,
         meaning="Add up the gradients of k steps before communicating and applying them: a k times larger batch.",
         realised="k - 1 of k steps neither reduce nor apply gradients; step() and zero_grad() are held back.",
         paddle_field="gradient_merge", unavailable_because=lambda context: refused(context, "gradient_merge"),
@@ -137,6 +142,7 @@ TRAINING: tuple[Knob, ...] = (
     ),
     Knob(
         name="gradient_merge_k_steps", place=S, default=1, low=1, high=64, scale=Scale.LOG, unit="steps",
+        same_meaning=True,
         effect=Effect.CONVERGENCE, switch=Switch.HOT, needs="gradient_merge", grid=lambda _: (2, 4, 8),
         meaning="Steps per communication and update.",
         realised="The number of steps merged.", paddle_field="gradient_merge_configs.k_steps",
@@ -146,6 +152,7 @@ TRAINING: tuple[Knob, ...] = (
     ),
     Knob(
         name="gradient_merge_avg", place=S, default=True, effect=Effect.CONVERGENCE, switch=Switch.HOT,
+        same_meaning=True, timed_with="gradient_merge",
         meaning="Average the merged gradients instead of adding them.",
         realised="Each merged loss counts 1/k; never searched, because it is a matter of the learning rate, not of "
         "speed.",
@@ -155,6 +162,7 @@ TRAINING: tuple[Knob, ...] = (
     ),
     Knob(
         name="amp", place=S, default=False, effect=Effect.NUMERIC, switch=Switch.HOT,
+        same_meaning=True,
         meaning="Mixed precision: compute in 16 bits where that is safe.",
         realised="torch.autocast around the training forward, float32 outputs; fp16 with dynamic loss scaling.",
         paddle_field="amp", unavailable_because=_half_already("amp"), rule=_precision_rule,
@@ -163,12 +171,14 @@ TRAINING: tuple[Knob, ...] = (
         name="amp_dtype", place=S, minor=True,
         default="bf16", choices=("bf16", "fp16"), effect=Effect.NUMERIC, switch=Switch.HOT,
         needs="amp", grid=_precision_grid,
+        same_meaning=True,
         meaning="The 16-bit type of amp: bf16 has float32's range, fp16 more digits and needs loss scaling.",
         realised="The type of autocast. Paddle's bf16 is use_pure_bf16, another mode.",
         unavailable_because=_half_already("amp_dtype"), inactive_because=idle_unless("amp", "Mixed precision is off."),
     ),
     Knob(
         name="amp_dynamic_loss_scaling", place=S, minor=True, default=True, effect=Effect.NUMERIC, switch=Switch.HOT,
+        timed_with="amp",
         meaning="Dynamic loss scaling: the scale halves after an overflow and doubles after 2000 steps without one. "
         "Off is static loss scaling: it stays what it begins with.",
         realised="The scale of amp in fp16 stays where it begins; steps whose gradients overflow are still left out. "
@@ -178,6 +188,7 @@ TRAINING: tuple[Knob, ...] = (
     ),
     Knob(
         name="amp_init_loss_scaling", place=S, minor=True, default=32768.0, low=1.0, high=2.0**24, scale=Scale.LOG,
+        timed_with="amp",
         effect=Effect.NUMERIC, switch=Switch.HOT,
         meaning="What the loss is multiplied by at first; a power of two, so that nothing is rounded.",
         realised="The first scale of amp in fp16; never searched, because it is a matter of the model, not of speed.",

@@ -16,16 +16,6 @@ from advisor.tuning.measure.statistics import LogInterval
 from advisor.tuning.space.composition import join_names
 from advisor.tuning.stages.trimming import Removal
 
-SAME_MEANING = frozenset(
-    {
-        "fuse_all_reduce_ops", "fuse_grad_size_in_MB", "last_comm_group_size_MB", "fp16_allreduce",
-        "fp16_allreduce_dtype", "localsgd", "localsgd_k_steps", "NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD",
-        "gradient_merge", "gradient_merge_k_steps", "gradient_merge_avg", "amp", "amp_dtype",
-    }
-)  # fmt: skip
-"""Knobs whose PyTorch realisation is the very thing that Fleet's field means; the others are timed in translation.
-The documents' num_threads, for one, sizes the executor's pool of operators; the lever sets threads inside one."""
-
 
 def list_buckets(blocks: Sequence[Block]) -> tuple[int, ...]:
     """Return the last bucket sizes that DDP's own log stated in these blocks, in bytes."""
@@ -126,7 +116,7 @@ def trace_provenance(varied: set[str], kind: WorkloadKind) -> dict[str, Provenan
         name: Provenance.CARRIED
         if name not in varied
         else Provenance.MEASURED
-        if name in SAME_MEANING or kind is not WorkloadKind.PYTORCH
+        if CATALOGUE[name].same_meaning or kind is not WorkloadKind.PYTORCH
         else Provenance.TRANSLATED
         for name in CATALOGUE
     }
