@@ -22,8 +22,8 @@ from advisor.protocol.views import (
     JobPage,
     LogPage,
     NewToken,
-    Role,
     TokenPage,
+    TokenRotation,
     TokenView,
 )
 
@@ -173,11 +173,19 @@ class Client:
         """Return the agents that the server knows."""
         return AgentPage.model_validate_json(self._send("GET", "/agents").content).items
 
-    def create_token(self, role: Role, label: str) -> CreatedToken:
+    def create_token(self, wanted: NewToken) -> CreatedToken:
         """Create a token; its secret is in this answer only."""
-        wanted = NewToken(role=role, label=label)
         reply = self._send("POST", "/tokens", json=wanted.model_dump(mode="json"))
         return CreatedToken.model_validate_json(reply.content)
+
+    def rotate_token(self, token_id: str, wanted: TokenRotation) -> CreatedToken:
+        """Make a token that takes the place of one that soon ends; its secret is in this answer only."""
+        reply = self._send("POST", f"/tokens/{token_id}:rotate", json=wanted.model_dump(mode="json"))
+        return CreatedToken.model_validate_json(reply.content)
+
+    def readmit_agent(self, agent_id: str) -> None:
+        """Let an agent register again that was turned out."""
+        self._send("POST", f"/agents/{agent_id}:readmit")
 
     def tokens(self) -> tuple[TokenView, ...]:
         """Return all tokens without their secrets."""

@@ -8,6 +8,7 @@
     ├── Unauthenticated          401 unauthenticated
     ├── TooManyFailures          429 too_many_failures
     ├── Forbidden                403 forbidden
+    │   └── AgentTurnedOut       403 agent_turned_out
     ├── WrongHost                421 wrong_host
     ├── ProtocolMismatch         426 protocol_mismatch
     ├── NotFound                 404 not_found
@@ -15,6 +16,7 @@
     │   ├── AgentNotFound        404 agent_not_found
     │   └── TokenNotFound        404 token_not_found
     ├── Conflict                 409 conflict
+    │   ├── AgentNameTaken       409 agent_name_taken
     │   ├── AdviceNotReady       409 advice_not_ready
     │   ├── NoForecast           409 no_forecast
     │   ├── JobIsFinal           409 job_is_final
@@ -116,6 +118,13 @@ class Forbidden(AdvisorError):
     hint = "Ask an administrator for a token with the role that this needs."
 
 
+class AgentTurnedOut(Forbidden):
+    """The agent's own token was revoked, so that it may not come in again by itself."""
+
+    code = "agent_turned_out"
+    hint = "An administrator lets it in again: `advisor token readmit NAME`."
+
+
 class WrongHost(AdvisorError):
     """The request names a host that this server does not answer for."""
 
@@ -166,6 +175,16 @@ class Conflict(AdvisorError):
 
     status = 409
     code = "conflict"
+
+
+class AgentNameTaken(Conflict):
+    """Another agent of that name is at work, and this one does not prove to be it."""
+
+    code = "agent_name_taken"
+    hint = (
+        "Give this agent a name of its own (--name). If it is the same one and has lost its work directory, it is let "
+        "in once the other has been silent for half a minute, or after `advisor token readmit NAME`."
+    )
 
 
 class AdviceNotReady(Conflict):

@@ -25,6 +25,7 @@ from agent.errors import AgentError, NotWelcome, ServerRefused, ServerUnreachabl
 from agent.guard.account import find_account
 from agent.guard.isolation import Isolation, detect_isolation, list_scratch_roots, remove_leftover_scratch
 from agent.guard.launcher import sweep_leftovers
+from agent.operator.secrets import read_node_secret
 from agent.sessions.context import NodeContext
 from agent.sessions.rank_folder import remove_leftover_folders
 from agent.sessions.session import SessionRun, name_session_dir
@@ -132,7 +133,8 @@ class Agent:
                 self._run_session(assignment, self._make_context(registered, marker, isolation))
 
     def _register(self, node: Node) -> AgentRegistered:
-        message = RegisterAgent(name=self._settings.name, node=node)
+        secret = read_node_secret(self._settings.work_dir)
+        message = RegisterAgent(name=self._settings.name, node=node, secret=secret)
         registered = self._wait_for(lambda: self._client.register(message, self._stopping.is_set))
         log.info("Registered.", agent=self._settings.name, server=self._settings.server_url)
         return registered

@@ -11,7 +11,7 @@ from limits.strategies import MovingWindowRateLimiter
 from advisor.api.context import Here
 from advisor.errors import Forbidden, TooManyFailures, Unauthenticated
 from advisor.protocol.views import Role
-from advisor.services.tokens import Principal, authenticate
+from advisor.services.tokens import Principal, authenticate, identify
 
 _BEARER = HTTPBearer(auto_error=False, description="A token: `adv_<role>_<id>_<secret>`.")
 _FAILURES = RateLimitItemPerMinute(30)
@@ -37,8 +37,10 @@ class FailureCounter:
 class Allow:
     """The dependency of a route: lets in tokens of certain roles and says who is asking."""
 
-    def __init__(self, *roles: Role) -> None:
+    def __init__(self, *roles: Role, even_spent: bool = False) -> None:
+        """`even_spent` lets in tokens that have expired or were revoked too: the route looks at them itself."""
         self.roles = roles
+        self._look_up = identify if even_spent else authenticate
 
     def __call__(
         self,
@@ -51,7 +53,7 @@ class Allow:
             raise Unauthenticated("The request carries no token.")
         try:
             with context.database.read() as work:
-                principal = authenticate(work, credentials.credentials, context.clock())
+                principal = self._look_up(work, credentials.credentials, context.clock())
         except Unauthenticated:
             counter: FailureCounter = request.app.state.failures
             counter.count(request.client.host if request.client else "unknown")
@@ -78,3 +80,5 @@ Reader: Any = Annotated[Principal, Depends(Allow(*READERS))]
 Submitter: Any = Annotated[Principal, Depends(Allow(*SUBMITTERS))]
 Admin: Any = Annotated[Principal, Depends(Allow(*ADMINS))]
 AgentPrincipal: Any = Annotated[Principal, Depends(Allow(*AGENTS))]
+Registrant: Any = Annotated[Principal, Depends(Allow(*AGENTS, even_spent=True))]
+"""An agent that registers: its enrolment token may have ended since it first did."""

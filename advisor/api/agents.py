@@ -5,7 +5,7 @@ import asyncio
 from fastapi import APIRouter, Request
 from starlette.concurrency import run_in_threadpool
 
-from advisor.api.access import AgentPrincipal, Reader, find_agent_id
+from advisor.api.access import Admin, AgentPrincipal, Reader, Registrant, find_agent_id
 from advisor.api.context import Context, Here
 from advisor.errors import Forbidden
 from advisor.protocol.messages import AgentRegistered, Assignment, PollReply, RegisterAgent
@@ -25,17 +25,28 @@ def list_agents(_: Reader, context: Here) -> AgentPage:
 
 
 @router.post("", summary="Register an agent")
-def register_agent(request: RegisterAgent, principal: AgentPrincipal, context: Here) -> AgentRegistered:
-    """Let an agent in. The answer holds a token of its own, to be used for everything else."""
+def register_agent(request: RegisterAgent, principal: Registrant, context: Here) -> AgentRegistered:
+    """Let an agent in. The answer holds a token of its own, to be used for everything else.
+
+    409 `agent_name_taken` while another agent of that name is at work, 403 `agent_turned_out` after its token was
+    revoked.
+    """
     if principal.agent is not None and principal.agent != request.name:
         raise Forbidden(f"This token is the own one of agent {principal.agent}; it registers no other.")
     settings = context.settings
     with context.database.begin() as work:
         registered = agents.register_agent(
-            work, request, context.clock(), context.timers, settings.poll_s, settings.beat_s
+            work, request, principal, context.clock(), context.timers, settings.poll_s, settings.beat_s
         )
     context.wake.set()
     return registered
+
+
+@router.post("/{agent_id}:readmit", status_code=204, summary="Let an agent in again")
+def readmit_agent(agent_id: str, _: Admin, context: Here) -> None:
+    """Let an agent register again whose token was revoked, or that lost the secret in its work directory."""
+    with context.database.begin() as work:
+        agents.readmit_agent(work, agent_id)
 
 
 @router.post("/{agent_id}/poll", summary="Ask for work")

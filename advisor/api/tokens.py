@@ -1,10 +1,10 @@
-"""Routes of tokens: making, listing and revoking them."""
+"""Routes of tokens: making, listing, exchanging and revoking them."""
 
 from fastapi import APIRouter
 
 from advisor.api.access import Admin
 from advisor.api.context import Here
-from advisor.protocol.views import CreatedToken, NewToken, TokenPage
+from advisor.protocol.views import CreatedToken, NewToken, TokenPage, TokenRotation
 from advisor.services import tokens
 
 router = APIRouter(prefix="/tokens", tags=["tokens"])
@@ -14,7 +14,14 @@ router = APIRouter(prefix="/tokens", tags=["tokens"])
 def create_token(request: NewToken, _: Admin, context: Here) -> CreatedToken:
     """Make a token. The answer is the only place where it can be read."""
     with context.database.begin() as work:
-        return tokens.create_token(work, request.role, request.label, context.clock())
+        return tokens.create_token(work, request, context.clock())
+
+
+@router.post("/{token_id}:rotate", status_code=201, summary="Exchange a token")
+def rotate_token(token_id: str, request: TokenRotation, _: Admin, context: Here) -> CreatedToken:
+    """Make a token of the same role, label and team; the old one still works for a while of grace, then ends."""
+    with context.database.begin() as work:
+        return tokens.rotate_token(work, token_id, request, context.clock())
 
 
 @router.get("", summary="List tokens")

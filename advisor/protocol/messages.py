@@ -22,6 +22,8 @@ class RegisterAgent(Message):
     name: str = Field(min_length=1, max_length=100)
     """Stable name of the agent, unique on the server."""
     node: Node
+    secret: str = Field(default="", max_length=200, repr=False)
+    """Made once by the agent and kept on its disk: whoever has it is this agent. An older agent sends none."""
     protocol_major: int = PROTOCOL_MAJOR
 
 

@@ -2,6 +2,9 @@
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Self
+
+from pydantic import Field, model_validator
 
 from advisor.protocol.base import Message, Spec
 from advisor.protocol.cluster import Node
@@ -77,6 +80,8 @@ class AgentState(StrEnum):
     """Holds a session."""
     SILENT = "silent"
     """Has neither asked for work nor renewed a session for a while."""
+    REVOKED = "revoked"
+    """Its token was revoked; it stays out until an administrator readmits it."""
 
 
 class AgentView(Message):
@@ -117,12 +122,36 @@ class Role(StrEnum):
     """Register agents; the token that registration hands out works for that one agent."""
 
 
+_LONGEST_S = 10 * 365 * 24 * 3600.0
+
+
 class NewToken(Spec):
     """A token that is to be made."""
 
     role: Role
-    label: str = ""
-    """A name for people."""
+    label: str = Field(default="", max_length=200)
+    """Whose it is: the owner of the jobs that it submits. Tokens with one label own the same jobs."""
+    team: str = Field(default="", max_length=200)
+    """Whose jobs it may change besides its owner's; empty for nobody's."""
+    expires_s: float | None = Field(default=None, gt=0, le=_LONGEST_S)
+    """Seconds until it ends; None: when it is revoked."""
+    uses: int | None = Field(default=None, ge=1, le=1_000_000)
+    """How many agents may register with it; None: any number. For the role `agent`."""
+
+    @model_validator(mode="after")
+    def _refuse_uses_of_people(self) -> Self:
+        if self.uses is not None and self.role is not Role.AGENT:
+            raise ValueError(f"uses is for tokens of the role agent, and this one is a {self.role.value}'s")
+        return self
+
+
+class TokenRotation(Spec):
+    """`POST /tokens/{id}:rotate`: a new token takes the place of one that soon ends."""
+
+    grace_s: float = Field(default=3600.0, ge=0, le=_LONGEST_S)
+    """Seconds for which the old one still works."""
+    expires_s: float | None = Field(default=None, gt=0, le=_LONGEST_S)
+    """Seconds until the new one ends; None: when it is revoked."""
 
 
 class TokenView(Message):
@@ -133,8 +162,14 @@ class TokenView(Message):
     label: str = ""
     agent: str | None = None
     """Name of the agent that it belongs to, if it belongs to one."""
+    team: str = ""
+    """Whose jobs it may change besides its owner's."""
     created_at: datetime
     revoked_at: datetime | None = None
+    expires_at: datetime | None = None
+    """When it ends by itself; None: never."""
+    uses_left: int | None = None
+    """How many more agents may register with it; None: any number."""
 
 
 class CreatedToken(TokenView):

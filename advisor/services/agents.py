@@ -1,8 +1,9 @@
 """Agents: introducing themselves, asking for work, and the list of them."""
 
+import hmac
 from datetime import datetime, timedelta
 
-from advisor.errors import AgentNotFound, ProtocolMismatch
+from advisor.errors import AgentNameTaken, AgentNotFound, AgentTurnedOut, ProtocolMismatch, Unauthenticated
 from advisor.protocol.cluster import Node
 from advisor.protocol.messages import (
     PROTOCOL_MAJOR,
@@ -12,10 +13,10 @@ from advisor.protocol.messages import (
     RegisterAgent,
 )
 from advisor.protocol.trials import Outcome, SessionState
-from advisor.protocol.views import AgentPage, AgentState, AgentView, Role
+from advisor.protocol.views import AgentPage, AgentState, AgentView, NewToken, Role
 from advisor.services.ending import end_session, settle_if_gone
 from advisor.services.jobs import get_job
-from advisor.services.tokens import create_token
+from advisor.services.tokens import Principal, create_token, hash_secret
 from advisor.services.tuning import Timers
 from advisor.storage import UnitOfWork
 from advisor.storage.accounts import Agent
@@ -23,29 +24,55 @@ from advisor.storage.members import Member
 
 
 def register_agent(
-    work: UnitOfWork, request: RegisterAgent, now: datetime, timers: Timers, poll_s: float, beat_s: float
+    work: UnitOfWork,
+    request: RegisterAgent,
+    principal: Principal,
+    now: datetime,
+    timers: Timers,
+    poll_s: float,
+    beat_s: float,
 ) -> AgentRegistered:
     """Let an agent in under its name, with a token of its own; its earlier token ends.
 
+    A name that is known belongs to the agent that has its secret, for as long as that agent is heard of or holds a
+    session. It comes in whatever has become of the token that it first registered with: nobody has to bring it another
+    one when it starts again. Anybody else needs a token that still counts.
+
     An agent that registers has just started, so that what it held before is gone: that session ends. A place that it
-    never took up still waits for it, if its node is what the place was given to. Raises ProtocolMismatch.
+    never took up still waits for it, if its node is what the place was given to.
+
+    Raises ProtocolMismatch, AgentTurnedOut, AgentNameTaken, and Unauthenticated for a spent token.
     """
     if request.protocol_major != PROTOCOL_MAJOR:
         raise ProtocolMismatch(
             f"The agent speaks version {request.protocol_major} of the protocol, the server {PROTOCOL_MAJOR}."
         )
     known = work.agents.find(request.name)
-    member = work.members.live_of(known) if known else None
+    if known is not None and known.revoked_at is not None:
+        raise AgentTurnedOut(f"The token of agent {known.name} was revoked.")
+    proven = known is not None and _proves(request, principal, known)
+    if not proven:
+        if known is not None and known.secret_sha256 and _is_at_work(known, now, timers):
+            raise AgentNameTaken(f"An agent named {known.name} is at work on {known.node.hostname}.")
+        if principal.spent or not work.tokens.use_up(principal.token_id):
+            raise Unauthenticated(
+                principal.spent or "The token has let in as many agents as it was for.",
+                hint="An administrator makes another one: `advisor token create --role agent`.",
+            )
+    secret = (
+        hash_secret(request.secret) if request.secret else known.secret_sha256 if known and proven else None
+    )
+    member = work.members.live_of(known.id) if known else None
     if member is not None and not _still_waits(work, member, request.node):
         _abandon(work, member, f"Agent {request.name} started again.", now, timers)
     if known is None:
         agent_id = work.new_id()
-        work.agents.add(agent_id, request.name, request.node, now)
+        work.agents.add(agent_id, request.name, request.node, now, secret)
     else:
-        agent_id = known
-        work.agents.introduce_again(agent_id, request.node, now)
+        agent_id = known.id
+        work.agents.introduce_again(agent_id, request.node, now, secret)
     work.tokens.revoke_of_agent(agent_id, now)
-    token = create_token(work, Role.AGENT, request.name, now, agent_id)
+    token = create_token(work, NewToken(role=Role.AGENT, label=request.name), now, agent_id)
     return AgentRegistered(
         agent_id=agent_id,
         token=token.token,
@@ -54,6 +81,12 @@ def register_agent(
         lease_s=timers.lease_s,
         fence_s=timers.lease_s * 0.6,
     )
+
+
+def readmit_agent(work: UnitOfWork, agent_id: str) -> None:
+    """Let an agent that was turned out, or that lost its secret, register again. Raises AgentNotFound."""
+    if not work.agents.readmit(agent_id):
+        raise AgentNotFound(f"There is no agent {agent_id}.")
 
 
 def see_agent(work: UnitOfWork, agent_id: str, now: datetime, timers: Timers) -> None:
@@ -115,13 +148,26 @@ def _view(agent: Agent, now: datetime, timers: Timers) -> AgentView:
         id=agent.id,
         name=agent.name,
         node=agent.node,
-        state=AgentState.SILENT if silent else busy,
+        state=AgentState.REVOKED if agent.revoked_at else AgentState.SILENT if silent else busy,
         session_id=agent.session_id,
         job_id=agent.job_id,
         last_seen_at=agent.last_seen_at,
         last_seen_s=max(0.0, (now - agent.last_seen_at).total_seconds()),
         flag=agent.flag,
     )
+
+
+def _proves(request: RegisterAgent, principal: Principal, known: Agent) -> bool:
+    """Whether who registers is the agent that is known by the name."""
+    if principal.agent_id is not None:
+        return principal.agent_id == known.id and not principal.spent
+    # The secret is compared as its hash is: what that takes tells nothing about it.
+    mine = known.secret_sha256
+    return bool(mine and request.secret) and hmac.compare_digest(mine or "", hash_secret(request.secret))
+
+
+def _is_at_work(agent: Agent, now: datetime, timers: Timers) -> bool:
+    return agent.session_id is not None or not is_silent(agent, now, timers)
 
 
 def _still_waits(work: UnitOfWork, member: Member, node: Node) -> bool:

@@ -5,11 +5,11 @@ import hmac
 import os
 import secrets
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
-from advisor.errors import TokenNotFound, Unauthenticated
-from advisor.protocol.views import CreatedToken, Role, TokenPage
+from advisor.errors import InvalidRequest, TokenNotFound, Unauthenticated
+from advisor.protocol.views import CreatedToken, NewToken, Role, TokenPage, TokenRotation, TokenView
 from advisor.storage import Database, UnitOfWork
 
 _PREFIX = "adv"
@@ -26,37 +26,96 @@ class Principal:
     role: Role
     name: str
     """What the token was labelled with; it becomes the owner of submitted jobs."""
+    team: str = ""
+    """Whose jobs the token may change besides its owner's."""
     agent_id: str | None = None
     """The agent that the token belongs to; None for people and for a token that agents register with."""
     agent: str | None = None
     """That agent's name."""
+    spent: str = ""
+    """Why the token opens nothing any more, in a sentence; empty while it does."""
 
 
-def authenticate(work: UnitOfWork, token: str, now: datetime) -> Principal:  # noqa: ARG001 - tokens may expire later
-    """Return whose token this is. Raises Unauthenticated."""
+def identify(work: UnitOfWork, token: str, now: datetime) -> Principal:
+    """Return whose token this is, or was: `spent` says whether it still counts. Raises Unauthenticated."""
     parts = token.split("_", 3)
     if len(parts) == 4 and parts[0] == _PREFIX and token.isascii():
         found = work.tokens.secret_of(parts[2])
         # The comparison comes last and takes the same time for every wrong secret.
-        if found is not None and hmac.compare_digest(found[0], _hash(parts[3])):
+        if found is not None and hmac.compare_digest(found[0], hash_secret(parts[3])):
             _, view, agent_id = found
-            return Principal(view.id, view.role, view.label or view.role.value, agent_id, view.agent)
-    raise Unauthenticated("The token is unknown or revoked.")
+            # Without a label nobody else is meant by the name: jobs of two such tokens have two owners.
+            name = view.label or f"{view.role.value} {view.id}"
+            return Principal(
+                view.id, view.role, name, view.team, agent_id, view.agent, _tell_spent(view, now)
+            )
+    raise Unauthenticated("The token is unknown.")
+
+
+def authenticate(work: UnitOfWork, token: str, now: datetime) -> Principal:
+    """Return whose token this is. Raises Unauthenticated, also for one that is revoked or has expired."""
+    principal = identify(work, token, now)
+    if principal.spent:
+        raise Unauthenticated(principal.spent)
+    return principal
+
+
+def still_counts(work: UnitOfWork, principal: Principal, now: datetime) -> bool:
+    """Whether a token that opened something earlier would open it now."""
+    found = work.tokens.secret_of(principal.token_id)
+    return found is not None and not _tell_spent(found[1], now)
 
 
 def create_token(
-    work: UnitOfWork, role: Role, label: str, now: datetime, agent_id: str | None = None
+    work: UnitOfWork, wanted: NewToken, now: datetime, agent_id: str | None = None
 ) -> CreatedToken:
     """Make a token; the answer is the only place where it can be read."""
     token_id, secret = work.new_id(), secrets.token_urlsafe(_SECRET_BYTES)
-    work.tokens.add(token_id, role, label, _hash(secret), now, agent_id)
+    expires_at = None if wanted.expires_s is None else now + timedelta(seconds=wanted.expires_s)
+    work.tokens.add(
+        token_id,
+        wanted.role,
+        wanted.label,
+        hash_secret(secret),
+        now,
+        agent_id,
+        expires_at=expires_at,
+        uses=wanted.uses,
+        team=wanted.team,
+    )
     return CreatedToken(
         id=token_id,
-        role=role,
-        label=label,
+        role=wanted.role,
+        label=wanted.label,
+        team=wanted.team,
         created_at=now,
-        token=f"{_PREFIX}_{role.value}_{token_id}_{secret}",
+        expires_at=expires_at,
+        uses_left=wanted.uses,
+        token=f"{_PREFIX}_{wanted.role.value}_{token_id}_{secret}",
     )
+
+
+def rotate_token(work: UnitOfWork, token_id: str, wanted: TokenRotation, now: datetime) -> CreatedToken:
+    """Make a token like this one, which ends after a while of grace.
+
+    Raises TokenNotFound, and InvalidRequest for an agent's own token and for one that opens nothing any more.
+    """
+    view, agent_id = _find(work, token_id)
+    if agent_id is not None:
+        raise InvalidRequest(
+            f"Token {token_id} is agent {view.agent}'s own.", hint="Start the agent again: it gets a new one."
+        )
+    if spent := _tell_spent(view, now):
+        raise InvalidRequest(f"There is nothing to rotate. {spent}", hint="Make a new one.")
+    work.tokens.expire(token_id, now + timedelta(seconds=wanted.grace_s))
+    new = NewToken(
+        role=view.role,
+        label=view.label,
+        team=view.team,
+        expires_s=wanted.expires_s,
+        uses=view.uses_left,
+    )
+    return create_token(work, new, now)
 
 
 def list_tokens(work: UnitOfWork) -> TokenPage:
@@ -65,9 +124,13 @@ def list_tokens(work: UnitOfWork) -> TokenPage:
 
 
 def revoke_token(work: UnitOfWork, token_id: str, now: datetime) -> None:
-    """Make a token useless at once; repeating it changes nothing. Raises TokenNotFound."""
-    if not work.tokens.revoke(token_id, now) and not work.tokens.exists(token_id):
-        raise TokenNotFound(f"There is no token {token_id}.")
+    """Make a token useless at once; repeating it changes nothing. Raises TokenNotFound.
+
+    The agent whose own token it was is turned out: it cannot fetch itself another one.
+    """
+    _, agent_id = _find(work, token_id)
+    if work.tokens.revoke(token_id, now) and agent_id is not None:
+        work.agents.turn_out(agent_id, now)
 
 
 def ensure_first_tokens(database: Database, data_dir: Path, now: datetime) -> None:
@@ -80,10 +143,26 @@ def ensure_first_tokens(database: Database, data_dir: Path, now: datetime) -> No
         if _works(database, path, role, now):
             continue
         with database.begin() as work:
-            created = create_token(work, role, f"first {role.value}", now)
+            created = create_token(work, NewToken(role=role, label=f"first {role.value}"), now)
             # Before the commit: a file without its token is replaced at the next start, the reverse would lock
             # the administrator out.
             _write_private(path, created.token)
+
+
+def _find(work: UnitOfWork, token_id: str) -> tuple[TokenView, str | None]:
+    if (found := work.tokens.secret_of(token_id)) is None:
+        raise TokenNotFound(f"There is no token {token_id}.")
+    return found[1:]
+
+
+def _tell_spent(view: TokenView, now: datetime) -> str:
+    if view.revoked_at is not None:
+        return "The token is revoked."
+    if view.expires_at is not None and view.expires_at <= now:
+        return f"The token expired at {view.expires_at:%Y-%m-%d %H:%M} UTC."
+    if view.uses_left == 0:
+        return "The token has let in as many agents as it was for."
+    return ""
 
 
 def _works(database: Database, path: Path, role: Role, now: datetime) -> bool:
@@ -109,5 +188,6 @@ def _write_private(path: Path, token: str) -> None:
     fresh.replace(path)
 
 
-def _hash(secret: str) -> str:
+def hash_secret(secret: str) -> str:
+    """Return what is stored of a secret. It is random and long: a slow hash would add nothing."""
     return hashlib.sha256(secret.encode()).hexdigest()

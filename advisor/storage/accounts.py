@@ -23,6 +23,10 @@ class Agent:
     session_id: str | None = None
     job_id: str | None = None
     flag: NodeFlag | None = None
+    revoked_at: datetime | None = None
+    """Since when it is turned out."""
+    secret_sha256: str | None = None
+    """Of the secret that proves it; None for an agent of an older release, which has none."""
 
 
 class Agents:
@@ -31,23 +35,43 @@ class Agents:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def add(self, agent_id: str, name: str, node: Node, now: datetime) -> None:
+    def add(
+        self, agent_id: str, name: str, node: Node, now: datetime, secret_sha256: str | None = None
+    ) -> None:
         """Store a new agent; its name must be free."""
         self._connection.execute(
-            insert(AgentRow).values(id=agent_id, name=name, node=node, registered_at=now, last_seen_at=now)
+            insert(AgentRow).values(
+                id=agent_id,
+                name=name,
+                node=node,
+                secret_sha256=secret_sha256,
+                registered_at=now,
+                last_seen_at=now,
+            )
         )
 
-    def find(self, name: str) -> str | None:
-        """Return the id of the agent with that name."""
-        return self._connection.execute(select(AgentRow.id).where(AgentRow.name == name)).scalar_one_or_none()
+    def find(self, name: str) -> Agent | None:
+        """Return the agent with that name."""
+        row = self._connection.execute(_WITH_SESSION.where(AgentRow.name == name)).one_or_none()
+        return _agent(row) if row else None
 
-    def introduce_again(self, agent_id: str, node: Node, now: datetime) -> None:
+    def introduce_again(self, agent_id: str, node: Node, now: datetime, secret_sha256: str | None) -> None:
         """Note that a known agent has started again, perhaps on other hardware."""
         self._connection.execute(
             update(AgentRow)
             .where(AgentRow.id == agent_id)
-            .values(node=node, registered_at=now, last_seen_at=now, flag=None)
+            .values(node=node, secret_sha256=secret_sha256, registered_at=now, last_seen_at=now, flag=None)
         )
+
+    def turn_out(self, agent_id: str, now: datetime) -> None:
+        """Let an agent register no more."""
+        query = update(AgentRow).where(AgentRow.id == agent_id, AgentRow.revoked_at.is_(None))
+        self._connection.execute(query.values(revoked_at=now))
+
+    def readmit(self, agent_id: str) -> bool:
+        """Let an agent register again, also with another secret; return whether it is known."""
+        query = update(AgentRow).where(AgentRow.id == agent_id).values(revoked_at=None, secret_sha256=None)
+        return self._connection.execute(query).rowcount == 1
 
     def see(self, agent_id: str, now: datetime) -> bool:
         """Note that an agent was heard of; return whether it is known."""
@@ -69,10 +93,11 @@ class Agents:
         return [_agent(row) for row in self._connection.execute(_WITH_SESSION.order_by(AgentRow.name))]
 
     def lock_all(self) -> list[Agent]:
-        """Return all agents, and keep other transactions from allocating any of them until this one ends."""
+        """Return the agents that are not turned out, and keep other transactions from allocating any of them until
+        this one ends."""
         # In one fixed order, so that two allocations cannot wait for each other.
         self._connection.execute(select(AgentRow.id).order_by(AgentRow.id).with_for_update()).all()
-        return self.all()
+        return [agent for agent in self.all() if agent.revoked_at is None]
 
 
 class Tokens:
@@ -89,6 +114,10 @@ class Tokens:
         secret_sha256: str,
         now: datetime,
         agent_id: str | None = None,
+        *,
+        expires_at: datetime | None = None,
+        uses: int | None = None,
+        team: str = "",
     ) -> None:
         """Store a new token."""
         self._connection.execute(
@@ -99,14 +128,32 @@ class Tokens:
                 secret_sha256=secret_sha256,
                 agent_id=agent_id,
                 created_at=now,
+                expires_at=expires_at,
+                uses_left=uses,
+                team=team,
             )
         )
 
     def secret_of(self, token_id: str) -> tuple[str, TokenView, str | None] | None:
-        """Return the hash, the token and its agent's id, for a token that is not revoked."""
-        query = _TOKENS.where(TokenRow.id == token_id, TokenRow.revoked_at.is_(None))
-        row = self._connection.execute(query).one_or_none()
+        """Return the hash, the token and its agent's id."""
+        row = self._connection.execute(_TOKENS.where(TokenRow.id == token_id)).one_or_none()
         return (row.secret_sha256, _token(row), row.agent_id) if row else None
+
+    def use_up(self, token_id: str) -> bool:
+        """Take one of the uses that a token has; return whether there was one left."""
+        query = (
+            update(TokenRow)
+            .where(TokenRow.id == token_id, TokenRow.uses_left.is_(None) | (TokenRow.uses_left > 0))
+            .values(uses_left=TokenRow.uses_left - 1)
+        )
+        return self._connection.execute(query).rowcount == 1
+
+    def expire(self, token_id: str, at: datetime) -> None:
+        """Let a token end at that moment, unless it ends before."""
+        query = update(TokenRow).where(
+            TokenRow.id == token_id, TokenRow.expires_at.is_(None) | (TokenRow.expires_at > at)
+        )
+        self._connection.execute(query.values(expires_at=at))
 
     def all(self) -> list[TokenView]:
         """Return all tokens, newest first."""
@@ -123,11 +170,6 @@ class Tokens:
         query = update(TokenRow).where(TokenRow.agent_id == agent_id, TokenRow.revoked_at.is_(None))
         self._connection.execute(query.values(revoked_at=now))
 
-    def exists(self, token_id: str) -> bool:
-        """Return whether there is or was such a token."""
-        query = select(TokenRow.id).where(TokenRow.id == token_id)
-        return self._connection.execute(query).scalar_one_or_none() is not None
-
 
 _WITH_SESSION = (
     select(AgentRow, MemberRow.session_id, SessionRow.job_id)
@@ -138,7 +180,17 @@ _TOKENS = select(TokenRow, AgentRow.name.label("agent")).outerjoin(AgentRow, Age
 
 
 def _agent(row: AnyRow) -> Agent:
-    return Agent(row.id, row.name, row.node, row.last_seen_at, row.session_id, row.job_id, row.flag)
+    return Agent(
+        row.id,
+        row.name,
+        row.node,
+        row.last_seen_at,
+        row.session_id,
+        row.job_id,
+        row.flag,
+        row.revoked_at,
+        row.secret_sha256,
+    )
 
 
 def _token(row: AnyRow) -> TokenView:
@@ -149,4 +201,7 @@ def _token(row: AnyRow) -> TokenView:
         agent=row.agent,
         created_at=row.created_at,
         revoked_at=row.revoked_at,
+        expires_at=row.expires_at,
+        uses_left=row.uses_left,
+        team=row.team,
     )

@@ -186,22 +186,22 @@ class Jobs:
         )
         return [(_job(row), row.body) for row in self._connection.execute(query)]
 
-    def find_submission(self, owner: str, key: str) -> tuple[str, str] | None:
-        """Return the job id and the request's hash that the owner's key stands for."""
+    def find_submission(self, token_id: str, key: str) -> tuple[str, str] | None:
+        """Return the job id and the request's hash that the token's key stands for."""
         row = self._connection.execute(
             select(IdempotencyRow.job_id, IdempotencyRow.request_sha256).where(
-                IdempotencyRow.owner == owner, IdempotencyRow.key == key
+                IdempotencyRow.token_id == token_id, IdempotencyRow.key == key
             )
         ).one_or_none()
         return (row.job_id, row.request_sha256) if row else None
 
     def remember_submission(
-        self, owner: str, key: str, request_sha256: str, job_id: str, now: datetime
+        self, token_id: str, key: str, request_sha256: str, job_id: str, now: datetime
     ) -> None:
-        """Let the owner's key stand for this job."""
+        """Let the token's key stand for this job."""
         self._connection.execute(
             insert(IdempotencyRow).values(
-                owner=owner, key=key, request_sha256=request_sha256, job_id=job_id, created_at=now
+                token_id=token_id, key=key, request_sha256=request_sha256, job_id=job_id, created_at=now
             )
         )
 

@@ -70,6 +70,7 @@ class JobRow(Base):
     stage: Mapped[str]
     state_reason: Mapped[str] = mapped_column(default="")
     owner: Mapped[str] = mapped_column(default="")
+    team: Mapped[str] = mapped_column(server_default="")
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
@@ -102,6 +103,10 @@ class AgentRow(Base):
     registered_at: Mapped[datetime]
     last_seen_at: Mapped[datetime]
     flag: Mapped[NodeFlag | None] = mapped_column(Document(NodeFlag))
+    secret_sha256: Mapped[str | None]
+    """Of the secret that the agent made itself; NULL while an agent of an older release has sent none."""
+    revoked_at: Mapped[datetime | None]
+    """Since when the agent is turned out."""
 
 
 class TokenRow(Base):
@@ -117,6 +122,10 @@ class TokenRow(Base):
     agent_id: Mapped[str | None] = mapped_column(ForeignKey("agents.id"), index=True)
     created_at: Mapped[datetime]
     revoked_at: Mapped[datetime | None]
+    expires_at: Mapped[datetime | None]
+    uses_left: Mapped[int | None]
+    """How many more agents may register with it; NULL is any number."""
+    team: Mapped[str] = mapped_column(server_default="")
 
 
 class SessionRow(Base):
@@ -323,11 +332,11 @@ class RunRow(Base):
 
 
 class IdempotencyRow(Base):
-    """A key that somebody submitted a job with."""
+    """A key that somebody submitted a job with, each token having keys of its own."""
 
     __tablename__ = "idempotency_keys"
 
-    owner: Mapped[str] = mapped_column(primary_key=True)
+    token_id: Mapped[str] = mapped_column(primary_key=True)
     key: Mapped[str] = mapped_column(primary_key=True)
     request_sha256: Mapped[str]
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"))

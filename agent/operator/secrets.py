@@ -1,13 +1,33 @@
-"""Keeps the agent's token out of what other processes of the node can read about the agent."""
+"""The agent's secrets: the one that proves it to its server, and its token kept from the node's other processes."""
 
 import ctypes
 import os
+import secrets
 from pathlib import Path
 
 TOKEN_VARIABLE = "ADVISOR_AGENT_TOKEN"  # noqa: S105 - the variable's name, not a token
 _PR_SET_DUMPABLE = 4
+_SECRET_BYTES = 32
 _ENVIRONMENT_START_FIELD = 47
 """Of /proc/self/stat, counted from the process's state."""
+
+
+def read_node_secret(work_dir: Path) -> str:
+    """Return the secret that proves this agent to its server, made when it is first asked for.
+
+    It lies on the disk before anybody is told: an agent that is killed while it registers is still the same one.
+    """
+    path = work_dir / "secret"
+    if not path.exists():
+        unfinished = work_dir / f"secret.{os.getpid()}"
+        unfinished.unlink(missing_ok=True)
+        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_urlsafe(_SECRET_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(path)
+    return path.read_text().strip()
 
 
 def take_token_from_environment() -> str:

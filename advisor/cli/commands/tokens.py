@@ -1,6 +1,7 @@
 """`advisor token`: who may do what on a server."""
 
 import os
+import re
 from typing import Annotated
 
 import typer
@@ -8,29 +9,76 @@ from rich import box
 from rich.table import Table
 
 from advisor.cli.connection import connect
+from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.options import JsonOption, screen_of
-from advisor.protocol.views import Role
+from advisor.protocol.views import CreatedToken, NewToken, Role, TokenRotation, TokenView
+
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def build_app() -> typer.Typer:
     """Return the group of commands about tokens."""
-    app = typer.Typer(help="Create, list and revoke tokens (administrators).", no_args_is_help=True)
+    app = typer.Typer(help="Create, list, exchange and revoke tokens (administrators).", no_args_is_help=True)
     app.command("create")(create)
     app.command("list")(list_tokens)
+    app.command("rotate")(rotate)
     app.command("revoke")(revoke)
+    app.command("readmit")(readmit)
     return app
+
+
+def read_span(text: str) -> float:
+    """Return how many seconds `90s`, `30m`, `1h` or `7d` are. Raises typer.BadParameter."""
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([smhd])", text.strip())
+    if found is None:
+        raise typer.BadParameter(f"{text!r} is no span of time: write 90s, 30m, 1h or 7d.")
+    return float(found[1]) * _SECONDS[found[2]]
+
+
+Expires = Annotated[
+    float | None,
+    typer.Option(parser=read_span, metavar="SPAN", help="Let it end by itself: 90s, 30m, 1h, 7d."),
+]
 
 
 def create(
     context: typer.Context,
     role: Annotated[Role, typer.Option(help="What the token allows.")] = Role.SUBMITTER,
-    label: Annotated[str, typer.Option(help="Whose it is, for the list.")] = "",
+    label: Annotated[str, typer.Option(help="Whose it is: the owner of the jobs that it submits.")] = "",
+    team: Annotated[
+        str, typer.Option(help="Whose jobs it may cancel and continue besides its owner's.")
+    ] = "",
+    expires: Expires = None,
+    uses: Annotated[
+        int | None, typer.Option(min=1, help="How many agents may register with it (role agent).")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Create a token and print it: the only time that it is shown."""
-    screen = screen_of(context)
+    if uses is not None and role is not Role.AGENT:
+        raise typer.BadParameter("--uses counts agents that register: it is for --role agent.")
     with connect(os.environ) as client:
-        token = client.create_token(role, label)
+        token = client.create_token(NewToken(role=role, label=label, team=team, expires_s=expires, uses=uses))
+    _tell_created(context, token, as_json)
+
+
+def rotate(
+    context: typer.Context,
+    token_id: Annotated[str, typer.Argument(metavar="ID")],
+    grace: Annotated[
+        float, typer.Option(parser=read_span, metavar="SPAN", help="How long the old one still works.")
+    ] = "1h",  # type: ignore[assignment]
+    expires: Expires = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Create a token in place of another one, which ends after a while of grace."""
+    with connect(os.environ) as client:
+        token = client.rotate_token(token_id, TokenRotation(grace_s=grace, expires_s=expires))
+    _tell_created(context, token, as_json)
+
+
+def _tell_created(context: typer.Context, token: CreatedToken, as_json: bool) -> None:
+    screen = screen_of(context)
     if as_json:
         screen.print_json(token)
     else:
@@ -47,7 +95,7 @@ def list_tokens(context: typer.Context, as_json: JsonOption = False) -> None:
         screen.print_json({"items": list(tokens)})
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
-    for title in ("id", "role", "label", "created", "state"):
+    for title in ("id", "role", "label", "team", "created", "state"):
         table.add_column(title)
     for token in tokens:
         created = f"{token.created_at:%Y-%m-%d %H:%M}"
@@ -55,10 +103,20 @@ def list_tokens(context: typer.Context, as_json: JsonOption = False) -> None:
             token.id,
             token.role,
             token.label or token.agent or "",
+            token.team,
             created,
-            "revoked" if token.revoked_at else "valid",
+            _tell_state(token),
         )
     screen.show(table)
+
+
+def _tell_state(token: TokenView) -> str:
+    if token.revoked_at is not None:
+        return "revoked"
+    words = [] if token.uses_left is None else [f"{token.uses_left} uses left"]
+    if token.expires_at is not None:
+        words.append(f"until {token.expires_at:%Y-%m-%d %H:%M}")
+    return ", ".join(words) or "valid"
 
 
 def revoke(
@@ -74,3 +132,23 @@ def revoke(
         screen.print_json({"id": token_id, "revoked": True})
     else:
         screen.show(f"Token {token_id} is revoked.")
+
+
+def readmit(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="AGENT", help="The agent's name.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Let an agent register again whose token was revoked, or that lost its work directory."""
+    screen = screen_of(context)
+    with connect(os.environ) as client:
+        found = next((agent for agent in client.agents() if agent.name == name), None)
+        if found is None:
+            raise CommandFailed(
+                Exit.USAGE, f"The server knows no agent {name}.", "The page of agents lists their names."
+            )
+        client.readmit_agent(found.id)
+    if as_json:
+        screen.print_json({"name": name, "readmitted": True})
+    else:
+        screen.show(f"Agent {name} may register again.")

@@ -71,6 +71,9 @@ _AGENTS = {
     AgentState.IDLE: Chip("good", "check", "idle", "Waits for work."),
     AgentState.BUSY: Chip("busy", "pulse", "in a session"),
     AgentState.SILENT: Chip("muted", "minus", "silent", "It has not called for a while."),
+    AgentState.REVOKED: Chip(
+        "muted", "minus", "revoked", "Its token was revoked: `advisor token readmit NAME`."
+    ),
 }
 STAGES = {
     Stage.PROBE: ("Probe", "Measure the baseline: noise, facts, where the time goes."),

@@ -10,6 +10,7 @@ from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Knob, Place
 from advisor.protocol.views import AgentState, AgentView, LogChunk
 
+_AWAY = {AgentState.SILENT, AgentState.REVOKED}
 _PLACES = {
     Place.STRATEGY: "Strategy",
     Place.BUILD_STRATEGY: "Build strategy",
@@ -72,7 +73,7 @@ def _describe_links(agent: AgentView) -> str:
 def view_agents(agents: Sequence[AgentView], now: datetime) -> list[AgentRow]:
     """Build the rows, connected agents first."""
     rows = []
-    for agent in sorted(agents, key=lambda agent: (agent.state is AgentState.SILENT, agent.name)):
+    for agent in sorted(agents, key=lambda agent: (agent.state in _AWAY, agent.name)):
         node = agent.node
         hardware = (
             f"{len(node.devices)} × {node.devices[0].name}"

@@ -394,7 +394,7 @@ def test_telemetry_is_bounded_and_thinned_out(database: Database) -> None:
         assert [point.offset_s for point in telemetry.of_session("s1", 99)] == [0, 4, 8, 12, 16, 20]
 
 
-def test_token_is_found_until_it_is_revoked(database: Database) -> None:
+def test_token_is_found_and_says_when_it_was_revoked(database: Database) -> None:
     with database.begin() as work:
         work.agents.add("a1", "one", make_node("n"), NOW)
         work.tokens.add("t1", Role.AGENT, "one", "hash", NOW, "a1")
@@ -403,8 +403,29 @@ def test_token_is_found_until_it_is_revoked(database: Database) -> None:
         assert (found[0], found[1].agent, found[2]) == ("hash", "one", "a1")
         assert work.tokens.revoke("t1", NOW)
         assert not work.tokens.revoke("t1", NOW)
-        assert work.tokens.secret_of("t1") is None
-        assert work.tokens.exists("t1")
+        found = work.tokens.secret_of("t1")
+        assert found is not None
+        assert found[1].revoked_at == NOW
+        assert work.tokens.secret_of("t2") is None
+
+
+def test_token_of_two_uses_is_used_up_by_two(database: Database) -> None:
+    with database.begin() as work:
+        work.tokens.add("t1", Role.AGENT, "", "hash", NOW, uses=2)
+        work.tokens.add("t2", Role.AGENT, "", "hash", NOW)
+        assert [work.tokens.use_up("t1") for _ in range(3)] == [True, True, False]
+        assert [work.tokens.use_up("t2") for _ in range(3)] == [True, True, True]
+
+
+def test_token_expires_at_the_earliest_of_two_moments(database: Database) -> None:
+    later, latest = NOW + timedelta(hours=1), NOW + timedelta(hours=2)
+    with database.begin() as work:
+        work.tokens.add("t1", Role.VIEWER, "", "hash", NOW)
+        for moment in (latest, later, latest):
+            work.tokens.expire("t1", moment)
+        found = work.tokens.secret_of("t1")
+        assert found is not None
+        assert found[1].expires_at == later
 
 
 def test_two_transactions_cannot_both_accept(database: Database) -> None:

@@ -68,9 +68,14 @@ class Served:
         headers |= request.pop("headers", {})
         return self.http.request(method, f"/api/v1{path}", headers=headers, **request)
 
-    def token(self, role: str) -> str:
+    def register(self, name: str, token: str, secret: str = "") -> Any:
+        """Introduce an agent."""
+        message = RegisterAgent(name=name, node=make_node(name), secret=secret)
+        return self.ask("POST", "/agents", token, json=message.model_dump(mode="json"))
+
+    def token(self, role: str, **wanted: Any) -> str:
         """Make a token of a role."""
-        reply = self.ask("POST", "/tokens", json={"role": role, "label": f"a {role}"})
+        reply = self.ask("POST", "/tokens", json={"role": role, "label": f"a {role}"} | wanted)
         assert reply.status_code == 201, reply.text
         return str(reply.json()["token"])
 
@@ -96,10 +101,9 @@ class Served:
 class FakeAgent:
     """An agent that speaks the protocol and starts nothing."""
 
-    def __init__(self, server: Served, name: str) -> None:
+    def __init__(self, server: Served, name: str, secret: str = "") -> None:
         self.server, self.name = server, name
-        message = RegisterAgent(name=name, node=make_node(name)).model_dump(mode="json")
-        reply = server.ask("POST", "/agents", server.enrolment, json=message)
+        reply = server.register(name, server.enrolment, secret)
         assert reply.status_code == 200, reply.text
         registered = AgentRegistered.model_validate(reply.json())
         self.id, self.token = registered.agent_id, registered.token

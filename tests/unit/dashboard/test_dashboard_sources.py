@@ -12,7 +12,7 @@ from advisor.dashboard.source import Person, Source
 from advisor.errors import AdviceNotReady, JobNotFound
 from advisor.protocol.jobs import JobState
 from advisor.protocol.trials import JobHistory
-from advisor.protocol.views import Role
+from advisor.protocol.views import NewToken, Role
 from advisor.services.jobs import submit_job
 from advisor.services.tokens import create_token
 from advisor.storage import Database
@@ -43,8 +43,8 @@ def prepared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Prepare
     database.migrate()
     with database.begin() as work:
         job = submit_job(work, story.job.spec, "ada", None, NOW)
-        person = create_token(work, Role.SUBMITTER, "ada", NOW)
-        agent = create_token(work, Role.AGENT, "node01", NOW)
+        person = create_token(work, NewToken(role=Role.SUBMITTER, label="ada"), NOW)
+        agent = create_token(work, NewToken(role=Role.AGENT, label="node01"), NOW)
     yield Prepared(ServiceSource(database, lambda: NOW), job.id, person.token, agent.token)
     database.close()
 

@@ -1,8 +1,7 @@
 """A command's agents stop and come back under the same names: no launch is lost to those of the command before."""
 
-from advisor.protocol.messages import MemberState, RegisterAgent
+from advisor.protocol.messages import MemberState
 from advisor.protocol.trials import Outcome, SessionState
-from advisor.services import agents
 from advisor.services.keeper import keep_up
 from tests.unit.services.scripted_tuning import make_node
 from tests.unit.services.world import World
@@ -23,9 +22,7 @@ def test_place_is_not_kept_for_an_agent_that_comes_back_on_another_node(world: W
     world.register("local-1")
     job = world.submit()
     world.keep_up()
-    with world.work() as work:
-        moved = RegisterAgent(name="local-1", node=make_node("another"))
-        agents.register_agent(work, moved, world.now, world.timers, 10, 2)
+    world.register("local-1", make_node("another"))
     assert [session.outcome for session in world.history(job.id).sessions] == [Outcome.LOST]
 
 

@@ -1,9 +1,9 @@
 """What the services promise about several gangs of one job, whoever decides what they measure."""
 
 from advisor.protocol.jobs import JobState
-from advisor.protocol.messages import Assignment, RegisterAgent, Trouble
+from advisor.protocol.messages import Assignment, Trouble
 from advisor.protocol.trials import Outcome, SessionState
-from advisor.services import agents, sessions
+from advisor.services import sessions
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_node
 from tests.unit.services.world import World
 
@@ -46,9 +46,7 @@ def test_no_gang_joins_before_the_search_or_beyond_the_number_that_was_asked_for
 def test_nodes_unlike_those_of_the_first_gang_are_left_alone(world: World) -> None:
     job_id, _, _ = begin_search(world)
     larger = make_node("large").model_copy(update={"cpu_count": 64})
-    with world.work() as work:
-        request = RegisterAgent(name="large", node=larger)
-        agents.register_agent(work, request, world.now, world.timers, 10, 2)
+    world.register("large", larger)
     world.keep_up()
     assert len(world.history(job_id).sessions) == 1
     world.register("like")

@@ -1,8 +1,6 @@
 """Jobs for a testbed and jobs for real nodes: neither is measured on the other's agents."""
 
-from advisor.protocol.messages import RegisterAgent
 from advisor.protocol.testbed import Testbed
-from advisor.services import agents
 from tests.unit.services.scripted_tuning import make_node
 from tests.unit.services.world import World
 
@@ -10,10 +8,7 @@ WANTED = Testbed(nodes=2, rate="1gbit")
 
 
 def register_on(world: World, name: str, testbed: Testbed) -> str:
-    node = make_node(name).model_copy(update={"testbed": testbed})
-    with world.work() as work:
-        request = RegisterAgent(name=name, node=node)
-        return agents.register_agent(work, request, world.now, world.timers, 10, 2).agent_id
+    return world.register(name, make_node(name).model_copy(update={"testbed": testbed}))
 
 
 def named(name: str) -> Testbed:

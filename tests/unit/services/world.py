@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
 from advisor.protocol.base import Value
+from advisor.protocol.cluster import Node
 from advisor.protocol.jobs import Job
 from advisor.protocol.messages import (
     Assignment,
@@ -19,15 +20,18 @@ from advisor.protocol.messages import (
 )
 from advisor.protocol.races import RacePlan
 from advisor.protocol.trials import BlockResult, JobHistory, Outcome
-from advisor.protocol.views import RaceAccepted
+from advisor.protocol.views import RaceAccepted, Role
 from advisor.services import agents, jobs, races, sessions
 from advisor.services.keeper import keep_up
 from advisor.services.reaper import extend_leases
+from advisor.services.tokens import Principal
 from advisor.services.tuning import Timers, Tuning
 from advisor.storage import Database, UnitOfWork
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_node, make_result, make_spec
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
+ENROLMENT = Principal("enrolment", Role.AGENT, "enrolment")
+"""The token that this world's agents register with."""
 
 
 def count_ids() -> Iterator[str]:
@@ -63,11 +67,13 @@ class World:
         """Do what a server does when it starts."""
         extend_leases(self.database, self.now, self.timers)
 
-    def register(self, name: str) -> str:
-        """Register an agent; return its id."""
+    def register(self, name: str, node: Node | None = None, secret: str = "") -> str:
+        """Register an agent with a token that any number may register with; return its id."""
+        request = RegisterAgent(name=name, node=node or make_node(name), secret=secret)
         with self.work() as work:
-            request = RegisterAgent(name=name, node=make_node(name))
-            return agents.register_agent(work, request, self.now, self.timers, 10, 2).agent_id
+            if work.tokens.secret_of(ENROLMENT.token_id) is None:
+                work.tokens.add(ENROLMENT.token_id, Role.AGENT, "", "no secret's hash", self.now)
+            return agents.register_agent(work, request, ENROLMENT, self.now, self.timers, 10, 2).agent_id
 
     def poll(self, agent_id: str) -> Assignment | None:
         """Ask for work once."""
