@@ -1,9 +1,21 @@
-# One image recipe for server and agents; EXTRAS chooses what is installed.
-FROM python:3.12-slim
-ARG EXTRAS=server
+# One recipe for both images: --target server (the default) and --target agent; EXTRAS chooses what is installed.
+FROM python:3.12-slim AS base
+ARG EXTRAS=server,postgres
 WORKDIR /app
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY advisor advisor
 COPY agent agent
 COPY web web
 RUN pip install --no-cache-dir -c constraints.txt ".[$EXTRAS]"
+
+# It starts as root to make overlays; `--run-as trainer` is who the training scripts are.
+FROM base AS agent
+RUN useradd --create-home --uid 10002 trainer
+
+FROM base AS server
+RUN useradd --no-create-home --uid 10001 advisor \
+    && install -d -o advisor -g advisor -m 0700 /data /enrolment
+USER advisor
+ENV ADVISOR_DATA_DIR=/data
+HEALTHCHECK --interval=5s --timeout=5s --start-period=60s --retries=6 \
+    CMD ["python", "-c", "import urllib.request as r; r.urlopen('http://127.0.0.1:8765/readyz', timeout=4)"]

@@ -13,9 +13,9 @@ COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
 OURS = {"advisor": "advisor", "advisor-agent": "agent"}
 
 
-def test_services_are_the_four_and_name_only_what_exists() -> None:
+def test_services_are_the_five_and_name_only_what_exists() -> None:
     services = COMPOSE["services"]
-    assert set(services) == {"database", "server", "agent-1", "agent-2"}
+    assert set(services) == {"database", "server", "enrolment", "agent-1", "agent-2"}
     for service in services.values():
         assert set(service.get("depends_on", {})) <= set(services)
         for volume in service.get("volumes", []):
@@ -34,7 +34,46 @@ def test_command_uses_options_that_exist(name: str) -> None:
     assert {word for word in rest if word.startswith("--")} <= known
 
 
+AGENTS = [name for name in COMPOSE["services"] if name.startswith("agent")]
+
+
+def mounts_of(name: str) -> dict[str, str]:
+    """A service's mounts: what is mounted, by where."""
+    pairs = (volume.split(":") for volume in COMPOSE["services"][name].get("volumes", []))
+    return {where: what for what, where, *_ in pairs}
+
+
 def test_agents_read_the_token_file_that_the_server_writes() -> None:
     assert COMPOSE["services"]["server"]["environment"]["ADVISOR_DATA_DIR"] == "/data"
-    for name in ("agent-1", "agent-2"):
-        assert "--token-file /data/agent-token" in COMPOSE["services"][name]["command"]
+    assert mounts_of("enrolment") == {"/data": mounts_of("server")["/data"], "/enrolment": "enrolment"}
+    words = COMPOSE["services"]["enrolment"]["command"].split()
+    assert words == ["install", "-m", "0600", "/data/agent-token", "/enrolment/agent-token"]
+    assert len(AGENTS) == 2
+    for name in AGENTS:
+        assert mounts_of(name)["/enrolment"] == "enrolment"
+        assert "--token-file /enrolment/agent-token" in COMPOSE["services"][name]["command"]
+
+
+def test_agents_never_see_the_servers_data_nor_its_environment() -> None:
+    servers = set(mounts_of("server").values()) | set(mounts_of("database").values())
+    assert servers == {"data", "database"}
+    for name in AGENTS:
+        assert not servers & set(mounts_of(name).values())
+        assert not any(what.startswith((".", "/", "~")) for what in mounts_of(name).values())
+        assert "environment" not in COMPOSE["services"][name]
+        assert "env_file" not in COMPOSE["services"][name]
+
+
+def test_each_agent_keeps_its_own_work_directory_and_runs_scripts_as_another_user() -> None:
+    kept = [mounts_of(name)["/var/lib/fleet-advisor"] for name in AGENTS]
+    assert kept == AGENTS
+    for name in AGENTS:
+        assert "--work-dir /var/lib/fleet-advisor --run-as trainer" in COMPOSE["services"][name]["command"]
+
+
+def test_image_of_the_server_is_no_roots_and_says_how_it_is() -> None:
+    base, agent, server = (ROOT / "Dockerfile").read_text().split("FROM ")[1:]
+    assert "USER advisor" in server
+    assert "HEALTHCHECK" in server
+    assert "HEALTHCHECK" not in base + agent
+    assert "trainer" in agent

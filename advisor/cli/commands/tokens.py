@@ -145,7 +145,7 @@ def readmit(
         found = next((agent for agent in client.agents() if agent.name == name), None)
         if found is None:
             raise CommandFailed(
-                Exit.USAGE, f"The server knows no agent {name}.", "The page of agents lists their names."
+                Exit.NOT_FOUND, f"The server knows no agent {name}.", "The page of agents lists their names."
             )
         client.readmit_agent(found.id)
     if as_json:

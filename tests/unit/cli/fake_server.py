@@ -37,6 +37,9 @@ class FakeServer:
         self.cancelled: list[str] = []
         self.continued: dict[str, Continuation] = {}
         self.submitted: list[JobSpec] = []
+        self.tokens_wanted: list[tuple[str, dict[str, Any]]] = []
+        """Path and body of every request that makes a token or readmits an agent."""
+        self.agents: list[dict[str, Any]] = []
         self.drops = 0
         """That many requests are answered by closing the connection."""
 
@@ -64,7 +67,11 @@ class FakeServer:
         if path == "/jobs":
             return self._submit(query, body) if method == "POST" else (200, self._list())
         if path == "/agents":
-            return 200, {"items": []}
+            return 200, {"items": self.agents}
+        if path.startswith(("/tokens", "/agents/")):
+            self.tokens_wanted.append((path, json.loads(body or b"{}")))
+            made = {"id": "t2", "role": "agent", "created_at": BIRTH.isoformat(), "token": "adv_agent_t2_new"}
+            return (204, b"") if path.startswith("/agents/") else (201, json.dumps(made).encode())
         job_id, _, rest = path.removeprefix("/jobs/").partition("/")
         job_id, _, verb = job_id.partition(":")
         if job_id not in self.jobs:
