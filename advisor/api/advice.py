@@ -2,17 +2,18 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 
 from advisor.api.access import Reader
 from advisor.api.context import Here
+from advisor.api.strict_json import make_router
 from advisor.exporters import Exported
 from advisor.protocol.advice import Advice, Forecast, ParetoPoint
 from advisor.services.advice import get_advice, get_pareto
 from advisor.services.exports import export_strategy
 from advisor.services.forecasts import predict
 
-router = APIRouter(prefix="/jobs", tags=["advice"])
+router = make_router(prefix="/jobs", tags=["advice"])
 
 
 @router.get("/{job_id}/advice", summary="The answer to a job")

@@ -2,11 +2,12 @@
 
 import asyncio
 
-from fastapi import APIRouter, Request
+from fastapi import Request
 from starlette.concurrency import run_in_threadpool
 
 from advisor.api.access import Admin, AgentPrincipal, Reader, Registrant, find_agent_id
 from advisor.api.context import Context, Here
+from advisor.api.strict_json import make_router
 from advisor.errors import Forbidden
 from advisor.protocol.messages import AgentRegistered, Assignment, PollReply, RegisterAgent
 from advisor.protocol.views import AgentPage
@@ -14,7 +15,7 @@ from advisor.services import agents
 
 _FIRST_LOOK_S = 0.02
 
-router = APIRouter(prefix="/agents", tags=["agents"])
+router = make_router(prefix="/agents", tags=["agents"])
 
 
 @router.get("", summary="List agents")

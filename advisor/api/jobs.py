@@ -2,17 +2,18 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import Header, Query, Response
 
 from advisor.api.access import Reader, Submitter
 from advisor.api.context import Here
+from advisor.api.strict_json import make_router
 from advisor.protocol.jobs import Continuation, Job, JobSpec, JobState
 from advisor.protocol.telemetry import SessionTelemetry, TelemetryPoint
 from advisor.protocol.trials import Block, JobHistory, Session, Trial
 from advisor.protocol.views import JobPage
 from advisor.services import continuing, jobs, telemetry
 
-router = APIRouter(prefix="/jobs", tags=["jobs"])
+router = make_router(prefix="/jobs", tags=["jobs"])
 
 
 @router.post("", status_code=201, summary="Submit a job")

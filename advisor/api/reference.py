@@ -2,9 +2,8 @@
 
 from typing import Any
 
-from fastapi import APIRouter
-
 from advisor.api.access import Reader
+from advisor.api.strict_json import make_router
 from advisor.exporters import FormatInfo
 from advisor.protocol.base import Message, Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
@@ -12,7 +11,7 @@ from advisor.protocol.knobs.knob import Effect, Knob, Place, Scale, Switch
 from advisor.protocol.strategy_file import describe_schema
 from advisor.services.exports import list_formats
 
-router = APIRouter(tags=["reference"])
+router = make_router(tags=["reference"])
 
 
 class KnobView(Message):

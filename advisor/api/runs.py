@@ -2,14 +2,15 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path
+from fastapi import Path
 
 from advisor.api.access import Reader, Submitter
 from advisor.api.context import Here
+from advisor.api.strict_json import make_router
 from advisor.protocol.runs import ProductionRun, RunPage, RunReport
 from advisor.services.runs import list_runs, report_run
 
-router = APIRouter(prefix="/jobs", tags=["production"])
+router = make_router(prefix="/jobs", tags=["production"])
 
 RunId = Annotated[str, Path(pattern=r"^[0-9a-f]{8,32}$", description="Chosen by the training, once.")]
 

@@ -1,9 +1,8 @@
 """Routes of sessions: what the agents of a gang say to the server. Every message can be repeated without harm."""
 
-from fastapi import APIRouter
-
 from advisor.api.access import AgentPrincipal, find_agent_id
 from advisor.api.context import Here
+from advisor.api.strict_json import make_router
 from advisor.errors import ResultQuarantined
 from advisor.protocol.messages import (
     Beat,
@@ -18,7 +17,7 @@ from advisor.protocol.messages import (
 from advisor.protocol.views import RaceAccepted
 from advisor.services import races, sessions
 
-router = APIRouter(prefix="/sessions", tags=["sessions"])
+router = make_router(prefix="/sessions", tags=["sessions"])
 
 
 @router.post("/{session_id}/beat", summary="Renew a lease")

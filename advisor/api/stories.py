@@ -4,17 +4,18 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Header, Query, Request
+from fastapi import Depends, Header, Query, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from starlette.concurrency import run_in_threadpool
 
 from advisor.api.access import Reader
 from advisor.api.context import Context, Here
+from advisor.api.strict_json import make_router
 from advisor.errors import Unavailable
-from advisor.protocol.views import EventPage, JobEvent, LogPage
+from advisor.protocol.views import EventPage, JobEvent, LogPage, read_last_event
 from advisor.services import jobs
 
-router = APIRouter(prefix="/jobs", tags=["events and logs"])
+router = make_router(prefix="/jobs", tags=["events and logs"])
 After = Annotated[int, Query(ge=0, le=2**31 - 1, description="Return what has a larger number.")]
 Limit = Annotated[int, Query(ge=1, le=1000)]
 _BATCH = 100
@@ -49,8 +50,7 @@ async def stream_events(
     ] = None,
 ) -> AsyncIterator[ServerSentEvent]:
     """Send a job's events as they happen, and an event `end` after the last one of a job that has ended."""
-    if last_event_id is not None and last_event_id.isascii() and last_event_id.isdigit():
-        after = max(after, min(int(last_event_id[:10]), 2**31 - 1))
+    after = max(after, read_last_event(last_event_id))
     while not context.stopping.is_set() and not await request.is_disconnected():
         try:
             events, ended = await run_in_threadpool(_look, context, job_id, after)

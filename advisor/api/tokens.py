@@ -1,13 +1,12 @@
 """Routes of tokens: making, listing, exchanging and revoking them."""
 
-from fastapi import APIRouter
-
 from advisor.api.access import Admin
 from advisor.api.context import Here
+from advisor.api.strict_json import make_router
 from advisor.protocol.views import CreatedToken, NewToken, TokenPage, TokenRotation
 from advisor.services import tokens
 
-router = APIRouter(prefix="/tokens", tags=["tokens"])
+router = make_router(prefix="/tokens", tags=["tokens"])
 
 
 @router.post("", status_code=201, summary="Make a token")

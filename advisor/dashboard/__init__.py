@@ -120,6 +120,13 @@ def _add_error_pages(pages: FastAPI, door: Door, renderer: Renderer) -> None:
             "Follow a link from the list of jobs.",
         )
 
+    @pages.exception_handler(UnicodeEncodeError)
+    def show_bad_text(request: Request, _: Exception) -> Response:
+        # A form may name a character set in which halves of characters are legal.
+        return show(
+            request, 422, "The form holds text that cannot be written.", "Go back, and send it from the page."
+        )
+
     @pages.exception_handler(HTTPException)
     def show_http_error(request: Request, error: HTTPException) -> Response:
         if error.status_code == 404:

@@ -45,6 +45,17 @@ class EventPage(Message):
     """What to pass as `after` to get the rest."""
 
 
+_LARGEST_SEQ = 2**31 - 1
+
+
+def read_last_event(header: str | None) -> int:
+    """Return the number that a browser's `Last-Event-ID` names; 0 without one, and for what no event has."""
+    if not header or not header.isascii() or not header.isdigit():
+        return 0
+    # Python refuses to read thousands of digits.
+    return min(int(header[:12]), _LARGEST_SEQ)
+
+
 class LogChunk(Message):
     """Lines that the training processes of one node wrote."""
 

@@ -19,7 +19,7 @@ from advisor.dashboard.views.site import view_log
 from advisor.dashboard.views.trials import view_trial_page
 from advisor.errors import Forbidden, NotFound
 from advisor.protocol.jobs import Continuation, JobState
-from advisor.protocol.views import JobEvent
+from advisor.protocol.views import JobEvent, read_last_event
 
 _PAGE_OF_JOBS = 25
 _EVENTS_AT_ONCE = 500
@@ -188,15 +188,13 @@ def build_job_routes(
     async def follow_job(request: Request, job_id: str, after: int = 0) -> Response:
         await run_in_threadpool(door.admit, request)
         await run_in_threadpool(source.job, job_id)
-        last = request.headers.get("last-event-id", "")
+        last = read_last_event(request.headers.get("last-event-id"))
 
         async def is_welcome() -> bool:
             gone = is_stopping() or await request.is_disconnected()
             return not gone and await run_in_threadpool(door.recognise, request) is not None
 
-        stream: AsyncIterator[str] = stream_changes(
-            source, job_id, max(after, int(last) if last.isdecimal() else 0), is_welcome
-        )
+        stream: AsyncIterator[str] = stream_changes(source, job_id, max(after, last), is_welcome)
         return StreamingResponse(stream, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
     return router

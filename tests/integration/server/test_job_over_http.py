@@ -183,7 +183,7 @@ def test_different_report_is_told_apart(server: Served) -> None:
     assert (other.status_code, other.json()["code"]) == (409, "result_differs")
 
 
-@pytest.mark.parametrize("wrong", [{"step_time_s": [1e308]}, {"step_time_s": [-1.0]}, {"wall_s": 1e300}])
+@pytest.mark.parametrize("wrong", [{"step_time_s": [1e99]}, {"step_time_s": [-1.0]}, {"wall_s": 1e99}])
 def test_number_that_no_measurement_gives_is_refused(server: Served, wrong: dict[str, object]) -> None:
     server.submit()
     agent = FakeAgent(server, "one")

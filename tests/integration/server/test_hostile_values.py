@@ -1,0 +1,233 @@
+"""Hostile values in every field of every message: none is a failure of the server, is stored, or breaks a page."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from advisor.api.strict_json import LARGEST_FLOAT, LARGEST_INTEGER
+from tests.integration.server.served import FakeAgent, Served, start_gang
+from tests.unit.services.scripted_tuning import make_facts, make_node, make_result, make_spec
+
+REFUSED = {
+    "nan": "NaN",
+    "infinity": "Infinity",
+    "minus infinity": "-Infinity",
+    "overflowing float": "1e999",
+    "float beyond every quantity": "-1e101",
+    "integer beyond 64 bits": str(LARGEST_INTEGER + 1),
+    "integer of 400 digits": "1" + "0" * 400,
+    "integer beyond Python's digits": "9" * 5000,
+    "lone surrogate": r'"\ud800"',
+    "lone surrogate in a name": r'{"\udfff": 1}',
+    "lone surrogate in a list": r'["\ud83d\ude00", ["\uDC00"]]',
+    "not UTF-8": "\ufffe",
+    "no JSON": "}",
+}
+"""What no message may hold, wherever it stands in it."""
+STRANGE = {
+    "largest integer": str(LARGEST_INTEGER),
+    "smallest integer": str(-LARGEST_INTEGER),
+    "largest float": repr(LARGEST_FLOAT),
+    "smallest float": repr(-LARGEST_FLOAT),
+    "tiny float": "5e-324",
+    "zero": "0",
+    "minus one": "-1",
+    "empty text": '""',
+    "nul": r'"\u0000"',
+    "whole surrogate pair": r'"\ud83d\ude00"',
+    "markup": json.dumps("</script><b>'\"{{7*7}}%s"),
+    "long text": json.dumps("x" * 5000),
+    "null": "null",
+    "true": "true",
+    "empty list": "[]",
+    "empty object": "{}",
+}
+"""What a message may hold where its fields allow it."""
+TELEMETRY: dict[str, Any] = {
+    "age_s": 0.5, "cpu": 0.5, "session_cpu": 0.4, "memory_bytes": 10**9, "gap_s": 0.0,
+    "network_sent_bytes_per_s": 1.0, "network_received_bytes_per_s": 1.0,
+    "errors": [{"device": 0, "code": 79}],
+    "devices": [{
+        "index": 0, "busy": 0.5, "memory_bytes": 10**9, "power_w": 300.0, "sm_clock_mhz": 1500,
+        "temperature_c": 60, "throttled": "power", "sm_active": 0.5, "tensor_active": 0.1,
+        "pcie_sent_bytes_per_s": 1.0, "pcie_received_bytes_per_s": 1.0, "nvlink_sent_bytes_per_s": 1.0,
+        "nvlink_received_bytes_per_s": 1.0, "ecc_uncorrected": 0,
+    }],
+}  # fmt: skip
+NODE = make_node("one").model_dump(mode="json") | {
+    "devices": [{"index": 0, "uuid": "GPU-1", "name": "H200", "memory_bytes": 10**11, "driver": "580"}],
+    "links": [{"name": "eth0", "address": "10.0.0.1", "bits_per_second": 10**9}],
+    "rdma": ["mlx5_0"],
+}
+RUN = {"host": "h", "ranks": 2, "step": 5, "step_s": 0.1, "samples_per_s": 9.0, "low": 1.0,
+       "event": "below", "sentence": "Slower."}  # fmt: skip
+
+
+def list_places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Where the values of a document stand, the whole ones before their parts."""
+    if path:
+        yield path
+    parts = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, part in parts:
+        yield from list_places(part, (*path, name))
+
+
+def put(document: Any, path: tuple[Any, ...], raw: str) -> bytes:
+    """The document's JSON with a value whose JSON is written by hand."""
+    copied = json.loads(json.dumps(document))
+    inner = copied
+    for name in path[:-1]:
+        inner = inner[name]
+    inner[path[-1]] = "@here@"
+    text = json.dumps(copied).replace('"@here@"', raw)
+    return text.encode("utf-16" if raw == "\ufffe" else "utf-8")
+
+
+class Stage:
+    """A server with a job in the middle of a session, and a document for every route that takes one."""
+
+    def __init__(self, server: Served) -> None:
+        self.server = server
+        self.job = server.submit()
+        self.agent = agent = FakeAgent(server, "one", secret="its own")
+        start_gang(agent)
+        agent.hello()
+        race = agent.next()["race"]
+        assert agent.place is not None
+        session, generation = f"/sessions/{agent.place.session_id}", {"generation": agent.place.generation}
+        ids = [arm["block_id"] for arm in race["arms"]]
+        facts = make_facts().model_dump(mode="json")
+        result = make_result(0.1).model_dump(mode="json")
+        trouble = {"code": "no_ddp", "sentence": "It has none.", "fatal": False}
+        registration = {"name": "one", "node": NODE, "secret": "its own", "protocol_major": 2}
+        beat = {"state": "running", "rendezvous": "h:1", "steps": 3, "telemetry": {"samples": [TELEMETRY]}}
+        self.documents: dict[str, tuple[str, str, str, Any]] = {
+            "POST /jobs": ("POST", "/jobs", server.admin, make_spec().model_dump(mode="json")),
+            "POST /jobs/{job_id}/continue": (
+                "POST", f"/jobs/{self.job.id}/continue", server.admin, {"more_seconds": 60.0, "more_trials": 1}
+            ),
+            "PUT /jobs/{job_id}/runs/{run_id}": (
+                "PUT", f"/jobs/{self.job.id}/runs/0123456789abcdef", server.admin, RUN
+            ),
+            "POST /tokens": (
+                "POST", "/tokens", server.admin,
+                {"role": "viewer", "label": "x", "team": "y", "expires_s": 5.0, "uses": None},
+            ),
+            "POST /tokens/{token_id}:rotate": (
+                "POST", f"/tokens/{server.token('viewer').split('_')[2]}:rotate", server.admin,
+                {"grace_s": 5.0, "expires_s": 5.0},
+            ),
+            "POST /sessions/{session_id}/beat": (
+                "POST", f"{session}/beat", agent.token, generation | beat | {"log": "a line"}
+            ),
+            "POST /sessions/{session_id}/hello": (
+                "POST", f"{session}/hello", agent.token,
+                generation | {"facts": facts, "baseline": {"num_threads": 2}, "refusals": {"amp": "No."}},
+            ),
+            "POST /sessions/{session_id}/next": ("POST", f"{session}/next", agent.token, generation),
+            "POST /sessions/{session_id}/races/{race_id}": (
+                "POST", f"{session}/races/{ids[0]}", agent.token,
+                generation | {"results": dict.fromkeys(ids, result)},
+            ),
+            "POST /sessions/{session_id}/trouble": ("POST", f"{session}/trouble", agent.token, trouble),
+            "POST /sessions/{session_id}/end": (
+                "POST", f"{session}/end", agent.token,
+                generation | {"outcome": "finished", "reason": "Done.", "log_tail": "x", "total_steps": 9},
+            ),
+            "POST /agents": ("POST", "/agents", server.enrolment, registration),
+        }  # fmt: skip
+
+    def send(self, name: str, body: bytes) -> Any:
+        """Send a body to a route."""
+        method, path, token, _ = self.documents[name]
+        return self.server.ask(
+            method, path, token, content=body, headers={"Content-Type": "application/json"}
+        )
+
+    def assert_everything_can_be_read(self) -> None:
+        """Every answer and every page about what is stored is there, and is JSON where it says so."""
+        self.assert_pages_can_be_read()
+        job = f"/jobs/{self.job.id}"
+        for path in (
+            "/jobs", job, f"{job}/history", f"{job}/trials", f"{job}/blocks", f"{job}/sessions", f"{job}/telemetry",
+            f"{job}/telemetry/series", f"{job}/events", f"{job}/logs", f"{job}/runs", f"{job}/pareto", "/agents",
+            "/tokens",
+        ):  # fmt: skip
+            reply = self.server.ask("GET", path)
+            assert reply.status_code == 200, (path, reply.text[:300])
+            json.loads(reply.content, parse_constant=pytest.fail)
+
+    def assert_pages_can_be_read(self) -> None:
+        """Every page about what is stored is there."""
+        pages = self.server.http
+        if "advisor" not in pages.cookies:
+            assert pages.post("/login", data={"token": self.server.admin}).status_code == 200
+        job = f"/jobs/{self.job.id}"
+        for path in ("/jobs", job, f"{job}/trials/0", f"{job}/log", "/agents"):
+            assert pages.get(path).status_code == 200, path
+
+
+def test_every_route_that_takes_a_document_is_on_the_stage(server: Served) -> None:
+    routes = server.app.openapi()["paths"]
+    taking = {
+        f"{method.upper()} {path.removeprefix('/api/v1')}"
+        for path, operations in routes.items()
+        for method, operation in operations.items()
+        if "requestBody" in operation
+    }
+    assert taking == Stage(server).documents.keys()
+
+
+@pytest.mark.parametrize("raw", REFUSED.values(), ids=REFUSED.keys())
+def test_value_that_cannot_be_kept_is_refused_everywhere(server: Served, raw: str) -> None:
+    stage = Stage(server)
+    before = server.history(stage.job.id)
+    for name, (*_, document) in stage.documents.items():
+        places = list(list_places(document))
+        for place in (places[0], places[-1]):
+            reply = stage.send(name, put(document, place, raw))
+            assert reply.status_code == 422, (name, place, reply.status_code, reply.text[:300])
+            assert reply.json()["code"] == "invalid_request"
+            assert len(reply.content) < 2000
+    assert server.history(stage.job.id) == before
+    stage.assert_everything_can_be_read()
+
+
+@pytest.mark.parametrize("raw", STRANGE.values(), ids=STRANGE.keys())
+def test_strange_value_breaks_neither_an_answer_nor_a_page(server: Served, raw: str) -> None:
+    stage = Stage(server)
+    for name, (*_, document) in stage.documents.items():
+        stored = 0
+        for place in list_places(document):
+            reply = stage.send(name, put(document, place, raw))
+            assert reply.status_code < 500, (name, place, reply.status_code, reply.text[:300])
+            stored += reply.is_success
+        if stored:
+            stage.assert_everything_can_be_read()
+
+
+def test_number_of_the_last_event_may_be_anything(server: Served) -> None:
+    stage = Stage(server)
+    server.ask("POST", f"/jobs/{stage.job.id}:cancel")
+    stage.agent.end()
+    stage.assert_pages_can_be_read()
+    for number in ("9" * 5000, "\u0663", "-1", "1e9", "²"):
+        headers = {"Last-Event-ID": number.encode()}
+        assert server.ask("GET", f"/jobs/{stage.job.id}/events/stream", headers=headers).status_code == 200
+        assert server.http.get(f"/jobs/{stage.job.id}/live", headers=headers).status_code == 200
+
+
+def test_form_in_a_character_set_of_half_characters_is_refused(server: Served) -> None:
+    stage = Stage(server)
+    stage.assert_pages_can_be_read()
+    for path in ("/login", "/theme", "/logout", f"/jobs/{stage.job.id}/cancel"):
+        for field in ("token", "next", "theme", "form_key"):
+            reply = server.http.post(
+                path,
+                content=f'--b\r\nContent-Disposition: form-data; name="{field}"\r\n\r\n+2AA-\r\n--b--\r\n',
+                headers={"Content-Type": "multipart/form-data; boundary=b; charset=utf-7"},
+                follow_redirects=False,
+            )
+            assert reply.status_code < 500, (path, field)
