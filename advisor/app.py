@@ -16,6 +16,7 @@ from advisor import __version__
 from advisor.api import PREFIX, build_api
 from advisor.api.access import FailureCounter
 from advisor.api.bodies import SizeCheck
+from advisor.api.connections import limit_connections, make_room_for
 from advisor.api.context import Context
 from advisor.api.health import router as health
 from advisor.api.hosts import HostCheck
@@ -146,20 +147,25 @@ def run_server(settings: Settings) -> None:
     """Serve until a signal arrives. Answers held open are given at once then, so that stopping is quick."""
     stopping = threading.Event()
     app = create_app(settings, stopping=stopping)
-    config = uvicorn.Config(
+    _Server(configure_server(app, settings), stopping).run()
+
+
+def configure_server(app: ASGIApp, settings: Settings) -> uvicorn.Config:
+    """Return how `app` is served."""
+    return uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
         workers=1,
         loop="uvloop",
-        http="httptools",
+        http=limit_connections(make_room_for(settings.most_connections)),
+        ws="none",
         backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_GRACEFUL_S,
         access_log=False,
         server_header=False,
     )
-    _Server(config, stopping).run()
 
 
 class _Server(uvicorn.Server):

@@ -23,6 +23,8 @@ class Settings(BaseSettings):
     """Port to listen on; 0 picks a free one."""
     allowed_hosts: tuple[str, ...] = ()
     """Host names, besides localhost and the loopback addresses, that requests may name; as a JSON list."""
+    most_connections: int = Field(default=4096, ge=1, le=1_000_000)
+    """Connections held at a time; further ones are answered 503. An idle agent holds one, a page that is open two."""
     poll_s: float = Field(default=10.0, gt=0, le=60)
     """Longest time an agent's request for work is held open, in seconds."""
     look_s: float = Field(default=0.25, gt=0, le=5)

@@ -9,8 +9,8 @@ router = APIRouter(tags=["health"])
 
 
 @router.get("/livez", summary="Is the process alive?")
-def livez() -> dict[str, str]:
-    """Answer as long as the process runs."""
+async def livez() -> dict[str, str]:
+    """Answer as long as the process runs: on the event loop, for the threads may all wait for the database."""
     return {"status": "alive"}
 
 

@@ -1,0 +1,217 @@
+"""Slow clients and too many of them, over real sockets; and whether the process lives while every thread waits."""
+
+import asyncio
+import resource
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import pytest
+import uvicorn
+from anyio import to_thread
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from advisor.api.connections import (
+    BODY_S,
+    HEADER_S,
+    MOST_HEADER_BYTES,
+    LimitedConnection,
+    limit_connections,
+    make_room_for,
+)
+from advisor.app import configure_server, create_app
+from advisor.settings import Settings
+
+PATIENCE_S = 30.0
+HEAD = b"POST / HTTP/1.1\r\nhost: localhost\r\n"
+Connect = Callable[[], socket.socket]
+
+
+ENDED = threading.Event()
+"""Set when an answer of `echo` is over."""
+
+
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    """An application that answers with the body; /endless never stops."""
+    request = Request(scope, receive)
+
+    async def write() -> object:
+        while True:
+            yield b"x" * 65_536
+            await asyncio.sleep(0)
+
+    answer = StreamingResponse(write()) if scope["path"] == "/endless" else Response(await request.body())  # type: ignore[arg-type]
+    try:
+        await answer(scope, receive, send)
+    finally:
+        ENDED.set()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Connect]]:
+    """Serves `echo` with short limits; gives what connects to it."""
+    servers: list[tuple[uvicorn.Server, threading.Thread]] = []
+    sockets: list[socket.socket] = []
+
+    def start(most: int = 100, header_s: float = 60.0, body_s: float = 60.0) -> Connect:
+        listening = socket.create_server(("127.0.0.1", 0))
+        sockets.append(listening)
+        protocol = limit_connections(most, header_s, body_s)
+        config = uvicorn.Config(echo, http=protocol, ws="none", lifespan="off", log_level="error")
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+        thread.start()
+        servers.append((server, thread))
+
+        def connect() -> socket.socket:
+            sockets.append(socket.create_connection(listening.getsockname(), timeout=PATIENCE_S))
+            return sockets[-1]
+
+        return connect
+
+    yield start
+    for connection in sockets:
+        connection.close()
+    for server, thread in servers:
+        server.should_exit = server.force_exit = True
+        thread.join(PATIENCE_S)
+
+
+def read_all(connection: socket.socket) -> bytes:
+    """What comes until the server hangs up; fails when it does not."""
+    received = b""
+    try:
+        while part := connection.recv(65_536):
+            received += part
+    except ConnectionResetError:
+        pass
+    return received
+
+
+@pytest.mark.parametrize("sent", [b"", b"G", b"GET / HTTP/1.1\r\nhost: loc", HEAD])
+def test_header_that_does_not_end_is_given_up(serve: Callable[..., Connect], sent: bytes) -> None:
+    connection = serve(header_s=0.2)()
+    connection.sendall(sent)
+    assert read_all(connection).startswith(b"HTTP/1.1 408 Request Timeout\r\n")
+
+
+def test_header_that_drips_in_is_given_up(serve: Callable[..., Connect]) -> None:
+    connection = serve(header_s=0.3)()
+    connection.settimeout(0.02)
+    received = b""
+    for letter in HEAD + b"a" * 10_000:
+        try:
+            connection.sendall(bytes([letter]))
+            received += connection.recv(100)
+        except TimeoutError:
+            continue
+        except OSError:
+            break
+        if received:
+            break
+    assert received.startswith(b"HTTP/1.1 408")
+
+
+def test_second_request_of_a_connection_is_due_too(serve: Callable[..., Connect]) -> None:
+    connection = serve(header_s=0.3)()
+    connection.sendall(HEAD + b"content-length: 2\r\n\r\nhi")
+    assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+    connection.sendall(b"POST / HT")
+    assert read_all(connection).lstrip(b"hi").startswith(b"HTTP/1.1 408")
+
+
+def test_body_that_does_not_come_is_given_up(serve: Callable[..., Connect]) -> None:
+    connection = serve(body_s=0.2)()
+    connection.sendall(HEAD + b"content-length: 10\r\n\r\nhalf")
+    assert read_all(connection).startswith(b"HTTP/1.1 408")
+
+
+def test_reader_that_does_not_read_is_given_up(serve: Callable[..., Connect]) -> None:
+    ENDED.clear()
+    connection = serve(body_s=0.2)()
+    connection.sendall(b"GET /endless HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    # Nothing is read: what the kernel holds fills up, and the server hangs up on a stream that has no end.
+    assert ENDED.wait(PATIENCE_S)
+
+
+def test_header_without_end_is_too_large(serve: Callable[..., Connect]) -> None:
+    connection = serve()()
+    with suppress(OSError):
+        connection.sendall(HEAD + b"a: " + b"b" * (MOST_HEADER_BYTES + 65_536))
+    assert b"431" in read_all(connection)[:20]
+
+
+def test_connection_beyond_the_limit_is_refused_until_one_ends(serve: Callable[..., Connect]) -> None:
+    connect = serve(most=2)
+    held = [connect(), connect()]
+    for connection in held:
+        connection.sendall(HEAD + b"content-length: 2\r\n\r\nhi")
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+    assert read_all(connect()).startswith(b"HTTP/1.1 503 Service Unavailable\r\nretry-after: 5")
+    held[0].close()
+    while not (again := connect_and_ask(connect)).startswith(b"HTTP/1.1 200"):
+        assert again.startswith(b"HTTP/1.1 503")
+
+
+def connect_and_ask(connect: Connect) -> bytes:
+    connection = connect()
+    try:
+        connection.sendall(HEAD + b"content-length: 0\r\nconnection: close\r\n\r\n")
+    except OSError:
+        return b"HTTP/1.1 503"
+    return read_all(connection) or b"HTTP/1.1 503"
+
+
+def test_request_in_time_is_served_and_its_connection_kept(serve: Callable[..., Connect]) -> None:
+    connection = serve(header_s=5.0, body_s=5.0)()
+    for _ in range(3):
+        connection.sendall(HEAD + b"content-length: 2\r\n\r\nhi")
+        answer = b""
+        while not answer.endswith(b"hi"):
+            answer += connection.recv(1000)
+        assert answer.startswith(b"HTTP/1.1 200")
+
+
+def test_server_is_started_with_the_limits(tmp_path: Path) -> None:
+    settings = Settings(data_dir=tmp_path, most_connections=7)
+    protocol = configure_server(echo, settings).http
+    assert isinstance(protocol, type)
+    assert issubclass(protocol, LimitedConnection)
+    assert (protocol.most, protocol.header_s, protocol.body_s) == (7, HEADER_S, BODY_S)
+
+
+def test_room_is_made_for_connections_as_far_as_the_system_allows() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (512, before[1]))
+        assert make_room_for(600) == 600
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 600
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+def test_process_is_alive_while_every_thread_waits(tmp_path: Path) -> None:
+    app = create_app(Settings(data_dir=tmp_path))
+    release = threading.Event()
+
+    async def ask() -> int:
+        to_thread.current_default_thread_limiter().total_tokens = 1
+        waiting = asyncio.create_task(run_in_threadpool(release.wait, PATIENCE_S))
+        while to_thread.current_default_thread_limiter().available_tokens:
+            await asyncio.sleep(0)
+        try:
+            async with httpx.AsyncClient(
+                transport=httpx.ASGITransport(app), base_url="http://localhost"
+            ) as client:
+                return (await asyncio.wait_for(client.get("/livez"), PATIENCE_S / 3)).status_code
+        finally:
+            release.set()
+            await waiting
+
+    assert asyncio.run(ask()) == 200
