@@ -26,6 +26,7 @@ from advisor.protocol.views import (
     TokenRotation,
     TokenView,
 )
+from advisor.protocol.workload import WITH_SECRETS
 
 _FILE_NAME = "filename="
 
@@ -100,12 +101,14 @@ class Client:
 
     def validate_job(self, spec: JobSpec) -> None:
         """Have the server check `spec` without storing anything."""
-        self._send("POST", "/jobs", params={"validate_only": "true"}, json=spec.model_dump(mode="json"))
+        body = spec.model_dump(mode="json", context=WITH_SECRETS)
+        self._send("POST", "/jobs", params={"validate_only": "true"}, json=body)
 
     def submit_job(self, spec: JobSpec, idempotency_key: str) -> Job:
         """Submit `spec`; repeating it with the same key gives the same job."""
         headers = {"Idempotency-Key": idempotency_key}
-        reply = self._send("POST", "/jobs", json=spec.model_dump(mode="json"), headers=headers)
+        body = spec.model_dump(mode="json", context=WITH_SECRETS)
+        reply = self._send("POST", "/jobs", json=body, headers=headers)
         return Job.model_validate_json(reply.content)
 
     def list_jobs(self, state: str | None = None, limit: int = 50, cursor: str | None = None) -> JobPage:

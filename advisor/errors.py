@@ -8,7 +8,8 @@
     ├── Unauthenticated          401 unauthenticated
     ├── TooManyFailures          429 too_many_failures
     ├── Forbidden                403 forbidden
-    │   └── AgentTurnedOut       403 agent_turned_out
+    │   ├── AgentTurnedOut       403 agent_turned_out
+    │   └── NotYourJob           403 not_your_job
     ├── WrongHost                421 wrong_host
     ├── ProtocolMismatch         426 protocol_mismatch
     ├── NotFound                 404 not_found
@@ -123,6 +124,13 @@ class AgentTurnedOut(Forbidden):
 
     code = "agent_turned_out"
     hint = "An administrator lets it in again: `advisor token readmit NAME`."
+
+
+class NotYourJob(Forbidden):
+    """The job belongs to somebody else, and to no team of yours."""
+
+    code = "not_your_job"
+    hint = "Ask its owner or an administrator; tokens of one team (`advisor token create --team`) share their jobs."
 
 
 class WrongHost(AdvisorError):

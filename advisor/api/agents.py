@@ -2,7 +2,7 @@
 
 import asyncio
 
-from fastapi import Request
+from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from advisor.api.access import Admin, AgentPrincipal, Reader, Registrant, find_agent_id
@@ -11,6 +11,7 @@ from advisor.api.strict_json import make_router
 from advisor.errors import Forbidden
 from advisor.protocol.messages import AgentRegistered, Assignment, PollReply, RegisterAgent
 from advisor.protocol.views import AgentPage
+from advisor.protocol.workload import WITH_SECRETS
 from advisor.services import agents
 
 _FIRST_LOOK_S = 0.02
@@ -65,7 +66,10 @@ async def poll(agent_id: str, request: Request, principal: AgentPrincipal, conte
         assignment = await run_in_threadpool(_look, context, agent_id)
         over = loop.time() >= deadline or context.stopping.is_set()
         if assignment is not None or over or await request.is_disconnected():
-            return PollReply(assignment=assignment)
+            reply = PollReply(assignment=assignment)
+            # The only answer that holds a job's secrets: this agent is to run it.
+            body = reply.model_dump_json(context=WITH_SECRETS)
+            return Response(body, media_type="application/json")  # type: ignore[return-value]
         await asyncio.sleep(pause_s)
         pause_s = min(2 * pause_s, context.settings.look_s)
 

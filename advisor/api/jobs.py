@@ -34,9 +34,9 @@ def submit_job(
     now = context.clock()
     if validate_only:
         response.status_code = 200
-        return jobs.preview_job(spec, principal.name, now)
+        return jobs.preview_job(spec, principal, now)
     with context.database.begin() as work:
-        job = jobs.submit_job(work, spec, principal.name, idempotency_key, now)
+        job = jobs.submit_job(work, spec, principal, idempotency_key, now)
     context.wake.set()
     response.headers["Location"] = f"/api/v1/jobs/{job.id}"
     return job
@@ -76,10 +76,13 @@ def get_job(
 
 
 @router.post("/{job_id}:cancel", summary="Cancel a job")
-def cancel_job(job_id: str, _: Submitter, context: Here) -> Job:
-    """Ask a job to stop. It is cancelling until every training process is gone; what it measured stays."""
+def cancel_job(job_id: str, principal: Submitter, context: Here) -> Job:
+    """Ask a job to stop. It is cancelling until every training process is gone; what it measured stays.
+
+    403 `not_your_job` for who is neither its owner nor of its team nor an administrator.
+    """
     with context.database.begin() as work:
-        job = jobs.cancel_job(work, job_id, context.clock(), context.timers)
+        job = jobs.cancel_job(work, job_id, principal, context.clock(), context.timers)
     context.wake.set()
     return job
 
@@ -96,10 +99,10 @@ def continue_job(
 ) -> Job:
     """Queue it again; it goes on where it stood and keeps all that it measured. Also for failed and cancelled jobs.
 
-    409 `job_is_live` while it has not ended, 409 `nothing_to_continue` where it measured nothing.
+    409 `job_is_live` while it has not ended, 409 `nothing_to_continue` where it measured nothing, 403 `not_your_job`.
     """
     with context.database.begin() as work:
-        job = continuing.continue_job(work, job_id, more, principal.name, idempotency_key, context.clock())
+        job = continuing.continue_job(work, job_id, more, principal, idempotency_key, context.clock())
     context.wake.set()
     return job
 

@@ -16,10 +16,12 @@ RunId = Annotated[str, Path(pattern=r"^[0-9a-f]{8,32}$", description="Chosen by 
 
 
 @router.put("/{job_id}/runs/{run_id}", summary="Report a real training's steps")
-def put_run(job_id: str, run_id: RunId, report: RunReport, _: Submitter, context: Here) -> ProductionRun:
+def put_run(
+    job_id: str, run_id: RunId, report: RunReport, principal: Submitter, context: Here
+) -> ProductionRun:
     """Store the latest window; an event becomes one of the job's. Repeating a report adds a window, nothing else."""
     with context.database.begin() as work:
-        return report_run(work, job_id, run_id, report, context.clock())
+        return report_run(work, job_id, run_id, report, principal, context.clock())
 
 
 @router.get("/{job_id}/runs", summary="Real trainings under the strategy")

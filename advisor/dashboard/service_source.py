@@ -37,7 +37,9 @@ class ServiceSource:
                 principal = authenticate(work, token, self._clock())
         except Unauthenticated:
             return None
-        return None if principal.role is Role.AGENT else Person(principal.name, principal.role)
+        if principal.role is Role.AGENT:
+            return None
+        return Person(principal.name, principal.role, principal.team, principal.token_id)
 
     def list_jobs(self, state: JobState | None, limit: int, cursor: str | None) -> JobPage:
         """Return one page of jobs, newest first."""
@@ -96,12 +98,12 @@ class ServiceSource:
         with self._database.read() as work:
             return export_strategy(work, job_id, format_name, target)
 
-    def cancel(self, job_id: str) -> Job:
+    def cancel(self, job_id: str, person: Person) -> Job:
         """Ask the job to stop; what it measured stays."""
         with self._database.begin() as work:
-            return cancel_job(work, job_id, self._clock())
+            return cancel_job(work, job_id, person.principal, self._clock())
 
     def continue_job(self, job_id: str, more: Continuation, person: Person) -> Job:
         """Give a job that has ended more budget; it goes on where it stood."""
         with self._database.begin() as work:
-            return continue_job(work, job_id, more, person.name, None, self._clock())
+            return continue_job(work, job_id, more, person.principal, None, self._clock())

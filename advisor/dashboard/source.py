@@ -11,6 +11,8 @@ from advisor.protocol.runs import ProductionRun
 from advisor.protocol.telemetry import SessionTelemetry
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import AgentView, JobEvent, JobPage, LogChunk, Role
+from advisor.services.jobs import may_change
+from advisor.services.tokens import Principal
 
 
 @dataclass(frozen=True)
@@ -19,11 +21,17 @@ class Person:
 
     name: str
     role: Role
+    team: str = ""
+    token_id: str = ""
 
     @property
-    def may_cancel(self) -> bool:
-        """Whether this person may stop a job, and give one that has ended more time."""
-        return self.role in {Role.SUBMITTER, Role.ADMIN}
+    def principal(self) -> Principal:
+        """The same person as the services know them."""
+        return Principal(self.token_id, self.role, self.name, self.team)
+
+    def may_change(self, job: Job) -> bool:
+        """Whether this person may stop a job, and give it more time when it has ended."""
+        return may_change(self.principal, job)
 
 
 class Source(Protocol):
@@ -77,7 +85,7 @@ class Source(Protocol):
         """Return the job's advised strategy in that format."""
         ...
 
-    def cancel(self, job_id: str) -> Job:
+    def cancel(self, job_id: str, person: Person) -> Job:
         """Ask the job to stop; what it measured stays."""
         ...
 

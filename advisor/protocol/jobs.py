@@ -208,6 +208,8 @@ class Job(Message):
     """A sentence: why it is in this state, and what to do when it failed."""
     owner: str = ""
     """Who submitted it."""
+    team: str = ""
+    """Who may change it besides its owner; empty for nobody."""
     created_at: datetime
     """When it was submitted (UTC)."""
     started_at: datetime | None = None

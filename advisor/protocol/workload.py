@@ -2,9 +2,9 @@
 
 import re
 from enum import StrEnum
-from typing import Self
+from typing import Annotated, Any, Final, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PlainSerializer, SerializationInfo, field_validator, model_validator
 
 from advisor.protocol.base import Message, Spec, Value
 from advisor.protocol.cluster import DeviceKind
@@ -34,6 +34,19 @@ class Injection(StrEnum):
     """Not at all: the script calls `fleet_advisor.start()` itself."""
 
 
+HIDDEN: Final = "********"
+"""What is written of a secret."""
+WITH_SECRETS: Final[dict[str, Any]] = {"with_secrets": True}
+"""Context of `model_dump_json` that writes secrets: for the database, and for who is to run the workload."""
+
+
+def _write_secret(value: str, info: SerializationInfo) -> str:
+    return value if (info.context or {}).get("with_secrets") else HIDDEN
+
+
+Secret = Annotated[str, PlainSerializer(_write_secret, return_type=str, when_used="json")]
+"""Text that JSON does not show unless it is asked to: a forgotten place hides it, none gives it away."""
+
 RESULT_GROUPS = ("step_time_s", "step_time_ms", "samples_per_s", "samples", "loss", "rank")
 """Names that the groups of `Workload.pattern` may have."""
 
@@ -47,8 +60,9 @@ class Workload(Spec):
     """The launch command, one word per element: `torchrun --nproc-per-node 2 train.py --epochs 3`."""
     working_dir: str = "."
     """Directory the command is started in, absolute on every node."""
-    environment: dict[str, str] = Field(default_factory=dict)
-    """Environment variables added for the training processes."""
+    environment: dict[str, Secret] = Field(default_factory=dict, repr=False)
+    """Environment variables added for the training processes. Values may be secrets: nobody reads them again but the
+    agents that run the workload."""
     samples_per_step: int | None = Field(default=None, ge=1)
     """Samples that one rank consumes per forward pass; None infers it from the model's first input."""
     injection: Injection = Injection.AUTO

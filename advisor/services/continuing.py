@@ -3,11 +3,12 @@
 import hashlib
 from datetime import datetime
 
-from advisor.errors import JobIsLive, JobNotFound, NothingToContinue
+from advisor.errors import JobIsLive, NothingToContinue
 from advisor.protocol.jobs import Continuation, Job
 from advisor.protocol.trials import BlockState
 from advisor.protocol.views import EventKind
-from advisor.services.jobs import check_spec, find_repeated, get_job
+from advisor.services.jobs import check_spec, find_repeated, get_job, lock_own_job
+from advisor.services.tokens import Principal
 from advisor.storage import UnitOfWork
 
 _MOST_TRIALS = 500
@@ -18,22 +19,21 @@ def continue_job(
     work: UnitOfWork,
     job_id: str,
     more: Continuation,
-    owner: str,
+    asker: Principal,
     idempotency_key: str | None,
     now: datetime,
 ) -> Job:
     """Queue a job that has ended once more, with a larger budget; the same key continues it once.
 
-    Raises JobNotFound, JobIsLive for a job that has not ended, NothingToContinue for one that measured nothing,
-    InvalidJob where the budget becomes larger than a job may have, IdempotencyConflict for a key of another request.
+    Raises JobNotFound, NotYourJob, JobIsLive for a job that has not ended, NothingToContinue for one that measured
+    nothing, InvalidJob where the budget becomes larger than a job may have, IdempotencyConflict for a key of another
+    request.
     """
     words = f"continue {job_id} {more.model_dump_json()}"
     request = hashlib.sha256(words.encode()).hexdigest()
-    if (repeated := find_repeated(work, owner, idempotency_key, request)) is not None:
+    if (repeated := find_repeated(work, asker, idempotency_key, request)) is not None:
         return repeated
-    job = work.jobs.lock(job_id)
-    if job is None:
-        raise JobNotFound(f"There is no job {job_id}.")
+    job = lock_own_job(work, job_id, asker)
     if not job.state.is_final:
         raise JobIsLive(f"Job {job_id} is {job.state.value}: it still has the budget that it was given.")
     if not any(block.state is BlockState.DONE for block in work.blocks.of_job(job_id)):
@@ -43,8 +43,8 @@ def continue_job(
     sentence = f"{_describe(more)} more: the job goes on where it stood and keeps all that it measured."
     work.jobs.reopen(grown, f"Continued with {sentence}", now)
     if idempotency_key is not None:
-        work.jobs.remember_submission(owner, idempotency_key, request, job_id, now)
-    work.events.append(job_id, EventKind.JOB, f"{owner or 'Somebody'} gave the job {sentence}", now)
+        work.jobs.remember_submission(asker.token_id, idempotency_key, request, job_id, now)
+    work.events.append(job_id, EventKind.JOB, f"{asker.name} gave the job {sentence}", now)
     return get_job(work, job_id)
 
 

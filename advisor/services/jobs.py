@@ -7,13 +7,22 @@ import re
 from datetime import datetime
 from pathlib import PurePosixPath
 
-from advisor.errors import IdempotencyConflict, InvalidJob, InvalidRequest, JobIsFinal, JobNotFound
+from advisor.errors import (
+    IdempotencyConflict,
+    InvalidJob,
+    InvalidRequest,
+    JobIsFinal,
+    JobNotFound,
+    NotYourJob,
+)
 from advisor.protocol.jobs import Job, JobSpec, JobState
 from advisor.protocol.launch_command import UnlaunchableCommand, choose_injection
 from advisor.protocol.telemetry import TelemetryPoint
 from advisor.protocol.trials import JobHistory
-from advisor.protocol.views import EventKind, JobEvent, JobPage, LogChunk
+from advisor.protocol.views import EventKind, JobEvent, JobPage, LogChunk, Role
+from advisor.protocol.workload import HIDDEN, WITH_SECRETS
 from advisor.services.ending import close_trials, end_session
+from advisor.services.tokens import Principal
 from advisor.services.tuning import Timers
 from advisor.storage import UnitOfWork
 
@@ -25,7 +34,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def submit_job(
-    work: UnitOfWork, spec: JobSpec, owner: str, idempotency_key: str | None, now: datetime
+    work: UnitOfWork, spec: JobSpec, asker: Principal, idempotency_key: str | None, now: datetime
 ) -> Job:
     """Store a new job; the same key with the same specification gives the same job again.
 
@@ -33,18 +42,20 @@ def submit_job(
     key came before with another one.
     """
     check_spec(spec)
-    request = hashlib.sha256(spec.model_dump_json().encode()).hexdigest()
-    if (repeated := find_repeated(work, owner, idempotency_key, request)) is not None:
+    request = hashlib.sha256(spec.model_dump_json(context=WITH_SECRETS).encode()).hexdigest()
+    if (repeated := find_repeated(work, asker, idempotency_key, request)) is not None:
         return repeated
-    job = preview_job(spec, owner, now).model_copy(update={"id": work.new_id()})
+    job = preview_job(spec, asker, now).model_copy(update={"id": work.new_id()})
     work.jobs.add(job)
     if idempotency_key is not None:
-        work.jobs.remember_submission(owner, idempotency_key, request, job.id, now)
-    work.events.append(job.id, EventKind.JOB, f"{owner or 'Somebody'} submitted the job.", now)
+        work.jobs.remember_submission(asker.token_id, idempotency_key, request, job.id, now)
+    work.events.append(job.id, EventKind.JOB, f"{asker.name} submitted the job.", now)
     return get_job(work, job.id)
 
 
-def find_repeated(work: UnitOfWork, owner: str, idempotency_key: str | None, request: str) -> Job | None:
+def find_repeated(
+    work: UnitOfWork, asker: Principal, idempotency_key: str | None, request: str
+) -> Job | None:
     """Return the job that this very request, told by its hash, was for before; None the first time or without a key.
 
     Raises InvalidRequest for a key of a wrong length, IdempotencyConflict when it came before with another request.
@@ -53,7 +64,7 @@ def find_repeated(work: UnitOfWork, owner: str, idempotency_key: str | None, req
         return None
     if not 0 < len(idempotency_key) <= _MAX_KEY:
         raise InvalidRequest(f"The Idempotency-Key must have 1 to {_MAX_KEY} characters.")
-    if (earlier := work.jobs.find_submission(owner, idempotency_key)) is None:
+    if (earlier := work.jobs.find_submission(asker.token_id, idempotency_key)) is None:
         return None
     job_id, earlier_request = earlier
     if earlier_request != request:
@@ -63,7 +74,7 @@ def find_repeated(work: UnitOfWork, owner: str, idempotency_key: str | None, req
     return get_job(work, job_id)
 
 
-def preview_job(spec: JobSpec, owner: str, now: datetime) -> Job:
+def preview_job(spec: JobSpec, asker: Principal, now: datetime) -> Job:
     """Return the job that submitting `spec` would make, without an id. Raises InvalidJob."""
     check_spec(spec)
     named = spec if spec.name else spec.model_copy(update={"name": _name_of(spec)})
@@ -72,7 +83,8 @@ def preview_job(spec: JobSpec, owner: str, now: datetime) -> Job:
         spec=named,
         state=JobState.QUEUED,
         state_reason="Waiting to be looked at.",
-        owner=owner,
+        owner=asker.name,
+        team=asker.team,
         created_at=now,
     )
 
@@ -107,6 +119,10 @@ def check_spec(spec: JobSpec) -> None:
         broken.append(f"workload.environment has more than {_MAX_CHARS} characters.")
     if any(not _VARIABLE.fullmatch(name) for name in workload.environment):
         broken.append("workload.environment names a variable that is not letters, digits and underscores.")
+    if hidden := sorted(name for name, value in workload.environment.items() if value == HIDDEN):
+        broken.append(
+            f"workload.environment: {', '.join(hidden)} holds what stands for a hidden value; give it."
+        )
     texts = (
         spec.name,
         workload.working_dir,
@@ -150,15 +166,35 @@ def get_history(work: UnitOfWork, job_id: str) -> JobHistory:
     )
 
 
-def cancel_job(work: UnitOfWork, job_id: str, now: datetime, timers: Timers = Timers()) -> Job:
-    """Ask a job to stop; what it measured stays. Repeating it changes nothing.
+def may_change(asker: Principal, job: Job) -> bool:
+    """Whether somebody may cancel or continue a job and report trainings for it.
 
-    A job that holds sessions is cancelling until every rank is gone. Raises JobNotFound, and JobIsFinal for a job
-    that has finished or failed.
+    Its owner may, their team, and administrators.
     """
+    if asker.role is not Role.SUBMITTER:
+        return asker.role is Role.ADMIN
+    return asker.name == job.owner or bool(job.team and asker.team == job.team)
+
+
+def lock_own_job(work: UnitOfWork, job_id: str, asker: Principal) -> Job:
+    """Return a job and keep other transactions waiting. Raises JobNotFound, and NotYourJob for somebody else's."""
     job = work.jobs.lock(job_id)
     if job is None:
         raise JobNotFound(f"There is no job {job_id}.")
+    if not may_change(asker, job):
+        raise NotYourJob(f"Job {job_id} belongs to {job.owner or 'nobody'}; you are {asker.name}.")
+    return job
+
+
+def cancel_job(
+    work: UnitOfWork, job_id: str, asker: Principal, now: datetime, timers: Timers = Timers()
+) -> Job:
+    """Ask a job to stop; what it measured stays. Repeating it changes nothing.
+
+    A job that holds sessions is cancelling until every rank is gone. Raises JobNotFound, NotYourJob, and JobIsFinal for
+    a job that has finished or failed.
+    """
+    job = lock_own_job(work, job_id, asker)
     if job.state in {JobState.CANCELLING, JobState.CANCELLED}:
         return job
     if job.state.is_final:

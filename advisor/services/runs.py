@@ -4,19 +4,22 @@ from datetime import datetime
 
 from advisor.protocol.runs import MOST_POINTS, ProductionRun, RunEvent, RunPoint, RunReport
 from advisor.protocol.views import EventKind
-from advisor.services.jobs import get_job
+from advisor.services.jobs import get_job, lock_own_job
+from advisor.services.tokens import Principal
 from advisor.storage import UnitOfWork
 
 MOST_RUNS = 50
 """Kept of a job; those that have been silent longest go first."""
 
 
-def report_run(work: UnitOfWork, job_id: str, run_id: str, report: RunReport, now: datetime) -> ProductionRun:
+def report_run(
+    work: UnitOfWork, job_id: str, run_id: str, report: RunReport, asker: Principal, now: datetime
+) -> ProductionRun:
     """Take a report, and tell the job's story when throughput left the advised interval or came back.
 
-    Raises JobNotFound.
+    Raises JobNotFound, and NotYourJob for somebody else's.
     """
-    job = get_job(work, job_id)
+    job = lock_own_job(work, job_id, asker)
     known = work.runs.get(job.id, run_id)
     point = RunPoint(at=now, step=report.step, samples_per_s=report.samples_per_s)
     is_below = known.is_below if known else False

@@ -6,6 +6,8 @@ from typing import Any
 from pydantic import BaseModel, TypeAdapter
 from sqlalchemy import DateTime, Dialect, Row, Text, TypeDecorator
 
+from advisor.protocol.workload import WITH_SECRETS
+
 AnyRow = Row[*tuple[Any, ...]]
 """A row of any columns; the function that takes it knows which."""
 
@@ -60,8 +62,8 @@ class Document(TypeDecorator[Any]):
         if value is None:
             return None
         if isinstance(value, BaseModel):
-            return value.model_dump_json()
-        return self._adapter.dump_json(value).decode()
+            return value.model_dump_json(context=WITH_SECRETS)
+        return self._adapter.dump_json(value, context=WITH_SECRETS).decode()
 
     def process_result_value(self, value: str | None, _: Dialect) -> Any:
         """Read JSON into the model."""

@@ -5,9 +5,10 @@ writer at a time: writing transactions begin IMMEDIATE and queue on a lock of th
 3.51.3 can corrupt a WAL that two connections checkpoint at once; with one writer that cannot happen.)
 """
 
+import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,16 @@ class Database:
         if parsed.get_backend_name() == "postgresql" and "+" not in parsed.drivername:
             parsed = parsed.set(drivername="postgresql+psycopg")
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
-        self._engine = create_engine(parsed, pool_size=20, max_overflow=40, pool_pre_ping=not self.is_sqlite)
+        self._engine = create_engine(
+            parsed,
+            pool_size=20,
+            max_overflow=40,
+            pool_pre_ping=not self.is_sqlite,
+            # A failed statement is logged, and its parameters hold what jobs keep secret.
+            hide_parameters=True,
+        )
+        in_file = self.is_sqlite and parsed.database not in {None, "", ":memory:"}
+        self._file = Path(str(parsed.database)) if in_file else None
         self._writer = threading.Lock() if self.is_sqlite else nullcontext()
         if self.is_sqlite:
             _tune_sqlite(self._engine)
@@ -80,6 +90,8 @@ class Database:
 
     def migrate(self) -> None:
         """Bring the tables to this release's form; safe to call from several servers at once."""
+        if self._file is not None:
+            _make_private(self._file)
         with self._writer, self._engine.connect() as connection, connection.begin():
             if not self.is_sqlite:
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
@@ -115,6 +127,16 @@ class Database:
             raise InvalidRequest("A number in the request is too large to be stored.") from error
         except (OperationalError, InterfaceError) as error:
             raise Unavailable("The database cannot be reached or is busy.") from error
+
+
+def _make_private(file: Path) -> None:
+    """Let only the owner read the database: it holds what jobs keep secret. SQLite's other files take over its mode."""
+    # Where the file cannot be made or is somebody else's, SQLite says so when it is opened.
+    with suppress(OSError):
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
+    for path in (file, file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-shm")):
+        with suppress(OSError):
+            path.chmod(0o600)
 
 
 def find_newest_revision() -> str:

@@ -29,7 +29,7 @@ from advisor.protocol.messages import (
 )
 from advisor.protocol.races import BlockPlan, RacePlan
 from advisor.protocol.trials import BlockResult, SessionState
-from advisor.protocol.workload import Workload, WorkloadFacts
+from advisor.protocol.workload import WITH_SECRETS, Workload, WorkloadFacts
 from agent.client import ServerClient
 from agent.devices.gpus import Gpus
 from agent.loop import Agent
@@ -88,7 +88,7 @@ class _Server:
     def answer(self, request: httpx.Request) -> httpx.Response:
         """Answer one message."""
         reply = self._take(request.url.path.removeprefix("/api/v1/").split("/"), request.content)
-        return httpx.Response(200, content=reply.model_dump_json() if reply else b"{}")
+        return httpx.Response(200, content=reply.model_dump_json(context=WITH_SECRETS) if reply else b"{}")
 
     def _take(self, path: list[str], body: bytes) -> BaseModel | None:
         heard = self.heard

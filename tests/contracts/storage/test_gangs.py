@@ -13,7 +13,7 @@ from advisor.protocol.trials import Block, BlockState, JobHistory, Outcome, Purp
 from advisor.protocol.workload import Workload, WorkloadKind
 from advisor.services import advice, jobs
 from tests.unit.services.fleet import Fleet
-from tests.unit.services.world import World
+from tests.unit.services.world import ADA, World
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_gangs_of_a_command_launch_different_strategies_and_measure_what_they_we
         gangs=2,
     )
     with world.work() as work:
-        job_id = jobs.submit_job(work, spec, "ada", None, world.now).id
+        job_id = jobs.submit_job(work, spec, ADA, None, world.now).id
     fleet.play(job_id)
     history = world.history(job_id)
     assert world.job(job_id).state is JobState.FINISHED

@@ -11,7 +11,7 @@ from typing import Any
 from advisor.protocol.messages import AgentRegistered, Assignment, BeatReply, NextReply, PollReply
 from advisor.protocol.races import BlockPlan, RacePlan, RaceRules
 from advisor.protocol.trials import SessionState
-from advisor.protocol.workload import Workload
+from advisor.protocol.workload import WITH_SECRETS, Workload
 
 TOKEN = "adv_agent_canary_secret"
 OWN_TOKEN = "adv_agent_canary_own"
@@ -139,7 +139,7 @@ class FakeServer:
                 )
                 if assignment is None:
                     time.sleep(0.05)
-                return PollReply(assignment=assignment).model_dump(mode="json")
+                return PollReply(assignment=assignment).model_dump(mode="json", context=WITH_SECRETS)
             return self._answer_session(self.sessions[parts[1]], parts[2:], body)
 
     def _answer_session(self, session: FakeSession, verb: list[str], body: dict[str, Any]) -> dict[str, Any]:

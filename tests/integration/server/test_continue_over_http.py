@@ -25,7 +25,7 @@ def test_finished_job_goes_on_when_it_is_continued_and_is_answered_anew(server: 
     assert measure_all(agent) == 2
     server.await_state(job.id, JobState.FINISHED)
     server.app.state.context.tuning.strategies.append({"fuse_grad_size_in_MB": 4.0})
-    submitter, key = server.token("submitter"), {"Idempotency-Key": "more"}
+    submitter, key = server.token("submitter", label="first admin"), {"Idempotency-Key": "more"}
     for _ in range(2):
         reply = server.ask("POST", f"/jobs/{job.id}/continue", submitter, json=MORE, headers=key)
         assert reply.status_code == 200, reply.text

@@ -16,7 +16,7 @@ REPORT: dict[str, Any] = {
 
 def test_reports_are_kept_and_an_alert_becomes_an_event(server: Served) -> None:
     job = server.submit()
-    submitter = server.token("submitter")
+    submitter = server.token("submitter", label=job.owner)
     path = f"/jobs/{job.id}/runs/0123456789abcdef"
     assert server.ask("GET", f"/jobs/{job.id}/runs").json() == {"items": []}
     first = server.ask("PUT", path, submitter, json=REPORT)

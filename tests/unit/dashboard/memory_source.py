@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 from advisor.dashboard.samples.job import Story
 from advisor.dashboard.source import Person
-from advisor.errors import AdviceNotReady, JobIsFinal, JobIsLive, JobNotFound, UnknownFormat
+from advisor.errors import AdviceNotReady, JobIsFinal, JobIsLive, JobNotFound, NotYourJob, UnknownFormat
 from advisor.exporters import Exported, FormatInfo
 from advisor.protocol.advice import Advice
 from advisor.protocol.jobs import Continuation, Job, JobState
@@ -131,16 +131,22 @@ class MemorySource:
             warnings=("Valid for 16 ranks on this hardware.",),
         )
 
-    def cancel(self, job_id: str) -> Job:
-        story = self._story(job_id)
+    def cancel(self, job_id: str, person: Person) -> Job:
+        story = self._story_of(job_id, person)
         if story.job.state.is_final:
             raise JobIsFinal("The job has ended.")
         job = story.job.model_copy(update={"state": JobState.CANCELLING})
         self.tell(replace(story, job=job))
         return job
 
-    def continue_job(self, job_id: str, more: Continuation, person: Person) -> Job:
+    def _story_of(self, job_id: str, person: Person) -> Story:
         story = self._story(job_id)
+        if not person.may_change(story.job):
+            raise NotYourJob(f"Job {job_id} belongs to {story.job.owner}; you are {person.name}.")
+        return story
+
+    def continue_job(self, job_id: str, more: Continuation, person: Person) -> Job:
+        story = self._story_of(job_id, person)
         if not story.job.state.is_final:
             raise JobIsLive("The job has not ended.")
         self.continued.append((job_id, more, person.name))

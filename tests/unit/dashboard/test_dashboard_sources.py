@@ -9,13 +9,15 @@ from memory_source import NOW, MemorySource
 from advisor.dashboard.samples.job import make_running_story
 from advisor.dashboard.service_source import ServiceSource
 from advisor.dashboard.source import Person, Source
-from advisor.errors import AdviceNotReady, JobNotFound
-from advisor.protocol.jobs import JobState
+from advisor.errors import AdviceNotReady, JobNotFound, NotYourJob
+from advisor.protocol.jobs import Continuation, JobState
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import NewToken, Role
 from advisor.services.jobs import submit_job
-from advisor.services.tokens import create_token
+from advisor.services.tokens import authenticate, create_token
 from advisor.storage import Database
+
+ADA = Person("ada", Role.SUBMITTER)
 
 
 class Prepared:
@@ -42,15 +44,17 @@ def prepared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Prepare
     database = Database(f"sqlite:///{tmp_path / 'advisor.db'}", lambda: f"id{next(numbers)}")
     database.migrate()
     with database.begin() as work:
-        job = submit_job(work, story.job.spec, "ada", None, NOW)
         person = create_token(work, NewToken(role=Role.SUBMITTER, label="ada"), NOW)
+        job = submit_job(work, story.job.spec, authenticate(work, person.token, NOW), None, NOW)
         agent = create_token(work, NewToken(role=Role.AGENT, label="node01"), NOW)
     yield Prepared(ServiceSource(database, lambda: NOW), job.id, person.token, agent.token)
     database.close()
 
 
 def test_people_are_known_by_their_token_and_agents_are_not_people(prepared: Prepared) -> None:
-    assert prepared.source.identify(prepared.person) == Person("ada", Role.SUBMITTER)
+    person = prepared.source.identify(prepared.person)
+    assert person is not None
+    assert (person.name, person.role) == ("ada", Role.SUBMITTER)
     assert prepared.source.identify(prepared.agent) is None
     assert prepared.source.identify("") is None
 
@@ -75,7 +79,9 @@ def test_new_job_has_a_story_but_no_measurement(prepared: Prepared) -> None:
 
 def test_unknown_job_is_an_error_everywhere(prepared: Prepared) -> None:
     source = prepared.source
-    for ask in (source.job, source.history, source.advice, source.cancel):
+    with pytest.raises(JobNotFound):
+        source.cancel("none", ADA)
+    for ask in (source.job, source.history, source.advice):
         with pytest.raises(JobNotFound):
             ask("none")
     for ask in (source.events, source.log):
@@ -89,6 +95,15 @@ def test_nothing_is_exported_before_there_is_an_advice(prepared: Prepared) -> No
         prepared.source.export(prepared.job_id, name, None)
 
 
+def test_job_of_somebody_else_is_neither_cancelled_nor_continued(prepared: Prepared) -> None:
+    for stranger in (Person("bob", Role.SUBMITTER), Person("ada", Role.VIEWER)):
+        with pytest.raises(NotYourJob):
+            prepared.source.cancel(prepared.job_id, stranger)
+        with pytest.raises(NotYourJob):
+            prepared.source.continue_job(prepared.job_id, Continuation(more_seconds=60), stranger)
+    assert prepared.source.job(prepared.job_id).state is JobState.QUEUED
+
+
 def test_cancelled_job_stops(prepared: Prepared) -> None:
-    assert prepared.source.cancel(prepared.job_id).state in {JobState.CANCELLING, JobState.CANCELLED}
+    assert prepared.source.cancel(prepared.job_id, ADA).state in {JobState.CANCELLING, JobState.CANCELLED}
     assert prepared.source.job(prepared.job_id).state in {JobState.CANCELLING, JobState.CANCELLED}

@@ -16,7 +16,7 @@ from advisor.protocol.messages import Trouble
 from advisor.protocol.trials import Outcome
 from advisor.services import advice, continuing, jobs, sessions
 from tests.unit.services.scripted_tuning import ScriptedTuning
-from tests.unit.services.world import World
+from tests.unit.services.world import ADA, World
 
 MORE = Continuation(more_seconds=300)
 
@@ -37,7 +37,7 @@ def finish(world: World, **fields: object) -> tuple[Job, str]:
 def extend(world: World, job_id: str, more: Continuation = MORE, key: str | None = None) -> Job:
     world.wait(1)
     with world.work() as work:
-        return continuing.continue_job(work, job_id, more, "ada", key, world.now)
+        return continuing.continue_job(work, job_id, more, ADA, key, world.now)
 
 
 def tell_story(world: World, job_id: str) -> str:

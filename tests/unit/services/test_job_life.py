@@ -1,5 +1,7 @@
 """A job from its submission to its end, told to the services by agents that obey."""
 
+from dataclasses import replace
+
 import pytest
 
 from advisor.errors import AdviceNotReady, IdempotencyConflict, InvalidJob, JobIsFinal, LostRace, StaleSession
@@ -10,7 +12,7 @@ from advisor.services import advice, jobs, sessions
 from advisor.services.races import Quarantined
 from advisor.storage import UnitOfWork
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_facts, make_result, make_spec
-from tests.unit.services.world import World
+from tests.unit.services.world import ADA, World
 
 
 def sentences(world: World, job_id: str) -> str:
@@ -359,11 +361,16 @@ def test_planner_that_raises_fails_the_job_and_says_so(world: World) -> None:
 
 def test_idempotency_key_gives_the_same_job_and_refuses_another_one(world: World) -> None:
     with world.work() as work:
-        first = jobs.submit_job(work, make_spec(name="a"), "ada", "key", world.now)
-        assert jobs.submit_job(work, make_spec(name="a"), "ada", "key", world.now).id == first.id
-        assert jobs.submit_job(work, make_spec(name="a"), "bob", "key", world.now).id != first.id
+        first = jobs.submit_job(work, make_spec(name="a"), ADA, "key", world.now)
+        assert jobs.submit_job(work, make_spec(name="a"), ADA, "key", world.now).id == first.id
+        assert (
+            jobs.submit_job(
+                work, make_spec(name="a"), replace(ADA, token_id="her other token"), "key", world.now
+            ).id
+            != first.id
+        )
         with pytest.raises(IdempotencyConflict):
-            jobs.submit_job(work, make_spec(name="b"), "ada", "key", world.now)
+            jobs.submit_job(work, make_spec(name="b"), ADA, "key", world.now)
 
 
 def test_every_broken_rule_of_a_specification_is_named() -> None:

@@ -30,6 +30,8 @@ from advisor.storage import Database, UnitOfWork
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_node, make_result, make_spec
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
+ADA = Principal("ada's token", Role.SUBMITTER, "ada")
+"""Who submits this world's jobs."""
 ENROLMENT = Principal("enrolment", Role.AGENT, "enrolment")
 """The token that this world's agents register with."""
 
@@ -85,7 +87,7 @@ class World:
     def submit(self, **fields: object) -> Job:
         """Submit a job."""
         with self.work() as work:
-            return jobs.submit_job(work, make_spec(**fields), "ada", None, self.now)
+            return jobs.submit_job(work, make_spec(**fields), ADA, None, self.now)
 
     def job(self, job_id: str) -> Job:
         """Look at a job."""
@@ -100,7 +102,7 @@ class World:
     def cancel(self, job_id: str) -> Job:
         """Cancel a job."""
         with self.work() as work:
-            return jobs.cancel_job(work, job_id, self.now, self.timers)
+            return jobs.cancel_job(work, job_id, ADA, self.now, self.timers)
 
     def beat(self, place: Assignment, agent_id: str, state: MemberState = MemberState.RUNNING) -> BeatReply:
         """Renew a session."""
