@@ -28,7 +28,7 @@ from advisor.services.keeper import Keeper
 from advisor.services.reaper import extend_leases
 from advisor.services.tokens import ensure_first_tokens
 from advisor.services.tuning import Timers, Tuning
-from advisor.settings import Settings
+from advisor.settings import Settings, find_exposure
 from advisor.storage import Database
 from advisor.tuning.decisions import Decision
 
@@ -139,12 +139,17 @@ def create_app(
     answer_with_problems(app)
     document_problems(app)
     # Last, because it answers for everything that no other route takes.
-    app.mount("/", _LatePages(context))
+    app.mount("/", _LatePages(context, app.state.failures.count))
     return app
 
 
 def run_server(settings: Settings) -> None:
-    """Serve until a signal arrives. Answers held open are given at once then, so that stopping is quick."""
+    """Serve until a signal arrives. Answers held open are given at once then, so that stopping is quick.
+
+    Raises ValueError where what is sent could be read on the way (`find_exposure`).
+    """
+    if exposure := find_exposure(settings):
+        raise ValueError(exposure)
     stopping = threading.Event()
     app = create_app(settings, stopping=stopping)
     _Server(configure_server(app, settings), stopping).run()
@@ -158,13 +163,17 @@ def configure_server(app: ASGIApp, settings: Settings) -> uvicorn.Config:
         port=settings.port,
         workers=1,
         loop="uvloop",
-        http=limit_connections(make_room_for(settings.most_connections)),
+        http=limit_connections(make_room_for(settings.most_connections), settings.trusted_proxies),
         ws="none",
         backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_GRACEFUL_S,
         access_log=False,
         server_header=False,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=list(settings.trusted_proxies),
+        ssl_certfile=settings.tls_certificate,
+        ssl_keyfile=settings.tls_key,
     )
 
 
@@ -216,8 +225,9 @@ def _open(context: Context) -> None:
 class _LatePages:
     """The dashboard, built at its first request: its libraries are large, and a job needs none of them."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, count_failure: Callable[[str], None]) -> None:
         self._context = context
+        self._count_failure = count_failure
         self._pages: ASGIApp | None = None
         self._one_at_a_time = threading.Lock()
 
@@ -235,5 +245,10 @@ class _LatePages:
         with self._one_at_a_time:
             if self._pages is None:
                 source = ServiceSource(context.database, context.clock)
-                self._pages = build_pages(source, context.clock, is_stopping=context.stopping.is_set)
+                self._pages = build_pages(
+                    source,
+                    context.clock,
+                    is_stopping=context.stopping.is_set,
+                    count_failure=self._count_failure,
+                )
             return self._pages

@@ -1,8 +1,9 @@
 """The server's settings: environment variables that start with ADVISOR_, read when `Settings()` is made."""
 
+import ipaddress
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from advisor.data_dir import default_data_dir
@@ -21,12 +22,21 @@ class Settings(BaseSettings):
     """Address to listen on. Every route needs a token, on loopback too; there is no switch to turn that off."""
     port: int = Field(default=8765, ge=0, le=65535)
     """Port to listen on; 0 picks a free one."""
+    tls_certificate: Path | None = None
+    """PEM file with the server's certificate and those that vouch for it; with it the server speaks TLS."""
+    tls_key: Path | None = None
+    """PEM file with the certificate's key, where the certificate's file does not hold it."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses or networks that may speak plain HTTP to a server beyond loopback, as a JSON list: the proxy with TLS
+    in front of it, or a network of its own. Only they are believed whom they forward for (X-Forwarded-For)."""
     allowed_hosts: tuple[str, ...] = ()
     """Host names, besides localhost and the loopback addresses, that requests may name; as a JSON list."""
     most_connections: int = Field(default=4096, ge=1, le=1_000_000)
     """Connections held at a time; further ones are answered 503. An idle agent holds one, a page that is open two."""
     poll_s: float = Field(default=10.0, gt=0, le=60)
     """Longest time an agent's request for work is held open, in seconds."""
+    stream_s: float = Field(default=600.0, gt=0)
+    """Longest time a stream of events is held open, in seconds; who listens connects again."""
     look_s: float = Field(default=0.25, gt=0, le=5)
     """Time between two looks into the database while a request is held open, in seconds."""
     beat_s: float = Field(default=2.0, gt=0)
@@ -40,7 +50,40 @@ class Settings(BaseSettings):
     tick_s: float = Field(default=1.0, gt=0)
     """How often leases are checked and waiting jobs are looked at, in seconds."""
 
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _refuse_what_is_no_network(cls, proxies: tuple[str, ...]) -> tuple[str, ...]:
+        for proxy in proxies:
+            try:
+                ipaddress.ip_network(proxy)
+            except ValueError as error:
+                raise ValueError(
+                    f"{proxy!r} is no address and no network: give 10.0.0.5 or 10.0.0.0/24 ({error})"
+                ) from error
+        return proxies
+
     @property
     def url(self) -> str:
         """The database's URL."""
         return self.database_url or f"sqlite:///{self.data_dir / 'advisor.db'}"
+
+
+def find_exposure(settings: Settings) -> str:
+    """Return why the server must not listen where it is told to, in sentences that say what to do; "" where it may."""
+    if _is_loopback(settings.host) or settings.tls_certificate is not None or settings.trusted_proxies:
+        return ""
+    return (
+        f"Listening on {settings.host or 'every address'} would send tokens and jobs over the network unencrypted. "
+        "Give the server a certificate: ADVISOR_TLS_CERTIFICATE=server.pem ADVISOR_TLS_KEY=server.key. Or name the "
+        "proxy with TLS that stands in front of it: ADVISOR_TRUSTED_PROXIES='[\"10.0.0.5\"]'. Or listen on 127.0.0.1 "
+        "and reach it through ssh -L."
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

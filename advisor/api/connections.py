@@ -5,7 +5,9 @@ uvicorn waits for ever for the rest of a header or of a body, and for a reader t
 
 import asyncio
 import resource
+from collections.abc import Sequence
 from http import HTTPStatus
+from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from typing import ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -26,14 +28,19 @@ class LimitedConnection(HttpToolsProtocol):
     header_s: ClassVar[float] = HEADER_S
     body_s: ClassVar[float] = BODY_S
     most: ClassVar[int] = 4096
+    plain_from: ClassVar[tuple[IPv4Network | IPv6Network, ...]] = ()
+    """Networks, besides loopback, that may come without TLS."""
     _deadline: asyncio.TimerHandle | None = None
     _write_deadline: asyncio.TimerHandle | None = None
     _header_bytes: int | None = 0
     """Bytes of a header that is being read; None between the header's end and the next request."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take the connection, or refuse it where there are too many."""
+        """Take the connection, or refuse it where there are too many, or where what it carries could be read."""
         super().connection_made(transport)
+        if self.scheme == "http" and not self._may_be_plain():
+            self._refuse(HTTPStatus.FORBIDDEN)
+            return
         if len(self.connections) > self.most:
             self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, b"retry-after: 5\r\n")
             return
@@ -85,6 +92,13 @@ class LimitedConnection(HttpToolsProtocol):
             self._write_deadline = None
         super().resume_writing()
 
+    def _may_be_plain(self) -> bool:
+        if self.client is None:
+            return True
+        peer = ip_address(self.client[0].partition("%")[0])
+        peer = getattr(peer, "ipv4_mapped", None) or peer
+        return peer.is_loopback or any(peer in network for network in self.plain_from)
+
     def _expect(self, within_s: float | None) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
@@ -105,10 +119,14 @@ class LimitedConnection(HttpToolsProtocol):
 
 
 def limit_connections(
-    most: int, header_s: float = HEADER_S, body_s: float = BODY_S
+    most: int, plain_from: Sequence[str] = (), header_s: float = HEADER_S, body_s: float = BODY_S
 ) -> type[LimitedConnection]:
-    """Return the protocol for a server that holds at most `most` connections."""
-    limits = {"most": most, "header_s": header_s, "body_s": body_s}
+    """Return the protocol for a server that holds at most `most` connections.
+
+    `plain_from`: the networks, besides loopback, whose connections need no TLS.
+    """
+    networks = tuple(ip_network(network) for network in plain_from)
+    limits = {"most": most, "plain_from": networks, "header_s": header_s, "body_s": body_s}
     return type("LimitedConnection", (LimitedConnection,), limits)
 
 

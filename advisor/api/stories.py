@@ -11,9 +11,10 @@ from starlette.concurrency import run_in_threadpool
 from advisor.api.access import Reader
 from advisor.api.context import Context, Here
 from advisor.api.strict_json import make_router
-from advisor.errors import Unavailable
+from advisor.errors import Unauthenticated, Unavailable
 from advisor.protocol.views import EventPage, JobEvent, LogPage, read_last_event
 from advisor.services import jobs
+from advisor.services.tokens import Principal, still_counts
 
 router = make_router(prefix="/jobs", tags=["events and logs"])
 After = Annotated[int, Query(ge=0, le=2**31 - 1, description="Return what has a larger number.")]
@@ -42,6 +43,7 @@ def list_events(job_id: str, _: Reader, context: Here, after: After = 0, limit: 
 )
 async def stream_events(
     request: Request,
+    principal: Reader,
     context: Here,
     job_id: Annotated[str, Depends(get_job_id)],
     after: After = 0,
@@ -49,12 +51,17 @@ async def stream_events(
         str | None, Header(description="Number of the last event received; browsers send it by themselves.")
     ] = None,
 ) -> AsyncIterator[ServerSentEvent]:
-    """Send a job's events as they happen, and an event `end` after the last one of a job that has ended."""
+    """Send a job's events as they happen, and an event `end` after the last one of a job that has ended.
+
+    The stream ends when the token does, and after a while in any case: connect again with the last event's number.
+    """
     after = max(after, read_last_event(last_event_id))
-    while not context.stopping.is_set() and not await request.is_disconnected():
+    loop = asyncio.get_running_loop()
+    until = loop.time() + context.settings.stream_s
+    while not context.stopping.is_set() and not await request.is_disconnected() and loop.time() < until:
         try:
-            events, ended = await run_in_threadpool(_look, context, job_id, after)
-        except Unavailable:
+            events, ended = await run_in_threadpool(_look, context, principal, job_id, after)
+        except (Unavailable, Unauthenticated):
             # The browser connects again and names the last event it has.
             return
         for event in events:
@@ -75,8 +82,10 @@ def read_log(job_id: str, _: Reader, context: Here, after: After = 0, limit: Lim
     return LogPage(items=tuple(chunks), next_after=chunks[-1].seq if chunks else after)
 
 
-def _look(context: Context, job_id: str, after: int) -> tuple[list[JobEvent], bool]:
+def _look(context: Context, principal: Principal, job_id: str, after: int) -> tuple[list[JobEvent], bool]:
     with context.database.read() as work:
+        if not still_counts(work, principal, context.clock()):
+            raise Unauthenticated("The token has ended since the stream began.")
         # The state first: an event that comes after this look is found by the next one.
         ended = jobs.get_job(work, job_id).state.is_final
         return jobs.list_events(work, job_id, after, _BATCH), ended

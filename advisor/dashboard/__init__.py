@@ -54,6 +54,10 @@ def _never() -> bool:
     return False
 
 
+def _count_nothing(_: str) -> None:
+    return
+
+
 def build_dashboard(
     app: FastAPI,
     source: Source,
@@ -70,12 +74,14 @@ def build_pages(
     clock: Callable[[], datetime] = _now,
     new_secret: Callable[[], str] = _new_secret,
     is_stopping: Callable[[], bool] = _never,
+    count_failure: Callable[[str], None] = _count_nothing,
 ) -> ASGIApp:
     """Return the pages: an application of their own, so that their headers, sign-in and error pages miss the API.
 
     `source` answers their look-ups (`ServiceSource` in earnest);
     `clock` returns the present time in UTC; `new_secret` returns a fresh unguessable string;
-    `is_stopping` says that the server wants to end, so that live streams end first.
+    `is_stopping` says that the server wants to end, so that live streams end first;
+    `count_failure` is told the address that a wrong token came from, and raises TooManyFailures when it is too much.
     """
     web = find_web()
     renderer = Renderer(web)
@@ -83,7 +89,7 @@ def build_pages(
     pages = FastAPI(title="Fleet Advisor dashboard", openapi_url=None, docs_url=None, redoc_url=None)
     pages.mount("/static", _LongLived(directory=web / "static"))
     pages.mount("/plotly", GZipMiddleware(_LongLived(directory=find_plotly())))
-    pages.include_router(build_access_routes(door, renderer))
+    pages.include_router(build_access_routes(door, renderer, count_failure))
     pages.include_router(build_job_routes(source, door, renderer, clock, is_stopping))
     pages.include_router(build_site_routes(source, door, renderer, clock))
     _add_error_pages(pages, door, renderer)
@@ -109,7 +115,9 @@ def _add_error_pages(pages: FastAPI, door: Door, renderer: Renderer) -> None:
 
     @pages.exception_handler(AdvisorError)
     def show_advisor_error(request: Request, error: AdvisorError) -> Response:
-        return show(request, error.status, error.sentence, error.hint)
+        answer = show(request, error.status, error.sentence, error.hint)
+        answer.headers.update(error.headers)
+        return answer
 
     @pages.exception_handler(RequestValidationError)
     def show_bad_request(request: Request, _: Exception) -> Response:

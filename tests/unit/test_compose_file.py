@@ -1,5 +1,6 @@
 """docker-compose.yml says what our own commands understand (no engine is needed to check that)."""
 
+import json
 import re
 import subprocess
 import sys
@@ -7,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from advisor.settings import Settings, find_exposure
 
 ROOT = Path(__file__).parents[2]
 COMPOSE = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
@@ -69,6 +72,14 @@ def test_each_agent_keeps_its_own_work_directory_and_runs_scripts_as_another_use
     assert kept == AGENTS
     for name in AGENTS:
         assert "--work-dir /var/lib/fleet-advisor --run-as trainer" in COMPOSE["services"][name]["command"]
+
+
+def test_server_may_listen_where_it_is_told_to() -> None:
+    environment = COMPOSE["services"]["server"]["environment"]
+    proxies = json.loads(environment["ADVISOR_TRUSTED_PROXIES"])
+    assert proxies == [pool["subnet"] for pool in COMPOSE["networks"]["default"]["ipam"]["config"]]
+    assert all(port.startswith("127.0.0.1:") for port in COMPOSE["services"]["server"]["ports"])
+    assert find_exposure(Settings(host="0.0.0.0", trusted_proxies=proxies)) == ""
 
 
 def test_image_of_the_server_is_no_roots_and_says_how_it_is() -> None:

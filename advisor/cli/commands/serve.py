@@ -12,7 +12,7 @@ from advisor.cli.interrupts import interruptible
 from advisor.cli.options import screen_of
 from advisor.data_dir import data_dir_of
 from advisor.local.record import ServerRunning, free_port, hold_server
-from advisor.settings import Settings
+from advisor.settings import Settings, find_exposure
 
 
 def serve(
@@ -41,6 +41,8 @@ def serve(
         ) from error
     if settings.port == 0:
         settings = settings.model_copy(update={"port": free_port()})
+    if exposure := find_exposure(settings):
+        raise CommandFailed(Exit.USAGE, exposure, "docs/operating.md has an example of each.")
     try:
         from advisor.app import run_server
     except ModuleNotFoundError as error:
@@ -49,7 +51,8 @@ def serve(
             f"The server's packages are not installed: {error.name} is missing.",
             "Install them: pip install 'fleet-advisor[server]'.",
         ) from error
-    url = f"http://{_reachable(settings.host)}:{settings.port}"
+    scheme = "https" if settings.tls_certificate else "http"
+    url = f"{scheme}://{_reachable(settings.host)}:{settings.port}"
     try:
         # The server library ends by raising the signal that stopped it once more: our record has to go first.
         with interruptible(), hold_server(directory, url):

@@ -1,5 +1,6 @@
 """Routes that open and close a visit, and the one that sets the theme."""
 
+from collections.abc import Callable
 from typing import Annotated
 from urllib.parse import quote, urlsplit
 
@@ -31,8 +32,8 @@ def address_login(request: Request) -> str:
     return "/login" if request.method != "GET" or path == "/" else f"/login?next={quote(path, safe='')}"
 
 
-def build_access_routes(door: Door, renderer: Renderer) -> APIRouter:
-    """Return the routes /login, /logout and /theme."""
+def build_access_routes(door: Door, renderer: Renderer, count_failure: Callable[[str], None]) -> APIRouter:
+    """Return the routes /login, /logout and /theme; `count_failure` is told where a wrong token came from."""
     router = APIRouter()
 
     @router.get("/login")
@@ -51,6 +52,8 @@ def build_access_routes(door: Door, renderer: Renderer) -> APIRouter:
         response = RedirectResponse(keep_local(next), status_code=303)
         if door.sign_in(request, response, token.strip()):
             return response
+        if token.strip():
+            count_failure(request.client.host if request.client else "unknown")
         problem = (
             "No person has this token."
             if token.strip()

@@ -1,15 +1,19 @@
 """Who may do what: every route with every kind of token, and what happens to strangers."""
 
 import pkgutil
+import threading
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.routing import APIRoute
+from fastapi.testclient import TestClient
 
 import advisor.api
 from advisor.api.access import AGENTS
 from advisor.api.strict_json import StrictRoute
+from advisor.app import configure_server
 from advisor.protocol.messages import PROTOCOL_MAJOR
 from tests.integration.server.served import FakeAgent, Served
 
@@ -118,6 +122,58 @@ def test_guessing_tokens_is_slowed_down_and_right_ones_still_work(server: Served
     assert codes[0] == 401
     assert codes[-1] == 429
     assert server.ask("GET", "/jobs").status_code == 200
+
+
+def ask_through(server: Served, peer: str, forwarded: str, path: str, **request: Any) -> int:
+    """The status of a request as the configured server hears it, from `peer` on behalf of `forwarded`."""
+    config = configure_server(server.app, server.settings)
+    config.load()
+    client = TestClient(config.loaded_app, base_url="http://localhost", client=(peer, 4711))  # type: ignore[arg-type]
+    headers = {"X-Forwarded-For": forwarded} | request.pop("headers", {})
+    status: int = client.request("POST" if request else "GET", path, headers=headers, **request).status_code
+    return status
+
+
+WRONG = {"Authorization": "Bearer adv_admin_id_guess"}
+
+
+def test_guesses_are_counted_by_the_real_peer(server: Served) -> None:
+    forwarded = [f"10.0.{number}.1" for number in range(40)]
+    codes = {ask_through(server, "127.0.0.1", peer, "/api/v1/jobs?", headers=WRONG) for peer in forwarded}
+    assert codes == {401, 429}
+
+
+def test_guesses_are_counted_by_whom_a_trusted_proxy_names(start: object) -> None:
+    server: Served = start(trusted_proxies=("10.9.0.0/16",))  # type: ignore[operator]
+    for peer in (f"10.0.{number}.1" for number in range(40)):
+        assert ask_through(server, "10.9.1.1", peer, "/api/v1/jobs", headers=WRONG) == 401
+    codes = [ask_through(server, "10.8.1.1", "10.0.0.1", "/api/v1/jobs", headers=WRONG) for _ in range(40)]
+    assert codes[-1] == 429
+
+
+def test_guesses_at_the_sign_in_page_are_counted_too(server: Served) -> None:
+    data = {"token": "adv_admin_id_guess"}
+    codes = [ask_through(server, "127.0.0.1", "10.0.0.1", "/login", data=data) for _ in range(40)]
+    assert (codes[0], codes[-1]) == (401, 429)
+    assert ask_through(server, "10.8.0.1", "10.0.0.1", "/login", data=data) == 401
+    assert server.http.post("/login", data=data).status_code == 401
+    assert ask_through(server, "127.0.0.1", "10.0.0.1", "/login", data={"token": server.admin}) == 200
+
+
+def test_stream_ends_with_its_token_and_after_its_time(start: object) -> None:
+    server: Served = start(stream_s=3600)  # type: ignore[operator]
+    path = f"/jobs/{server.submit().id}/events/stream"
+    received: list[Any] = []
+    # It expires while it is listened with; revoking it is told by the same question.
+    token = server.token("viewer", expires_s=2)
+    listener = threading.Thread(target=lambda: received.append(server.ask("GET", path, token)), daemon=True)
+    listener.start()
+    listener.join(timeout=30)
+    assert [reply.status_code for reply in received] == [200]
+    assert "event: end" not in received[0].text
+    server.stop()
+    brief: Served = start(stream_s=0.05)  # type: ignore[operator]
+    assert brief.ask("GET", path).status_code == 200
 
 
 def test_first_tokens_are_private_and_no_secret_is_stored(server: Served, tmp_path: Path) -> None:

@@ -25,8 +25,8 @@ from advisor.api.connections import (
     limit_connections,
     make_room_for,
 )
-from advisor.app import configure_server, create_app
-from advisor.settings import Settings
+from advisor.app import configure_server, create_app, run_server
+from advisor.settings import Settings, find_exposure
 
 PATIENCE_S = 30.0
 HEAD = b"POST / HTTP/1.1\r\nhost: localhost\r\n"
@@ -59,10 +59,16 @@ def serve() -> Iterator[Callable[..., Connect]]:
     servers: list[tuple[uvicorn.Server, threading.Thread]] = []
     sockets: list[socket.socket] = []
 
-    def start(most: int = 100, header_s: float = 60.0, body_s: float = 60.0) -> Connect:
-        listening = socket.create_server(("127.0.0.1", 0))
+    def start(
+        most: int = 100,
+        header_s: float = 60.0,
+        body_s: float = 60.0,
+        plain_from: tuple[str, ...] = (),
+        address: str = "127.0.0.1",
+    ) -> Connect:
+        listening = socket.create_server((address, 0))
         sockets.append(listening)
-        protocol = limit_connections(most, header_s, body_s)
+        protocol = limit_connections(most, plain_from, header_s, body_s)
         config = uvicorn.Config(echo, http=protocol, ws="none", lifespan="off", log_level="error")
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
@@ -176,6 +182,48 @@ def test_request_in_time_is_served_and_its_connection_kept(serve: Callable[..., 
         while not answer.endswith(b"hi"):
             answer += connection.recv(1000)
         assert answer.startswith(b"HTTP/1.1 200")
+
+
+def find_own_address() -> str:
+    """An address of this machine other than loopback; "" where it has none."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking, suppress(OSError):
+        asking.connect(("192.0.2.1", 9))
+        return str(asking.getsockname()[0])
+    return ""
+
+
+def test_plain_connection_from_elsewhere_is_refused_unless_its_network_is_named(
+    serve: Callable[..., Connect],
+) -> None:
+    address = find_own_address()
+    if not address or address.startswith("127."):
+        pytest.skip("this machine has no address but loopback")
+    assert connect_and_ask(serve(address=address)).startswith(b"HTTP/1.1 403")
+    named = serve(address=address, plain_from=(f"{address}/24".rpartition(".")[0] + ".0/24",))
+    assert connect_and_ask(named).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "", "::", "10.0.0.7", "head.example"])
+def test_server_beyond_loopback_needs_tls_or_a_proxy_and_says_what_to_write(
+    tmp_path: Path, host: str
+) -> None:
+    plain = Settings(data_dir=tmp_path, host=host)
+    with pytest.raises(ValueError, match=r"ADVISOR_TLS_CERTIFICATE=.*ADVISOR_TRUSTED_PROXIES="):
+        run_server(plain)
+    assert not list(tmp_path.iterdir())
+    for safe in ({"tls_certificate": tmp_path / "server.pem"}, {"trusted_proxies": ("10.0.0.5",)}):
+        assert find_exposure(plain.model_copy(update=safe)) == ""
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "localhost"])
+def test_server_on_loopback_needs_nothing(tmp_path: Path, host: str) -> None:
+    assert find_exposure(Settings(data_dir=tmp_path, host=host)) == ""
+
+
+@pytest.mark.parametrize("proxy", ["*", "proxy.example", "10.0.0.5/24"])
+def test_proxy_that_is_no_address_is_refused(tmp_path: Path, proxy: str) -> None:
+    with pytest.raises(ValueError, match="no address and no network"):
+        Settings(data_dir=tmp_path, trusted_proxies=(proxy,))
 
 
 def test_server_is_started_with_the_limits(tmp_path: Path) -> None:
