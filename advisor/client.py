@@ -8,10 +8,10 @@ from types import TracebackType
 from typing import Any, Self
 
 import httpx
-from pydantic import TypeAdapter
 
 from advisor.protocol.advice import Advice, Forecast
 from advisor.protocol.jobs import Continuation, Job, JobSpec
+from advisor.protocol.reading import read_document
 from advisor.protocol.telemetry import TelemetryPoint
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import (
@@ -109,54 +109,55 @@ class Client:
         headers = {"Idempotency-Key": idempotency_key}
         body = spec.model_dump(mode="json", context=WITH_SECRETS)
         reply = self._send("POST", "/jobs", json=body, headers=headers)
-        return Job.model_validate_json(reply.content)
+        return read_document(Job, reply.content)
 
     def list_jobs(self, state: str | None = None, limit: int = 50, cursor: str | None = None) -> JobPage:
         """Return a page of jobs, newest first."""
-        return JobPage.model_validate_json(
-            self._send("GET", "/jobs", params=_given(state=state, limit=limit, cursor=cursor)).content
+        return read_document(
+            JobPage,
+            self._send("GET", "/jobs", params=_given(state=state, limit=limit, cursor=cursor)).content,
         )
 
     def job(self, job_id: str) -> Job:
         """Return one job by its full id."""
-        return Job.model_validate_json(self._send("GET", f"/jobs/{job_id}").content)
+        return read_document(Job, self._send("GET", f"/jobs/{job_id}").content)
 
     def cancel_job(self, job_id: str) -> Job:
         """Ask for a job to be cancelled."""
-        return Job.model_validate_json(self._send("POST", f"/jobs/{job_id}:cancel").content)
+        return read_document(Job, self._send("POST", f"/jobs/{job_id}:cancel").content)
 
     def continue_job(self, job_id: str, more: Continuation, idempotency_key: str) -> Job:
         """Give a job that has ended more budget; repeating it with the same key gives it once."""
         headers = {"Idempotency-Key": idempotency_key}
         body = more.model_dump(mode="json")
-        return Job.model_validate_json(
-            self._send("POST", f"/jobs/{job_id}/continue", json=body, headers=headers).content
+        return read_document(
+            Job, self._send("POST", f"/jobs/{job_id}/continue", json=body, headers=headers).content
         )
 
     def history(self, job_id: str) -> JobHistory:
         """Return everything measured for a job so far."""
-        return JobHistory.model_validate_json(self._send("GET", f"/jobs/{job_id}/history").content)
+        return read_document(JobHistory, self._send("GET", f"/jobs/{job_id}/history").content)
 
     def telemetry(self, job_id: str, limit: int = 10_000) -> tuple[TelemetryPoint, ...]:
         """Return samples of the job's latest session, evenly thinned out to at most `limit`."""
         reply = self._send("GET", f"/jobs/{job_id}/telemetry", params={"limit": limit})
-        return TypeAdapter(tuple[TelemetryPoint, ...]).validate_json(reply.content)
+        return read_document(tuple[TelemetryPoint, ...], reply.content)
 
     def events(self, job_id: str, after: int) -> EventPage:
         """Return the job's events after sequence number `after`."""
-        return EventPage.model_validate_json(
-            self._send("GET", f"/jobs/{job_id}/events", params={"after": after}).content
+        return read_document(
+            EventPage, self._send("GET", f"/jobs/{job_id}/events", params={"after": after}).content
         )
 
     def logs(self, job_id: str, after: int) -> LogPage:
         """Return what the training processes wrote after sequence number `after`."""
-        return LogPage.model_validate_json(
-            self._send("GET", f"/jobs/{job_id}/logs", params={"after": after}).content
+        return read_document(
+            LogPage, self._send("GET", f"/jobs/{job_id}/logs", params={"after": after}).content
         )
 
     def advice(self, job_id: str) -> Advice:
         """Return the advice; an `ApiProblem` with code `advice_not_ready` while there is none."""
-        return Advice.model_validate_json(self._send("GET", f"/jobs/{job_id}/advice").content)
+        return read_document(Advice, self._send("GET", f"/jobs/{job_id}/advice").content)
 
     def forecast(
         self, job_id: str, nodes: int | None = None, rate: str | None = None, batch: float | None = None
@@ -164,7 +165,7 @@ class Client:
         """Return what the cost model expects on `nodes` nodes, links of `rate` (`25gbit`), `batch` times the batch."""
         params = _given(nodes=nodes, rate=rate, batch=batch)
         reply = self._send("GET", f"/jobs/{job_id}/forecast", params=params)
-        return Forecast.model_validate_json(reply.content)
+        return read_document(Forecast, reply.content)
 
     def export_strategy(self, job_id: str, name: str, target: str | None = None) -> ExportedFile:
         """Return the advised strategy in format `name`, for version `target` of the tool that reads it."""
@@ -174,17 +175,17 @@ class Client:
 
     def agents(self) -> tuple[AgentView, ...]:
         """Return the agents that the server knows."""
-        return AgentPage.model_validate_json(self._send("GET", "/agents").content).items
+        return read_document(AgentPage, self._send("GET", "/agents").content).items
 
     def create_token(self, wanted: NewToken) -> CreatedToken:
         """Create a token; its secret is in this answer only."""
         reply = self._send("POST", "/tokens", json=wanted.model_dump(mode="json"))
-        return CreatedToken.model_validate_json(reply.content)
+        return read_document(CreatedToken, reply.content)
 
     def rotate_token(self, token_id: str, wanted: TokenRotation) -> CreatedToken:
         """Make a token that takes the place of one that soon ends; its secret is in this answer only."""
         reply = self._send("POST", f"/tokens/{token_id}:rotate", json=wanted.model_dump(mode="json"))
-        return CreatedToken.model_validate_json(reply.content)
+        return read_document(CreatedToken, reply.content)
 
     def readmit_agent(self, agent_id: str) -> None:
         """Let an agent register again that was turned out."""
@@ -192,7 +193,7 @@ class Client:
 
     def tokens(self) -> tuple[TokenView, ...]:
         """Return all tokens without their secrets."""
-        return TokenPage.model_validate_json(self._send("GET", "/tokens").content).items
+        return read_document(TokenPage, self._send("GET", "/tokens").content).items
 
     def revoke_token(self, token_id: str) -> None:
         """Make a token useless."""

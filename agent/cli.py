@@ -13,7 +13,7 @@ from pydantic import SecretStr, ValidationError
 from advisor.protocol.testbed import Testbed, parse_testbed
 from agent.client import ServerClient
 from agent.devices.gpus import open_gpus
-from agent.errors import AgentError, BadConfiguration
+from agent.errors import AgentError, BadConfiguration, NotWelcome
 from agent.loop import Agent
 from agent.operator.allowance import TRAINING_LAUNCHERS, Allowance
 from agent.operator.config import describe_error, read_config
@@ -21,7 +21,7 @@ from agent.operator.exec_command import execute
 from agent.operator.secrets import hide_memory, take_token_from_environment
 from agent.settings import AgentSettings, default_work_dir
 
-_USAGE = 2
+_USAGE, _NOT_WELCOME = 2, 3
 
 
 def _fail(sentence: str, code: int) -> NoReturn:
@@ -107,7 +107,10 @@ def run(
         bool, typer.Option("--await-word", hidden=True, help="Begin when a line comes on standard input.")
     ] = False,
 ) -> None:
-    """Serve a server with this node until stopped (Ctrl-C or SIGTERM)."""
+    """Serve a server with this node until stopped (Ctrl-C or SIGTERM).
+
+    Exit codes: 0 stopped · 1 cannot serve · 2 usage · 3 the server refuses this agent's token or release.
+    """
     _log_to_stderr()
     token_of_variable = take_token_from_environment()
     hide_memory()
@@ -149,6 +152,8 @@ def run(
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: agent.stop())
         agent.run(wait)
+    except NotWelcome as error:
+        _fail(str(error), _NOT_WELCOME)
     except AgentError as error:
         _fail(str(error), 1)
     finally:

@@ -1,9 +1,11 @@
 """Talks to the server: one method per message, retried where repeating can help.
 
 Every message can be repeated without harm, so connection errors, 408, 425, 429 and 5xx are tried again: with full
-jitter up to 30 s, or after what Retry-After asks for. Any other answer is final.
+jitter up to 30 s, or after what Retry-After asks for. Any other answer is final. What a proxy on the way refuses has no
+code: only a problem document of Fleet Advisor's own says something about a session, a token or a report.
 """
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -11,7 +13,7 @@ from typing import TypeVar
 
 import httpx
 import structlog
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from advisor.protocol.messages import (
     AgentRegistered,
@@ -20,16 +22,33 @@ from advisor.protocol.messages import (
     HelloReport,
     NextReply,
     NextRequest,
+    PlaceReply,
     PollReply,
     RegisterAgent,
     SessionEnd,
 )
-from agent.errors import NotTheServer, NotWelcome, ServerRefused, ServerUnreachable, StaleSession
+from advisor.protocol.reading import Unreadable, read_document
+from advisor.protocol.views import RaceAccepted
+from agent.errors import (
+    NotTheServer,
+    NotWelcome,
+    ServerFailed,
+    ServerRefused,
+    ServerUnreachable,
+    StaleSession,
+    UnknownAssignment,
+)
 
 _FIRST_DELAY_S = 0.5
 _LONGEST_DELAY_S = 30.0
 _LONGEST_RETRY_AFTER_S = 300.0
 _TIMEOUT_S = 15.0
+_MOST_FAILURES = 6
+"""Answers of 500 to one report after which it has to wait: 15 s on the average."""
+_AWAY = frozenset({408, 425, 429, 502, 503, 504})
+"""Answers of a server that is away or busy; another 5xx is about the request itself."""
+_OURS = "urn:fleet-advisor:problem:"
+"""What the type of our own problem documents begins with."""
 
 log = structlog.get_logger(__name__)
 
@@ -38,9 +57,11 @@ GivenUp = Callable[[], bool]
 
 
 class _TryAgain(Exception):
-    def __init__(self, because: str, after_s: float | None = None) -> None:
+    def __init__(self, because: str, after_s: float | None = None, *, failed: bool = False) -> None:
         super().__init__(because)
         self.after_s = after_s
+        self.failed = failed
+        """The server is there, and failed at this very request."""
 
 
 class ServerClient:
@@ -86,10 +107,18 @@ class ServerClient:
         return registered
 
     def poll(self, agent_id: str, held_s: float, given_up: GivenUp) -> PollReply:
-        """Wait up to `held_s` seconds for an assignment."""
-        return self._parse(
-            self._send(f"/agents/{agent_id}/poll", None, given_up, held_s + _TIMEOUT_S), PollReply
-        )
+        """Wait up to `held_s` seconds for an assignment.
+
+        Raises UnknownAssignment for one that this release does not understand, though it can say whose place it is.
+        """
+        content = self._send(f"/agents/{agent_id}/poll", None, given_up, held_s + _TIMEOUT_S)
+        try:
+            return read_document(PollReply, content)
+        except Unreadable as error:
+            place = self._parse(content, PlaceReply).assignment
+            if place is None:
+                raise
+            raise UnknownAssignment(place.session_id, place.generation, str(error)) from error
 
     def beat(self, session_id: str, message: Beat, timeout_s: float) -> BeatReply:
         """Renew the session once: the next beat is the retry."""
@@ -106,8 +135,14 @@ class ServerClient:
         return self._parse(self._send(f"/sessions/{session_id}/next", message, given_up, 120.0), NextReply)
 
     def report_race(self, session_id: str, race_id: str, body: bytes, given_up: GivenUp) -> None:
-        """Hand in a race report exactly as it was spooled."""
-        self._send(f"/sessions/{session_id}/races/{race_id}", body, given_up)
+        """Hand in a race report exactly as it was spooled; returns once the server says that it was accepted.
+
+        Raises ServerFailed when the server fails at it again and again: no report is to stop everything else.
+        """
+        path = f"/sessions/{session_id}/races/{race_id}"
+        accepted = self._parse(self._send(path, body, given_up, most_failures=_MOST_FAILURES), RaceAccepted)
+        if accepted.race_id != race_id:
+            raise NotTheServer(f"The answer of {self._url} to race {race_id} names race {accepted.race_id}.")
 
     def end(self, session_id: str, message: SessionEnd, given_up: GivenUp) -> None:
         """Say that every rank of this node is gone."""
@@ -119,17 +154,19 @@ class ServerClient:
         message: BaseModel | bytes | None,
         given_up: GivenUp,
         timeout_s: float = _TIMEOUT_S,
+        *,
+        most_failures: float = math.inf,
     ) -> bytes:
         body = message.model_dump_json().encode() if isinstance(message, BaseModel) else message
-        ceiling_s = _FIRST_DELAY_S
+        ceiling_s, failures = _FIRST_DELAY_S, 0
         while True:
             try:
                 return self._send_once(path, body, timeout_s)
             except _TryAgain as failure:
-                if given_up():
-                    raise ServerUnreachable(
-                        f"The server at {self._url} is not available: {failure}."
-                    ) from failure
+                failures += failure.failed
+                if given_up() or failures >= most_failures:
+                    what = f"The server at {self._url} is not available: {failure}."
+                    raise (ServerFailed(what) if failure.failed else ServerUnreachable(what)) from failure
                 if ceiling_s == _FIRST_DELAY_S:
                     log.warning(
                         "The server is not available; trying again.", url=self._url, because=str(failure)
@@ -146,19 +183,21 @@ class ServerClient:
             reply = self._http.post(path, content=body, headers=headers, timeout=timeout_s)
         except httpx.TransportError as error:
             raise _TryAgain(str(error) or type(error).__name__) from error
-        if reply.status_code in {408, 425, 429} or reply.status_code >= 500:
-            raise _TryAgain(f"it answered {reply.status_code}", _read_retry_after(reply))
+        status = reply.status_code
+        if status in _AWAY or status >= 500:
+            failed = status not in _AWAY
+            raise _TryAgain(f"it answered {status}", _read_retry_after(reply), failed=failed)
         if not reply.is_success:
             raise _describe_refusal(reply, self._url)
         return reply.content
 
     def _parse(self, content: bytes, answer: type[Answer]) -> Answer:
         try:
-            return answer.model_validate_json(content)
-        except ValidationError as error:
+            return read_document(answer, content)
+        except Unreadable as error:
             raise NotTheServer(
-                f"The answer of {self._url} is not Fleet Advisor's ({error.errors()[0]['msg']}). Check --server, and "
-                "that agent and server have matching versions."
+                f"The answer of {self._url} is not Fleet Advisor's ({error}). Check --server, and that agent and "
+                "server have matching versions."
             ) from error
 
     def _pause(self, delay_s: float, given_up: GivenUp) -> None:
@@ -182,16 +221,17 @@ def _describe_refusal(reply: httpx.Response, url: str) -> ServerRefused:
     except ValueError:
         problem = None
     problem = problem if isinstance(problem, dict) else {}
-    status, code = reply.status_code, str(problem.get("code", ""))
+    status, code = reply.status_code, str(problem.get("type", ""))
+    code = code.removeprefix(_OURS) if code.startswith(_OURS) else ""
     detail = str(
         problem.get("detail")
         or problem.get("title")
         or f"{url} answered {status} to {reply.request.url.path}."
     )
     hint = str(problem.get("hint") or "")
-    if status in {401, 403, 426}:
+    if code and status in {401, 403, 426}:
         hint = hint or "Give the agent a valid token (--token-file) and the server's version."
         return NotWelcome(status, code, detail, hint)
-    if status in {404, 409, 410} and "/sessions/" in reply.request.url.path:
+    if code and status in {409, 410} and "/sessions/" in reply.request.url.path:
         return StaleSession(status, code, detail, hint)
     return ServerRefused(status, code, detail, hint)

@@ -2,9 +2,11 @@
 
 AgentError
 ├── ServerUnreachable      nobody answered, or only with "try again"
+│   └── ServerFailed       the server is there, and fails at this very request
 ├── ServerRefused          the server understood and said no
 │   ├── StaleSession       the session is no longer this agent's
 │   └── NotWelcome         token or protocol version refused: retrying is useless
+├── UnknownAssignment      a newer server's job that this release does not understand
 ├── NotTheServer           something else than Fleet Advisor answers at that URL
 ├── BadConfiguration       the agent's own configuration cannot be used
 ├── Unlaunchable           the workload cannot be started on this node
@@ -19,6 +21,10 @@ class AgentError(Exception):
 
 class ServerUnreachable(AgentError):
     """No usable answer until the caller gave up: check the server's URL, the network and the server's log."""
+
+
+class ServerFailed(ServerUnreachable):
+    """The server failed at this request, and does at others' only perhaps: its log says why."""
 
 
 class ServerRefused(AgentError):
@@ -36,6 +42,18 @@ class StaleSession(ServerRefused):
 
 class NotWelcome(ServerRefused):
     """The server refuses this agent itself: give it a valid agent token, or a matching version."""
+
+
+class UnknownAssignment(AgentError):
+    """The place is this agent's, but what it is to start holds words of another release: update the agent."""
+
+    def __init__(self, session_id: str, generation: int, what: str) -> None:
+        super().__init__(
+            f"This agent's release does not understand the job ({what}). Install the server's release of fleet-advisor "
+            "on the node."
+        )
+        self.session_id = session_id
+        self.generation = generation
 
 
 class NotTheServer(AgentError):

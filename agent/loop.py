@@ -13,20 +13,35 @@ from pathlib import Path
 from typing import TypeVar
 
 import structlog
-from pydantic import ValidationError
 
 from advisor.protocol.cluster import Node
-from advisor.protocol.messages import AgentRegistered, Assignment, RegisterAgent, SessionEnd
+from advisor.protocol.messages import (
+    AgentRegistered,
+    Assignment,
+    Place,
+    RegisterAgent,
+    SessionEnd,
+    Trouble,
+)
+from advisor.protocol.reading import Unreadable, read_document
 from advisor.protocol.trials import Outcome
 from agent.client import ServerClient
 from agent.devices.gpus import Gpus
 from agent.devices.hardware import describe_node
-from agent.errors import AgentError, NotWelcome, ServerRefused, ServerUnreachable, WorkDirInUse
+from agent.errors import (
+    AgentError,
+    NotTheServer,
+    NotWelcome,
+    ServerRefused,
+    UnknownAssignment,
+    WorkDirInUse,
+)
 from agent.guard.account import find_account
 from agent.guard.isolation import Isolation, detect_isolation, list_scratch_roots, remove_leftover_scratch
 from agent.guard.launcher import sweep_leftovers
 from agent.operator.secrets import read_node_secret
 from agent.sessions.context import NodeContext
+from agent.sessions.delivery import Delivery
 from agent.sessions.rank_folder import remove_leftover_folders
 from agent.sessions.session import SessionRun, name_session_dir
 from agent.sessions.spool import Spool
@@ -36,7 +51,13 @@ _SESSIONS_KEPT = 5
 """Folders of ended sessions that stay for whoever wants to read their logs."""
 _PAUSE_AFTER_REFUSAL_S = 2.0
 _STOP_CHECK_S = 0.2
-_SHORTEST_WELCOME_S = 60.0
+_LET_GO = (
+    "The server no longer accepts this agent, which ends here: its token was revoked, another agent registered under "
+    "its name, or the server has another release or database. If it is to come back, start it again with a valid token "
+    "to register with."
+)
+_UNKNOWN_AGENT = "agent_not_found"
+"""What a server says that has another database than the one this agent registered with."""
 _MARK = "assignment.json"
 """In a session's folder while the server does not know that it ended."""
 
@@ -75,7 +96,7 @@ class Agent:
         self._account = find_account(settings.run_as) if settings.run_as else None
         self._stopping = threading.Event()
         self._sessions_dir = settings.work_dir / "sessions"
-        self._spool = Spool(settings.work_dir / "spool")
+        self._delivery = Delivery(client, Spool(settings.work_dir), clock)
 
     def stop(self) -> None:
         """Ask the agent to kill its ranks, tell the server and return; from a signal handler or another thread."""
@@ -112,22 +133,24 @@ class Agent:
 
     def _serve(self, marker: str, isolation: Isolation | None, node: Node) -> None:
         registered = self._register(node)
-        registered_at_s = self._clock()
         self._settle_leftovers()
         while not self._stopping.is_set():
-            self._hand_in_spool()
+            self._delivery.hand_in_waiting()
             try:
                 assignment = self._poll(registered)
-            except ServerRefused as error:
-                if isinstance(error, NotWelcome) and self._clock() - registered_at_s < _SHORTEST_WELCOME_S:
-                    # Soon after a registration that went well: most likely another agent took the name over.
-                    raise
-                log.warning(
-                    "The server does not know this agent any more; registering again.", error=str(error)
-                )
+            except NotWelcome as error:
+                # A token that was revoked stays revoked: whoever did that does not want this agent back by itself.
+                raise NotWelcome(error.status, error.code, _LET_GO, f"It said: {error}") from error
+            except UnknownAssignment as error:
+                self._decline(error)
+                continue
+            except (ServerRefused, NotTheServer) as error:
                 self._stopping.wait(_PAUSE_AFTER_REFUSAL_S)
-                registered = self._register(describe_node(self._gpus, self._settings.testbed))
-                registered_at_s = self._clock()
+                if isinstance(error, ServerRefused) and error.code == _UNKNOWN_AGENT:
+                    log.warning("The server does not know this agent; registering again.", error=str(error))
+                    registered = self._register(describe_node(self._gpus, self._settings.testbed))
+                else:
+                    log.warning("A request for work was refused on the way; trying again.", error=str(error))
                 continue
             if assignment is not None:
                 self._run_session(assignment, self._make_context(registered, marker, isolation))
@@ -172,7 +195,7 @@ class Agent:
             settings=self._settings,
             client=self._client,
             registered=registered,
-            spool=self._spool,
+            delivery=self._delivery,
             isolation=isolation,
             gpus=self._gpus,
             account=self._account,
@@ -197,32 +220,31 @@ class Agent:
         """Tell the server about sessions that an earlier run of this agent did not see to their end."""
         for mark in self._sessions_dir.glob(f"*/{_MARK}"):
             try:
-                assignment = Assignment.model_validate_json(mark.read_bytes())
+                place = read_document(Place, mark.read_bytes())
                 ending = SessionEnd(
-                    generation=assignment.generation,
+                    generation=place.generation,
                     outcome=Outcome.LOST,
                     reason=f"The agent {self._settings.name} was restarted in the middle of the session.",
                 )
-                self._client.end(assignment.session_id, ending, self._stopping.is_set)
-            except (ValidationError, AgentError) as error:
+                self._client.end(place.session_id, ending, self._stopping.is_set)
+            except (Unreadable, AgentError) as error:
                 log.warning("An unfinished session of before could not be reported.", error=str(error))
             mark.unlink(missing_ok=True)
 
-    def _hand_in_spool(self) -> None:
-        """Hand in measurements that the server has not decided about yet."""
-        for entry in self._spool.list_waiting():
-            report = entry.report
-            try:
-                self._client.report_race(
-                    report.session_id, report.race_id, report.body.encode(), self._stopping.is_set
-                )
-            except ServerUnreachable:
-                return
-            except ServerRefused as error:
-                log.warning(
-                    "The server did not want a late measurement.", race=report.race_id, because=str(error)
-                )
-            self._spool.remove(entry)
+    def _decline(self, unknown: UnknownAssignment) -> None:
+        """Give a place back that this release cannot take: the job ends with the reason, the agent serves on."""
+        log.error("A job was declined.", session=unknown.session_id, because=str(unknown))
+        ending = SessionEnd(
+            generation=unknown.generation,
+            outcome=Outcome.CRASHED,
+            reason=str(unknown),
+            trouble=Trouble(code="launch_failed", sentence=f"{self._settings.name}: {unknown}"),
+        )
+        try:
+            self._client.end(unknown.session_id, ending, self._stopping.is_set)
+        except AgentError as error:
+            log.warning("The server did not hear that a job was declined.", error=str(error))
+            self._stopping.wait(_PAUSE_AFTER_REFUSAL_S)
 
     def _forget_old_sessions(self) -> None:
         folders = sorted(

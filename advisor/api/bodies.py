@@ -7,9 +7,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from advisor.api.problems import build_problem
-
-MAX_BODY_BYTES = 2**20
-"""Largest request body."""
+from advisor.protocol.messages import MOST_MESSAGE_BYTES
 
 
 class SizeCheck:
@@ -24,14 +22,14 @@ class SizeCheck:
             await self.app(scope, receive, send)
             return
         length = Headers(scope=scope).get("content-length", "")
-        too_large = length.isdigit() and (len(length) > 15 or int(length) > MAX_BODY_BYTES)
+        too_large = length.isdigit() and (len(length) > 15 or int(length) > MOST_MESSAGE_BYTES)
         read = 0
 
         async def receive_within_limit() -> Message:
             nonlocal read, too_large
             message = await receive()
             read += len(message.get("body", b""))
-            too_large = too_large or read > MAX_BODY_BYTES
+            too_large = too_large or read > MOST_MESSAGE_BYTES
             # To the application it looks as if the client had gone; what it answers then is not sent.
             return {"type": "http.disconnect"} if too_large else message
 
@@ -43,5 +41,5 @@ class SizeCheck:
             with suppress(ClientDisconnect):
                 await self.app(scope, receive_within_limit, send_unless_too_large)
         if too_large:
-            detail = f"The request's body has more than {MAX_BODY_BYTES} bytes."
+            detail = f"The request's body has more than {MOST_MESSAGE_BYTES} bytes."
             await build_problem(413, "content_too_large", detail, "Send less at once.")(scope, receive, send)

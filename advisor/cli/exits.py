@@ -71,10 +71,9 @@ def exit_of_state(state: "JobState") -> Exit:
 
 def explain_failure(error: Exception) -> CommandFailed | None:
     """Return what a person needs to know about `error`; None when it is a defect of ours."""
-    from pydantic import ValidationError
-
     from advisor.client import ApiProblem, ServerUnreachable
     from advisor.local.server import LocalModeFailed
+    from advisor.protocol.reading import Unreadable
 
     if isinstance(error, CommandFailed):
         return error
@@ -92,10 +91,10 @@ def explain_failure(error: Exception) -> CommandFailed | None:
         return CommandFailed(code, error.detail, error.hint or _HINTS_OF_STATUS.get(error.status, ""))
     if isinstance(error, LocalModeFailed):
         return CommandFailed(Exit.INTERNAL, str(error), error.hint, error.log_tail)
-    if isinstance(error, ValidationError):
+    if isinstance(error, Unreadable):
         return CommandFailed(
             Exit.INTERNAL,
-            f"The server's answer is not understood ({error.error_count()} fields of {error.title}).",
+            f"The server's answer is not understood ({error}).",
             "Server and command line are of different versions: `advisor version` and the server's /readyz "
             "tell which. Upgrade the older one.",
         )

@@ -10,7 +10,7 @@ from advisor.protocol.changes import Changes
 from advisor.protocol.cluster import Cluster
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.reach import list_given
+from advisor.protocol.reach import refuse_unknown_knobs
 from advisor.protocol.testbed import Testbed
 from advisor.protocol.workload import Workload, WorkloadFacts, WorkloadKind
 
@@ -181,7 +181,7 @@ class JobSpec(Spec):
     @field_validator("workload")
     @classmethod
     def _refuse_knobs_of_no_sense(cls, workload: Workload) -> Workload:
-        list_given(workload)
+        refuse_unknown_knobs(workload)
         return workload
 
     @model_validator(mode="after")

@@ -1,19 +1,23 @@
 """The messages between an agent and the server (`/api/v1/agents…`, `/api/v1/sessions…`)."""
 
 from enum import StrEnum
+from typing import Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from advisor.protocol.base import Message, Value
 from advisor.protocol.changes import Changes
 from advisor.protocol.cluster import Node
 from advisor.protocol.races import RacePlan
+from advisor.protocol.reach import refuse_unknown_knobs
 from advisor.protocol.telemetry import TelemetryBatch
 from advisor.protocol.trials import BlockResult, Outcome, SessionState
 from advisor.protocol.workload import Workload, WorkloadFacts
 
 PROTOCOL_MAJOR = 2
 """A peer with another major version is refused."""
+MOST_MESSAGE_BYTES = 2**20
+"""Largest body of a request, and what proxies usually let pass: the server answers a larger one with 413."""
 
 
 class RegisterAgent(Message):
@@ -43,11 +47,16 @@ class AgentRegistered(Message):
     """An agent that had no renewal acknowledged for this long kills its ranks itself."""
 
 
-class Assignment(Message):
-    """A place in a gang: what an agent is to start."""
+class Place(Message):
+    """What every release understands of an assignment: whose place it is."""
 
     session_id: str
     generation: int
+
+
+class Assignment(Place):
+    """A place in a gang: what an agent is to start."""
+
     job_id: str
     node_rank: int
     """0 offers the rendezvous."""
@@ -58,11 +67,22 @@ class Assignment(Message):
     hang_timeout_s: float = 120.0
     session_timeout_s: float = 3600.0
 
+    @model_validator(mode="after")
+    def _refuse_unknown_knobs(self) -> Self:
+        refuse_unknown_knobs(self.workload, self.cold)
+        return self
+
 
 class PollReply(Message):
     """`POST /agents/{id}/poll`: held open until there is work or the poll time is over."""
 
     assignment: Assignment | None = None
+
+
+class PlaceReply(Message):
+    """The same as an agent of an earlier release reads it, to which the job itself makes no sense."""
+
+    assignment: Place | None = None
 
 
 class MemberState(StrEnum):

@@ -71,6 +71,14 @@ def list_given(workload: Workload) -> dict[str, Value]:
     return given
 
 
+def refuse_unknown_knobs(workload: Workload, cold: Mapping[str, Value] | None = None) -> None:
+    """Raise ValueError naming every knob of a workload, and of its launch, that this release does not know."""
+    list_given(workload)
+    for field, values in (("base", workload.base), ("cold", cold or {})):
+        if unknown := [name for name in values if name not in CATALOGUE]:
+            raise ValueError(f"{field} names {', '.join(unknown)}: no such knob; docs/knobs.md lists them")
+
+
 def list_substituted(command: Sequence[str]) -> dict[str, str]:
     """Return for every knob in the command the words that it stands in, as they were typed."""
     return {

@@ -16,6 +16,7 @@ from agent.devices.gpus import Gpus
 from agent.devices.hardware import describe_node, find_version
 from agent.guard.isolation import detect_isolation, list_scratch_roots
 from agent.guard.processes import list_marked
+from agent.sessions.spool import Spool, list_reports, read_reason
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,13 @@ def examine(
     work_dir: Path, server_url: str | None, gpus: Gpus, environment: Mapping[str, str]
 ) -> list[Finding]:
     """Look at everything an agent needs; changes nothing but the work directory's scratch."""
-    findings = [_examine_node(gpus), _examine_torch(environment), _examine_guard(), _examine_files(work_dir)]
+    findings = [
+        _examine_node(gpus),
+        _examine_torch(environment),
+        _examine_guard(),
+        _examine_files(work_dir),
+        _examine_reports(Spool(work_dir)),
+    ]
     if server_url:
         findings.append(_examine_server(server_url))
     return findings
@@ -86,6 +93,21 @@ def _examine_files(work_dir: Path) -> Finding:
     roots[0].mkdir(parents=True, exist_ok=True)
     isolation = detect_isolation(roots)
     return Finding("files", isolation.works, isolation.because)
+
+
+def _examine_reports(spool: Spool) -> Finding:
+    """Measurements that the server has not taken: they wait, or were set aside for a person to decide about."""
+    waiting, aside = list_reports(spool.folder), list_reports(spool.quarantine)
+    sentence = f"{len(waiting)} measurements wait to be handed in."
+    if not aside:
+        return Finding("reports", True, sentence)
+    return Finding(
+        "reports",
+        False,
+        f"{sentence} {len(aside)} were set aside in {spool.quarantine}, each beside its reason. "
+        f"{aside[0].name}: {read_reason(aside[0])} Once that is mended move them back to {spool.folder}, and "
+        "they are handed in again; or delete them.",
+    )
 
 
 def _examine_server(server_url: str) -> Finding:

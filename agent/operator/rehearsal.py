@@ -29,6 +29,7 @@ from advisor.protocol.messages import (
 )
 from advisor.protocol.races import BlockPlan, RacePlan
 from advisor.protocol.trials import BlockResult, SessionState
+from advisor.protocol.views import RaceAccepted
 from advisor.protocol.workload import WITH_SECRETS, Workload, WorkloadFacts
 from agent.client import ServerClient
 from agent.devices.gpus import Gpus
@@ -108,8 +109,9 @@ class _Server:
             case ["sessions", _, "next"]:
                 is_done = heard.result is not None
                 return NextReply(end_because="It was measured.") if is_done else NextReply(race=_RACE)
-            case ["sessions", _, "races", _]:
+            case ["sessions", _, "races", race_id]:
                 heard.result = RaceReport.model_validate_json(body).results[_ARM.block_id]
+                return RaceAccepted(race_id=race_id, sentence="It counts.")
             case ["sessions", _, "end"]:
                 heard.ended = SessionEnd.model_validate_json(body)
                 self._on_end()

@@ -9,7 +9,7 @@ from agent.client import ServerClient
 from agent.devices.gpus import Gpus
 from agent.guard.account import Account
 from agent.guard.isolation import Isolation
-from agent.sessions.spool import Spool
+from agent.sessions.delivery import Delivery
 from agent.settings import AgentSettings
 
 
@@ -20,7 +20,7 @@ class NodeContext:
     settings: AgentSettings
     client: ServerClient
     registered: AgentRegistered
-    spool: Spool
+    delivery: Delivery
     isolation: Isolation | None
     """None when the operator switched protection off."""
     gpus: Gpus

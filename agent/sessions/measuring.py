@@ -3,15 +3,19 @@
 import threading
 from collections.abc import Callable, Mapping
 
-from advisor.protocol.messages import Assignment, HelloReport, NextReply, NextRequest, RaceReport, Trouble
+from advisor.protocol.messages import Assignment, HelloReport, NextReply, NextRequest, Trouble
 from advisor.protocol.races import RacePlan
 from advisor.protocol.trials import BlockResult
 from agent.client import ServerClient
 from agent.errors import AgentError, ServerRefused, ServerUnreachable, StaleSession
 from agent.sessions.control import Hello, ScriptEnded
+from agent.sessions.delivery import Delivery
+from agent.sessions.fitting import fit_report
 from agent.sessions.outcome import Cause, Ending
 from agent.sessions.plausibility import find_implausible
-from agent.sessions.spool import Spool, SpooledReport
+from agent.sessions.spool import SpooledReport
+
+_INVALID = 422
 
 
 class Measuring:
@@ -21,7 +25,7 @@ class Measuring:
         self,
         assignment: Assignment,
         client: ServerClient,
-        spool: Spool,
+        delivery: Delivery,
         *,
         count_steps: Callable[[], int | None],
         is_given_up: Callable[[], bool],
@@ -33,7 +37,7 @@ class Measuring:
         `counts_from_launch`: a race may hold steps from before it was asked for.
         """
         self._counts_from_launch = counts_from_launch
-        self._assignment, self._client, self._spool = assignment, client, spool
+        self._assignment, self._client, self._delivery = assignment, client, delivery
         self._count_steps, self._is_given_up, self._clock = count_steps, is_given_up, clock
         self._race: RacePlan | None = None
         self._asked_at_s = clock()
@@ -63,23 +67,14 @@ class Measuring:
         if doubt:
             self.take_nonsense(doubt)
             return NextReply(end_because=doubt)
-        report = RaceReport(generation=self._assignment.generation, results=dict(results))
-        entry = self._spool.put(
-            SpooledReport(
-                session_id=self._assignment.session_id, race_id=race_id, body=report.model_dump_json()
-            )
-        )
         try:
-            try:
-                self._client.report_race(
-                    entry.report.session_id, race_id, entry.report.body.encode(), self._is_over
-                )
-            except ServerUnreachable:
-                raise  # it stays in the spool, and is handed in later
-            except ServerRefused:
-                self._spool.remove(entry)
-                raise
-            self._spool.remove(entry)
+            body = fit_report(self._assignment.generation, results)
+        except ValueError as error:
+            self.take_nonsense(str(error))
+            return NextReply(end_because=str(error))
+        spooled = SpooledReport(session_id=self._assignment.session_id, race_id=race_id, body=body)
+        try:
+            self._delivery.deliver(spooled, self._is_over)
             if any(result.script_ended for result in results.values()):
                 self.take_ending(ScriptEnded(self._count_steps() or 0))
                 return NextReply(end_because="The script ended by itself.")
@@ -111,11 +106,14 @@ class Measuring:
         return reply
 
     def _give_up(self, error: AgentError) -> NextReply:
-        cause = Cause.NONSENSE
+        cause = Cause.TURNED_AWAY
         if isinstance(error, StaleSession):
             cause = Cause.SERVER_ENDED
         elif isinstance(error, ServerUnreachable):
             cause = Cause.FENCED
+        elif isinstance(error, ServerRefused) and error.status == _INVALID and error.code:
+            # Ours, and about the message itself: what the runtime said makes no sense to the server.
+            cause = Cause.NONSENSE
         self._end(Ending(cause, str(error)))
         return NextReply(end_because=str(error))
 

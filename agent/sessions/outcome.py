@@ -49,6 +49,8 @@ class Cause(StrEnum):
     """The server's answer to rank 0 was: nothing more to measure."""
     SERVER_ENDED = "server_ended"
     """The server's answer to a beat was: this session is over."""
+    TURNED_AWAY = "turned_away"
+    """Something on the way to the server, or the server itself, refused what it was told."""
     AGENT_STOPPED = "agent_stopped"
     FENCED = "fenced"
     """No renewal was acknowledged for too long."""
@@ -133,7 +135,7 @@ def judge(ending: Ending, evidence: Evidence) -> Judgement:
         case Cause.DISK_FILLED:
             filled = Trouble(code="disk_filled", sentence=ending.sentence)
             return Judgement(Outcome.CRASHED, ending.sentence, filled)
-        case Cause.AGENT_STOPPED | Cause.FENCED | Cause.DISK_FULL | Cause.DEVICE_UNUSABLE:
+        case Cause.AGENT_STOPPED | Cause.FENCED | Cause.TURNED_AWAY | Cause.DISK_FULL | Cause.DEVICE_UNUSABLE:
             return Judgement(Outcome.LOST, ending.sentence)
         case Cause.HUNG:
             return Judgement(Outcome.HUNG, ending.sentence)

@@ -82,7 +82,7 @@ class SessionRun:
         self._measuring = Measuring(
             assignment,
             context.client,
-            context.spool,
+            context.delivery,
             count_steps=self._progress.count_steps,
             is_given_up=self._is_past_guard,
             counts_from_launch=self._backend.reads_output,

@@ -11,10 +11,13 @@ from typing import Any
 from advisor.protocol.messages import AgentRegistered, Assignment, BeatReply, NextReply, PollReply
 from advisor.protocol.races import BlockPlan, RacePlan, RaceRules
 from advisor.protocol.trials import SessionState
+from advisor.protocol.views import RaceAccepted
 from advisor.protocol.workload import WITH_SECRETS, Workload
 
 TOKEN = "adv_agent_canary_secret"
 OWN_TOKEN = "adv_agent_canary_own"
+_CODES = {401: "unauthenticated", 404: "agent_not_found", 409: "stale_session"}
+"""What the server itself says with that status."""
 
 
 @dataclass
@@ -61,11 +64,16 @@ class FakeServer:
                 path = self.path.removeprefix("/api/v1/")
                 token = TOKEN if path == "agents" else OWN_TOKEN
                 if self.headers.get("Authorization") != f"Bearer {token}":
-                    return self._answer(401, {"code": "unauthorized", "detail": "No such token."})
+                    return self._refuse(401)
                 status = server.refuse(path)
                 if status is not None:
-                    return self._answer(status, {"code": "fake", "detail": "Refused by the test."})
+                    return self._refuse(status)
                 return self._answer(200, server.answer(path, json.loads(body) if body else {}))
+
+            def _refuse(self, status: int) -> None:
+                code = _CODES.get(status, "fake")
+                kind = f"urn:fleet-advisor:problem:{code}"
+                self._answer(status, {"type": kind, "code": code, "detail": "Refused by the test."})
 
             def _answer(self, status: int, reply: dict[str, Any]) -> None:
                 data = json.dumps(reply).encode()
@@ -162,6 +170,7 @@ class FakeServer:
             return NextReply(race=race, end_because=because).model_dump(mode="json")
         elif verb[0] == "races":
             session.blocks |= body["results"]
+            return RaceAccepted(race_id=verb[1], sentence="It counts.").model_dump(mode="json")
         elif verb == ["end"]:
             session.ends.append(body)
             session.state = SessionState.ENDING

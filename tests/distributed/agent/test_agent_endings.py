@@ -356,7 +356,7 @@ def test_second_agent_in_a_work_dir_is_refused(agents, server, wait_for):
 
 def test_wrong_token_is_not_tried_again(agents, server, monkeypatch):
     server.refuse = lambda path: 401
-    assert agents.start_command().wait(timeout=30) == 1
+    assert agents.start_command().wait(timeout=30) == 3
 
 
 def test_other_agents_ranks_are_not_touched(

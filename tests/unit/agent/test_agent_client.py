@@ -6,7 +6,14 @@ import pytest
 from advisor.protocol.cluster import Node
 from advisor.protocol.messages import Beat, MemberState, NextRequest, RegisterAgent
 from agent.client import ServerClient
-from agent.errors import NotTheServer, NotWelcome, ServerRefused, ServerUnreachable, StaleSession
+from agent.errors import (
+    NotTheServer,
+    NotWelcome,
+    ServerFailed,
+    ServerRefused,
+    ServerUnreachable,
+    StaleSession,
+)
 
 REGISTRATION = RegisterAgent(name="a", node=Node(hostname="h", cpu_count=1, memory_bytes=1))
 
@@ -77,17 +84,27 @@ def test_retry_after_is_honoured(clock):
 
 @pytest.mark.parametrize(
     ("status", "error"),
-    [(400, ServerRefused), (409, StaleSession), (410, StaleSession), (404, StaleSession), (422, ServerRefused),
+    [(400, ServerRefused), (409, StaleSession), (410, StaleSession), (404, ServerRefused), (422, ServerRefused),
      (401, NotWelcome), (403, NotWelcome), (426, NotWelcome)],
 )  # fmt: skip
 def test_refusal_is_final(clock, status, error):
-    problem = {"code": "some_code", "detail": "It is so.", "hint": "Do that."}
+    problem = {"type": "urn:fleet-advisor:problem:some_code", "detail": "It is so.", "hint": "Do that."}
     client, seen = _connect(clock, httpx.Response(status, json=problem))
     with pytest.raises(error, match=r"It is so\. Do that\.") as caught:
         client.next_race("s", NextRequest(generation=1), lambda: False)
     assert type(caught.value) is error
     assert caught.value.code == "some_code"
     assert len(seen) == 1
+
+
+@pytest.mark.parametrize("status", [401, 403, 404, 409, 410, 413, 426])
+@pytest.mark.parametrize("body", [{}, {"code": "unauthenticated", "message": "no"}, "<h1>nginx</h1>"])
+def test_refusal_of_a_proxy_says_nothing_about_session_or_agent(clock, status, body):
+    client, _ = _connect(clock, httpx.Response(status, json=body))
+    with pytest.raises(ServerRefused) as caught:
+        client.next_race("s", NextRequest(generation=1), lambda: False)
+    assert type(caught.value) is ServerRefused
+    assert caught.value.code == ""
 
 
 def test_conflict_outside_of_a_session_is_no_stale_session(clock):
@@ -128,3 +145,27 @@ def test_own_token_replaces_the_one_to_register_with(clock):
         "Bearer own",
         "Bearer secret",
     ]
+
+
+def test_report_is_accepted_only_by_the_server_itself(clock):
+    accepted = httpx.Response(200, json={"race_id": "b1", "sentence": "Race 0 counts."})
+    client, _ = _connect(clock, accepted, accepted, httpx.Response(200, html="<h1>Log in</h1>"))
+    client.report_race("s", "b1", b"{}", lambda: False)
+    with pytest.raises(NotTheServer, match="names race b1"):
+        client.report_race("s", "b2", b"{}", lambda: False)
+    with pytest.raises(NotTheServer):
+        client.report_race("s", "b1", b"{}", lambda: False)
+
+
+def test_report_that_the_server_always_fails_at_is_given_up(clock):
+    client, seen = _connect(clock, *[500] * 100)
+    with pytest.raises(ServerFailed, match="it answered 500"):
+        client.report_race("s", "b1", b"{}", lambda: False)
+    assert len(seen) == 6
+
+
+def test_report_waits_for_a_server_that_is_away(clock):
+    accepted = httpx.Response(200, json={"race_id": "b1", "sentence": "Race 0 counts."})
+    client, seen = _connect(clock, *[503] * 20, accepted)
+    client.report_race("s", "b1", b"{}", lambda: False)
+    assert len(seen) == 21

@@ -1,20 +1,22 @@
-"""A spooled report is whole or ignored, wherever the write was cut."""
+"""A spooled report is whole or set aside, wherever the write was cut; and neither folder grows without bounds."""
+
+import os
 
 import pytest
 
-from agent.sessions.spool import Spool, SpooledReport
+from agent.sessions.spool import Spool, SpooledReport, list_reports, read_reason
 
 REPORT = SpooledReport(session_id="s1", race_id="b1", body='{"generation": 1}')
 
 
 @pytest.fixture
 def spool(tmp_path):
-    return Spool(tmp_path / "spool")
+    return Spool(tmp_path)
 
 
 def test_report_is_found_after_a_restart(spool, tmp_path):
     spool.put(REPORT)
-    assert [entry.report for entry in Spool(tmp_path / "spool").list_waiting()] == [REPORT]
+    assert [entry.report for entry in Spool(tmp_path).list_waiting()] == [REPORT]
 
 
 def test_removed_report_is_gone(spool):
@@ -51,3 +53,56 @@ def test_changed_byte_is_noticed_everywhere(spool):
 def test_unfinished_write_is_ignored(spool, tmp_path):
     (tmp_path / "spool" / "x.tmp").write_bytes(b"half")
     assert list(spool.list_waiting()) == []
+
+
+def test_report_that_is_set_aside_keeps_its_bytes_and_its_reason(spool):
+    entry = spool.put(REPORT)
+    whole = entry.path.read_bytes()
+    spool.set_aside(entry, "A proxy refused it.")
+    assert list(spool.list_waiting()) == []
+    (aside,) = list_reports(spool.quarantine)
+    assert aside.read_bytes() == whole
+    assert read_reason(aside) == "A proxy refused it."
+
+
+def test_report_that_is_moved_back_waits_again(spool):
+    spool.set_aside(spool.put(REPORT), "A proxy refused it.")
+    (aside,) = list_reports(spool.quarantine)
+    aside.rename(spool.folder / aside.name)
+    assert [entry.report for entry in spool.list_waiting()] == [REPORT]
+
+
+def _put_dated(spool, *numbers):
+    """Put reports, each a second younger than the one before."""
+    for number in numbers:
+        entry = spool.put(REPORT.model_copy(update={"race_id": f"b{number}"}))
+        os.utime(entry.path, (number, number))
+
+
+def test_oldest_report_is_set_aside_when_too_many_wait(tmp_path):
+    spool = Spool(tmp_path, most_reports=2)
+    _put_dated(spool, 1, 2, 3)
+    assert sorted(entry.report.race_id for entry in spool.list_waiting()) == ["b2", "b3"]
+    (aside,) = list_reports(spool.quarantine)
+    assert "More reports waited" in read_reason(aside)
+
+
+def test_oldest_report_is_deleted_when_the_quarantine_is_full(tmp_path):
+    spool = Spool(tmp_path, most_reports=2)
+    _put_dated(spool, 1, 2)
+    for entry in list(spool.list_waiting()):
+        spool.set_aside(entry, "So it is.")
+    _put_dated(spool, 3)
+    (last,) = spool.list_waiting()
+    spool.set_aside(last, "So it is.")
+    assert len(list_reports(spool.quarantine)) == 2
+    assert last.path.name in {path.name for path in list_reports(spool.quarantine)}
+    assert len(list(spool.quarantine.glob("*.reason"))) == 2
+
+
+def test_reports_are_bounded_by_their_bytes(tmp_path):
+    spool = Spool(tmp_path, most_bytes=300)
+    _put_dated(spool, 1, 2, 3)
+    waiting = list_reports(spool.folder)
+    assert sum(path.stat().st_size for path in waiting) <= 300
+    assert len(waiting) + len(list_reports(spool.quarantine)) == 3

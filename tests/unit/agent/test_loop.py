@@ -1,0 +1,128 @@
+"""What ends an agent and what does not: its own server's word, a proxy's, and assignments of other releases."""
+
+import json
+import os
+
+import httpx
+import pytest
+import typer
+
+from agent import cli
+from agent.client import ServerClient
+from agent.devices.gpus import NoGpus
+from agent.errors import NotWelcome
+from agent.loop import Agent
+from agent.settings import AgentSettings
+
+_REGISTERED = {"agent_id": "7", "token": "own", "poll_s": 0.01, "beat_s": 0.05, "fence_s": 5.0}
+_PLACE = {"session_id": "s1", "generation": 3, "job_id": "j", "node_rank": 0, "nnodes": 1}
+
+
+def _problem(status, code):
+    body = {"type": f"urn:fleet-advisor:problem:{code}", "code": code, "detail": "The token is revoked."}
+    return httpx.Response(status, json=body)
+
+
+class Server:
+    """Registers an agent, gives it these answers to its polls one after the other, and then stops it."""
+
+    def __init__(self, *polls):
+        self._polls = list(polls)
+        self.agent = None
+        self.registrations = 0
+        self.ends = []
+
+    def answer(self, request):
+        path = request.url.path.removeprefix("/api/v1/")
+        if path == "agents":
+            self.registrations += 1
+            return httpx.Response(200, json=_REGISTERED)
+        if path.endswith("/poll"):
+            if self._polls:
+                return self._polls.pop(0)
+            self.agent.stop()
+            return httpx.Response(200, json={})
+        if path.endswith("/end"):
+            self.ends.append(json.loads(request.content))
+            return httpx.Response(204)
+        return httpx.Response(200, json={"state": "running", "rendezvous": None})
+
+
+def _serve(server, tmp_path, monkeypatch):
+    monkeypatch.setattr("agent.loop._PAUSE_AFTER_REFUSAL_S", 0.0)
+    client = ServerClient("http://server", "t", transport=httpx.MockTransport(server.answer))
+    settings = AgentSettings(server_url="http://server", name="a0", work_dir=tmp_path / "a0", isolate=False)
+    server.agent = Agent(settings, client, NoGpus(), {"PATH": os.defpath})
+    server.agent.run()
+
+
+def test_revoked_agent_ends_and_does_not_enrol_itself_again(tmp_path, monkeypatch):
+    server = Server(httpx.Response(200, json={}), _problem(401, "unauthenticated"))
+    with pytest.raises(NotWelcome, match=r"was revoked.*start it again"):
+        _serve(server, tmp_path, monkeypatch)
+    assert server.registrations == 1
+
+
+def test_command_of_a_revoked_agent_has_an_exit_code_of_its_own(tmp_path, monkeypatch, capsys):
+    server = Server(_problem(401, "unauthenticated"))
+    client = ServerClient("http://server", "t", transport=httpx.MockTransport(server.answer))
+    monkeypatch.setattr(cli, "ServerClient", lambda *_: client)
+    monkeypatch.setattr(cli, "hide_memory", lambda: None)
+    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    with pytest.raises(typer.Exit) as exit_of:
+        cli.run("http://server", work_dir=tmp_path, isolate=False)
+    assert exit_of.value.exit_code == 3
+    assert "was revoked" in capsys.readouterr().err
+
+
+def test_agent_that_the_server_does_not_know_registers_again(tmp_path, monkeypatch):
+    server = Server(_problem(404, "agent_not_found"))
+    _serve(server, tmp_path, monkeypatch)
+    assert server.registrations == 2
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [httpx.Response(status, html="<h1>nginx</h1>") for status in (200, 401, 403, 404, 413)]
+    + [httpx.Response(404, json={"code": 404, "message": "no route"})],
+)
+def test_agent_outlives_what_a_proxy_answers(answer, tmp_path, monkeypatch):
+    server = Server(answer, answer)
+    _serve(server, tmp_path, monkeypatch)
+    assert server.registrations == 1
+
+
+def test_assignment_with_fields_of_a_newer_server_is_taken(tmp_path, monkeypatch):
+    """Recorded from this release, with a field more at every depth."""
+    workload = {"command": ["/no/such/program"], "working_dir": str(tmp_path), "priority": 7}
+    assignment = {**_PLACE, "workload": workload, "cold": {}, "colour": "red"}
+    server = Server(httpx.Response(200, json={"assignment": assignment, "retry_s": 3}))
+    _serve(server, tmp_path, monkeypatch)
+    (end,) = server.ends
+    assert "/no/such/program was not found" in end["reason"]
+    assert end["generation"] == 3
+
+
+@pytest.mark.parametrize(
+    ("of_a_newer_server", "word"),
+    [
+        ({"workload": {"command": ["x"], "kind": "jax"}}, "assignment.workload.kind"),
+        ({"workload": {"command": ["x"], "base": {"warp_speed": 1}}}, "warp_speed"),
+        ({"workload": {"command": ["x ${warp_speed}"], "kind": "command"}}, "warp_speed"),
+        ({"workload": {"command": ["x"]}, "cold": {"warp_speed": 1}}, "warp_speed"),
+    ],
+)
+def test_assignment_that_makes_no_sense_here_ends_that_job_only(
+    of_a_newer_server, word, tmp_path, monkeypatch
+):
+    unknown = {**_PLACE, **of_a_newer_server}
+    known = {**_PLACE, "session_id": "s2"}
+    known["workload"] = {"command": ["/no/such/program"], "working_dir": str(tmp_path)}
+    server = Server(
+        httpx.Response(200, json={"assignment": unknown}), httpx.Response(200, json={"assignment": known})
+    )
+    _serve(server, tmp_path, monkeypatch)
+    declined, taken = server.ends
+    assert word in declined["reason"]
+    assert declined["trouble"]["code"] == "launch_failed"
+    assert "was not found" in taken["reason"]
