@@ -17,6 +17,7 @@ from pydantic import BaseModel
 
 from advisor.protocol.messages import (
     AgentRegistered,
+    Assignment,
     Beat,
     BeatReply,
     HelloReport,
@@ -27,6 +28,8 @@ from advisor.protocol.messages import (
     RegisterAgent,
     SessionEnd,
 )
+from advisor.protocol.patterns import compile_pattern
+from advisor.protocol.reach import refuse_unknown_knobs
 from advisor.protocol.reading import Unreadable, read_document
 from advisor.protocol.views import RaceAccepted
 from agent.errors import (
@@ -113,12 +116,15 @@ class ServerClient:
         """
         content = self._send(f"/agents/{agent_id}/poll", None, given_up, held_s + _TIMEOUT_S)
         try:
-            return read_document(PollReply, content)
-        except Unreadable as error:
+            reply = read_document(PollReply, content)
+            if reply.assignment is not None:
+                _refuse_unknown(reply.assignment)
+        except ValueError as error:
             place = self._parse(content, PlaceReply).assignment
             if place is None:
-                raise
+                raise NotTheServer(f"The answer of {self._url} to a poll makes no sense: {error}.") from error
             raise UnknownAssignment(place.session_id, place.generation, str(error)) from error
+        return reply
 
     def beat(self, session_id: str, message: Beat, timeout_s: float) -> BeatReply:
         """Renew the session once: the next beat is the retry."""
@@ -205,6 +211,13 @@ class ServerClient:
         end = self._clock() + delay_s
         while (left_s := end - self._clock()) > 0 and not given_up():
             self._sleep(min(0.2, left_s))
+
+
+def _refuse_unknown(assignment: Assignment) -> None:
+    """Raise ValueError for what is of the right form, and yet means nothing to this release."""
+    refuse_unknown_knobs(assignment.workload, assignment.cold)
+    if assignment.workload.pattern:
+        compile_pattern(assignment.workload.pattern)
 
 
 def _read_retry_after(reply: httpx.Response) -> float | None:

@@ -171,19 +171,19 @@ class Agent:
 
         In a thread, because a signal does not reliably end a read that is held open for many seconds.
         """
-        results: queue.SimpleQueue[Answer | AgentError] = queue.SimpleQueue()
+        results: queue.SimpleQueue[Answer | Exception] = queue.SimpleQueue()
 
         def run() -> None:
             try:
                 results.put(call())
-            except AgentError as error:
+            except Exception as error:  # a defect too: nobody would ever hear of it in this thread
                 results.put(error)
 
         threading.Thread(target=run, name="waiting", daemon=True).start()
         while not self._stopping.is_set():
             with suppress(queue.Empty):
                 result = results.get(timeout=_STOP_CHECK_S)
-                if isinstance(result, AgentError):
+                if isinstance(result, Exception):
                     raise result
                 return result
         raise _Stopped

@@ -1,1 +1,1 @@
-"""What server and agents say to each other: pydantic and the standard library only."""
+"""What server and agents say to each other: pydantic, re2 and the standard library only."""

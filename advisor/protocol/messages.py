@@ -1,15 +1,13 @@
 """The messages between an agent and the server (`/api/v1/agents…`, `/api/v1/sessions…`)."""
 
 from enum import StrEnum
-from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from advisor.protocol.base import Message, Value
 from advisor.protocol.changes import Changes
 from advisor.protocol.cluster import Node
 from advisor.protocol.races import RacePlan
-from advisor.protocol.reach import refuse_unknown_knobs
 from advisor.protocol.telemetry import TelemetryBatch
 from advisor.protocol.trials import BlockResult, Outcome, SessionState
 from advisor.protocol.workload import Workload, WorkloadFacts
@@ -66,11 +64,6 @@ class Assignment(Place):
     """Cold changes to launch with."""
     hang_timeout_s: float = 120.0
     session_timeout_s: float = 3600.0
-
-    @model_validator(mode="after")
-    def _refuse_unknown_knobs(self) -> Self:
-        refuse_unknown_knobs(self.workload, self.cold)
-        return self
 
 
 class PollReply(Message):

@@ -1,13 +1,21 @@
 """The workload: what is trained, how it is launched, and the facts measured about it."""
 
-import re
 from enum import StrEnum
 from typing import Annotated, Any, Final, Self
 
-from pydantic import Field, PlainSerializer, SerializationInfo, field_validator, model_validator
+from pydantic import (
+    Field,
+    PlainSerializer,
+    SerializationInfo,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from advisor.protocol.base import Message, Spec, Value
 from advisor.protocol.cluster import DeviceKind
+from advisor.protocol.patterns import compile_pattern
+from advisor.protocol.reading import is_judged
 
 
 class WorkloadKind(StrEnum):
@@ -75,8 +83,8 @@ class Workload(Spec):
     """Knobs that stand in the ranks beside the script's own, in every strategy that does not set them: what strategies
     are held against. For kind `pytorch`."""
     pattern: str = Field(default="", max_length=1000)
-    """Regular expression that finds a step in a line of a `command`'s output, with named groups `step_time_s` (or
-    `step_time_ms`, or `samples_per_s`) and perhaps `samples`, `loss`, `rank`; empty reads JSON lines."""
+    """Regular expression (RE2's) that finds a step in a line of a `command`'s output, with named groups `step_time_s`
+    (or `step_time_ms`, or `samples_per_s`) and perhaps `samples`, `loss`, `rank`; empty reads JSON lines."""
 
     @field_validator("command")
     @classmethod
@@ -87,13 +95,11 @@ class Workload(Spec):
 
     @field_validator("pattern")
     @classmethod
-    def _refuse_unusable_patterns(cls, pattern: str) -> str:
-        if not pattern:
+    def _refuse_unusable_patterns(cls, pattern: str, info: ValidationInfo) -> str:
+        # What an earlier release accepted is refused where it would be used, so that finished jobs can still be read.
+        if not pattern or is_judged(info):
             return pattern
-        try:
-            groups = re.compile(pattern).groupindex
-        except re.error as error:
-            raise ValueError(f"{pattern!r} is no regular expression: {error}") from error
+        groups = compile_pattern(pattern).groupindex
         if unknown := [name for name in groups if name not in RESULT_GROUPS]:
             raise ValueError(
                 f"the pattern's groups {unknown} have no meaning: name them {', '.join(RESULT_GROUPS)}"

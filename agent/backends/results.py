@@ -6,20 +6,20 @@ program: `facts`, `baseline`, `consumed`, `not_consumed`, `no_effect`, `bucket_b
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
 from advisor.protocol.base import Value
+from advisor.protocol.patterns import compile_pattern
 from agent.sessions.session_log import clean_text
 
 LONGEST_LINE = 100_000
 """Characters; a longer line is no result."""
 _LONGEST_TEXT = 1_000
 _SEARCHED = 2_000
-"""Characters of a line that a pattern is searched in: some patterns take time with the square of the length."""
+"""Characters of a line that a pattern is searched in: what tells a step stands at a line's beginning."""
 _MOST_RANKS = 65_536
 _MOST_STEPS = 1_000_000
 """Kept of each launch: a program that floods its output costs no more memory than that."""
@@ -69,7 +69,7 @@ class Results:
 
     def __init__(self, pattern: str) -> None:
         """`pattern` finds a step in a line, by the names of its groups; empty: steps are JSON lines."""
-        self._pattern = re.compile(pattern) if pattern else None
+        self._pattern = compile_pattern(pattern) if pattern else None
         self._steps: dict[int, list[Step]] = {}
         self._kept = 0
         self.about = About()

@@ -110,6 +110,16 @@ def test_assignment_with_fields_of_a_newer_server_is_taken(tmp_path, monkeypatch
         ({"workload": {"command": ["x"], "base": {"warp_speed": 1}}}, "warp_speed"),
         ({"workload": {"command": ["x ${warp_speed}"], "kind": "command"}}, "warp_speed"),
         ({"workload": {"command": ["x"]}, "cold": {"warp_speed": 1}}, "warp_speed"),
+        (
+            {
+                "workload": {
+                    "command": ["x ${num_threads}"],
+                    "kind": "command",
+                    "pattern": "(?=a)(?P<step_time_s>1)",
+                }
+            },
+            "no usable regular expression",
+        ),
     ],
 )
 def test_assignment_that_makes_no_sense_here_ends_that_job_only(

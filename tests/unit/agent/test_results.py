@@ -71,3 +71,11 @@ def test_what_a_program_says_about_itself_is_cleaned_and_added_up() -> None:
     assert about.not_consumed == {"amp": "no GPU"}
     assert about.facts == {"world_size": 4}
     assert about.bucket_bytes == (1, 2)
+
+
+@pytest.mark.timeout(20)
+def test_a_pattern_that_other_engines_never_finish_is_answered_at_once() -> None:
+    results = Results(r"^(?P<step_time_s>(1+)+)$")
+    for _ in range(100):
+        assert not results.read_line("1" * 1000 + "!")
+    assert results.read_line("1" * 3)

@@ -49,7 +49,7 @@ def test_a_knob_without_its_switch_is_out_of_reach() -> None:
         ({"command": ("train",)}, "takes no knob, so there is nothing to tune"),
         ({"command": ("train", "${num_threads}"), "pattern": "(?P<seconds>.)"}, "have no meaning"),
         ({"command": ("train", "${num_threads}"), "pattern": "(?P<loss>.)"}, "finds no time"),
-        ({"command": ("train", "${num_threads}"), "pattern": "("}, "is no regular expression"),
+        ({"command": ("train", "${num_threads}"), "pattern": "("}, "is no usable regular expression"),
         (
             {"command": ("train",), "kind": "pytorch", "knobs": {"num_threads": 4}},
             "for workloads of kind command",
