@@ -24,6 +24,7 @@
     │   ├── JobIsLive            409 job_is_live
     │   ├── NothingToContinue    409 nothing_to_continue
     │   ├── IdempotencyConflict  409 idempotency_conflict
+    │   ├── UnreadableRecord     409 unreadable_record
     │   ├── StaleSession         409 stale_session
     │   └── ResultQuarantined    409 stale_session | result_differs
     ├── SessionNotRunning        425 session_not_running
@@ -235,6 +236,13 @@ class IdempotencyConflict(Conflict):
 
     code = "idempotency_conflict"
     hint = "Use a new key for a new job."
+
+
+class UnreadableRecord(Conflict):
+    """What is stored was written by another release of the server, and holds what this one does not know."""
+
+    code = "unreadable_record"
+    hint = "Start the release that wrote it, or a newer one; until then it is left alone, and everything else goes on."
 
 
 class StaleSession(Conflict):

@@ -1,13 +1,16 @@
 """The reaper: gives up sessions whose leases ran out. A restarted server gives every live lease new time first."""
 
+import logging
 from datetime import datetime, timedelta
 
-from advisor.errors import LostRace
+from advisor.errors import LostRace, UnreadableRecord
 from advisor.protocol.messages import MemberState
 from advisor.protocol.trials import Session, SessionState
 from advisor.services.ending import lose_session, settle_if_gone
 from advisor.services.tuning import Timers
 from advisor.storage import Database, UnitOfWork
+
+_log = logging.getLogger(__name__)
 
 
 def extend_leases(database: Database, now: datetime, timers: Timers) -> None:
@@ -30,6 +33,8 @@ def expire_leases(database: Database, now: datetime, timers: Timers) -> int:
                 lost += _lose_if_overdue(work, suspect, now, silent_since)
         except LostRace:
             continue
+        except UnreadableRecord as error:
+            _log.warning("Session %s cannot be given up. %s %s", suspect.id, error.sentence, error.hint)
     return lost
 
 

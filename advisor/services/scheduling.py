@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from datetime import datetime, timedelta
 
-from advisor.errors import LostRace
+from advisor.errors import LostRace, UnreadableRecord
 from advisor.protocol.cluster import Cluster, Node
 from advisor.protocol.jobs import Job, JobSpec, JobState, Stage
 from advisor.protocol.testbed import Testbed
@@ -38,13 +38,17 @@ def schedule_jobs(
     for job, held in waiting:
         if held and not _may_grow(database, job, now, timers, reserved[job.spec.testbed], served_since):
             continue
-        thought = think(database, tuning, job.id, now, timers=timers)
         try:
+            thought = think(database, tuning, job.id, now, timers=timers)
             with database.begin() as work:
                 launched, short = apply_thought(
                     work, thought, now, timers, reserved[job.spec.testbed], served_since
                 )
         except LostRace:
+            continue
+        except UnreadableRecord as error:
+            with database.begin() as work:
+                work.jobs.set_waiting(job.id, f"{error.sentence} {error.hint}")
             continue
         formed += launched
         reserved[job.spec.testbed] += short

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, insert, select, update
 from advisor.protocol.cluster import Node
 from advisor.protocol.telemetry import NodeFlag
 from advisor.protocol.views import Role, TokenView
-from advisor.storage.columns import AnyRow
+from advisor.storage.columns import AnyRow, read_each, read_word
 from advisor.storage.tables import AgentRow, MemberRow, SessionRow, TokenRow
 
 
@@ -90,7 +90,7 @@ class Agents:
 
     def all(self) -> list[Agent]:
         """Return all agents by name, with the sessions they hold."""
-        return [_agent(row) for row in self._connection.execute(_WITH_SESSION.order_by(AgentRow.name))]
+        return read_each(self._connection, _WITH_SESSION.order_by(AgentRow.name), AgentRow.id, _agent)
 
     def lock_all(self) -> list[Agent]:
         """Return the agents that are not turned out, and keep other transactions from allocating any of them until
@@ -196,7 +196,7 @@ def _agent(row: AnyRow) -> Agent:
 def _token(row: AnyRow) -> TokenView:
     return TokenView(
         id=row.id,
-        role=Role(row.role),
+        role=read_word(Role, row.role),
         label=row.label,
         agent=row.agent,
         created_at=row.created_at,

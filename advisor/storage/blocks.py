@@ -6,7 +6,7 @@ from sqlalchemy import Connection, exists, func, insert, select, update
 
 from advisor.protocol.telemetry import NodeTelemetry
 from advisor.protocol.trials import Block, BlockResult, BlockState, BlockSummary, SessionState
-from advisor.storage.columns import AnyRow
+from advisor.storage.columns import AnyRow, read_word
 from advisor.storage.tables import BlockRow, QuarantineRow, ResultRow, SessionRow
 
 _ACCEPTING = [SessionState.RUNNING, SessionState.ENDING]
@@ -175,5 +175,6 @@ _QUERY = select(BlockRow, ResultRow.body.label("result")).outerjoin(
 
 def _block(row: AnyRow) -> Block:
     return Block.model_construct(
-        **{name: getattr(row, name) for name in Block.model_fields} | {"state": BlockState(row.state)}
+        **{name: getattr(row, name) for name in Block.model_fields}
+        | {"state": read_word(BlockState, row.state)}
     )

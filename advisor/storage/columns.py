@@ -1,10 +1,26 @@
-"""Column types that mean the same on SQLite and PostgreSQL: text, moments and JSON documents."""
+"""Column types that mean the same on SQLite and PostgreSQL: text, moments and JSON documents.
 
+What another release wrote is read as far as it is understood. Where it is not, UnreadableRecord is raised for that
+record, and whoever reads many goes on without it.
+"""
+
+import logging
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any
+from enum import StrEnum
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter
-from sqlalchemy import DateTime, Dialect, Row, Text, TypeDecorator
+from sqlalchemy import ColumnElement, Connection, DateTime, Dialect, Row, Select, Text, TypeDecorator
+from sqlalchemy.orm import InstrumentedAttribute
+
+from advisor.errors import UnreadableRecord
+from advisor.protocol.reading import Unreadable, read_document
+
+Word = TypeVar("Word", bound=StrEnum)
+Found = TypeVar("Found")
+
+_log = logging.getLogger(__name__)
 
 from advisor.protocol.workload import WITH_SECRETS
 
@@ -47,7 +63,7 @@ class Moment(TypeDecorator[datetime]):
 
 
 class Document(TypeDecorator[Any]):
-    """A protocol model (or a typed dictionary or tuple) as JSON text, validated when it is read."""
+    """A protocol model (or a typed dictionary or tuple) as JSON text, read like a peer's message."""
 
     impl = Text
     cache_ok = True
@@ -66,5 +82,44 @@ class Document(TypeDecorator[Any]):
         return self._adapter.dump_json(value, context=WITH_SECRETS).decode()
 
     def process_result_value(self, value: str | None, _: Dialect) -> Any:
-        """Read JSON into the model."""
-        return None if value is None else self._adapter.validate_json(value)
+        """Read JSON into the model; raises UnreadableRecord."""
+        if value is None:
+            return None
+        try:
+            return read_document(self.kind, value)
+        except Unreadable as error:
+            raise UnreadableRecord(
+                f"What is stored holds words that this release does not know ({error})."
+            ) from error
+
+
+def read_word(words: type[Word], value: str) -> Word:
+    """Return a stored state or another word of a fixed list; raises UnreadableRecord for one that is not in it."""
+    try:
+        return words(value)
+    except ValueError as error:
+        sentence = f"What is stored holds a word that this release does not know ({words.__name__}: {value})."
+        raise UnreadableRecord(sentence) from error
+
+
+def read_each(
+    connection: Connection,
+    query: Select[*tuple[Any, ...]],
+    key: InstrumentedAttribute[str],
+    build: Callable[[AnyRow], Found],
+) -> list[Found]:
+    """Return what `build` makes of every row; a row that cannot be read is left out, and the log says which one.
+
+    `key` tells the rows apart. They are read one by one only where one of them cannot be read.
+    """
+    try:
+        return [build(row) for row in connection.execute(query)]
+    except UnreadableRecord:
+        found = []
+        for name in connection.execute(query.with_only_columns(key)).scalars().all():
+            only: ColumnElement[bool] = key == name
+            try:
+                found += [build(row) for row in connection.execute(query.where(only))]
+            except UnreadableRecord as error:
+                _log.warning("%s %s is left out. %s %s", key, name, error.sentence, error.hint)
+        return found

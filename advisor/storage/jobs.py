@@ -11,7 +11,7 @@ from advisor.protocol.cluster import Cluster
 from advisor.protocol.jobs import Job, JobState, Stage
 from advisor.protocol.trials import EarlierJob, SessionState
 from advisor.protocol.workload import WorkloadFacts
-from advisor.storage.columns import AnyRow
+from advisor.storage.columns import AnyRow, read_each, read_word
 from advisor.storage.tables import AdviceRow, IdempotencyRow, JobRow, SessionRow
 
 _LIVE_SESSIONS = [state for state in SessionState if not state.is_final]
@@ -47,7 +47,13 @@ class Jobs:
             query = query.where(JobRow.state == state)
         if before is not None:
             query = query.where(JobRow.serial < before)
-        return [(row.serial, _job(row)) for row in self._connection.execute(query)]
+        found = read_each(self._connection, query, JobRow.id, lambda row: (row.serial, _job(row)))
+        if len(found) == limit:
+            return found
+        looked_at = self._connection.execute(query.with_only_columns(JobRow.serial)).scalars().all()
+        missing = len(looked_at) - len(found)
+        # Those that cannot be read make no page shorter: it would look like the last one.
+        return found + self.page(state, missing, looked_at[-1]) if missing else found
 
     def short_of_gangs(self) -> list[tuple[Job, int]]:
         """Return the queued and running jobs that hold fewer sessions than they have gangs, with how many they hold.
@@ -69,7 +75,7 @@ class Jobs:
                 JobRow.serial,
             )
         )
-        found = [(_job(row), int(row.held)) for row in self._connection.execute(query)]
+        found = read_each(self._connection, query, JobRow.id, lambda row: (_job(row), int(row.held)))
         return [(job, count) for job, count in found if count < job.spec.gangs]
 
     def start(self, job_id: str, cluster: Cluster | None, now: datetime) -> int | None:
@@ -184,7 +190,7 @@ class Jobs:
             .order_by(JobRow.serial.desc())
             .limit(limit)
         )
-        return [(_job(row), row.body) for row in self._connection.execute(query)]
+        return read_each(self._connection, query, JobRow.id, lambda row: (_job(row), row.body))
 
     def find_submission(self, token_id: str, key: str) -> tuple[str, str] | None:
         """Return the job id and the request's hash that the token's key stands for."""
@@ -209,5 +215,5 @@ class Jobs:
 def _job(row: AnyRow) -> Job:
     return Job.model_construct(
         **{name: getattr(row, name) for name in Job.model_fields}
-        | {"state": JobState(row.state), "stage": Stage(row.stage)}
+        | {"state": read_word(JobState, row.state), "stage": read_word(Stage, row.stage)}
     )

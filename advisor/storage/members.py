@@ -8,7 +8,7 @@ from sqlalchemy import Connection, exists, insert, select, update
 
 from advisor.protocol.messages import MemberState
 from advisor.protocol.trials import Outcome
-from advisor.storage.columns import AnyRow
+from advisor.storage.columns import AnyRow, read_word
 from advisor.storage.sessions import LIVE
 from advisor.storage.tables import AgentRow, MemberRow, SessionRow
 
@@ -152,10 +152,10 @@ def _member(row: AnyRow) -> Member:
         agent_id=row.agent_id,
         agent=row.agent,
         node_rank=row.node_rank,
-        state=MemberState(row.state),
+        state=read_word(MemberState, row.state),
         live=row.live,
         lease_until=row.lease_until,
-        outcome=Outcome(row.outcome) if row.outcome else None,
+        outcome=read_word(Outcome, row.outcome) if row.outcome else None,
         reason=row.reason,
         log_tail=row.log_tail,
         total_steps=row.total_steps,

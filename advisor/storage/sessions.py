@@ -8,7 +8,7 @@ from sqlalchemy import Connection, exists, func, insert, or_, select, update
 
 from advisor.protocol.messages import MemberState
 from advisor.protocol.trials import Outcome, Session, SessionState
-from advisor.storage.columns import AnyRow
+from advisor.storage.columns import AnyRow, read_word
 from advisor.storage.tables import AgentRow, JobRow, MemberRow, SessionRow
 
 LIVE = [state for state in SessionState if not state.is_final]
@@ -209,8 +209,8 @@ def _session(row: AnyRow, agents: tuple[str, ...]) -> Session:
     return Session.model_construct(
         **stored
         | {
-            "state": SessionState(row.state),
-            "outcome": Outcome(row.outcome) if row.outcome else None,
+            "state": read_word(SessionState, row.state),
+            "outcome": read_word(Outcome, row.outcome) if row.outcome else None,
             "agents": agents,
         }
     )

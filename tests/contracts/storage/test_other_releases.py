@@ -1,0 +1,144 @@
+"""Rows that another release wrote: what is new in them is ignored, and what makes no sense concerns that job only.
+
+The documents are recorded from this release, with a field more at every depth: what the next one may add.
+"""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from advisor.errors import UnreadableRecord
+from advisor.protocol.jobs import Job, JobSpec, JobState
+from advisor.protocol.trials import Purpose, Trial
+from advisor.services.keeper import keep_up
+from advisor.services.tuning import Timers
+from advisor.storage import Database
+from tests.unit.services.scripted_tuning import ScriptedTuning, make_node, make_spec
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+RECORDED: dict[str, Any] = {
+    "name": "of the next release",
+    "workload": {
+        "kind": "pytorch", "command": ["torchrun", "train.py"], "working_dir": "/srv", "environment": {"A": "1"},
+        "container": {"image": "x"},
+    },
+    "nodes": 2,
+    "budget": {"max_trials": 3, "max_seconds": 60, "max_watts": 9},
+    "measurement": {"block_s": 2, "unit": "furlong"},
+    "testbed": {"nodes": 2, "rate": "1gbit", "jitter_s": 0.1},
+    "priority": {"class": "batch"},
+}  # fmt: skip
+
+
+@pytest.fixture
+def tamper(database_url: str) -> Callable[..., None]:
+    """Writes into the database what another release would have."""
+
+    def write(statement: str, **values: Any) -> None:
+        engine = create_engine(database_url.replace("postgresql:", "postgresql+psycopg:"))
+        with engine.begin() as connection:
+            connection.execute(text(statement), values)
+        engine.dispose()
+
+    return write
+
+
+def _submit(database: Database, *names: str) -> None:
+    for name in names:
+        with database.begin() as work:
+            work.jobs.add(Job(id=name, spec=make_spec(), state=JobState.QUEUED, created_at=NOW))
+
+
+def _keep_up(database: Database) -> None:
+    keep_up(database, ScriptedTuning(), NOW, Timers())
+
+
+def test_fields_of_a_newer_release_are_ignored_at_every_depth(
+    database: Database, tamper: Callable[..., None]
+) -> None:
+    _submit(database, "j1")
+    tamper("UPDATE jobs SET spec = :spec", spec=json.dumps(RECORDED))
+    with database.read() as work:
+        job = work.jobs.get("j1")
+    assert job is not None
+    assert job.spec.budget.max_trials == 3
+    assert job.spec.testbed is not None
+    assert job.spec.workload.environment == {"A": "1"}
+    with pytest.raises(ValueError, match="container"):
+        JobSpec.model_validate(RECORDED), "what people write is judged strictly"
+
+
+_UNREADABLE = {
+    "workload.kind": {"workload": {"kind": "jax", "command": ["x"]}},
+    "allow": {**RECORDED, "testbed": None, "allow": "reckless"},
+    "warp_speed": {**RECORDED, "testbed": None, "knobs": ["warp_speed"]},
+}
+
+
+@pytest.mark.parametrize("word", _UNREADABLE)
+def test_job_that_makes_no_sense_here_stops_no_other(
+    database: Database, tamper: Callable[..., None], word: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    _submit(database, "j1", "j2", "j3")
+    tamper("UPDATE jobs SET spec = :spec WHERE id = 'j2'", spec=json.dumps(_UNREADABLE[word]))
+    with database.begin() as work:
+        work.agents.add("a1", "node-1", make_node("node-1"), NOW)
+    _keep_up(database)
+    with database.read() as work:
+        assert [job.id for _, job in work.jobs.page(None, 10, None)] == ["j3", "j1"]
+        assert len(work.sessions.of_job("j1")) == 1, "the keeper went on"
+        with pytest.raises(UnreadableRecord, match=word):
+            work.jobs.get("j2")
+    assert "j2 is left out" in caplog.text
+
+
+def test_page_is_as_long_as_asked_for_where_jobs_cannot_be_read(
+    database: Database, tamper: Callable[..., None]
+) -> None:
+    _submit(database, "j1", "j2", "j3", "j4", "j5")
+    tamper("UPDATE jobs SET spec = '{}' WHERE id IN ('j4', 'j3')")
+    with database.read() as work:
+        assert [job.id for _, job in work.jobs.page(None, 2, None)] == ["j5", "j2"]
+        assert [job.id for _, job in work.jobs.page(None, 9, None)] == ["j5", "j2", "j1"]
+
+
+def test_stage_of_a_newer_release_concerns_its_job_only(
+    database: Database, tamper: Callable[..., None]
+) -> None:
+    _submit(database, "j1", "j2")
+    tamper("UPDATE jobs SET stage = 'polish' WHERE id = 'j2'")
+    with database.read() as work:
+        assert [job.id for _, job in work.jobs.page(None, 10, None)] == ["j1"]
+        with pytest.raises(UnreadableRecord, match="Stage: polish"):
+            work.jobs.get("j2")
+
+
+def test_history_of_a_newer_release_makes_its_job_wait_with_a_sentence(
+    database: Database, tamper: Callable[..., None]
+) -> None:
+    _submit(database, "j1", "j2")
+    with database.begin() as work:
+        work.agents.add("a1", "node-1", make_node("node-1"), NOW)
+        work.trials.add("j1", Trial(number=0, purpose=Purpose.BASELINE, because="First.", created_at=NOW))
+    tamper("UPDATE trials SET outcome = 'vaporised' WHERE job_id = 'j1'")
+    _keep_up(database)
+    with database.read() as work:
+        waiting = work.jobs.get("j1")
+        assert waiting is not None
+        assert "does not know (Outcome: vaporised)" in waiting.state_reason
+        assert len(work.sessions.of_job("j2")) == 1
+
+
+def test_node_that_makes_no_sense_here_hides_no_other(
+    database: Database, tamper: Callable[..., None]
+) -> None:
+    with database.begin() as work:
+        work.agents.add("a1", "node-1", make_node("node-1"), NOW)
+        work.agents.add("a2", "node-2", make_node("node-2"), NOW)
+    tamper("UPDATE agents SET node = :node WHERE id = 'a1'", node='{"hostname": "h"}')
+    with database.read() as work:
+        assert [agent.name for agent in work.agents.all()] == ["node-2"]
