@@ -77,11 +77,21 @@ def run(
     ] = None,
     allow_root: Annotated[
         list[Path] | None,
-        typer.Option(help="Start jobs only in this directory (repeatable); any without it."),
+        typer.Option(help="Start what lies in this directory only (repeatable, needed); / starts any code."),
+    ] = None,
+    allow_module: Annotated[
+        list[str] | None,
+        typer.Option(help="Module that may be started wherever Python finds it (repeatable)."),
+    ] = None,
+    allow_command: Annotated[
+        list[str] | None,
+        typer.Option(help="Beginning of commands that may start code outside of the roots (repeatable)."),
     ] = None,
     allow_environment: Annotated[
         list[str] | None,
-        typer.Option(help="Variables that a job may set, e.g. 'NCCL_*' (repeatable); any without it."),
+        typer.Option(
+            help="Variables that a job may set, e.g. 'NCCL_*' (repeatable); without it none, or any where a root is /."
+        ),
     ] = None,
     run_as: Annotated[
         str, typer.Option(help="Unprivileged user that training scripts run as; needs an agent run by root.")
@@ -126,7 +136,9 @@ def run(
             allow=Allowance(
                 launchers=tuple(TRAINING_LAUNCHERS if allow_launcher is None else allow_launcher),
                 roots=tuple(root.absolute() for root in allow_root or ()),
-                environment=tuple(["*"] if allow_environment is None else allow_environment),
+                modules=tuple(allow_module or ()),
+                commands=tuple(allow_command or ()),
+                environment=None if allow_environment is None else tuple(allow_environment),
             ),
             run_as=run_as,
             hide=tuple(path.absolute() for path in [*(hide or ()), *filter(None, [token_file, config])]),

@@ -113,7 +113,14 @@ def main() -> int:
             Client(server.url, server.token) as client,
         ):
             words = ["--server", server.url, "--name", "a0", "--token-file", str(server.agent_token_file)]
-            words += ["--work-dir", str(folder / "agent"), "--telemetry-hz", str(arguments.hz)]
+            words += [
+                "--work-dir",
+                str(folder / "agent"),
+                "--telemetry-hz",
+                str(arguments.hz),
+                "--allow-root",
+                "/",
+            ]
             log = open(folder / "agent.log", "wb")  # noqa: SIM115
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "agent", "run", *words], env=environment, stdout=log, stderr=log

@@ -151,6 +151,8 @@ def _start_agent(
         str(token_file),
         "--allow-launcher",
         "*",  # whoever tunes here could as well type the command
+        "--allow-root",
+        "/",
         "--hide",
         str(data_dir),  # the administrator's token and the database lie there
         "--await-word",

@@ -64,7 +64,8 @@ def build_with_values(
         choose_interface(rendezvous, variables)
     argv = fill_command(workload.command, values, places)
     program = find_program(argv[0], working_dir, variables)
-    return Launch((program, *argv[1:]), variables, working_dir, find_script(argv[1:], working_dir), argv[1:])
+    script = find_script(argv[1:], working_dir)
+    return Launch((program, *argv[1:]), variables, working_dir, script, argv[1:], argv)
 
 
 def find_program(name: str, working_dir: Path, variables: Mapping[str, str]) -> str:

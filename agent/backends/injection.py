@@ -66,6 +66,7 @@ def launch_as_typed(assignment: Assignment, rendezvous: str, variables: dict[str
         working_dir,
         find_script(words[1:], working_dir),
         words[1:],
+        words,
         tuple(warnings),
     )
 

@@ -30,6 +30,8 @@ class Launch:
     script: Path | None
     """The script that trains; None for a module, or where no backend can tell."""
     script_arguments: tuple[str, ...]
+    words: tuple[str, ...]
+    """The job's command as its owner typed it, with its placeholders filled: what the operator is asked about."""
     warnings: tuple[str, ...] = ()
     """Sentences for the log."""
 

@@ -70,7 +70,7 @@ def build_launch(
         options = ()
     runtime = (str(place.runtime_script),) if injection is Injection.LAUNCHER else ()
     argv = (*interpreter, *options, *runtime, *command.script, *command.arguments)
-    return Launch(argv, variables, working_dir, script, command.arguments, tuple(warnings))
+    return Launch(argv, variables, working_dir, script, command.arguments, workload.command, tuple(warnings))
 
 
 def _join_gang(assignment: Assignment, rendezvous: str) -> tuple[str, ...]:

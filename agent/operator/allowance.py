@@ -1,16 +1,17 @@
-"""What this agent's operator lets a workload do here: which launchers, in which directories, with which environment.
+"""What this agent's operator lets a workload do here: which launchers, code of which directories, which environment.
 
-The server is not asked. Patterns are the shell's (`*`, `?`), one for each word.
+The server is not asked. Patterns are the shell's (`*`, `?`), one for each word. Where no root is `/`, what cannot
+be shown to lie in them is refused: code that no path names (a module, a shell's `-c`), and variables that load code.
 """
 
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from pydantic import field_validator
+from pydantic import ValidationInfo, field_validator
 
 from advisor.protocol.base import Spec
-from advisor.protocol.workload import Workload
+from advisor.protocol.launch_command import UnlaunchableCommand, parse_command
 
 TRAINING_LAUNCHERS = ("torchrun", "python*", "accelerate launch", "deepspeed")
 """What an agent runs whose operator said nothing."""
@@ -22,23 +23,44 @@ class Allowance(Spec):
     launchers: tuple[str, ...] = ("*",)
     """Beginnings of launch commands, e.g. "torchrun" or "python* -m torch.distributed.run"; `*` allows every command.
     A first word without a slash stands for that program on PATH, or anywhere inside the roots."""
-    roots: tuple[Path, ...] = ()
-    """Directories that hold what may be started; empty allows every directory."""
-    environment: tuple[str, ...] = ("*",)
-    """Names of variables that a workload may set, e.g. "NCCL_*"."""
+    roots: tuple[Path, ...] = (Path("/"),)
+    """Directories that hold what may be started; `/` holds everything, modules and foreign commands too."""
+    modules: tuple[str, ...] = ()
+    """Modules that may be started wherever Python finds them, e.g. "my_package.train"."""
+    commands: tuple[str, ...] = ()
+    """Beginnings of commands that may be started although nobody can tell what code they start: "accelerate launch"."""
+    environment: tuple[str, ...] | None = None
+    """Names of variables that a workload may set, e.g. "NCCL_*"; None: every one where a root is `/`, else none."""
 
-    @field_validator("launchers")
+    @property
+    def is_everywhere(self) -> bool:
+        """Whether the roots hold everything."""
+        return Path("/") in self.roots
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """`environment`, or what stands for it: a variable like PYTHONPATH or LD_PRELOAD leads out of every root."""
+        if self.environment is not None:
+            return self.environment
+        return ("*",) if self.is_everywhere else ()
+
+    @field_validator("launchers", "commands")
     @classmethod
-    def _refuse_empty_launchers(cls, launchers: tuple[str, ...]) -> tuple[str, ...]:
-        if not all(launcher.split() for launcher in launchers):
+    def _refuse_empty_beginnings(cls, beginnings: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if not all(beginning.split() for beginning in beginnings):
             raise ValueError(
-                "allow.launchers holds an empty text: write a command's beginning, or remove it."
+                f"allow.{info.field_name} holds an empty text: write a command's beginning, or remove it."
             )
-        return launchers
+        return beginnings
 
     @field_validator("roots")
     @classmethod
     def _refuse_missing_roots(cls, roots: tuple[Path, ...]) -> tuple[Path, ...]:
+        if not roots:
+            raise ValueError(
+                "Nothing says what may be started on this node. Name the directories that hold it with --allow-root "
+                "(repeatable; allow.roots of the configuration); --allow-root / lets every submitter start any code."
+            )
         for root in roots:
             if not root.is_dir():
                 raise ValueError(
@@ -47,23 +69,27 @@ class Allowance(Spec):
         return tuple(root.resolve() for root in roots)
 
 
-def find_refusal(allowance: Allowance, workload: Workload, working_dir: Path, script: Path | None) -> str:
+def find_refusal(
+    allowance: Allowance, words: Sequence[str], working_dir: Path, environment: Mapping[str, str]
+) -> str:
     """Return a sentence that names the field and the value that are not allowed, "" when everything is.
 
-    `working_dir` and `script` are where they really are on this node.
+    `words` is the job's command as it is started, `working_dir` where it really is on this node, and `environment` what
+    the job sets.
     """
     return (
-        _refuse_launcher(allowance, workload.command, working_dir)
+        _refuse_launcher(allowance, words, working_dir)
         or _refuse_place(allowance, "working_dir", working_dir)
-        or (_refuse_place(allowance, "script", script) if script is not None else "")
-        or _refuse_environment(allowance, workload.environment)
+        or _refuse_code(allowance, words, working_dir)
+        or _refuse_environment(allowance, environment)
     )
 
 
 def _refuse_launcher(allowance: Allowance, command: Sequence[str], working_dir: Path) -> str:
-    if any(_matches(template.split(), command, allowance, working_dir) for template in allowance.launchers):
+    beginnings = (*allowance.launchers, *allowance.commands)
+    if _begins_with_any(beginnings, command, allowance, working_dir):
         return ""
-    allowed = ", ".join(f"`{template}`" for template in allowance.launchers) or "no launcher at all"
+    allowed = ", ".join(f"`{beginning}`" for beginning in beginnings) or "no launcher at all"
     by_path = (
         "A launcher outside of allow.roots must be allowed with its full path. " if "/" in command[0] else ""
     )
@@ -73,11 +99,54 @@ def _refuse_launcher(allowance: Allowance, command: Sequence[str], working_dir: 
     )
 
 
+def _refuse_code(allowance: Allowance, words: Sequence[str], working_dir: Path) -> str:
+    """Refuse a command whose code cannot be shown to lie within the roots."""
+    if allowance.is_everywhere or _begins_with_any(allowance.commands, words, allowance, working_dir):
+        return ""
+    try:
+        command = parse_command(words)
+    except UnlaunchableCommand:
+        return _refuse_unseen(allowance, f"`{' '.join(words[:4])}`")
+    if option := next((word for word in command.python_options if _loads_code(word)), ""):
+        return _refuse_unseen(allowance, f"python's option {option}")
+    if command.script_path is not None:
+        return _refuse_place(allowance, "script", working_dir / command.script_path)
+    module = command.script[1]
+    if any(fnmatchcase(module, pattern) for pattern in allowance.modules):
+        return ""
+    return (
+        f"{_describe_roots(allowance)}, and nobody can show where Python finds the module {module}. Give the path of a "
+        "script there, or ask the agent's operator to add the module to allow.modules (--allow-module)."
+    )
+
+
+def _loads_code(option: str) -> bool:
+    """-W imports the category that it names, and -X may name a folder of compiled modules; both may be in a cluster."""
+    return option.startswith("-") and not option.startswith("--") and any(x in option[1:] for x in "WX")
+
+
+def _refuse_unseen(allowance: Allowance, what: str) -> str:
+    return (
+        f"{_describe_roots(allowance)}, and nobody can show what code {what} starts. Give the command as torchrun … "
+        "script.py or python script.py, or ask the agent's operator to add its beginning to allow.commands "
+        "(--allow-command), which lets it start any code."
+    )
+
+
+def _describe_roots(allowance: Allowance) -> str:
+    roots = ", ".join(map(str, allowance.roots))
+    return f"This agent starts nothing outside of {roots} (allow.roots of its configuration)"
+
+
+def _begins_with_any(
+    beginnings: Sequence[str], command: Sequence[str], allowance: Allowance, working_dir: Path
+) -> bool:
+    return any(_matches(beginning.split(), command, allowance, working_dir) for beginning in beginnings)
+
+
 def _matches(
     template: Sequence[str], command: Sequence[str], allowance: Allowance, working_dir: Path
 ) -> bool:
-    if list(template) == ["*"]:
-        return True
     if len(command) < len(template):
         return False
     first, launcher = template[0], command[0]
@@ -94,19 +163,20 @@ def _refuse_place(allowance: Allowance, field: str, path: Path) -> str:
     if _lies_in_roots(allowance, path):
         return ""
     return (
-        f"This agent starts nothing outside of {', '.join(map(str, allowance.roots))} (allow.roots of its "
-        f"configuration), but the job's {field} is {path}. Move it there, or ask the agent's operator to add a root."
+        f"{_describe_roots(allowance)}, but the job's {field} is {path}. Move it there, or ask the agent's operator to "
+        "add a root (--allow-root)."
     )
 
 
 def _lies_in_roots(allowance: Allowance, path: Path) -> bool:
-    return not allowance.roots or any(path.resolve().is_relative_to(root) for root in allowance.roots)
+    """Whether the path, its links and dots followed, lies within a root."""
+    return any(path.resolve().is_relative_to(root) for root in allowance.roots)
 
 
 def _refuse_environment(allowance: Allowance, environment: Mapping[str, str]) -> str:
     for name in environment:
-        if not any(fnmatchcase(name, pattern) for pattern in allowance.environment):
-            allowed = ", ".join(allowance.environment) or "none"
+        if not any(fnmatchcase(name, pattern) for pattern in allowance.variables):
+            allowed = ", ".join(allowance.variables) or "none"
             return (
                 f"This agent does not let a workload set {name}: allow.environment of its configuration allows "
                 f"{allowed}. Remove it from the job, or ask the agent's operator to add it."

@@ -19,6 +19,8 @@ class AllowTable(Spec):
 
     launchers: tuple[str, ...] | None = None
     roots: tuple[Path, ...] | None = None
+    modules: tuple[str, ...] | None = None
+    commands: tuple[str, ...] | None = None
     environment: tuple[str, ...] | None = None
 
 
@@ -44,6 +46,8 @@ class AgentConfig(Spec):
         table = {
             "allow_launcher": self.allow.launchers,
             "allow_root": self.allow.roots,
+            "allow_module": self.allow.modules,
+            "allow_command": self.allow.commands,
             "allow_environment": self.allow.environment,
         }
         return {**said, **{option: value for option, value in table.items() if value is not None}}

@@ -144,7 +144,10 @@ class SessionRun:
             self._assignment, rendezvous, self._place, self._context.environment
         )
         refusal = find_refusal(
-            self._context.settings.allow, self._assignment.workload, launch.working_dir, launch.script
+            self._context.settings.allow,
+            launch.words,
+            launch.working_dir,
+            self._assignment.workload.environment,
         )
         if refusal:
             raise Unlaunchable(refusal)

@@ -159,7 +159,7 @@ def _explain_waiting(client: Client, job: Job) -> str:
     idle = sum(agent.state is AgentState.IDLE for agent in agents)
     return (
         f"The job waits for agents: it needs {job.spec.nodes} idle at once, {idle} of {len(agents)} are. Start one "
-        f"on each node: advisor-agent run --server {client.url} --token-file FILE"
+        f"on each node: advisor-agent run --server {client.url} --token-file FILE --allow-root DIR"
     )
 
 

@@ -107,6 +107,7 @@ class AgentStarter:
             "from agent.cli import main; main()"
         )
         words = ["run", "--server", self.url, "--name", name, "--work-dir", str(self.folder / name), *options]
+        words += [] if "--config" in options else ["--allow-root", "/"]
         environment = {
             **os.environ,
             "ADVISOR_AGENT_TOKEN": TOKEN,

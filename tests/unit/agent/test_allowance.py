@@ -6,15 +6,17 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from advisor.protocol.messages import Assignment
 from advisor.protocol.workload import Workload
+from agent.backends.command import build_launch
+from agent.backends.launch import SessionPlace
 from agent.errors import BadConfiguration
 from agent.operator.allowance import TRAINING_LAUNCHERS, Allowance, find_refusal
 from agent.operator.config import describe_error, read_config
 
 
-def _refuse(command, tmp_path, variables=None, **allowed):
-    workload = Workload(command=tuple(command), working_dir=str(tmp_path), environment=variables or {})
-    return find_refusal(Allowance(**allowed), workload, tmp_path, None)
+def _refuse(command, working_dir, variables=None, **allowed):
+    return find_refusal(Allowance(**allowed), command, working_dir, variables or {})
 
 
 @pytest.mark.parametrize(
@@ -62,13 +64,110 @@ def test_nothing_outside_of_the_roots_is_started(tmp_path):
     (elsewhere / "evil.py").write_text("")
     (root / "link.py").symlink_to(elsewhere / "evil.py")
     (root / "fine.py").write_text("")
-    workload = Workload(command=("torchrun", "train.py"), working_dir=str(root))
-    allowance = Allowance(roots=(root,))
-    assert find_refusal(allowance, workload, root, root / "fine.py") == ""
-    assert "working_dir" in find_refusal(allowance, workload, elsewhere, None)
-    assert "working_dir" in find_refusal(allowance, workload, root / ".." / "elsewhere", None)
-    assert "script" in find_refusal(allowance, workload, root, elsewhere / "evil.py")
-    assert "script" in find_refusal(allowance, workload, root, root / "link.py")
+    (root / "linked").symlink_to(elsewhere)
+    (tmp_path / "way_in").symlink_to(root)
+    for script in ("fine.py", str(root / "fine.py"), "./x/../fine.py", str(tmp_path / "way_in" / "fine.py")):
+        assert _refuse(["torchrun", script], root, roots=(root,)) == "", script
+    for working_dir in (elsewhere, root / ".." / "elsewhere", root / "linked", tmp_path):
+        assert "working_dir" in _refuse(["torchrun", "evil.py"], working_dir, roots=(root,))
+    for script in (
+        str(elsewhere / "evil.py"),
+        "../elsewhere/evil.py",
+        "link.py",
+        "linked/evil.py",
+        "/dev/stdin",
+    ):
+        for launcher in (
+            ["torchrun", "--nproc-per-node=2"],
+            ["python", "-u"],
+            ["python3", "-m", "torch.distributed.run"],
+        ):
+            assert "the job's script is" in _refuse([*launcher, script], root, roots=(root,)), script
+
+
+UNSEEN = [
+    ["torchrun", "--no-python", "sh", "-c", "evil", "fine.py"],
+    ["torchrun", "--no_python", "sh", "-c", "evil"],
+    ["accelerate", "launch", "--no_python", "sh", "fine.py"],
+    ["accelerate", "launch", "fine.py"],
+    ["python", "-m", "accelerate.commands.launch", "fine.py"],
+    ["python", "-m", "torch.distributed.launch", "fine.py"],
+    ["sh", "-c", "evil", "fine.py"],
+    ["bash", "fine.py"],
+    ["python", "-c", "evil", "fine.py"],
+    ["python", "-Xpycache_prefix=/tmp/evil", "fine.py"],
+    ["python", "-uX", "pycache_prefix=/tmp/evil", "fine.py"],
+    ["python", "-W", "ignore::evil.Category", "fine.py"],
+    ["fine.py"],
+]
+MODULES = [
+    ["torchrun", "-m", "timeit"],
+    ["torchrun", "--nproc-per-node", "2", "--module", "timeit", "evil"],
+    ["torchrun", "--mod", "timeit"],
+    ["python", "-m", "timeit"],
+    ["python", "-um", "timeit"],
+    ["python", "-mtimeit"],
+    ["python3", "-m", "torch.distributed.run", "-m", "timeit"],
+]
+
+
+@pytest.fixture
+def root(tmp_path):
+    (tmp_path / "fine.py").write_text("")
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", UNSEEN, ids=" ".join)
+def test_code_that_nobody_can_place_is_refused_within_roots(command, root):
+    refusal = _refuse(command, root, roots=(root,))
+    assert "allow.roots" in refusal
+    assert "allow.commands (--allow-command)" in refusal
+    assert _refuse(command, root, roots=(root,), commands=(" ".join(command[:3]),)) == ""
+    assert _refuse(command, root, roots=(Path("/"),)) == "", "every place is below /"
+
+
+@pytest.mark.parametrize("command", MODULES, ids=" ".join)
+def test_modules_are_refused_within_roots_but_for_those_that_are_named(command, root):
+    refusal = _refuse(command, root, roots=(root,))
+    assert "the module timeit" in refusal
+    assert "allow.modules (--allow-module)" in refusal
+    assert _refuse(command, root, roots=(root,), modules=("json", "time*")) == ""
+    assert _refuse(command, root, roots=(root,), modules=("json",)) != ""
+    assert _refuse(command, root, roots=(Path("/"),)) == ""
+
+
+def test_launcher_by_path_is_refused_outside_of_the_roots_whatever_the_name(root):
+    assert "full path" in _refuse(["/opt/evil/python", "fine.py"], root, launchers=("*",), roots=(root,))
+
+
+def test_named_command_needs_no_launcher_beside_it(root):
+    allowed = {"roots": (root,), "launchers": ("torchrun",), "commands": ("accelerate launch",)}
+    assert _refuse(["accelerate", "launch", "fine.py"], root, **allowed) == ""
+    assert "allow.launchers" in _refuse(["accelerate", "config"], root, **allowed)
+
+
+def test_variables_lead_out_of_no_root_unless_they_are_named(root):
+    command = ["python", "fine.py"]
+    for name in ("PYTHONPATH", "LD_PRELOAD", "PATH", "NCCL_NET_PLUGIN", "PET_NO_PYTHON"):
+        assert name in _refuse(command, root, {name: "/tmp/evil"}, roots=(root,))
+        assert _refuse(command, root, {name: "/tmp/evil"}, roots=(Path("/"),)) == ""
+    assert _refuse(command, root, {"OMP_NUM_THREADS": "2"}, roots=(root,), environment=("OMP_*",)) == ""
+
+
+def test_placeholders_are_filled_before_the_script_is_looked_at(tmp_path):
+    """The server chooses what stands in their places."""
+    (tmp_path / "fine.py").write_text("")
+    workload = Workload(
+        kind="command", command=("python3", "${num_threads}.py", "fine.py"), working_dir=str(tmp_path)
+    )
+    assignment = Assignment(
+        session_id="s", generation=1, job_id="j", node_rank=0, nnodes=1, workload=workload,
+        cold={"num_threads": "/tmp/evil"},
+    )  # fmt: skip
+    place = SessionPlace(tmp_path, tmp_path / "s", "a", "s-1", tmp_path / "runtime.py")
+    launch = build_launch(assignment, "127.0.0.1:1", place, {"PATH": str(Path(sys.executable).parent)})
+    refusal = find_refusal(Allowance(roots=(tmp_path,)), launch.words, launch.working_dir, {})
+    assert "/tmp/evil.py" in refusal
 
 
 def test_variables_outside_of_the_allow_list_are_named(tmp_path):
@@ -84,12 +183,15 @@ def test_configuration_becomes_options(tmp_path):
     path = tmp_path / "agent.toml"
     path.write_text(
         f'server = "http://head:8765"\nrun_as = "trainer"\nisolate = false\n[allow]\nroots = ["{tmp_path}"]\n'
+        'modules = ["my.train"]\ncommands = ["bash run.sh"]\n'
     )
     assert read_config(path).list_options() == {
         "server": "http://head:8765",
         "run_as": "trainer",
         "isolate": False,
         "allow_root": (tmp_path,),
+        "allow_module": ("my.train",),
+        "allow_command": ("bash run.sh",),
     }
 
 
@@ -109,6 +211,12 @@ def test_configuration_that_cannot_be_used_names_the_key(text, words, tmp_path):
         path.write_text(text.replace("\\\n", "\n"))
     with pytest.raises(BadConfiguration, match=words):
         read_config(path)
+
+
+def test_roots_must_be_said():
+    with pytest.raises(ValidationError) as failure:
+        Allowance(roots=())
+    assert "--allow-root / lets every submitter start any code" in describe_error(failure.value)
 
 
 def test_root_that_does_not_exist_is_refused_at_the_start():

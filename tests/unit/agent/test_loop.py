@@ -2,6 +2,7 @@
 
 import json
 import os
+from pathlib import Path
 
 import httpx
 import pytest
@@ -70,7 +71,7 @@ def test_command_of_a_revoked_agent_has_an_exit_code_of_its_own(tmp_path, monkey
     monkeypatch.setattr(cli, "hide_memory", lambda: None)
     monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
     with pytest.raises(typer.Exit) as exit_of:
-        cli.run("http://server", work_dir=tmp_path, isolate=False)
+        cli.run("http://server", work_dir=tmp_path, isolate=False, allow_root=[Path("/")])
     assert exit_of.value.exit_code == 3
     assert "was revoked" in capsys.readouterr().err
 

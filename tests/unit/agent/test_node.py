@@ -14,6 +14,7 @@ from agent.devices.hardware import describe_node
 from agent.devices.telemetry import Sampler
 from agent.errors import Unlaunchable
 from agent.rendezvous import find_advertised_address, find_interface, offer_rendezvous, split_rendezvous
+from agent.sessions.spool import Spool, SpooledReport
 from agent.settings import AgentSettings
 
 
@@ -83,6 +84,20 @@ def test_unreadable_token_file_is_said(tmp_path):
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 2
     assert "cannot be read" in result.output
+
+
+def test_agent_without_a_word_about_what_it_may_start_does_not_start(tmp_path):
+    result = CliRunner().invoke(app, ["run", "--server", "http://127.0.0.1:1", "--work-dir", str(tmp_path)])
+    assert result.exit_code == 2
+    assert "--allow-root" in result.output
+
+
+def test_doctor_counts_measurements_that_were_set_aside(tmp_path):
+    spool = Spool(tmp_path)
+    spool.set_aside(spool.put(SpooledReport(session_id="s", race_id="b", body="{}")), "A proxy refused it.")
+    result = CliRunner().invoke(app, ["doctor", "--work-dir", str(tmp_path)])
+    assert "NO  reports 0 measurements wait" in result.output
+    assert "A proxy refused it." in result.output
 
 
 def test_doctor_finds_what_an_agent_needs(tmp_path):
