@@ -16,13 +16,12 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from advisor.errors import UnreadableRecord
 from advisor.protocol.reading import Unreadable, read_document
+from advisor.protocol.workload import WITH_SECRETS
 
 Word = TypeVar("Word", bound=StrEnum)
 Found = TypeVar("Found")
 
 _log = logging.getLogger(__name__)
-
-from advisor.protocol.workload import WITH_SECRETS
 
 AnyRow = Row[*tuple[Any, ...]]
 """A row of any columns; the function that takes it knows which."""
