@@ -34,7 +34,7 @@ def token_of(environment: Mapping[str, str]) -> str | None:
 def connect(environment: Mapping[str, str]) -> Client:
     """Return a client for the server that the environment names, or else for the one of this machine."""
     if url := environment.get("ADVISOR_URL"):
-        return Client(url, token_of(environment))
+        return Client(url, token_of(environment), patience_s=0)
     data_dir = data_dir_of(environment)
     if (record := running_server(data_dir)) is None:
         raise CommandFailed(
@@ -47,7 +47,7 @@ def connect(environment: Mapping[str, str]) -> Client:
         local_token = (data_dir / "admin-token").read_text().strip()
     except OSError:
         local_token = None
-    return Client(record.url, token_of(environment) or local_token)
+    return Client(record.url, token_of(environment) or local_token, patience_s=0)
 
 
 @contextmanager
@@ -64,7 +64,7 @@ def look_up(environment: Mapping[str, str]) -> Iterator[Client]:
         return
     with (
         local_server(data_dir, environment, lambda _: None) as server,
-        Client(server.url, server.token) as client,
+        Client(server.url, server.token, patience_s=0) as client,
     ):
         yield client
 

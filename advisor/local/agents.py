@@ -78,7 +78,7 @@ class HeldAgents:
         from advisor.client import Client
 
         deadline = time.monotonic() + _START_S
-        with Client(server.url, server.token) as client:
+        with Client(server.url, server.token, patience_s=0) as client:
             while missing := self._agents.keys() - _seen_since(client, started_at):
                 self._check()
                 server.check()

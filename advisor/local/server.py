@@ -118,7 +118,7 @@ def _await_ready(url: str, process: LocalProcess) -> None:
     from advisor.client import Client
 
     deadline = time.monotonic() + _START_S
-    with Client(url, token=None) as client:
+    with Client(url, token=None, patience_s=0) as client:
         while not client.is_ready():
             _check_process(process)
             if time.monotonic() > deadline:

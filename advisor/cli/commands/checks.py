@@ -177,7 +177,7 @@ def check_server(environment: Mapping[str, str], data_dir: Path) -> Check:
         token = token_of(environment)
         if not environment.get("ADVISOR_URL") and token is None:
             token = (data_dir / "admin-token").read_text().strip()
-        with Client(url, token, timeout_s=5.0) as client:
+        with Client(url, token, timeout_s=5.0, patience_s=0) as client:
             client.list_jobs(limit=1)
     except ServerUnreachable as error:
         return _fail("server", str(error), "Check ADVISOR_URL, and that the server runs.")

@@ -62,7 +62,7 @@ def tune_here(
             from advisor.client import Client
 
             server = starting.await_ready()
-            client = stack.enter_context(Client(server.url, server.token))
+            client = stack.enter_context(Client(server.url, server.token, patience_s=0))
             job = obtain_job(client, wanted, screen, alone=server.started_here)
             if not job.state.is_final:
                 for line in _announce(job):

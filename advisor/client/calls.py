@@ -1,0 +1,173 @@
+"""Everything that a person can ask the server for, each as one request and how its answer is read.
+
+Pure functions: nothing is sent here. `Client` sends them and waits, `AsyncClient` awaits them.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import httpx
+
+from advisor.client.answers import ExportedFile, read_file
+from advisor.protocol.advice import Advice, Forecast
+from advisor.protocol.jobs import Continuation, Job, JobSpec
+from advisor.protocol.reading import read_document
+from advisor.protocol.telemetry import TelemetryPoint
+from advisor.protocol.trials import JobHistory
+from advisor.protocol.views import (
+    AgentPage,
+    AgentView,
+    CreatedToken,
+    EventPage,
+    JobPage,
+    LogPage,
+    NewToken,
+    TokenPage,
+    TokenRotation,
+    TokenView,
+)
+from advisor.protocol.workload import WITH_SECRETS
+
+Answer = TypeVar("Answer")
+Document = TypeVar("Document")
+
+
+@dataclass(frozen=True)
+class Call(Generic[Answer]):
+    """One request, and what its answer means."""
+
+    method: str
+    path: str
+    """Below /api/v1."""
+    read: Callable[[httpx.Response], Answer]
+    params: Mapping[str, str | float] = field(default_factory=dict)
+    body: Any = None
+    """Plain JSON; None sends nothing."""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    repeatable: bool = True
+    """Whether sending it twice does no more than sending it once."""
+
+
+def validate_job(spec: JobSpec) -> Call[None]:
+    """Have the server check `spec` without storing anything."""
+    return Call("POST", "/jobs", _nothing, params={"validate_only": "true"}, body=_dump(spec))
+
+
+def submit_job(spec: JobSpec, idempotency_key: str) -> Call[Job]:
+    """Submit `spec`; repeating it with the same key gives the same job."""
+    return Call("POST", "/jobs", _reader(Job), body=_dump(spec), headers=_key(idempotency_key))
+
+
+def list_jobs(state: str | None = None, limit: int = 50, cursor: str | None = None) -> Call[JobPage]:
+    """Return a page of jobs, newest first."""
+    return Call("GET", "/jobs", _reader(JobPage), params=_given(state=state, limit=limit, cursor=cursor))
+
+
+def job(job_id: str) -> Call[Job]:
+    """Return one job by its full id."""
+    return Call("GET", f"/jobs/{job_id}", _reader(Job))
+
+
+def cancel_job(job_id: str) -> Call[Job]:
+    """Ask for a job to be cancelled."""
+    return Call("POST", f"/jobs/{job_id}:cancel", _reader(Job))
+
+
+def continue_job(job_id: str, more: Continuation, idempotency_key: str) -> Call[Job]:
+    """Give a job that has ended more budget; repeating it with the same key gives it once."""
+    path = f"/jobs/{job_id}/continue"
+    return Call("POST", path, _reader(Job), body=_dump(more), headers=_key(idempotency_key))
+
+
+def history(job_id: str) -> Call[JobHistory]:
+    """Return everything measured for a job so far."""
+    return Call("GET", f"/jobs/{job_id}/history", _reader(JobHistory))
+
+
+def telemetry(job_id: str, limit: int = 10_000) -> Call[tuple[TelemetryPoint, ...]]:
+    """Return samples of the job's latest session, evenly thinned out to at most `limit`."""
+    read = _reader(tuple[TelemetryPoint, ...])
+    return Call("GET", f"/jobs/{job_id}/telemetry", read, params={"limit": limit})
+
+
+def events(job_id: str, after: int) -> Call[EventPage]:
+    """Return the job's events after sequence number `after`."""
+    return Call("GET", f"/jobs/{job_id}/events", _reader(EventPage), params={"after": after})
+
+
+def logs(job_id: str, after: int) -> Call[LogPage]:
+    """Return what the training processes wrote after sequence number `after`."""
+    return Call("GET", f"/jobs/{job_id}/logs", _reader(LogPage), params={"after": after})
+
+
+def advice(job_id: str) -> Call[Advice]:
+    """Return the advice; an `ApiProblem` with code `advice_not_ready` while there is none."""
+    return Call("GET", f"/jobs/{job_id}/advice", _reader(Advice))
+
+
+def forecast(
+    job_id: str, nodes: int | None = None, rate: str | None = None, batch: float | None = None
+) -> Call[Forecast]:
+    """Return what the cost model expects on `nodes` nodes, links of `rate` (`25gbit`), `batch` times the batch."""
+    params = _given(nodes=nodes, rate=rate, batch=batch)
+    return Call("GET", f"/jobs/{job_id}/forecast", _reader(Forecast), params=params)
+
+
+def export_strategy(job_id: str, name: str, target: str | None = None) -> Call[ExportedFile]:
+    """Return the advised strategy in format `name`, for version `target` of the tool that reads it."""
+    params = _given(format=name, target=target, download=1)
+    read = partial(read_file, default=f"strategy-{name}")
+    return Call("GET", f"/jobs/{job_id}/strategy", read, params=params)
+
+
+def agents() -> Call[tuple[AgentView, ...]]:
+    """Return the agents that the server knows."""
+    return Call("GET", "/agents", lambda reply: read_document(AgentPage, reply.content).items)
+
+
+def readmit_agent(agent_id: str) -> Call[None]:
+    """Let an agent register again that was turned out."""
+    return Call("POST", f"/agents/{agent_id}:readmit", _nothing)
+
+
+def create_token(wanted: NewToken) -> Call[CreatedToken]:
+    """Create a token; its secret is in this answer only."""
+    return Call("POST", "/tokens", _reader(CreatedToken), body=_dump(wanted), repeatable=False)
+
+
+def rotate_token(token_id: str, wanted: TokenRotation) -> Call[CreatedToken]:
+    """Make a token that takes the place of one that soon ends; its secret is in this answer only."""
+    path = f"/tokens/{token_id}:rotate"
+    return Call("POST", path, _reader(CreatedToken), body=_dump(wanted), repeatable=False)
+
+
+def tokens() -> Call[tuple[TokenView, ...]]:
+    """Return all tokens without their secrets."""
+    return Call("GET", "/tokens", lambda reply: read_document(TokenPage, reply.content).items)
+
+
+def revoke_token(token_id: str) -> Call[None]:
+    """Make a token useless."""
+    return Call("DELETE", f"/tokens/{token_id}", _nothing)
+
+
+def _reader(kind: type[Document]) -> Callable[[httpx.Response], Document]:
+    return lambda reply: read_document(kind, reply.content)
+
+
+def _nothing(_: httpx.Response) -> None:
+    return None
+
+
+def _dump(message: Any) -> Any:
+    return message.model_dump(mode="json", context=WITH_SECRETS)
+
+
+def _key(idempotency_key: str) -> dict[str, str]:
+    return {"Idempotency-Key": idempotency_key}
+
+
+def _given(**params: str | float | None) -> dict[str, str | float]:
+    return {name: value for name, value in params.items() if value is not None}

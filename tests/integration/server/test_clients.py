@@ -1,0 +1,147 @@
+"""The typed clients against the real server over real sockets, and against one that fails for a moment."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from advisor.app import create_app
+from advisor.client import ApiProblem, AsyncClient, Client, ServerUnreachable, calls
+from advisor.protocol.jobs import JobState
+from advisor.settings import Settings
+from tests.unit.services.scripted_tuning import ScriptedTuning, make_spec
+
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def served(tmp_path: Path, migrated_file: Path) -> Iterator[tuple[str, str]]:
+    """Address and administrator's token of a server on a socket."""
+    (tmp_path / "advisor.db").write_bytes(migrated_file.read_bytes())
+    settings = Settings(data_dir=tmp_path, poll_s=0.2, look_s=0.02, tick_s=0.05, stream_s=0.5)
+    listening = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(create_app(settings, tuning=ScriptedTuning()), ws="none", log_level="error")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+    with Client(url, None) as client:
+        while not client.is_ready():
+            assert thread.is_alive()
+    yield url, (tmp_path / "admin-token").read_text().strip()
+    server.should_exit = True
+    thread.join(PATIENCE_S)
+    listening.close()
+
+
+def test_a_job_is_followed_to_its_end_over_streams_that_the_server_closes(served: tuple[str, str]) -> None:
+    url, token = served
+    with Client(url, token) as client:
+        job = client.submit_job(make_spec(name="followed"), "one")
+        assert client.submit_job(make_spec(name="followed"), "one").id == job.id
+        cancel = threading.Timer(1.2, lambda: client.cancel_job(job.id))
+        cancel.start()  # the server closes a stream after half a second: it is opened again
+        events = list(client.stream_events(job.id))
+        assert [event.seq for event in events] == sorted({event.seq for event in events})
+        assert events == list(client.events(job.id, 0).items)
+        assert client.job(job.id).state is JobState.CANCELLED
+        assert [found.id for found in client.list_jobs().items] == [job.id]
+        with pytest.raises(ApiProblem) as refused:
+            client.advice(job.id)
+        assert (refused.value.status, refused.value.code) == (409, "advice_not_ready")
+        with pytest.raises(ApiProblem):
+            list(client.stream_events("nosuchjob"))
+
+
+def test_the_asynchronous_client_does_the_same(served: tuple[str, str]) -> None:
+    url, token = served
+
+    async def follow() -> None:
+        async with AsyncClient(url, token) as client:
+            job = await client.submit_job(make_spec(name="awaited"), "two")
+            await client.cancel_job(job.id)
+            events = [event async for event in client.stream_events(job.id)]
+            assert events == list((await client.events(job.id, 0)).items)
+            jobs, agents = await asyncio.gather(client.list_jobs(), client.agents())
+            assert ([found.id for found in jobs.items], agents) == ([job.id], ())
+
+    asyncio.run(follow())
+
+
+def test_both_clients_can_ask_everything() -> None:
+    asked = {
+        name for name, call in vars(calls).items() if callable(call) and call.__module__ == calls.__name__
+    }
+    asked = {name for name in asked if not name.startswith("_") and name != "Call"}
+    for kind in (Client, AsyncClient):
+        assert {name for name in asked if not hasattr(kind, name)} == set()
+        assert all(getattr(kind, name).__doc__ for name in asked)
+
+
+class Moody(httpx.BaseTransport):
+    """Fails so often before it answers."""
+
+    def __init__(self, failures: list[Callable[[], httpx.Response]]) -> None:
+        self.failures, self.asked = failures, 0
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        self.asked += 1
+        if self.failures:
+            return self.failures.pop(0)()
+        return httpx.Response(200, json={"items": [], "next_cursor": None})
+
+
+def refuse(status: int, **headers: str) -> Callable[[], httpx.Response]:
+    return lambda: httpx.Response(
+        status, headers={name.replace("_", "-"): text for name, text in headers.items()}
+    )
+
+
+def break_off() -> httpx.Response:
+    raise httpx.ConnectError("refused")
+
+
+@pytest.mark.parametrize("failure", [refuse(503, retry_after="0"), refuse(429, retry_after="0"), break_off])
+def test_what_fails_for_a_moment_is_asked_again(failure: Callable[[], httpx.Response]) -> None:
+    transport = Moody([failure, failure])
+    with Client("http://advisor.test", "t", transport=transport) as client:
+        assert client.list_jobs().items == ()
+    assert transport.asked == 3
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind", "ask"),
+    [
+        (refuse(404), ApiProblem, lambda client: client.list_jobs()),
+        (refuse(500), ApiProblem, lambda client: client.list_jobs()),
+        (break_off, ServerUnreachable, lambda client: client.create_token(_wanted())),
+        (refuse(503, retry_after="0"), ApiProblem, lambda client: client.create_token(_wanted())),
+    ],
+)
+def test_what_is_refused_or_would_be_done_twice_is_not_repeated(
+    failure: Callable[[], httpx.Response], kind: type[Exception], ask: Callable[[Client], Any]
+) -> None:
+    transport = Moody([failure])
+    with Client("http://advisor.test", "t", transport=transport) as client, pytest.raises(kind):
+        ask(client)
+    assert transport.asked == 1
+
+
+def test_a_client_without_patience_asks_once() -> None:
+    transport = Moody([break_off])
+    client = Client("http://advisor.test", "t", patience_s=0, transport=transport)
+    with client, pytest.raises(ServerUnreachable, match="refused"):
+        client.list_jobs()
+    assert transport.asked == 1
+
+
+def _wanted() -> Any:
+    from advisor.protocol.views import NewToken
+
+    return NewToken(role="viewer", label="x")
