@@ -2,7 +2,7 @@
 
 from enum import StrEnum
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from advisor.protocol.base import Message
 from advisor.protocol.testbed import Testbed
@@ -66,6 +66,12 @@ class Node(Message):
     """What is wrong with its devices, in a sentence; empty when nothing is."""
     testbed: Testbed | None = None
     """The testbed that this node is a part of; None for a real node."""
+
+    @field_validator("testbed", mode="before")
+    @classmethod
+    def _read_like_a_message(cls, testbed: object) -> object:
+        """An agent says it here, not a person: what another release adds to it is ignored."""
+        return Testbed.model_validate(testbed, extra="ignore") if isinstance(testbed, dict) else testbed
 
 
 class Cluster(Message):

@@ -5,7 +5,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from advisor.protocol.base import Message, Spec
+from advisor.protocol.base import Message
 
 MOST_POINTS = 240
 """Windows kept of a run, the latest: two hours at half a minute each."""
@@ -20,7 +20,7 @@ class RunEvent(StrEnum):
     """It is back."""
 
 
-class RunReport(Spec):
+class RunReport(Message):
     """`PUT /jobs/{id}/runs/{run}`: the latest window of a real training's steps."""
 
     host: str = Field(max_length=255)

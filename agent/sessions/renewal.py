@@ -10,7 +10,7 @@ from advisor.protocol.messages import Beat, BeatReply, MemberState
 from advisor.protocol.telemetry import TelemetryBatch
 from advisor.protocol.trials import SessionState
 from agent.client import ServerClient
-from agent.errors import AgentError, ServerRefused, StaleSession
+from agent.errors import AgentError, NotWelcome, ServerRefused, StaleSession
 
 _MOST_SAMPLES_KEPT = 300
 _BEAT_WHILE_ASSEMBLING_S = 0.2
@@ -110,6 +110,9 @@ class Renewal:
             reply = self._client.beat(self._session_id, message, timeout_s=max(2.0, 2 * self._beat_s))
         except StaleSession as error:
             self.over_because = f"The session was given up by the server: {error}"
+            return
+        except NotWelcome as error:
+            self.over_because = f"The server no longer accepts this agent: {error}"
             return
         except ServerRefused as error:
             # Not the lease but this very message was refused; without its extras the next one may pass.

@@ -1,0 +1,49 @@
+"""Which answers to a beat end a session, and which leave that to the fence."""
+
+import httpx
+import pytest
+
+from agent.client import ServerClient
+from agent.sessions.renewal import News, Renewal
+
+
+def _beat(answer):
+    client = ServerClient("http://server", "t", transport=httpx.MockTransport(lambda _: answer))
+    renewal = Renewal(
+        client, "s", 1, beat_s=1.0, collect=lambda _: News(), clock=lambda: 0.0, rendezvous=None
+    )
+    renewal.beat_now()
+    return renewal
+
+
+def _problem(status, code):
+    return httpx.Response(status, json={"type": f"urn:fleet-advisor:problem:{code}", "detail": "No."})
+
+
+@pytest.mark.parametrize(
+    ("answer", "word"),
+    [
+        (_problem(409, "stale_session"), "given up by the server"),
+        (_problem(401, "unauthenticated"), "no longer accepts this agent"),
+        (httpx.Response(200, json={"state": "ended"}), "ended the session"),
+    ],
+)
+def test_servers_own_word_ends_the_session(answer, word):
+    assert word in _beat(answer).over_because
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [httpx.Response(status, html="<h1>nginx</h1>") for status in (200, 401, 403, 404, 409, 503)]
+    + [_problem(413, "content_too_large"), httpx.Response(200, json={"state": "of the next release"})],
+)
+def test_what_a_proxy_answers_leaves_the_end_to_the_fence(answer):
+    renewal = _beat(answer)
+    assert not renewal.is_over
+    assert renewal.reply is None
+
+
+def test_beat_reply_with_fields_of_a_newer_server_is_understood():
+    renewal = _beat(httpx.Response(200, json={"state": "running", "rendezvous": "h:1", "mood": {"a": 1}}))
+    assert renewal.reply is not None
+    assert renewal.reply.rendezvous == "h:1"
