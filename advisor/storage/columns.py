@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
 from enum import StrEnum
+from functools import cache
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter
@@ -120,5 +121,11 @@ def read_each(
             try:
                 found += [build(row) for row in connection.execute(query.where(only))]
             except UnreadableRecord as error:
-                _log.warning("%s %s is left out. %s %s", key, name, error.sentence, error.hint)
+                _tell(f"{key.class_.__tablename__} {name} is left out. {error.sentence} {error.hint}")
         return found
+
+
+@cache
+def _tell(sentence: str) -> None:
+    """Log it once: the same rows are read at every tick of the keeper."""
+    _log.warning("%s", sentence)
