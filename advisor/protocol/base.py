@@ -1,4 +1,7 @@
-"""The base models: strict for what people write, lenient for what a peer sends."""
+"""The base models: strict for what people write, lenient for what a peer sends.
+
+A Spec inside a peer's message, or in our database, was judged before: `advisor.protocol.reading` reads it leniently.
+"""
 
 from pydantic import BaseModel, ConfigDict
 

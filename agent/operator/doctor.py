@@ -16,7 +16,7 @@ from agent.devices.gpus import Gpus
 from agent.devices.hardware import describe_node, find_version
 from agent.guard.isolation import detect_isolation, list_scratch_roots
 from agent.guard.processes import list_marked
-from agent.sessions.spool import Spool, list_reports, read_reason
+from agent.sessions.spool import list_reports, locate_reports, read_reason
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def examine(
         _examine_torch(environment),
         _examine_guard(),
         _examine_files(work_dir),
-        _examine_reports(Spool(work_dir)),
+        _examine_reports(*locate_reports(work_dir)),
     ]
     if server_url:
         findings.append(_examine_server(server_url))
@@ -95,17 +95,17 @@ def _examine_files(work_dir: Path) -> Finding:
     return Finding("files", isolation.works, isolation.because)
 
 
-def _examine_reports(spool: Spool) -> Finding:
+def _examine_reports(spool: Path, quarantine: Path) -> Finding:
     """Measurements that the server has not taken: they wait, or were set aside for a person to decide about."""
-    waiting, aside = list_reports(spool.folder), list_reports(spool.quarantine)
+    waiting, aside = list_reports(spool), list_reports(quarantine)
     sentence = f"{len(waiting)} measurements wait to be handed in."
     if not aside:
         return Finding("reports", True, sentence)
     return Finding(
         "reports",
         False,
-        f"{sentence} {len(aside)} were set aside in {spool.quarantine}, each beside its reason. "
-        f"{aside[0].name}: {read_reason(aside[0])} Once that is mended move them back to {spool.folder}, and "
+        f"{sentence} {len(aside)} were set aside in {quarantine}, each beside its reason. "
+        f"{aside[0].name}: {read_reason(aside[0])} Once that is mended move them back to {spool}, and "
         "they are handed in again; or delete them.",
     )
 

@@ -45,13 +45,13 @@ class SpoolEntry:
 
 
 class Spool:
-    """Two folders of an agent's work directory, `spool` and `quarantine`; one agent writes to them."""
+    """The two folders in an agent's work directory; one agent writes to them."""
 
     def __init__(
         self, work_dir: Path, *, most_reports: int = MOST_REPORTS, most_bytes: int = MOST_BYTES
     ) -> None:
         """Make the folders where they do not exist; each holds at most so many reports and bytes."""
-        self.folder, self.quarantine = work_dir / "spool", work_dir / "quarantine"
+        self.folder, self.quarantine = locate_reports(work_dir)
         self._most_reports, self._most_bytes = most_reports, most_bytes
         for folder in (self.folder, self.quarantine):
             folder.mkdir(parents=True, exist_ok=True)
@@ -115,6 +115,11 @@ class Spool:
             beyond.append(path)
             count, size = count - 1, size - facts.st_size
         return beyond
+
+
+def locate_reports(work_dir: Path) -> tuple[Path, Path]:
+    """Return the folder of the reports that wait, and the quarantine."""
+    return work_dir / "spool", work_dir / "quarantine"
 
 
 def list_reports(folder: Path) -> list[Path]:
