@@ -2,21 +2,26 @@
 
 from datetime import datetime
 
-from sqlalchemy import Connection, exists, func, insert, select, update
+from sqlalchemy import Connection, delete, exists, func, insert, select, update
 
 from advisor.protocol.telemetry import NodeTelemetry
 from advisor.protocol.trials import Block, BlockResult, BlockState, BlockSummary, SessionState
 from advisor.storage.columns import AnyRow, read_word
 from advisor.storage.tables import BlockRow, QuarantineRow, ResultRow, SessionRow
 
+MAX_QUARANTINE_CHARS = 4 * 2**20
+"""Characters of results in quarantine that are kept per agent."""
+MAX_QUARANTINED = 200
+"""Results in quarantine that are kept per agent."""
 _ACCEPTING = [SessionState.RUNNING, SessionState.ENDING]
 
 
 class Blocks:
     """The blocks of one transaction."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, max_chars: int = MAX_QUARANTINE_CHARS) -> None:
         self._connection = connection
+        self._max_chars = max_chars
 
     def issue(self, job_id: str, block: Block) -> None:
         """Store a new block; a unique index refuses the first arm of a second race of the same session."""
@@ -120,7 +125,7 @@ class Blocks:
         why: str,
         now: datetime,
     ) -> None:
-        """Keep a result that is not accepted; the same one is kept once."""
+        """Keep a result that is not accepted; the same one is kept once. An agent's oldest make room for its latest."""
         same = (
             QuarantineRow.session_id == session_id,
             QuarantineRow.block_id == block_id,
@@ -140,6 +145,21 @@ class Blocks:
                 received_at=now,
             )
         )
+        self._make_room(agent_id)
+
+    def _make_room(self, agent_id: str) -> None:
+        keys = (QuarantineRow.session_id, QuarantineRow.block_id, QuarantineRow.payload_sha256)
+        held = self._connection.execute(
+            select(*keys, func.length(QuarantineRow.body).label("chars"))
+            .where(QuarantineRow.agent_id == agent_id)
+            .order_by(QuarantineRow.received_at.desc(), *keys)
+        ).all()
+        chars = 0
+        for count, row in enumerate(held, 1):
+            chars += row.chars
+            if count > 1 and (count > MAX_QUARANTINED or chars > self._max_chars):
+                this = [column == value for column, value in zip(keys, row[:3], strict=True)]
+                self._connection.execute(delete(QuarantineRow).where(*this))
 
     def quarantined(self, block_id: str) -> list[str]:
         """Return why results for a block were not accepted."""

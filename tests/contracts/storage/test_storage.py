@@ -30,6 +30,7 @@ from advisor.protocol.trials import (
 )
 from advisor.protocol.views import EventKind, Role
 from advisor.storage import Database, UnitOfWork
+from advisor.storage.blocks import MAX_QUARANTINED, Blocks
 from advisor.storage.database import Database as DatabaseDoor
 from advisor.storage.records import Logs, Telemetry
 from advisor.storage.tables import Base
@@ -336,6 +337,29 @@ def test_result_for_a_block_that_was_given_up_is_refused_and_can_be_quarantined_
         for _ in range(2):
             work.blocks.quarantine("s1", "b1", "a1", 1, result, "sha", "Too late.", NOW)
         assert work.blocks.quarantined("b1") == ["Too late."]
+
+
+def test_quarantine_keeps_an_agents_latest_results_within_its_limits(database: Database) -> None:
+    result = make_result()
+    size = len(result.model_dump_json())
+    with database.begin() as work:
+        blocks = Blocks(work.connection, max_chars=3 * size)
+        blocks.quarantine("s1", "other", "a2", 1, result, "sha", "Another agent's.", NOW)
+        for number in range(5):
+            at = NOW + timedelta(seconds=number)
+            blocks.quarantine("s1", f"b{number}", "a1", 1, result, "sha", "Too late.", at)
+        kept = [number for number in range(5) if blocks.quarantined(f"b{number}")]
+        assert kept == [2, 3, 4]
+        assert blocks.quarantined("other")
+        tight = Blocks(work.connection, max_chars=1)
+        tight.quarantine("s1", "large", "a1", 1, result, "sha", "Too late.", NOW + timedelta(seconds=9))
+        assert [bool(tight.quarantined(name)) for name in ("large", "b4", "other")] == [True, False, True]
+        for number in range(MAX_QUARANTINED + 5):
+            at = NOW + timedelta(seconds=10 + number)
+            work.blocks.quarantine("s2", f"c{number}", "a1", 1, result, "sha", "Too late.", at)
+        assert sum(bool(work.blocks.quarantined(f"c{number}")) for number in range(MAX_QUARANTINED + 5)) == (
+            MAX_QUARANTINED
+        )
 
 
 def test_trial_closes_once(database: Database) -> None:
