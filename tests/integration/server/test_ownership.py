@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from advisor.errors import Unavailable
-from advisor.protocol.jobs import JobState
+from advisor.protocol.jobs import JobSpec, JobState
 from advisor.services.exports import list_formats
 from advisor.storage import Database
 from tests.integration.server.served import FakeAgent, Served, start_gang
@@ -174,3 +175,13 @@ def test_failed_statement_tells_no_parameters(tmp_path: Path) -> None:
     assert "no such table" in str(failed.value.__cause__)
     assert CANARY not in str(failed.value.__cause__)
     database.close()
+
+
+@pytest.mark.parametrize(
+    "broken", [{"environment": [CANARY]}, {"environment": {"A": [CANARY]}}, {"x": CANARY}]
+)
+def test_document_that_cannot_be_read_is_not_repeated_in_the_error(broken: dict[str, object]) -> None:
+    spec = SPEC | {"workload": SPEC["workload"] | broken}
+    with pytest.raises(ValidationError) as failed:
+        JobSpec.model_validate(spec)
+    assert CANARY not in str(failed.value)
