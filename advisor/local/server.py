@@ -88,7 +88,7 @@ def starting_server(
         "local server",
         [*PYTHON, "-m", "advisor", "serve", *options],
         data_dir / "logs" / "server.log",
-        environment,
+        server_environment(environment),
     )
     try:
         yield StartingServer(f"http://127.0.0.1:{port}", data_dir, process, tell)
@@ -106,6 +106,12 @@ def local_server(
     """
     with starting_server(data_dir, environment, tell) as starting:
         yield starting.await_ready()
+
+
+def server_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment for a server of this machine: the user's, without the certificate of another one."""
+    others = {"ADVISOR_TLS_CERTIFICATE", "ADVISOR_TLS_KEY"}
+    return {name: value for name, value in environment.items() if name not in others}
 
 
 def failure_of(died: ProcessDied, hint: str) -> LocalModeFailed:

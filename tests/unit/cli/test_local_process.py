@@ -12,6 +12,7 @@ import pytest
 
 from advisor.local.agents import training_environment
 from advisor.local.process import LocalProcess, ProcessDied
+from advisor.local.server import server_environment
 
 ROOT = Path(__file__).parents[3]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -93,6 +94,11 @@ def test_terminal_signals_do_not_reach_it(tmp_path: Path) -> None:
         assert os.getsid(process.pid) != os.getsid(0)
     finally:
         process.stop(patience_s=5)
+
+
+def test_server_of_this_machine_speaks_plainly_whatever_the_user_serves_elsewhere() -> None:
+    given = {"ADVISOR_TLS_CERTIFICATE": "a.pem", "ADVISOR_TLS_KEY": "a.key", "ADVISOR_LEASE_S": "9"}
+    assert server_environment(given) == {"ADVISOR_LEASE_S": "9"}
 
 
 def test_trainings_get_the_users_path_first_and_no_token_of_ours() -> None:
