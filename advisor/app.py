@@ -2,6 +2,7 @@
 
 import secrets
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
@@ -24,7 +25,8 @@ from advisor.protocol.advice import Advice, Forecast, WhatIf
 from advisor.protocol.jobs import Job
 from advisor.protocol.trials import BlockResult, BlockSummary, JobHistory, Outcome, Trial
 from advisor.services.keeper import Keeper
-from advisor.services.reaper import extend_leases
+from advisor.services.reaper import AwakeClock, Reaper
+from advisor.services.scheduling import schedule_jobs
 from advisor.services.tokens import ensure_first_tokens
 from advisor.services.tuning import Timers, Tuning
 from advisor.settings import Settings
@@ -100,7 +102,7 @@ def create_app(
     """Return the application. Nothing is opened before it starts up; shutting it down closes everything.
 
     At start-up the tables are brought to this release's form, the first tokens are written to the data directory,
-    and every live lease is extended. `tuning`, `clock` and `new_id` are there for tests.
+    and every live lease gets new time. `tuning`, `clock` and `new_id` are there for tests.
     """
     timers = Timers(
         lease_s=settings.lease_s,
@@ -179,20 +181,15 @@ def _live(context: Context) -> Callable[[FastAPI], AbstractAsyncContextManager[N
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(_open, context)
-        keeper = Keeper(
-            context.database,
-            context.tuning,
-            context.timers,
-            context.clock,
-            context.wake,
-            context.settings.tick_s,
-        )
-        keeper.start()
+        keepers = _make_keepers(context)
+        for keeper in keepers:
+            keeper.start()
         try:
             yield
         finally:
             context.stopping.set()
-            await run_in_threadpool(keeper.stop)
+            for keeper in keepers:
+                await run_in_threadpool(keeper.stop)
             context.database.close()
 
     return lifespan
@@ -202,9 +199,23 @@ def _open(context: Context) -> None:
     data_dir = context.settings.data_dir
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     context.database.migrate()
-    now = context.clock()
-    ensure_first_tokens(context.database, data_dir, now)
-    extend_leases(context.database, now, context.timers)
+    ensure_first_tokens(context.database, data_dir, context.clock())
+
+
+def _make_keepers(context: Context) -> list[Keeper]:
+    """The threads that do what time makes necessary."""
+    database, timers, clock, tick_s = context.database, context.timers, context.clock, context.settings.tick_s
+    reaper = Reaper(database, timers, AwakeClock(time.monotonic, 2 * tick_s))
+    served_since = clock()
+
+    def reap() -> None:
+        if reaper.look(clock()):
+            context.wake.set()
+
+    def schedule() -> None:
+        schedule_jobs(database, context.tuning, clock(), timers, served_since)
+
+    return [Keeper("reaper", reap, tick_s), Keeper("scheduler", schedule, tick_s, context.wake)]
 
 
 class _LatePages:

@@ -60,7 +60,7 @@ async def poll(agent_id: str, request: Request, principal: AgentPrincipal, conte
 
 def _see(context: Context, agent_id: str) -> None:
     with context.database.begin() as work:
-        agents.see_agent(work, agent_id, context.clock(), context.timers)
+        agents.see_agent(work, agent_id, context.clock())
     context.wake.set()
 
 

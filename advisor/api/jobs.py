@@ -78,7 +78,7 @@ def get_job(
 def cancel_job(job_id: str, _: Submitter, context: Here) -> Job:
     """Ask a job to stop. It is cancelling until every training process is gone; what it measured stays."""
     with context.database.begin() as work:
-        job = jobs.cancel_job(work, job_id, context.clock(), context.timers)
+        job = jobs.cancel_job(work, job_id, context.clock())
     context.wake.set()
     return job
 

@@ -26,7 +26,7 @@ def beat(session_id: str, message: Beat, principal: AgentPrincipal, context: Her
     """Renew an agent's lease, keep its telemetry and log, and tell where the session stands."""
     agent_id = find_agent_id(principal)
     with context.database.begin() as work:
-        reply = sessions.renew_session(work, session_id, agent_id, message, context.clock(), context.timers)
+        reply = sessions.renew_session(work, session_id, agent_id, message, context.clock())
     if reply.state.is_final:
         context.wake.set()
     return reply
@@ -75,16 +75,12 @@ def report_race(
 def trouble(session_id: str, message: Trouble, principal: AgentPrincipal, context: Here) -> None:
     """End the session because of the script or its surroundings."""
     with context.database.begin() as work:
-        sessions.hear_trouble(
-            work, session_id, find_agent_id(principal), message, context.clock(), context.timers
-        )
+        sessions.hear_trouble(work, session_id, find_agent_id(principal), message, context.clock())
 
 
 @router.post("/{session_id}/end", status_code=204, summary="Every training process of a node is gone")
 def end(session_id: str, message: SessionEnd, principal: AgentPrincipal, context: Here) -> None:
     """Note how a node's part of the session ended; with the last node the session is over."""
     with context.database.begin() as work:
-        sessions.leave_session(
-            work, session_id, find_agent_id(principal), message, context.clock(), context.timers
-        )
+        sessions.leave_session(work, session_id, find_agent_id(principal), message, context.clock())
     context.wake.set()

@@ -37,7 +37,7 @@ def register_agent(
     known = work.agents.find(request.name)
     member = work.members.live_of(known) if known else None
     if member is not None and not _still_waits(work, member, request.node):
-        _abandon(work, member, f"Agent {request.name} started again.", now, timers)
+        _abandon(work, member, f"Agent {request.name} started again.", now)
     if known is None:
         agent_id = work.new_id()
         work.agents.add(agent_id, request.name, request.node, now)
@@ -56,7 +56,7 @@ def register_agent(
     )
 
 
-def see_agent(work: UnitOfWork, agent_id: str, now: datetime, timers: Timers) -> None:
+def see_agent(work: UnitOfWork, agent_id: str, now: datetime) -> None:
     """Note that an agent asks for work. Raises AgentNotFound.
 
     An agent that asks for work while its session ends, and that never took it up, has nothing to end.
@@ -65,7 +65,7 @@ def see_agent(work: UnitOfWork, agent_id: str, now: datetime, timers: Timers) ->
     if member is not None and member.state is MemberState.PREPARING:
         session = work.sessions.get(member.session_id)
         if session is not None and session.state is SessionState.ENDING:
-            _abandon(work, member, session.reason, now, timers, outcome=Outcome.CANCELLED)
+            _abandon(work, member, session.reason, now, outcome=Outcome.CANCELLED)
     if not work.agents.see(agent_id, now):
         raise AgentNotFound("The agent is not registered.")
 
@@ -141,12 +141,11 @@ def _abandon(
     member: Member,
     reason: str,
     now: datetime,
-    timers: Timers,
     outcome: Outcome = Outcome.LOST,
 ) -> None:
     session = work.sessions.get(member.session_id)
     if session is None or work.jobs.lock(session.job_id) is None:
         return
     work.members.leave(session.id, member.agent_id, outcome, reason)
-    end_session(work, session, reason, now, timers, outcome=None)
+    end_session(work, session, reason, now, outcome=None)
     settle_if_gone(work, session.id, now)

@@ -14,7 +14,6 @@ from advisor.protocol.telemetry import TelemetryPoint
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import EventKind, JobEvent, JobPage, LogChunk
 from advisor.services.ending import close_trials, end_session
-from advisor.services.tuning import Timers
 from advisor.storage import UnitOfWork
 
 _MAX_SECONDS = 30 * 24 * 3600.0
@@ -150,7 +149,7 @@ def get_history(work: UnitOfWork, job_id: str) -> JobHistory:
     )
 
 
-def cancel_job(work: UnitOfWork, job_id: str, now: datetime, timers: Timers = Timers()) -> Job:
+def cancel_job(work: UnitOfWork, job_id: str, now: datetime) -> Job:
     """Ask a job to stop; what it measured stays. Repeating it changes nothing.
 
     A job that holds sessions is cancelling until every rank is gone. Raises JobNotFound, and JobIsFinal for a job
@@ -174,7 +173,7 @@ def cancel_job(work: UnitOfWork, job_id: str, now: datetime, timers: Timers = Ti
         work.jobs.move(job_id, JobState.CANCELLING, reason, since=since, now=now)
         work.events.append(job_id, EventKind.JOB, "The job is being cancelled.", now)
         for session in sessions:
-            end_session(work, session, "The job was cancelled.", now, timers, cancelled=True)
+            end_session(work, session, "The job was cancelled.", now, cancelled=True)
     return get_job(work, job_id)
 
 

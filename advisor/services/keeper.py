@@ -1,43 +1,24 @@
-"""The keeper: a thread that gives up lost sessions and moves jobs on, at every tick and whenever it is woken."""
+"""Keepers: threads that do what time makes necessary, each one thing, so that none delays another."""
 
 import logging
 import threading
 from collections.abc import Callable
-from datetime import datetime
 
 from advisor.errors import Unavailable
-from advisor.services.reaper import expire_leases
-from advisor.services.scheduling import schedule_jobs
-from advisor.services.tuning import Timers, Tuning
-from advisor.storage import Database
 
 _log = logging.getLogger(__name__)
 
 
-def keep_up(
-    database: Database, tuning: Tuning, now: datetime, timers: Timers, served_since: datetime | None = None
-) -> None:
-    """Do once what time makes necessary: expire leases, then move on every job that holds no session."""
-    expire_leases(database, now, timers)
-    schedule_jobs(database, tuning, now, timers, served_since)
-
-
 class Keeper:
-    """Calls `keep_up` until it is stopped. It remembers only when it began: another server can take over any time."""
+    """Calls one function at every tick, and at once when it is woken, until it is stopped."""
 
     def __init__(
-        self,
-        database: Database,
-        tuning: Tuning,
-        timers: Timers,
-        clock: Callable[[], datetime],
-        wake: threading.Event,
-        tick_s: float,
+        self, name: str, do: Callable[[], object], tick_s: float, wake: threading.Event | None = None
     ) -> None:
-        self._database, self._tuning, self._timers = database, tuning, timers
-        self._clock, self._wake, self._tick_s = clock, wake, tick_s
+        self._name, self._do, self._tick_s = name, do, tick_s
+        self._wake = wake or threading.Event()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Begin."""
@@ -50,16 +31,15 @@ class Keeper:
         self._thread.join()
 
     def _run(self) -> None:
-        served_since = self._clock()
         while not self._stopping.is_set():
             # Cleared before looking: whoever wakes it during the look gets another one.
             self._wake.clear()
             try:
-                keep_up(self._database, self._tuning, self._clock(), self._timers, served_since)
+                self._do()
             except Unavailable as error:
                 _log.warning("%s Trying again.", error.sentence)
             except Exception:
-                # One defect must not end what keeps every other job going.
-                _log.exception("The keeper failed; it tries again at its next tick.")
+                # One defect must not end what keeps every job going.
+                _log.exception("The %s failed; it tries again at its next tick.", self._name)
             if not self._stopping.is_set():
                 self._wake.wait(self._tick_s)

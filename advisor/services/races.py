@@ -79,7 +79,7 @@ def next_race(
             if thought.late:
                 work.events.append(session.job_id, EventKind.JOB, thought.late, now, session_id=session_id)
             if not isinstance(thought.decision, Race):
-                end_session(work, session, thought.decision.because, now, timers)
+                end_session(work, session, thought.decision.because, now)
                 return NextReply(end_because=thought.decision.because)
             return NextReply(race=_issue(work, session, thought.decision, now))
     raise LostRace("The job changed again and again while the next race was planned.")

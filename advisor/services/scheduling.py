@@ -1,7 +1,7 @@
 """Scheduling: jobs that lack a session get the next one, finish or fail; a gang is allocated in one transaction."""
 
 from collections import Counter, defaultdict
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from advisor.errors import LostRace
 from advisor.protocol.cluster import Cluster, Node
@@ -152,11 +152,9 @@ def _launch(
         cold=launch.cold,
         created_at=now,
     )
-    work.sessions.add(session, now + timedelta(seconds=timers.assemble_s))
-    # An agent that was just heard of may be between two requests: its lease starts when the gang is due.
-    lease_until = now + timedelta(seconds=timers.assemble_s)
+    work.sessions.add(session)
     for node_rank, agent in enumerate(gang):
-        work.members.add(session.id, agent.id, node_rank, lease_until)
+        work.members.add(session.id, agent.id, node_rank)
     work.jobs.set_stage(job.id, launch.stage)
     names = ", ".join(agent.name for agent in gang)
     sentence = f"Session {generation} is assembling on {names}: {launch.because}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, insert, text, update
 
 from advisor.storage.accounts import Agents, Tokens
 from advisor.storage.blocks import Blocks
@@ -11,7 +11,11 @@ from advisor.storage.members import Members
 from advisor.storage.records import AdviceShelf, Events, Logs, Telemetry
 from advisor.storage.runs import Runs
 from advisor.storage.sessions import Sessions
+from advisor.storage.tables import PulseRow
 from advisor.storage.trials import Trials
+
+_PULSE = 1
+"""The one row of its table."""
 
 
 class UnitOfWork:
@@ -32,6 +36,12 @@ class UnitOfWork:
         self.telemetry = Telemetry(connection)
         self.advice = AdviceShelf(connection)
         self.runs = Runs(connection)
+
+    def prove_writable(self) -> None:
+        """Write something: once this transaction is committed, others could have been as well."""
+        beat = update(PulseRow).where(PulseRow.id == _PULSE).values(beats=PulseRow.beats + 1)
+        if self.connection.execute(beat).rowcount == 0:
+            self.connection.execute(insert(PulseRow).values(id=_PULSE, beats=1))
 
     def ping(self) -> None:
         """Ask the database for a sign of life."""

@@ -3,7 +3,6 @@
 from advisor.protocol.messages import MemberState, RegisterAgent
 from advisor.protocol.trials import Outcome, SessionState
 from advisor.services import agents
-from advisor.services.keeper import keep_up
 from tests.unit.services.scripted_tuning import make_node
 from tests.unit.services.world import World
 
@@ -36,7 +35,7 @@ def test_server_that_starts_gives_no_place_to_an_agent_that_it_never_heard(world
     served_since = world.now
 
     def tick() -> None:
-        keep_up(world.database, world.tuning, world.now, world.timers, served_since)
+        world.keep_up(served_since)
 
     tick()
     assert world.history(job.id).sessions == ()
@@ -51,5 +50,5 @@ def test_agent_that_went_on_asking_counts_for_the_server_that_started(world: Wor
     world.wait(1)
     served_since = world.now
     world.poll(agent)
-    keep_up(world.database, world.tuning, world.now, world.timers, served_since)
+    world.keep_up(served_since)
     assert world.poll(agent) is not None
