@@ -25,8 +25,11 @@ from advisor.protocol.advice import Advice, Forecast, WhatIf
 from advisor.protocol.jobs import Job
 from advisor.protocol.trials import BlockResult, BlockSummary, JobHistory, Outcome, Trial
 from advisor.services.keeper import Keeper
+from advisor.services.lobby import Lobby
 from advisor.services.reaper import AwakeClock, Reaper
-from advisor.services.scheduling import schedule_jobs
+from advisor.services.scheduling import Scheduler
+from advisor.services.stock import Stock
+from advisor.services.thinking import Thought, think
 from advisor.services.tokens import ensure_first_tokens
 from advisor.services.tuning import Timers, Tuning
 from advisor.settings import Settings
@@ -111,12 +114,20 @@ def create_app(
         silent_s=settings.poll_s + settings.lease_s / 3,
     )
     database = Database(settings.url, new_id)
+    asked, wake = tuning or PlannerTuning(), threading.Event()
+
+    def decide(job_id: str, session_id: str | None) -> Thought:
+        return think(database, asked, job_id, clock(), session_id, timers)
+
     context = Context(
         settings=settings,
         database=database,
-        tuning=tuning or PlannerTuning(),
+        tuning=asked,
         timers=timers,
         clock=clock,
+        lobby=Lobby(database, timers),
+        stock=Stock(decide, _start_thread, wake.set),
+        wake=wake,
         stopping=stopping or threading.Event(),
     )
     app: FastAPI = FastAPIOffline(
@@ -202,20 +213,37 @@ def _open(context: Context) -> None:
     ensure_first_tokens(context.database, data_dir, context.clock())
 
 
+def _start_thread(run: Callable[[], None]) -> None:
+    # A thought may take longer than a server that stops should wait for.
+    threading.Thread(target=run, name="thought", daemon=True).start()
+
+
 def _make_keepers(context: Context) -> list[Keeper]:
     """The threads that do what time makes necessary."""
-    database, timers, clock, tick_s = context.database, context.timers, context.clock, context.settings.tick_s
+    database, timers, lobby, clock = context.database, context.timers, context.lobby, context.clock
+    tick_s, look_s = context.settings.tick_s, context.settings.look_s
     reaper = Reaper(database, timers, AwakeClock(time.monotonic, 2 * tick_s))
-    served_since = clock()
+    scheduler = Scheduler(database, context.stock, timers, served_since=clock())
 
     def reap() -> None:
         if reaper.look(clock()):
             context.wake.set()
 
     def schedule() -> None:
-        schedule_jobs(database, context.tuning, clock(), timers, served_since)
+        if scheduler.look(clock()):
+            lobby.wake.set()
 
-    return [Keeper("reaper", reap, tick_s), Keeper("scheduler", schedule, tick_s, context.wake)]
+    def receive() -> None:
+        if context.stopping.is_set():
+            lobby.call()
+        elif lobby.look(clock()):
+            context.wake.set()
+
+    return [
+        Keeper("reaper", reap, tick_s),
+        Keeper("scheduler", schedule, tick_s, context.wake),
+        Keeper("lobby", receive, look_s, lobby.wake),
+    ]
 
 
 class _LatePages:

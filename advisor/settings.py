@@ -26,7 +26,7 @@ class Settings(BaseSettings):
     poll_s: float = Field(default=10.0, gt=0, le=60)
     """Longest time an agent's request for work is held open, in seconds."""
     look_s: float = Field(default=0.25, gt=0, le=5)
-    """Time between two looks into the database while a request is held open, in seconds."""
+    """Time between two looks for the places of all agents that wait, in seconds; those formed here are told at once."""
     beat_s: float = Field(default=2.0, gt=0)
     """How often an agent renews its session, in seconds."""
     lease_s: float = Field(default=30.0, gt=0)

@@ -1,8 +1,9 @@
 """Routes of agents: registering, asking for work, and the list of them."""
 
 import asyncio
+from contextlib import suppress
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter
 from starlette.concurrency import run_in_threadpool
 
 from advisor.api.access import AgentPrincipal, Reader, find_agent_id
@@ -11,8 +12,6 @@ from advisor.errors import Forbidden
 from advisor.protocol.messages import AgentRegistered, Assignment, PollReply, RegisterAgent
 from advisor.protocol.views import AgentPage
 from advisor.services import agents
-
-_FIRST_LOOK_S = 0.02
 
 router = APIRouter(prefix="/agents", tags=["agents"])
 
@@ -39,28 +38,35 @@ def register_agent(request: RegisterAgent, principal: AgentPrincipal, context: H
 
 
 @router.post("/{agent_id}/poll", summary="Ask for work")
-async def poll(agent_id: str, request: Request, principal: AgentPrincipal, context: Here) -> PollReply:
+async def poll(agent_id: str, principal: AgentPrincipal, context: Here) -> PollReply:
     """Return an assignment as soon as there is one; after a while without one, say so."""
     if find_agent_id(principal) != agent_id:
         raise Forbidden("An agent asks for its own work only.")
     loop = asyncio.get_running_loop()
     deadline = loop.time() + context.settings.poll_s
-    await run_in_threadpool(_see, context, agent_id)
-    # Who has just come is often given a place at once: the first looks follow each other quickly.
-    pause_s = min(_FIRST_LOOK_S, context.settings.look_s)
-    while True:
-        # Each look is a transaction of its own: nothing is held while waiting.
-        assignment = await run_in_threadpool(_look, context, agent_id)
-        over = loop.time() >= deadline or context.stopping.is_set()
-        if assignment is not None or over or await request.is_disconnected():
-            return PollReply(assignment=assignment)
-        await asyncio.sleep(pause_s)
-        pause_s = min(2 * pause_s, context.settings.look_s)
+    called = asyncio.Event()
+
+    def call() -> None:
+        loop.call_soon_threadsafe(called.set)
+
+    await run_in_threadpool(_free, context, agent_id)
+    # Waiting begins before the first look: no place that is given in between is overlooked.
+    with context.lobby.wait(agent_id, call, context.clock()):
+        while True:
+            called.clear()
+            assignment = await run_in_threadpool(_look, context, agent_id)
+            if assignment is not None or loop.time() >= deadline or context.stopping.is_set():
+                return PollReply(assignment=assignment)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(called.wait(), deadline - loop.time())
 
 
-def _see(context: Context, agent_id: str) -> None:
+def _free(context: Context, agent_id: str) -> None:
+    with context.database.read() as work:
+        if not agents.holds_ending(work, agent_id):
+            return
     with context.database.begin() as work:
-        agents.see_agent(work, agent_id, context.clock())
+        agents.leave_ending(work, agent_id, context.clock())
     context.wake.set()
 
 

@@ -1,5 +1,8 @@
 """Routes of sessions: what the agents of a gang say to the server. Every message can be repeated without harm."""
 
+from functools import partial
+
+from anyio import to_thread
 from fastapi import APIRouter
 
 from advisor.api.access import AgentPrincipal, find_agent_id
@@ -15,6 +18,7 @@ from advisor.protocol.messages import (
     SessionEnd,
     Trouble,
 )
+from advisor.protocol.trials import SessionState
 from advisor.protocol.views import RaceAccepted
 from advisor.services import races, sessions
 
@@ -40,17 +44,20 @@ def hello(session_id: str, report: HelloReport, principal: AgentPrincipal, conte
 
 
 @router.post("/{session_id}/next", summary="What is to be measured now?")
-def next_race(session_id: str, request: NextRequest, principal: AgentPrincipal, context: Here) -> NextReply:
+async def next_race(
+    session_id: str, request: NextRequest, principal: AgentPrincipal, context: Here
+) -> NextReply:
     """Return the race to run, or why the session is over. Repeating it gives the same race."""
-    return races.next_race(
+    ask = partial(
+        races.next_race,
         context.database,
-        context.tuning,
+        context.stock,
         session_id,
         find_agent_id(principal),
         request.generation,
         context.clock(),
-        context.timers,
     )
+    return await to_thread.run_sync(ask, limiter=context.waiting_room)
 
 
 @router.post("/{session_id}/races/{race_id}", summary="Report a race")
@@ -63,11 +70,15 @@ def report_race(
         answer = races.report_race(
             work, context.tuning, session_id, race_id, agent_id, report, context.clock()
         )
+        session = work.sessions.get(session_id)
     # Only now, after the commit: the quarantine has to stay.
     if isinstance(answer, races.Quarantined):
         error = ResultQuarantined(answer.sentence)
         error.code = "result_differs" if answer.differs else error.code
         raise error
+    if session is not None and session.state is SessionState.RUNNING:
+        # The next question comes at once: its answer is being looked for by then.
+        context.stock.order(session.job_id, session_id)
     return answer
 
 

@@ -56,18 +56,23 @@ def register_agent(
     )
 
 
-def see_agent(work: UnitOfWork, agent_id: str, now: datetime) -> None:
-    """Note that an agent asks for work. Raises AgentNotFound.
-
-    An agent that asks for work while its session ends, and that never took it up, has nothing to end.
-    """
+def leave_ending(work: UnitOfWork, agent_id: str, now: datetime) -> None:
+    """Free an agent that asks for work while its session ends and that never took it up: it has nothing to end."""
     member = work.members.live_of(agent_id)
-    if member is not None and member.state is MemberState.PREPARING:
-        session = work.sessions.get(member.session_id)
-        if session is not None and session.state is SessionState.ENDING:
-            _abandon(work, member, session.reason, now, outcome=Outcome.CANCELLED)
-    if not work.agents.see(agent_id, now):
+    if member is None or member.state is not MemberState.PREPARING:
+        return
+    session = work.sessions.get(member.session_id)
+    if session is not None and session.state is SessionState.ENDING:
+        _abandon(work, member, session.reason, now, outcome=Outcome.CANCELLED)
+
+
+def holds_ending(work: UnitOfWork, agent_id: str) -> bool:
+    """Whether an agent that asks for work has to be freed first. Raises AgentNotFound."""
+    if not work.agents.exists(agent_id):
         raise AgentNotFound("The agent is not registered.")
+    member = work.members.live_of(agent_id)
+    session = work.sessions.get(member.session_id) if member else None
+    return session is not None and session.state is SessionState.ENDING
 
 
 def find_assignment(work: UnitOfWork, agent_id: str) -> Assignment | None:

@@ -31,13 +31,17 @@ class Keeper:
         self._thread.join()
 
     def _run(self) -> None:
+        was_away = False
         while not self._stopping.is_set():
             # Cleared before looking: whoever wakes it during the look gets another one.
             self._wake.clear()
             try:
                 self._do()
+                was_away = False
             except Unavailable as error:
-                _log.warning("%s Trying again.", error.sentence)
+                if not was_away:
+                    _log.warning("The %s waits: %s Trying again.", self._name, error.sentence)
+                was_away = True
             except Exception:
                 # One defect must not end what keeps every job going.
                 _log.exception("The %s failed; it tries again at its next tick.", self._name)

@@ -1,5 +1,6 @@
 """Agents and tokens: who may speak to the server."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -41,6 +42,11 @@ class Agents:
         """Return the id of the agent with that name."""
         return self._connection.execute(select(AgentRow.id).where(AgentRow.name == name)).scalar_one_or_none()
 
+    def exists(self, agent_id: str) -> bool:
+        """Return whether an agent is known."""
+        query = select(AgentRow.id).where(AgentRow.id == agent_id)
+        return self._connection.execute(query).scalar_one_or_none() is not None
+
     def introduce_again(self, agent_id: str, node: Node, now: datetime) -> None:
         """Note that a known agent has started again, perhaps on other hardware."""
         self._connection.execute(
@@ -53,6 +59,11 @@ class Agents:
         """Note that an agent was heard of; return whether it is known."""
         query = update(AgentRow).where(AgentRow.id == agent_id).values(last_seen_at=now)
         return self._connection.execute(query).rowcount == 1
+
+    def see_all(self, agent_ids: Collection[str], now: datetime) -> None:
+        """Note that agents were heard of."""
+        query = update(AgentRow).where(AgentRow.id.in_(agent_ids)).values(last_seen_at=now)
+        self._connection.execute(query)
 
     def set_flag(self, name: str, flag: NodeFlag | None) -> None:
         """Note what speaks against an agent's node; None when nothing does any more."""
@@ -68,11 +79,13 @@ class Agents:
         """Return all agents by name, with the sessions they hold."""
         return [_agent(row) for row in self._connection.execute(_WITH_SESSION.order_by(AgentRow.name))]
 
-    def lock_all(self) -> list[Agent]:
-        """Return all agents, and keep other transactions from allocating any of them until this one ends."""
+    def lock(self, agent_ids: Collection[str]) -> list[Agent]:
+        """Return these agents by name, and keep other transactions from allocating any until this one ends."""
         # In one fixed order, so that two allocations cannot wait for each other.
-        self._connection.execute(select(AgentRow.id).order_by(AgentRow.id).with_for_update()).all()
-        return self.all()
+        rows = select(AgentRow.id).where(AgentRow.id.in_(agent_ids)).order_by(AgentRow.id)
+        self._connection.execute(rows.with_for_update()).all()
+        query = _WITH_SESSION.where(AgentRow.id.in_(agent_ids)).order_by(AgentRow.name)
+        return [_agent(row) for row in self._connection.execute(query)]
 
 
 class Tokens:

@@ -140,8 +140,8 @@ class Jobs:
         )
         return self._connection.execute(query).rowcount == 1
 
-    def set_waiting(self, job_id: str, reason: str) -> bool:
-        """Say what a queued or running job waits for; return whether that is new."""
+    def set_waiting(self, job_id: str, reason: str) -> int | None:
+        """Say what a queued or running job waits for; return the job's new version, None when that is not new."""
         query = (
             update(JobRow)
             .where(
@@ -150,8 +150,9 @@ class Jobs:
                 JobRow.state_reason != reason,
             )
             .values(state_reason=reason, version=JobRow.version + 1)
+            .returning(JobRow.version)
         )
-        return self._connection.execute(query).rowcount == 1
+        return self._connection.execute(query).scalar_one_or_none()
 
     def learn(
         self, job_id: str, facts: WorkloadFacts, baseline: dict[str, Value], refusals: dict[str, str]

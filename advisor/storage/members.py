@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Connection, exists, insert, or_, select, update
 
 from advisor.protocol.messages import MemberState
-from advisor.protocol.trials import Outcome
+from advisor.protocol.trials import Outcome, SessionState
 from advisor.storage.columns import AnyRow
 from advisor.storage.sessions import LIVE
 from advisor.storage.tables import AgentRow, MemberRow, SessionRow
@@ -90,6 +90,19 @@ class Members:
             Watched(row.session_id, row.agent_id, row.renewals, MemberState(row.state))
             for row in self._connection.execute(query)
         ]
+
+    def awaited(self) -> set[str]:
+        """Return the agents that a place waits for, which they have not taken up yet."""
+        query = (
+            select(MemberRow.agent_id)
+            .join(SessionRow, SessionRow.id == MemberRow.session_id)
+            .where(
+                MemberRow.live,
+                MemberRow.state == MemberState.PREPARING,
+                SessionRow.state == SessionState.ASSEMBLING,
+            )
+        )
+        return set(self._connection.execute(query).scalars())
 
     def renew(
         self,

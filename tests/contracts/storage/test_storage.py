@@ -441,7 +441,7 @@ def test_two_transactions_cannot_both_take_an_agent(database: Database) -> None:
     def take(who: int) -> bool:
         try:
             with database.begin() as work:
-                (agent,) = work.agents.lock_all()
+                (agent,) = work.agents.lock(["a1"])
                 if agent.session_id is not None:
                     return False
                 work.sessions.add(make_session(f"s{who}", f"j{who}"))

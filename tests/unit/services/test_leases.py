@@ -1,7 +1,5 @@
 """Leases run only while the server runs and its database takes writes; clocks of the day mean nothing to them."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import timedelta
 from typing import cast
 
@@ -12,27 +10,12 @@ from advisor.protocol.jobs import JobState
 from advisor.protocol.messages import Assignment, MemberState
 from advisor.protocol.trials import SessionState
 from advisor.services.reaper import AwakeClock, Reaper
-from advisor.storage import Database, UnitOfWork
+from advisor.storage import Database
+from tests.unit.services.counted import CountedDatabase
 from tests.unit.services.world import World
 
 TICK_S = 1.0
 BEAT_S = 2
-
-
-class Door:
-    """A database that can be read all the time and written only while it takes writes."""
-
-    def __init__(self, database: Database) -> None:
-        self.read = database.read
-        self._begin = database.begin
-        self.takes_writes = True
-
-    @contextmanager
-    def begin(self) -> Iterator[UnitOfWork]:
-        if not self.takes_writes:
-            raise Unavailable("The database cannot be reached or is busy.")
-        with self._begin() as work:
-            yield work
 
 
 class Server:
@@ -40,7 +23,7 @@ class Server:
 
     def __init__(self, world: World) -> None:
         self.world = world
-        self.door = Door(world.database)
+        self.database = CountedDatabase(world.database)
         self.elapsed_s = 0.0
         self.rate = 1.0
         self.start()
@@ -48,7 +31,7 @@ class Server:
     def start(self) -> None:
         """Begin to watch, as a server that starts."""
         clock = AwakeClock(lambda: self.elapsed_s, 2 * TICK_S)
-        self.reaper = Reaper(cast(Database, self.door), self.world.timers, clock)
+        self.reaper = Reaper(cast(Database, self.database), self.world.timers, clock)
         self.reaper.look(self.world.now)
 
     def stand(self, seconds: float) -> None:
@@ -138,12 +121,12 @@ def test_time_in_which_the_database_takes_no_writes_is_nobodys_silence(
     server: Server, world: World, held: tuple[Assignment, str]
 ) -> None:
     assert server.run(28) == 0
-    server.door.takes_writes = False
+    server.database.takes_writes = False
     for _ in range(600):
         server.stand(TICK_S)
         with pytest.raises(Unavailable):
             server.reaper.look(world.now)
-    server.door.takes_writes = True
+    server.database.takes_writes = True
     assert server.reaper.look(world.now) == 0
     assert server.run(40, held) == 0
     assert state_of(world, held[0]) is SessionState.RUNNING

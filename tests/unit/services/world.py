@@ -23,7 +23,9 @@ from advisor.protocol.trials import BlockResult, JobHistory, Outcome
 from advisor.protocol.views import RaceAccepted
 from advisor.services import agents, jobs, races, sessions
 from advisor.services.reaper import AwakeClock, Reaper
-from advisor.services.scheduling import schedule_jobs
+from advisor.services.scheduling import Scheduler
+from advisor.services.stock import Stock
+from advisor.services.thinking import Thought, think
 from advisor.services.tuning import Timers, Tuning
 from advisor.storage import Database, UnitOfWork
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_node, make_result, make_spec
@@ -48,6 +50,7 @@ class World:
         self.elapsed_s = 0.0
         """What a clock of seconds that nobody sets shows."""
         self.reaper = self.make_reaper()
+        self.stock = Stock(self.think, lambda run: run())
 
     @contextmanager
     def work(self) -> Iterator[UnitOfWork]:
@@ -64,12 +67,17 @@ class World:
     def keep_up(self, served_since: datetime | None = None) -> None:
         """Do what the keepers do at their ticks."""
         self.reaper.look(self.now)
-        schedule_jobs(self.database, self.tuning, self.now, self.timers, served_since)
+        Scheduler(self.database, self.stock, self.timers, served_since).look(self.now)
 
     def restart(self) -> None:
         """Do what a server does when it starts."""
         self.reaper = self.make_reaper()
         self.reaper.look(self.now)
+        self.stock = Stock(self.think, lambda run: run())
+
+    def think(self, job_id: str, session_id: str | None) -> Thought:
+        """Ask the planner, in the thread that wants to know."""
+        return think(self.database, self.tuning, job_id, self.now, session_id, self.timers)
 
     def make_reaper(self) -> Reaper:
         """A reaper that counts all the time that tests let pass: it looks before any does."""
@@ -84,7 +92,9 @@ class World:
     def poll(self, agent_id: str) -> Assignment | None:
         """Ask for work once."""
         with self.work() as work:
-            agents.see_agent(work, agent_id, self.now)
+            if agents.holds_ending(work, agent_id):
+                agents.leave_ending(work, agent_id, self.now)
+            work.agents.see_all([agent_id], self.now)
         with self.database.read() as work:
             return agents.find_assignment(work, agent_id)
 
@@ -118,7 +128,7 @@ class World:
     def next(self, place: Assignment, agent_id: str) -> NextReply:
         """Ask what is to be measured."""
         return races.next_race(
-            self.database, self.tuning, place.session_id, agent_id, place.generation, self.now, self.timers
+            self.database, self.stock, place.session_id, agent_id, place.generation, self.now
         )
 
     def report(
