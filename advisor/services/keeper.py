@@ -2,6 +2,7 @@
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from advisor.errors import Unavailable
@@ -9,8 +10,12 @@ from advisor.errors import Unavailable
 _log = logging.getLogger(__name__)
 
 
+_REST = 3
+"""A keeper rests this many times as long as it worked: being woken often cannot take the server's time."""
+
+
 class Keeper:
-    """Calls one function at every tick, and at once when it is woken, until it is stopped."""
+    """Calls one function at every tick, and soon when it is woken, until it is stopped."""
 
     def __init__(
         self, name: str, do: Callable[[], object], tick_s: float, wake: threading.Event | None = None
@@ -35,6 +40,7 @@ class Keeper:
         while not self._stopping.is_set():
             # Cleared before looking: whoever wakes it during the look gets another one.
             self._wake.clear()
+            began_s = time.monotonic()
             try:
                 self._do()
                 was_away = False
@@ -45,5 +51,5 @@ class Keeper:
             except Exception:
                 # One defect must not end what keeps every job going.
                 _log.exception("The %s failed; it tries again at its next tick.", self._name)
-            if not self._stopping.is_set():
+            if not self._stopping.wait(min(_REST * (time.monotonic() - began_s), self._tick_s)):
                 self._wake.wait(self._tick_s)

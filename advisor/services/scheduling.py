@@ -47,6 +47,7 @@ class Scheduler:
             known = work.agents.all() if waiting else []
         agents = [agent for agent in known if not is_silent(agent, now, self._timers, self._served_since)]
         formed = 0
+        changed: list[tuple[Thought, str]] = []
         # Idle agents kept for jobs that came first: those of each testbed, and the real nodes (None).
         reserved: Counter[Testbed | None] = Counter()
         for job, held in waiting:
@@ -63,7 +64,9 @@ class Scheduler:
             if thought is None:
                 continue
             if isinstance(thought.decision, Launch) and not suffices:
-                self._say_waiting(thought, job, _wait_sentence(job.spec, len(idle), len(pool), kept))
+                sentence = _wait_sentence(job.spec, len(idle), len(pool), kept)
+                if sentence != job.state_reason:
+                    changed.append((thought, sentence))
                 continue
             try:
                 with self._database.begin() as work:
@@ -72,20 +75,22 @@ class Scheduler:
                 continue
             formed += bool(taken)
             agents = [agent for agent in agents if agent.id not in taken]
+        if changed:
+            self._say_waiting(changed)
         return formed
 
-    def _say_waiting(self, thought: Thought, job: Job, sentence: str) -> None:
-        if job.state_reason == sentence:
-            return
+    def _say_waiting(self, changed: list[tuple[Thought, str]]) -> None:
+        """Say what jobs wait for, all at once: a cluster that grows by a node changes every sentence."""
         with self._database.begin() as work:
-            locked = work.jobs.lock(job.id)
-            if locked is None or locked.version != thought.job.version:
-                return
-            version = work.jobs.set_waiting(job.id, sentence)
-        if version is not None:
-            # What a job waits for is nothing that a decision rests on.
-            seen = locked.model_copy(update={"version": version, "state_reason": sentence})
-            self._stock.renew(replace(thought, job=seen))
+            versions = [
+                work.jobs.set_waiting(thought.job.id, thought.job.version, sentence)
+                for thought, sentence in changed
+            ]
+        for (thought, sentence), version in zip(changed, versions, strict=True):
+            if version is not None:
+                # What a job waits for is nothing that a decision rests on.
+                job = thought.job.model_copy(update={"version": version, "state_reason": sentence})
+                self._stock.renew(replace(thought, job=job))
 
 
 def apply_thought(work: UnitOfWork, thought: Thought, idle: list[Agent], now: datetime) -> frozenset[str]:

@@ -34,7 +34,7 @@ class Stock:
     ) -> None:
         """`think` decides for a job and a session, `start` runs something in a thread.
 
-        `tell` is called after each thought that no session asked for.
+        `tell` is called when a thread has nothing left to think about.
         """
         self._think, self._start, self._tell = think, start, tell
         self._lock = threading.Lock()
@@ -99,7 +99,7 @@ class Stock:
             with self._lock:
                 if not self._orders:
                     self._at_work -= 1
-                    return
+                    break
                 key, future = self._orders.popleft()
             try:
                 future.set_result(self._think(*key))
@@ -107,5 +107,5 @@ class Stock:
                 if not isinstance(error, Unavailable):
                     _log.exception("What comes next for job %s could not be thought about", key[0])
                 future.set_exception(error)
-            if key[1] is None:
-                self._tell()
+        # Once, after many: whoever acts upon thoughts looks at all of them.
+        self._tell()

@@ -140,12 +140,16 @@ class Jobs:
         )
         return self._connection.execute(query).rowcount == 1
 
-    def set_waiting(self, job_id: str, reason: str) -> int | None:
-        """Say what a queued or running job waits for; return the job's new version, None when that is not new."""
+    def set_waiting(self, job_id: str, version: int, reason: str) -> int | None:
+        """Say what a queued or running job of this version waits for; return its new version.
+
+        None when it says so already, or has another version or state.
+        """
         query = (
             update(JobRow)
             .where(
                 JobRow.id == job_id,
+                JobRow.version == version,
                 JobRow.state.in_([JobState.QUEUED, JobState.RUNNING]),
                 JobRow.state_reason != reason,
             )

@@ -51,7 +51,7 @@ def test_thought_about_an_older_version_is_looked_for_anew(world: World) -> None
     stock = Stock(world.think, lambda run: run())
     old = stock.wait(job.id, job.version)
     with world.work() as work:
-        version = work.jobs.set_waiting(job.id, "Something else.")
+        version = work.jobs.set_waiting(job.id, job.version, "Something else.")
     assert version is not None
     assert old.job.version < version
     assert stock.wait(job.id, version).job.version == version
