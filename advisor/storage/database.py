@@ -30,6 +30,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DataError, IntegrityError, InterfaceError, OperationalError
 
 from advisor.errors import InvalidRequest, LostRace, Unavailable
+from advisor.storage.known_blocks import KnownBlocks
 from advisor.storage.tables import VERSION_TABLE, Base
 from advisor.storage.work import UnitOfWork
 
@@ -54,6 +55,7 @@ class Database:
         `new_id` makes the random part of ids: short, unique, lower-case.
         """
         self._new_id = new_id
+        self._known_blocks = KnownBlocks()
         parsed = make_url(url)
         if parsed.get_backend_name() == "postgresql" and "+" not in parsed.drivername:
             parsed = parsed.set(drivername="postgresql+psycopg")
@@ -108,7 +110,7 @@ class Database:
             with self._engine.connect() as connection:
                 connection = connection.execution_options(advisor_read_only=read_only)
                 with connection.begin():
-                    yield UnitOfWork(connection, self._new_id)
+                    yield UnitOfWork(connection, self._new_id, self._known_blocks, read_only)
         except IntegrityError as error:
             raise LostRace("Something else changed the same thing at the same moment.") from error
         except (DataError, OverflowError) as error:

@@ -7,6 +7,7 @@ from sqlalchemy import Connection, insert, text, update
 from advisor.storage.accounts import Agents, Tokens
 from advisor.storage.blocks import Blocks
 from advisor.storage.jobs import Jobs
+from advisor.storage.known_blocks import KnownBlocks
 from advisor.storage.members import Members
 from advisor.storage.records import AdviceShelf, Events, Logs, Telemetry
 from advisor.storage.runs import Runs
@@ -21,14 +22,16 @@ _PULSE = 1
 class UnitOfWork:
     """One transaction. Application code never commits: whoever opened it does, at its end."""
 
-    def __init__(self, connection: Connection, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self, connection: Connection, new_id: Callable[[], str], known_blocks: KnownBlocks, read_only: bool
+    ) -> None:
         self.connection = connection
         self.new_id = new_id
         self.jobs = Jobs(connection)
         self.sessions = Sessions(connection)
         self.members = Members(connection)
         self.trials = Trials(connection)
-        self.blocks = Blocks(connection)
+        self.blocks = Blocks(connection, known_blocks, read_only)
         self.agents = Agents(connection)
         self.tokens = Tokens(connection)
         self.events = Events(connection)
