@@ -156,9 +156,13 @@ def create_app(
 
 
 def run_server(settings: Settings) -> None:
-    """Serve until a signal arrives. Answers held open are given at once then, so that stopping is quick."""
+    """Serve until a signal arrives. Answers held open are given at once then, so that stopping is quick.
+
+    Raises DatabaseRefused, before anything is opened, for a database that this server must not touch.
+    """
     stopping = threading.Event()
     app = create_app(settings, stopping=stopping)
+    app.state.context.database.hold()
     config = uvicorn.Config(
         app,
         host=settings.host,
@@ -209,6 +213,7 @@ def _live(context: Context) -> Callable[[FastAPI], AbstractAsyncContextManager[N
 def _open(context: Context) -> None:
     data_dir = context.settings.data_dir
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    context.database.hold()
     context.database.migrate()
     ensure_first_tokens(context.database, data_dir, context.clock())
 

@@ -43,6 +43,8 @@ def serve(
         settings = settings.model_copy(update={"port": free_port()})
     try:
         from advisor.app import run_server
+        from advisor.errors import Unavailable
+        from advisor.storage import DatabaseRefused
     except ModuleNotFoundError as error:
         raise CommandFailed(
             Exit.INTERNAL,
@@ -64,6 +66,12 @@ def serve(
             run_server(settings)
     except KeyboardInterrupt:
         return
+    except DatabaseRefused as error:
+        raise CommandFailed(Exit.INTERNAL, error.what, error.hint) from error
+    except Unavailable as error:
+        raise CommandFailed(
+            Exit.INTERNAL, error.sentence, "See that --database-url is right and that the database runs."
+        ) from error
     except ServerRunning as error:
         raise CommandFailed(
             Exit.INTERNAL,
