@@ -94,6 +94,20 @@ class Database:
             self.file.hold()
         self._read_revision()
 
+    def prove_current(self) -> None:
+        """Raise DatabaseRefused unless the tables have this release's form."""
+        if self.file is not None and not self.file.path.exists():
+            raise DatabaseRefused(
+                f"There is no database at {self.file.path}.",
+                "See that ADVISOR_DATA_DIR names the server's directory.",
+            )
+        if (revision := self._read_revision()) != find_newest_revision():
+            raise DatabaseRefused(
+                f"The database is {f'of revision {revision}' if revision else 'empty'}, and this release works with "
+                f"{find_newest_revision()}.",
+                "Start the server once: it brings the database up to date, and keeps a copy from before.",
+            )
+
     def migrate(self) -> None:
         """Bring the tables to this release's form; safe to call from several servers at once on PostgreSQL.
 

@@ -7,6 +7,8 @@ import re
 import sqlite3
 from pathlib import Path
 
+from advisor.storage.tables import VERSION_TABLE
+
 _log = logging.getLogger(__name__)
 _COPIES = 3
 """Copies from before migrations that are kept, the latest ones."""
@@ -62,6 +64,11 @@ class DatabaseFile:
 
         Raises DatabaseRefused when the target is there already, or cannot be written.
         """
+        if not self.path.exists():
+            raise DatabaseRefused(
+                f"There is no database at {self.path}.",
+                "See that ADVISOR_DATA_DIR names the server's directory.",
+            )
         partial = target.with_name(f".{target.name}.partial")
         partial.unlink(missing_ok=True)
         try:
@@ -96,3 +103,69 @@ class DatabaseFile:
         for old in copies[:-_COPIES]:
             old.unlink()
         return target
+
+    def replace_by(self, copy: Path) -> Path | None:
+        """Put a copy in this file's place; return where what was there lies now, None when nothing was.
+
+        Raises DatabaseRefused while a server has the file, and when the copy is none or is damaged.
+        """
+        self.hold()
+        try:
+            fresh = self.path.with_name(f"{self.path.name}.restored")
+            fresh.unlink(missing_ok=True)
+            _prove_whole(copy)
+            DatabaseFile(copy).copy_to(fresh)
+            kept = None
+            if self.path.exists():
+                kept = _find_free(self.path)
+                _fold_log_in(self.path)
+                self.path.replace(kept)
+            fresh.replace(self.path)
+        finally:
+            self.release()
+        return kept
+
+    def shrink(self) -> None:
+        """Give the room of what was deleted back to the disk."""
+        connection = sqlite3.connect(self.path, isolation_level=None)
+        try:
+            connection.execute("VACUUM")
+        finally:
+            connection.close()
+
+
+def _prove_whole(path: Path) -> None:
+    try:
+        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        try:
+            told = connection.execute("PRAGMA integrity_check").fetchall()
+            connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchone()  # noqa: S608 - our own name
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        raise DatabaseRefused(
+            f"{path} is no database of Fleet Advisor: {error}",
+            "Name a file that `advisor admin backup` or a migration has written.",
+        ) from error
+    if told != [("ok",)]:
+        raise DatabaseRefused(f"{path} is damaged: {told[0][0]}", "Use an older copy.")
+
+
+def _fold_log_in(path: Path) -> None:
+    """Write what the log beside a file holds into the file itself: no later database may find that log."""
+    try:
+        connection = sqlite3.connect(path)
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        connection.close()
+    except sqlite3.Error as error:
+        _log.warning("%s cannot be read (%s): it is set aside as it is.", path, error)
+    for rest in ("-wal", "-shm"):
+        path.with_name(path.name + rest).unlink(missing_ok=True)
+
+
+def _find_free(path: Path) -> Path:
+    """A name beside a file that nothing has yet."""
+    number = 1
+    while (free := path.with_name(f"{path.name}.replaced-{number}")).exists():
+        number += 1
+    return free

@@ -14,6 +14,7 @@ from advisor.storage.runs import Runs
 from advisor.storage.sessions import Sessions
 from advisor.storage.tables import PulseRow
 from advisor.storage.trials import Trials
+from advisor.storage.upkeep import Upkeep
 
 _PULSE = 1
 """The one row of its table."""
@@ -39,6 +40,7 @@ class UnitOfWork:
         self.telemetry = Telemetry(connection)
         self.advice = AdviceShelf(connection)
         self.runs = Runs(connection)
+        self.upkeep = Upkeep(connection)
 
     def prove_writable(self) -> None:
         """Write something: once this transaction is committed, others could have been as well."""
