@@ -110,7 +110,8 @@ def is_silent(agent: Agent, now: datetime, timers: Timers, served_since: datetim
     """
     if served_since is not None and agent.last_seen_at < served_since:
         return True
-    return now - agent.last_seen_at > timedelta(seconds=timers.silent_s)
+    # Nobody was heard of in the future: the clock was set back since, and who lives has asked again by then.
+    return abs(now - agent.last_seen_at) > timedelta(seconds=timers.silent_s)
 
 
 def _view(agent: Agent, now: datetime, timers: Timers) -> AgentView:

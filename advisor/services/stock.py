@@ -34,7 +34,7 @@ class Stock:
     ) -> None:
         """`think` decides for a job and a session, `start` runs something in a thread.
 
-        `tell` is called when a thread has nothing left to think about.
+        `tell` is called when a thread has nothing left to think about, and found something.
         """
         self._think, self._start, self._tell = think, start, tell
         self._lock = threading.Lock()
@@ -95,6 +95,7 @@ class Stock:
         return thought if thought.job.version >= version else None
 
     def _work_off(self) -> None:
+        is_wiser = False
         while True:
             with self._lock:
                 if not self._orders:
@@ -103,9 +104,11 @@ class Stock:
                 key, future = self._orders.popleft()
             try:
                 future.set_result(self._think(*key))
+                is_wiser = True
             except Exception as error:
                 if not isinstance(error, Unavailable):
                     _log.exception("What comes next for job %s could not be thought about", key[0])
                 future.set_exception(error)
-        # Once, after many: whoever acts upon thoughts looks at all of them.
-        self._tell()
+        if is_wiser:
+            # Once, after many: whoever acts upon thoughts looks at all of them.
+            self._tell()

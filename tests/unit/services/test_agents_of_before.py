@@ -1,5 +1,7 @@
 """A command's agents stop and come back under the same names: no launch is lost to those of the command before."""
 
+from datetime import timedelta
+
 from advisor.protocol.messages import MemberState, RegisterAgent
 from advisor.protocol.trials import Outcome, SessionState
 from advisor.services import agents
@@ -51,4 +53,15 @@ def test_agent_that_went_on_asking_counts_for_the_server_that_started(world: Wor
     served_since = world.now
     world.poll(agent)
     world.keep_up(served_since)
+    assert world.poll(agent) is not None
+
+
+def test_agent_that_stopped_before_the_clock_was_set_back_is_given_no_place(world: World) -> None:
+    world.register("stopped")
+    world.now -= timedelta(hours=1)
+    job = world.submit()
+    world.keep_up()
+    assert world.history(job.id).sessions == ()
+    agent = world.register("alive")
+    world.keep_up()
     assert world.poll(agent) is not None

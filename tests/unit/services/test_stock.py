@@ -92,3 +92,20 @@ def test_thoughts_are_the_same_after_a_restart(world: World) -> None:
     after = world.stock.order(place.job_id, place.session_id).result()
     assert before is not after
     assert before.decision == after.decision
+
+
+def test_only_what_was_found_is_told(world: World) -> None:
+    told: list[bool] = []
+    job = world.submit()
+    fails = [True]
+
+    def think(job_id: str, session_id: str | None) -> Thought:
+        if fails.pop() if fails else False:
+            raise ZeroDivisionError
+        return world.think(job_id, session_id)
+
+    stock = Stock(think, lambda run: run(), lambda: told.append(True))
+    assert stock.find(job.id, job.version) is None
+    assert told == []
+    assert stock.find(job.id, job.version) is not None
+    assert told == [True]
