@@ -51,5 +51,6 @@ class Keeper:
             except Exception:
                 # One defect must not end what keeps every job going.
                 _log.exception("The %s failed; it tries again at its next tick.", self._name)
-            if not self._stopping.wait(min(_REST * (time.monotonic() - began_s), self._tick_s)):
-                self._wake.wait(self._tick_s)
+            rest_s = min(_REST * (time.monotonic() - began_s), self._tick_s)
+            if not self._stopping.wait(rest_s):
+                self._wake.wait(self._tick_s - rest_s)

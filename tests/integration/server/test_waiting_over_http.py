@@ -1,5 +1,6 @@
 """What agents that wait, and sessions that ask for their next race, cost a real server."""
 
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from typing import Any
 from sqlalchemy import Engine, event
 
 from advisor.protocol.jobs import Job
-from advisor.protocol.trials import JobHistory
+from advisor.protocol.trials import JobHistory, SessionState
 from advisor.tuning.decisions import Decision
 from tests.integration.server.served import FakeAgent, Served, start_gang, wait_for
 from tests.unit.services.scripted_tuning import ScriptedTuning
@@ -83,3 +84,35 @@ def test_next_race_is_thought_of_as_soon_as_a_report_is_accepted(start: Callable
     )
     assert agent.next()["race"] is not None
     assert tuning.asked.count(thought) == 1
+
+
+class Stuck(ScriptedTuning):
+    """Thinks about the second job until it is let go, and about all others as always."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.let_go, self.begun = threading.Event(), threading.Event()
+
+    def plan(self, job: Job, *rest: Any, **more: Any) -> Decision:
+        """Ponder over the second job, whether a quick answer is asked for or not."""
+        if job.spec.name == "second":
+            self.begun.set()
+            self.let_go.wait(60)
+        return super().plan(job, *rest, **more)
+
+
+def test_session_is_given_up_while_the_planner_thinks_about_another_job(start: Callable[..., Served]) -> None:
+    tuning = Stuck()
+    server = start(tuning=tuning, lease_s=0.3, grace_s=0.1)
+    job = server.submit(name="first")
+    start_gang(FakeAgent(server, "silent"))
+    server.submit(name="second")
+    FakeAgent(server, "idle").poll()
+    assert tuning.begun.wait(10)
+    try:
+        wait_for(
+            lambda: server.history(job.id).sessions[0].state is SessionState.LOST or None,
+            "the silent agent's session is given up",
+        )
+    finally:
+        tuning.let_go.set()
