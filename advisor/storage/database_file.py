@@ -37,8 +37,14 @@ class DatabaseFile:
         if self._lock is not None:
             return
         path = self.path.with_name(f"{self.path.name}.lock")
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+        except OSError as error:
+            raise DatabaseRefused(
+                f"{path} cannot be written: {error.strerror}.",
+                "Give the server a directory that its user may write in.",
+            ) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -94,3 +94,9 @@ def test_copy_replaces_nothing_and_leaves_nothing_half_done(tmp_path: Path) -> N
     with pytest.raises(DatabaseRefused, match="could not be copied"):
         DatabaseFile(path).copy_to(tmp_path / "copy")
     assert {found.name for found in tmp_path.iterdir()} == {"advisor.db", "there"}
+
+
+def test_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DatabaseRefused, match="cannot be written"):
+        open_database(tmp_path / "file" / "advisor.db").hold()
