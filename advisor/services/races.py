@@ -63,7 +63,7 @@ def next_race(
             if (answer := _known_answer(work, session)) is not None:
                 return answer
             version = get_job(work, session.job_id).version
-        thought = stock.wait(session.job_id, version, session_id)
+        thought = stock.take(session.job_id, version, session_id)
         if isinstance(thought.decision, Wait):
             raise SessionNotRunning(thought.decision.because)
         with database.begin() as work:

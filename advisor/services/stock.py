@@ -65,11 +65,20 @@ class Stock:
             thought = self._peek(job_id, version, session_id)
         return thought
 
-    def wait(self, job_id: str, version: int, session_id: str | None = None) -> Thought:
-        """Return what is thought about this version of a job, as soon as it is there."""
+    def take(self, job_id: str, version: int, session_id: str) -> Thought:
+        """Return what is thought about this version of a job for a session, as soon as it is there.
+
+        It is not kept any longer: with a thought goes the whole history that it was about.
+        """
         thought = self._peek(job_id, version, session_id) or self.order(job_id, session_id).result()
-        # It may have been begun before the job changed.
-        return thought if thought.job.version >= version else self.order(job_id, session_id).result()
+        if thought.job.version < version:
+            # It was begun before the job changed.
+            thought = self.order(job_id, session_id).result()
+        with self._lock:
+            kept = self._futures.get((job_id, session_id))
+            if kept is not None and kept.done():
+                del self._futures[job_id, session_id]
+        return thought
 
     def renew(self, thought: Thought, session_id: str | None = None) -> None:
         """Keep a thought that holds for a later version of its job as well."""

@@ -42,19 +42,38 @@ def test_what_is_thought_already_is_not_thought_again(world: World) -> None:
     assert stock.find(job.id, job.version) is None
     assert later.run() == 1
     assert stock.find(job.id, job.version) is not None
-    assert stock.wait(job.id, job.version) is stock.find(job.id, job.version)
+    assert stock.find(job.id, job.version) is stock.find(job.id, job.version)
     assert asked == [job.id]
+
+
+def test_thought_for_a_session_is_taken_once_and_not_kept(world: World) -> None:
+    asked: list[str | None] = []
+    job = world.submit()
+
+    def think(job_id: str, session_id: str | None) -> Thought:
+        asked.append(session_id)
+        return world.think(job_id, session_id)
+
+    stock = Stock(think, lambda run: run())
+    ahead = stock.order(job.id, "s1").result()
+    assert stock.take(job.id, job.version, "s1") is ahead
+    assert asked == ["s1"]
+    assert stock.take(job.id, job.version, "s1") is not ahead
+    assert asked == ["s1", "s1"]
 
 
 def test_thought_about_an_older_version_is_looked_for_anew(world: World) -> None:
     job = world.submit()
     stock = Stock(world.think, lambda run: run())
-    old = stock.wait(job.id, job.version)
+    old = stock.find(job.id, job.version)
     with world.work() as work:
         version = work.jobs.set_waiting(job.id, job.version, "Something else.")
     assert version is not None
+    assert old is not None
     assert old.job.version < version
-    assert stock.wait(job.id, version).job.version == version
+    new = stock.find(job.id, version)
+    assert new is not None
+    assert new.job.version == version
 
 
 def test_what_could_not_be_thought_is_tried_again_and_told(world: World) -> None:
@@ -68,8 +87,8 @@ def test_what_could_not_be_thought_is_tried_again_and_told(world: World) -> None
 
     stock = Stock(think, lambda run: run())
     with pytest.raises(Unavailable):
-        stock.wait(job.id, job.version)
-    assert stock.wait(job.id, job.version).job.id == job.id
+        stock.take(job.id, job.version, "s1")
+    assert stock.take(job.id, job.version, "s1").job.id == job.id
 
 
 def test_many_orders_share_few_threads(world: World) -> None:
