@@ -2,6 +2,7 @@
 
 import secrets
 import threading
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import UTC, datetime
@@ -25,7 +26,11 @@ from advisor.protocol.advice import Advice, Forecast, WhatIf
 from advisor.protocol.jobs import Job
 from advisor.protocol.trials import BlockResult, BlockSummary, JobHistory, Outcome, Trial
 from advisor.services.keeper import Keeper
-from advisor.services.reaper import extend_leases
+from advisor.services.lobby import Lobby
+from advisor.services.reaper import AwakeClock, Reaper
+from advisor.services.scheduling import Scheduler
+from advisor.services.stock import Stock
+from advisor.services.thinking import Thought, think
 from advisor.services.tokens import ensure_first_tokens
 from advisor.services.tuning import Timers, Tuning
 from advisor.settings import Settings, find_exposure
@@ -101,7 +106,7 @@ def create_app(
     """Return the application. Nothing is opened before it starts up; shutting it down closes everything.
 
     At start-up the tables are brought to this release's form, the first tokens are written to the data directory,
-    and every live lease is extended. `tuning`, `clock` and `new_id` are there for tests.
+    and every live lease gets new time. `tuning`, `clock` and `new_id` are there for tests.
     """
     timers = Timers(
         lease_s=settings.lease_s,
@@ -110,12 +115,20 @@ def create_app(
         silent_s=settings.poll_s + settings.lease_s / 3,
     )
     database = Database(settings.url, new_id)
+    asked, wake = tuning or PlannerTuning(), threading.Event()
+
+    def decide(job_id: str, session_id: str | None) -> Thought:
+        return think(database, asked, job_id, clock(), session_id, timers)
+
     context = Context(
         settings=settings,
         database=database,
-        tuning=tuning or PlannerTuning(),
+        tuning=asked,
         timers=timers,
         clock=clock,
+        lobby=Lobby(database, timers),
+        stock=Stock(decide, _start_thread, wake.set),
+        wake=wake,
         stopping=stopping or threading.Event(),
     )
     app: FastAPI = FastAPIOffline(
@@ -146,12 +159,14 @@ def create_app(
 def run_server(settings: Settings) -> None:
     """Serve until a signal arrives. Answers held open are given at once then, so that stopping is quick.
 
-    Raises ValueError where what is sent could be read on the way (`find_exposure`).
+    Raises ValueError where what is sent could be read on the way (`find_exposure`), and DatabaseRefused, before
+    anything is opened, for a database that this server must not touch.
     """
     if exposure := find_exposure(settings):
         raise ValueError(exposure)
     stopping = threading.Event()
     app = create_app(settings, stopping=stopping)
+    app.state.context.database.hold()
     _Server(configure_server(app, settings), stopping).run()
 
 
@@ -194,20 +209,15 @@ def _live(context: Context) -> Callable[[FastAPI], AbstractAsyncContextManager[N
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(_open, context)
-        keeper = Keeper(
-            context.database,
-            context.tuning,
-            context.timers,
-            context.clock,
-            context.wake,
-            context.settings.tick_s,
-        )
-        keeper.start()
+        keepers = _make_keepers(context)
+        for keeper in keepers:
+            keeper.start()
         try:
             yield
         finally:
             context.stopping.set()
-            await run_in_threadpool(keeper.stop)
+            for keeper in keepers:
+                await run_in_threadpool(keeper.stop)
             context.database.close()
 
     return lifespan
@@ -216,10 +226,42 @@ def _live(context: Context) -> Callable[[FastAPI], AbstractAsyncContextManager[N
 def _open(context: Context) -> None:
     data_dir = context.settings.data_dir
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    context.database.hold()
     context.database.migrate()
-    now = context.clock()
-    ensure_first_tokens(context.database, data_dir, now)
-    extend_leases(context.database, now, context.timers)
+    ensure_first_tokens(context.database, data_dir, context.clock())
+
+
+def _start_thread(run: Callable[[], None]) -> None:
+    # A thought may take longer than a server that stops should wait for.
+    threading.Thread(target=run, name="thought", daemon=True).start()
+
+
+def _make_keepers(context: Context) -> list[Keeper]:
+    """The threads that do what time makes necessary."""
+    database, timers, lobby, clock = context.database, context.timers, context.lobby, context.clock
+    tick_s, look_s = context.settings.tick_s, context.settings.look_s
+    reaper = Reaper(database, timers, AwakeClock(time.monotonic, 2 * tick_s))
+    scheduler = Scheduler(database, context.stock, timers, served_since=clock())
+
+    def reap() -> None:
+        if reaper.look(clock()):
+            context.wake.set()
+
+    def schedule() -> None:
+        if scheduler.look(clock()):
+            lobby.wake.set()
+
+    def receive() -> None:
+        if context.stopping.is_set():
+            lobby.call()
+        elif lobby.look(clock()):
+            context.wake.set()
+
+    return [
+        Keeper("reaper", reap, tick_s),
+        Keeper("scheduler", schedule, tick_s, context.wake),
+        Keeper("lobby", receive, look_s, lobby.wake),
+    ]
 
 
 class _LatePages:

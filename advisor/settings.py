@@ -38,7 +38,7 @@ class Settings(BaseSettings):
     stream_s: float = Field(default=600.0, gt=0)
     """Longest time a stream of events is held open, in seconds; who listens connects again."""
     look_s: float = Field(default=0.25, gt=0, le=5)
-    """Time between two looks into the database while a request is held open, in seconds."""
+    """Time between two looks for the places of all agents that wait, in seconds; those formed here are told at once."""
     beat_s: float = Field(default=2.0, gt=0)
     """How often an agent renews its session, in seconds."""
     lease_s: float = Field(default=30.0, gt=0)

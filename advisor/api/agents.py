@@ -1,8 +1,9 @@
 """Routes of agents: registering, asking for work, and the list of them."""
 
 import asyncio
+from contextlib import suppress
 
-from fastapi import Request, Response
+from fastapi import Response
 from starlette.concurrency import run_in_threadpool
 
 from advisor.api.access import Admin, AgentPrincipal, Reader, Registrant, find_agent_id
@@ -13,8 +14,6 @@ from advisor.protocol.messages import AgentRegistered, Assignment, PollReply, Re
 from advisor.protocol.views import AgentPage
 from advisor.protocol.workload import WITH_SECRETS
 from advisor.services import agents
-
-_FIRST_LOOK_S = 0.02
 
 router = make_router(prefix="/agents", tags=["agents"])
 
@@ -52,31 +51,38 @@ def readmit_agent(agent_id: str, _: Admin, context: Here) -> None:
 
 
 @router.post("/{agent_id}/poll", summary="Ask for work")
-async def poll(agent_id: str, request: Request, principal: AgentPrincipal, context: Here) -> PollReply:
+async def poll(agent_id: str, principal: AgentPrincipal, context: Here) -> PollReply:
     """Return an assignment as soon as there is one; after a while without one, say so."""
     if find_agent_id(principal) != agent_id:
         raise Forbidden("An agent asks for its own work only.")
     loop = asyncio.get_running_loop()
     deadline = loop.time() + context.settings.poll_s
-    await run_in_threadpool(_see, context, agent_id)
-    # Who has just come is often given a place at once: the first looks follow each other quickly.
-    pause_s = min(_FIRST_LOOK_S, context.settings.look_s)
-    while True:
-        # Each look is a transaction of its own: nothing is held while waiting.
-        assignment = await run_in_threadpool(_look, context, agent_id)
-        over = loop.time() >= deadline or context.stopping.is_set()
-        if assignment is not None or over or await request.is_disconnected():
-            reply = PollReply(assignment=assignment)
-            # The only answer that holds a job's secrets: this agent is to run it.
-            body = reply.model_dump_json(context=WITH_SECRETS)
-            return Response(body, media_type="application/json")  # type: ignore[return-value]
-        await asyncio.sleep(pause_s)
-        pause_s = min(2 * pause_s, context.settings.look_s)
+    called = asyncio.Event()
+
+    def call() -> None:
+        loop.call_soon_threadsafe(called.set)
+
+    await run_in_threadpool(_free, context, agent_id)
+    # Waiting begins before the first look: no place that is given in between is overlooked.
+    with context.lobby.wait(agent_id, call, context.clock()):
+        while True:
+            called.clear()
+            assignment = await run_in_threadpool(_look, context, agent_id)
+            if assignment is not None or loop.time() >= deadline or context.stopping.is_set():
+                reply = PollReply(assignment=assignment)
+                # The only answer that holds a job's secrets: this agent is to run it.
+                body = reply.model_dump_json(context=WITH_SECRETS)
+                return Response(body, media_type="application/json")  # type: ignore[return-value]
+            with suppress(TimeoutError):
+                await asyncio.wait_for(called.wait(), deadline - loop.time())
 
 
-def _see(context: Context, agent_id: str) -> None:
+def _free(context: Context, agent_id: str) -> None:
+    with context.database.read() as work:
+        if not agents.holds_ending(work, agent_id):
+            return
     with context.database.begin() as work:
-        agents.see_agent(work, agent_id, context.clock(), context.timers)
+        agents.leave_ending(work, agent_id, context.clock())
     context.wake.set()
 
 

@@ -6,12 +6,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Annotated
 
+from anyio import CapacityLimiter
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
+from advisor.services.lobby import Lobby
+from advisor.services.stock import Stock
 from advisor.services.tuning import Timers, Tuning
 from advisor.settings import Settings
 from advisor.storage import Database
+
+_MOST_WAITING = 500
+"""Sessions that may wait for a suggestion at one time."""
 
 
 @dataclass(frozen=True)
@@ -24,8 +30,14 @@ class Context:
     timers: Timers
     clock: Callable[[], datetime]
     """The present time in UTC."""
+    lobby: Lobby
+    """Where agents wait that ask for work."""
+    stock: Stock
+    """What the planner has thought of, and is thinking about."""
     wake: threading.Event = field(default_factory=threading.Event)
     """Set when jobs may have to move on: the scheduler looks at once instead of at its next tick."""
+    waiting_room: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_MOST_WAITING))
+    """Threads of those who wait for the planner: they keep no other request waiting."""
     stopping: threading.Event = field(default_factory=threading.Event)
     """Set when the server stops: requests that are held open are answered."""
 

@@ -82,7 +82,7 @@ def cancel_job(job_id: str, principal: Submitter, context: Here) -> Job:
     403 `not_your_job` for who is neither its owner nor of its team nor an administrator.
     """
     with context.database.begin() as work:
-        job = jobs.cancel_job(work, job_id, principal, context.clock(), context.timers)
+        job = jobs.cancel_job(work, job_id, principal, context.clock())
     context.wake.set()
     return job
 

@@ -1,5 +1,9 @@
 """Routes of sessions: what the agents of a gang say to the server. Every message can be repeated without harm."""
 
+from functools import partial
+
+from anyio import to_thread
+
 from advisor.api.access import AgentPrincipal, find_agent_id
 from advisor.api.context import Here
 from advisor.api.strict_json import make_router
@@ -14,6 +18,7 @@ from advisor.protocol.messages import (
     SessionEnd,
     Trouble,
 )
+from advisor.protocol.trials import SessionState
 from advisor.protocol.views import RaceAccepted
 from advisor.services import races, sessions
 
@@ -25,7 +30,7 @@ def beat(session_id: str, message: Beat, principal: AgentPrincipal, context: Her
     """Renew an agent's lease, keep its telemetry and log, and tell where the session stands."""
     agent_id = find_agent_id(principal)
     with context.database.begin() as work:
-        reply = sessions.renew_session(work, session_id, agent_id, message, context.clock(), context.timers)
+        reply = sessions.renew_session(work, session_id, agent_id, message, context.clock())
     if reply.state.is_final:
         context.wake.set()
     return reply
@@ -39,17 +44,20 @@ def hello(session_id: str, report: HelloReport, principal: AgentPrincipal, conte
 
 
 @router.post("/{session_id}/next", summary="What is to be measured now?")
-def next_race(session_id: str, request: NextRequest, principal: AgentPrincipal, context: Here) -> NextReply:
+async def next_race(
+    session_id: str, request: NextRequest, principal: AgentPrincipal, context: Here
+) -> NextReply:
     """Return the race to run, or why the session is over. Repeating it gives the same race."""
-    return races.next_race(
+    ask = partial(
+        races.next_race,
         context.database,
-        context.tuning,
+        context.stock,
         session_id,
         find_agent_id(principal),
         request.generation,
         context.clock(),
-        context.timers,
     )
+    return await to_thread.run_sync(ask, limiter=context.waiting_room)
 
 
 @router.post("/{session_id}/races/{race_id}", summary="Report a race")
@@ -62,11 +70,15 @@ def report_race(
         answer = races.report_race(
             work, context.tuning, session_id, race_id, agent_id, report, context.clock()
         )
+        session = work.sessions.get(session_id)
     # Only now, after the commit: the quarantine has to stay.
     if isinstance(answer, races.Quarantined):
         error = ResultQuarantined(answer.sentence)
         error.code = "result_differs" if answer.differs else error.code
         raise error
+    if session is not None and session.state is SessionState.RUNNING:
+        # The next question comes at once: its answer is being looked for by then.
+        context.stock.order(session.job_id, session_id)
     return answer
 
 
@@ -74,16 +86,12 @@ def report_race(
 def trouble(session_id: str, message: Trouble, principal: AgentPrincipal, context: Here) -> None:
     """End the session because of the script or its surroundings."""
     with context.database.begin() as work:
-        sessions.hear_trouble(
-            work, session_id, find_agent_id(principal), message, context.clock(), context.timers
-        )
+        sessions.hear_trouble(work, session_id, find_agent_id(principal), message, context.clock())
 
 
 @router.post("/{session_id}/end", status_code=204, summary="Every training process of a node is gone")
 def end(session_id: str, message: SessionEnd, principal: AgentPrincipal, context: Here) -> None:
     """Note how a node's part of the session ended; with the last node the session is over."""
     with context.database.begin() as work:
-        sessions.leave_session(
-            work, session_id, find_agent_id(principal), message, context.clock(), context.timers
-        )
+        sessions.leave_session(work, session_id, find_agent_id(principal), message, context.clock())
     context.wake.set()

@@ -56,6 +56,7 @@ COMMANDS: Mapping[str, Place] = {
     "predict": Place("predict", "predict"),
     "doctor": Place("doctor", "doctor"),
     "token": Place("tokens", "build_app", is_group=True),
+    "admin": Place("admin", "build_app", is_group=True),
     "testbed": Place("testbed", "run_testbed"),
     "workloads": Place("workloads", "list_workloads"),
     "knobs": Place("knobs", "list_knobs"),

@@ -64,7 +64,7 @@ def register_agent(
     )
     member = work.members.live_of(known.id) if known else None
     if member is not None and not _still_waits(work, member, request.node):
-        _abandon(work, member, f"Agent {request.name} started again.", now, timers)
+        _abandon(work, member, f"Agent {request.name} started again.", now)
     if known is None:
         agent_id = work.new_id()
         work.agents.add(agent_id, request.name, request.node, now, secret)
@@ -89,18 +89,23 @@ def readmit_agent(work: UnitOfWork, agent_id: str) -> None:
         raise AgentNotFound(f"There is no agent {agent_id}.")
 
 
-def see_agent(work: UnitOfWork, agent_id: str, now: datetime, timers: Timers) -> None:
-    """Note that an agent asks for work. Raises AgentNotFound.
-
-    An agent that asks for work while its session ends, and that never took it up, has nothing to end.
-    """
+def leave_ending(work: UnitOfWork, agent_id: str, now: datetime) -> None:
+    """Free an agent that asks for work while its session ends and that never took it up: it has nothing to end."""
     member = work.members.live_of(agent_id)
-    if member is not None and member.state is MemberState.PREPARING:
-        session = work.sessions.get(member.session_id)
-        if session is not None and session.state is SessionState.ENDING:
-            _abandon(work, member, session.reason, now, timers, outcome=Outcome.CANCELLED)
-    if not work.agents.see(agent_id, now):
+    if member is None or member.state is not MemberState.PREPARING:
+        return
+    session = work.sessions.get(member.session_id)
+    if session is not None and session.state is SessionState.ENDING:
+        _abandon(work, member, session.reason, now, outcome=Outcome.CANCELLED)
+
+
+def holds_ending(work: UnitOfWork, agent_id: str) -> bool:
+    """Whether an agent that asks for work has to be freed first. Raises AgentNotFound."""
+    if not work.agents.exists(agent_id):
         raise AgentNotFound("The agent is not registered.")
+    member = work.members.live_of(agent_id)
+    session = work.sessions.get(member.session_id) if member else None
+    return session is not None and session.state is SessionState.ENDING
 
 
 def find_assignment(work: UnitOfWork, agent_id: str) -> Assignment | None:
@@ -138,7 +143,8 @@ def is_silent(agent: Agent, now: datetime, timers: Timers, served_since: datetim
     """
     if served_since is not None and agent.last_seen_at < served_since:
         return True
-    return now - agent.last_seen_at > timedelta(seconds=timers.silent_s)
+    # Nobody was heard of in the future: the clock was set back since, and who lives has asked again by then.
+    return abs(now - agent.last_seen_at) > timedelta(seconds=timers.silent_s)
 
 
 def _view(agent: Agent, now: datetime, timers: Timers) -> AgentView:
@@ -187,12 +193,11 @@ def _abandon(
     member: Member,
     reason: str,
     now: datetime,
-    timers: Timers,
     outcome: Outcome = Outcome.LOST,
 ) -> None:
     session = work.sessions.get(member.session_id)
     if session is None or work.jobs.lock(session.job_id) is None:
         return
     work.members.leave(session.id, member.agent_id, outcome, reason)
-    end_session(work, session, reason, now, timers, outcome=None)
+    end_session(work, session, reason, now, outcome=None)
     settle_if_gone(work, session.id, now)

@@ -1,12 +1,11 @@
 """How sessions end: asked to, by themselves, or lost; what becomes of the block in flight, its trial and the job."""
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from advisor.protocol.jobs import JobState
 from advisor.protocol.messages import MemberState
 from advisor.protocol.trials import BlockState, Outcome, Purpose, Session, SessionState, TrialState
 from advisor.protocol.views import EventKind
-from advisor.services.tuning import Timers
 from advisor.storage import UnitOfWork
 from advisor.storage.members import Member
 
@@ -30,7 +29,6 @@ def end_session(
     session: Session,
     reason: str,
     now: datetime,
-    timers: Timers,
     *,
     cancelled: bool = False,
     outcome: Outcome | None = Outcome.FINISHED,
@@ -43,8 +41,7 @@ def end_session(
     if cancelled:
         outcome = Outcome.CANCELLED
         _void_race(work, session, reason, now)
-    due_at = now + timedelta(seconds=timers.ending_s)
-    if work.sessions.end(session.id, session.generation, outcome, reason, due_at):
+    if work.sessions.end(session.id, session.generation, outcome, reason):
         _tell(work, session, f"Session {session.generation} is ending: {_as_clause(reason)}", now)
     elif cancelled and session.state is SessionState.ENDING:
         _tell(work, session, f"Session {session.generation} was ending already.", now)

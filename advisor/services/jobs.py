@@ -23,7 +23,6 @@ from advisor.protocol.views import EventKind, JobEvent, JobPage, LogChunk, Role
 from advisor.protocol.workload import HIDDEN, WITH_SECRETS
 from advisor.services.ending import close_trials, end_session
 from advisor.services.tokens import Principal
-from advisor.services.tuning import Timers
 from advisor.storage import UnitOfWork
 
 _MAX_SECONDS = 30 * 24 * 3600.0
@@ -186,9 +185,7 @@ def lock_own_job(work: UnitOfWork, job_id: str, asker: Principal) -> Job:
     return job
 
 
-def cancel_job(
-    work: UnitOfWork, job_id: str, asker: Principal, now: datetime, timers: Timers = Timers()
-) -> Job:
+def cancel_job(work: UnitOfWork, job_id: str, asker: Principal, now: datetime) -> Job:
     """Ask a job to stop; what it measured stays. Repeating it changes nothing.
 
     A job that holds sessions is cancelling until every rank is gone. Raises JobNotFound, NotYourJob, and JobIsFinal for
@@ -210,7 +207,7 @@ def cancel_job(
         work.jobs.move(job_id, JobState.CANCELLING, reason, since=since, now=now)
         work.events.append(job_id, EventKind.JOB, "The job is being cancelled.", now)
         for session in sessions:
-            end_session(work, session, "The job was cancelled.", now, timers, cancelled=True)
+            end_session(work, session, "The job was cancelled.", now, cancelled=True)
     return get_job(work, job_id)
 
 

@@ -1,43 +1,29 @@
-"""The keeper: a thread that gives up lost sessions and moves jobs on, at every tick and whenever it is woken."""
+"""Keepers: threads that do what time makes necessary, each one thing, so that none delays another."""
 
 import logging
 import threading
+import time
 from collections.abc import Callable
-from datetime import datetime
 
 from advisor.errors import Unavailable
-from advisor.services.reaper import expire_leases
-from advisor.services.scheduling import schedule_jobs
-from advisor.services.tuning import Timers, Tuning
-from advisor.storage import Database
 
 _log = logging.getLogger(__name__)
 
 
-def keep_up(
-    database: Database, tuning: Tuning, now: datetime, timers: Timers, served_since: datetime | None = None
-) -> None:
-    """Do once what time makes necessary: expire leases, then move on every job that holds no session."""
-    expire_leases(database, now, timers)
-    schedule_jobs(database, tuning, now, timers, served_since)
+_REST = 3
+"""A keeper rests this many times as long as it worked: being woken often cannot take the server's time."""
 
 
 class Keeper:
-    """Calls `keep_up` until it is stopped. It remembers only when it began: another server can take over any time."""
+    """Calls one function at every tick, and soon when it is woken, until it is stopped."""
 
     def __init__(
-        self,
-        database: Database,
-        tuning: Tuning,
-        timers: Timers,
-        clock: Callable[[], datetime],
-        wake: threading.Event,
-        tick_s: float,
+        self, name: str, do: Callable[[], object], tick_s: float, wake: threading.Event | None = None
     ) -> None:
-        self._database, self._tuning, self._timers = database, tuning, timers
-        self._clock, self._wake, self._tick_s = clock, wake, tick_s
+        self._name, self._do, self._tick_s = name, do, tick_s
+        self._wake = wake or threading.Event()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
         """Begin."""
@@ -50,16 +36,21 @@ class Keeper:
         self._thread.join()
 
     def _run(self) -> None:
-        served_since = self._clock()
+        was_away = False
         while not self._stopping.is_set():
             # Cleared before looking: whoever wakes it during the look gets another one.
             self._wake.clear()
+            began_s = time.monotonic()
             try:
-                keep_up(self._database, self._tuning, self._clock(), self._timers, served_since)
+                self._do()
+                was_away = False
             except Unavailable as error:
-                _log.warning("%s Trying again.", error.sentence)
+                if not was_away:
+                    _log.warning("The %s waits: %s Trying again.", self._name, error.sentence)
+                was_away = True
             except Exception:
-                # One defect must not end what keeps every other job going.
-                _log.exception("The keeper failed; it tries again at its next tick.")
-            if not self._stopping.is_set():
-                self._wake.wait(self._tick_s)
+                # One defect must not end what keeps every job going.
+                _log.exception("The %s failed; it tries again at its next tick.", self._name)
+            rest_s = min(_REST * (time.monotonic() - began_s), self._tick_s)
+            if not self._stopping.wait(rest_s):
+                self._wake.wait(self._tick_s - rest_s)

@@ -24,9 +24,10 @@ from advisor.protocol.views import EventKind, RaceAccepted
 from advisor.services.ending import end_session
 from advisor.services.jobs import get_job
 from advisor.services.sessions import find_leader_place
+from advisor.services.stock import Stock
 from advisor.services.telemetry import observe_block
-from advisor.services.thinking import Thought, think
-from advisor.services.tuning import Timers, Tuning
+from advisor.services.thinking import Thought
+from advisor.services.tuning import Tuning
 from advisor.storage import Database, UnitOfWork
 from advisor.tuning.decisions import Candidate, EndSession, Race, Wait
 
@@ -49,15 +50,9 @@ class Quarantined:
 
 
 def next_race(
-    database: Database,
-    tuning: Tuning,
-    session_id: str,
-    agent_id: str,
-    generation: int,
-    now: datetime,
-    timers: Timers,
+    database: Database, stock: Stock, session_id: str, agent_id: str, generation: int, now: datetime
 ) -> NextReply:
-    """Return the race that the session is to run now, or why the session is over.
+    """Return the race that the session is to run now, or why the session is over; waits for a thought about it.
 
     While a race is being run the same one is returned. Raises StaleSession, Forbidden, SessionNotRunning, and
     LostRace when the job keeps changing while the planner thinks.
@@ -67,7 +62,8 @@ def next_race(
             session = find_leader_place(work, session_id, agent_id, generation)
             if (answer := _known_answer(work, session)) is not None:
                 return answer
-        thought = think(database, tuning, session.job_id, now, session_id, timers)
+            version = get_job(work, session.job_id).version
+        thought = stock.take(session.job_id, version, session_id)
         if isinstance(thought.decision, Wait):
             raise SessionNotRunning(thought.decision.because)
         with database.begin() as work:
@@ -79,7 +75,7 @@ def next_race(
             if thought.late:
                 work.events.append(session.job_id, EventKind.JOB, thought.late, now, session_id=session_id)
             if not isinstance(thought.decision, Race):
-                end_session(work, session, thought.decision.because, now, timers)
+                end_session(work, session, thought.decision.because, now)
                 return NextReply(end_because=thought.decision.because)
             return NextReply(race=_issue(work, session, thought.decision, now))
     raise LostRace("The job changed again and again while the next race was planned.")

@@ -1,7 +1,16 @@
-"""The reaper: gives up sessions whose leases ran out. A restarted server gives every live lease new time first."""
+"""The reaper: gives up sessions whose leases ran out, in time for which this server ran and its database took writes.
+
+No deadline is stored and no time of day is compared. Every beat counts a renewal up; the reaper remembers when, by its
+own count of seconds, it first saw a number, and gives a session up when the number stays the same for too long. What
+it did not see, because the process was stopped, the database was away or the server had not started, is no one's
+silence. Several servers may look at once: each one loses a session only if nothing has changed since its own look.
+"""
 
 import logging
-from datetime import datetime, timedelta
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
 
 from advisor.errors import LostRace, UnreadableRecord
 from advisor.protocol.messages import MemberState
@@ -9,52 +18,122 @@ from advisor.protocol.trials import Session, SessionState
 from advisor.services.ending import lose_session, settle_if_gone
 from advisor.services.tuning import Timers
 from advisor.storage import Database, UnitOfWork
+from advisor.storage.members import Watched
 
 _log = logging.getLogger(__name__)
 
 
-def extend_leases(database: Database, now: datetime, timers: Timers) -> None:
-    """Give every live lease time: the agents could not renew them while the server was down."""
-    until = now + timedelta(seconds=max(timers.restart_s, 2 * timers.lease_s))
-    with database.begin() as work:
-        work.members.extend(until)
-        work.sessions.extend(until)
+class AwakeClock:
+    """Counts seconds between moments at which something succeeded; of a long gap it counts `longest_s` only."""
+
+    def __init__(self, elapsed: Callable[[], float], longest_s: float) -> None:
+        """`elapsed` is a clock of seconds that nobody sets."""
+        self._elapsed, self._longest_s = elapsed, longest_s
+        self._last_s = elapsed()
+        self._awake_s = 0.0
+
+    def advance(self) -> float:
+        """Return the seconds counted up to now."""
+        now_s = self._elapsed()
+        self._awake_s += min(max(0.0, now_s - self._last_s), self._longest_s)
+        self._last_s = now_s
+        return self._awake_s
 
 
-def expire_leases(database: Database, now: datetime, timers: Timers) -> int:
-    """Give up every session with a silent member, or whose state lasted too long; return how many."""
-    silent_since = now - timedelta(seconds=timers.grace_s)
-    with database.read() as work:
-        suspects = work.sessions.overdue(now, silent_since)
-    lost = 0
-    for suspect in suspects:
-        try:
-            with database.begin() as work:
-                lost += _lose_if_overdue(work, suspect, now, silent_since)
-        except LostRace:
-            continue
-        except UnreadableRecord as error:
-            _log.warning("Session %s cannot be given up. %s %s", suspect.id, error.sentence, error.hint)
-    return lost
+@dataclass(frozen=True)
+class _Sight:
+    """Something that may not stay as it is for ever, and since when it was seen like this."""
+
+    seen: SessionState | Watched
+    since_s: float
+    limit_s: float
 
 
-def _lose_if_overdue(work: UnitOfWork, suspect: Session, now: datetime, silent_since: datetime) -> bool:
+class Reaper:
+    """Watches the live sessions of a database and their members; one that starts anew begins to watch anew."""
+
+    def __init__(self, database: Database, timers: Timers, clock: AwakeClock) -> None:
+        self._database, self._timers, self._clock = database, timers, clock
+        self._sights: dict[tuple[str, str], _Sight] = {}
+        """Session and agent, or a session and "" for its state -> how it was seen last."""
+        # Agents could not renew their leases while no server ran: what is there at the start gets new time.
+        self._least_s = max(timers.restart_s, 2 * timers.lease_s)
+
+    def look(self, now: datetime) -> int:
+        """Give up every session with a silent member, or whose state lasted too long; return how many.
+
+        `now` is only written into the story of the jobs. Raises Unavailable when the database takes no writes: time
+        that ends like this is not counted, since no lease could be renewed in it.
+        """
+        if self._sights:
+            # Another server that has written at this very moment is as good a proof.
+            with suppress(LostRace), self._database.begin() as work:
+                work.prove_writable()
+        awake_s = self._clock.advance()
+        with self._database.read() as work:
+            self._watch(work, awake_s)
+        late = {key: sight for key, sight in self._sights.items() if awake_s - sight.since_s > sight.limit_s}
+        lost = 0
+        for session_id in dict.fromkeys(session_id for session_id, _ in late):
+            try:
+                with self._database.begin() as work:
+                    lost += _lose_if_late(work, session_id, late, now)
+            except LostRace:
+                continue
+            except UnreadableRecord as error:
+                _log.warning("Session %s cannot be given up. %s %s", session_id, error.sentence, error.hint)
+        return lost
+
+    def _watch(self, work: UnitOfWork, awake_s: float) -> None:
+        """Note what is there, since when it is like this, and how long it may stay so."""
+        found: dict[tuple[str, str], _Sight] = {}
+        for session_id, job_id, state in work.sessions.live_states():
+            key = session_id, ""
+            known = self._sights.get(key)
+            found[key] = (
+                known
+                if known and known.seen is state
+                else _Sight(state, awake_s, self._limit_state_s(work, job_id, state))
+            )
+        for member in work.members.watched():
+            key = member.session_id, member.agent_id
+            known = self._sights.get(key)
+            # A node that is gone renews nothing: it only has the grace to say how it ended.
+            lease_s = 0.0 if member.state is MemberState.GONE else self._timers.lease_s
+            limit_s = max(lease_s + self._timers.grace_s, self._least_s)
+            found[key] = known if known and known.seen == member else _Sight(member, awake_s, limit_s)
+        self._sights = found
+        self._least_s = 0.0
+
+    def _limit_state_s(self, work: UnitOfWork, job_id: str, state: SessionState) -> float:
+        limit_s = self._timers.assemble_s if state is SessionState.ASSEMBLING else self._timers.ending_s
+        if state is SessionState.RUNNING:
+            job = work.jobs.get(job_id)
+            limit_s = (job.spec.session_timeout_s if job else 0.0) + self._timers.overtime_s
+        return max(limit_s, self._least_s)
+
+
+def _lose_if_late(
+    work: UnitOfWork, session_id: str, late: Mapping[tuple[str, str], _Sight], now: datetime
+) -> bool:
+    session = work.sessions.get(session_id)
     # A beat may have come since: look again, now that the job is locked.
-    work.jobs.lock(suspect.job_id)
-    current = next(
-        (found for found in work.sessions.overdue(now, silent_since) if found.id == suspect.id), None
-    )
-    if current is None or settle_if_gone(work, current.id, now, patient=False):
+    if session is None or work.jobs.lock(session.job_id) is None:
+        return False
+    session = work.sessions.get(session_id) or session
+    if session.state.is_final or settle_if_gone(work, session_id, now, patient=False):
         return False
     silent = [
         member.agent
-        for member in work.members.of_session(current.id)
-        if member.state is not MemberState.GONE and member.lease_until < silent_since
+        for member in work.members.of_session(session_id)
+        if member.state is not MemberState.GONE
+        and (sight := late.get((session_id, member.agent_id))) is not None
+        and sight.seen == Watched(session_id, member.agent_id, member.renewals, member.state)
     ]
-    due_at = work.sessions.due_at(current.id)
-    if not silent and (due_at is None or due_at >= now):
+    lasted = late.get((session_id, ""))
+    if not silent and (lasted is None or lasted.seen is not session.state):
         return False
-    lose_session(work, current, _explain(work, current, silent), now)
+    lose_session(work, session, _explain(work, session, silent), now)
     return True
 
 

@@ -1,7 +1,8 @@
 """Scheduling: jobs that lack a session get the next one, finish or fail; a gang is allocated in one transaction."""
 
 from collections import Counter, defaultdict
-from datetime import datetime, timedelta
+from dataclasses import replace
+from datetime import datetime
 
 from advisor.errors import LostRace, UnreadableRecord
 from advisor.protocol.cluster import Cluster, Node
@@ -11,8 +12,9 @@ from advisor.protocol.trials import Session, SessionState
 from advisor.protocol.views import EventKind
 from advisor.services.agents import is_silent
 from advisor.services.ending import close_trials
-from advisor.services.thinking import Thought, think
-from advisor.services.tuning import Timers, Tuning
+from advisor.services.stock import Stock
+from advisor.services.thinking import Thought
+from advisor.services.tuning import Timers
 from advisor.storage import Database, UnitOfWork
 from advisor.storage.accounts import Agent
 from advisor.tuning.decisions import Fail, Finish, Launch
@@ -20,94 +22,109 @@ from advisor.tuning.decisions import Fail, Finish, Launch
 _ACTIVE = (JobState.QUEUED, JobState.RUNNING)
 
 
-def schedule_jobs(
-    database: Database, tuning: Tuning, now: datetime, timers: Timers, served_since: datetime | None = None
-) -> int:
-    """Move on every job that holds no session: running ones first, then by age. Return how many gangs were formed.
+class Scheduler:
+    """Moves on every job that holds no session: running ones first, then by age.
 
     A job whose gang could be formed once busy agents are free keeps later jobs from taking those that are idle:
     a large job is not starved by small ones. A job that asks for more agents than there are does not. Agents that
     no job is left to wait for may join a search as a further gang of its job. Agents that were not heard of after
     `served_since` are taken for gone.
+
+    It looks without holding anything, and writes only what has to change. It never thinks: a job whose version was
+    not thought about yet keeps its place until the stock has a thought.
     """
-    with database.read() as work:
-        waiting = work.jobs.short_of_gangs()
-    formed = 0
-    # Idle agents kept for jobs that came first: those of each testbed, and the real nodes (None).
-    reserved: Counter[Testbed | None] = Counter()
-    for job, held in waiting:
-        if held and not _may_grow(database, job, now, timers, reserved[job.spec.testbed], served_since):
-            continue
-        try:
-            thought = think(database, tuning, job.id, now, timers=timers)
-            with database.begin() as work:
-                launched, short = apply_thought(
-                    work, thought, now, timers, reserved[job.spec.testbed], served_since
-                )
-        except LostRace:
-            continue
-        except UnreadableRecord as error:
-            with database.begin() as work:
-                work.jobs.set_waiting(job.id, f"{error.sentence} {error.hint}")
-            continue
-        formed += launched
-        reserved[job.spec.testbed] += short
-    return formed
+
+    def __init__(
+        self, database: Database, stock: Stock, timers: Timers, served_since: datetime | None = None
+    ) -> None:
+        self._database, self._stock, self._timers = database, stock, timers
+        self._served_since = served_since
+
+    def look(self, now: datetime) -> int:
+        """Do what can be done now; return how many gangs were formed."""
+        with self._database.read() as work:
+            waiting = work.jobs.short_of_gangs()
+            known = work.agents.all() if waiting else []
+        agents = [agent for agent in known if not is_silent(agent, now, self._timers, self._served_since)]
+        formed = 0
+        changed: list[tuple[Thought, str]] = []
+        # Idle agents kept for jobs that came first: those of each testbed, and the real nodes (None).
+        reserved: Counter[Testbed | None] = Counter()
+        for job, held in waiting:
+            pool = _choose_pool(job.spec.testbed, agents)
+            idle = _list_idle(job, pool, bool(held))
+            kept = reserved[job.spec.testbed]
+            suffices = len(idle) - kept >= job.spec.nodes
+            if held and not (job.stage is Stage.SEARCH and suffices):
+                continue
+            try:
+                thought = self._stock.find(job.id, job.version)
+            except UnreadableRecord as error:
+                with self._database.begin() as work:
+                    work.jobs.set_waiting(job.id, job.version, f"{error.sentence} {error.hint}")
+                continue
+            launches = thought is None or isinstance(thought.decision, Launch)
+            if launches and not held and len(pool) >= job.spec.nodes and not (thought and suffices):
+                reserved[job.spec.testbed] += job.spec.nodes
+            if thought is None:
+                continue
+            if isinstance(thought.decision, Launch) and not suffices:
+                sentence = _wait_sentence(job.spec, len(idle), len(pool), kept)
+                if sentence != job.state_reason:
+                    changed.append((thought, sentence))
+                continue
+            try:
+                with self._database.begin() as work:
+                    taken = apply_thought(work, thought, idle, now)
+            except LostRace:
+                continue
+            formed += bool(taken)
+            agents = [agent for agent in agents if agent.id not in taken]
+        if changed:
+            self._say_waiting(changed)
+        return formed
+
+    def _say_waiting(self, changed: list[tuple[Thought, str]]) -> None:
+        """Say what jobs wait for, all at once: a cluster that grows by a node changes every sentence."""
+        with self._database.begin() as work:
+            versions = [
+                work.jobs.set_waiting(thought.job.id, thought.job.version, sentence)
+                for thought, sentence in changed
+            ]
+        for (thought, sentence), version in zip(changed, versions, strict=True):
+            if version is not None:
+                # What a job waits for is nothing that a decision rests on.
+                job = thought.job.model_copy(update={"version": version, "state_reason": sentence})
+                self._stock.renew(replace(thought, job=job))
 
 
-def apply_thought(
-    work: UnitOfWork,
-    thought: Thought,
-    now: datetime,
-    timers: Timers,
-    reserved: int = 0,
-    served_since: datetime | None = None,
-) -> tuple[int, int]:
+def apply_thought(work: UnitOfWork, thought: Thought, idle: list[Agent], now: datetime) -> frozenset[str]:
     """Do what was decided for a job that lacks a session, if the job is still the one that was looked at.
 
-    `reserved` idle agents are kept for jobs that came first. Returns how many gangs were formed (0 or 1) and how
-    many agents this job keeps reserved while it waits.
+    `idle` are the agents that a gang may be formed of. Returns the ids of those that were taken.
     """
+    nobody: frozenset[str] = frozenset()
     job = work.jobs.lock(thought.job.id)
     if job is None or job.version != thought.job.version:
-        return 0, 0
+        return nobody
     live = work.sessions.live_of(job.id)
     if len(live) != len(thought.history.live_sessions()):
-        return 0, 0
-    if thought.late:
-        work.events.append(job.id, EventKind.JOB, thought.late, now)
+        return nobody
     if isinstance(thought.decision, Launch):
-        return _launch(work, job, thought.decision, now, timers, reserved, served_since)
+        return _launch(work, job, thought, live, idle, now)
     if live:
-        return 0, 0
+        return nobody
+    _tell_late(work, thought, now)
     if isinstance(thought.decision, Finish) and thought.advice is not None:
         _finish(work, thought, now)
     elif isinstance(thought.decision, Fail):
         _fail(work, job, thought.decision.because, now)
-    return 0, 0
+    return nobody
 
 
-def _may_grow(
-    database: Database,
-    job: Job,
-    now: datetime,
-    timers: Timers,
-    reserved: int,
-    served_since: datetime | None,
-) -> bool:
-    """Whether a job that holds a session searches, and idle agents make up another gang like the one it has."""
-    if job.stage is not Stage.SEARCH:
-        return False
-    with database.read() as work:
-        connected = _list_connected(work.agents.all(), job, now, timers, served_since)
-    return len(_list_idle(job, connected, True)) >= job.spec.nodes + reserved
-
-
-def _list_connected(
-    agents: list[Agent], job: Job, now: datetime, timers: Timers, served_since: datetime | None
-) -> list[Agent]:
-    heard = [agent for agent in agents if not is_silent(agent, now, timers, served_since)]
-    return _choose_pool(job.spec.testbed, heard)
+def _tell_late(work: UnitOfWork, thought: Thought, now: datetime) -> None:
+    if thought.late:
+        work.events.append(thought.job.id, EventKind.JOB, thought.late, now)
 
 
 def _list_idle(job: Job, connected: list[Agent], further: bool) -> list[Agent]:
@@ -124,28 +141,29 @@ def _describe_node(node: Node) -> tuple[int, tuple[str, ...]]:
 def _launch(
     work: UnitOfWork,
     job: Job,
-    launch: Launch,
+    thought: Thought,
+    live: tuple[Session, ...],
+    idle: list[Agent],
     now: datetime,
-    timers: Timers,
-    reserved: int,
-    served_since: datetime | None,
-) -> tuple[int, int]:
-    live = work.sessions.live_of(job.id)
-    connected = _list_connected(work.agents.lock_all(), job, now, timers, served_since)
-    idle = _list_idle(job, connected, bool(live))
-    needed = job.spec.nodes
-    if len(live) >= job.spec.gangs or (live and len(idle) - reserved < needed):
-        return 0, 0
-    if len(idle) - reserved < needed:
-        work.jobs.set_waiting(job.id, _wait_sentence(job.spec, len(idle), len(connected), reserved))
-        return 0, needed if len(connected) >= needed else 0
+) -> frozenset[str]:
+    launch = thought.decision
+    if not isinstance(launch, Launch) or len(live) >= job.spec.gangs:
+        return frozenset()
     number = min(set(range(job.spec.gangs)) - {session.gang for session in live})
     gang = _choose(work, job, idle, number)
+    # They were seen before anything was locked: each has to be idle still, and on the node that was looked at.
+    locked = {agent.id: agent for agent in work.agents.lock([agent.id for agent in gang])}
+    if any(
+        (found := locked.get(agent.id)) is None or found.session_id is not None or found.node != agent.node
+        for agent in gang
+    ):
+        return frozenset()
     # What was learned about the script stays with the nodes it was learned on: further gangs are like the first.
     cluster = None if live else Cluster(nodes=tuple(agent.node for agent in gang))
     generation = work.jobs.start(job.id, cluster, now)
     if generation is None:
-        return 0, 0
+        return frozenset()
+    _tell_late(work, thought, now)
     session = Session(
         id=work.new_id(),
         job_id=job.id,
@@ -156,16 +174,14 @@ def _launch(
         cold=launch.cold,
         created_at=now,
     )
-    work.sessions.add(session, now + timedelta(seconds=timers.assemble_s))
-    # An agent that was just heard of may be between two requests: its lease starts when the gang is due.
-    lease_until = now + timedelta(seconds=timers.assemble_s)
+    work.sessions.add(session)
     for node_rank, agent in enumerate(gang):
-        work.members.add(session.id, agent.id, node_rank, lease_until)
+        work.members.add(session.id, agent.id, node_rank)
     work.jobs.set_stage(job.id, launch.stage)
     names = ", ".join(agent.name for agent in gang)
     sentence = f"Session {generation} is assembling on {names}: {launch.because}"
     work.events.append(job.id, EventKind.SESSION, sentence, now, session_id=session.id)
-    return 1, 0
+    return frozenset(locked)
 
 
 def _choose_pool(wanted: Testbed | None, connected: list[Agent]) -> list[Agent]:

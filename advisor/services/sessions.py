@@ -1,6 +1,6 @@
 """Sessions as their agents see them: beats, the runtime's first words, trouble, and the end."""
 
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from advisor.errors import Forbidden, StaleSession
 from advisor.protocol.messages import Beat, BeatReply, HelloReport, MemberState, SessionEnd, Trouble
@@ -10,16 +10,13 @@ from advisor.protocol.workload import WorkloadFacts
 from advisor.services.ending import end_session, settle_if_gone
 from advisor.services.jobs import get_job
 from advisor.services.telemetry import keep_samples
-from advisor.services.tuning import Timers
 from advisor.storage import UnitOfWork
 from advisor.storage.members import Member
 
 _MAX_STEPS = 2**31 - 1
 
 
-def renew_session(
-    work: UnitOfWork, session_id: str, agent_id: str, beat: Beat, now: datetime, timers: Timers
-) -> BeatReply:
+def renew_session(work: UnitOfWork, session_id: str, agent_id: str, beat: Beat, now: datetime) -> BeatReply:
     """Renew an agent's lease, keep what its beat brings, and tell it where the session stands.
 
     The gang launches when every member is ready and node rank 0 has offered a rendezvous. Raises StaleSession when
@@ -28,12 +25,9 @@ def renew_session(
     session, member = find_place(work, session_id, agent_id, beat.generation)
     if member.state is MemberState.GONE and beat.state is MemberState.GONE:
         return _reply(work, session)
-    # A node that is gone renews nothing: it only has the grace to say how it ended.
-    lease_s = 0.0 if beat.state is MemberState.GONE else timers.lease_s
-    lease_until = now + timedelta(seconds=lease_s)
     steps = min(beat.steps, _MAX_STEPS) if beat.steps is not None else None
     if session.state.is_final or not work.members.renew(
-        session_id, agent_id, beat.generation, beat.state, steps, lease_until
+        session_id, agent_id, beat.generation, beat.state, steps
     ):
         raise _stale(session)
     work.agents.see(agent_id, now)
@@ -43,9 +37,9 @@ def renew_session(
     if beat.rendezvous and member.node_rank == 0:
         work.sessions.offer_rendezvous(session_id, beat.generation, beat.rendezvous)
     if session.state is SessionState.ASSEMBLING:
-        _start_if_complete(work, session, now, timers)
+        _start_if_complete(work, session, now)
     if beat.state is MemberState.GONE:
-        _leave(work, session, agent_id, None, "", now, timers)
+        _leave(work, session, agent_id, None, "", now)
     current = work.sessions.get(session_id)
     return _reply(work, current or session)
 
@@ -69,20 +63,16 @@ def _describe_facts(facts: WorkloadFacts) -> str:
     return f"{sentence}, with {facts.gradient_bytes / 2**20:.1f} MiB of gradients per step."
 
 
-def hear_trouble(
-    work: UnitOfWork, session_id: str, agent_id: str, trouble: Trouble, now: datetime, timers: Timers
-) -> None:
+def hear_trouble(work: UnitOfWork, session_id: str, agent_id: str, trouble: Trouble, now: datetime) -> None:
     """End a session because of something that no strategy can change. Raises StaleSession."""
     session, _ = find_place(work, session_id, agent_id, None)
     if session.state.is_final:
         raise _stale(session)
     _note_trouble(work, session, trouble, now)
-    end_session(work, session, trouble.sentence, now, timers, outcome=None)
+    end_session(work, session, trouble.sentence, now, outcome=None)
 
 
-def leave_session(
-    work: UnitOfWork, session_id: str, agent_id: str, end: SessionEnd, now: datetime, timers: Timers
-) -> None:
+def leave_session(work: UnitOfWork, session_id: str, agent_id: str, end: SessionEnd, now: datetime) -> None:
     """Note that every rank of a node is gone; with the last node the session has ended.
 
     Repeating it changes nothing. Raises StaleSession.
@@ -96,7 +86,7 @@ def leave_session(
         _note_trouble(work, session, end.trouble, now)
     total_steps = max(0, min(end.total_steps, _MAX_STEPS))
     work.agents.see(agent_id, now)
-    _leave(work, session, agent_id, end.outcome, end.reason, now, timers, end.log_tail, total_steps)
+    _leave(work, session, agent_id, end.outcome, end.reason, now, end.log_tail, total_steps)
 
 
 def find_place(
@@ -139,10 +129,8 @@ def _reply(work: UnitOfWork, session: Session) -> BeatReply:
     return BeatReply(state=session.state, rendezvous=work.sessions.rendezvous(session.id) if launch else None)
 
 
-def _start_if_complete(work: UnitOfWork, session: Session, now: datetime, timers: Timers) -> None:
-    job = get_job(work, session.job_id)
-    due_at = now + timedelta(seconds=job.spec.session_timeout_s + timers.overtime_s)
-    if work.sessions.start(session.id, session.generation, now, due_at):
+def _start_if_complete(work: UnitOfWork, session: Session, now: datetime) -> None:
+    if work.sessions.start(session.id, session.generation, now):
         sentence = f"Session {session.generation} runs on {', '.join(session.agents)}."
         work.events.append(session.job_id, EventKind.SESSION, sentence, now, session_id=session.id)
 
@@ -170,7 +158,6 @@ def _leave(
     outcome: Outcome | None,
     reason: str,
     now: datetime,
-    timers: Timers,
     log_tail: str = "",
     total_steps: int = 0,
 ) -> None:
@@ -178,5 +165,5 @@ def _leave(
     current = work.sessions.get(session.id) or session
     trouble = work.sessions.trouble_of(session.id)
     ending = current.reason if trouble else reason or "A node's training processes are gone."
-    end_session(work, current, ending, now, timers, outcome=None)
+    end_session(work, current, ending, now, outcome=None)
     settle_if_gone(work, session.id, now)

@@ -1,5 +1,6 @@
 """Agents and tokens: who may speak to the server."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -55,6 +56,11 @@ class Agents:
         row = self._connection.execute(_WITH_SESSION.where(AgentRow.name == name)).one_or_none()
         return _agent(row) if row else None
 
+    def exists(self, agent_id: str) -> bool:
+        """Return whether an agent is known."""
+        query = select(AgentRow.id).where(AgentRow.id == agent_id)
+        return self._connection.execute(query).scalar_one_or_none() is not None
+
     def introduce_again(self, agent_id: str, node: Node, now: datetime, secret_sha256: str | None) -> None:
         """Note that a known agent has started again, perhaps on other hardware."""
         self._connection.execute(
@@ -78,6 +84,11 @@ class Agents:
         query = update(AgentRow).where(AgentRow.id == agent_id).values(last_seen_at=now)
         return self._connection.execute(query).rowcount == 1
 
+    def see_all(self, agent_ids: Collection[str], now: datetime) -> None:
+        """Note that agents were heard of."""
+        query = update(AgentRow).where(AgentRow.id.in_(agent_ids)).values(last_seen_at=now)
+        self._connection.execute(query)
+
     def set_flag(self, name: str, flag: NodeFlag | None) -> None:
         """Note what speaks against an agent's node; None when nothing does any more."""
         self._connection.execute(update(AgentRow).where(AgentRow.name == name).values(flag=flag))
@@ -92,12 +103,15 @@ class Agents:
         """Return all agents by name, with the sessions they hold."""
         return read_each(self._connection, _WITH_SESSION.order_by(AgentRow.name), AgentRow.id, _agent)
 
-    def lock_all(self) -> list[Agent]:
-        """Return the agents that are not turned out, and keep other transactions from allocating any of them until
+    def lock(self, agent_ids: Collection[str]) -> list[Agent]:
+        """Return those of these agents that are not turned out, and keep other transactions from allocating any until
         this one ends."""
         # In one fixed order, so that two allocations cannot wait for each other.
-        self._connection.execute(select(AgentRow.id).order_by(AgentRow.id).with_for_update()).all()
-        return [agent for agent in self.all() if agent.revoked_at is None]
+        rows = select(AgentRow.id).where(AgentRow.id.in_(agent_ids)).order_by(AgentRow.id)
+        self._connection.execute(rows.with_for_update()).all()
+        query = _WITH_SESSION.where(AgentRow.id.in_(agent_ids)).order_by(AgentRow.name)
+        found = [_agent(row) for row in self._connection.execute(query)]
+        return [agent for agent in found if agent.revoked_at is None]
 
 
 class Tokens:

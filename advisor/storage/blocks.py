@@ -2,11 +2,12 @@
 
 from datetime import datetime
 
-from sqlalchemy import Connection, delete, exists, func, insert, select, update
+from sqlalchemy import Connection, Text, delete, exists, func, insert, select, type_coerce, update
 
 from advisor.protocol.telemetry import NodeTelemetry
 from advisor.protocol.trials import Block, BlockResult, BlockState, BlockSummary, SessionState
 from advisor.storage.columns import AnyRow, read_word
+from advisor.storage.known_blocks import KnownBlocks, Mark
 from advisor.storage.tables import BlockRow, QuarantineRow, ResultRow, SessionRow
 
 MAX_QUARANTINE_CHARS = 4 * 2**20
@@ -19,8 +20,15 @@ _ACCEPTING = [SessionState.RUNNING, SessionState.ENDING]
 class Blocks:
     """The blocks of one transaction."""
 
-    def __init__(self, connection: Connection, max_chars: int = MAX_QUARANTINE_CHARS) -> None:
-        self._connection = connection
+    def __init__(
+        self,
+        connection: Connection,
+        known: KnownBlocks,
+        read_only: bool = False,
+        max_chars: int = MAX_QUARANTINE_CHARS,
+    ) -> None:
+        """`known` are blocks read before; only a transaction that reads adds to them: what it sees is committed."""
+        self._connection, self._known, self._read_only = connection, known, read_only
         self._max_chars = max_chars
 
     def issue(self, job_id: str, block: Block) -> None:
@@ -61,11 +69,21 @@ class Blocks:
     def of_job(self, job_id: str) -> tuple[Block, ...]:
         """Return all blocks of a job in the order they were issued."""
         query = (
-            _QUERY.join(SessionRow, SessionRow.id == BlockRow.session_id)
+            select(BlockRow.id, *_MARK)
+            .join(SessionRow, SessionRow.id == BlockRow.session_id)
             .where(BlockRow.job_id == job_id)
             .order_by(SessionRow.generation, BlockRow.ordinal)
         )
-        return tuple(_block(row) for row in self._connection.execute(query))
+        marks = {row.id: _mark(row) for row in self._connection.execute(query)}
+        blocks = self._known.find(marks)
+        missing = [block_id for block_id in marks if block_id not in blocks]
+        for start in range(0, len(missing), _AT_ONCE):
+            these = _QUERY.where(BlockRow.id.in_(missing[start : start + _AT_ONCE]))
+            for row in self._connection.execute(these):
+                block = blocks[row.id] = _block(row)
+                if self._read_only and block.state is not BlockState.ISSUED:
+                    self._known.keep(block, _mark(row))
+        return tuple(blocks[block_id] for block_id in marks if block_id in blocks)
 
     def finished_since(self, session_id: str, since: datetime) -> tuple[Block, ...]:
         """Return the measured blocks of a session that ended after `since`."""
@@ -188,9 +206,22 @@ class Blocks:
         )
 
 
-_QUERY = select(BlockRow, ResultRow.body.label("result")).outerjoin(
+_AT_ONCE = 500
+"""Blocks that are asked for in one statement."""
+_MARK = (
+    BlockRow.state,
+    BlockRow.note,
+    BlockRow.finished_at,
+    BlockRow.utilisation,
+    type_coerce(BlockRow.telemetry, Text).label("telemetry_text"),
+)
+_QUERY = select(BlockRow, _MARK[-1], ResultRow.body.label("result")).outerjoin(
     ResultRow, ResultRow.block_id == BlockRow.id
 )
+
+
+def _mark(row: AnyRow) -> Mark:
+    return Mark(row.state, row.note, row.finished_at, row.utilisation, row.telemetry_text)
 
 
 def _block(row: AnyRow) -> Block:

@@ -30,7 +30,10 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import DataError, IntegrityError, InterfaceError, OperationalError
 
+from advisor import __version__
 from advisor.errors import InvalidRequest, LostRace, Unavailable
+from advisor.storage.database_file import DatabaseFile, DatabaseRefused
+from advisor.storage.known_blocks import KnownBlocks
 from advisor.storage.tables import VERSION_TABLE, Base
 from advisor.storage.work import UnitOfWork
 
@@ -55,6 +58,7 @@ class Database:
         `new_id` makes the random part of ids: short, unique, lower-case.
         """
         self._new_id = new_id
+        self._known_blocks = KnownBlocks()
         parsed = make_url(url)
         if parsed.get_backend_name() == "postgresql" and "+" not in parsed.drivername:
             parsed = parsed.set(drivername="postgresql+psycopg")
@@ -67,8 +71,9 @@ class Database:
             # A failed statement is logged, and its parameters hold what jobs keep secret.
             hide_parameters=True,
         )
-        in_file = self.is_sqlite and parsed.database not in {None, "", ":memory:"}
-        self._file = Path(str(parsed.database)) if in_file else None
+        has_file = self.is_sqlite and parsed.database not in {None, "", ":memory:"}
+        self.file = DatabaseFile(Path(parsed.database or "")) if has_file else None
+        """The file, of SQLite."""
         self._writer = threading.Lock() if self.is_sqlite else nullcontext()
         if self.is_sqlite:
             _tune_sqlite(self._engine)
@@ -88,10 +93,38 @@ class Database:
         with self._transaction(read_only=True) as work:
             yield work
 
+    def hold(self) -> None:
+        """Be the only server on a SQLite file until `close`; several servers may share a PostgreSQL.
+
+        Raises DatabaseRefused when another server has the file, or a newer release has written the database.
+        """
+        if self.file is not None:
+            self.file.hold()
+        self._read_revision()
+
+    def prove_current(self) -> None:
+        """Raise DatabaseRefused unless the tables have this release's form."""
+        if self.file is not None and not self.file.path.exists():
+            raise DatabaseRefused(
+                f"There is no database at {self.file.path}.",
+                "See that ADVISOR_DATA_DIR names the server's directory.",
+            )
+        if (revision := self._read_revision()) != find_newest_revision():
+            raise DatabaseRefused(
+                f"The database is {f'of revision {revision}' if revision else 'empty'}, and this release works with "
+                f"{find_newest_revision()}.",
+                "Start the server once: it brings the database up to date, and keeps a copy from before.",
+            )
+
     def migrate(self) -> None:
-        """Bring the tables to this release's form; safe to call from several servers at once."""
-        if self._file is not None:
-            _make_private(self._file)
+        """Bring the tables to this release's form; safe to call from several servers at once on PostgreSQL.
+
+        A SQLite file is copied before it is changed. Raises DatabaseRefused for a database of a newer release.
+        """
+        if self._read_revision() not in {None, find_newest_revision()} and self.file is not None:
+            self.file.copy_before(find_newest_revision())
+        if self.file is not None:
+            _make_private(self.file.path)
         with self._writer, self._engine.connect() as connection, connection.begin():
             if not self.is_sqlite:
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
@@ -111,8 +144,28 @@ class Database:
         return True
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection, and let another server have the file."""
         self._engine.dispose()
+        if self.file is not None:
+            self.file.release()
+
+    def _read_revision(self) -> str | None:
+        """The migration that the database has seen last; None for an empty one. Raises DatabaseRefused."""
+        try:
+            with self._engine.connect() as connection:
+                if VERSION_TABLE not in inspect(connection).get_table_names():
+                    return None
+                revision = next(iter(_read_versions(connection)), None)
+        except (OperationalError, InterfaceError) as error:
+            raise Unavailable("The database cannot be reached or is busy.") from error
+        if revision is not None and revision > find_newest_revision():
+            raise DatabaseRefused(
+                f"A newer release has written the database: it is of revision {revision}, and this release "
+                f"({__version__}) knows those up to {find_newest_revision()}.",
+                "Install the release that has served it, or a newer one; or go back to a copy from before its "
+                "migration (`advisor admin restore`).",
+            )
+        return revision
 
     @contextmanager
     def _transaction(self, read_only: bool) -> Iterator[UnitOfWork]:
@@ -120,7 +173,7 @@ class Database:
             with self._engine.connect() as connection:
                 connection = connection.execution_options(advisor_read_only=read_only)
                 with connection.begin():
-                    yield UnitOfWork(connection, self._new_id)
+                    yield UnitOfWork(connection, self._new_id, self._known_blocks, read_only)
         except IntegrityError as error:
             raise LostRace("Something else changed the same thing at the same moment.") from error
         except (DataError, OverflowError) as error:

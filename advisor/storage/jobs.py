@@ -146,18 +146,23 @@ class Jobs:
         )
         return self._connection.execute(query).rowcount == 1
 
-    def set_waiting(self, job_id: str, reason: str) -> bool:
-        """Say what a queued or running job waits for; return whether that is new."""
+    def set_waiting(self, job_id: str, version: int, reason: str) -> int | None:
+        """Say what a queued or running job of this version waits for; return its new version.
+
+        None when it says so already, or has another version or state.
+        """
         query = (
             update(JobRow)
             .where(
                 JobRow.id == job_id,
+                JobRow.version == version,
                 JobRow.state.in_([JobState.QUEUED, JobState.RUNNING]),
                 JobRow.state_reason != reason,
             )
             .values(state_reason=reason, version=JobRow.version + 1)
+            .returning(JobRow.version)
         )
-        return self._connection.execute(query).rowcount == 1
+        return self._connection.execute(query).scalar_one_or_none()
 
     def learn(
         self, job_id: str, facts: WorkloadFacts, baseline: dict[str, Value], refusals: dict[str, str]

@@ -1,13 +1,12 @@
 """Members: the agents of a gang, each with a lease of its own."""
 
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, exists, insert, select, update
+from sqlalchemy import Connection, exists, insert, or_, select, update
 
 from advisor.protocol.messages import MemberState
-from advisor.protocol.trials import Outcome
+from advisor.protocol.trials import Outcome, SessionState
 from advisor.storage.columns import AnyRow, read_word
 from advisor.storage.sessions import LIVE
 from advisor.storage.tables import AgentRow, MemberRow, SessionRow
@@ -27,12 +26,23 @@ class Member:
     state: MemberState
     live: bool
     """Whether the agent still belongs to the gang."""
-    lease_until: datetime
+    renewals: int
+    """Beats that renewed its lease."""
     outcome: Outcome | None
     """How its part of the session ended, once it said so."""
     reason: str
     log_tail: str
     total_steps: int
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What a lease is judged by: as long as any of it changes, the agent lives."""
+
+    session_id: str
+    agent_id: str
+    renewals: int
+    state: MemberState
 
 
 class Members:
@@ -41,7 +51,7 @@ class Members:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def add(self, session_id: str, agent_id: str, node_rank: int, lease_until: datetime) -> None:
+    def add(self, session_id: str, agent_id: str, node_rank: int) -> None:
         """Give an agent a place; a unique index refuses an agent that holds one already."""
         self._connection.execute(
             insert(MemberRow).values(
@@ -50,7 +60,6 @@ class Members:
                 node_rank=node_rank,
                 state=MemberState.PREPARING,
                 live=True,
-                lease_until=lease_until,
             )
         )
 
@@ -72,6 +81,29 @@ class Members:
         ).one_or_none()
         return _member(row) if row else None
 
+    def watched(self) -> list[Watched]:
+        """Return every member whose lease runs: an agent that was not heard of yet has none."""
+        query = select(MemberRow.session_id, MemberRow.agent_id, MemberRow.renewals, MemberRow.state).where(
+            MemberRow.live, or_(MemberRow.renewals > 0, MemberRow.state != MemberState.PREPARING)
+        )
+        return [
+            Watched(row.session_id, row.agent_id, row.renewals, MemberState(row.state))
+            for row in self._connection.execute(query)
+        ]
+
+    def awaited(self) -> set[str]:
+        """Return the agents that a place waits for, which they have not taken up yet."""
+        query = (
+            select(MemberRow.agent_id)
+            .join(SessionRow, SessionRow.id == MemberRow.session_id)
+            .where(
+                MemberRow.live,
+                MemberRow.state == MemberState.PREPARING,
+                SessionRow.state == SessionState.ASSEMBLING,
+            )
+        )
+        return set(self._connection.execute(query).scalars())
+
     def renew(
         self,
         session_id: str,
@@ -79,14 +111,13 @@ class Members:
         generation: int,
         state: MemberState,
         steps: int | None,
-        lease_until: datetime,
     ) -> bool:
         """Renew a lease. Refused for another generation, a final session, and a member that has gone.
 
         A state never goes back: a beat that was overtaken renews the lease and changes no state.
         """
         earlier = [value for value in _ORDER[:-1] if _ORDER.index(value) <= _ORDER.index(state)]
-        changes: dict[str, Any] = {"lease_until": lease_until}
+        changes: dict[str, Any] = {"renewals": MemberRow.renewals + 1}
         if steps is not None:
             changes["steps"] = steps
         current = (
@@ -137,11 +168,6 @@ class Members:
         query = update(MemberRow).where(MemberRow.session_id == session_id).values(live=False)
         self._connection.execute(query)
 
-    def extend(self, until: datetime) -> None:
-        """Let every live lease last until `until` at least."""
-        query = update(MemberRow).where(MemberRow.live, MemberRow.lease_until < until)
-        self._connection.execute(query.values(lease_until=until))
-
 
 _QUERY = select(MemberRow, AgentRow.name.label("agent")).join(AgentRow, AgentRow.id == MemberRow.agent_id)
 
@@ -154,7 +180,7 @@ def _member(row: AnyRow) -> Member:
         node_rank=row.node_rank,
         state=read_word(MemberState, row.state),
         live=row.live,
-        lease_until=row.lease_until,
+        renewals=row.renewals,
         outcome=read_word(Outcome, row.outcome) if row.outcome else None,
         reason=row.reason,
         log_tail=row.log_tail,

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection
 from datetime import datetime
 
-from sqlalchemy import Connection, exists, func, insert, or_, select, update
+from sqlalchemy import Connection, exists, func, insert, select, update
 
 from advisor.protocol.messages import MemberState
 from advisor.protocol.trials import Outcome, Session, SessionState
@@ -21,12 +21,10 @@ class Sessions:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def add(self, session: Session, due_at: datetime) -> None:
+    def add(self, session: Session) -> None:
         """Store a new session; a unique index refuses a second live one of the same gang of a job."""
         stored = set(Session.model_fields) - {"agents"}
-        self._connection.execute(
-            insert(SessionRow).values({name: getattr(session, name) for name in stored} | {"due_at": due_at})
-        )
+        self._connection.execute(insert(SessionRow).values({name: getattr(session, name) for name in stored}))
 
     def get(self, session_id: str) -> Session | None:
         """Return a session."""
@@ -64,7 +62,7 @@ class Sessions:
         )
         return self._connection.execute(query).rowcount == 1
 
-    def start(self, session_id: str, generation: int, now: datetime, due_at: datetime) -> bool:
+    def start(self, session_id: str, generation: int, now: datetime) -> bool:
         """Make an assembled gang's session running; refused while a member prepares or has gone."""
         unready = exists().where(
             MemberRow.session_id == session_id,
@@ -79,13 +77,11 @@ class Sessions:
                 SessionRow.rendezvous.is_not(None),
                 ~unready,
             )
-            .values(state=SessionState.RUNNING, started_at=now, due_at=due_at)
+            .values(state=SessionState.RUNNING, started_at=now)
         )
         return self._connection.execute(query).rowcount == 1
 
-    def end(
-        self, session_id: str, generation: int, outcome: Outcome | None, reason: str, due_at: datetime
-    ) -> bool:
+    def end(self, session_id: str, generation: int, outcome: Outcome | None, reason: str) -> bool:
         """Ask the gang to end. An `outcome` given here stands; None leaves it to what the members report."""
         query = (
             update(SessionRow)
@@ -94,7 +90,7 @@ class Sessions:
                 SessionRow.generation == generation,
                 SessionRow.state.in_(_STARTED),
             )
-            .values(state=SessionState.ENDING, outcome=outcome, reason=reason, due_at=due_at)
+            .values(state=SessionState.ENDING, outcome=outcome, reason=reason)
         )
         return self._connection.execute(query).rowcount == 1
 
@@ -165,26 +161,10 @@ class Sessions:
         )
         return self._connection.execute(query).rowcount == 1
 
-    def overdue(self, now: datetime, silent_since: datetime) -> list[Session]:
-        """Return live sessions whose state has lasted too long, or with a lease that ran out before `silent_since`."""
-        silent = exists().where(
-            MemberRow.session_id == SessionRow.id, MemberRow.live, MemberRow.lease_until < silent_since
-        )
-        query = select(SessionRow).where(SessionRow.state.in_(LIVE), or_(SessionRow.due_at < now, silent))
-        rows = self._connection.execute(query).all()
-        agents = self._agents([row.id for row in rows])
-        return [_session(row, agents[row.id]) for row in rows]
-
-    def due_at(self, session_id: str) -> datetime | None:
-        """Return when the session's present state will have lasted too long."""
-        return self._connection.execute(
-            select(SessionRow.due_at).where(SessionRow.id == session_id)
-        ).scalar_one_or_none()
-
-    def extend(self, until: datetime) -> None:
-        """Give every live session until `until` at least."""
-        query = update(SessionRow).where(SessionRow.state.in_(LIVE), SessionRow.due_at < until)
-        self._connection.execute(query.values(due_at=until))
+    def live_states(self) -> list[tuple[str, str, SessionState]]:
+        """Return the id, the job's id and the state of every live session."""
+        query = select(SessionRow.id, SessionRow.job_id, SessionRow.state).where(SessionRow.state.in_(LIVE))
+        return [(row.id, row.job_id, SessionState(row.state)) for row in self._connection.execute(query)]
 
     def count_live(self) -> int:
         """Return the number of live sessions."""

@@ -158,8 +158,6 @@ class SessionRow(Base):
     created_at: Mapped[datetime]
     started_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
-    due_at: Mapped[datetime]
-    """When its present state has lasted too long."""
     total_steps: Mapped[int] = mapped_column(default=0)
 
 
@@ -179,7 +177,8 @@ class MemberRow(Base):
     state: Mapped[str]
     live: Mapped[bool]
     """Whether the agent still belongs to the gang; false as soon as the session is over."""
-    lease_until: Mapped[datetime]
+    renewals: Mapped[int] = mapped_column(server_default="0")
+    """Beats that renewed its lease: a server that sees no other number for too long gives the session up."""
     steps: Mapped[int | None]
     outcome: Mapped[str | None]
     reason: Mapped[str] = mapped_column(default="")
@@ -187,6 +186,15 @@ class MemberRow(Base):
     total_steps: Mapped[int] = mapped_column(default=0)
     samples: Mapped[int] = mapped_column(default=0)
     """Telemetry samples that came; of many, only some are kept."""
+
+
+class PulseRow(Base):
+    """One row that servers write while leases run: whether they could be renewed in the meantime."""
+
+    __tablename__ = "pulse"
+
+    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    beats: Mapped[int] = mapped_column(_Serial)
 
 
 class TrialRow(Base):

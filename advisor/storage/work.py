@@ -2,29 +2,37 @@
 
 from collections.abc import Callable
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, insert, text, update
 
 from advisor.storage.accounts import Agents, Tokens
 from advisor.storage.blocks import Blocks
 from advisor.storage.jobs import Jobs
+from advisor.storage.known_blocks import KnownBlocks
 from advisor.storage.members import Members
 from advisor.storage.records import AdviceShelf, Events, Logs, Telemetry
 from advisor.storage.runs import Runs
 from advisor.storage.sessions import Sessions
+from advisor.storage.tables import PulseRow
 from advisor.storage.trials import Trials
+from advisor.storage.upkeep import Upkeep
+
+_PULSE = 1
+"""The one row of its table."""
 
 
 class UnitOfWork:
     """One transaction. Application code never commits: whoever opened it does, at its end."""
 
-    def __init__(self, connection: Connection, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self, connection: Connection, new_id: Callable[[], str], known_blocks: KnownBlocks, read_only: bool
+    ) -> None:
         self.connection = connection
         self.new_id = new_id
         self.jobs = Jobs(connection)
         self.sessions = Sessions(connection)
         self.members = Members(connection)
         self.trials = Trials(connection)
-        self.blocks = Blocks(connection)
+        self.blocks = Blocks(connection, known_blocks, read_only)
         self.agents = Agents(connection)
         self.tokens = Tokens(connection)
         self.events = Events(connection)
@@ -32,6 +40,13 @@ class UnitOfWork:
         self.telemetry = Telemetry(connection)
         self.advice = AdviceShelf(connection)
         self.runs = Runs(connection)
+        self.upkeep = Upkeep(connection)
+
+    def prove_writable(self) -> None:
+        """Write something: once this transaction is committed, others could have been as well."""
+        beat = update(PulseRow).where(PulseRow.id == _PULSE).values(beats=PulseRow.beats + 1)
+        if self.connection.execute(beat).rowcount == 0:
+            self.connection.execute(insert(PulseRow).values(id=_PULSE, beats=1))
 
     def ping(self) -> None:
         """Ask the database for a sign of life."""

@@ -45,6 +45,8 @@ def serve(
         raise CommandFailed(Exit.USAGE, exposure, "docs/operating.md has an example of each.")
     try:
         from advisor.app import run_server
+        from advisor.errors import Unavailable
+        from advisor.storage import DatabaseRefused
     except ModuleNotFoundError as error:
         raise CommandFailed(
             Exit.INTERNAL,
@@ -67,6 +69,12 @@ def serve(
             run_server(settings)
     except KeyboardInterrupt:
         return
+    except DatabaseRefused as error:
+        raise CommandFailed(Exit.INTERNAL, error.what, error.hint) from error
+    except Unavailable as error:
+        raise CommandFailed(
+            Exit.INTERNAL, error.sentence, "See that --database-url is right and that the database runs."
+        ) from error
     except ServerRunning as error:
         raise CommandFailed(
             Exit.INTERNAL,

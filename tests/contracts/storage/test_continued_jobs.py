@@ -50,7 +50,7 @@ def test_fatal_trouble_counts_until_the_job_is_continued(database: Database) -> 
     session = Session(id="s1", job_id="j1", generation=1, state=SessionState.ASSEMBLING, created_at=NOW)
     with database.begin() as work:
         work.jobs.add(make_job())
-        work.sessions.add(session, LATER)
+        work.sessions.add(session)
         work.sessions.note_trouble("s1", 1, "no_ddp", "The disk is full.", True)
         work.sessions.close(
             "s1", 1, SessionState.ENDED, Outcome.CRASHED, "The disk is full.",

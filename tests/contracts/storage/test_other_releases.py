@@ -14,7 +14,9 @@ from sqlalchemy import create_engine, text
 from advisor.errors import UnreadableRecord
 from advisor.protocol.jobs import Job, JobSpec, JobState
 from advisor.protocol.trials import Purpose, Trial
-from advisor.services.keeper import keep_up
+from advisor.services.scheduling import Scheduler
+from advisor.services.stock import Stock
+from advisor.services.thinking import Thought, think
 from advisor.services.tuning import Timers
 from advisor.storage import Database
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_node, make_spec
@@ -54,7 +56,10 @@ def _submit(database: Database, *names: str) -> None:
 
 
 def _keep_up(database: Database) -> None:
-    keep_up(database, ScriptedTuning(), NOW, Timers())
+    def plan(job_id: str, session_id: str | None) -> Thought:
+        return think(database, ScriptedTuning(), job_id, NOW, session_id, Timers())
+
+    Scheduler(database, Stock(plan, lambda run: run()), Timers()).look(NOW)
 
 
 def test_fields_of_a_newer_release_are_ignored_at_every_depth(

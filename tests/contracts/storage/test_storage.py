@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine, inspect
+from sqlalchemy import create_engine, inspect, text
 
 from advisor.errors import InvalidRequest, LostRace, Unavailable
 from advisor.protocol.cluster import Cluster
@@ -32,12 +32,13 @@ from advisor.protocol.views import EventKind, Role
 from advisor.storage import Database, UnitOfWork
 from advisor.storage.blocks import MAX_QUARANTINED, Blocks
 from advisor.storage.database import Database as DatabaseDoor
+from advisor.storage.known_blocks import KnownBlocks
+from advisor.storage.members import Watched
 from advisor.storage.records import Logs, Telemetry
 from advisor.storage.tables import Base
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_facts, make_node, make_result, make_spec
 
 NOW = datetime(2026, 1, 1, 12, 30, 0, 123456, tzinfo=UTC)
-LATER = NOW + timedelta(seconds=60)
 
 
 def make_job(job_id: str = "j1") -> Job:
@@ -72,11 +73,11 @@ def add_running_session(work: UnitOfWork) -> None:
     work.jobs.add(make_job())
     work.jobs.start("j1", Cluster(nodes=(make_node("one"),)), NOW)
     work.agents.add("a1", "one", make_node("one"), NOW)
-    work.sessions.add(make_session(), LATER)
-    work.members.add("s1", "a1", 0, LATER)
-    work.members.renew("s1", "a1", 1, MemberState.READY, None, LATER)
+    work.sessions.add(make_session())
+    work.members.add("s1", "a1", 0)
+    work.members.renew("s1", "a1", 1, MemberState.READY, None)
     work.sessions.offer_rendezvous("s1", 1, "host:1")
-    assert work.sessions.start("s1", 1, NOW, LATER)
+    assert work.sessions.start("s1", 1, NOW)
 
 
 def test_migrations_make_exactly_the_tables_that_the_code_uses(database: Database, database_url: str) -> None:
@@ -178,15 +179,15 @@ def test_generations_and_event_numbers_only_grow(database: Database) -> None:
 def test_second_live_session_of_a_gang_is_refused(database: Database) -> None:
     with database.begin() as work:
         work.jobs.add(make_job())
-        work.sessions.add(make_session(), LATER)
+        work.sessions.add(make_session())
     with pytest.raises(LostRace), database.begin() as work:
-        work.sessions.add(make_session("s2", generation=2), LATER)
+        work.sessions.add(make_session("s2", generation=2))
     with database.begin() as work:
         assert work.sessions.close(
             "s1", 1, SessionState.LOST, Outcome.LOST, "", log_tail="", total_steps=0, now=NOW
         )
-        work.sessions.add(make_session("s2", generation=2), LATER)
-        work.sessions.add(make_session("s3", generation=3).model_copy(update={"gang": 1}), LATER)
+        work.sessions.add(make_session("s2", generation=2))
+        work.sessions.add(make_session("s3", generation=3).model_copy(update={"gang": 1}))
         assert [(live.id, live.gang) for live in work.sessions.live_of("j1")] == [("s2", 0), ("s3", 1)]
 
 
@@ -198,10 +199,10 @@ def test_job_that_holds_fewer_sessions_than_gangs_comes_after_those_that_hold_no
             job = make_job(f"j{number}")
             work.jobs.add(job.model_copy(update={"spec": make_spec(gangs=2)}))
             work.jobs.start(job.id, Cluster(), NOW)
-        work.sessions.add(make_session(job_id="j1"), LATER)
+        work.sessions.add(make_session(job_id="j1"))
         for gang in (0, 1):
             session = make_session(f"t{gang}", "j2", generation=gang + 1)
-            work.sessions.add(session.model_copy(update={"gang": gang}), LATER)
+            work.sessions.add(session.model_copy(update={"gang": gang}))
         assert [(job.id, held) for job, held in work.jobs.short_of_gangs()] == [("j3", 0), ("j1", 1)]
 
 
@@ -246,13 +247,13 @@ def test_agent_holds_one_live_place_at_most(database: Database) -> None:
         work.agents.add("a1", "one", make_node("one"), NOW)
         for number in (1, 2):
             work.jobs.add(make_job(f"j{number}"))
-            work.sessions.add(make_session(f"s{number}", f"j{number}"), LATER)
-        work.members.add("s1", "a1", 0, LATER)
+            work.sessions.add(make_session(f"s{number}", f"j{number}"))
+        work.members.add("s1", "a1", 0)
     with pytest.raises(LostRace), database.begin() as work:
-        work.members.add("s2", "a1", 0, LATER)
+        work.members.add("s2", "a1", 0)
     with database.begin() as work:
         work.members.release("s1")
-        work.members.add("s2", "a1", 0, LATER)
+        work.members.add("s2", "a1", 0)
 
 
 def test_session_has_one_issued_block_at_most(database: Database) -> None:
@@ -266,18 +267,18 @@ def test_session_has_one_issued_block_at_most(database: Database) -> None:
 def test_session_starts_only_when_its_gang_is_complete(database: Database) -> None:
     with database.begin() as work:
         work.jobs.add(make_job())
-        work.sessions.add(make_session(), LATER)
+        work.sessions.add(make_session())
         for number in (1, 2):
             work.agents.add(f"a{number}", f"agent {number}", make_node("n"), NOW)
-            work.members.add("s1", f"a{number}", number - 1, LATER)
-        work.members.renew("s1", "a1", 1, MemberState.READY, 0, LATER)
+            work.members.add("s1", f"a{number}", number - 1)
+        work.members.renew("s1", "a1", 1, MemberState.READY, 0)
         assert work.sessions.offer_rendezvous("s1", 1, "host:1")
         assert not work.sessions.offer_rendezvous("s1", 1, "host:2")
-        assert not work.sessions.start("s1", 1, NOW, LATER)
-        work.members.renew("s1", "a2", 1, MemberState.READY, 0, LATER)
-        assert not work.sessions.start("s1", 2, NOW, LATER)
-        assert work.sessions.start("s1", 1, NOW, LATER)
-        assert not work.sessions.start("s1", 1, NOW, LATER)
+        assert not work.sessions.start("s1", 1, NOW)
+        work.members.renew("s1", "a2", 1, MemberState.READY, 0)
+        assert not work.sessions.start("s1", 2, NOW)
+        assert work.sessions.start("s1", 1, NOW)
+        assert not work.sessions.start("s1", 1, NOW)
         session = work.sessions.get("s1")
     assert session is not None
     assert session.agents == ("agent 1", "agent 2")
@@ -287,26 +288,38 @@ def test_session_starts_only_when_its_gang_is_complete(database: Database) -> No
 def test_lease_is_renewed_only_under_its_generation_and_its_state_never_goes_back(database: Database) -> None:
     with database.begin() as work:
         add_running_session(work)
-        assert not work.members.renew("s1", "a1", 2, MemberState.RUNNING, None, LATER)
-        assert work.members.renew("s1", "a1", 1, MemberState.RUNNING, 5, LATER)
-        assert work.members.renew("s1", "a1", 1, MemberState.READY, None, LATER + timedelta(1))
+        assert not work.members.renew("s1", "a1", 2, MemberState.RUNNING, None)
+        assert work.members.renew("s1", "a1", 1, MemberState.RUNNING, 5)
+        assert work.members.renew("s1", "a1", 1, MemberState.READY, None)
         member = work.members.get("s1", "a1")
         assert member is not None
-        assert (member.state, member.lease_until) == (MemberState.RUNNING, LATER + timedelta(1))
+        assert (member.state, member.renewals) == (MemberState.RUNNING, 3)
         assert work.members.leave("s1", "a1", Outcome.CRASHED, "Why.", "tail", 7)
         assert not work.members.leave("s1", "a1", Outcome.FINISHED, "Other.")
-        assert not work.members.renew("s1", "a1", 1, MemberState.RUNNING, None, LATER)
+        assert not work.members.renew("s1", "a1", 1, MemberState.RUNNING, None)
 
 
-def test_overdue_sessions_are_those_with_a_silent_member_or_too_long_a_state(database: Database) -> None:
+def test_watched_are_live_sessions_and_the_members_that_were_heard_of(database: Database) -> None:
     with database.begin() as work:
         add_running_session(work)
-        assert work.sessions.overdue(NOW, NOW) == []
-        assert [s.id for s in work.sessions.overdue(LATER + timedelta(1), NOW)] == ["s1"]
-        assert [s.id for s in work.sessions.overdue(NOW, LATER + timedelta(1))] == ["s1"]
-        work.members.extend(LATER + timedelta(2))
-        work.sessions.extend(LATER + timedelta(2))
-        assert work.sessions.overdue(LATER + timedelta(1), LATER + timedelta(1)) == []
+        work.agents.add("a2", "two", make_node("two"), NOW)
+        work.members.add("s1", "a2", 1)
+        assert work.sessions.live_states() == [("s1", "j1", SessionState.RUNNING)]
+        (watched,) = work.members.watched()
+        assert watched == Watched("s1", "a1", 1, MemberState.READY)
+        work.members.renew("s1", "a1", 1, MemberState.RUNNING, None)
+        work.members.renew("s1", "a2", 1, MemberState.PREPARING, None)
+        assert {(w.agent_id, w.renewals) for w in work.members.watched()} == {("a1", 2), ("a2", 1)}
+        work.members.release("s1")
+        assert work.members.watched() == []
+
+
+def test_database_proves_again_and_again_that_it_can_be_written(database: Database) -> None:
+    for _ in range(3):
+        with database.begin() as work:
+            work.prove_writable()
+    with database.read() as work:
+        assert work.connection.execute(text("SELECT id, beats FROM pulse")).all() == [(1, 3)]
 
 
 def test_result_is_accepted_once_and_only_under_its_generation(database: Database) -> None:
@@ -343,7 +356,7 @@ def test_quarantine_keeps_an_agents_latest_results_within_its_limits(database: D
     result = make_result()
     size = len(result.model_dump_json())
     with database.begin() as work:
-        blocks = Blocks(work.connection, max_chars=3 * size)
+        blocks = Blocks(work.connection, KnownBlocks(), max_chars=3 * size)
         blocks.quarantine("s1", "other", "a2", 1, result, "sha", "Another agent's.", NOW)
         for number in range(5):
             at = NOW + timedelta(seconds=number)
@@ -351,7 +364,7 @@ def test_quarantine_keeps_an_agents_latest_results_within_its_limits(database: D
         kept = [number for number in range(5) if blocks.quarantined(f"b{number}")]
         assert kept == [2, 3, 4]
         assert blocks.quarantined("other")
-        tight = Blocks(work.connection, max_chars=1)
+        tight = Blocks(work.connection, KnownBlocks(), max_chars=1)
         tight.quarantine("s1", "large", "a1", 1, result, "sha", "Too late.", NOW + timedelta(seconds=9))
         assert [bool(tight.quarantined(name)) for name in ("large", "b4", "other")] == [True, False, True]
         for number in range(MAX_QUARANTINED + 5):
@@ -382,7 +395,7 @@ def test_jobs_without_a_session_come_running_ones_first(database: Database) -> N
         for number in (1, 2, 3, 4):
             work.jobs.add(make_job(f"j{number}"))
         work.jobs.start("j3", Cluster(), NOW)
-        work.sessions.add(make_session(job_id="j1"), LATER)
+        work.sessions.add(make_session(job_id="j1"))
         work.jobs.move("j4", JobState.CANCELLED, "", since=(JobState.QUEUED,), now=NOW)
         assert [(job.id, held) for job, held in work.jobs.short_of_gangs()] == [("j3", 0), ("j2", 0)]
         newest = work.jobs.page(None, 2, None)
@@ -474,11 +487,11 @@ def test_two_transactions_cannot_both_take_an_agent(database: Database) -> None:
     def take(who: int) -> bool:
         try:
             with database.begin() as work:
-                (agent,) = work.agents.lock_all()
+                (agent,) = work.agents.lock(["a1"])
                 if agent.session_id is not None:
                     return False
-                work.sessions.add(make_session(f"s{who}", f"j{who}"), LATER)
-                work.members.add(f"s{who}", "a1", 0, LATER)
+                work.sessions.add(make_session(f"s{who}", f"j{who}"))
+                work.members.add(f"s{who}", "a1", 0)
         except LostRace:
             return False
         return True

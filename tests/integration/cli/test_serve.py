@@ -103,6 +103,12 @@ def test_server_is_alone_on_its_data_and_forgotten_when_it_was_asked_to_stop(
     second = advisor("serve", "--port", "0", environment=environment, cwd=tmp_path)
     assert second.returncode == 1
     assert record.url in second.stderr
+    elsewhere = environment | {"ADVISOR_DATABASE_URL": f"sqlite:///{data_dir / 'advisor.db'}"}
+    words = ("serve", "--port", "0", "--data-dir", str(tmp_path / "other"))
+    third = advisor(*words, environment=elsewhere, cwd=tmp_path)
+    assert third.returncode == 1
+    assert f"Another server (process {server.pid}) has the database" in third.stderr
+    assert "Traceback" not in third.stderr
 
     os.kill(server.pid, signal.SIGTERM)
     server.communicate(timeout=30)

@@ -1,8 +1,9 @@
 """A command's agents stop and come back under the same names: no launch is lost to those of the command before."""
 
+from datetime import timedelta
+
 from advisor.protocol.messages import MemberState
 from advisor.protocol.trials import Outcome, SessionState
-from advisor.services.keeper import keep_up
 from tests.unit.services.scripted_tuning import make_node
 from tests.unit.services.world import World
 
@@ -33,7 +34,7 @@ def test_server_that_starts_gives_no_place_to_an_agent_that_it_never_heard(world
     served_since = world.now
 
     def tick() -> None:
-        keep_up(world.database, world.tuning, world.now, world.timers, served_since)
+        world.keep_up(served_since)
 
     tick()
     assert world.history(job.id).sessions == ()
@@ -48,5 +49,16 @@ def test_agent_that_went_on_asking_counts_for_the_server_that_started(world: Wor
     world.wait(1)
     served_since = world.now
     world.poll(agent)
-    keep_up(world.database, world.tuning, world.now, world.timers, served_since)
+    world.keep_up(served_since)
+    assert world.poll(agent) is not None
+
+
+def test_agent_that_stopped_before_the_clock_was_set_back_is_given_no_place(world: World) -> None:
+    world.register("stopped")
+    world.now -= timedelta(hours=1)
+    job = world.submit()
+    world.keep_up()
+    assert world.history(job.id).sessions == ()
+    agent = world.register("alive")
+    world.keep_up()
     assert world.poll(agent) is not None

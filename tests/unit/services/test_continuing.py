@@ -119,7 +119,7 @@ def test_trouble_that_failed_a_job_does_not_fail_it_at_once_when_it_is_continued
     world.measure(place, agent)
     trouble = Trouble(code="no_ddp", sentence="The disk is full.")
     with world.work() as work:
-        sessions.hear_trouble(work, place.session_id, agent, trouble, world.now, world.timers)
+        sessions.hear_trouble(work, place.session_id, agent, trouble, world.now)
     world.end(place, agent, Outcome.CRASHED)
     world.keep_up()
     assert world.job(job.id).state is JobState.FAILED

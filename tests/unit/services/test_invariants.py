@@ -6,7 +6,6 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from datetime import timedelta
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
@@ -188,9 +187,7 @@ class ServerUnderFaults(RuleBasedStateMachine):
     @rule()
     def keep_up(self) -> None:
         self.world.keep_up()
-        late = self.world.now - timedelta(seconds=self.world.timers.grace_s)
-        with self.world.database.read() as work:
-            assert work.sessions.overdue(self.world.now, late) == [] or self.only_gone_members(late)
+        assert self.world.reaper.look(self.world.now) == 0
 
     @rule()
     def restart_server(self) -> None:
@@ -274,15 +271,6 @@ class ServerUnderFaults(RuleBasedStateMachine):
                 history = self.seen[job_id]
                 assert all(trial.state is TrialState.CLOSED for trial in history.trials)
                 assert all(block.state is not BlockState.ISSUED for block in history.blocks)
-
-    def only_gone_members(self, late: object) -> bool:
-        """Whether the sessions whose leases ran out only wait for other nodes of their gang."""
-        with self.world.database.read() as work:
-            return all(
-                member.state is MemberState.GONE or member.lease_until >= late  # type: ignore[operator]
-                for session in work.sessions.overdue(self.world.now, late)  # type: ignore[arg-type]
-                for member in work.members.of_session(session.id)
-            )
 
     def place(self, who: str, old: int) -> Assignment | None:
         """A place the agent holds or held: 0 is the latest."""

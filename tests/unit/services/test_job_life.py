@@ -229,7 +229,7 @@ def test_fatal_trouble_fails_the_job_with_its_sentence(world: World) -> None:
     (place,) = world.start_session(agent)
     trouble = Trouble(code="no_ddp", sentence="The script builds no DistributedDataParallel.")
     with world.work() as work:
-        sessions.hear_trouble(work, place.session_id, agent, trouble, world.now, world.timers)
+        sessions.hear_trouble(work, place.session_id, agent, trouble, world.now)
     assert world.beat(place, agent).state is SessionState.ENDING
     world.end(place, agent, Outcome.CRASHED)
     world.keep_up()
@@ -244,7 +244,7 @@ def test_trouble_that_is_not_fatal_allows_another_launch(world: World) -> None:
     (place,) = world.start_session(agent)
     trouble = Trouble(code="script_ended", sentence="The script ended by itself.", fatal=False)
     with world.work() as work:
-        sessions.hear_trouble(work, place.session_id, agent, trouble, world.now, world.timers)
+        sessions.hear_trouble(work, place.session_id, agent, trouble, world.now)
     world.end(place, agent)
     world.keep_up()
     assert world.job(job.id).state is JobState.RUNNING
@@ -285,7 +285,7 @@ def test_cancel_of_a_queued_job_is_immediate_and_of_a_final_one_refused(world: W
     (place,) = world.start_session(agent)
     trouble = Trouble(code="no_ddp", sentence="No.")
     with world.work() as work:
-        sessions.hear_trouble(work, place.session_id, agent, trouble, world.now, world.timers)
+        sessions.hear_trouble(work, place.session_id, agent, trouble, world.now)
     world.end(place, agent)
     world.keep_up()
     with pytest.raises(JobIsFinal):
@@ -396,7 +396,7 @@ def test_write_that_lost_a_race_for_an_agent_changes_nothing(world: World) -> No
     def take_again(work: UnitOfWork) -> None:
         (session,) = work.sessions.live_of(job.id)
         other = session.model_copy(update={"id": "another", "generation": 99})
-        work.sessions.add(other, world.now)
+        work.sessions.add(other)
 
     with pytest.raises(LostRace), world.work() as work:
         take_again(work)

@@ -60,7 +60,7 @@ def test_trouble_of_one_gang_fails_no_job_that_another_one_measures(world: World
     (second,) = world.start_session(two)
     trouble = Trouble(code="launch_failed", sentence="torchrun is not installed on this node.")
     with world.work() as work:
-        sessions.hear_trouble(work, second.session_id, two, trouble, world.now, world.timers)
+        sessions.hear_trouble(work, second.session_id, two, trouble, world.now)
     world.end(second, two, Outcome.CRASHED)
     world.tuning = ScriptedTuning(SIZES[:2])
     world.measure(first, one)

@@ -41,7 +41,7 @@ class Measuring:
         world.report(place, self.agent, race, make_result(per_rank_work_s=works_s, phases=phases))
         beat = Beat(generation=place.generation, state=MemberState.RUNNING, telemetry=BATCH)
         with world.work() as work:
-            sessions.renew_session(work, place.session_id, self.agent, beat, world.now, world.timers)
+            sessions.renew_session(work, place.session_id, self.agent, beat, world.now)
 
     def count_events(self, words: str) -> int:
         with self.world.database.read() as work:

@@ -1,6 +1,7 @@
 """A server without HTTP: the services over a real database, a clock that tests turn, and agents that obey."""
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -22,8 +23,10 @@ from advisor.protocol.races import RacePlan
 from advisor.protocol.trials import BlockResult, JobHistory, Outcome
 from advisor.protocol.views import RaceAccepted, Role
 from advisor.services import agents, jobs, races, sessions
-from advisor.services.keeper import keep_up
-from advisor.services.reaper import extend_leases
+from advisor.services.reaper import AwakeClock, Reaper
+from advisor.services.scheduling import Scheduler
+from advisor.services.stock import Stock
+from advisor.services.thinking import Thought, think
 from advisor.services.tokens import Principal
 from advisor.services.tuning import Timers, Tuning
 from advisor.storage import Database, UnitOfWork
@@ -50,6 +53,10 @@ class World:
         self.tuning: Tuning = tuning or ScriptedTuning()
         self.timers = Timers()
         self.database = Database(url, lambda: next(ids))
+        self.elapsed_s = 0.0
+        """What a clock of seconds that nobody sets shows."""
+        self.reaper = self.make_reaper()
+        self.stock = Stock(self.think, lambda run: run())
 
     @contextmanager
     def work(self) -> Iterator[UnitOfWork]:
@@ -58,16 +65,29 @@ class World:
             yield work
 
     def wait(self, seconds: float) -> None:
-        """Let time pass."""
+        """Let time pass, of which the server sees every moment."""
+        self.reaper.look(self.now)
+        self.elapsed_s += seconds
         self.now += timedelta(seconds=seconds)
 
-    def keep_up(self) -> None:
-        """Do what the keeper does at a tick."""
-        keep_up(self.database, self.tuning, self.now, self.timers)
+    def keep_up(self, served_since: datetime | None = None) -> None:
+        """Do what the keepers do at their ticks."""
+        self.reaper.look(self.now)
+        Scheduler(self.database, self.stock, self.timers, served_since).look(self.now)
 
     def restart(self) -> None:
         """Do what a server does when it starts."""
-        extend_leases(self.database, self.now, self.timers)
+        self.reaper = self.make_reaper()
+        self.reaper.look(self.now)
+        self.stock = Stock(self.think, lambda run: run())
+
+    def think(self, job_id: str, session_id: str | None) -> Thought:
+        """Ask the planner, in the thread that wants to know."""
+        return think(self.database, self.tuning, job_id, self.now, session_id, self.timers)
+
+    def make_reaper(self) -> Reaper:
+        """A reaper that counts all the time that tests let pass: it looks before any does."""
+        return Reaper(self.database, self.timers, AwakeClock(lambda: self.elapsed_s, math.inf))
 
     def register(self, name: str, node: Node | None = None, secret: str = "") -> str:
         """Register an agent with a token that any number may register with; return its id."""
@@ -80,7 +100,9 @@ class World:
     def poll(self, agent_id: str) -> Assignment | None:
         """Ask for work once."""
         with self.work() as work:
-            agents.see_agent(work, agent_id, self.now, self.timers)
+            if agents.holds_ending(work, agent_id):
+                agents.leave_ending(work, agent_id, self.now)
+            work.agents.see_all([agent_id], self.now)
         with self.database.read() as work:
             return agents.find_assignment(work, agent_id)
 
@@ -102,19 +124,19 @@ class World:
     def cancel(self, job_id: str) -> Job:
         """Cancel a job."""
         with self.work() as work:
-            return jobs.cancel_job(work, job_id, ADA, self.now, self.timers)
+            return jobs.cancel_job(work, job_id, ADA, self.now)
 
     def beat(self, place: Assignment, agent_id: str, state: MemberState = MemberState.RUNNING) -> BeatReply:
         """Renew a session."""
         rendezvous = "127.0.0.1:29500" if place.node_rank == 0 else None
         beat = Beat(generation=place.generation, state=state, rendezvous=rendezvous)
         with self.work() as work:
-            return sessions.renew_session(work, place.session_id, agent_id, beat, self.now, self.timers)
+            return sessions.renew_session(work, place.session_id, agent_id, beat, self.now)
 
     def next(self, place: Assignment, agent_id: str) -> NextReply:
         """Ask what is to be measured."""
         return races.next_race(
-            self.database, self.tuning, place.session_id, agent_id, place.generation, self.now, self.timers
+            self.database, self.stock, place.session_id, agent_id, place.generation, self.now
         )
 
     def report(
@@ -139,7 +161,7 @@ class World:
         """Say that every rank of a node is gone."""
         end = SessionEnd(generation=place.generation, outcome=outcome, reason=reason)
         with self.work() as work:
-            sessions.leave_session(work, place.session_id, agent_id, end, self.now, self.timers)
+            sessions.leave_session(work, place.session_id, agent_id, end, self.now)
 
     def start_session(self, *agent_ids: str) -> list[Assignment]:
         """Let agents take up their places until the session runs."""

@@ -1,0 +1,82 @@
+"""The lobby: where agents wait that ask for work. One look into the database serves all of them, however many."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+
+from advisor.services.tuning import Timers
+from advisor.storage import Database
+
+
+class Lobby:
+    """Knows who waits, calls those a place waits for, and notes who was heard of; share it between threads."""
+
+    def __init__(self, database: Database, timers: Timers) -> None:
+        self._database = database
+        self._usual = timedelta(seconds=timers.silent_s)
+        self._lock = threading.Lock()
+        self._waiting: dict[str, list[Callable[[], None]]] = {}
+        self._heard: dict[str, datetime] = {}
+        """Agent -> when it asked last, all that this server ever heard."""
+        self._unwritten: set[str] = set()
+        self._has_news = False
+        """Whether somebody has come whom this server had not heard of for longer than is usual."""
+        self.wake = threading.Event()
+        """Set when a look should not wait for its time: somebody new has come, or a gang was formed."""
+
+    @contextmanager
+    def wait(self, agent_id: str, call: Callable[[], None], now: datetime) -> Iterator[None]:
+        """Let an agent wait within the context; `call` is called, in any thread, whenever it should look for itself."""
+        with self._lock:
+            before = self._heard.get(agent_id)
+            self._heard[agent_id] = now
+            self._unwritten.add(agent_id)
+            self._waiting.setdefault(agent_id, []).append(call)
+            is_new = before is None or now - before > self._usual
+            self._has_news |= is_new
+        if is_new:
+            self.wake.set()
+        try:
+            yield
+        finally:
+            with self._lock:
+                calls = self._waiting[agent_id]
+                calls.remove(call)
+                if not calls:
+                    del self._waiting[agent_id]
+
+    def look(self, now: datetime) -> bool:
+        """Write down who was heard of, and call the agents that places wait for.
+
+        Return whether somebody has come who was not there before: more gangs may be possible.
+        """
+        with self._lock:
+            heard, self._unwritten = self._unwritten, set()
+            has_news, self._has_news = self._has_news, False
+            anybody = bool(self._waiting)
+        try:
+            if heard:
+                with self._database.begin() as work:
+                    work.agents.see_all(heard, now)
+            if anybody:
+                with self._database.read() as work:
+                    self.call(work.members.awaited())
+        except BaseException:
+            with self._lock:
+                self._unwritten |= heard
+                self._has_news |= has_news
+            raise
+        return has_news
+
+    def call(self, agents: set[str] | None = None) -> None:
+        """Call these agents if they wait; without `agents` everybody."""
+        with self._lock:
+            called = [
+                call
+                for agent_id, calls in self._waiting.items()
+                if agents is None or agent_id in agents
+                for call in calls
+            ]
+        for call in called:
+            call()

@@ -1,0 +1,128 @@
+"""The stock of thoughts: the planner thinks ahead, in threads of its own, and who needs a decision takes it from here.
+
+A thought is kept with the version of the job it is about and counts for that version only, so that what is taken is
+always what the planner would say now. Nothing here has to be kept: a server that starts thinks anew, to the same end.
+"""
+
+import logging
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from concurrent.futures import Future
+
+from advisor.errors import Unavailable, UnreadableRecord
+from advisor.services.thinking import Thought
+
+_log = logging.getLogger(__name__)
+_MOST = 256
+"""Thoughts that are kept: no more jobs than that wait for a decision at one time."""
+_AT_ONCE = 4
+"""Thoughts that are looked for at one time: more would only take each other's processor."""
+
+Key = tuple[str, str | None]
+"""A job, and the session it is asked for; None where the job itself asks."""
+
+
+class Stock:
+    """Thoughts that are there or being looked for; share it between threads."""
+
+    def __init__(
+        self,
+        think: Callable[[str, str | None], Thought],
+        start: Callable[[Callable[[], None]], None],
+        tell: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`think` decides for a job and a session, `start` runs something in a thread.
+
+        `tell` is called when a thread has nothing left to think about, and found something.
+        """
+        self._think, self._start, self._tell = think, start, tell
+        self._lock = threading.Lock()
+        self._orders: deque[tuple[Key, Future[Thought]]] = deque()
+        self._at_work = 0
+        self._futures: OrderedDict[Key, Future[Thought]] = OrderedDict()
+
+    def order(self, job_id: str, session_id: str | None = None) -> Future[Thought]:
+        """Begin to think, unless that is going on."""
+        key = job_id, session_id
+        with self._lock:
+            future = self._futures.get(key)
+            if future is not None and not future.done():
+                return future
+            future = self._keep(key, Future())
+            self._orders.append((key, future))
+            is_place = self._at_work < _AT_ONCE
+            self._at_work += is_place
+        if is_place:
+            self._start(self._work_off)
+        return future
+
+    def find(self, job_id: str, version: int, session_id: str | None = None) -> Thought | None:
+        """Return what was thought about this version of a job; where nothing was, begin to think.
+
+        Raises UnreadableRecord for a job whose history another release wrote.
+        """
+        thought = self._peek(job_id, version, session_id)
+        if thought is None:
+            future = self.order(job_id, session_id)
+            thought = self._peek(job_id, version, session_id)
+            if future.done() and isinstance(future.exception(), UnreadableRecord):
+                future.result()
+        return thought
+
+    def take(self, job_id: str, version: int, session_id: str) -> Thought:
+        """Return what is thought about this version of a job for a session, as soon as it is there.
+
+        It is not kept any longer: with a thought goes the whole history that it was about.
+        """
+        thought = self._peek(job_id, version, session_id) or self.order(job_id, session_id).result()
+        if thought.job.version < version:
+            # It was begun before the job changed.
+            thought = self.order(job_id, session_id).result()
+        with self._lock:
+            kept = self._futures.get((job_id, session_id))
+            if kept is not None and kept.done():
+                del self._futures[job_id, session_id]
+        return thought
+
+    def renew(self, thought: Thought, session_id: str | None = None) -> None:
+        """Keep a thought that holds for a later version of its job as well."""
+        future: Future[Thought] = Future()
+        future.set_result(thought)
+        with self._lock:
+            self._keep((thought.job.id, session_id), future)
+
+    def _keep(self, key: Key, future: Future[Thought]) -> Future[Thought]:
+        self._futures[key] = future
+        self._futures.move_to_end(key)
+        while len(self._futures) > _MOST:
+            self._futures.popitem(last=False)
+        return future
+
+    def _peek(self, job_id: str, version: int, session_id: str | None) -> Thought | None:
+        with self._lock:
+            future = self._futures.get((job_id, session_id))
+        if future is None or not future.done() or future.exception() is not None:
+            return None
+        thought = future.result()
+        # Thinking itself may have moved the job on; who acts upon a thought looks at the version once more.
+        return thought if thought.job.version >= version else None
+
+    def _work_off(self) -> None:
+        is_wiser = False
+        while True:
+            with self._lock:
+                if not self._orders:
+                    self._at_work -= 1
+                    break
+                key, future = self._orders.popleft()
+            try:
+                future.set_result(self._think(*key))
+                is_wiser = True
+            except Exception as error:
+                if not isinstance(error, Unavailable | UnreadableRecord):
+                    _log.exception("What comes next for job %s could not be thought about", key[0])
+                future.set_exception(error)
+        if is_wiser:
+            # Once, after many: whoever acts upon thoughts looks at all of them.
+            self._tell()

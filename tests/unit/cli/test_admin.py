@@ -1,0 +1,123 @@
+"""`advisor admin` against a real SQLite file: copies, going back to them, damage that is found, old records that go."""
+
+import json
+import sqlite3
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from advisor.services.jobs import list_jobs, submit_job
+from advisor.storage import Database
+from tests.unit.services.scripted_tuning import make_node, make_spec
+from tests.unit.services.world import ADA
+
+from .conftest import Run
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+Opened = Callable[[], Database]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The database of the machine's server."""
+    (tmp_path / "data").mkdir()
+    path = tmp_path / "data" / "advisor.db"
+    database = open_at(path)
+    database.migrate()
+    database.close()
+    submit(path, "first")
+    return path
+
+
+def open_at(path: Path) -> Database:
+    return Database(f"sqlite:///{path}", lambda: str(datetime.now(UTC).timestamp()))
+
+
+def submit(path: Path, name: str) -> None:
+    database = open_at(path)
+    with database.begin() as work:
+        submit_job(work, make_spec(name=name), ADA, None, NOW)
+    database.close()
+
+
+def names_in(path: Path) -> set[str]:
+    database = open_at(path)
+    with database.read() as work:
+        names = {job.spec.name for job in list_jobs(work, None, 10, None).items}
+    database.close()
+    return names
+
+
+def test_database_is_brought_back_to_its_backup_and_what_was_there_is_kept(run: Run, path: Path) -> None:
+    assert run("admin", "backup", "copy.db").exit_code == 0
+    submit(path, "second")
+    restored = run("admin", "restore", "copy.db")
+    assert restored.exit_code == 0, restored.stderr
+    assert names_in(path) == {"first"}
+    kept = path.with_name("advisor.db.replaced-1")
+    assert str(kept) in restored.stdout.replace("\n", "")
+    assert names_in(kept) == {"first", "second"}
+    assert run("admin", "check").exit_code == 0
+
+
+def test_backup_is_taken_while_a_server_runs_and_nothing_else_is_done_then(run: Run, path: Path) -> None:
+    server = open_at(path)
+    server.hold()
+    assert run("admin", "backup", "copy.db").exit_code == 0
+    for words in (("restore", "copy.db"), ("prune",)):
+        refused = run("admin", *words)
+        assert refused.exit_code == 1
+        assert "Another server" in refused.stderr
+    server.close()
+
+
+def test_what_is_no_backup_is_refused_and_nothing_is_touched(run: Run, path: Path) -> None:
+    Path("notes.txt").write_text("not a database " * 500)
+    sqlite3.connect("other.db").execute("CREATE TABLE a (b)").connection.close()
+    for name in ("notes.txt", "other.db", "missing.db"):
+        refused = run("admin", "restore", name)
+        assert refused.exit_code == 1
+        assert "is no database of Fleet Advisor" in refused.stderr.replace("\n", " ")
+    assert names_in(path) == {"first"}
+    assert not list(path.parent.glob("*replaced*"))
+    assert not Path("missing.db").exists()
+
+
+def test_check_tells_what_does_not_fit_together(run: Run, path: Path) -> None:
+    assert "All is well" in run("admin", "check").stdout
+    connection = sqlite3.connect(path)
+    connection.execute("INSERT INTO trials (job_id, number, purpose, changes, effect, because, state,"
+                       " outcome_reason, log_tail, created_at) VALUES ('none', 0, 'search', '{}', 'exact', '',"
+                       " 'open', '', '', '2026-01-01')")  # fmt: skip
+    connection.commit()
+    connection.close()
+    found = run("admin", "check", "--json")
+    assert found.exit_code == 1
+    assert json.loads(found.stdout)["damage"] == ["Row 1 of trials belongs to a row of jobs that is missing"]
+
+
+def test_prune_tells_what_went_and_keeps_what_is_young(run: Run, path: Path) -> None:
+    database = open_at(path)
+    with database.begin() as work:
+        work.agents.add("old", "old", make_node("old"), datetime.now(UTC) - timedelta(days=100))
+        work.agents.add("young", "young", make_node("young"), datetime.now(UTC) - timedelta(days=80))
+    database.close()
+    removed = json.loads(run("admin", "prune", "--json").stdout)["removed"]
+    assert removed["agents that never measured, and their tokens"] == 1
+    assert names_in(path) == {"first"}
+
+
+def test_database_that_is_missing_or_older_is_told_and_not_made(run: Run, tmp_path: Path) -> None:
+    for words in (("check",), ("prune",), ("backup", "copy.db")):
+        refused = run("admin", *words)
+        assert refused.exit_code == 1
+        assert "There is no database at" in refused.stderr
+    assert not (tmp_path / "data" / "advisor.db").exists()
+
+
+def test_database_on_postgresql_is_left_to_its_own_tools(run: Run) -> None:
+    refused = run("admin", "backup", "copy.db", ADVISOR_DATABASE_URL="postgresql://nobody@localhost/none")
+    assert refused.exit_code == 2
+    assert "pg_dump" in refused.stderr

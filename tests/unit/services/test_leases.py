@@ -1,0 +1,163 @@
+"""Leases run only while the server runs and its database takes writes; clocks of the day mean nothing to them."""
+
+from datetime import timedelta
+from typing import cast
+
+import pytest
+
+from advisor.errors import Unavailable
+from advisor.protocol.jobs import JobState
+from advisor.protocol.messages import Assignment, MemberState
+from advisor.protocol.trials import SessionState
+from advisor.services.reaper import AwakeClock, Reaper
+from advisor.storage import Database
+from tests.unit.services.counted import CountedDatabase
+from tests.unit.services.world import World
+
+TICK_S = 1.0
+BEAT_S = 2
+
+
+class Server:
+    """A server's reaper at its ticks, by clocks that the test turns."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.database = CountedDatabase(world.database)
+        self.elapsed_s = 0.0
+        self.rate = 1.0
+        self.start()
+
+    def start(self) -> None:
+        """Begin to watch, as a server that starts."""
+        clock = AwakeClock(lambda: self.elapsed_s, 2 * TICK_S)
+        self.reaper = Reaper(cast(Database, self.database), self.world.timers, clock)
+        self.reaper.look(self.world.now)
+
+    def stand(self, seconds: float) -> None:
+        """Let time pass in which nothing of the server runs."""
+        self.elapsed_s += seconds * self.rate
+        self.world.now += timedelta(seconds=seconds * self.rate)
+
+    def run(self, seconds: int, beating: tuple[Assignment, str] | None = None) -> int:
+        """Let the server run; return how many sessions it gave up. `beating`: an agent that renews its lease."""
+        lost = 0
+        for second in range(seconds):
+            self.stand(TICK_S)
+            if beating and second % BEAT_S == 0:
+                self.world.beat(*beating)
+            lost += self.reaper.look(self.world.now)
+        return lost
+
+
+@pytest.fixture
+def server(world: World) -> Server:
+    return Server(world)
+
+
+@pytest.fixture
+def held(world: World, server: Server) -> tuple[Assignment, str]:
+    """A place in a running session, and its agent."""
+    world.submit()
+    agent = world.register("one")
+    (place,) = world.start_session(agent)
+    assert server.run(4, (place, agent)) == 0
+    return place, agent
+
+
+def state_of(world: World, place: Assignment) -> SessionState:
+    return world.history(place.job_id).sessions[0].state
+
+
+def test_session_is_lost_a_lease_and_its_grace_after_the_last_beat(
+    server: Server, held: tuple[Assignment, str]
+) -> None:
+    assert server.run(34) == 0
+    assert server.run(3) == 1
+
+
+@pytest.mark.parametrize("gap_s", [8, 600, 86_400])
+def test_time_that_the_server_was_stopped_for_is_nobodys_silence(
+    server: Server, world: World, held: tuple[Assignment, str], gap_s: float
+) -> None:
+    assert server.run(28) == 0
+    server.stand(gap_s)
+    assert server.reaper.look(world.now) == 0
+    assert server.run(40, held) == 0
+    assert state_of(world, held[0]) is SessionState.RUNNING
+
+
+def test_server_that_is_stopped_again_and_again_still_gives_up_who_is_silent(
+    server: Server, world: World, held: tuple[Assignment, str]
+) -> None:
+    lost = 0
+    for _ in range(8):
+        server.stand(60)
+        lost += server.run(5)
+    assert lost == 1
+
+
+@pytest.mark.parametrize("step", [timedelta(hours=1), timedelta(hours=-1), timedelta(seconds=45)])
+def test_step_of_the_clock_of_the_day_changes_nothing(
+    server: Server, world: World, held: tuple[Assignment, str], step: timedelta
+) -> None:
+    world.now += step
+    assert server.run(20, held) == 0
+    assert server.run(31) == 0
+    assert server.run(5) == 1
+
+
+@pytest.mark.parametrize("rate", [1.3, 1 / 1.3])
+def test_clock_of_another_rate_loses_no_agent_that_beats_and_waits_for_the_fence_of_one_that_does_not(
+    server: Server, held: tuple[Assignment, str], rate: float
+) -> None:
+    server.rate = rate
+    assert server.run(120, held) == 0
+    # An agent's own clock fences it 0.6 leases after its last beat, and its ranks are dead 5 s later.
+    assert server.run(23) == 0
+
+
+def test_time_in_which_the_database_takes_no_writes_is_nobodys_silence(
+    server: Server, world: World, held: tuple[Assignment, str]
+) -> None:
+    assert server.run(28) == 0
+    server.database.takes_writes = False
+    for _ in range(600):
+        server.stand(TICK_S)
+        with pytest.raises(Unavailable):
+            server.reaper.look(world.now)
+    server.database.takes_writes = True
+    assert server.reaper.look(world.now) == 0
+    assert server.run(40, held) == 0
+    assert state_of(world, held[0]) is SessionState.RUNNING
+
+
+def test_member_that_only_said_gone_has_the_grace_and_no_more(
+    server: Server, world: World, held: tuple[Assignment, str]
+) -> None:
+    world.beat(*held, MemberState.GONE)
+    assert server.run(5) == 0
+    assert state_of(world, held[0]) is SessionState.ENDING
+    server.run(3)
+    assert state_of(world, held[0]) is SessionState.ENDED
+
+
+def test_start_of_a_server_gives_a_minute_and_two_leases_before_anything_is_lost(
+    server: Server, world: World, held: tuple[Assignment, str]
+) -> None:
+    server.run(33)
+    server.stand(3600)
+    server.start()
+    assert server.run(60) == 0
+    assert server.run(2) == 1
+
+
+def test_two_servers_lose_a_session_once_and_none_that_beats_to_either(
+    server: Server, world: World, held: tuple[Assignment, str]
+) -> None:
+    other = Server(world)
+    for _ in range(50):
+        server.run(1, held)
+        assert other.run(1) == 0
+    assert sum(each.run(1) for _ in range(70) for each in (server, other)) == 1
+    assert world.job(held[0].job_id).state is JobState.RUNNING

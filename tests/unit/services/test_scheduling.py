@@ -1,0 +1,114 @@
+"""What a look at the waiting jobs costs, and that nothing is allocated on what has changed meanwhile."""
+
+from typing import Any, cast
+
+import pytest
+
+from advisor.protocol.jobs import Job, JobState
+from advisor.protocol.trials import JobHistory
+from advisor.services import agents
+from advisor.services.scheduling import Scheduler, apply_thought
+from advisor.services.stock import Stock
+from advisor.services.thinking import Thought
+from advisor.storage import Database
+from advisor.tuning.decisions import Decision
+from tests.unit.services.counted import CountedDatabase
+from tests.unit.services.scripted_tuning import ScriptedTuning, make_node
+from tests.unit.services.world import World
+
+
+class Counting(ScriptedTuning):
+    """Counts how often it was asked."""
+
+    asked = 0
+
+    def plan(self, job: Job, history: JobHistory, now: Any, *rest: Any, quick: bool = False) -> Decision:
+        """Count, and decide as always."""
+        self.asked += 1
+        return super().plan(job, history, now, *rest, quick=quick)
+
+
+@pytest.fixture
+def counting(world: World) -> Counting:
+    tuning = Counting()
+    world.tuning = tuning
+    return tuning
+
+
+def test_jobs_that_wait_are_thought_about_once_and_cost_no_writing(world: World, counting: Counting) -> None:
+    for _ in range(20):
+        world.submit(nodes=2)
+    world.register("one")
+    database = CountedDatabase(world.database)
+    scheduler = Scheduler(cast(Database, database), world.stock, world.timers)
+    scheduler.look(world.now)
+    assert (counting.asked, database.writes) == (20, 1)
+    for _ in range(5):
+        scheduler.look(world.now)
+    assert (counting.asked, database.writes) == (20, 1)
+    assert database.reads == 6
+
+
+def test_waiting_job_is_launched_on_the_thought_that_it_waited_with(world: World, counting: Counting) -> None:
+    job = world.submit(nodes=2)
+    world.register("one")
+    world.keep_up()
+    assert world.job(job.id).state_reason.startswith("Waiting for 2 idle agents")
+    world.register("two")
+    world.keep_up()
+    assert world.job(job.id).state is JobState.RUNNING
+    assert counting.asked == 1
+
+
+def test_job_that_is_still_thought_about_keeps_its_place(world: World) -> None:
+    started: list[object] = []
+    stock = Stock(world.think, started.append)
+    scheduler = Scheduler(world.database, stock, world.timers)
+    first, second = world.submit(), world.submit()
+    world.register("one")
+    assert scheduler.look(world.now) == 0
+    stock.renew(world.stock.order(second.id).result())
+    assert scheduler.look(world.now) == 0
+    stock.renew(world.stock.order(first.id).result())
+    assert scheduler.look(world.now) == 1
+    assert world.job(first.id).state is JobState.RUNNING
+
+
+def find_idle(world: World) -> list[agents.Agent]:
+    with world.database.read() as work:
+        return work.agents.all()
+
+
+def think_about(world: World, job: Job) -> Thought:
+    return world.stock.order(job.id).result()
+
+
+def test_agent_that_was_given_away_since_it_was_looked_at_is_not_taken(world: World) -> None:
+    world.register("one")
+    idle = find_idle(world)
+    first, second = world.submit(), world.submit()
+    thoughts = [think_about(world, job) for job in (first, second)]
+    with world.work() as work:
+        assert apply_thought(work, thoughts[0], idle, world.now)
+    with world.work() as work:
+        assert not apply_thought(work, thoughts[1], idle, world.now)
+    assert world.history(second.id).sessions == ()
+
+
+def test_agent_that_came_back_on_another_node_since_is_not_taken(world: World) -> None:
+    world.register("one")
+    idle = find_idle(world)
+    thought = think_about(world, world.submit())
+    world.register("one", make_node("another"))
+    with world.work() as work:
+        assert not apply_thought(work, thought, idle, world.now)
+
+
+def test_thought_about_an_older_version_is_not_acted_upon(world: World) -> None:
+    world.register("one")
+    idle = find_idle(world)
+    job = world.submit()
+    thought = think_about(world, job)
+    world.cancel(job.id)
+    with world.work() as work:
+        assert not apply_thought(work, thought, idle, world.now)

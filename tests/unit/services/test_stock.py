@@ -1,0 +1,130 @@
+"""Thoughts that are there before they are asked for, and that never outlive the version they are about."""
+
+from collections.abc import Callable
+
+import pytest
+
+from advisor.errors import Unavailable
+from advisor.services.stock import Stock
+from advisor.services.thinking import Thought
+from tests.unit.services.scripted_tuning import ScriptedTuning
+from tests.unit.services.world import World
+
+
+class Later:
+    """Threads that run when the test says so."""
+
+    def __init__(self) -> None:
+        self.runs: list[Callable[[], None]] = []
+
+    def start(self, run: Callable[[], None]) -> None:
+        """Remember what is to be run."""
+        self.runs.append(run)
+
+    def run(self) -> int:
+        """Run everything; return how many threads that took."""
+        runs, self.runs = self.runs, []
+        for run in runs:
+            run()
+        return len(runs)
+
+
+def test_what_is_thought_already_is_not_thought_again(world: World) -> None:
+    later, asked = Later(), []
+    job = world.submit()
+
+    def think(job_id: str, session_id: str | None) -> Thought:
+        asked.append(job_id)
+        return world.think(job_id, session_id)
+
+    stock = Stock(think, later.start)
+    assert stock.find(job.id, job.version) is None
+    assert stock.find(job.id, job.version) is None
+    assert later.run() == 1
+    assert stock.find(job.id, job.version) is not None
+    assert stock.find(job.id, job.version) is stock.find(job.id, job.version)
+    assert asked == [job.id]
+
+
+def test_thought_for_a_session_is_taken_once_and_not_kept(world: World) -> None:
+    asked: list[str | None] = []
+    job = world.submit()
+
+    def think(job_id: str, session_id: str | None) -> Thought:
+        asked.append(session_id)
+        return world.think(job_id, session_id)
+
+    stock = Stock(think, lambda run: run())
+    ahead = stock.order(job.id, "s1").result()
+    assert stock.take(job.id, job.version, "s1") is ahead
+    assert asked == ["s1"]
+    assert stock.take(job.id, job.version, "s1") is not ahead
+    assert asked == ["s1", "s1"]
+
+
+def test_thought_about_an_older_version_is_looked_for_anew(world: World) -> None:
+    job = world.submit()
+    stock = Stock(world.think, lambda run: run())
+    old = stock.find(job.id, job.version)
+    with world.work() as work:
+        version = work.jobs.set_waiting(job.id, job.version, "Something else.")
+    assert version is not None
+    assert old is not None
+    assert old.job.version < version
+    new = stock.find(job.id, version)
+    assert new is not None
+    assert new.job.version == version
+
+
+def test_what_could_not_be_thought_is_tried_again_and_told(world: World) -> None:
+    job = world.submit()
+    is_away = [True]
+
+    def think(job_id: str, session_id: str | None) -> Thought:
+        if is_away.pop() if is_away else False:
+            raise Unavailable("The database is away.")
+        return world.think(job_id, session_id)
+
+    stock = Stock(think, lambda run: run())
+    with pytest.raises(Unavailable):
+        stock.take(job.id, job.version, "s1")
+    assert stock.take(job.id, job.version, "s1").job.id == job.id
+
+
+def test_many_orders_share_few_threads(world: World) -> None:
+    later = Later()
+    stock = Stock(world.think, later.start)
+    jobs = [world.submit() for _ in range(10)]
+    assert all(stock.find(job.id, job.version) is None for job in jobs)
+    assert later.run() == 4
+    assert all(stock.find(job.id, job.version) is not None for job in jobs)
+
+
+def test_thoughts_are_the_same_after_a_restart(world: World) -> None:
+    world.tuning = ScriptedTuning([{"fuse_grad_size_in_MB": 8.0}, {"fuse_grad_size_in_MB": 4.0}])
+    world.submit()
+    agent = world.register("one")
+    (place,) = world.start_session(agent)
+    world.measure(place, agent)
+    before = world.stock.order(place.job_id, place.session_id).result()
+    world.restart()
+    after = world.stock.order(place.job_id, place.session_id).result()
+    assert before is not after
+    assert before.decision == after.decision
+
+
+def test_only_what_was_found_is_told(world: World) -> None:
+    told: list[bool] = []
+    job = world.submit()
+    fails = [True]
+
+    def think(job_id: str, session_id: str | None) -> Thought:
+        if fails.pop() if fails else False:
+            raise ZeroDivisionError
+        return world.think(job_id, session_id)
+
+    stock = Stock(think, lambda run: run(), lambda: told.append(True))
+    assert stock.find(job.id, job.version) is None
+    assert told == []
+    assert stock.find(job.id, job.version) is not None
+    assert told == [True]
