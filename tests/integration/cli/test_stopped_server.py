@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from advisor.local.record import running_server
-from tests.integration.server.served import FakeAgent, start_gang
+from tests.integration.server.served import FakeAgent, Served, start_gang
 from tests.unit.services.scripted_tuning import make_spec
 
 from .conftest import processes_of
@@ -33,6 +33,8 @@ class Remote:
         """Send a request as the administrator, or with another token."""
         headers = {"Authorization": f"Bearer {token or self.admin}"}
         return self.http.request(method, path, headers=headers, **request)
+
+    register = Served.register
 
 
 def test_session_outlives_a_server_that_was_stopped_for_longer_than_a_lease(
