@@ -11,7 +11,7 @@ from advisor.api.context import Context, Here
 from advisor.api.strict_json import make_router
 from advisor.errors import Forbidden
 from advisor.protocol.messages import AgentRegistered, Assignment, PollReply, RegisterAgent
-from advisor.protocol.views import AgentPage
+from advisor.protocol.views import AgentPage, Drain
 from advisor.protocol.workload import WITH_SECRETS
 from advisor.services import agents
 
@@ -48,6 +48,21 @@ def readmit_agent(agent_id: str, _: Admin, context: Here) -> None:
     """Let an agent register again whose token was revoked, or that lost the secret in its work directory."""
     with context.database.begin() as work:
         agents.readmit_agent(work, agent_id)
+
+
+@router.post("/{agent_id}:drain", status_code=204, summary="Give an agent no further work")
+def drain_agent(agent_id: str, wanted: Drain, _: Admin, context: Here) -> None:
+    """Let an agent finish the session that it holds and take no further one, until `:resume`."""
+    with context.database.begin() as work:
+        agents.drain_agent(work, agent_id, wanted.reason)
+
+
+@router.post("/{agent_id}:resume", status_code=204, summary="Give an agent work again")
+def resume_agent(agent_id: str, _: Admin, context: Here) -> None:
+    """Let a drained agent take sessions again."""
+    with context.database.begin() as work:
+        agents.drain_agent(work, agent_id, None)
+    context.wake.set()
 
 
 @router.post("/{agent_id}/poll", summary="Ask for work")

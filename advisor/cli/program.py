@@ -55,6 +55,7 @@ COMMANDS: Mapping[str, Place] = {
     "export": Place("answers", "export"),
     "predict": Place("predict", "predict"),
     "doctor": Place("doctor", "doctor"),
+    "agents": Place("agents", "build_app", is_group=True),
     "token": Place("tokens", "build_app", is_group=True),
     "admin": Place("admin", "build_app", is_group=True),
     "testbed": Place("testbed", "run_testbed"),

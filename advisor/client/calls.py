@@ -20,6 +20,7 @@ from advisor.protocol.views import (
     AgentPage,
     AgentView,
     CreatedToken,
+    Drain,
     EventPage,
     JobPage,
     LogPage,
@@ -130,6 +131,16 @@ def agents() -> Call[tuple[AgentView, ...]]:
 def readmit_agent(agent_id: str) -> Call[None]:
     """Let an agent register again that was turned out."""
     return Call("POST", f"/agents/{agent_id}:readmit", _nothing)
+
+
+def drain_agent(agent_id: str, wanted: Drain) -> Call[None]:
+    """Give an agent no further session; what it holds goes on to its end."""
+    return Call("POST", f"/agents/{agent_id}:drain", _nothing, body=_dump(wanted))
+
+
+def resume_agent(agent_id: str) -> Call[None]:
+    """Give a drained agent sessions again."""
+    return Call("POST", f"/agents/{agent_id}:resume", _nothing)
 
 
 def create_token(wanted: NewToken) -> Call[CreatedToken]:

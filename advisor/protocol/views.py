@@ -112,6 +112,15 @@ class AgentView(Message):
     """Seconds since it was last heard of."""
     flag: NodeFlag | None = None
     """What its latest measured blocks say against its node; None when nothing."""
+    drained_because: str | None = None
+    """Why it takes no further session; None while it does."""
+
+
+class Drain(Spec):
+    """Take a node out of use: what runs there goes on to its end."""
+
+    reason: str = Field(default="Drained by hand.", min_length=1, max_length=500)
+    """What whoever waits for the node reads."""
 
 
 class AgentPage(Message):

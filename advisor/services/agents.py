@@ -89,6 +89,12 @@ def readmit_agent(work: UnitOfWork, agent_id: str) -> None:
         raise AgentNotFound(f"There is no agent {agent_id}.")
 
 
+def drain_agent(work: UnitOfWork, agent_id: str, because: str | None) -> None:
+    """Give an agent no further session until it is resumed (`because` None). Raises AgentNotFound."""
+    if not work.agents.drain(agent_id, because):
+        raise AgentNotFound(f"There is no agent {agent_id}.")
+
+
 def leave_ending(work: UnitOfWork, agent_id: str, now: datetime) -> None:
     """Free an agent that asks for work while its session ends and that never took it up: it has nothing to end."""
     member = work.members.live_of(agent_id)
@@ -160,6 +166,7 @@ def _view(agent: Agent, now: datetime, timers: Timers) -> AgentView:
         last_seen_at=agent.last_seen_at,
         last_seen_s=max(0.0, (now - agent.last_seen_at).total_seconds()),
         flag=agent.flag,
+        drained_because=agent.drained_because,
     )
 
 

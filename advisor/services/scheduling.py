@@ -45,7 +45,13 @@ class Scheduler:
         with self._database.read() as work:
             waiting = work.jobs.short_of_gangs()
             known = work.agents.all() if waiting else []
-        agents = [agent for agent in known if not is_silent(agent, now, self._timers, self._served_since)]
+        connected = [
+            agent
+            for agent in known
+            if agent.revoked_at is None and not is_silent(agent, now, self._timers, self._served_since)
+        ]
+        agents = [agent for agent in connected if agent.drained_because is None]
+        drained = [agent for agent in connected if agent.drained_because is not None]
         formed = 0
         changed: list[tuple[Thought, str]] = []
         # Idle agents kept for jobs that came first: those of each testbed, and the real nodes (None).
@@ -70,6 +76,7 @@ class Scheduler:
                 continue
             if isinstance(thought.decision, Launch) and not suffices:
                 sentence = _wait_sentence(job.spec, len(idle), len(pool), kept)
+                sentence += "".join(f" {agent.name} is drained: {agent.drained_because}" for agent in drained)
                 if sentence != job.state_reason:
                     changed.append((thought, sentence))
                 continue
@@ -199,12 +206,19 @@ def _choose_pool(wanted: Testbed | None, connected: list[Agent]) -> list[Agent]:
 
 
 def _choose(work: UnitOfWork, job: Job, idle: list[Agent], number: int) -> list[Agent]:
-    """The gang as it was before where it is idle, in the same order: blocks on other nodes compare badly."""
+    """The gang as it was before where it is idle, in the same order: blocks on other nodes compare badly.
+
+    Nodes against which their latest blocks speak (throttled, slower than the others) come last.
+    """
     sessions = [session for session in work.sessions.of_job(job.id) if session.gang == number]
     before = sessions[-1].agents if sessions else ()
     ranked = sorted(
         idle,
-        key=lambda agent: (before.index(agent.name) if agent.name in before else len(before), agent.name),
+        key=lambda agent: (
+            before.index(agent.name) if agent.name in before else len(before),
+            agent.flag is not None,
+            agent.name,
+        ),
     )
     return ranked[: job.spec.nodes]
 

@@ -28,6 +28,8 @@ class Agent:
     """Since when it is turned out."""
     secret_sha256: str | None = None
     """Of the secret that proves it; None for an agent of an older release, which has none."""
+    drained_because: str | None = None
+    """Why it takes no further session; None while it does."""
 
 
 class Agents:
@@ -79,6 +81,11 @@ class Agents:
         query = update(AgentRow).where(AgentRow.id == agent_id).values(revoked_at=None, secret_sha256=None)
         return self._connection.execute(query).rowcount == 1
 
+    def drain(self, agent_id: str, because: str | None) -> bool:
+        """Give an agent no further session, with the reason; None gives it some again. Return whether it is known."""
+        query = update(AgentRow).where(AgentRow.id == agent_id).values(drained_because=because)
+        return self._connection.execute(query).rowcount == 1
+
     def see(self, agent_id: str, now: datetime) -> bool:
         """Note that an agent was heard of; return whether it is known."""
         query = update(AgentRow).where(AgentRow.id == agent_id).values(last_seen_at=now)
@@ -104,14 +111,14 @@ class Agents:
         return read_each(self._connection, _WITH_SESSION.order_by(AgentRow.name), AgentRow.id, _agent)
 
     def lock(self, agent_ids: Collection[str]) -> list[Agent]:
-        """Return those of these agents that are not turned out, and keep other transactions from allocating any until
+        """Return those of these agents that may take a session, and keep other transactions from allocating any until
         this one ends."""
         # In one fixed order, so that two allocations cannot wait for each other.
         rows = select(AgentRow.id).where(AgentRow.id.in_(agent_ids)).order_by(AgentRow.id)
         self._connection.execute(rows.with_for_update()).all()
         query = _WITH_SESSION.where(AgentRow.id.in_(agent_ids)).order_by(AgentRow.name)
         found = [_agent(row) for row in self._connection.execute(query)]
-        return [agent for agent in found if agent.revoked_at is None]
+        return [agent for agent in found if agent.revoked_at is None and agent.drained_because is None]
 
 
 class Tokens:
@@ -204,6 +211,7 @@ def _agent(row: AnyRow) -> Agent:
         row.flag,
         row.revoked_at,
         row.secret_sha256,
+        row.drained_because,
     )
 
 

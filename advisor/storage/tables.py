@@ -107,6 +107,8 @@ class AgentRow(Base):
     """Of the secret that the agent made itself; NULL while an agent of an older release has sent none."""
     revoked_at: Mapped[datetime | None]
     """Since when the agent is turned out."""
+    drained_because: Mapped[str | None]
+    """Why it takes no further session; NULL while it does."""
 
 
 class TokenRow(Base):

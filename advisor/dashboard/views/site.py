@@ -70,6 +70,13 @@ def _describe_links(agent: AgentView) -> str:
     return (", ".join(words) or "loopback only") + where
 
 
+def _find_objection(agent: AgentView) -> str:
+    """The weightiest thing that speaks against the node; "" when nothing does."""
+    if agent.drained_because is not None:
+        return f"Drained: {agent.drained_because}"
+    return agent.flag.sentence if agent.flag else agent.node.warning
+
+
 def view_agents(agents: Sequence[AgentView], now: datetime) -> list[AgentRow]:
     """Build the rows, connected agents first."""
     rows = []
@@ -89,7 +96,7 @@ def view_agents(agents: Sequence[AgentView], now: datetime) -> list[AgentRow]:
                 hardware=f"{hardware}, {formats.size(node.memory_bytes)} memory",
                 links=_describe_links(agent),
                 telemetry=node.telemetry,
-                flag=formats.clean_text(agent.flag.sentence if agent.flag else node.warning),
+                flag=formats.clean_text(_find_objection(agent)),
                 software=", ".join(version for version in versions if version) or formats.NO_VALUE,
                 seen=formats.age(agent.last_seen_at, now),
                 job_id=agent.job_id,

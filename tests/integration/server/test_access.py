@@ -44,6 +44,8 @@ EXPECTED = {
     "GET /api/v1/agents": READ,
     "POST /api/v1/agents": AGENT,
     "POST /api/v1/agents/{agent_id}:readmit": ADMIN,
+    "POST /api/v1/agents/{agent_id}:drain": ADMIN,
+    "POST /api/v1/agents/{agent_id}:resume": ADMIN,
     "POST /api/v1/agents/{agent_id}/poll": AGENT,
     "POST /api/v1/sessions/{session_id}/beat": AGENT,
     "POST /api/v1/sessions/{session_id}/hello": AGENT,

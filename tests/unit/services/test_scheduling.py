@@ -4,9 +4,11 @@ from typing import Any, cast
 
 import pytest
 
+from advisor.errors import AgentNotFound
 from advisor.protocol.jobs import Job, JobState
+from advisor.protocol.telemetry import FlagKind, NodeFlag
 from advisor.protocol.trials import JobHistory
-from advisor.services import agents
+from advisor.services.agents import Agent, drain_agent
 from advisor.services.scheduling import Scheduler, apply_thought
 from advisor.services.stock import Stock
 from advisor.services.thinking import Thought
@@ -74,7 +76,7 @@ def test_job_that_is_still_thought_about_keeps_its_place(world: World) -> None:
     assert world.job(first.id).state is JobState.RUNNING
 
 
-def find_idle(world: World) -> list[agents.Agent]:
+def find_idle(world: World) -> list[Agent]:
     with world.database.read() as work:
         return work.agents.all()
 
@@ -112,3 +114,31 @@ def test_thought_about_an_older_version_is_not_acted_upon(world: World) -> None:
     world.cancel(job.id)
     with world.work() as work:
         assert not apply_thought(work, thought, idle, world.now)
+
+
+def test_drained_agent_gets_no_work_and_whoever_waits_reads_why(world: World) -> None:
+    one = world.register("one")
+    with world.work() as work:
+        drain_agent(work, one, "Its fan is replaced.")
+    job = world.submit()
+    world.keep_up()
+    world.keep_up()
+    assert world.job(job.id).state_reason.endswith("one is drained: Its fan is replaced.")
+    with world.work() as work:
+        drain_agent(work, one, None)
+        with pytest.raises(AgentNotFound):
+            drain_agent(work, "nobody", None)
+    world.keep_up()
+    assert world.poll(one) is not None
+
+
+def test_node_that_measures_badly_is_taken_last(world: World) -> None:
+    for name in ("one", "two"):
+        world.register(name)
+    with world.work() as work:
+        flag = NodeFlag(agent="one", kind=FlagKind.THROTTLED, sentence="Its GPU was throttled.")
+        work.agents.set_flag("one", flag)
+    job = world.submit()
+    world.keep_up()
+    world.keep_up()
+    assert world.history(job.id).sessions[-1].agents == ("two",)

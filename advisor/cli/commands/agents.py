@@ -1,0 +1,81 @@
+"""`advisor agents`: the nodes that a server has, and which of them it may use."""
+
+import os
+from typing import Annotated
+
+import typer
+from rich import box
+from rich.table import Table
+
+from advisor.cli.connection import connect
+from advisor.cli.exits import CommandFailed, Exit
+from advisor.cli.options import JsonOption, screen_of
+from advisor.client import Client
+from advisor.protocol.views import AgentView, Drain
+
+
+def build_app() -> typer.Typer:
+    """Return the group of commands about agents."""
+    app = typer.Typer(
+        help="List agents; drain them and let them work again (administrators).", no_args_is_help=True
+    )
+    app.command("list")(list_agents)
+    app.command("drain")(drain)
+    app.command("resume")(resume)
+    return app
+
+
+NameArgument = Annotated[str, typer.Argument(help="The agent's name.")]
+
+
+def list_agents(context: typer.Context, as_json: JsonOption = False) -> None:
+    """List the agents that ever registered: what they are, what they do, what speaks against them."""
+    screen = screen_of(context)
+    with connect(os.environ) as client:
+        found = client.agents()
+    if as_json:
+        screen.print_json({"items": list(found)})
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+    for heading in ("agent", "node", "state", "job", "last seen", ""):
+        table.add_column(heading)
+    for agent in found:
+        node = f"{agent.node.hostname}, {len(agent.node.devices) or 'no'} GPUs, {agent.node.cpu_count} CPUs"
+        table.add_row(
+            agent.name,
+            node,
+            "drained" if agent.drained_because and agent.session_id is None else agent.state.value,
+            agent.job_id or "",
+            f"{agent.last_seen_s:.0f} s ago",
+            agent.drained_because or (agent.flag.sentence if agent.flag else ""),
+        )
+    screen.show(table)
+
+
+def drain(
+    context: typer.Context,
+    name: NameArgument,
+    reason: Annotated[str, typer.Option(help="What whoever waits for the node reads.")] = Drain().reason,
+) -> None:
+    """Give an agent no further session. What it holds goes on to its end; `advisor agents resume` ends it."""
+    with connect(os.environ) as client:
+        agent = _find(client, name)
+        client.drain_agent(agent.id, Drain(reason=reason))
+    held = f" It finishes what it holds for job {agent.job_id} first." if agent.job_id else ""
+    screen_of(context).tell(f"{name} takes no further session.{held}")
+
+
+def resume(context: typer.Context, name: NameArgument) -> None:
+    """Let a drained agent take sessions again."""
+    with connect(os.environ) as client:
+        client.resume_agent(_find(client, name).id)
+    screen_of(context).tell(f"{name} takes sessions again.")
+
+
+def _find(client: Client, name: str) -> AgentView:
+    known = client.agents()
+    for agent in known:
+        if agent.name == name:
+            return agent
+    names = ", ".join(agent.name for agent in known) or "none"
+    raise CommandFailed(Exit.NOT_FOUND, f"There is no agent {name!r}.", f"The server knows {names}.")

@@ -1,0 +1,41 @@
+"""`advisor agents`: a node is named, taken out of use and let back in."""
+
+from .conftest import Run
+from .fake_server import BIRTH, FakeServer
+
+NODE = {"hostname": "n7", "cpu_count": 8, "memory_bytes": 1}
+
+
+def known(**more: object) -> dict[str, object]:
+    at = BIRTH.isoformat()
+    return {
+        "id": "a7",
+        "name": "one",
+        "node": NODE,
+        "state": "idle",
+        "last_seen_at": at,
+        "last_seen_s": 3.0,
+        **more,
+    }
+
+
+def test_list_tells_what_each_node_is_and_why_it_is_not_used(server: FakeServer, run: Run) -> None:
+    server.agents = [known(), known(id="a8", name="two", drained_because="Its fan is replaced.")]
+    out = run("agents", "list").stdout
+    assert "n7, no GPUs, 8 CPUs" in out
+    assert "drained" in out
+    assert "Its fan is replaced." in out
+    assert '"drained_because"' in run("agents", "list", "--json").stdout
+
+
+def test_agent_is_drained_and_resumed_by_its_name(server: FakeServer, run: Run) -> None:
+    server.agents = [known(job_id="aaa1")]
+    drained = run("agents", "drain", "one", "--reason", "Its fan is replaced.")
+    assert "finishes what it holds for job aaa1 first" in drained.stderr + drained.stdout
+    assert run("agents", "resume", "one").exit_code == 0
+    assert server.tokens_wanted == [
+        ("/agents/a7:drain", {"reason": "Its fan is replaced."}), ("/agents/a7:resume", {}),
+    ]  # fmt: skip
+    missing = run("agents", "drain", "three")
+    assert missing.exit_code == 102
+    assert "The server knows one" in missing.stderr
