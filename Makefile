@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SOURCES := advisor agent tests benchmarks docs
 
-.PHONY: help setup demo check quick test conformance format serve testbed browser clean
+.PHONY: help setup demo check quick test conformance format serve testbed browser soak clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -70,6 +70,11 @@ conformance: $(STAMP)  ## exports read by their real consumers (downloads Paddle
 
 serve: $(STAMP)  ## the server on http://127.0.0.1:8765
 	$(BIN)/advisor serve
+
+MINUTES ?= 5
+SEED ?= 1
+soak: $(STAMP)  ## a real server and agents under seeded faults, then the database is asked (MINUTES=60 SEED=7)
+	$(BIN)/python benchmarks/soak.py --minutes $(MINUTES) --seed $(SEED)
 
 NODES ?= 2
 RATE ?= 1gbit

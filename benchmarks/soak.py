@@ -1,0 +1,407 @@
+"""A soak: a real server and agents that speak its protocol, under seeded faults; then the database is asked.
+
+Every race that an agent has run is written into a ledger before it is handed in, as its spool does, and handed in until
+the server decides. Faults: the server killed (SIGKILL) and started again, or stopped for a while (SIGSTOP); the
+database's write lock held by somebody else; answers lost after the server has acted; the same report twice, or changed;
+agents that sleep beyond their lease and speak up again; agents that are killed and register anew.
+
+In the end: no report is lost (the server's own answer is what the database holds), none is counted twice, the rules of
+`advisor admin check` hold, and memory and descriptors have not grown. Exit code 1 where any of that fails.
+
+    python benchmarks/soak.py --minutes 5 --agents 8 --seed 1
+"""
+
+import argparse
+import collections
+import hashlib
+import json
+import os
+import random
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from advisor.app import make_id  # noqa: E402
+from advisor.protocol.cluster import Node  # noqa: E402
+from advisor.protocol.jobs import Budget, JobSpec  # noqa: E402
+from advisor.protocol.workload import Workload  # noqa: E402
+from advisor.storage import Database  # noqa: E402
+from tests.unit.services.fleet import measure_steps  # noqa: E402
+from tests.unit.tuning.simulated_cluster import make_facts  # noqa: E402
+
+QUICK = {
+    "ADVISOR_LEASE_S": "4", "ADVISOR_GRACE_S": "1", "ADVISOR_TICK_S": "0.2", "ADVISOR_POLL_S": "2",
+    "ADVISOR_ASSEMBLE_S": "10", "ADVISOR_BEAT_S": "1",
+}  # fmt: skip
+DECIDED = {"stale_session": "quarantined", "result_differs": "quarantined", "invalid_result": "refused"}
+"""Codes of problem documents after which a report is out of the agent's hands."""
+
+
+class Server:
+    """`advisor serve` on one port and one database, whatever happens to its process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.starts = 0
+        self.start()
+
+    def start(self) -> None:
+        """Start the process, and wait until it serves."""
+        known = {name: value for name, value in os.environ.items() if not name.startswith("ADVISOR_")}
+        words = [
+            sys.executable,
+            "-m",
+            "advisor",
+            "serve",
+            "--port",
+            str(self.port),
+            "--data-dir",
+            str(self.folder),
+        ]
+        with open(self.folder / "server.log", "ab") as log:
+            self.process = subprocess.Popen(
+                words, env=known | QUICK | {"PYTHONPATH": str(ROOT)}, stdout=log, stderr=log
+            )
+        self.starts += 1
+        while not self.is_ready():
+            if self.process.poll() is not None:
+                raise SystemExit(f"The server does not start: see {self.folder / 'server.log'}.")
+            time.sleep(0.1)
+
+    def is_ready(self) -> bool:
+        """Whether it serves."""
+        with suppress(httpx.HTTPError):
+            return httpx.get(f"{self.url}/readyz", timeout=2).is_success
+        return False
+
+    def kill(self) -> None:
+        """End it as a power cut would."""
+        self.process.kill()
+        self.process.wait()
+
+    def use(self) -> tuple[int, int]:
+        """Resident bytes and open descriptors."""
+        process = psutil.Process(self.process.pid)
+        return process.memory_info().rss, process.num_fds()
+
+
+@dataclass
+class Report:
+    """One race as an agent ran it: what its spool would hold."""
+
+    path: str
+    body: dict[str, Any]
+    answer: str = ""
+    """accepted, quarantined or refused; empty while the server has not decided."""
+    tries: int = 0
+
+
+@dataclass
+class Counts:
+    """What happened; shared by all threads."""
+
+    faults: collections.Counter[str] = field(default_factory=collections.Counter)
+    reports: list[Report] = field(default_factory=list)
+    sessions: set[str] = field(default_factory=set)
+    unexpected: list[str] = field(default_factory=list)
+
+
+class Agent(threading.Thread):
+    """Registers, takes places, measures made-up races, and is struck by faults."""
+
+    def __init__(
+        self, server: Server, name: str, seed: str, counts: Counts, over: threading.Event, rate: float
+    ) -> None:
+        super().__init__(name=name, daemon=True)
+        self.server, self.counts, self.over, self.rate = server, counts, over, rate
+        self.random = random.Random(seed)
+        self.secret = hashlib.sha256(seed.encode()).hexdigest()
+        self.http = httpx.Client(base_url=f"{server.url}/api/v1", timeout=10)
+        self.token = self.id = ""
+        self.waiting: list[Report] = []
+        self.numbers = 0
+
+    def run(self) -> None:
+        """Work until the soak is over, then hand in what waits."""
+        while not self.over.is_set():
+            try:
+                self.work()
+            except httpx.HTTPError:
+                self.over.wait(0.1)
+            except Exception as error:
+                self.counts.unexpected.append(f"{self.name}: {error!r}")
+                self.over.wait(0.5)
+        for _ in range(300):
+            with suppress(httpx.HTTPError):
+                self.hand_in()
+            if not self.waiting:
+                return
+            time.sleep(0.1)
+
+    def ask(self, path: str, body: Any, token: str = "") -> httpx.Response:
+        """Send a message; its answer is lost now and then, after the server has acted."""
+        headers = {"Authorization": f"Bearer {token or self.token}"}
+        reply = self.http.post(path, json=body, headers=headers)
+        if reply.status_code >= 500 and reply.status_code != 503:
+            self.counts.unexpected.append(f"{path}: {reply.status_code} {reply.text[:200]}")
+        if self.strikes("answer lost"):
+            raise httpx.ReadError("the answer is lost")
+        return reply
+
+    def strikes(self, fault: str, times: float = 1.0) -> bool:
+        """Whether this fault happens now."""
+        hit = not self.over.is_set() and self.random.random() < self.rate * times
+        self.counts.faults[fault] += hit
+        return hit
+
+    def work(self) -> None:
+        """One place, from its beginning to its end."""
+        if not self.token or self.strikes("agent killed and started again", 0.5):
+            node = Node(hostname=self.name, cpu_count=2, memory_bytes=2**34).model_dump(mode="json")
+            enrolment = (self.server.folder / "agent-token").read_text().strip()
+            known = self.ask("/agents", {"name": self.name, "node": node, "secret": self.secret}, enrolment)
+            if not known.is_success:
+                self.over.wait(0.2)
+                return
+            self.id, self.token = known.json()["agent_id"], known.json()["token"]
+        self.hand_in()
+        polled = self.ask(f"/agents/{self.id}/poll", {})
+        if polled.status_code == 401:
+            self.token = ""
+        place = polled.json().get("assignment") if polled.is_success else None
+        if place is not None:
+            self.counts.sessions.add(place["session_id"])
+            self.hold(place)
+
+    def hold(self, place: dict[str, Any]) -> None:
+        """Take part in a session until it is over, for this agent or for all."""
+        path, generation = f"/sessions/{place['session_id']}", {"generation": place["generation"]}
+        state, greeted = "assembling", False
+        while not self.over.is_set():
+            if self.strikes("agent slept beyond its lease", 0.3):
+                self.over.wait(7.0)
+            if self.strikes("agent killed in a session", 0.3):
+                return
+            try:
+                beat = self.ask(f"{path}/beat", generation | {"state": "ready", "rendezvous": "127.0.0.1:1"})
+                if beat.status_code in {401, 404, 409, 410}:
+                    return
+                state = beat.json()["state"] if beat.is_success else state
+                if state == "ending":
+                    self.ask(f"{path}/end", generation | {"outcome": "finished", "reason": "Asked to end."})
+                    return
+                if state != "running" or place["node_rank"]:
+                    self.over.wait(0.05)
+                    continue
+                if not greeted:
+                    facts = make_facts(world_size=2, nodes=1, local_world_size=2).model_dump(mode="json")
+                    hello = {"facts": facts, "baseline": {"fuse_grad_size_in_MB": 25.0}}
+                    greeted = self.ask(f"{path}/hello", generation | hello).is_success
+                    continue
+                race = self.ask(f"{path}/next", generation)
+                if race.is_success and race.json()["race"] is not None:
+                    self.measure(path, place["generation"], race.json()["race"])
+                    self.hand_in()
+                elif race.is_success:
+                    self.ask(f"{path}/end", generation | {"outcome": "finished", "reason": "Asked to end."})
+                    return
+            except httpx.HTTPError:
+                self.over.wait(0.1)
+
+    def measure(self, path: str, generation: int, race: dict[str, Any]) -> None:
+        """Write a race into the ledger: it counts as measured from here on."""
+        self.numbers += 1
+        wobble = 0.001 * ((self.numbers * 5) % 7 - 3) / 3
+        results = {
+            arm["block_id"]: measure_steps(arm["overrides"], lambda _: 1.0, wobble).model_dump(mode="json")
+            for arm in race["arms"]
+        }
+        first = f"{path}/races/{race['arms'][0]['block_id']}"
+        self.keep(Report(first, {"generation": generation, "results": results}))
+        if self.strikes("report changed", 0.5):
+            changed = json.loads(json.dumps(results))
+            next(iter(changed.values()))["switch_s"] = self.random.random()
+            self.keep(Report(first, {"generation": generation, "results": changed}))
+
+    def keep(self, report: Report) -> None:
+        """As the spool does, before anything is sent."""
+        self.waiting.append(report)
+        self.counts.reports.append(report)
+
+    def hand_in(self) -> None:
+        """Hand in what waits, until the server decides; now and then once more after that."""
+        for report in list(self.waiting):
+            report.tries += 1
+            reply = self.ask(report.path, report.body)
+            answer = "accepted" if reply.is_success else DECIDED.get(reply.json().get("code", ""), "")
+            if not answer:
+                if reply.status_code == 401:
+                    self.token = ""
+                return
+            if report.answer and report.answer != answer:
+                self.counts.unexpected.append(f"{report.path}: {report.answer}, then {answer}")
+            report.answer = answer
+            if not self.strikes("report repeated", 1.0):
+                self.waiting.remove(report)
+
+
+def strike_server(server: Server, seed: str, counts: Counts, over: threading.Event, pause_s: float) -> None:
+    """Faults of the server's side, one after another."""
+    chance = random.Random(seed)
+    while not over.wait(chance.uniform(0.5, 1.5) * pause_s):
+        fault = chance.choice(["server killed", "server stopped", "database locked"])
+        counts.faults[fault] += 1
+        if fault == "server killed":
+            server.kill()
+            over.wait(chance.uniform(0.0, 1.0))
+            server.start()
+        elif fault == "server stopped":
+            server.process.send_signal(signal.SIGSTOP)
+            over.wait(chance.uniform(1.0, 8.0))
+            server.process.send_signal(signal.SIGCONT)
+        else:
+            other = sqlite3.connect(server.folder / "advisor.db", timeout=5, isolation_level=None)
+            with suppress(sqlite3.OperationalError):
+                other.execute("BEGIN IMMEDIATE")
+                over.wait(chance.uniform(0.5, 3.0))
+                other.execute("ROLLBACK")
+            other.close()
+
+
+def keep_jobs(server: Server, count: int, over: threading.Event, counts: Counts) -> None:
+    """See that there are so many jobs that are not over."""
+    token = (server.folder / "admin-token").read_text().strip()
+    http = httpx.Client(
+        base_url=f"{server.url}/api/v1", timeout=10, headers={"Authorization": f"Bearer {token}"}
+    )
+    spec = JobSpec(
+        workload=Workload(command=("torchrun", "train.py")),
+        nodes=2,
+        budget=Budget(max_trials=6, max_seconds=120),
+    ).model_dump(mode="json")
+    while not over.wait(0.5):
+        with suppress(httpx.HTTPError, ValueError, KeyError):
+            alive = [
+                job for job in http.get("/jobs", params={"limit": 100}).json()["items"]
+                if job["state"] in {"queued", "running", "cancelling"}
+            ]  # fmt: skip
+            if len(alive) < count:
+                key = {"Idempotency-Key": str(len(counts.sessions)) + str(time.monotonic_ns())}
+                http.post("/jobs", json=spec, headers=key)
+
+
+def judge(folder: Path, counts: Counts) -> list[str]:
+    """Ask the database; return what is wrong, in sentences."""
+    wrong = list(counts.unexpected[:10])
+    undecided = [report for report in counts.reports if not report.answer]
+    if undecided:
+        wrong.append(f"{len(undecided)} reports were never decided about, e.g. {undecided[0].path}")
+    with sqlite3.connect(folder / "advisor.db") as found:
+        accepted = dict(found.execute("SELECT block_id, payload_sha256 FROM results"))
+        quarantined = {row[0] for row in found.execute("SELECT DISTINCT block_id FROM quarantine")}
+        sets_aside = dict(found.execute("SELECT agent_id, count(*) FROM quarantine GROUP BY agent_id"))
+    lost, twice = [], []
+    by_block: collections.defaultdict[str, list[str]] = collections.defaultdict(list)
+    full = any(count >= 190 for count in sets_aside.values())
+    for report in counts.reports:
+        for block in report.body["results"]:
+            by_block[block].append(report.answer)
+            is_kept = block in accepted if report.answer == "accepted" else block in quarantined or full
+            if report.answer in {"accepted", "quarantined"} and not is_kept:
+                lost.append(block)
+    for block, answers in by_block.items():
+        if answers.count("accepted") > 1:
+            twice.append(block)
+    if lost:
+        wrong.append(
+            f"{len(lost)} results that the server had decided about are not in the database: {lost[:3]}"
+        )
+    if twice:
+        wrong.append(f"{len(twice)} blocks have two accepted reports: {twice[:3]}")
+    database = Database(f"sqlite:///{folder / 'advisor.db'}", make_id)
+    with database.read() as work:
+        wrong += work.upkeep.find_damage()
+    database.close()
+    return wrong
+
+
+def main() -> None:
+    """Soak, judge, print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=2.0)
+    parser.add_argument("--agents", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--rate", type=float, default=0.02, help="faults per message of an agent")
+    parser.add_argument("--pause", type=float, default=6.0, help="mean seconds between faults of the server")
+    chosen = parser.parse_args()
+    counts, over = Counts(), threading.Event()
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(Path(folder))
+        agents = [
+            Agent(server, f"a{i}", f"{chosen.seed}-{i}", counts, over, chosen.rate)
+            for i in range(chosen.agents)
+        ]
+        helpers = [
+            threading.Thread(
+                target=strike_server, args=(server, f"s{chosen.seed}", counts, over, chosen.pause)
+            ),
+            threading.Thread(target=keep_jobs, args=(server, max(1, chosen.agents // 2), over, counts)),
+        ]
+        for thread in (*agents, *helpers):
+            thread.start()
+        uses: list[tuple[float, int, int]] = []
+        began = time.monotonic()
+        while (passed := time.monotonic() - began) < 60 * chosen.minutes:
+            time.sleep(min(5.0, max(0.1, 60 * chosen.minutes - passed)))
+            with suppress(psutil.Error):
+                uses.append((passed, *server.use()))
+            print(
+                f"{passed:5.0f} s  {sum(counts.faults.values())} faults, {len(counts.reports)} reports",
+                flush=True,
+            )
+        over.set()
+        for thread in (*helpers, *agents):
+            thread.join(60)
+        wrong = judge(server.folder, counts)
+        server.process.terminate()
+        server.process.wait(30)
+        answers = collections.Counter(report.answer or "undecided" for report in counts.reports)
+        tries = sum(report.tries for report in counts.reports)
+        print(f"\n{sum(counts.faults.values())} faults: {dict(counts.faults)}")
+        print(
+            f"{len(counts.sessions)} sessions, {len(counts.reports)} reports sent {tries} times: {dict(answers)}"
+        )
+        print(
+            f"server: {server.starts} starts; resident MB and descriptors over the time of the last one or more:"
+        )
+        for passed, rss, files in uses[:: max(1, len(uses) // 8)]:
+            print(f"  {passed:5.0f} s  {rss / 2**20:6.0f} MB  {files} descriptors")
+        print(
+            "\n".join(f"WRONG: {sentence}" for sentence in wrong)
+            or "Nothing lost, nothing twice, every rule holds."
+        )
+        sys.exit(bool(wrong))
+
+
+if __name__ == "__main__":
+    main()
