@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SOURCES := advisor agent tests benchmarks docs
 
-.PHONY: help setup demo check quick test conformance format serve testbed browser soak clean
+.PHONY: help setup demo check quick test fuzz conformance lock audit format serve testbed browser soak clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -65,8 +65,22 @@ test: quick browser  ## everything: quick, then the tests that start trainings a
 	@$(BIN)/pytest -m alone $(WAITING) $(AGAIN) -m alone $(WAITING); }
 	@$(BIN)/pytest $(ALONE) $(AGAIN) $(ALONE); }
 
+FUZZ_CASES ?= 10000
+fuzz: $(STAMP)  ## ten thousand made-up requests, with every kind of token (FUZZ_CASES=200000: a night's)
+	SCHEMATHESIS_CASES=$(FUZZ_CASES) $(BIN)/pytest -n auto --timeout 3600 tests/integration/server/test_fuzzed_api.py
+
 conformance: $(STAMP)  ## exports read by their real consumers (downloads Paddle into a venv of its own)
 	$(BIN)/pytest tests/conformance -m conformance
+
+# What the server's image installs, with the hash of every file: what is not on the list is not installed.
+LOCKED := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+    -c constraints.txt --extra server --extra postgres pyproject.toml
+
+lock: $(STAMP)  ## write requirements-server.lock anew, from pyproject.toml
+	$(LOCKED) --upgrade -o requirements-server.lock
+
+audit: $(STAMP)  ## known vulnerabilities of what the server's image installs (asks pypi.org)
+	$(BIN)/pip-audit --strict --disable-pip --require-hashes -r requirements-server.lock
 
 serve: $(STAMP)  ## the server on http://127.0.0.1:8765
 	$(BIN)/advisor serve

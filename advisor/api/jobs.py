@@ -16,7 +16,14 @@ from advisor.services import continuing, jobs, telemetry
 router = make_router(prefix="/jobs", tags=["jobs"])
 
 
-@router.post("", status_code=201, summary="Submit a job")
+@router.post(
+    "",
+    status_code=201,
+    summary="Submit a job",
+    responses={
+        200: {"model": Job, "description": "`validate_only`: the job that it would be, without an id."}
+    },
+)
 def submit_job(
     spec: JobSpec,
     principal: Submitter,
