@@ -1,18 +1,20 @@
-# One recipe for both images: --target server (the default) and --target agent; EXTRAS chooses what is installed.
+# One recipe for both images: --target server (the default) and --target agent.
 FROM python:3.12-slim AS base
-ARG EXTRAS=server,postgres
 WORKDIR /app
-COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY pyproject.toml constraints.txt requirements-server.lock README.md LICENSE ./
 COPY advisor advisor
 COPY agent agent
 COPY web web
-RUN pip install --no-cache-dir -c constraints.txt ".[$EXTRAS]"
 
 # It starts as root to make overlays; `--run-as trainer` is who the training scripts are.
 FROM base AS agent
+RUN pip install --no-cache-dir -c constraints.txt ".[agent]"
 RUN useradd --create-home --uid 10002 trainer
 
+# Nothing is installed whose hash is not in the lock (`make lock`), not even what builds our own wheel.
 FROM base AS server
+RUN pip install --no-cache-dir --require-hashes -r requirements-server.lock \
+    && pip install --no-cache-dir --no-deps --no-build-isolation .
 RUN useradd --no-create-home --uid 10001 advisor \
     && install -d -o advisor -g advisor -m 0700 /data /enrolment
 USER advisor

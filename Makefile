@@ -73,11 +73,9 @@ conformance: $(STAMP)  ## exports read by their real consumers (downloads Paddle
 	$(BIN)/pytest tests/conformance -m conformance
 
 # What the server's image installs, with the hash of every file: what is not on the list is not installed.
-LOCKED := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
-    -c constraints.txt --extra server --extra postgres pyproject.toml
-
 lock: $(STAMP)  ## write requirements-server.lock anew, from pyproject.toml
-	$(LOCKED) --upgrade -o requirements-server.lock
+	echo hatchling | $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header \
+	    --upgrade -c constraints.txt --extra server --extra postgres pyproject.toml - -o requirements-server.lock
 
 audit: $(STAMP)  ## known vulnerabilities of what the server's image installs (asks pypi.org)
 	$(BIN)/pip-audit --strict --disable-pip --require-hashes -r requirements-server.lock

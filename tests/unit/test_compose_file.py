@@ -4,10 +4,13 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from advisor.settings import Settings, find_exposure
 
@@ -88,3 +91,25 @@ def test_image_of_the_server_is_no_roots_and_says_how_it_is() -> None:
     assert "HEALTHCHECK" in server
     assert "HEALTHCHECK" not in base + agent
     assert "trainer" in agent
+
+
+def test_image_of_the_server_installs_nothing_without_a_hash() -> None:
+    base, _, server = (ROOT / "Dockerfile").read_text().split("FROM ")[1:]
+    assert "pip install" not in base
+    installs = re.findall(r"pip install .*", server)
+    assert len(installs) == 2
+    assert "--require-hashes -r requirements-server.lock" in installs[0]
+    assert "--no-deps --no-build-isolation ." in installs[1]
+
+
+def test_lock_holds_all_that_the_server_needs_in_versions_that_it_takes() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["server"], *extras["postgres"], "hatchling"]
+    lock = (ROOT / "requirements-server.lock").read_text()
+    locked = dict(re.findall(r"^([a-z0-9-]+)==([^ ;]+).*\\$", lock, re.M))
+    for requirement in map(Requirement, wanted):
+        version = locked[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(version), (requirement, version)
+    blocks = re.split(r"^(?=[a-z])", lock, flags=re.M)[1:]
+    assert not [block.split()[0] for block in blocks if "--hash=sha256:" not in block]
