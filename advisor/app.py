@@ -1,11 +1,12 @@
 """The application: wires settings, database, services, API and dashboard together, and serves them."""
 
 import secrets
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import uvicorn
 from fastapi import FastAPI
@@ -21,12 +22,16 @@ from advisor.api.connections import limit_connections, make_room_for
 from advisor.api.context import Context
 from advisor.api.health import router as health
 from advisor.api.hosts import HostCheck
+from advisor.api.metrics import router as figures
 from advisor.api.problems import answer_nothing, answer_with_problems, document_problems
+from advisor.api.requests import RequestWatch
+from advisor.logs import configure_logs
 from advisor.protocol.advice import Advice, Forecast, WhatIf
 from advisor.protocol.jobs import Job
 from advisor.protocol.trials import BlockResult, BlockSummary, JobHistory, Outcome, Trial
 from advisor.services.keeper import Keeper
 from advisor.services.lobby import Lobby
+from advisor.services.metrics import Metrics
 from advisor.services.reaper import AwakeClock, Reaper
 from advisor.services.scheduling import Scheduler
 from advisor.services.stock import Stock
@@ -35,6 +40,7 @@ from advisor.services.tokens import ensure_first_tokens
 from advisor.services.tuning import Timers, Tuning
 from advisor.settings import Settings, find_exposure
 from advisor.storage import Database
+from advisor.storage.census import Census
 from advisor.tuning.decisions import Decision
 
 _GRACEFUL_S = 3
@@ -114,8 +120,10 @@ def create_app(
         assemble_s=settings.assemble_s,
         silent_s=settings.poll_s + settings.lease_s / 3,
     )
-    database = Database(settings.url, new_id)
-    asked, wake = tuning or PlannerTuning(), threading.Event()
+    metrics = Metrics()
+    database = Database(settings.url, new_id, metrics.note_transaction)
+    metrics.ask_database(lambda: _take_census(database, clock(), timers))
+    asked, wake = metrics.watch_planner(tuning or PlannerTuning()), threading.Event()
 
     def decide(job_id: str, session_id: str | None) -> Thought:
         return think(database, asked, job_id, clock(), session_id, timers)
@@ -128,6 +136,7 @@ def create_app(
         clock=clock,
         lobby=Lobby(database, timers),
         stock=Stock(decide, _start_thread, wake.set),
+        metrics=metrics,
         wake=wake,
         stopping=stopping or threading.Event(),
     )
@@ -146,9 +155,11 @@ def create_app(
     app.state.failures = FailureCounter()
     app.add_middleware(SizeCheck)
     app.add_middleware(HostCheck, allowed=settings.allowed_hosts)
+    app.add_middleware(RequestWatch, metrics=metrics)
     app.include_router(build_api())
     app.mount(PREFIX, answer_nothing)
     app.include_router(health)
+    app.include_router(figures)
     answer_with_problems(app)
     document_problems(app)
     # Last, because it answers for everything that no other route takes.
@@ -164,6 +175,7 @@ def run_server(settings: Settings) -> None:
     """
     if exposure := find_exposure(settings):
         raise ValueError(exposure)
+    configure_logs(settings.log_format, sys.stderr)
     stopping = threading.Event()
     app = create_app(settings, stopping=stopping)
     app.state.context.database.hold()
@@ -184,6 +196,7 @@ def configure_server(app: ASGIApp, settings: Settings) -> uvicorn.Config:
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_GRACEFUL_S,
         access_log=False,
+        log_config=None,
         server_header=False,
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=list(settings.trusted_proxies),
@@ -223,6 +236,11 @@ def _live(context: Context) -> Callable[[FastAPI], AbstractAsyncContextManager[N
     return lifespan
 
 
+def _take_census(database: Database, now: datetime, timers: Timers) -> Census:
+    with database.read() as work:
+        return work.counts.take(now - timedelta(seconds=timers.silent_s))
+
+
 def _open(context: Context) -> None:
     data_dir = context.settings.data_dir
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -239,7 +257,7 @@ def _start_thread(run: Callable[[], None]) -> None:
 def _make_keepers(context: Context) -> list[Keeper]:
     """The threads that do what time makes necessary."""
     database, timers, lobby, clock = context.database, context.timers, context.lobby, context.clock
-    tick_s, look_s = context.settings.tick_s, context.settings.look_s
+    tick_s, look_s, watched = context.settings.tick_s, context.settings.look_s, context.metrics.watch_keeper
     reaper = Reaper(database, timers, AwakeClock(time.monotonic, 2 * tick_s))
     scheduler = Scheduler(database, context.stock, timers, served_since=clock())
 
@@ -258,9 +276,9 @@ def _make_keepers(context: Context) -> list[Keeper]:
             context.wake.set()
 
     return [
-        Keeper("reaper", reap, tick_s),
-        Keeper("scheduler", schedule, tick_s, context.wake),
-        Keeper("lobby", receive, look_s, lobby.wake),
+        Keeper("reaper", reap, tick_s, on_round=watched("reaper")),
+        Keeper("scheduler", schedule, tick_s, context.wake, watched("scheduler")),
+        Keeper("lobby", receive, look_s, lobby.wake, watched("lobby")),
     ]
 
 

@@ -1,12 +1,22 @@
 """The server's settings: environment variables that start with ADVISOR_, read when `Settings()` is made."""
 
 import ipaddress
+from enum import StrEnum
 from pathlib import Path
 
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from advisor.data_dir import default_data_dir
+
+
+class LogFormat(StrEnum):
+    """Who reads the log."""
+
+    TEXT = "text"
+    """People: what went wrong, and requests that the server failed."""
+    JSON = "json"
+    """Programs: an object a line, every request among them."""
 
 
 class Settings(BaseSettings):
@@ -33,6 +43,8 @@ class Settings(BaseSettings):
     """Host names, besides localhost and the loopback addresses, that requests may name; as a JSON list."""
     most_connections: int = Field(default=4096, ge=1, le=1_000_000)
     """Connections held at a time; further ones are answered 503. An idle agent holds one, a page that is open two."""
+    log_format: LogFormat = LogFormat.TEXT
+    """`text` for people, or `json`: an object a line, every request among them."""
     poll_s: float = Field(default=10.0, gt=0, le=60)
     """Longest time an agent's request for work is held open, in seconds."""
     stream_s: float = Field(default=600.0, gt=0)

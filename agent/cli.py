@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from typing import Annotated, NoReturn
 
-import structlog
 import typer
 from pydantic import SecretStr, ValidationError
 
@@ -14,6 +13,7 @@ from advisor.protocol.testbed import Testbed, parse_testbed
 from agent.client import ServerClient
 from agent.devices.gpus import open_gpus
 from agent.errors import AgentError, BadConfiguration, NotWelcome
+from agent.logs import LogFormat, configure_logs
 from agent.loop import Agent
 from agent.operator.allowance import TRAINING_LAUNCHERS, Allowance
 from agent.operator.config import describe_error, read_config
@@ -113,6 +113,9 @@ def run(
             "--allow-busy-gpus", envvar="ADVISOR_ALLOW_BUSY_GPUS", help="Measure beside others' processes."
         ),
     ] = False,
+    log_format: Annotated[
+        LogFormat, typer.Option(help="The log's lines, on standard error.")
+    ] = LogFormat.TEXT,
     await_word: Annotated[
         bool, typer.Option("--await-word", hidden=True, help="Begin when a line comes on standard input.")
     ] = False,
@@ -121,10 +124,10 @@ def run(
 
     Exit codes: 0 stopped · 1 cannot serve · 2 usage · 3 the server refuses this agent's token or release.
     """
-    _log_to_stderr()
     token_of_variable = take_token_from_environment()
     hide_memory()
     agent_name = name or os.uname().nodename
+    configure_logs(log_format, sys.stderr, agent_name)
     try:
         settings = AgentSettings(
             server_url=server,
@@ -213,14 +216,3 @@ def _read_testbed(text: str | None) -> Testbed | None:
         return parse_testbed(text) if text else None
     except ValueError as error:
         _fail(f"--testbed {text}: {error}", _USAGE)
-
-
-def _log_to_stderr() -> None:
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
-            structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()),
-        ],
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
-    )

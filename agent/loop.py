@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import structlog
+from structlog.contextvars import bound_contextvars
 
 from advisor.protocol.cluster import Node
 from advisor.protocol.messages import (
@@ -211,7 +212,8 @@ class Agent:
         folder.mkdir(parents=True)
         (folder / _MARK).write_text(assignment.model_dump_json())
         try:
-            SessionRun(assignment, context, folder).run()
+            with bound_contextvars(job_id=assignment.job_id, session_id=assignment.session_id):
+                SessionRun(assignment, context, folder).run()
         finally:
             (folder / _MARK).unlink(missing_ok=True)
             self._forget_old_sessions()

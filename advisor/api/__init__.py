@@ -1,15 +1,16 @@
 """JSON over HTTP: thin routes under /api/v1, one file per noun."""
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 
 from advisor.api import advice, agents, jobs, reference, runs, sessions, stories, tokens
+from advisor.api.requests import note_route
 
 PREFIX = "/api/v1"
 
 
 def build_api() -> APIRouter:
     """Return all routes under /api/v1."""
-    router = APIRouter(prefix=PREFIX)
+    router = APIRouter(prefix=PREFIX, dependencies=[Depends(note_route)])
     for module in (jobs, stories, advice, runs, agents, sessions, tokens, reference):
         router.include_router(module.router)
     return router

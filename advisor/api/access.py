@@ -58,6 +58,7 @@ class Allow:
             counter: FailureCounter = request.app.state.failures
             counter.count(request.client.host if request.client else "unknown")
             raise
+        request.state.principal = principal.name
         if principal.role not in self.roles:
             needed = " or ".join(role.value for role in self.roles)
             raise Forbidden(

@@ -11,6 +11,7 @@ from fastapi import Depends
 from starlette.requests import HTTPConnection
 
 from advisor.services.lobby import Lobby
+from advisor.services.metrics import Metrics
 from advisor.services.stock import Stock
 from advisor.services.tuning import Timers, Tuning
 from advisor.settings import Settings
@@ -34,6 +35,8 @@ class Context:
     """Where agents wait that ask for work."""
     stock: Stock
     """What the planner has thought of, and is thinking about."""
+    metrics: Metrics = field(default_factory=Metrics)
+    """What is counted while the server runs."""
     wake: threading.Event = field(default_factory=threading.Event)
     """Set when jobs may have to move on: the scheduler looks at once instead of at its next tick."""
     waiting_room: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_MOST_WAITING))

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from advisor.api.requests import REQUEST_ID, read_request_id
 from advisor.errors import AdvisorError, InvalidRequest, NotFound
 from advisor.protocol.base import Message
 
@@ -50,6 +51,8 @@ class Problem(Message):
     """The kind of error, for programs."""
     hint: str = ""
     """What to do about it."""
+    request_id: str = ""
+    """The answer's X-Request-ID: the server's log has it in every line about this request."""
     errors: tuple[Finding, ...] = ()
     """Every field that breaks a rule, for invalid requests."""
 
@@ -122,6 +125,7 @@ def build_problem(
     findings: Sequence[Finding] = (),
 ) -> JSONResponse:
     """Return an answer that holds a problem document."""
+    request_id = read_request_id()
     problem = Problem(
         type=f"urn:fleet-advisor:problem:{code}",
         title=HTTPStatus(status).phrase,
@@ -129,10 +133,12 @@ def build_problem(
         detail=detail,
         code=code,
         hint=hint,
+        request_id=request_id,
         errors=tuple(findings),
     )
     content = problem.model_dump(mode="json", exclude=set() if findings else {"errors"})
-    return JSONResponse(content, status, dict(headers or {}), "application/problem+json")
+    named = dict(headers or {}) | ({REQUEST_ID: request_id} if request_id else {})
+    return JSONResponse(content, status, named, "application/problem+json")
 
 
 def _build_validation_problem(errors: Sequence[Mapping[str, Any]]) -> JSONResponse:

@@ -71,6 +71,7 @@ def report_race(
             work, context.tuning, session_id, race_id, agent_id, report, context.clock()
         )
         session = work.sessions.get(session_id)
+    context.metrics.note_report(is_accepted=isinstance(answer, RaceAccepted))
     # Only now, after the commit: the quarantine has to stay.
     if isinstance(answer, races.Quarantined):
         error = ResultQuarantined(answer.sentence)

@@ -5,6 +5,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from structlog.contextvars import clear_contextvars
+
 from advisor.errors import Unavailable
 
 _log = logging.getLogger(__name__)
@@ -18,10 +20,17 @@ class Keeper:
     """Calls one function at every tick, and soon when it is woken, until it is stopped."""
 
     def __init__(
-        self, name: str, do: Callable[[], object], tick_s: float, wake: threading.Event | None = None
+        self,
+        name: str,
+        do: Callable[[], object],
+        tick_s: float,
+        wake: threading.Event | None = None,
+        on_round: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_round` is called after every round that succeeded."""
         self._name, self._do, self._tick_s = name, do, tick_s
         self._wake = wake or threading.Event()
+        self._on_round = on_round
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -40,9 +49,11 @@ class Keeper:
         while not self._stopping.is_set():
             # Cleared before looking: whoever wakes it during the look gets another one.
             self._wake.clear()
+            clear_contextvars()
             began_s = time.monotonic()
             try:
                 self._do()
+                self._on_round()
                 was_away = False
             except Unavailable as error:
                 if not was_away:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from structlog.contextvars import bind_contextvars
+
 from advisor.protocol.advice import Advice
 from advisor.protocol.jobs import Job
 from advisor.protocol.trials import JobHistory
@@ -50,6 +52,7 @@ def think(
     A planner that raises cannot be asked again with better luck, since it is a function of the history: the job fails
     with a sentence, and the log has the traceback.
     """
+    bind_contextvars(job_id=job_id)
     settle_earlier(database, job_id, now)
     with database.read() as work:
         # The job first: whatever changes while the rest is read makes its version too old to act upon.

@@ -7,6 +7,7 @@ writer at a time: writing transactions begin IMMEDIATE and queue on a lock of th
 
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -52,11 +53,18 @@ _versions = Table(
 class Database:
     """One database; share it between threads, and close it at the end."""
 
-    def __init__(self, url: str, new_id: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        url: str,
+        new_id: Callable[[], str],
+        note: Callable[[str, float, bool], None] = lambda *_: None,
+    ) -> None:
         """Prepare to connect to `url`; nothing is opened before the first transaction.
 
-        `new_id` makes the random part of ids: short, unique, lower-case.
+        `new_id` makes the random part of ids: short, unique, lower-case. `note` is told of every transaction: `read`
+        or `write`, how many seconds it took, and whether it failed because the database could not serve.
         """
+        self._note = note
         self._new_id = new_id
         self._known_blocks = KnownBlocks()
         parsed = make_url(url)
@@ -84,13 +92,13 @@ class Database:
 
         Raises LostRace when a unique index refused a write, Unavailable when the database cannot serve.
         """
-        with self._writer, self._transaction(read_only=False) as work:
+        with self._noted("write"), self._writer, self._transaction(read_only=False) as work:
             yield work
 
     @contextmanager
     def read(self) -> Iterator[UnitOfWork]:
         """Run one transaction that only reads: it waits for no writer."""
-        with self._transaction(read_only=True) as work:
+        with self._noted("read"), self._transaction(read_only=True) as work:
             yield work
 
     def hold(self) -> None:
@@ -166,6 +174,17 @@ class Database:
                 "migration (`advisor admin restore`).",
             )
         return revision
+
+    @contextmanager
+    def _noted(self, kind: str) -> Iterator[None]:
+        began_s, is_outage = time.perf_counter(), False
+        try:
+            yield
+        except Unavailable as error:
+            is_outage = not isinstance(error, LostRace)
+            raise
+        finally:
+            self._note(kind, time.perf_counter() - began_s, is_outage)
 
     @contextmanager
     def _transaction(self, read_only: bool) -> Iterator[UnitOfWork]:

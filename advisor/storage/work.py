@@ -6,6 +6,7 @@ from sqlalchemy import Connection, insert, text, update
 
 from advisor.storage.accounts import Agents, Tokens
 from advisor.storage.blocks import Blocks
+from advisor.storage.census import Counts
 from advisor.storage.jobs import Jobs
 from advisor.storage.known_blocks import KnownBlocks
 from advisor.storage.members import Members
@@ -41,6 +42,7 @@ class UnitOfWork:
         self.advice = AdviceShelf(connection)
         self.runs = Runs(connection)
         self.upkeep = Upkeep(connection)
+        self.counts = Counts(connection)
 
     def prove_writable(self) -> None:
         """Write something: once this transaction is committed, others could have been as well."""

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from advisor.protocol.base import Spec
 from agent.errors import BadConfiguration
+from agent.logs import LogFormat
 
 
 class AllowTable(Spec):
@@ -38,6 +39,7 @@ class AgentConfig(Spec):
     startup_timeout: float | None = None
     telemetry_hz: float | None = None
     allow_busy_gpus: bool | None = None
+    log_format: LogFormat | None = None
     allow: AllowTable = AllowTable()
 
     def list_options(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from advisor.cli.interrupts import interruptible
 from advisor.cli.options import screen_of
 from advisor.data_dir import data_dir_of
 from advisor.local.record import ServerRunning, free_port, hold_server
-from advisor.settings import Settings, find_exposure
+from advisor.settings import LogFormat, Settings, find_exposure
 
 
 def serve(
@@ -28,10 +28,14 @@ def serve(
         Path | None,
         typer.Option(help="Database, tokens, logs.", show_default="~/.local/share/fleet-advisor"),
     ] = None,
+    log_format: Annotated[
+        LogFormat | None,
+        typer.Option(help="The log's lines, on standard error.", show_default="text"),
+    ] = None,
 ) -> None:
     """Run the server until it is stopped. Options win over ADVISOR_* environment variables."""
     screen = screen_of(context)
-    chosen = {"host": host, "port": port, "database_url": database_url}
+    chosen = {"host": host, "port": port, "database_url": database_url, "log_format": log_format}
     directory = data_dir.expanduser().resolve() if data_dir else data_dir_of(os.environ)
     try:
         settings = Settings(data_dir=directory).model_copy(update=_given(chosen))
