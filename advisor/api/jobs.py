@@ -7,7 +7,8 @@ from fastapi import Header, Query, Response
 from advisor.api.access import Reader, Submitter
 from advisor.api.context import Here
 from advisor.api.strict_json import make_router
-from advisor.protocol.jobs import Continuation, Job, JobSpec, JobState
+from advisor.protocol.jobs import Continuation, Job, JobSpec
+from advisor.protocol.queries import JobQuery
 from advisor.protocol.telemetry import SessionTelemetry, TelemetryPoint
 from advisor.protocol.trials import Block, JobHistory, Session, Trial
 from advisor.protocol.views import JobPage
@@ -50,18 +51,10 @@ def submit_job(
 
 
 @router.get("", summary="List jobs")
-def list_jobs(
-    _: Reader,
-    context: Here,
-    state: JobState | None = None,
-    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
-    cursor: Annotated[
-        str | None, Query(max_length=100, description="`next_cursor` of the page before.")
-    ] = None,
-) -> JobPage:
-    """Return one page of jobs, newest first."""
+def list_jobs(wanted: Annotated[JobQuery, Query()], _: Reader, context: Here) -> JobPage:
+    """Return one page of jobs, newest first. An unknown filter is refused: it would silently list every job."""
     with context.database.read() as work:
-        return jobs.list_jobs(work, state, limit, cursor)
+        return jobs.list_jobs(work, wanted)
 
 
 @router.get("/{job_id}", summary="Look at a job", responses={304: {"description": "Nothing has changed."}})

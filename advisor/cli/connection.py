@@ -1,6 +1,6 @@
 """Which server a command talks to, with which token; and which job a word means."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -9,10 +9,10 @@ from advisor.client import Client
 from advisor.data_dir import data_dir_of
 from advisor.local.record import running_server
 from advisor.local.server import local_server
-from advisor.protocol.jobs import Job
+from advisor.protocol.jobs import Job, JobState
+from advisor.protocol.queries import JobQuery
 
-_PAGE = 100
-_MOST_PAGES = 20
+_PAGE = 200
 
 
 def token_of(environment: Mapping[str, str]) -> str | None:
@@ -78,14 +78,8 @@ def resolve_job(client: Client, reference: str) -> Job:
 
     Raises `CommandFailed` when none or several fit.
     """
-    jobs = all_jobs(client)
-    if reference == "last":
-        matches = jobs[:1]
-    else:
-        # A job's exact id or name means that job, whatever else begins like it.
-        matches = [job for job in jobs if reference == job.id]
-        matches = matches or [job for job in jobs if reference == job.spec.name]
-        matches = matches or [job for job in jobs if job.id.startswith(reference)]
+    newest = JobQuery(limit=1)
+    matches = client.list_jobs(newest).items[:1] if reference == "last" else _find_jobs(client, reference)
     if not matches:
         raise CommandFailed(
             Exit.NOT_FOUND, f"There is no job {reference} on {client.url}.", "`advisor jobs` lists them."
@@ -93,18 +87,31 @@ def resolve_job(client: Client, reference: str) -> Job:
     if len(matches) > 1:
         ids = ", ".join(job.id for job in matches[:5])
         raise CommandFailed(
-            Exit.NOT_FOUND, f"{reference} may be any of {len(matches)} jobs: {ids}.", "Give more of the id."
+            Exit.NOT_FOUND, f"{reference} may be any of several jobs: {ids}.", "Give more of the id."
         )
     return matches[0]
 
 
-def all_jobs(client: Client) -> list[Job]:
-    """Return the jobs of a server, newest first; the newest 2000 of very many."""
-    jobs: list[Job] = []
-    cursor: str | None = None
-    for _ in range(_MOST_PAGES):
-        page = client.list_jobs(limit=_PAGE, cursor=cursor)
+def _find_jobs(client: Client, reference: str) -> tuple[Job, ...]:
+    """The jobs of this id; or else those of this name; or else those whose id begins so."""
+    looks: tuple[tuple[JobQuery, Callable[[Job], bool]], ...] = (
+        (JobQuery(id=reference, archived=True), lambda job: job.id == reference),
+        (JobQuery(name=reference, archived=True), lambda job: job.spec.name == reference),
+        (JobQuery(id=f"{reference}*", archived=True), lambda job: job.id.startswith(reference)),
+    )
+    for wanted, fits in looks:
+        # A server of an earlier release knows no filter and lists every job: one of those must not be taken for it.
+        if matches := tuple(job for job in client.list_jobs(wanted).items if fits(job)):
+            return matches
+    return ()
+
+
+def unfinished_jobs(client: Client) -> list[Job]:
+    """Return the jobs of a server that have not ended, newest first."""
+    wanted = JobQuery(state=tuple(state for state in JobState if not state.is_final), limit=_PAGE)
+    page = client.list_jobs(wanted)
+    jobs = list(page.items)
+    while page.next_cursor is not None:
+        page = client.list_jobs(wanted.model_copy(update={"cursor": page.next_cursor}))
         jobs += page.items
-        if (cursor := page.next_cursor) is None:
-            break
-    return sorted(jobs, key=lambda job: job.created_at, reverse=True)
+    return [job for job in jobs if not job.state.is_final]

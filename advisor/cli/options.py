@@ -45,6 +45,12 @@ ValuesOption = Annotated[
         metavar="KNOB=V,V", help="The only values to try of a knob, beside its present one; repeatable."
     ),
 ]
+LabelOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE", help="A label to find the job by (`advisor jobs --label`); repeatable."
+    ),
+]
 MaxDeviceHoursOption = Annotated[
     float | None,
     typer.Option(

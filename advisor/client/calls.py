@@ -13,6 +13,7 @@ import httpx
 from advisor.client.answers import ExportedFile, read_file
 from advisor.protocol.advice import Advice, Forecast
 from advisor.protocol.jobs import Continuation, Job, JobSpec
+from advisor.protocol.queries import JobQuery
 from advisor.protocol.reading import read_document
 from advisor.protocol.telemetry import TelemetryPoint
 from advisor.protocol.trials import JobHistory
@@ -43,7 +44,7 @@ class Call(Generic[Answer]):
     path: str
     """Below /api/v1."""
     read: Callable[[httpx.Response], Answer]
-    params: Mapping[str, str | float] = field(default_factory=dict)
+    params: Mapping[str, str | float | list[str]] = field(default_factory=dict)
     body: Any = None
     """Plain JSON; None sends nothing."""
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -61,9 +62,10 @@ def submit_job(spec: JobSpec, idempotency_key: str) -> Call[Job]:
     return Call("POST", "/jobs", _reader(Job), body=_dump(spec), headers=_key(idempotency_key))
 
 
-def list_jobs(state: str | None = None, limit: int = 50, cursor: str | None = None) -> Call[JobPage]:
+def list_jobs(wanted: JobQuery = JobQuery()) -> Call[JobPage]:
     """Return a page of jobs, newest first."""
-    return Call("GET", "/jobs", _reader(JobPage), params=_given(state=state, limit=limit, cursor=cursor))
+    params = wanted.model_dump(mode="json", exclude_defaults=True)
+    return Call("GET", "/jobs", _reader(JobPage), params=params)
 
 
 def job(job_id: str) -> Call[Job]:
@@ -180,5 +182,5 @@ def _key(idempotency_key: str) -> dict[str, str]:
     return {"Idempotency-Key": idempotency_key}
 
 
-def _given(**params: str | float | None) -> dict[str, str | float]:
+def _given(**params: str | float | None) -> dict[str, str | float | list[str]]:
     return {name: value for name, value in params.items() if value is not None}

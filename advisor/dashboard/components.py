@@ -44,7 +44,13 @@ def sample_components(now: datetime) -> dict[str, object]:
     ]
     lines += [
         view_job_line(running.job.model_copy(update={"state": state}), None, None, now)
-        for state in (JobState.QUEUED, JobState.CANCELLING, JobState.FAILED, JobState.CANCELLED)
+        for state in (
+            JobState.QUEUED,
+            JobState.PAUSED,
+            JobState.CANCELLING,
+            JobState.FAILED,
+            JobState.CANCELLED,
+        )
     ]
     return {
         "chips": list_all_chips(),

@@ -8,6 +8,7 @@ from advisor.errors import AdviceNotReady, Unauthenticated
 from advisor.exporters import Exported, FormatInfo
 from advisor.protocol.advice import Advice
 from advisor.protocol.jobs import Continuation, Job, JobState
+from advisor.protocol.queries import JobQuery
 from advisor.protocol.runs import ProductionRun
 from advisor.protocol.telemetry import SessionTelemetry
 from advisor.protocol.trials import JobHistory
@@ -44,7 +45,8 @@ class ServiceSource:
     def list_jobs(self, state: JobState | None, limit: int, cursor: str | None) -> JobPage:
         """Return one page of jobs, newest first."""
         with self._database.read() as work:
-            return list_jobs(work, state, limit, cursor)
+            wanted = JobQuery(state=(state,) if state else (), limit=limit, cursor=cursor)
+            return list_jobs(work, wanted)
 
     def job(self, job_id: str) -> Job:
         """Return the job."""

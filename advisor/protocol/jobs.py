@@ -2,6 +2,7 @@
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Annotated
 
 from pydantic import Field, field_validator, model_validator
 
@@ -20,6 +21,8 @@ class JobState(StrEnum):
 
     QUEUED = "queued"
     RUNNING = "running"
+    PAUSED = "paused"
+    """Gets no new session; one that it still holds ends behind the race that it is measuring."""
     CANCELLING = "cancelling"
     FINISHED = "finished"
     FAILED = "failed"
@@ -80,11 +83,18 @@ class Continuation(Spec):
     """Strategies to add to `budget.max_trials`."""
 
 
+LabelKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")]
+"""Letters, digits and `._/-`, at most 63 of them."""
+LabelValue = Annotated[str, Field(max_length=100)]
+
+
 class JobSpec(Spec):
     """A tuning job as its owner writes it."""
 
     name: str = Field(default="", max_length=100)
     """A name for people; made from the script's name when empty."""
+    labels: dict[LabelKey, LabelValue] = Field(default_factory=dict, max_length=32)
+    """Words of its owner to find it by, such as a project or a ticket; they change nothing else."""
     workload: Workload
     """What is trained."""
     nodes: int = Field(default=1, ge=1, le=1024)
@@ -218,6 +228,8 @@ class Job(Message):
     """When it reached a final state."""
     continued_at: tuple[datetime, ...] = ()
     """When it was given more budget after it had ended, oldest first."""
+    archived_at: datetime | None = None
+    """Since when it is left out of lists that do not ask for archived jobs; None: it is not."""
     facts: WorkloadFacts | None = None
     """What the runtime saw of the script; None before the first session got that far."""
     cluster: Cluster = Cluster()

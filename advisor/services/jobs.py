@@ -1,7 +1,5 @@
 """Jobs: submitting, listing, cancelling, and everything measured for them."""
 
-import base64
-import binascii
 import hashlib
 import re
 from datetime import datetime
@@ -17,11 +15,13 @@ from advisor.errors import (
 )
 from advisor.protocol.jobs import Job, JobSpec, JobState
 from advisor.protocol.launch_command import UnlaunchableCommand, choose_injection
+from advisor.protocol.queries import JobQuery
 from advisor.protocol.telemetry import TelemetryPoint
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import EventKind, JobEvent, JobPage, LogChunk, Role
 from advisor.protocol.workload import HIDDEN, WITH_SECRETS
 from advisor.services.ending import close_trials, end_session
+from advisor.services.pages import cut_page, read_cursor
 from advisor.services.tokens import Principal
 from advisor.storage import UnitOfWork
 
@@ -124,6 +124,7 @@ def check_spec(spec: JobSpec) -> None:
         )
     texts = (
         spec.name,
+        *spec.labels.values(),
         workload.working_dir,
         *workload.command,
         *workload.environment.values(),
@@ -137,14 +138,11 @@ def check_spec(spec: JobSpec) -> None:
         raise InvalidJob(" ".join(broken))
 
 
-def list_jobs(work: UnitOfWork, state: JobState | None, limit: int, cursor: str | None) -> JobPage:
+def list_jobs(work: UnitOfWork, wanted: JobQuery) -> JobPage:
     """Return one page of jobs, newest first. Raises InvalidRequest for a cursor that no page gave."""
-    found = work.jobs.page(state, limit + 1, _read_cursor(cursor) if cursor else None)
-    shown = found[:limit]
-    more = len(found) > limit
-    return JobPage(
-        items=tuple(job for _, job in shown), next_cursor=_write_cursor(shown[-1][0]) if more else None
-    )
+    found = work.jobs.page(wanted, wanted.limit + 1, read_cursor(wanted.cursor))
+    items, next_cursor = cut_page(found, wanted.limit)
+    return JobPage(items=items, next_cursor=next_cursor)
 
 
 def get_job(work: UnitOfWork, job_id: str) -> Job:
@@ -234,16 +232,3 @@ def _name_of(spec: JobSpec) -> str:
     words = spec.workload.command
     script = next((word for word in words if word.endswith(".py")), words[0])
     return PurePosixPath(script).stem[:100] or "job"
-
-
-def _write_cursor(serial: int) -> str:
-    return base64.urlsafe_b64encode(str(serial).encode()).decode().rstrip("=")
-
-
-def _read_cursor(cursor: str) -> int:
-    try:
-        return int(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-    except (binascii.Error, ValueError) as error:
-        raise InvalidRequest(
-            "The cursor is none that a page gave.", hint="Start again without a cursor."
-        ) from error

@@ -3,16 +3,18 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, case, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, case, func, insert, select, update
+from sqlalchemy.orm import InstrumentedAttribute
 
 from advisor.protocol.advice import Advice
 from advisor.protocol.base import Value
 from advisor.protocol.cluster import Cluster
 from advisor.protocol.jobs import Job, JobState, Stage
+from advisor.protocol.queries import JobQuery
 from advisor.protocol.trials import EarlierJob, SessionState
 from advisor.protocol.workload import WorkloadFacts
 from advisor.storage.columns import AnyRow, read_each, read_word
-from advisor.storage.tables import AdviceRow, IdempotencyRow, JobRow, SessionRow
+from advisor.storage.tables import AdviceRow, IdempotencyRow, JobRow, LabelRow, SessionRow
 
 _LIVE_SESSIONS = [state for state in SessionState if not state.is_final]
 
@@ -25,9 +27,10 @@ class Jobs:
 
     def add(self, job: Job) -> None:
         """Store a new job."""
-        self._connection.execute(
-            insert(JobRow).values({name: getattr(job, name) for name in Job.model_fields})
-        )
+        values = {name: getattr(job, name) for name in Job.model_fields}
+        self._connection.execute(insert(JobRow).values(values | {"name": job.spec.name}))
+        for key, value in job.spec.labels.items():
+            self._connection.execute(insert(LabelRow).values(job_id=job.id, key=key, value=value))
 
     def get(self, job_id: str) -> Job | None:
         """Return a job."""
@@ -40,11 +43,9 @@ class Jobs:
         row = self._connection.execute(query).one_or_none()
         return _job(row) if row else None
 
-    def page(self, state: JobState | None, limit: int, before: int | None) -> list[tuple[int, Job]]:
-        """Return jobs with their serial numbers, newest first, those below `before`."""
-        query = select(JobRow).order_by(JobRow.serial.desc()).limit(limit)
-        if state is not None:
-            query = query.where(JobRow.state == state)
+    def page(self, wanted: JobQuery, limit: int, before: int | None) -> list[tuple[int, Job]]:
+        """Return jobs that `wanted` names with their serial numbers, newest first, those below `before`."""
+        query = select(JobRow).where(*_conditions(wanted)).order_by(JobRow.serial.desc()).limit(limit)
         if before is not None:
             query = query.where(JobRow.serial < before)
         found = read_each(self._connection, query, JobRow.id, lambda row: (row.serial, _job(row)))
@@ -53,7 +54,7 @@ class Jobs:
         looked_at = self._connection.execute(query.with_only_columns(JobRow.serial)).scalars().all()
         missing = len(looked_at) - len(found)
         # Those that cannot be read make no page shorter: it would look like the last one.
-        return found + self.page(state, missing, looked_at[-1]) if missing else found
+        return found + self.page(wanted, missing, looked_at[-1]) if missing else found
 
     def short_of_gangs(self) -> list[tuple[Job, int]]:
         """Return the queued and running jobs that hold fewer sessions than they have gangs, with how many they hold.
@@ -215,6 +216,37 @@ class Jobs:
                 token_id=token_id, key=key, request_sha256=request_sha256, job_id=job_id, created_at=now
             )
         )
+
+
+def _conditions(wanted: JobQuery) -> list[ColumnElement[bool]]:
+    found: list[ColumnElement[bool]] = []
+    if wanted.state:
+        found.append(JobRow.state.in_(wanted.state))
+    if wanted.owner is not None:
+        found.append(JobRow.owner == wanted.owner)
+    if wanted.name is not None:
+        found.append(_is_or_begins(JobRow.name, wanted.name))
+    if wanted.id is not None:
+        found.append(_is_or_begins(JobRow.id, wanted.id))
+    if wanted.created_since is not None:
+        found.append(JobRow.created_at >= wanted.created_since)
+    if wanted.created_until is not None:
+        found.append(JobRow.created_at < wanted.created_until)
+    if not wanted.archived:
+        found.append(JobRow.archived_at.is_(None))
+    for label in wanted.label:
+        key, equals, value = label.partition("=")
+        labelled = select(LabelRow.job_id).where(LabelRow.key == key)
+        found.append(JobRow.id.in_(labelled.where(LabelRow.value == value) if equals else labelled))
+    return found
+
+
+def _is_or_begins(column: InstrumentedAttribute[str], wanted: str) -> ColumnElement[bool]:
+    if not wanted.endswith("*"):
+        return column == wanted
+    # LIKE would take small letters for large ones on SQLite, and not on PostgreSQL.
+    beginning = wanted.removesuffix("*")
+    return func.substr(column, 1, len(beginning)) == beginning
 
 
 def _job(row: AnyRow) -> Job:

@@ -58,14 +58,19 @@ class JobRow(Base):
     __tablename__ = "jobs"
     __table_args__ = (
         CheckConstraint(
-            "state IN ('queued', 'running', 'cancelling', 'finished', 'failed', 'cancelled')", name="state"
+            "state IN ('queued', 'running', 'paused', 'cancelling', 'finished', 'failed', 'cancelled')",
+            name="state",
         ),
         Index("ix_jobs_state", "state"),
+        Index("ix_jobs_owner", "owner"),
+        Index("ix_jobs_name", "name"),
     )
 
     serial: Mapped[int] = mapped_column(_Serial, primary_key=True, autoincrement=True)
     id: Mapped[str] = mapped_column(unique=True)
     spec: Mapped[JobSpec] = mapped_column(Document(JobSpec))
+    name: Mapped[str] = mapped_column(server_default="")
+    """The specification's, to find it by."""
     state: Mapped[str]
     stage: Mapped[str]
     state_reason: Mapped[str] = mapped_column(default="")
@@ -75,6 +80,7 @@ class JobRow(Base):
     started_at: Mapped[datetime | None]
     finished_at: Mapped[datetime | None]
     continued_at: Mapped[tuple[datetime, ...]] = mapped_column(_Moments, server_default="[]")
+    archived_at: Mapped[datetime | None]
     facts: Mapped[WorkloadFacts | None] = mapped_column(Document(WorkloadFacts))
     cluster: Mapped[Cluster] = mapped_column(Document(Cluster))
     baseline: Mapped[dict[str, Value]] = mapped_column(Document(dict[str, Value]))
@@ -90,6 +96,17 @@ class JobRow(Base):
     """Characters of log that are kept."""
     earlier: Mapped[tuple[EarlierJob, ...] | None] = mapped_column(Document(tuple[EarlierJob, ...]))
     """Strategies of similar earlier jobs, chosen once; NULL before that."""
+
+
+class LabelRow(Base):
+    """A label of a job, to find it by."""
+
+    __tablename__ = "labels"
+    __table_args__ = (Index("ix_labels_key_value", "key", "value"),)
+
+    job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), primary_key=True)
+    key: Mapped[str] = mapped_column(primary_key=True)
+    value: Mapped[str]
 
 
 class AgentRow(Base):

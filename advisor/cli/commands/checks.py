@@ -16,6 +16,7 @@ from advisor.local.agents import AGENT_COMMAND, training_environment
 from advisor.local.record import make_private, running_server
 from advisor.local.testbed import unavailable_because
 from advisor.protocol.base import Message
+from advisor.protocol.queries import JobQuery
 
 _PATIENCE_S = 120
 
@@ -178,7 +179,7 @@ def check_server(environment: Mapping[str, str], data_dir: Path) -> Check:
         if not environment.get("ADVISOR_URL") and token is None:
             token = (data_dir / "admin-token").read_text().strip()
         with Client(url, token, timeout_s=5.0, patience_s=0) as client:
-            client.list_jobs(limit=1)
+            client.list_jobs(JobQuery(limit=1))
     except ServerUnreachable as error:
         return _fail("server", str(error), "Check ADVISOR_URL, and that the server runs.")
     except ApiProblem as problem:

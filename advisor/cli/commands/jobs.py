@@ -12,31 +12,63 @@ from rich.text import Text
 
 from advisor.cli.connection import connect, look_up, resolve_job
 from advisor.cli.exits import exit_of_state
+from advisor.cli.moments import read_moment
 from advisor.cli.options import JobArgument, JsonOption, VerboseOption, screen_of
 from advisor.cli.tuning.follow import watch_detachably
 from advisor.cli.views.devices_view import devices_table
 from advisor.cli.views.progress import STAGE_WORDS, describe_progress
 from advisor.cli.views.wording import spell_changes, spell_duration, spell_rate, spell_share
 from advisor.protocol.jobs import Job, JobState
+from advisor.protocol.queries import JobQuery
 from advisor.protocol.trials import JobHistory, Trial
+
+_WHEN = "then: a date or time such as 2026-11-20 (UTC), or how long ago, such as 36h or 7d"
 
 
 def list_jobs(
     context: typer.Context,
-    state: Annotated[JobState | None, typer.Option(help="Only jobs in this state.")] = None,
-    limit: Annotated[int, typer.Option(min=1, max=200, help="Most jobs to list.")] = 20,
+    state: Annotated[list[JobState] | None, typer.Option(help="Only jobs in this state; repeatable.")] = None,
+    owner: Annotated[str | None, typer.Option(help="Only jobs of this owner.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="Only jobs of this name; 'train*' for all that begin so.")
+    ] = None,
+    label: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY[=VALUE]", help="Only jobs with this label; of several, with all of them."),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="WHEN", help=f"Only jobs submitted {_WHEN}, or later.")
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="WHEN", help=f"Only jobs submitted before {_WHEN}.")
+    ] = None,
+    archived: Annotated[bool, typer.Option("--archived", help="Archived jobs as well.")] = False,
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most jobs to list.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
     """List jobs, newest first."""
     screen = screen_of(context)
+    now = datetime.now(UTC)
+    wanted = JobQuery(
+        state=tuple(state or ()),
+        owner=owner,
+        name=name,
+        label=tuple(label or ()),
+        created_since=None if since is None else read_moment(since, now),
+        created_until=None if until is None else read_moment(until, now),
+        archived=archived,
+        limit=limit,
+    )
     with look_up(os.environ) as client:
-        jobs = client.list_jobs(state, limit).items
+        jobs = client.list_jobs(wanted).items
     if as_json:
         screen.print_json({"items": list(jobs)})
+    elif not jobs and wanted != JobQuery(limit=limit):
+        screen.tell("No job fits. `advisor jobs --archived` lists all of them.")
     elif not jobs:
         screen.tell("No jobs yet. Make one: advisor tune -- torchrun --nproc-per-node 2 train.py")
     else:
-        screen.show(_jobs_table(jobs, datetime.now(UTC)))
+        screen.show(_jobs_table(jobs, now))
 
 
 def show(context: typer.Context, job: JobArgument, as_json: JsonOption = False) -> None:

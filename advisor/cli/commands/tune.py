@@ -10,6 +10,7 @@ from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.options import (
     GangsOption,
     JsonOption,
+    LabelOption,
     MaxDeviceHoursOption,
     ValuesOption,
     VerboseOption,
@@ -96,6 +97,7 @@ def tune(
     knob: Annotated[list[str] | None, typer.Option(help="Search only this knob; repeatable.")] = None,
     freeze: Annotated[list[str] | None, typer.Option(help="Leave this knob alone; repeatable.")] = None,
     values: ValuesOption = None,
+    label: LabelOption = None,
     samples_per_step: Annotated[
         int | None, typer.Option(help="Samples one process takes per forward pass.", show_default="observed")
     ] = None,
@@ -187,6 +189,7 @@ def tune(
         pattern=pattern or "",
         knobs=knob or (),
         freeze=freeze or (),
+        labels=label or (),
         samples_per_step=samples_per_step,
         block_seconds=block_seconds,
         injection=injection,

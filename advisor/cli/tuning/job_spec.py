@@ -53,6 +53,8 @@ class TuneOptions:
     freeze: Sequence[str] = ()
     values: Sequence[str] = ()
     """`num_threads=1,2`: the only values to try of a knob."""
+    labels: Sequence[str] = ()
+    """`project=bert`: words to find the job by."""
     samples_per_step: int | None = None
     block_seconds: float | None = None
     injection: Injection = Injection.AUTO
@@ -95,6 +97,7 @@ def spec_from_options(command: Sequence[str], options: TuneOptions, working_dir:
             "knobs": tuple(options.knobs),
             "freeze": tuple(options.freeze),
             "values": dict(map(_read_values, options.values)),
+            "labels": dict(map(_read_label, options.labels)),
             "gangs": options.gangs,
             "seed": options.seed,
             "from_checkpoint": options.from_checkpoint,
@@ -246,6 +249,15 @@ def _read_values(text: str) -> tuple[str, tuple[Value, ...]]:
         raise CommandFailed(
             Exit.INVALID_SPEC, f"--values {text}: {error}.", f"`advisor knobs {name}` says what it takes."
         ) from error
+
+
+def _read_label(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise CommandFailed(
+            Exit.INVALID_SPEC, f"--label {text}: it has no value.", "Write it as --label project=bert."
+        )
+    return key, value
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 import uuid
 
-from advisor.cli.connection import all_jobs, resolve_job
+from advisor.cli.connection import resolve_job, unfinished_jobs
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.screen import Screen
 from advisor.cli.tuning.job_spec import WantedJob
@@ -18,8 +18,7 @@ def obtain_job(client: Client, wanted: WantedJob, screen: Screen, alone: bool) -
     `alone`: the server runs for this command only, so that another unfinished job is one that was interrupted;
     our agents would serve it first. Raises `CommandFailed` rather than measure something else than was asked.
     """
-    jobs = all_jobs(client)
-    unfinished = [job for job in jobs if not job.state.is_final]
+    unfinished = unfinished_jobs(client)
     chosen: Job | None = None
     if (reference := wanted.more or wanted.resume) is not None:
         chosen = resolve_job(client, reference)

@@ -118,7 +118,8 @@ def view_header(
         owner=job.owner,
         created=formats.age(job.created_at, now),
         is_live=not job.state.is_final,
-        may_cancel=person.may_change(job) and job.state in {JobState.QUEUED, JobState.RUNNING},
+        may_cancel=person.may_change(job)
+        and job.state in {JobState.QUEUED, JobState.RUNNING, JobState.PAUSED},
         may_continue=person.may_change(job) and job.state.is_final and job.started_at is not None,
         continue_minutes=max(1, round(((advice and advice.continue_s) or CONTINUE_S) / 60)),
         is_undecided=advice is not None and advice.verdict is Verdict.UNDECIDED,

@@ -92,6 +92,9 @@ def view_verdict(job: Job, history: JobHistory, advice: Advice | None, now: date
         return VerdictCard(
             "muted", "Queued", "", sentence, reason, ("The page of agents shows who is there.",), cost
         )
+    if job.state is JobState.PAUSED:
+        sentence = "Starts nothing new until it is resumed; what it measured is kept."
+        return VerdictCard("muted", "Paused", "", sentence, reason, (f"advisor resume {job.id}",), cost)
     if job.state is JobState.CANCELLING:
         sentence = "Waits until every training process is gone."
         return VerdictCard("muted", "Cancelling", "", sentence, reason, (), cost)

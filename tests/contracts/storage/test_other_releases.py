@@ -13,6 +13,7 @@ from sqlalchemy import create_engine, text
 
 from advisor.errors import UnreadableRecord
 from advisor.protocol.jobs import Job, JobSpec, JobState
+from advisor.protocol.queries import JobQuery
 from advisor.protocol.trials import Purpose, Trial
 from advisor.services.scheduling import Scheduler
 from advisor.services.stock import Stock
@@ -99,7 +100,7 @@ def test_job_that_makes_no_sense_here_stops_no_other(
         work.agents.add("a1", "node-1", make_node("node-1"), NOW)
     _keep_up(database)
     with database.read() as work:
-        assert [job.id for _, job in work.jobs.page(None, 10, None)] == ["j3", "j1"]
+        assert [job.id for _, job in work.jobs.page(JobQuery(), 10, None)] == ["j3", "j1"]
         assert len(work.sessions.of_job("j1")) == 1, "the keeper went on"
         with pytest.raises(UnreadableRecord, match=word):
             work.jobs.get(broken)
@@ -113,8 +114,8 @@ def test_page_is_as_long_as_asked_for_where_jobs_cannot_be_read(
     _submit(database, "j1", "j2", "j3", "j4", "j5")
     tamper("UPDATE jobs SET spec = '{}' WHERE id IN ('j4', 'j3')")
     with database.read() as work:
-        assert [job.id for _, job in work.jobs.page(None, 2, None)] == ["j5", "j2"]
-        assert [job.id for _, job in work.jobs.page(None, 9, None)] == ["j5", "j2", "j1"]
+        assert [job.id for _, job in work.jobs.page(JobQuery(), 2, None)] == ["j5", "j2"]
+        assert [job.id for _, job in work.jobs.page(JobQuery(), 9, None)] == ["j5", "j2", "j1"]
 
 
 def test_stage_of_a_newer_release_concerns_its_job_only(
@@ -123,7 +124,7 @@ def test_stage_of_a_newer_release_concerns_its_job_only(
     _submit(database, "j1", "j2")
     tamper("UPDATE jobs SET stage = 'polish' WHERE id = 'j2'")
     with database.read() as work:
-        assert [job.id for _, job in work.jobs.page(None, 10, None)] == ["j1"]
+        assert [job.id for _, job in work.jobs.page(JobQuery(), 10, None)] == ["j1"]
         with pytest.raises(UnreadableRecord, match="Stage: polish"):
             work.jobs.get("j2")
 

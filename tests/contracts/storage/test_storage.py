@@ -14,6 +14,7 @@ from advisor.errors import InvalidRequest, LostRace, Unavailable
 from advisor.protocol.cluster import Cluster
 from advisor.protocol.jobs import Job, JobState, Stage
 from advisor.protocol.messages import MemberState
+from advisor.protocol.queries import JobQuery
 from advisor.protocol.telemetry import TelemetrySample
 from advisor.protocol.trials import (
     Block,
@@ -131,7 +132,7 @@ def test_text_may_hold_whatever_a_script_wrote(database: Database) -> None:
 
 def test_number_that_does_not_fit_is_an_invalid_request(database: Database) -> None:
     with pytest.raises(InvalidRequest), database.begin() as work:
-        work.jobs.page(None, 10, 10**30)
+        work.jobs.page(JobQuery(), 10, 10**30)
 
 
 def test_transaction_that_an_exception_leaves_is_rolled_back(database: Database) -> None:
@@ -398,9 +399,11 @@ def test_jobs_without_a_session_come_running_ones_first(database: Database) -> N
         work.sessions.add(make_session(job_id="j1"))
         work.jobs.move("j4", JobState.CANCELLED, "", since=(JobState.QUEUED,), now=NOW)
         assert [(job.id, held) for job, held in work.jobs.short_of_gangs()] == [("j3", 0), ("j2", 0)]
-        newest = work.jobs.page(None, 2, None)
+        newest = work.jobs.page(JobQuery(), 2, None)
         assert [job.id for _, job in newest] == ["j4", "j3"]
-        assert [job.id for _, job in work.jobs.page(JobState.QUEUED, 9, newest[-1][0])] == ["j2", "j1"]
+        assert [
+            job.id for _, job in work.jobs.page(JobQuery(state=(JobState.QUEUED,)), 9, newest[-1][0])
+        ] == ["j2", "j1"]
 
 
 def test_log_drops_its_oldest_chunks_and_keeps_its_numbers(database: Database) -> None:

@@ -12,7 +12,7 @@ from advisor.services.metrics import FRESH_S, Metrics
 from advisor.storage.census import Census
 from tests.integration.server.served import FakeAgent, Served, wait_for
 
-CENSUS = Census(jobs={"queued": 3}, agents={}, sessions={}, leases={})
+CENSUS = Census(jobs={"queued": 3}, agents={}, sessions={}, members={})
 
 
 def read(server: Served, token: str = "") -> dict[str, float]:

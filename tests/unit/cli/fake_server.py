@@ -13,6 +13,7 @@ from pydantic import BaseModel
 
 from advisor.protocol.advice import Advice, Forecast
 from advisor.protocol.jobs import Continuation, Job, JobSpec, JobState
+from advisor.protocol.queries import JobQuery
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import EventKind, EventPage, JobEvent, JobPage, LogChunk, LogPage
 
@@ -40,6 +41,10 @@ class FakeServer:
         self.tokens_wanted: list[tuple[str, dict[str, Any]]] = []
         """Path and body of every request that makes a token or readmits an agent."""
         self.agents: list[dict[str, Any]] = []
+        self.asked_jobs: list[dict[str, list[str]]] = []
+        """The query of every list of jobs."""
+        self.knows_no_filter = False
+        """As a server of an earlier release: whatever is asked for, it lists every job."""
         self.drops = 0
         """That many requests are answered by closing the connection."""
 
@@ -60,12 +65,13 @@ class FakeServer:
         at = BIRTH + timedelta(seconds=65 * (len(events) + 1))
         events.append(JobEvent(seq=len(events) + 1, at=at, kind=kind, sentence=sentence))
 
-    def answer(self, method: str, path: str, query: dict[str, str], body: bytes) -> tuple[int, Any]:
+    def answer(self, method: str, path: str, asked: dict[str, list[str]], body: bytes) -> tuple[int, Any]:
         """Return status and body for a request below /api/v1."""
+        query = {name: words[0] for name, words in asked.items()}
         if path in self.problems:
             return self.problems[path]
         if path == "/jobs":
-            return self._submit(query, body) if method == "POST" else (200, self._list())
+            return self._submit(query, body) if method == "POST" else (200, self._list(asked))
         if path == "/agents":
             return 200, {"items": self.agents}
         if path.startswith(("/tokens", "/agents/")):
@@ -96,9 +102,16 @@ class FakeServer:
         self.submitted.append(spec)
         return 201, self.add_job(f"new-{len(self.submitted)}", spec=spec)
 
-    def _list(self) -> JobPage:
+    def _list(self, query: dict[str, list[str]]) -> JobPage:
+        self.asked_jobs.append(query)
+        wanted = JobQuery.model_validate(
+            {name: words if name in {"state", "label"} else words[0] for name, words in query.items()}
+        )
         newest_first = sorted(self.jobs.values(), key=lambda job: job.created_at, reverse=True)
-        return JobPage(items=tuple(newest_first))
+        found = [job for job in newest_first if self.knows_no_filter or _fits(job, wanted)]
+        first = int(wanted.cursor or 0)
+        following = str(first + wanted.limit) if len(found) > first + wanted.limit else None
+        return JobPage(items=tuple(found[first : first + wanted.limit]), next_cursor=following)
 
     def _answer_about(self, job_id: str, what: str, after: int) -> tuple[int, Any]:
         if what == "":
@@ -120,6 +133,20 @@ class FakeServer:
         return 409, {"code": "advice_not_ready", "detail": "The job is not finished.", "hint": "Wait for it."}
 
 
+def _fits(job: Job, wanted: JobQuery) -> bool:
+    def is_or_begins(text: str, pattern: str | None) -> bool:
+        if pattern is not None and pattern.endswith("*"):
+            return text.startswith(pattern[:-1])
+        return pattern in {None, text}
+
+    return (
+        (not wanted.state or job.state in wanted.state)
+        and is_or_begins(job.id, wanted.id)
+        and is_or_begins(job.spec.name, wanted.name)
+        and (wanted.archived or job.archived_at is None)
+    )
+
+
 @contextmanager
 def serve_fake(fake: FakeServer) -> Iterator[FakeServer]:
     """Let `fake` answer on a free port."""
@@ -135,8 +162,8 @@ def serve_fake(fake: FakeServer) -> Iterator[FakeServer]:
             if self.headers.get("Authorization") != f"Bearer {TOKEN}":
                 self._reply(401, {"code": "not_authenticated", "detail": "The token is not known."})
                 return
-            query = {name: values[0] for name, values in parse_qs(url.query).items()}
-            self._reply(*fake.answer(self.command, url.path.removeprefix("/api/v1"), query, body))
+            path, asked = url.path.removeprefix("/api/v1"), parse_qs(url.query)
+            self._reply(*fake.answer(self.command, path, asked, body))
 
         do_POST = do_DELETE = do_GET
 

@@ -60,6 +60,40 @@ def test_ambiguous_and_unknown_jobs_are_not_found(server: FakeServer, run: Run) 
     assert "`advisor jobs` lists them" in unknown.stderr
 
 
+def test_look_up_of_one_job_asks_for_it_and_not_for_all(server: FakeServer, run: Run) -> None:
+    for number in range(60):
+        server.add_job(f"j{number:02}", name=f"name{number}")
+    assert json.loads(run("show", "name3", "--json").stdout)["id"] == "j03"
+    assert [sorted(asked) for asked in server.asked_jobs] == [["archived", "id"], ["archived", "name"]]
+
+
+def test_server_that_knows_no_filter_gives_no_other_job(server: FakeServer, run: Run) -> None:
+    server.knows_no_filter = True
+    server.add_job("aaa1", name="vit")
+    assert run("cancel", "bert").exit_code == 102
+    assert server.cancelled == []
+    assert json.loads(run("show", "vit", "--json").stdout)["id"] == "aaa1"
+
+
+def test_jobs_are_listed_by_what_is_asked_for(server: FakeServer, run: Run) -> None:
+    server.add_job("aaa1", JobState.FINISHED, "bert")
+    words = "--state running --state queued --owner ada --name b* --label p=1 --label q --since 2026-11-20 --archived"
+    result = run("jobs", *words.split())
+    assert "No job fits" in result.stderr
+    assert server.asked_jobs == [
+        {
+            "state": ["running", "queued"],
+            "owner": ["ada"],
+            "name": ["b*"],
+            "label": ["p=1", "q"],
+            "created_since": ["2026-11-20T00:00:00Z"],
+            "archived": ["true"],
+            "limit": ["20"],
+        }
+    ]
+    assert "'soon' is no moment" in run("jobs", "--since", "soon").stderr
+
+
 @pytest.mark.parametrize(
     ("end", "code"), [(JobState.FINISHED, 0), (JobState.FAILED, 100), (JobState.CANCELLED, 103)]
 )

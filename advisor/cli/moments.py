@@ -1,0 +1,32 @@
+"""Moments as people type them: a date, a date and time, or how long ago."""
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from advisor.cli.exits import CommandFailed, Exit
+
+_AGO = re.compile(r"(\d{1,6})([mhdw])")
+_UNITS = {
+    "m": timedelta(minutes=1),
+    "h": timedelta(hours=1),
+    "d": timedelta(days=1),
+    "w": timedelta(weeks=1),
+}
+
+
+def read_moment(text: str, now: datetime) -> datetime:
+    """Return the moment that `2026-11-20`, `2026-11-20T09:30` (UTC) or `7d` (ago) means.
+
+    Raises `CommandFailed` (usage).
+    """
+    try:
+        if ago := _AGO.fullmatch(text.strip()):
+            return now - int(ago[1]) * _UNITS[ago[2]]
+        moment = datetime.fromisoformat(text.strip())
+    except (ValueError, OverflowError) as error:
+        raise CommandFailed(
+            Exit.USAGE,
+            f"{text!r} is no moment.",
+            "Write a date (2026-11-20), a time (2026-11-20T09:30, in UTC), or how long ago: 90m, 36h, 7d, 2w.",
+        ) from error
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -1,0 +1,97 @@
+"""What a list of jobs can be asked for, on SQLite and on PostgreSQL alike; and databases of before it could."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+
+from advisor.errors import LostRace
+from advisor.protocol.jobs import Job, JobState
+from advisor.protocol.queries import JobQuery
+from advisor.storage import Database
+from advisor.storage import database as database_module
+from tests.contracts.storage.test_migrations import downgrade, store_rounds
+from tests.unit.services.scripted_tuning import make_spec
+
+NOW = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+
+
+def add_jobs(database: Database) -> None:
+    """Four jobs an hour apart, told apart by everything that a list can be asked for."""
+    jobs = (
+        ("aa1", "ada", "train", {"project": "bert", "gpu": ""}, JobState.QUEUED),
+        ("aa2", "ada", "train-large", {"project": "vgg"}, JobState.PAUSED),
+        ("bb1", "bob", "Train", {"team": "bert"}, JobState.FINISHED),
+        ("bb2", "bob", "tr%in", {}, JobState.RUNNING),
+    )
+    with database.begin() as work:
+        for hour, (job_id, owner, name, labels, state) in enumerate(jobs):
+            spec = make_spec(name=name, labels=labels)
+            archived = NOW if job_id == "bb2" else None
+            work.jobs.add(
+                Job(
+                    id=job_id,
+                    spec=spec,
+                    state=state,
+                    owner=owner,
+                    created_at=NOW + hour * HOUR,
+                    archived_at=archived,
+                )
+            )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ({}, ["bb1", "aa2", "aa1"]),
+        ({"archived": True}, ["bb2", "bb1", "aa2", "aa1"]),
+        ({"owner": "ada"}, ["aa2", "aa1"]),
+        ({"owner": "ad"}, []),
+        ({"state": (JobState.QUEUED, JobState.FINISHED)}, ["bb1", "aa1"]),
+        ({"name": "train"}, ["aa1"]),
+        ({"name": "train*"}, ["aa2", "aa1"]),
+        ({"name": "tr%*", "archived": True}, ["bb2"]),
+        ({"name": "*"}, ["bb1", "aa2", "aa1"]),
+        ({"id": "aa*"}, ["aa2", "aa1"]),
+        ({"id": "aa1"}, ["aa1"]),
+        ({"label": ("project",)}, ["aa2", "aa1"]),
+        ({"label": ("project=bert",)}, ["aa1"]),
+        ({"label": ("project=bert", "gpu=")}, ["aa1"]),
+        ({"label": ("project=vgg", "gpu")}, []),
+        ({"created_since": NOW + HOUR}, ["bb1", "aa2"]),
+        ({"created_until": NOW + HOUR}, ["aa1"]),
+        ({"owner": "ada", "state": (JobState.PAUSED,), "label": ("project",)}, ["aa2"]),
+    ],
+)
+def test_list_holds_the_jobs_that_every_filter_fits(
+    database: Database, wanted: dict[str, Any], found: list[str]
+) -> None:
+    add_jobs(database)
+    with database.read() as work:
+        assert [job.id for _, job in work.jobs.page(JobQuery(**wanted), 10, None)] == found
+
+
+def test_jobs_of_before_are_found_by_name_and_can_be_paused(database_url: str) -> None:
+    engine = create_engine(database_url.replace("postgresql://", "postgresql+psycopg://"))
+    with engine.begin() as connection:
+        database_module.upgrade(connection, "0003")
+        store_rounds(connection)
+        connection.execute(text('UPDATE jobs SET spec = replace(spec, \'"name":""\', \'"name":"old"\')'))
+    there = Database(database_url, lambda: "unused")
+    there.migrate()
+    since = (JobState.FINISHED,)
+    with there.begin() as work:
+        assert [job.id for _, job in work.jobs.page(JobQuery(name="old"), 10, None)] == ["j1"]
+        assert work.jobs.move("j1", JobState.PAUSED, "Paused.", since=since, now=NOW)
+    # The constraint still is one: on SQLite its words were changed in place.
+    with pytest.raises(LostRace), there.begin() as work:
+        work.connection.execute(text("UPDATE jobs SET state = 'asleep'"))
+    there.close()
+    with engine.begin() as connection:
+        downgrade(connection, "0007")
+        assert connection.execute(text("SELECT state FROM jobs")).scalars().all() == ["queued"]
+    with pytest.raises(Exception, match="ck_jobs_state"), engine.begin() as connection:
+        connection.execute(text("UPDATE jobs SET state = 'paused'"))
+    engine.dispose()
