@@ -32,6 +32,7 @@ EVERYBODY = set(KINDS)
 ROUTES: dict[str, set[str]] = {
     "GET /livez": EVERYBODY,
     "GET /readyz": EVERYBODY,
+    "GET /metrics": READ,
     "GET /docs": EVERYBODY,
     "GET /docs/oauth2-redirect": EVERYBODY,
     "GET /docs/static/*": EVERYBODY,
@@ -59,6 +60,8 @@ ROUTES: dict[str, set[str]] = {
     "GET /api/v1/agents": READ,
     "POST /api/v1/agents": ENROL,
     "POST /api/v1/agents/{agent_id}:readmit": ADMIN,
+    "POST /api/v1/agents/{agent_id}:drain": ADMIN,
+    "POST /api/v1/agents/{agent_id}:resume": ADMIN,
     "POST /api/v1/agents/{agent_id}/poll": AGENT,
     "POST /api/v1/sessions/{session_id}/beat": AGENT,
     "POST /api/v1/sessions/{session_id}/hello": AGENT,
