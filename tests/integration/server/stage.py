@@ -81,6 +81,9 @@ class Stage:
                 generation | {"outcome": "finished", "reason": "Done.", "log_tail": "x", "total_steps": 9},
             ),
             "POST /agents": ("POST", "/agents", server.enrolment, registration),
+            "POST /agents/{agent_id}:drain": (
+                "POST", f"/agents/{agent.id}:drain", server.admin, {"reason": "Its fan is replaced."}
+            ),
         }  # fmt: skip
 
     def send(self, name: str, body: bytes) -> Any:

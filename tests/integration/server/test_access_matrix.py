@@ -221,7 +221,7 @@ class Visitors:
 
     def ask(self, kind: str, method: str, template: str) -> Any:
         """Ask as this kind of visitor would."""
-        return (self.ask_api if template.startswith("/api/v1") else self.ask_page)(kind, method, template)
+        return (self.ask_api if is_of_the_api(template) else self.ask_page)(kind, method, template)
 
     def look(self) -> Any:
         """What nobody may change who is kept out."""
@@ -243,10 +243,15 @@ def visitors(start: Callable[..., Served]) -> Visitors:
     return Visitors(start(poll_s=0.02, stream_s=0.05, lease_s=3600.0, tick_s=3600.0))
 
 
+def is_of_the_api(template: str) -> bool:
+    """Whether a token opens it; pages know a person by a cookie."""
+    return template.startswith("/api/v1") or template == "/metrics"
+
+
 def is_kept_out(kind: str, template: str, reply: Any) -> bool:
     """Whether this answer is the right refusal for who was asking."""
     status = reply.status_code
-    if not template.startswith("/api/v1"):
+    if not is_of_the_api(template):
         signed_in = kind in PEOPLE
         to_login = status == 303 and reply.headers["location"].startswith("/login")
         return status == 403 if signed_in else to_login or (status == 401 and template.endswith("/live"))
@@ -321,7 +326,7 @@ def test_visit_ends_with_its_token_on_every_page(visitors: Visitors) -> None:
     assert visitors.server.ask("DELETE", f"/tokens/{token.split('_')[2]}").status_code == 204
     for name, allowed in ROUTES.items():
         method, template = name.split()
-        if allowed != EVERYBODY and not template.startswith("/api/v1"):
+        if allowed != EVERYBODY and not is_of_the_api(template):
             assert is_kept_out("revoked", template, visitors.ask_page("revoked", method, template)), name
 
 

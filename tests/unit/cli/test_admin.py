@@ -45,7 +45,7 @@ def submit(path: Path, name: str) -> None:
 def names_in(path: Path) -> set[str]:
     database = open_at(path)
     with database.read() as work:
-        names = {job.spec.name for job in list_jobs(work, None, 10, None).items}
+        names = {job.spec.name for job in list_jobs(work).items}
     database.close()
     return names
 
