@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from advisor.protocol.queries import JobQuery
 from advisor.services.jobs import list_jobs, submit_job
 from advisor.storage import Database
 from tests.unit.services.scripted_tuning import make_node, make_spec
@@ -45,7 +46,7 @@ def submit(path: Path, name: str) -> None:
 def names_in(path: Path) -> set[str]:
     database = open_at(path)
     with database.read() as work:
-        names = {job.spec.name for job in list_jobs(work).items}
+        names = {job.spec.name for job in list_jobs(work, JobQuery()).items}
     database.close()
     return names
 
