@@ -29,10 +29,13 @@ from advisor.logs import configure_logs
 from advisor.protocol.advice import Advice, Forecast, WhatIf
 from advisor.protocol.jobs import Job
 from advisor.protocol.trials import BlockResult, BlockSummary, JobHistory, Outcome, Trial
+from advisor.services.courier import Courier
 from advisor.services.keeper import Keeper
 from advisor.services.lobby import Lobby
 from advisor.services.metrics import Metrics
+from advisor.services.posting import Poster
 from advisor.services.reaper import AwakeClock, Reaper
+from advisor.services.receivers import Receivers
 from advisor.services.scheduling import Scheduler
 from advisor.services.stock import Stock
 from advisor.services.thinking import Thought, think
@@ -108,11 +111,12 @@ def create_app(
     clock: Callable[[], datetime] = read_clock,
     new_id: Callable[[], str] = make_id,
     stopping: threading.Event | None = None,
+    poster: Poster | None = None,
 ) -> FastAPI:
     """Return the application. Nothing is opened before it starts up; shutting it down closes everything.
 
     At start-up the tables are brought to this release's form, the first tokens are written to the data directory,
-    and every live lease gets new time. `tuning`, `clock` and `new_id` are there for tests.
+    and every live lease gets new time. `tuning`, `clock`, `new_id` and `poster` are there for tests.
     """
     timers = Timers(
         lease_s=settings.lease_s,
@@ -149,7 +153,7 @@ def create_app(
         openapi_url=f"{PREFIX}/openapi.json",
         redoc_url=None,
         static_url="/docs/static",
-        lifespan=_live(context),
+        lifespan=_live(context, poster or _make_poster(settings)),
     )
     app.state.context = context
     app.state.failures = FailureCounter()
@@ -218,11 +222,18 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)  # type: ignore[arg-type]
 
 
-def _live(context: Context) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+def _make_poster(settings: Settings) -> Poster:
+    return Poster(Receivers.of(settings.webhook_hosts), settings.webhook_secret.get_secret_value())
+
+
+def _live(context: Context, poster: Poster) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(_open, context)
-        keepers = _make_keepers(context)
+        courier = Courier(
+            context.database, poster, context.clock, context.settings.tick_s, context.metrics.note_webhook
+        )
+        keepers: list[Keeper | Courier] = [*_make_keepers(context), courier]
         for keeper in keepers:
             keeper.start()
         try:

@@ -13,6 +13,8 @@ from advisor.protocol.telemetry import SessionTelemetry, TelemetryPoint
 from advisor.protocol.trials import Block, JobHistory, Session, Trial
 from advisor.protocol.views import JobPage
 from advisor.services import continuing, jobs, telemetry
+from advisor.services.notices import refuse_webhooks
+from advisor.services.receivers import Receivers
 
 router = make_router(prefix="/jobs", tags=["jobs"])
 
@@ -40,6 +42,7 @@ def submit_job(
 ) -> Job:
     """Store a job; it starts as soon as enough agents are idle."""
     now = context.clock()
+    refuse_webhooks(spec, Receivers.of(context.settings.webhook_hosts))
     if validate_only:
         response.status_code = 200
         return jobs.preview_job(spec, principal, now)

@@ -51,6 +51,14 @@ LabelOption = Annotated[
         metavar="KEY=VALUE", help="A label to find the job by (`advisor jobs --label`); repeatable."
     ),
 ]
+WebhookOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--webhook",
+        metavar="URL",
+        help="Tell this URL when the job ends (repeatable); the server's operator lists the hosts.",
+    ),
+]
 MaxDeviceHoursOption = Annotated[
     float | None,
     typer.Option(

@@ -13,6 +13,7 @@ from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.reach import refuse_unknown_knobs
 from advisor.protocol.testbed import Testbed
+from advisor.protocol.webhooks import Webhook
 from advisor.protocol.workload import Workload, WorkloadFacts, WorkloadKind
 
 
@@ -124,6 +125,9 @@ class JobSpec(Spec):
     convergence knob be advised, because at the start of a training a longer interval does no harm yet."""
     loss_tolerance: float = Field(default=0.02, ge=0, lt=1)
     """Loss at equal samples that a numeric or convergence knob may cost, as a fraction of the loss's drop."""
+    webhooks: tuple[Webhook, ...] = Field(default=(), max_length=4)
+    """URLs that are told when the job ends, and when a watched training under its advice slows down or recovers. The
+    server's operator lists the hosts that may be posted to. Only the host is ever shown."""
     seed: int = Field(default=0, ge=0)
     """Seed of the search; the same seed and history give the same next suggestion."""
     session_timeout_s: float = Field(default=3600, gt=0)

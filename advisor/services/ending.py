@@ -6,6 +6,7 @@ from advisor.protocol.jobs import JobState
 from advisor.protocol.messages import MemberState
 from advisor.protocol.trials import BlockState, Outcome, Purpose, Session, SessionState, TrialState
 from advisor.protocol.views import EventKind
+from advisor.services.notices import NoticeEvent, tell_webhooks
 from advisor.storage import UnitOfWork
 from advisor.storage.members import Member
 
@@ -124,6 +125,7 @@ def _settle(
     ):
         close_trials(work, session.job_id, finished=False, now=now)
         work.events.append(session.job_id, EventKind.JOB, "The job was cancelled.", now)
+        tell_webhooks(work, session.job_id, NoticeEvent.CANCELLED, "The job was cancelled.", now)
 
 
 def _settle_race(

@@ -21,6 +21,7 @@ from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import EventKind, JobEvent, JobPage, LogChunk, Role
 from advisor.protocol.workload import HIDDEN, WITH_SECRETS
 from advisor.services.ending import close_trials, end_session
+from advisor.services.notices import NoticeEvent, tell_webhooks
 from advisor.services.pages import cut_page, read_cursor
 from advisor.services.tokens import Principal
 from advisor.storage import UnitOfWork
@@ -200,6 +201,7 @@ def cancel_job(work: UnitOfWork, job_id: str, asker: Principal, now: datetime) -
         close_trials(work, job_id, finished=False, now=now)
         work.jobs.move(job_id, JobState.CANCELLED, "Cancelled on request.", since=since, now=now)
         work.events.append(job_id, EventKind.JOB, "The job was cancelled.", now)
+        tell_webhooks(work, job_id, NoticeEvent.CANCELLED, "The job was cancelled.", now)
     else:
         reason = "Cancelled on request; waiting until every training process is gone."
         work.jobs.move(job_id, JobState.CANCELLING, reason, since=since, now=now)

@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 from advisor.errors import Unavailable
 from advisor.protocol.jobs import Job
 from advisor.protocol.trials import JobHistory
+from advisor.services.posting import Fate
 from advisor.services.tuning import Tuning
 from advisor.storage.census import Census
 from advisor.tuning.decisions import Decision
@@ -79,8 +80,13 @@ class Metrics:
             **within,
         )
         planner_age.set_function(lambda: now_s() - self._planner_s)
+        self._webhooks = Counter(
+            "webhook_tries", "Tries to post a notice, by what became of them.", ("fate",), **within
+        )
         for outcome in ("accepted", "quarantined"):
             self._reports.labels(outcome)
+        for fate in Fate:
+            self._webhooks.labels(fate.value)
 
     def write(self) -> bytes:
         """Return all figures in Prometheus' text format."""
@@ -106,6 +112,10 @@ class Metrics:
     def note_report(self, *, is_accepted: bool) -> None:
         """Note what became of a race that an agent reported."""
         self._reports.labels("accepted" if is_accepted else "quarantined").inc()
+
+    def note_webhook(self, fate: str) -> None:
+        """Note what became of a try to post a notice."""
+        self._webhooks.labels(fate).inc()
 
     def note_transaction(self, kind: str, seconds: float, is_outage: bool) -> None:
         """Note a transaction, `read` or `write`."""
@@ -179,6 +189,7 @@ class _CensusTaker(Collector):
             yield _gauge("database_up", "Whether the database answers.", 0)
             return
         yield _gauge("database_up", "Whether the database answers.", 1)
+        yield _gauge("webhooks_waiting", "Notices that wait to be posted.", census.webhooks)
         for name, what, counts in (
             ("jobs", "Jobs by state.", census.jobs),
             ("agents", "Agents by state.", census.agents),

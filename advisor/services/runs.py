@@ -5,6 +5,7 @@ from datetime import datetime
 from advisor.protocol.runs import MOST_POINTS, ProductionRun, RunEvent, RunPoint, RunReport
 from advisor.protocol.views import EventKind
 from advisor.services.jobs import get_job, lock_own_job
+from advisor.services.notices import NoticeEvent, tell_webhooks
 from advisor.services.tokens import Principal
 from advisor.storage import UnitOfWork
 
@@ -30,6 +31,19 @@ def report_run(
             EventKind.PRODUCTION,
             f"In production on {report.host}: {report.sentence or report.event}",
             now,
+        )
+        tell_webhooks(
+            work,
+            job.id,
+            NoticeEvent(report.event.value),
+            report.sentence,
+            now,
+            run_id=run_id,
+            host=report.host,
+            step=report.step,
+            step_s=report.step_s,
+            samples_per_s=report.samples_per_s,
+            low=report.low,
         )
     run = ProductionRun(
         id=run_id,

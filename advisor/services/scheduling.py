@@ -12,6 +12,7 @@ from advisor.protocol.trials import Session, SessionState
 from advisor.protocol.views import EventKind
 from advisor.services.agents import is_silent
 from advisor.services.ending import close_trials
+from advisor.services.notices import NoticeEvent, tell_webhooks
 from advisor.services.stock import Stock
 from advisor.services.thinking import Thought
 from advisor.services.tuning import Timers
@@ -247,9 +248,12 @@ def _finish(work: UnitOfWork, thought: Thought, now: datetime) -> None:
         job_id, JobState.FINISHED, thought.advice.headline, since=_ACTIVE, now=now, stage=Stage.DONE
     )
     work.events.append(job_id, EventKind.JOB, f"The job has finished: {thought.advice.headline}", now)
+    headline, verdict = thought.advice.headline, thought.advice.verdict.value
+    tell_webhooks(work, job_id, NoticeEvent.FINISHED, headline, now, verdict=verdict)
 
 
 def _fail(work: UnitOfWork, job: Job, because: str, now: datetime) -> None:
     close_trials(work, job.id, finished=False, now=now)
     work.jobs.move(job.id, JobState.FAILED, because, since=_ACTIVE, now=now, stage=Stage.DONE)
     work.events.append(job.id, EventKind.JOB, f"The job has failed: {because}", now)
+    tell_webhooks(work, job.id, NoticeEvent.FAILED, because, now)

@@ -10,6 +10,7 @@ from advisor.storage.census import Counts
 from advisor.storage.jobs import Jobs
 from advisor.storage.known_blocks import KnownBlocks
 from advisor.storage.members import Members
+from advisor.storage.outbox import Outbox
 from advisor.storage.records import AdviceShelf, Events, Logs, Telemetry
 from advisor.storage.runs import Runs
 from advisor.storage.sessions import Sessions
@@ -43,6 +44,7 @@ class UnitOfWork:
         self.runs = Runs(connection)
         self.upkeep = Upkeep(connection)
         self.counts = Counts(connection)
+        self.outbox = Outbox(connection)
 
     def prove_writable(self) -> None:
         """Write something: once this transaction is committed, others could have been as well."""

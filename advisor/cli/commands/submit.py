@@ -9,7 +9,14 @@ import typer
 
 from advisor.cli.connection import connect
 from advisor.cli.exits import exit_of_state
-from advisor.cli.options import GangsOption, JsonOption, MaxDeviceHoursOption, ValuesOption, screen_of
+from advisor.cli.options import (
+    GangsOption,
+    JsonOption,
+    MaxDeviceHoursOption,
+    ValuesOption,
+    WebhookOption,
+    screen_of,
+)
 from advisor.cli.tuning.follow import watch_detachably
 from advisor.cli.tuning.job_spec import FileOverrides, spec_from_file
 
@@ -30,11 +37,14 @@ def submit(
     gangs: GangsOption = None,
     values: ValuesOption = None,
     max_device_hours: MaxDeviceHoursOption = None,
+    webhook: WebhookOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Submit a job from a YAML file and watch it."""
     screen = screen_of(context)
-    overrides = FileOverrides(gangs=gangs, device_hours=max_device_hours, values=values or ())
+    overrides = FileOverrides(
+        gangs=gangs, device_hours=max_device_hours, values=values or (), webhooks=webhook or ()
+    )
     spec = spec_from_file(path, command or (), overrides)
     with connect(os.environ) as client:
         if dry_run:

@@ -14,6 +14,7 @@ from advisor.cli.options import (
     MaxDeviceHoursOption,
     ValuesOption,
     VerboseOption,
+    WebhookOption,
     screen_of,
 )
 from advisor.cli.tuning.built_in import RANKS, launch_built_in
@@ -93,6 +94,7 @@ def tune(
                                    show_default="30")
     ] = None,
     max_device_hours: MaxDeviceHoursOption = None,
+    webhook: WebhookOption = None,
     gangs: GangsOption = None,
     knob: Annotated[list[str] | None, typer.Option(help="Search only this knob; repeatable.")] = None,
     freeze: Annotated[list[str] | None, typer.Option(help="Leave this knob alone; repeatable.")] = None,
@@ -196,6 +198,7 @@ def tune(
         protect=protect or (),
         min_gain_percent=min_gain,
         from_checkpoint=from_checkpoint,
+        webhooks=webhook or (),
         seed=seed,
     )
     spec = spec_from_options(command, options, Path.cwd()) if command else None

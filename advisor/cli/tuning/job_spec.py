@@ -61,6 +61,7 @@ class TuneOptions:
     protect: Sequence[Path] = ()
     min_gain_percent: float | None = None
     from_checkpoint: bool = False
+    webhooks: Sequence[str] = ()
     seed: int = 0
     verify: Mapping[str, Value] = field(default_factory=dict)
     """Only hold this strategy against the script as it stands."""
@@ -75,6 +76,7 @@ class FileOverrides:
     gangs: int | None = None
     device_hours: float | None = None
     values: Sequence[str] = ()
+    webhooks: Sequence[str] = ()
 
 
 NO_OVERRIDES = FileOverrides()
@@ -99,6 +101,7 @@ def spec_from_options(command: Sequence[str], options: TuneOptions, working_dir:
             "values": dict(map(_read_values, options.values)),
             "labels": dict(map(_read_label, options.labels)),
             "gangs": options.gangs,
+            "webhooks": tuple(options.webhooks),
             "seed": options.seed,
             "from_checkpoint": options.from_checkpoint,
             "verify": dict(options.verify),
@@ -195,6 +198,8 @@ def _override(body: dict[str, Any], overrides: FileOverrides) -> dict[str, Any]:
         changed["budget"] = {**body.get("budget", {}), "max_device_hours": overrides.device_hours}
     if overrides.values and isinstance(body.get("values", {}), dict):
         changed["values"] = {**body.get("values", {}), **dict(map(_read_values, overrides.values))}
+    if overrides.webhooks:
+        changed["webhooks"] = tuple(overrides.webhooks)
     return changed
 
 

@@ -10,6 +10,7 @@ from advisor.cli.views.wording import spell_duration
 from advisor.client import ApiProblem, Client
 from advisor.protocol.advice import CONTINUE_S
 from advisor.protocol.jobs import Continuation, Job, JobSpec
+from advisor.protocol.webhooks import hide_path
 
 
 def obtain_job(client: Client, wanted: WantedJob, screen: Screen, alone: bool) -> Job:
@@ -48,6 +49,8 @@ def obtain_job(client: Client, wanted: WantedJob, screen: Screen, alone: bool) -
 
 def _is_same(job: Job, wanted: JobSpec) -> bool:
     """Whether a job is what was asked for; one that was given more budget since is."""
+    # The server shows only the hosts of webhooks.
+    wanted = wanted.model_copy(update={"webhooks": tuple(map(hide_path, wanted.webhooks))})
     if not job.continued_at:
         return job.spec == wanted
     return job.spec.model_copy(update={"budget": wanted.budget}) == wanted

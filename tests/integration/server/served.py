@@ -12,6 +12,7 @@ from advisor.app import create_app
 from advisor.protocol.jobs import Job, JobState
 from advisor.protocol.messages import AgentRegistered, Assignment, RegisterAgent
 from advisor.protocol.trials import JobHistory
+from advisor.protocol.workload import WITH_SECRETS
 from advisor.services.tuning import Tuning
 from advisor.settings import Settings
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_facts, make_node, make_result, make_spec
@@ -81,7 +82,9 @@ class Served:
 
     def submit(self, **fields: Any) -> Job:
         """Submit a job."""
-        reply = self.ask("POST", "/jobs", json=make_spec(**fields).model_dump(mode="json"))
+        reply = self.ask(
+            "POST", "/jobs", json=make_spec(**fields).model_dump(mode="json", context=WITH_SECRETS)
+        )
         assert reply.status_code == 201, reply.text
         return Job.model_validate(reply.json())
 

@@ -1,0 +1,123 @@
+"""The courier: a thread that posts the notices of the outbox, each at least once, until they are taken or a day old."""
+
+import asyncio
+import logging
+import random
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from advisor.errors import LostRace, Unavailable
+from advisor.protocol.views import EventKind
+from advisor.protocol.webhooks import hide_path
+from advisor.services.posting import POST_S, Fate, Posted, Poster
+from advisor.storage import Database, UnitOfWork
+from advisor.storage.outbox import Notice
+
+LONGEST_WAIT = timedelta(hours=24)
+"""A notice that nobody has taken for this long is given up."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 3600.0
+"""Between two tries: a random share of the first, twice it, four times it, … up to the longest."""
+_AT_ONCE = 20
+_HOST_S = 2 * POST_S
+"""Time of one round that a host gets: others wait for its end."""
+_HELD = timedelta(seconds=120)
+"""Nobody else takes up what was taken up for this long: well beyond a round."""
+_STOP_CHECK_S = 0.2
+
+_log = logging.getLogger(__name__)
+
+
+class Courier:
+    """Posts what is due until it is stopped. It remembers nothing: another server takes over any time."""
+
+    def __init__(
+        self,
+        database: Database,
+        poster: Poster,
+        clock: Callable[[], datetime],
+        tick_s: float,
+        note: Callable[[str], None] = lambda _: None,
+        draw: Callable[[], float] = random.random,
+    ) -> None:
+        """`note` is told what became of every try; `draw` returns random numbers from 0 to 1."""
+        self._database, self._poster, self._clock, self._tick_s = database, poster, clock, tick_s
+        self._note, self._draw = note, draw
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop; what was being posted is posted again by whoever serves next."""
+        self._stopping.set()
+        self._thread.join()
+
+    def deliver_due(self) -> int:
+        """Post once what is due, hosts side by side; return how many notices were taken up."""
+        now = self._clock()
+        with self._database.read() as work:
+            if not work.outbox.has_due(now):
+                return 0
+        with self._database.begin() as work:
+            notices = work.outbox.take(now, now + _HELD, _AT_ONCE)
+        tried = asyncio.run(self._post_all(notices))
+        for notice, posted in tried:
+            self._note(posted.fate)
+            with self._database.begin() as work:
+                self._settle(work, notice, posted)
+        return len(notices)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                self.deliver_due()
+            except LostRace:
+                continue
+            except Unavailable as error:
+                _log.warning("%s Notices are posted later.", error.sentence)
+            except Exception:
+                _log.exception("The courier failed; it tries again at its next tick.")
+            self._stopping.wait(self._tick_s)
+
+    async def _post_all(self, notices: list[Notice]) -> list[tuple[Notice, Posted]]:
+        by_host: defaultdict[str, list[Notice]] = defaultdict(list)
+        for notice in notices:
+            by_host[hide_path(notice.url)].append(notice)
+        tried: list[tuple[Notice, Posted]] = []
+        pending = {asyncio.create_task(self._post_to_host(waiting, tried)) for waiting in by_host.values()}
+        while pending and not self._stopping.is_set():
+            done, pending = await asyncio.wait(pending, timeout=_STOP_CHECK_S)
+            for task in done:
+                task.result()
+        for task in pending:
+            task.cancel()
+        return tried
+
+    async def _post_to_host(self, notices: list[Notice], tried: list[tuple[Notice, Posted]]) -> None:
+        """Post in order until the host fails or has had its time; the rest shares the fate of the last one."""
+        loop = asyncio.get_running_loop()
+        until = loop.time() + _HOST_S
+        posted = Posted(Fate.DELIVERED)
+        for notice in notices:
+            if posted.fate is not Fate.POSTPONED and loop.time() < until:
+                posted = await self._poster.post(notice)
+                tried.append((notice, posted))
+            else:
+                tried.append((notice, Posted(Fate.POSTPONED, posted.sentence or "Its host is slow.")))
+
+    def _settle(self, work: UnitOfWork, notice: Notice, posted: Posted) -> None:
+        now = self._clock()
+        if posted.fate is Fate.DELIVERED:
+            work.outbox.remove(notice)
+        elif posted.fate is Fate.POSTPONED and now - notice.created_at < LONGEST_WAIT:
+            longest_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(notice.tries - 1, 20))
+            work.outbox.postpone(notice, now + timedelta(seconds=self._draw() * longest_s))
+        elif work.outbox.remove(notice):
+            sentence = f"A webhook was not told: {posted.sentence}"
+            _log.warning("Job %s: %s", notice.job_id, sentence)
+            if work.jobs.exists(notice.job_id):
+                work.events.append(notice.job_id, EventKind.JOB, sentence, now)

@@ -1,0 +1,119 @@
+"""Posting one notice: to the address that was judged, signed, without following anybody elsewhere."""
+
+import asyncio
+import hashlib
+import hmac
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+import httpx
+
+from advisor.protocol.webhooks import hide_path
+from advisor.services.receivers import Receivers
+from advisor.storage.outbox import Notice
+
+SIGNATURE = "X-Advisor-Signature"
+"""Header `sha256=…`, the HMAC of the body: as `advisor run --webhook` signs."""
+EVENT_ID = "X-Advisor-Event-Id"
+"""Header with the event's id: who has seen it before was told before."""
+POST_S = 10.0
+"""Longest time of one post, looking the name up included."""
+_TEMPORARY = frozenset({408, 425, 429})
+
+Resolve = Callable[[str, int], list[str]]
+"""The addresses of a host's port; raises OSError."""
+
+
+class Fate(StrEnum):
+    """What became of a try."""
+
+    DELIVERED = "delivered"
+    POSTPONED = "postponed"
+    """Nobody took it: it is tried again."""
+    GIVEN_UP = "given_up"
+    """Trying again would not help."""
+
+
+@dataclass(frozen=True)
+class Posted:
+    """How a try went."""
+
+    fate: Fate
+    sentence: str = ""
+    """Why it was not taken."""
+
+
+def resolve_host(host: str, port: int) -> list[str]:
+    """Return a host's addresses as this machine finds them."""
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return list(dict.fromkeys(str(address[0]) for *_, address in found))
+
+
+def sign(secret: bytes, body: bytes) -> str:
+    """Return the signature's header."""
+    return f"sha256={hmac.new(secret, body, hashlib.sha256).hexdigest()}"
+
+
+class Poster:
+    """Posts notices to receivers that the operator listed."""
+
+    def __init__(
+        self,
+        receivers: Receivers,
+        secret: str,
+        resolve: Resolve = resolve_host,
+        tls: ssl.SSLContext | None = None,
+        limit_s: float = POST_S,
+    ) -> None:
+        """`tls` is what receivers' certificates are judged with; None is this system's own list."""
+        self._receivers, self._secret, self._resolve = receivers, secret.encode(), resolve
+        self._tls, self._limit_s = tls or ssl.create_default_context(), limit_s
+
+    async def post(self, notice: Notice) -> Posted:
+        """Post a notice once; whatever goes wrong is in what is returned."""
+        if refusal := self._receivers.explain_refusal(notice.url):
+            return Posted(Fate.GIVEN_UP, refusal)
+        try:
+            async with asyncio.timeout(self._limit_s):
+                return await self._post(notice, httpx.URL(notice.url))
+        except TimeoutError:
+            return Posted(Fate.POSTPONED, f"{hide_path(notice.url)} took longer than {self._limit_s:g} s.")
+        except (OSError, httpx.HTTPError) as error:
+            # Not the library's sentence: it may repeat the address.
+            why = f"{hide_path(notice.url)} cannot be reached ({type(error).__name__})."
+            return Posted(Fate.POSTPONED, why)
+
+    async def _post(self, notice: Notice, url: httpx.URL) -> Posted:
+        port = url.port or (443 if url.scheme == "https" else 80)
+        addresses = await asyncio.to_thread(self._resolve, url.host, port)
+        address = self._receivers.choose(addresses)
+        if address is None:
+            return Posted(
+                Fate.GIVEN_UP,
+                f"{url.host} has no public address, and ADVISOR_WEBHOOK_HOSTS lists no network that it is in.",
+            )
+        body = notice.body.encode()
+        headers = {
+            "Host": url.netloc.decode("ascii"),
+            "Content-Type": "application/json",
+            "User-Agent": "fleet-advisor",
+            EVENT_ID: notice.event_id,
+            SIGNATURE: sign(self._secret, body),
+        }
+        named = {"sni_hostname": url.raw_host.decode("ascii")}
+        # No proxy of the environment either: it would resolve the name once more.
+        async with httpx.AsyncClient(verify=self._tls, trust_env=False, timeout=self._limit_s) as client:
+            request = client.build_request(
+                "POST", url.copy_with(host=address), content=body, headers=headers, extensions=named
+            )
+            reply = await client.send(request, stream=True, follow_redirects=False)
+            # What it says is nobody's business: only how it answers counts.
+            await reply.aclose()
+        if reply.is_success:
+            return Posted(Fate.DELIVERED)
+        temporary = reply.status_code >= 500 or reply.status_code in _TEMPORARY
+        sentence = f"{hide_path(notice.url)} answered {reply.status_code}."
+        return Posted(Fate.POSTPONED if temporary else Fate.GIVEN_UP, sentence)
