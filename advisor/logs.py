@@ -6,7 +6,7 @@ from typing import TextIO
 import structlog
 from structlog.typing import EventDict, Processor
 
-from advisor.settings import LogFormat
+from advisor.protocol.logs import LogFormat, escape_controls
 
 REQUESTS = "advisor.requests"
 """The logger with a line for every request."""
@@ -30,15 +30,15 @@ def configure_logs(chosen: LogFormat, stream: TextIO) -> None:
     shown: list[Processor] = (
         [
             structlog.processors.format_exc_info,
-            structlog.processors.UnicodeDecoder(),
-            structlog.processors.JSONRenderer(ensure_ascii=False, default=str),
+            structlog.processors.JSONRenderer(default=str),
         ]
         if as_json
         # A traceback with the values of its variables would hold tokens.
         else [
+            _show_controls,
             structlog.dev.ConsoleRenderer(
                 colors=stream.isatty(), pad_event_to=0, exception_formatter=structlog.dev.plain_traceback
-            )
+            ),
         ]
     )
     handler = logging.StreamHandler(stream)
@@ -61,3 +61,7 @@ def _drop_colours(_: object, __: str, line: EventDict) -> EventDict:
     """The server library adds its sentence once more, as a terminal shows it."""
     line.pop("color_message", None)
     return line
+
+
+def _show_controls(_: object, __: str, line: EventDict) -> EventDict:
+    return {name: escape_controls(value) if isinstance(value, str) else value for name, value in line.items()}

@@ -2,25 +2,16 @@
 
 import ipaddress
 import re
-from enum import StrEnum
 from pathlib import Path
 
 from pydantic import Field, SecretStr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from advisor.data_dir import default_data_dir
+from advisor.protocol.logs import LogFormat
 
 _HOST = re.compile(r"(?!\.)[A-Za-z0-9.-]*[A-Za-z][A-Za-z0-9.-]*(?<!\.)")
 """A host's name; one of digits only would be another way to write an address."""
-
-
-class LogFormat(StrEnum):
-    """Who reads the log."""
-
-    TEXT = "text"
-    """People: what went wrong, and requests that the server failed."""
-    JSON = "json"
-    """Programs: an object a line, every request among them."""
 
 
 class Settings(BaseSettings):
@@ -53,7 +44,8 @@ class Settings(BaseSettings):
     webhook_secret: SecretStr = Field(default=SecretStr(""), validate_default=True)
     """Key that every notice is signed with (HMAC-SHA256)."""
     log_format: LogFormat = LogFormat.TEXT
-    """`text` for people, or `json`: an object a line, every request among them."""
+    """`text` for people: what went wrong, and requests that the server failed. `json` for programs: an object a line,
+    every request among them."""
     poll_s: float = Field(default=10.0, gt=0, le=60)
     """Longest time an agent's request for work is held open, in seconds."""
     stream_s: float = Field(default=600.0, gt=0)

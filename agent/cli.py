@@ -9,11 +9,12 @@ from typing import Annotated, NoReturn
 import typer
 from pydantic import SecretStr, ValidationError
 
+from advisor.protocol.logs import LogFormat
 from advisor.protocol.testbed import Testbed, parse_testbed
 from agent.client import ServerClient
 from agent.devices.gpus import open_gpus
 from agent.errors import AgentError, BadConfiguration, NotWelcome
-from agent.logs import LogFormat, configure_logs
+from agent.logs import configure_logs
 from agent.loop import Agent
 from agent.operator.allowance import TRAINING_LAUNCHERS, Allowance
 from agent.operator.config import describe_error, read_config

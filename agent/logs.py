@@ -1,19 +1,11 @@
 """How the agent's log is written: lines for people, or JSON for programs, each with agent, job and session."""
 
-from enum import StrEnum
 from typing import TextIO
 
 import structlog
 from structlog.typing import EventDict, Processor
 
-
-class LogFormat(StrEnum):
-    """Who reads the log."""
-
-    TEXT = "text"
-    """People."""
-    JSON = "json"
-    """Programs: an object a line."""
+from advisor.protocol.logs import LogFormat, escape_controls
 
 
 def configure_logs(chosen: LogFormat, stream: TextIO, agent: str) -> None:
@@ -27,11 +19,12 @@ def configure_logs(chosen: LogFormat, stream: TextIO, agent: str) -> None:
             name_agent,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(ensure_ascii=False, default=str),
+            structlog.processors.JSONRenderer(default=str),
         ]
         if chosen is LogFormat.JSON
         else [
             structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False),
+            _show_controls,
             # A traceback with the values of its variables would hold tokens.
             structlog.dev.ConsoleRenderer(
                 colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback
@@ -46,3 +39,7 @@ def configure_logs(chosen: LogFormat, stream: TextIO, agent: str) -> None:
         ],
         logger_factory=lambda *_: structlog.PrintLogger(stream),
     )
+
+
+def _show_controls(_: object, __: str, line: EventDict) -> EventDict:
+    return {name: escape_controls(value) if isinstance(value, str) else value for name, value in line.items()}

@@ -75,12 +75,15 @@ def read_problem(reply: httpx.Response) -> ApiProblem:
         body = {}
     code = str(body.get("code") or body.get("type") or f"http_{reply.status_code}")
     detail = body.get("detail") or body.get("title") or f"The server answered {reply.status_code}."
+    hint = _as_text(body.get("hint") or "")
+    if reply.status_code >= 500 and (request_id := body.get("request_id")):
+        hint = f"{hint} The server's log has it as request {request_id}.".strip()
     after = reply.headers.get("retry-after", "")
     return ApiProblem(
         reply.status_code,
         code,
         _as_text(detail),
-        _as_text(body.get("hint") or ""),
+        hint,
         float(after) if after.isdigit() else None,
     )
 

@@ -24,7 +24,8 @@ _HOST_S = 2 * POST_S
 """Time of one round that a host gets: others wait for its end."""
 _HELD = timedelta(seconds=120)
 """Nobody else takes up what was taken up for this long: well beyond a round."""
-_STOP_CHECK_S = 0.2
+_STOP_CHECK_S, _LAST_S = 0.2, 2.0
+"""A server that stops gives what is being posted this long."""
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +53,10 @@ class Courier:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop; what was being posted is posted again by whoever serves next."""
+        """Stop, after a last short round: the server of one command ends with its job, whose end is to be told.
+
+        What could not be posted by then is posted by whoever serves next.
+        """
         self._stopping.set()
         self._thread.join()
 
@@ -72,11 +76,14 @@ class Courier:
         return len(notices)
 
     def _run(self) -> None:
-        while not self._stopping.is_set():
+        is_last = False
+        while not is_last:
+            is_last = self._stopping.is_set()
             try:
                 self.deliver_due()
             except LostRace:
-                continue
+                # Another server took the same notices up at this moment.
+                pass
             except Unavailable as error:
                 _log.warning("%s Notices are posted later.", error.sentence)
             except Exception:
@@ -89,8 +96,10 @@ class Courier:
             by_host[hide_path(notice.url)].append(notice)
         tried: list[tuple[Notice, Posted]] = []
         pending = {asyncio.create_task(self._post_to_host(waiting, tried)) for waiting in by_host.values()}
-        while pending and not self._stopping.is_set():
+        left_s = _LAST_S
+        while pending and left_s > 0:
             done, pending = await asyncio.wait(pending, timeout=_STOP_CHECK_S)
+            left_s -= _STOP_CHECK_S if self._stopping.is_set() else 0.0
             for task in done:
                 task.result()
         for task in pending:

@@ -5,7 +5,9 @@ import hashlib
 import hmac
 import socket
 import ssl
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -88,7 +90,7 @@ class Poster:
 
     async def _post(self, notice: Notice, url: httpx.URL) -> Posted:
         port = url.port or (443 if url.scheme == "https" else 80)
-        addresses = await asyncio.to_thread(self._resolve, url.host, port)
+        addresses = await _call_apart(lambda: self._resolve(url.host, port))
         address = self._receivers.choose(addresses)
         if address is None:
             return Posted(
@@ -117,3 +119,27 @@ class Poster:
         temporary = reply.status_code >= 500 or reply.status_code in _TEMPORARY
         sentence = f"{hide_path(notice.url)} answered {reply.status_code}."
         return Posted(Fate.POSTPONED if temporary else Fate.GIVEN_UP, sentence)
+
+
+async def _call_apart(look_up: Callable[[], list[str]]) -> list[str]:
+    """Return what `look_up` does, in a thread that nobody waits for: asking dead servers can take minutes."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[list[str]] = loop.create_future()
+
+    def settle(found: list[str], error: OSError | None) -> None:
+        if not answer.done():
+            answer.set_result(found) if error is None else answer.set_exception(error)
+
+    def run() -> None:
+        found: list[str] = []
+        failed: OSError | None = None
+        try:
+            found = look_up()
+        except (OSError, UnicodeError) as error:
+            failed = error if isinstance(error, OSError) else OSError(str(error))
+        # The round may be over by now.
+        with suppress(RuntimeError):
+            loop.call_soon_threadsafe(settle, found, failed)
+
+    threading.Thread(target=run, name="resolve", daemon=True).start()
+    return await answer

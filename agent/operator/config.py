@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from advisor.protocol.base import Spec
+from advisor.protocol.logs import LogFormat
 from agent.errors import BadConfiguration
-from agent.logs import LogFormat
 
 
 class AllowTable(Spec):

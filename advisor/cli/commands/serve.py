@@ -12,7 +12,8 @@ from advisor.cli.interrupts import interruptible
 from advisor.cli.options import screen_of
 from advisor.data_dir import data_dir_of
 from advisor.local.record import ServerRunning, free_port, hold_server
-from advisor.settings import LogFormat, Settings, find_exposure
+from advisor.protocol.logs import LogFormat
+from advisor.settings import Settings, find_exposure
 
 
 def serve(

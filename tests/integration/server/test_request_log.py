@@ -6,10 +6,12 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx
 import pytest
 
+from advisor.client.answers import read_problem
 from advisor.logs import REQUESTS, configure_logs
-from advisor.settings import LogFormat
+from advisor.protocol.logs import LogFormat
 from tests.integration.server.served import FakeAgent, Served
 
 
@@ -89,6 +91,8 @@ def test_failure_is_found_by_the_id_of_its_answer(log: io.StringIO, start: Calla
     assert reply.status_code == 500
     request_id = reply.json()["request_id"]
     assert reply.headers.get_list("X-Request-ID") == [request_id]
+    told = read_problem(httpx.Response(500, json=reply.json()))
+    assert told.hint.endswith(f"The server's log has it as request {request_id}.")
     (error,) = read(log, request_id=request_id, level="error")
     assert "ZeroDivisionError" in error["exception"]
     assert read(log, event="request", request_id=request_id, level="warning", status=500)
@@ -113,3 +117,18 @@ def test_text_for_people_tells_failures_only_and_shows_no_variables(start: Calla
     assert "route=/api/v1/jobs" not in text
     assert "ZeroDivisionError" in text
     assert server.admin not in text
+
+
+@pytest.mark.parametrize("chosen", list(LogFormat))
+def test_what_others_said_stays_in_its_line(chosen: LogFormat) -> None:
+    root = logging.getLogger()
+    before = root.handlers, root.level
+    stream = io.StringIO()
+    configure_logs(chosen, stream)
+    try:
+        logging.getLogger("x").warning("Session lost: %s", "a\n12:00:00 forged\x1b[31m")
+    finally:
+        root.handlers, root.level = before
+        logging.getLogger(REQUESTS).setLevel(logging.NOTSET)
+    assert stream.getvalue().count("\n") == 1
+    assert "\x1b" not in stream.getvalue()

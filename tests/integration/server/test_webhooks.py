@@ -5,6 +5,7 @@ import hmac
 import itertools
 import ssl
 import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -235,6 +236,45 @@ def test_requests_and_keeper_go_on_while_a_receiver_does_not_answer(
     assert server.job(second.id).state is JobState.RUNNING
     server.stop()
     assert not receiver.hold.is_set(), "stopping waits for no receiver"
+
+
+def test_end_that_is_told_last_is_posted_before_the_server_stops(
+    start: Callable[..., Served], receiver: Receiver
+) -> None:
+    server = start(**OPEN, tick_s=60)
+    job = server.submit(webhooks=(receiver.url,))
+    server.ask("POST", f"/jobs/{job.id}:cancel")
+    server.stop()
+    assert [notice["event"] for notice in receiver.bodies] == ["cancelled"]
+
+
+def test_name_that_takes_for_ever_to_resolve_costs_its_try_only(world: World, receiver: Receiver) -> None:
+    found = threading.Event()
+
+    def resolve(host: str, _: int) -> list[str]:
+        if host != "127.0.0.1":
+            found.wait(60)
+        return ["127.0.0.1"]
+
+    post = Post(world, ("127.0.0.1", "hooks.example.com"), resolve=resolve, limit_s=0.2)
+    job_id = cancelled_job(world, "https://hooks.example.com/x", receiver.url)
+    began_s = time.monotonic()
+    post.courier.deliver_due()
+    assert time.monotonic() - began_s < 30
+    found.set()
+    assert sorted(post.fates) == [Fate.DELIVERED, Fate.POSTPONED]
+    assert len(post.events(job_id)) == 2, "nothing was given up"
+
+
+@pytest.mark.parametrize("wrong", [OSError("no such host"), UnicodeError("label too long")])
+def test_name_that_cannot_be_resolved_is_tried_again(world: World, wrong: Exception) -> None:
+    def resolve(*_: Any) -> list[str]:
+        raise wrong
+
+    post = Post(world, ("hooks.example.com",), resolve=resolve)
+    cancelled_job(world, "https://hooks.example.com/x")
+    post.courier.deliver_due()
+    assert post.fates == [Fate.POSTPONED]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ import pytest
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from agent.logs import LogFormat, configure_logs
+from advisor.protocol.logs import LogFormat
+from agent.logs import configure_logs
 
 
 @pytest.fixture(autouse=True)
@@ -49,3 +50,12 @@ def test_failure_is_told_without_the_values_of_variables(chosen: LogFormat) -> N
     told = fail(stream)
     assert "ValueError" in told
     assert "agent_id_secret" not in told
+
+
+@pytest.mark.parametrize("chosen", list(LogFormat))
+def test_what_a_script_said_stays_in_its_line(chosen: LogFormat) -> None:
+    stream = io.StringIO()
+    configure_logs(chosen, stream, "node-7")
+    structlog.get_logger("x").warning("It said.", message="a\n12:00:00 forged\x1b[31m\udce9")
+    assert stream.getvalue().encode().count(b"\n") == 1
+    assert "\x1b" not in stream.getvalue()
