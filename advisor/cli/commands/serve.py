@@ -10,6 +10,7 @@ from pydantic import ValidationError
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.interrupts import interruptible
 from advisor.cli.options import screen_of
+from advisor.cli.screen import Screen
 from advisor.data_dir import data_dir_of
 from advisor.local.record import ServerRunning, free_port, hold_server
 from advisor.protocol.logs import LogFormat
@@ -63,14 +64,9 @@ def serve(
     try:
         # The server library ends by raising the signal that stopped it once more: our record has to go first.
         with interruptible(), hold_server(directory, url):
-            screen.tell(f"Fleet Advisor on {url} - data in {directory}")
-            screen.tell(
-                f"Pages and API ask for a token: the administrator's is in {directory / 'admin-token'}"
-            )
-            if "SSH_CONNECTION" in os.environ:
-                screen.tell(
-                    f"From your own machine: ssh -L {settings.port}:127.0.0.1:{settings.port} USER@HOST"
-                )
+            # Programs that read the log take objects only.
+            if settings.log_format is LogFormat.TEXT:
+                _introduce(screen, settings, url)
             run_server(settings)
     except KeyboardInterrupt:
         return
@@ -86,6 +82,14 @@ def serve(
             str(error),
             "Use that one, stop it, or give another --data-dir.",
         ) from error
+
+
+def _introduce(screen: Screen, settings: Settings, url: str) -> None:
+    directory = settings.data_dir
+    screen.tell(f"Fleet Advisor on {url} - data in {directory}")
+    screen.tell(f"Pages and API ask for a token: the administrator's is in {directory / 'admin-token'}")
+    if "SSH_CONNECTION" in os.environ:
+        screen.tell(f"From your own machine: ssh -L {settings.port}:127.0.0.1:{settings.port} USER@HOST")
 
 
 def _given(values: dict[str, str | int | None]) -> dict[str, str | int]:

@@ -44,6 +44,15 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     process.communicate(timeout=30)
 
 
+def test_log_for_programs_holds_an_object_a_line(tmp_path: Path) -> None:
+    environment = environment_on(tmp_path / "data") | {"ADVISOR_LOG_FORMAT": "json"}
+    process = start_server(tmp_path / "data", environment)
+    process.terminate()
+    _, told = process.communicate(timeout=30)
+    lines = [json.loads(line) for line in told.splitlines()]
+    assert [line["status"] for line in lines if line.get("route") == "/readyz"][-1] == 200
+
+
 def test_a_job_is_submitted_listed_shown_and_cancelled(shared: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(JOB)
 
