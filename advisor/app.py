@@ -20,6 +20,7 @@ from advisor.api.access import FailureCounter
 from advisor.api.bodies import SizeCheck
 from advisor.api.connections import limit_connections, make_room_for
 from advisor.api.context import Context
+from advisor.api.headers import SafeAnswers
 from advisor.api.health import router as health
 from advisor.api.hosts import HostCheck
 from advisor.api.metrics import router as figures
@@ -159,6 +160,7 @@ def create_app(
     app.state.failures = FailureCounter()
     app.add_middleware(SizeCheck)
     app.add_middleware(HostCheck, allowed=settings.allowed_hosts)
+    app.add_middleware(SafeAnswers)
     app.add_middleware(RequestWatch, metrics=metrics)
     app.include_router(build_api())
     app.mount(PREFIX, answer_nothing)

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from advisor.api.headers import SAFE_HEADERS
 from advisor.api.requests import REQUEST_ID, read_request_id
 from advisor.errors import AdvisorError, InvalidRequest, NotFound
 from advisor.protocol.base import Message
@@ -86,6 +87,8 @@ def answer_with_problems(app: FastAPI) -> None:
             "internal_error",
             "The server failed while it answered this request.",
             "Repeating the request is safe. If it fails again, the server's log says why: please report it.",
+            # Every middleware has been left by now.
+            SAFE_HEADERS,
         )
 
 

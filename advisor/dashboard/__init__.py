@@ -5,7 +5,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fastapi import FastAPI
+from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.middleware.gzip import GZipMiddleware
@@ -15,7 +15,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Scope
 
 from advisor.dashboard.door.access import Door, SignInNeeded
-from advisor.dashboard.door.guards import SafeHeaders
+from advisor.dashboard.door.guards import SafeHeaders, refuse_other_sites
 from advisor.dashboard.door.visits import VisitBook
 from advisor.dashboard.pages.access import address_login, build_access_routes
 from advisor.dashboard.pages.jobs import build_job_routes
@@ -86,7 +86,13 @@ def build_pages(
     web = find_web()
     renderer = Renderer(web)
     door = Door(source, VisitBook(new_secret), clock)
-    pages = FastAPI(title="Fleet Advisor dashboard", openapi_url=None, docs_url=None, redoc_url=None)
+    pages = FastAPI(
+        title="Fleet Advisor dashboard",
+        openapi_url=None,
+        docs_url=None,
+        redoc_url=None,
+        dependencies=[Depends(refuse_other_sites)],
+    )
     pages.mount("/static", _LongLived(directory=web / "static"))
     pages.mount("/plotly", GZipMiddleware(_LongLived(directory=find_plotly())))
     pages.include_router(build_access_routes(door, renderer, count_failure))

@@ -7,7 +7,6 @@ from datetime import datetime
 from starlette.requests import Request
 from starlette.responses import Response
 
-from advisor.dashboard.door.guards import refuse_other_sites
 from advisor.dashboard.door.visits import IDLE, VisitBook
 from advisor.dashboard.source import Person, Source
 from advisor.errors import Forbidden
@@ -80,8 +79,7 @@ class Door:
         return guest
 
     def admit_form(self, request: Request, form_key: str) -> Guest:
-        """Return who sent a form of ours. Raises Forbidden for a form from elsewhere or from an earlier visit."""
-        refuse_other_sites(request)
+        """Return who sent a form of ours. Raises Forbidden for a form that an earlier visit showed."""
         guest = self.admit(request)
         visit = self._visits.find(request.cookies.get(self.cookie_name(request)), self._clock())
         if visit is None or not visit.accepts(form_key):

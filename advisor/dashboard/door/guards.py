@@ -14,6 +14,7 @@ CONTENT_POLICY = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
     "frame-ancestors 'none'; form-action 'self'"
 )
+_HARMLESS = frozenset({"GET", "HEAD", "OPTIONS"})
 _HEADERS = {
     "content-security-policy": CONTENT_POLICY,
     "x-content-type-options": "nosniff",
@@ -48,11 +49,13 @@ class SafeHeaders:
 
 
 def refuse_other_sites(request: Request) -> None:
-    """Raise Forbidden unless a form was sent from our own pages.
+    """Raise Forbidden unless a request that may change something was sent from our own pages.
 
-    Browsers say where a request comes from in Sec-Fetch-Site, older ones in Origin; a request with neither does not
-    come from a browser's form.
+    Every route of the pages depends on it, so that none can be forgotten. Browsers say where a request comes from in
+    Sec-Fetch-Site, older ones in Origin; a request with neither does not come from a browser's form.
     """
+    if request.method in _HARMLESS:
+        return
     site = request.headers.get("sec-fetch-site")
     origin = request.headers.get("origin")
     foreign = site not in {None, "same-origin", "none"}

@@ -8,7 +8,6 @@ from fastapi import APIRouter, Form, Request
 from starlette.responses import RedirectResponse, Response
 
 from advisor.dashboard.door.access import Door
-from advisor.dashboard.door.guards import refuse_other_sites
 from advisor.dashboard.rendering import THEME_COOKIE, THEMES, Renderer
 
 _YEAR_S = 365 * 24 * 3600
@@ -48,7 +47,6 @@ def build_access_routes(door: Door, renderer: Renderer, count_failure: Callable[
         token: Annotated[str, Form(max_length=300)] = "",
         next: Annotated[str, Form()] = "/jobs",
     ) -> Response:
-        refuse_other_sites(request)
         response = RedirectResponse(keep_local(next), status_code=303)
         if door.sign_in(request, response, token.strip()):
             return response
@@ -69,10 +67,7 @@ def build_access_routes(door: Door, renderer: Renderer, count_failure: Callable[
         return response
 
     @router.post("/theme")
-    def set_theme(
-        request: Request, theme: Annotated[str, Form()] = "auto", next: Annotated[str, Form()] = "/jobs"
-    ) -> Response:
-        refuse_other_sites(request)
+    def set_theme(theme: Annotated[str, Form()] = "auto", next: Annotated[str, Form()] = "/jobs") -> Response:
         response = RedirectResponse(keep_local(next), status_code=303)
         # Readable by the page's script, which switches without a reload; it is no secret.
         response.set_cookie(

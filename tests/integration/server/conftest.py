@@ -8,6 +8,7 @@ import pytest
 
 from advisor.storage import Database
 from tests.integration.server.served import Served
+from tests.integration.server.visitors import Visitors
 
 
 @pytest.fixture(scope="session")
@@ -39,3 +40,9 @@ def start(tmp_path: Path, migrated_file: Path) -> Iterator[Callable[..., Served]
 def server(start: Callable[..., Served]) -> Served:
     """A running server."""
     return start()
+
+
+@pytest.fixture
+def visitors(start: Callable[..., Served]) -> Visitors:
+    """Visitors of every kind, on a server whose sessions outlast the test."""
+    return Visitors(start(poll_s=0.02, stream_s=0.05, lease_s=3600.0, tick_s=3600.0))

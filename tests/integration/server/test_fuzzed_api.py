@@ -40,7 +40,7 @@ FEW = 1500
 
 
 def refuses_what_breaks_the_schema(context: CheckContext, response: Response, case: Case) -> bool | None:
-    """Requests against the schema are refused, but for this: pydantic reads `true` as 1 where a number belongs."""
+    """Requests against the schema are refused, but for this: where a number belongs, pydantic reads `true` as 1."""
     holds_boolean = bool(re.search(r"\b(true|false)\b", json.dumps([case.body, case.query], default=str)))
     return None if holds_boolean else negative_data_rejection(context, response, case)
 
