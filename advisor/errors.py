@@ -27,6 +27,7 @@
     │   ├── UnreadableRecord     409 unreadable_record
     │   ├── StaleSession         409 stale_session
     │   └── ResultQuarantined    409 stale_session | result_differs
+    ├── VersionMismatch          412 version_mismatch
     ├── SessionNotRunning        425 session_not_running
     └── Unavailable              503 unavailable
         └── LostRace             503 lost_race
@@ -211,17 +212,34 @@ class NoForecast(Conflict):
 
 
 class JobIsFinal(Conflict):
-    """The job has ended: there is nothing to stop."""
+    """The job has ended, or is about to: there is nothing to stop, to pause or to resume."""
 
     code = "job_is_final"
     hint = "More time makes it go on: `advisor tune --continue JOB --minutes 5`."
 
 
 class JobIsLive(Conflict):
-    """The job has not ended, so that there is nothing to continue."""
+    """The job has not ended: only one that has can be continued, archived or deleted."""
 
     code = "job_is_live"
     hint = "Watch it with `advisor watch`; when it has ended it can be given more time."
+
+
+class VersionMismatch(AdvisorError):
+    """The job is not the version that If-Match names: somebody or something changed it since."""
+
+    status = 412
+    code = "version_mismatch"
+    hint = "Look at the job again, and repeat the request with the ETag that it has now."
+
+    def __init__(self, sentence: str, etag: str) -> None:
+        super().__init__(sentence)
+        self._etag = etag
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Tell the client which version there is."""
+        return {"ETag": self._etag}
 
 
 class NothingToContinue(Conflict):

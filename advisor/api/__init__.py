@@ -2,7 +2,7 @@
 
 from fastapi import APIRouter, Depends
 
-from advisor.api import advice, agents, jobs, reference, runs, sessions, stories, tokens
+from advisor.api import advice, agents, job_actions, jobs, reference, runs, sessions, stories, tokens
 from advisor.api.requests import note_route
 
 PREFIX = "/api/v1"
@@ -11,6 +11,6 @@ PREFIX = "/api/v1"
 def build_api() -> APIRouter:
     """Return all routes under /api/v1."""
     router = APIRouter(prefix=PREFIX, dependencies=[Depends(note_route)])
-    for module in (jobs, stories, advice, runs, agents, sessions, tokens, reference):
+    for module in (jobs, job_actions, stories, advice, runs, agents, sessions, tokens, reference):
         router.include_router(module.router)
     return router

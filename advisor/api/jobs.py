@@ -1,4 +1,4 @@
-"""Routes of jobs: submit, list, look at, cancel, and what was measured."""
+"""Routes of jobs: submit, list, look at, and what was measured."""
 
 from typing import Annotated
 
@@ -7,12 +7,12 @@ from fastapi import Header, Query, Response
 from advisor.api.access import Reader, Submitter
 from advisor.api.context import Here
 from advisor.api.strict_json import make_router
-from advisor.protocol.jobs import Continuation, Job, JobSpec
+from advisor.protocol.jobs import Job, JobSpec
 from advisor.protocol.queries import JobQuery
 from advisor.protocol.telemetry import SessionTelemetry, TelemetryPoint
 from advisor.protocol.trials import Block, JobHistory, Session, Trial
 from advisor.protocol.views import JobPage
-from advisor.services import continuing, jobs, telemetry
+from advisor.services import jobs, telemetry
 from advisor.services.notices import refuse_webhooks
 from advisor.services.receivers import Receivers
 
@@ -71,42 +71,9 @@ def get_job(
     """Return a job; its ETag changes with every transition."""
     with context.database.read() as work:
         job = jobs.get_job(work, job_id)
-    etag = f'"{job.version}"'
-    if if_none_match == etag:
-        return Response(status_code=304, headers={"ETag": etag})  # type: ignore[return-value]
-    response.headers["ETag"] = etag
-    return job
-
-
-@router.post("/{job_id}:cancel", summary="Cancel a job")
-def cancel_job(job_id: str, principal: Submitter, context: Here) -> Job:
-    """Ask a job to stop. It is cancelling until every training process is gone; what it measured stays.
-
-    403 `not_your_job` for who is neither its owner nor of its team nor an administrator.
-    """
-    with context.database.begin() as work:
-        job = jobs.cancel_job(work, job_id, principal, context.clock())
-    context.wake.set()
-    return job
-
-
-@router.post("/{job_id}/continue", summary="Give a job that has ended more budget")
-def continue_job(
-    job_id: str,
-    more: Continuation,
-    principal: Submitter,
-    context: Here,
-    idempotency_key: Annotated[
-        str | None, Header(description="Repeating a request with the same key continues the job once.")
-    ] = None,
-) -> Job:
-    """Queue it again; it goes on where it stood and keeps all that it measured. Also for failed and cancelled jobs.
-
-    409 `job_is_live` while it has not ended, 409 `nothing_to_continue` where it measured nothing, 403 `not_your_job`.
-    """
-    with context.database.begin() as work:
-        job = continuing.continue_job(work, job_id, more, principal, idempotency_key, context.clock())
-    context.wake.set()
+    if if_none_match == job.etag:
+        return Response(status_code=304, headers={"ETag": job.etag})  # type: ignore[return-value]
+    response.headers["ETag"] = job.etag
     return job
 
 

@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from advisor.api.access import Reader
 from advisor.api.context import Context, Here
 from advisor.api.strict_json import make_router
-from advisor.errors import Unauthenticated, Unavailable
+from advisor.errors import JobNotFound, Unauthenticated, Unavailable
 from advisor.protocol.views import EventPage, JobEvent, LogPage, read_last_event
 from advisor.services import jobs
 from advisor.services.tokens import Principal, still_counts
@@ -61,7 +61,7 @@ async def stream_events(
     while not context.stopping.is_set() and not await request.is_disconnected() and loop.time() < until:
         try:
             events, ended = await run_in_threadpool(_look, context, principal, job_id, after)
-        except (Unavailable, Unauthenticated):
+        except (Unavailable, Unauthenticated, JobNotFound):
             # The browser connects again and names the last event it has.
             return
         for event in events:

@@ -78,10 +78,40 @@ def cancel_job(job_id: str) -> Call[Job]:
     return Call("POST", f"/jobs/{job_id}:cancel", _reader(Job))
 
 
-def continue_job(job_id: str, more: Continuation, idempotency_key: str) -> Call[Job]:
+def pause_job(job_id: str) -> Call[Job]:
+    """Let a job start nothing new; what it is measuring is measured to its end."""
+    return Call("POST", f"/jobs/{job_id}:pause", _reader(Job))
+
+
+def resume_job(job_id: str) -> Call[Job]:
+    """Let a paused job go on where it stood."""
+    return Call("POST", f"/jobs/{job_id}:resume", _reader(Job))
+
+
+def extend_job(job_id: str, more: Continuation, idempotency_key: str) -> Call[Job]:
     """Give a job that has ended more budget; repeating it with the same key gives it once."""
-    path = f"/jobs/{job_id}/continue"
+    path = f"/jobs/{job_id}:extend"
     return Call("POST", path, _reader(Job), body=_dump(more), headers=_key(idempotency_key))
+
+
+def archive_job(job_id: str) -> Call[Job]:
+    """Leave a job that has ended out of lists."""
+    return Call("POST", f"/jobs/{job_id}:archive", _reader(Job))
+
+
+def unarchive_job(job_id: str) -> Call[Job]:
+    """Take a job back into lists."""
+    return Call("POST", f"/jobs/{job_id}:unarchive", _reader(Job))
+
+
+def clone_job(job_id: str, idempotency_key: str) -> Call[Job]:
+    """Submit a job's specification again; repeating it with the same key gives the same job."""
+    return Call("POST", f"/jobs/{job_id}:clone", _reader(Job), headers=_key(idempotency_key))
+
+
+def delete_job(job_id: str) -> Call[None]:
+    """Delete a job that has ended, with all that was measured for it."""
+    return Call("DELETE", f"/jobs/{job_id}", _nothing, repeatable=False)
 
 
 def history(job_id: str) -> Call[JobHistory]:

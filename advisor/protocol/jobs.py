@@ -244,3 +244,8 @@ class Job(Message):
     """Knobs the runtime cannot serve for this script, each with its sentence."""
     version: int = 0
     """Grows with every change; the ETag."""
+
+    @property
+    def etag(self) -> str:
+        """What `If-Match` and `If-None-Match` name this version by."""
+        return f'"{self.version}"'

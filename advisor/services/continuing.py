@@ -22,18 +22,19 @@ def continue_job(
     asker: Principal,
     idempotency_key: str | None,
     now: datetime,
+    if_match: str | None = None,
 ) -> Job:
     """Queue a job that has ended once more, with a larger budget; the same key continues it once.
 
     Raises JobNotFound, NotYourJob, JobIsLive for a job that has not ended, NothingToContinue for one that measured
     nothing, InvalidJob where the budget becomes larger than a job may have, IdempotencyConflict for a key of another
-    request.
+    request, VersionMismatch.
     """
     words = f"continue {job_id} {more.model_dump_json()}"
     request = hashlib.sha256(words.encode()).hexdigest()
     if (repeated := find_repeated(work, asker, idempotency_key, request)) is not None:
         return repeated
-    job = lock_own_job(work, job_id, asker)
+    job = lock_own_job(work, job_id, asker, if_match)
     if not job.state.is_final:
         raise JobIsLive(f"Job {job_id} is {job.state.value}: it still has the budget that it was given.")
     if not any(block.state is BlockState.DONE for block in work.blocks.of_job(job_id)):

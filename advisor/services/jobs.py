@@ -12,6 +12,7 @@ from advisor.errors import (
     JobIsFinal,
     JobNotFound,
     NotYourJob,
+    VersionMismatch,
 )
 from advisor.protocol.jobs import Job, JobSpec, JobState
 from advisor.protocol.launch_command import UnlaunchableCommand, choose_injection
@@ -174,29 +175,36 @@ def may_change(asker: Principal, job: Job) -> bool:
     return asker.name == job.owner or bool(job.team and asker.team == job.team)
 
 
-def lock_own_job(work: UnitOfWork, job_id: str, asker: Principal) -> Job:
-    """Return a job and keep other transactions waiting. Raises JobNotFound, and NotYourJob for somebody else's."""
+def lock_own_job(work: UnitOfWork, job_id: str, asker: Principal, if_match: str | None = None) -> Job:
+    """Return a job and keep other transactions waiting.
+
+    Raises JobNotFound, NotYourJob for somebody else's, and VersionMismatch where `if_match` names another version.
+    """
     job = work.jobs.lock(job_id)
     if job is None:
         raise JobNotFound(f"There is no job {job_id}.")
     if not may_change(asker, job):
         raise NotYourJob(f"Job {job_id} belongs to {job.owner or 'nobody'}; you are {asker.name}.")
+    if if_match is not None and if_match not in {job.etag, "*"}:
+        raise VersionMismatch(f"Job {job_id} has changed: it is {job.state.value} now.", job.etag)
     return job
 
 
-def cancel_job(work: UnitOfWork, job_id: str, asker: Principal, now: datetime) -> Job:
+def cancel_job(
+    work: UnitOfWork, job_id: str, asker: Principal, now: datetime, if_match: str | None = None
+) -> Job:
     """Ask a job to stop; what it measured stays. Repeating it changes nothing.
 
-    A job that holds sessions is cancelling until every rank is gone. Raises JobNotFound, NotYourJob, and JobIsFinal for
-    a job that has finished or failed.
+    A job that holds sessions is cancelling until every rank is gone. Raises JobNotFound, NotYourJob,
+    VersionMismatch, and JobIsFinal for a job that has finished or failed.
     """
-    job = lock_own_job(work, job_id, asker)
+    job = lock_own_job(work, job_id, asker, if_match)
     if job.state in {JobState.CANCELLING, JobState.CANCELLED}:
         return job
     if job.state.is_final:
         raise JobIsFinal(f"Job {job_id} is {job.state.value} already.")
     sessions = work.sessions.live_of(job_id)
-    since = (JobState.QUEUED, JobState.RUNNING)
+    since = (JobState.QUEUED, JobState.RUNNING, JobState.PAUSED)
     if not sessions:
         close_trials(work, job_id, finished=False, now=now)
         work.jobs.move(job_id, JobState.CANCELLED, "Cancelled on request.", since=since, now=now)

@@ -13,13 +13,13 @@ from datetime import datetime
 from structlog.contextvars import bind_contextvars
 
 from advisor.protocol.advice import Advice
-from advisor.protocol.jobs import Job
+from advisor.protocol.jobs import Job, JobState
 from advisor.protocol.trials import JobHistory
 from advisor.services.earlier import settle_earlier
 from advisor.services.jobs import get_history, get_job
 from advisor.services.tuning import Timers, Tuning
 from advisor.storage import Database
-from advisor.tuning.decisions import Decision, Fail, Finish
+from advisor.tuning.decisions import Decision, EndSession, Fail, Finish
 
 _log = logging.getLogger(__name__)
 _overdue: dict[tuple[Database, str], threading.Thread] = {}
@@ -59,6 +59,8 @@ def think(
         job = get_job(work, job_id)
         history = get_history(work, job_id)
         trouble = work.sessions.fatal_trouble(job_id)
+    if job.state is JobState.PAUSED:
+        return Thought(job, history, EndSession(job.stage, "The job was paused."))
     live = history.live_session() is not None
     late = ""
     try:

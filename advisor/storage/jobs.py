@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, case, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, case, delete, func, insert, select, update
 from sqlalchemy.orm import InstrumentedAttribute
 
 from advisor.protocol.advice import Advice
@@ -14,7 +14,7 @@ from advisor.protocol.queries import JobQuery
 from advisor.protocol.trials import EarlierJob, SessionState
 from advisor.protocol.workload import WorkloadFacts
 from advisor.storage.columns import AnyRow, read_each, read_word
-from advisor.storage.tables import AdviceRow, IdempotencyRow, JobRow, LabelRow, SessionRow
+from advisor.storage.tables import AdviceRow, Base, BlockRow, IdempotencyRow, JobRow, LabelRow, SessionRow
 
 _LIVE_SESSIONS = [state for state in SessionState if not state.is_final]
 
@@ -137,10 +137,30 @@ class Jobs:
                 stage=Stage.PROBE,
                 state_reason=reason,
                 finished_at=None,
+                archived_at=None,
                 continued_at=(*job.continued_at, now),
             )
         )
         return self._connection.execute(query).rowcount == 1
+
+    def archive(self, job_id: str, since: datetime | None) -> None:
+        """Leave the job out of lists since then; None takes it back into them."""
+        self._connection.execute(update(JobRow).where(JobRow.id == job_id).values(archived_at=since))
+
+    def delete(self, job_id: str) -> None:
+        """Delete the job and every row that belongs to it, to one of its sessions or to one of its blocks."""
+        sessions = select(SessionRow.id).where(SessionRow.job_id == job_id)
+        blocks = select(BlockRow.id).where(BlockRow.job_id == job_id)
+        tables = [table for table in reversed(Base.metadata.sorted_tables) if table.name != "jobs"]
+        # Whatever names no job itself goes first, as long as its session or block is there to be found by.
+        for table in sorted(tables, key=lambda table: "job_id" in table.c):
+            if "job_id" in table.c:
+                self._connection.execute(delete(table).where(table.c.job_id == job_id))
+            elif "session_id" in table.c:
+                self._connection.execute(delete(table).where(table.c.session_id.in_(sessions)))
+            elif "block_id" in table.c:
+                self._connection.execute(delete(table).where(table.c.block_id.in_(blocks)))
+        self._connection.execute(delete(JobRow).where(JobRow.id == job_id))
 
     def set_stage(self, job_id: str, stage: Stage) -> bool:
         """Note what a running job is doing; return whether that is new."""

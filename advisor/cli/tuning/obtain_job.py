@@ -9,7 +9,7 @@ from advisor.cli.tuning.job_spec import WantedJob
 from advisor.cli.views.wording import spell_duration
 from advisor.client import ApiProblem, Client
 from advisor.protocol.advice import CONTINUE_S
-from advisor.protocol.jobs import Continuation, Job, JobSpec
+from advisor.protocol.jobs import Continuation, Job, JobSpec, JobState
 from advisor.protocol.webhooks import hide_path
 
 
@@ -26,11 +26,18 @@ def obtain_job(client: Client, wanted: WantedJob, screen: Screen, alone: bool) -
     elif not wanted.new and wanted.spec is not None:
         chosen = next((job for job in unfinished if _is_same(job, wanted.spec)), None)
     if alone:
-        others = [job for job in unfinished if chosen is None or job.id != chosen.id]
+        # A paused job is measured by nobody: it stands in no way.
+        others = [
+            job
+            for job in unfinished
+            if job.state is not JobState.PAUSED and (chosen is None or job.id != chosen.id)
+        ]
         _clear_the_way(client, others, wanted.new, screen)
     if chosen is not None:
         if wanted.more and chosen.state.is_final:
             return _continue(client, chosen, wanted, screen)
+        if chosen.state is JobState.PAUSED:
+            chosen = client.resume_job(chosen.id)
         if not chosen.state.is_final:
             screen.tell(f"Resuming job {chosen.id}: what it has measured is kept. (--new starts afresh.)")
             if wanted.more and wanted.more_seconds:
@@ -59,7 +66,7 @@ def _is_same(job: Job, wanted: JobSpec) -> bool:
 def _continue(client: Client, job: Job, wanted: WantedJob, screen: Screen) -> Job:
     seconds = wanted.more_seconds or _advised_seconds(client, job)
     more = Continuation(more_seconds=seconds, more_trials=wanted.more_trials)
-    continued = client.continue_job(job.id, more, uuid.uuid4().hex)
+    continued = client.extend_job(job.id, more, uuid.uuid4().hex)
     screen.tell(
         f"Continuing job {job.id} ({job.spec.name}) with {spell_duration(seconds)} more: what it has measured is kept."
     )

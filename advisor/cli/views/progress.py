@@ -65,7 +65,7 @@ def describe_stage(job: Job, history: JobHistory) -> str:
     """Return what the job is doing and what it has seen: `search     12/24 · best about +110 %, unconfirmed`."""
     if job.state is JobState.QUEUED:
         return "waiting for agents"
-    if job.state.is_final or job.state is JobState.CANCELLING:
+    if job.state.is_final or job.state in {JobState.CANCELLING, JobState.PAUSED}:
         return str(job.state)
     told = {
         Stage.PROBE: _describe_baseline,

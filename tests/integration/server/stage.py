@@ -49,9 +49,12 @@ class Stage:
         beat = {"state": "running", "rendezvous": "h:1", "steps": 3, "telemetry": {"samples": [TELEMETRY]}}
         self.documents: dict[str, tuple[str, str, str, Any]] = {
             "POST /jobs": ("POST", "/jobs", server.admin, make_spec().model_dump(mode="json")),
-            "POST /jobs/{job_id}/continue": (
-                "POST", f"/jobs/{self.job.id}/continue", server.admin, {"more_seconds": 60.0, "more_trials": 1}
-            ),
+            **{
+                f"POST /jobs/{{job_id}}{name}": (
+                    "POST", f"/jobs/{self.job.id}{name}", server.admin, {"more_seconds": 60.0, "more_trials": 1}
+                )
+                for name in (":extend", "/continue")
+            },
             "PUT /jobs/{job_id}/runs/{run_id}": (
                 "PUT", f"/jobs/{self.job.id}/runs/0123456789abcdef", server.admin, RUN
             ),

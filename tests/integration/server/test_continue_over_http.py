@@ -26,14 +26,15 @@ def test_finished_job_goes_on_when_it_is_continued_and_is_answered_anew(server: 
     server.await_state(job.id, JobState.FINISHED)
     server.app.state.context.tuning.strategies.append({"fuse_grad_size_in_MB": 4.0})
     submitter, key = server.token("submitter", label="first admin"), {"Idempotency-Key": "more"}
-    for _ in range(2):
-        reply = server.ask("POST", f"/jobs/{job.id}/continue", submitter, json=MORE, headers=key)
+    # Clients of earlier releases know it by its earlier name.
+    for path in (":extend", "/continue"):
+        reply = server.ask("POST", f"/jobs/{job.id}{path}", submitter, json=MORE, headers=key)
         assert reply.status_code == 200, reply.text
     continued = server.job(job.id)
     assert continued.spec.budget.max_seconds == job.spec.budget.max_seconds + 60
     assert continued.spec.budget.max_trials == job.spec.budget.max_trials + 4
     assert len(continued.continued_at) == 1
-    refused = server.ask("POST", f"/jobs/{job.id}/continue", json=MORE)
+    refused = server.ask("POST", f"/jobs/{job.id}:extend", json=MORE)
     assert (refused.status_code, refused.json()["code"]) == (409, "job_is_live")
     assert server.ask("GET", f"/jobs/{job.id}/advice").json()["code"] == "advice_not_ready"
     start_gang(agent)
@@ -47,9 +48,9 @@ def test_finished_job_goes_on_when_it_is_continued_and_is_answered_anew(server: 
 def test_what_cannot_go_on_is_refused_with_what_to_do(server: Served) -> None:
     job = server.submit()
     server.ask("POST", f"/jobs/{job.id}:cancel")
-    reply = server.ask("POST", f"/jobs/{job.id}/continue", json=MORE)
+    reply = server.ask("POST", f"/jobs/{job.id}:extend", json=MORE)
     assert (reply.status_code, reply.json()["code"]) == (409, "nothing_to_continue")
     assert reply.json()["hint"] == "Submit the job again."
-    assert server.ask("POST", "/jobs/none/continue", json=MORE).status_code == 404
+    assert server.ask("POST", "/jobs/none:extend", json=MORE).status_code == 404
     for body in ({}, {"more_seconds": 0}, {"more_seconds": 60, "more_trials": -1}, {"seconds": 60}):
-        assert server.ask("POST", f"/jobs/{job.id}/continue", json=body).status_code == 422, body
+        assert server.ask("POST", f"/jobs/{job.id}:extend", json=body).status_code == 422, body

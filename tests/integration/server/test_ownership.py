@@ -26,13 +26,27 @@ def change_all(server: Served, job_id: str, token: str) -> dict[str, int]:
     return {
         "run": server.ask("PUT", f"/jobs/{job_id}/runs/{'0' * 16}", token, json=RUN).status_code,
         "continue": server.ask(
-            "POST", f"/jobs/{job_id}/continue", token, json={"more_seconds": 60}
+            "POST", f"/jobs/{job_id}:extend", token, json={"more_seconds": 60}
         ).status_code,
+        "archive": server.ask("POST", f"/jobs/{job_id}:archive", token).status_code,
+        "unarchive": server.ask("POST", f"/jobs/{job_id}:unarchive", token).status_code,
+        "delete": server.ask("DELETE", f"/jobs/{job_id}", token).status_code,
+        "pause": server.ask("POST", f"/jobs/{job_id}:pause", token).status_code,
+        "resume": server.ask("POST", f"/jobs/{job_id}:resume", token).status_code,
         "cancel": server.ask("POST", f"/jobs/{job_id}:cancel", token).status_code,
     }
 
 
-MINE = {"run": 200, "continue": 409, "cancel": 200}
+MINE = {
+    "run": 200,
+    "continue": 409,
+    "archive": 409,
+    "unarchive": 409,
+    "delete": 409,
+    "pause": 200,
+    "resume": 200,
+    "cancel": 200,
+}
 NOT_MINE = dict.fromkeys(MINE, 403)
 
 

@@ -30,6 +30,7 @@ EVERYBODY = set(KINDS)
 ROUTES: dict[str, set[str]] = {
     "GET /livez": EVERYBODY,
     "GET /readyz": EVERYBODY,
+    "GET /metrics": READ,
     "GET /docs": EVERYBODY,
     "GET /docs/oauth2-redirect": EVERYBODY,
     "GET /docs/static/*": EVERYBODY,
@@ -39,6 +40,13 @@ ROUTES: dict[str, set[str]] = {
     "GET /api/v1/jobs/{job_id}": READ,
     "POST /api/v1/jobs/{job_id}:cancel": CHANGE,
     "POST /api/v1/jobs/{job_id}/continue": CHANGE,
+    "POST /api/v1/jobs/{job_id}:extend": CHANGE,
+    "POST /api/v1/jobs/{job_id}:pause": CHANGE,
+    "POST /api/v1/jobs/{job_id}:resume": CHANGE,
+    "POST /api/v1/jobs/{job_id}:archive": CHANGE,
+    "POST /api/v1/jobs/{job_id}:unarchive": CHANGE,
+    "POST /api/v1/jobs/{job_id}:clone": SUBMIT,
+    "DELETE /api/v1/jobs/{job_id}": CHANGE,
     "GET /api/v1/jobs/{job_id}/history": READ,
     "GET /api/v1/jobs/{job_id}/trials": READ,
     "GET /api/v1/jobs/{job_id}/blocks": READ,
@@ -57,6 +65,8 @@ ROUTES: dict[str, set[str]] = {
     "GET /api/v1/agents": READ,
     "POST /api/v1/agents": ENROL,
     "POST /api/v1/agents/{agent_id}:readmit": ADMIN,
+    "POST /api/v1/agents/{agent_id}:drain": ADMIN,
+    "POST /api/v1/agents/{agent_id}:resume": ADMIN,
     "POST /api/v1/agents/{agent_id}/poll": AGENT,
     "POST /api/v1/sessions/{session_id}/beat": AGENT,
     "POST /api/v1/sessions/{session_id}/hello": AGENT,
@@ -111,6 +121,11 @@ def list_routes(routes: Sequence[BaseRoute], prefix: str = "") -> Iterator[tuple
         # Starlette answers HEAD wherever it answers GET; it is asked for by name below.
         for method in sorted((found.methods or set()) - {"HEAD"}):
             yield f"{method} {prefix}{found.path}", route
+
+
+def is_of_the_api(template: str) -> bool:
+    """Whether a token opens it; pages know a person by a cookie."""
+    return template.startswith("/api/v1") or template == "/metrics"
 
 
 def compile_template(template: str) -> re.Pattern[str]:
@@ -217,9 +232,7 @@ class Visitors:
 
     def ask(self, kind: str, method: str, template: str, more: dict[str, str] | None = None) -> Any:
         """Ask as this kind of visitor would, with more headers."""
-        return (self.ask_api if template.startswith("/api/v1") else self.ask_page)(
-            kind, method, template, more
-        )
+        return (self.ask_api if is_of_the_api(template) else self.ask_page)(kind, method, template, more)
 
     def look(self) -> Any:
         """What nobody may change who is kept out."""

@@ -19,6 +19,13 @@ from advisor.protocol.views import EventKind, EventPage, JobEvent, JobPage, LogC
 
 TOKEN = "adv_admin_t1_secret"
 BIRTH = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+_CHANGES: dict[str, dict[str, Any]] = {
+    "pause": {"state": JobState.PAUSED},
+    "resume": {"state": JobState.QUEUED},
+    "extend": {"state": JobState.QUEUED},
+    "archive": {"archived_at": BIRTH},
+    "unarchive": {"archived_at": None},
+}
 
 
 class FakeServer:
@@ -86,10 +93,16 @@ class FakeServer:
             self.cancelled.append(job_id)
             self.jobs[job_id] = self.jobs[job_id].model_copy(update={"state": JobState.CANCELLED})
             return 200, self.jobs[job_id]
-        if rest == "continue":
+        if verb == "extend":
             self.continued[job_id] = Continuation.model_validate_json(body)
-            self.jobs[job_id] = self.jobs[job_id].model_copy(update={"state": JobState.QUEUED})
+        if verb == "clone":
+            return 201, self.add_job(f"{job_id}-again", spec=self.jobs[job_id].spec)
+        if verb in _CHANGES:
+            self.jobs[job_id] = self.jobs[job_id].model_copy(update=_CHANGES[verb])
             return 200, self.jobs[job_id]
+        if method == "DELETE":
+            del self.jobs[job_id]
+            return 204, b""
         if rest == "forecast" and self.forecast:
             self.asked_forecast = self.asked_forecast or query
             return 200, self.forecast

@@ -140,6 +140,48 @@ def test_cancel_asks_the_server(server: FakeServer, run: Run) -> None:
     assert server.cancelled == ["aaa1"]
 
 
+def test_paused_job_goes_on_with_the_command_that_made_it(server: FakeServer, run: Run) -> None:
+    server.lives["new-1"] = [JobState.CANCELLED]
+    run("tune", "--", "torchrun", "train.py")
+    server.add_job("half", JobState.RUNNING, spec=server.submitted[0])
+    assert "train: paused." in run("pause", "half").stdout
+    server.lives["half"] = [JobState.CANCELLED]
+    assert "Resuming job half" in run("tune", "--", "torchrun", "train.py").stderr
+    assert (len(server.submitted), server.jobs["half"].state) == (1, JobState.CANCELLED)
+
+
+def test_extend_adds_to_the_budget_and_returns(server: FakeServer, run: Run) -> None:
+    server.add_job("aaa1", JobState.FINISHED)
+    assert (
+        json.loads(run("extend", "aaa1", "--minutes", "2", "--trials", "3", "--json").stdout)["id"] == "aaa1"
+    )
+    assert server.continued == {"aaa1": Continuation(more_seconds=120, more_trials=3)}
+    assert run("resume", "aaa1").stdout.startswith("train: queued.")
+
+
+def test_clone_prints_the_id_of_the_new_job(server: FakeServer, run: Run) -> None:
+    server.add_job("aaa1", JobState.FINISHED)
+    assert run("clone", "last").stdout == "aaa1-again\n"
+
+
+def test_archived_job_is_still_found_by_its_name(server: FakeServer, run: Run) -> None:
+    server.add_job("aaa1", JobState.FINISHED, name="vit")
+    assert run("archive", "vit").stdout == "vit is archived.\n"
+    assert "aaa1" not in run("jobs").stdout
+    assert "aaa1" in run("jobs", "--archived").stdout
+    assert run("archive", "vit", "--undo").stdout == "vit is listed again.\n"
+
+
+def test_delete_asks_first(server: FakeServer, run: Run) -> None:
+    server.add_job("aaa1", JobState.FINISHED)
+    refused = run("delete", "aaa1")
+    assert refused.exit_code != 0
+    assert "Delete train (aaa1) and all that was measured for it?" in refused.stderr
+    assert "aaa1" in server.jobs
+    assert run("delete", "aaa1", "--yes").stdout == "train (aaa1) is deleted.\n"
+    assert server.jobs == {}
+
+
 def test_logs_print_what_the_processes_wrote(server: FakeServer, run: Run) -> None:
     server.add_job("aaa1", JobState.FINISHED)
     server.logs["aaa1"] = [LogChunk(seq=1, session_id="s", agent="a", text="epoch 1\n")]
@@ -437,7 +479,7 @@ def test_every_command_has_help_and_no_surprising_name() -> None:
     assert named == {
         "tune", "serve", "submit", "jobs", "show", "watch", "logs", "cancel", "advice", "export", "doctor",
         "knobs", "version", "token", "admin", "agents", "exec", "testbed", "workloads", "predict", "run",
-            "verify",
+        "verify", "pause", "resume", "extend", "clone", "archive", "delete",
     }  # fmt: skip
     assert all(command.callback and command.callback.__doc__ for command in app.registered_commands)
 

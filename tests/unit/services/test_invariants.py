@@ -88,6 +88,21 @@ class ServerUnderFaults(RuleBasedStateMachine):
         except JobIsFinal:
             return
 
+    @rule(data=st.data(), pauses=st.booleans())
+    @precondition(lambda self: self.jobs)
+    def pause_or_resume(self, data: st.DataObject, pauses: bool) -> None:
+        job_id = data.draw(st.sampled_from(self.jobs))
+        before = len(self.world.history(job_id).sessions)
+        try:
+            if pauses:
+                self.world.pause(job_id)
+                self.world.keep_up()
+                assert len(self.world.history(job_id).sessions) == before
+            else:
+                self.world.resume(job_id)
+        except JobIsFinal:
+            return
+
     @rule(who=WHO)
     def poll(self, who: str) -> None:
         place = self.world.poll(self.agents[who])

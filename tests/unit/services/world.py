@@ -22,7 +22,7 @@ from advisor.protocol.messages import (
 from advisor.protocol.races import RacePlan
 from advisor.protocol.trials import BlockResult, JobHistory, Outcome
 from advisor.protocol.views import RaceAccepted, Role
-from advisor.services import agents, jobs, races, sessions
+from advisor.services import agents, jobs, pausing, races, sessions
 from advisor.services.reaper import AwakeClock, Reaper
 from advisor.services.scheduling import Scheduler
 from advisor.services.stock import Stock
@@ -125,6 +125,16 @@ class World:
         """Cancel a job."""
         with self.work() as work:
             return jobs.cancel_job(work, job_id, ADA, self.now)
+
+    def pause(self, job_id: str) -> Job:
+        """Let a job start nothing new."""
+        with self.work() as work:
+            return pausing.pause_job(work, job_id, ADA, self.now)
+
+    def resume(self, job_id: str) -> Job:
+        """Let a paused job go on."""
+        with self.work() as work:
+            return pausing.resume_job(work, job_id, ADA, self.now)
 
     def beat(self, place: Assignment, agent_id: str, state: MemberState = MemberState.RUNNING) -> BeatReply:
         """Renew a session."""
