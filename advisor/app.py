@@ -29,6 +29,7 @@ from advisor.api.requests import RequestWatch
 from advisor.logs import configure_logs
 from advisor.protocol.advice import Advice, Forecast, WhatIf
 from advisor.protocol.jobs import Job
+from advisor.protocol.previews import PlanPreview
 from advisor.protocol.trials import BlockResult, BlockSummary, JobHistory, Outcome, Trial
 from advisor.services.courier import Courier
 from advisor.services.keeper import Keeper
@@ -93,6 +94,12 @@ class PlannerTuning:
         from advisor.tuning.explain.forecast import forecast
 
         return forecast(job, history, now, asked)
+
+    def preview(self, job: Job, now: datetime) -> PlanPreview:
+        """Return what a job would do."""
+        from advisor.tuning.explain.preview import preview_plan
+
+        return preview_plan(job, now)
 
 
 def read_clock() -> datetime:

@@ -8,6 +8,7 @@ from advisor.api.access import Reader, Submitter
 from advisor.api.context import Here
 from advisor.api.strict_json import make_router
 from advisor.protocol.jobs import Job, JobSpec
+from advisor.protocol.previews import JobPreview
 from advisor.protocol.queries import JobQuery
 from advisor.protocol.telemetry import SessionTelemetry, TelemetryPoint
 from advisor.protocol.trials import Block, JobHistory, Session, Trial
@@ -33,19 +34,21 @@ def submit_job(
     context: Here,
     response: Response,
     validate_only: Annotated[
-        bool, Query(description="Check the specification and store nothing (200).")
+        bool,
+        Query(description="Store nothing; say what the job would do, as far as that is known (200)."),
     ] = False,
     idempotency_key: Annotated[
         str | None,
         Header(description="Repeating a request with the same key gives the same job, not a second one."),
     ] = None,
-) -> Job:
+) -> JobPreview | Job:
     """Store a job; it starts as soon as enough agents are idle."""
     now = context.clock()
     refuse_webhooks(spec, Receivers.of(context.settings.webhook_hosts))
     if validate_only:
         response.status_code = 200
-        return jobs.preview_job(spec, principal, now)
+        job = jobs.preview_job(spec, principal, now)
+        return JobPreview(**dict(job), plan=context.tuning.preview(job, now))
     with context.database.begin() as work:
         job = jobs.submit_job(work, spec, principal, idempotency_key, now)
     context.wake.set()

@@ -13,6 +13,7 @@ import httpx
 from advisor.client.answers import ExportedFile, read_file
 from advisor.protocol.advice import Advice, Forecast
 from advisor.protocol.jobs import Continuation, Job, JobSpec
+from advisor.protocol.previews import JobPreview
 from advisor.protocol.queries import JobQuery
 from advisor.protocol.reading import read_document
 from advisor.protocol.telemetry import TelemetryPoint
@@ -52,9 +53,9 @@ class Call(Generic[Answer]):
     """Whether sending it twice does no more than sending it once."""
 
 
-def validate_job(spec: JobSpec) -> Call[None]:
-    """Have the server check `spec` without storing anything."""
-    return Call("POST", "/jobs", _nothing, params={"validate_only": "true"}, body=_dump(spec))
+def preview_job(spec: JobSpec) -> Call[JobPreview]:
+    """Have the server check `spec` and say what the job would do, without storing anything."""
+    return Call("POST", "/jobs", _reader(JobPreview), params={"validate_only": "true"}, body=_dump(spec))
 
 
 def submit_job(spec: JobSpec, idempotency_key: str) -> Call[Job]:

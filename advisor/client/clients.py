@@ -124,7 +124,7 @@ class Client:
             raise read_problem(reply)
         return call.read(reply)
 
-    validate_job = _waiting(calls.validate_job)
+    preview_job = _waiting(calls.preview_job)
     submit_job = _waiting(calls.submit_job)
     list_jobs = _waiting(calls.list_jobs)
     job = _waiting(calls.job)
@@ -222,7 +222,7 @@ class AsyncClient:
             raise read_problem(reply)
         return call.read(reply)
 
-    validate_job = _awaiting(calls.validate_job)
+    preview_job = _awaiting(calls.preview_job)
     submit_job = _awaiting(calls.submit_job)
     list_jobs = _awaiting(calls.list_jobs)
     job = _awaiting(calls.job)

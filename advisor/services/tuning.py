@@ -6,6 +6,7 @@ from typing import Protocol
 
 from advisor.protocol.advice import Advice, Forecast, WhatIf
 from advisor.protocol.jobs import Job
+from advisor.protocol.previews import PlanPreview
 from advisor.protocol.trials import BlockResult, BlockSummary, JobHistory, Outcome, Trial
 from advisor.tuning.decisions import Decision
 
@@ -42,6 +43,10 @@ class Tuning(Protocol):
 
     def forecast(self, job: Job, history: JobHistory, now: datetime, asked: WhatIf) -> Forecast:
         """Return what is to be expected on another cluster. Raises ForecastImpossible."""
+        ...
+
+    def preview(self, job: Job, now: datetime) -> PlanPreview:
+        """Return what a job would do, as far as its specification says."""
         ...
 
 

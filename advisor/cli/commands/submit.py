@@ -19,6 +19,7 @@ from advisor.cli.options import (
 )
 from advisor.cli.tuning.follow import watch_detachably
 from advisor.cli.tuning.job_spec import FileOverrides, spec_from_file
+from advisor.cli.views.plan_view import describe_plan
 
 
 def submit(
@@ -29,7 +30,7 @@ def submit(
         typer.Argument(metavar="[-- COMMAND…]", help="Takes the place of the file's command."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check the job on the server, store nothing.")
+        bool, typer.Option("--dry-run", help="Say what the job would do, and store nothing.")
     ] = False,
     detach: Annotated[
         bool, typer.Option("--detach", "-d", help="Print the job's id and return at once.")
@@ -48,11 +49,12 @@ def submit(
     spec = spec_from_file(path, command or (), overrides)
     with connect(os.environ) as client:
         if dry_run:
-            client.validate_job(spec)
+            preview = client.preview_job(spec)
             if as_json:
-                screen.print_json(spec)
+                screen.print_json(preview)
             else:
                 screen.show(f"{path} is a valid job. Nothing was submitted.")
+                screen.show(describe_plan(preview.plan))
             return
         job = client.submit_job(spec, uuid.uuid4().hex)
         if detach:

@@ -17,6 +17,8 @@ from advisor.protocol.workload import Workload, WorkloadFacts, WorkloadKind
 from advisor.tuning.measure.phases import NEGLIGIBLE, exposed_share
 from advisor.tuning.space.composition import ACTIVATORS, Composer, baseline_strategy
 
+FROZEN = "Frozen by the job: it keeps the baseline's value."
+NOT_ASKED_FOR = "Not among the knobs that this job asks for."
 _MB = 2**20
 _MOST_SIZES = 18
 """Bucket sizes that a grid has at most: halves from all gradients downwards, and the anchors."""
@@ -136,7 +138,7 @@ def _is_searched(dimension: Dimension, workload: Workload) -> bool:
 def _dropped_because(job: Job, knob: Knob, context: KnobContext) -> str | None:
     spec = job.spec
     if knob.name in spec.freeze:
-        return "Frozen by the job: it keeps the baseline's value."
+        return FROZEN
     if knob.name in context.refusals:
         return context.refusals[knob.name]
     # A command that takes a knob knows what it is for: the catalogue's predicates are about what a runtime sees.
@@ -146,7 +148,7 @@ def _dropped_because(job: Job, knob: Knob, context: KnobContext) -> str | None:
     if activator and activator in spec.freeze and not context.baseline[activator]:
         return f"It means nothing without {activator}, which the job freezes."
     if spec.knobs and knob.name not in spec.knobs:
-        return "Not among the knobs that this job asks for."
+        return NOT_ASKED_FOR
     return None
 
 

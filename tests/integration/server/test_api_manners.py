@@ -170,6 +170,18 @@ def test_jobs_come_in_pages_newest_first(server: Served) -> None:
 def test_validation_alone_stores_nothing(server: Served) -> None:
     reply = server.ask("POST", "/jobs", params={"validate_only": "true"}, json=SPEC)
     assert (reply.status_code, reply.json()["spec"]["name"]) == (200, "train")
+    plan = reply.json()["plan"]
+    assert "fuse_grad_size_in_MB" in {planned["knob"] for planned in plan["knobs"]}
+    assert (plan["most_seconds"], plan["smallest_gain"]) == (SPEC["budget"]["max_seconds"], None)
+    assert plan["unknown"]
+    assert "plan" not in server.ask("POST", "/jobs", json=SPEC).json()
+    assert len(server.ask("GET", "/jobs").json()["items"]) == 1
+
+
+def test_preview_of_an_invalid_job_names_what_is_wrong(server: Served) -> None:
+    wrong = SPEC | {"knobs": ["amp"], "freeze": ["amp"]}
+    reply = server.ask("POST", "/jobs", params={"validate_only": "true"}, json=wrong)
+    assert (reply.status_code, reply.json()["code"]) == (422, "invalid_job")
     assert server.ask("GET", "/jobs").json()["items"] == []
 
 

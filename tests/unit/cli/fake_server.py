@@ -13,9 +13,11 @@ from pydantic import BaseModel
 
 from advisor.protocol.advice import Advice, Forecast
 from advisor.protocol.jobs import Continuation, Job, JobSpec, JobState
+from advisor.protocol.previews import JobPreview
 from advisor.protocol.queries import JobQuery
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import EventKind, EventPage, JobEvent, JobPage, LogChunk, LogPage
+from advisor.tuning.explain.preview import preview_plan
 
 TOKEN = "adv_admin_t1_secret"
 BIRTH = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
@@ -111,7 +113,8 @@ class FakeServer:
     def _submit(self, query: dict[str, str], body: bytes) -> tuple[int, Any]:
         spec = JobSpec.model_validate_json(body)
         if query.get("validate_only") == "true":
-            return 200, {}
+            job = Job(id="", spec=spec, state=JobState.QUEUED, created_at=BIRTH)
+            return 200, JobPreview(**dict(job), plan=preview_plan(job, BIRTH))
         self.submitted.append(spec)
         return 201, self.add_job(f"new-{len(self.submitted)}", spec=spec)
 

@@ -259,7 +259,13 @@ def test_predict_asks_for_the_cluster_and_says_how_sure_it_is(server: FakeServer
 
 def test_submit_dry_run_stores_nothing(server: FakeServer, run: Run, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text("workload: {command: [torchrun, t.py]}\n")
-    assert "valid job" in run("submit", "job.yaml", "--dry-run").stdout
+    told = run("submit", "job.yaml", "--dry-run").stdout
+    assert "valid job" in told
+    assert "24 at most" in told
+    assert "takes     30 min at most" in told
+    assert "  fuse_grad_size_in_MB " in told
+    assert "The smallest gain that the budget can find depends on" in words_of(told)
+    assert json.loads(run("submit", "job.yaml", "--dry-run", "--json").stdout)["plan"]["most_trials"] == 24
     assert not server.jobs
 
 

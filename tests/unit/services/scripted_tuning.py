@@ -11,6 +11,7 @@ from advisor.protocol.changes import Changes
 from advisor.protocol.cluster import DeviceKind, Node
 from advisor.protocol.jobs import Job, JobSpec, Stage
 from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.previews import PlanPreview
 from advisor.protocol.races import RaceRules
 from advisor.protocol.strategy import DistributedStrategy
 from advisor.protocol.trials import (
@@ -26,6 +27,7 @@ from advisor.protocol.trials import (
 from advisor.protocol.workload import Workload, WorkloadFacts
 from advisor.tuning.decisions import Candidate, Decision, EndSession, Finish, Launch, Race, Wait
 from advisor.tuning.explain.forecast import forecast
+from advisor.tuning.explain.preview import preview_plan
 from advisor.tuning.stages.gangs import find_asking
 
 PROBE = Candidate(Purpose.BASELINE, Changes(), "The script as it stands.")
@@ -140,6 +142,10 @@ class ScriptedTuning:
     def forecast(self, job: Job, history: JobHistory, now: datetime, asked: WhatIf) -> Forecast:
         """What the real cost model expects."""
         return forecast(job, history, now, asked)
+
+    def preview(self, job: Job, now: datetime) -> PlanPreview:
+        """What the real planner would do."""
+        return preview_plan(job, now)
 
 
 def make_spec(**fields: Any) -> JobSpec:

@@ -1,0 +1,30 @@
+"""What a job would do, as lines of text."""
+
+from advisor.cli.views.wording import spell_duration
+from advisor.protocol.gains import spell_fraction
+from advisor.protocol.previews import PlannedKnob, PlanPreview
+
+
+def describe_plan(plan: PlanPreview) -> str:
+    """Return the plan: what is searched, within which limits, and what is not known yet."""
+    lines = [
+        f"tries     {plan.likely_trials} strategies or so, {plan.most_trials} at most",
+        f"takes     {spell_duration(plan.most_seconds)} at most"
+        + (f", {plan.most_device_hours:g} device-hours" if plan.most_device_hours is not None else ""),
+    ]
+    if plan.smallest_gain is not None:
+        lines.append(f"can find  gains from {spell_fraction(plan.smallest_gain)} on")
+    searched = [planned for planned in plan.knobs if planned.for_verdict]
+    above = [planned.knob for planned in plan.knobs if not planned.for_verdict]
+    lines += ["searches"] + [f"  {planned.knob} {_spell_values(planned)}".rstrip() for planned in searched]
+    if above:
+        lines.append(f"shows what these would bring, and advises none of them: {', '.join(above)}")
+    return "\n".join([*lines, *plan.unknown])
+
+
+def _spell_values(planned: PlannedKnob) -> str:
+    if planned.values:
+        return f"{', '.join(map(str, planned.values))} {planned.unit}".rstrip()
+    if planned.low is None or planned.high is None:
+        return ""
+    return f"{planned.low:g} … {planned.high:g} {planned.unit}".rstrip()
