@@ -8,16 +8,20 @@ from advisor.api.access import Reader, Submitter
 from advisor.api.context import Here
 from advisor.api.strict_json import make_router
 from advisor.protocol.jobs import Job, JobSpec
+from advisor.protocol.pages import BlockPage, SessionPage, TrialPage
 from advisor.protocol.previews import JobPreview
 from advisor.protocol.queries import JobQuery
 from advisor.protocol.telemetry import SessionTelemetry, TelemetryPoint
-from advisor.protocol.trials import Block, JobHistory, Session, Trial
+from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import JobPage
-from advisor.services import jobs, telemetry
+from advisor.services import jobs, measured, telemetry
 from advisor.services.notices import refuse_webhooks
 from advisor.services.receivers import Receivers
 
 router = make_router(prefix="/jobs", tags=["jobs"])
+
+Limit = Annotated[int, Query(ge=1, le=1000)]
+Cursor = Annotated[str | None, Query(max_length=100, description="`next_cursor` of the page before.")]
 
 
 @router.post(
@@ -25,7 +29,7 @@ router = make_router(prefix="/jobs", tags=["jobs"])
     status_code=201,
     summary="Submit a job",
     responses={
-        200: {"model": Job, "description": "`validate_only`: the job that it would be, without an id."}
+        200: {"model": JobPreview, "description": "`validate_only`: the job that it would be, and its plan."}
     },
 )
 def submit_job(
@@ -88,24 +92,30 @@ def get_history(job_id: str, _: Reader, context: Here) -> JobHistory:
 
 
 @router.get("/{job_id}/trials", summary="The trials of a job")
-def list_trials(job_id: str, _: Reader, context: Here) -> tuple[Trial, ...]:
-    """Return a job's trials by number."""
+def list_trials(
+    job_id: str, _: Reader, context: Here, limit: Limit = 500, cursor: Cursor = None
+) -> TrialPage:
+    """Return a page of a job's trials, by number."""
     with context.database.read() as work:
-        return jobs.get_history(work, job_id).trials
+        return measured.list_trials(work, job_id, limit, cursor)
 
 
 @router.get("/{job_id}/blocks", summary="The blocks of a job")
-def list_blocks(job_id: str, _: Reader, context: Here) -> tuple[Block, ...]:
-    """Return a job's blocks in the order they were issued."""
+def list_blocks(
+    job_id: str, _: Reader, context: Here, limit: Limit = 500, cursor: Cursor = None
+) -> BlockPage:
+    """Return a page of a job's blocks, session by session in the order they were issued."""
     with context.database.read() as work:
-        return jobs.get_history(work, job_id).blocks
+        return measured.list_blocks(work, job_id, limit, cursor)
 
 
 @router.get("/{job_id}/sessions", summary="The sessions of a job")
-def list_sessions(job_id: str, _: Reader, context: Here) -> tuple[Session, ...]:
-    """Return a job's sessions, oldest first."""
+def list_sessions(
+    job_id: str, _: Reader, context: Here, limit: Limit = 500, cursor: Cursor = None
+) -> SessionPage:
+    """Return a page of a job's sessions, oldest first."""
     with context.database.read() as work:
-        return jobs.get_history(work, job_id).sessions
+        return measured.list_sessions(work, job_id, limit, cursor)
 
 
 @router.get("/{job_id}/telemetry/series", summary="Telemetry of a job's latest session, for a page")

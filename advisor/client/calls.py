@@ -13,6 +13,7 @@ import httpx
 from advisor.client.answers import ExportedFile, read_file
 from advisor.protocol.advice import Advice, Forecast
 from advisor.protocol.jobs import Continuation, Job, JobSpec
+from advisor.protocol.pages import BlockPage, SessionPage, TrialPage
 from advisor.protocol.previews import JobPreview
 from advisor.protocol.queries import JobQuery
 from advisor.protocol.reading import read_document
@@ -118,6 +119,21 @@ def delete_job(job_id: str) -> Call[None]:
 def history(job_id: str) -> Call[JobHistory]:
     """Return everything measured for a job so far."""
     return Call("GET", f"/jobs/{job_id}/history", _reader(JobHistory))
+
+
+def trials(job_id: str, limit: int = 500, cursor: str | None = None) -> Call[TrialPage]:
+    """Return a page of a job's trials, by number."""
+    return Call("GET", f"/jobs/{job_id}/trials", _reader(TrialPage), _given(limit=limit, cursor=cursor))
+
+
+def blocks(job_id: str, limit: int = 500, cursor: str | None = None) -> Call[BlockPage]:
+    """Return a page of a job's blocks, session by session in the order they were issued."""
+    return Call("GET", f"/jobs/{job_id}/blocks", _reader(BlockPage), _given(limit=limit, cursor=cursor))
+
+
+def sessions(job_id: str, limit: int = 500, cursor: str | None = None) -> Call[SessionPage]:
+    """Return a page of a job's sessions, oldest first."""
+    return Call("GET", f"/jobs/{job_id}/sessions", _reader(SessionPage), _given(limit=limit, cursor=cursor))
 
 
 def telemetry(job_id: str, limit: int = 10_000) -> Call[tuple[TelemetryPoint, ...]]:

@@ -14,6 +14,8 @@ MAX_QUARANTINE_CHARS = 4 * 2**20
 """Characters of results in quarantine that are kept per agent."""
 MAX_QUARANTINED = 200
 """Results in quarantine that are kept per agent."""
+_MOST_ORDINALS = 2**31
+"""No session has as many blocks: a generation times this, plus a place in it, is one number for both."""
 _ACCEPTING = [SessionState.RUNNING, SessionState.ENDING]
 
 
@@ -84,6 +86,22 @@ class Blocks:
                 if self._read_only and block.state is not BlockState.ISSUED:
                     self._known.keep(block, _mark(row))
         return tuple(blocks[block_id] for block_id in marks if block_id in blocks)
+
+    def page(self, job_id: str, limit: int, after: int | None) -> list[tuple[int, Block]]:
+        """Return blocks of a job in the same order, each with a number that grows; those above `after`."""
+        query = (
+            _QUERY.join(SessionRow, SessionRow.id == BlockRow.session_id)
+            .add_columns(SessionRow.generation.label("launch"))
+            .where(BlockRow.job_id == job_id)
+            .order_by(SessionRow.generation, BlockRow.ordinal)
+            .limit(limit)
+        )
+        if after is not None:
+            generation, ordinal = divmod(after, _MOST_ORDINALS)
+            same = (SessionRow.generation == generation) & (BlockRow.ordinal > ordinal)
+            query = query.where((SessionRow.generation > generation) | same)
+        rows = self._connection.execute(query)
+        return [(row.launch * _MOST_ORDINALS + row.ordinal, _block(row)) for row in rows]
 
     def finished_since(self, session_id: str, since: datetime) -> tuple[Block, ...]:
         """Return the measured blocks of a session that ended after `since`."""

@@ -42,6 +42,15 @@ class Sessions:
         agents = self._agents([row.id for row in rows])
         return tuple(_session(row, agents[row.id]) for row in rows)
 
+    def page(self, job_id: str, limit: int, after: int | None) -> list[tuple[int, Session]]:
+        """Return sessions of a job with their generations, oldest first, those above `after`."""
+        query = select(SessionRow).where(SessionRow.job_id == job_id).order_by(SessionRow.generation)
+        if after is not None:
+            query = query.where(SessionRow.generation > after)
+        rows = self._connection.execute(query.limit(limit)).all()
+        agents = self._agents([row.id for row in rows])
+        return [(row.generation, _session(row, agents[row.id])) for row in rows]
+
     def rendezvous(self, session_id: str) -> str | None:
         """Return where the gang meets."""
         return self._connection.execute(

@@ -38,6 +38,13 @@ class Trials:
         query = select(TrialRow).where(TrialRow.job_id == job_id).order_by(TrialRow.number)
         return tuple(_trial(row) for row in self._connection.execute(query))
 
+    def page(self, job_id: str, limit: int, after: int | None) -> list[tuple[int, Trial]]:
+        """Return trials of a job with their numbers, by number, those above `after`."""
+        query = select(TrialRow).where(TrialRow.job_id == job_id).order_by(TrialRow.number).limit(limit)
+        if after is not None:
+            query = query.where(TrialRow.number > after)
+        return [(row.number, _trial(row)) for row in self._connection.execute(query)]
+
     def close(
         self, job_id: str, number: int, outcome: Outcome, reason: str, now: datetime, log_tail: str = ""
     ) -> bool:

@@ -60,6 +60,22 @@ def test_archived_job_is_listed_where_it_is_asked_for(server: Served) -> None:
     assert listed(server) == [job_id]
 
 
+def test_what_was_measured_is_read_page_by_page(server: Served) -> None:
+    job_id = finish(server)
+    history = server.history(job_id).model_dump(mode="json")
+    for what in ("trials", "blocks", "sessions"):
+        found, cursor = [], None
+        while True:
+            params = {"limit": 1} | ({"cursor": cursor} if cursor else {})
+            page = server.ask("GET", f"/jobs/{job_id}/{what}", params=params).json()
+            found += page["items"]
+            if (cursor := page["next_cursor"]) is None:
+                break
+        assert found == history[what]
+        for wrong in ({"limit": 0}, {"limit": 1001}, {"cursor": "x"}):
+            assert server.ask("GET", f"/jobs/{job_id}/{what}", params=wrong).status_code == 422
+
+
 def list_rows(server: Served) -> Iterator[tuple[str, str]]:
     """Every row of every table, as text, but those that no job owns."""
     with server.app.state.context.database.read() as work:
