@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from advisor.protocol.jobs import Job, JobState
+from advisor.protocol.pages import BlockPage, SessionPage, TrialPage
 from advisor.protocol.trials import JobHistory
 from tests.integration.server.served import FakeAgent, Served, start_gang
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_spec
@@ -235,8 +236,9 @@ def test_models_of_the_answers_are_those_of_the_protocol(server: Served) -> None
     job = server.submit()
     Job.model_validate(server.ask("GET", f"/jobs/{job.id}").json())
     JobHistory.model_validate(server.ask("GET", f"/jobs/{job.id}/history").json())
-    for path in ("trials", "blocks", "sessions", "telemetry"):
-        assert server.ask("GET", f"/jobs/{job.id}/{path}").json() == []
+    for path, page in (("trials", TrialPage), ("blocks", BlockPage), ("sessions", SessionPage)):
+        assert page.model_validate(server.ask("GET", f"/jobs/{job.id}/{path}").json()) == page(items=())
+    assert server.ask("GET", f"/jobs/{job.id}/telemetry").json() == []
     assert len(server.ask("GET", "/knobs").json()["items"]) > 10
     assert server.ask("GET", "/export-formats").json()["items"]
 
