@@ -55,5 +55,5 @@ def test_of_a_job_the_latest_notices_are_kept(database: Database) -> None:
     put(database, "other", job_id="other")
     put(database, *"abcd", most=2)
     with database.read() as work:
-        assert work.counts.take(NOW, NOW).webhooks == 3
+        assert work.counts.take(NOW).webhooks == 3
     assert [n.event_id for n in take(database)] == ["other", "c", "d"]

@@ -15,7 +15,7 @@ from advisor.settings import Settings
 from tests.integration.server.served import Served
 from tests.integration.server.visitors import PEOPLE, ROUTES, Visitors
 
-PAGES = [name for name in ROUTES if not name.split()[1].startswith(("/api/v1", "/docs"))]
+PAGES = [name for name in ROUTES if not name.split()[1].startswith(("/api/v1", "/docs", "/metrics"))]
 WITHOUT_KEY = {"/login", "/theme"}
 """There is no visit yet whose key a form could carry; the theme is no secret. The guard of other sites covers both."""
 

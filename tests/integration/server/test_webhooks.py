@@ -67,7 +67,7 @@ class Post:
     @property
     def waiting(self) -> int:
         with self.world.database.read() as work:
-            return work.counts.take(self.world.now, self.world.now).webhooks
+            return work.counts.take(self.world.now).webhooks
 
 
 class FailingTuning(ScriptedTuning):

@@ -2,7 +2,6 @@
 
 import io
 import json
-from collections.abc import Iterator
 
 import pytest
 import structlog
@@ -10,12 +9,6 @@ from structlog.contextvars import bound_contextvars
 
 from advisor.protocol.logs import LogFormat
 from agent.logs import configure_logs
-
-
-@pytest.fixture(autouse=True)
-def _put_back() -> Iterator[None]:
-    yield
-    structlog.reset_defaults()
 
 
 def fail(stream: io.StringIO) -> str:
