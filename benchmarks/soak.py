@@ -83,7 +83,8 @@ class Server:
         self.starts += 1
         while not self.is_ready():
             if self.process.poll() is not None:
-                raise SystemExit(f"The server does not start: see {self.folder / 'server.log'}.")
+                log = (self.folder / "server.log").read_text(errors="replace")
+                raise RuntimeError(f"The server does not start: {log[-500:]}")
             time.sleep(0.1)
 
     def is_ready(self) -> bool:
@@ -272,7 +273,11 @@ def strike_server(server: Server, seed: str, counts: Counts, over: threading.Eve
         if fault == "server killed":
             server.kill()
             over.wait(chance.uniform(0.0, 1.0))
-            server.start()
+            try:
+                server.start()
+            except RuntimeError as error:
+                counts.unexpected.append(str(error))
+                return
         elif fault == "server stopped":
             server.process.send_signal(signal.SIGSTOP)
             over.wait(chance.uniform(1.0, 8.0))
