@@ -1,14 +1,21 @@
 """What a server must not do to a database: share a SQLite file, or touch what a newer release has written."""
 
 import sqlite3
+import subprocess
+import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, text
 
+from advisor.protocol.jobs import Job, JobState
 from advisor.storage import Database, DatabaseRefused
 from advisor.storage.database import find_newest_revision, upgrade
 from advisor.storage.database_file import DatabaseFile
+from tests.unit.services.scripted_tuning import make_spec
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def open_database(path: Path) -> Database:
@@ -100,3 +107,30 @@ def test_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(DatabaseRefused, match="cannot be written"):
         open_database(tmp_path / "file" / "advisor.db").hold()
+
+
+_LOOK = "import sqlite3, sys; print(sqlite3.connect(sys.argv[1]).execute('SELECT count(*) FROM jobs').fetchone()[0])"
+
+
+def look_from_outside(path: Path) -> int:
+    """Open and close the file in another process, as `sqlite3` and `advisor admin` do beside a server."""
+    done = subprocess.run(
+        [sys.executable, "-c", _LOOK, str(path)], capture_output=True, text=True, check=True
+    )
+    return int(done.stdout)
+
+
+def test_who_else_opens_the_file_takes_nothing_from_the_server(tmp_path: Path) -> None:
+    path = tmp_path / "advisor.db"
+    for _ in range(2):  # a file that is made, and one that is there
+        database = Database(f"sqlite:///{path}", lambda: "unused")
+        database.hold()
+        database.migrate()
+        before = look_from_outside(path)
+        with database.begin() as work:
+            work.jobs.add(Job(id=f"j{before}", spec=make_spec(), state=JobState.QUEUED, created_at=NOW))
+        assert look_from_outside(path) == before + 1
+        with database.begin() as work:
+            work.jobs.add(Job(id=f"k{before}", spec=make_spec(), state=JobState.QUEUED, created_at=NOW))
+        assert look_from_outside(path) == before + 2
+        database.close()
