@@ -17,32 +17,32 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from advisor import __version__
 from advisor.api import PREFIX, build_api
 from advisor.api.access import FailureCounter
-from advisor.api.bodies import SizeCheck
-from advisor.api.connections import limit_connections, make_room_for
 from advisor.api.context import Context
-from advisor.api.headers import SafeAnswers
+from advisor.api.edge.bodies import SizeCheck
+from advisor.api.edge.connections import limit_connections, make_room_for
+from advisor.api.edge.headers import SafeAnswers
+from advisor.api.edge.hosts import HostCheck
+from advisor.api.edge.problems import answer_nothing, answer_with_problems, document_problems
+from advisor.api.edge.requests import RequestWatch
 from advisor.api.health import router as health
-from advisor.api.hosts import HostCheck
 from advisor.api.metrics import router as figures
-from advisor.api.problems import answer_nothing, answer_with_problems, document_problems
-from advisor.api.requests import RequestWatch
 from advisor.logs import configure_logs
 from advisor.protocol.advice import Advice, Forecast, WhatIf
 from advisor.protocol.jobs import Job
 from advisor.protocol.previews import PlanPreview
 from advisor.protocol.trials import BlockResult, BlockSummary, JobHistory, Outcome, Trial
-from advisor.services.courier import Courier
-from advisor.services.keeper import Keeper
-from advisor.services.lobby import Lobby
+from advisor.services.background.keeper import Keeper
+from advisor.services.background.lobby import Lobby
+from advisor.services.background.reaper import AwakeClock, Reaper
+from advisor.services.background.scheduling import Scheduler
+from advisor.services.background.stock import Stock
+from advisor.services.background.thinking import Thought, think
 from advisor.services.metrics import Metrics
-from advisor.services.posting import Poster
-from advisor.services.reaper import AwakeClock, Reaper
-from advisor.services.receivers import Receivers
-from advisor.services.scheduling import Scheduler
-from advisor.services.stock import Stock
-from advisor.services.thinking import Thought, think
 from advisor.services.tokens import ensure_first_tokens
 from advisor.services.tuning import Timers, Tuning
+from advisor.services.webhooks.courier import Courier
+from advisor.services.webhooks.posting import Poster
+from advisor.services.webhooks.receivers import Receivers
 from advisor.settings import Settings, find_exposure
 from advisor.storage import Database
 from advisor.storage.census import Census

@@ -10,9 +10,9 @@ from anyio import CapacityLimiter
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
-from advisor.services.lobby import Lobby
+from advisor.services.background.lobby import Lobby
+from advisor.services.background.stock import Stock
 from advisor.services.metrics import Metrics
-from advisor.services.stock import Stock
 from advisor.services.tuning import Timers, Tuning
 from advisor.settings import Settings
 from advisor.storage import Database

@@ -9,6 +9,7 @@ from advisor.api.context import Here
 from advisor.api.strict_json import make_router
 from advisor.protocol.jobs import Continuation, Job
 from advisor.services import continuing, jobs, pausing, tidying
+from advisor.services.webhooks.receivers import Receivers
 
 router = make_router(prefix="/jobs", tags=["jobs"])
 
@@ -114,10 +115,11 @@ def clone_job(
 ) -> Job:
     """Submit the specification of a job as a new job of who asks.
 
-    403 `not_your_job` where the environment of somebody else's job may hold their secrets.
+    403 `not_your_job` where the environment or the webhooks of somebody else's job may hold their secrets.
     """
+    receivers = Receivers.of(context.settings.webhook_hosts)
     with context.database.begin() as work:
-        job = tidying.clone_job(work, job_id, principal, idempotency_key, context.clock())
+        job = tidying.clone_job(work, job_id, principal, idempotency_key, receivers, context.clock())
     context.wake.set()
     response.headers["Location"] = f"/api/v1/jobs/{job.id}"
     return _with_etag(job, response)

@@ -15,8 +15,8 @@ from advisor.protocol.telemetry import SessionTelemetry, TelemetryPoint
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import JobPage
 from advisor.services import jobs, measured, telemetry
-from advisor.services.notices import refuse_webhooks
-from advisor.services.receivers import Receivers
+from advisor.services.webhooks.notices import refuse_webhooks
+from advisor.services.webhooks.receivers import Receivers
 
 router = make_router(prefix="/jobs", tags=["jobs"])
 

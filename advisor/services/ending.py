@@ -6,7 +6,7 @@ from advisor.protocol.jobs import JobState
 from advisor.protocol.messages import MemberState
 from advisor.protocol.trials import BlockState, Outcome, Purpose, Session, SessionState, TrialState
 from advisor.protocol.views import EventKind
-from advisor.services.notices import NoticeEvent, tell_webhooks
+from advisor.services.webhooks.notices import NoticeEvent, tell_webhooks
 from advisor.storage import UnitOfWork
 from advisor.storage.members import Member
 

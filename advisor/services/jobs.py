@@ -22,9 +22,9 @@ from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import EventKind, JobEvent, JobPage, LogChunk, Role
 from advisor.protocol.workload import HIDDEN, WITH_SECRETS
 from advisor.services.ending import close_trials, end_session
-from advisor.services.notices import NoticeEvent, tell_webhooks
 from advisor.services.pages import cut_page, read_cursor
 from advisor.services.tokens import Principal
+from advisor.services.webhooks.notices import NoticeEvent, tell_webhooks
 from advisor.storage import UnitOfWork
 
 _MAX_SECONDS = 30 * 24 * 3600.0

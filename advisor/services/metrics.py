@@ -16,8 +16,8 @@ from prometheus_client.registry import Collector
 from advisor.errors import Unavailable
 from advisor.protocol.jobs import Job
 from advisor.protocol.trials import JobHistory
-from advisor.services.posting import Fate
 from advisor.services.tuning import Tuning
+from advisor.services.webhooks.posting import Fate
 from advisor.storage.census import Census
 from advisor.tuning.decisions import Decision
 

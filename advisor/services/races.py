@@ -21,12 +21,12 @@ from advisor.protocol.trials import (
     Trial,
 )
 from advisor.protocol.views import EventKind, RaceAccepted
+from advisor.services.background.stock import Stock
+from advisor.services.background.thinking import Thought
 from advisor.services.ending import end_session
 from advisor.services.jobs import get_job
 from advisor.services.sessions import find_leader_place
-from advisor.services.stock import Stock
 from advisor.services.telemetry import observe_block
-from advisor.services.thinking import Thought
 from advisor.services.tuning import Tuning
 from advisor.storage import Database, UnitOfWork
 from advisor.tuning.decisions import Candidate, EndSession, Race, Wait

@@ -5,8 +5,8 @@ from datetime import datetime
 from advisor.protocol.runs import MOST_POINTS, ProductionRun, RunEvent, RunPoint, RunReport
 from advisor.protocol.views import EventKind
 from advisor.services.jobs import get_job, lock_own_job
-from advisor.services.notices import NoticeEvent, tell_webhooks
 from advisor.services.tokens import Principal
+from advisor.services.webhooks.notices import NoticeEvent, tell_webhooks
 from advisor.storage import UnitOfWork
 
 MOST_RUNS = 50

@@ -7,6 +7,8 @@ from advisor.protocol.jobs import Job
 from advisor.protocol.views import EventKind
 from advisor.services.jobs import get_job, lock_own_job, may_change, submit_job
 from advisor.services.tokens import Principal
+from advisor.services.webhooks.notices import refuse_webhooks
+from advisor.services.webhooks.receivers import Receivers
 from advisor.storage import UnitOfWork
 
 _CANCEL_FIRST = "Cancel it first: `advisor cancel`; when it has ended this can be done."
@@ -43,19 +45,26 @@ def delete_job(work: UnitOfWork, job_id: str, asker: Principal, if_match: str | 
 
 
 def clone_job(
-    work: UnitOfWork, job_id: str, asker: Principal, idempotency_key: str | None, now: datetime
+    work: UnitOfWork,
+    job_id: str,
+    asker: Principal,
+    idempotency_key: str | None,
+    receivers: Receivers,
+    now: datetime,
 ) -> Job:
     """Submit a job's specification again, as a job of who asks; the same key gives the same job again.
 
-    Raises JobNotFound, IdempotencyConflict, and NotYourJob where the specification holds variables of somebody else's
-    environment: those may be secrets, and a clone would use them.
+    Raises JobNotFound, IdempotencyConflict, InvalidJob for a webhook that is listed no longer, and NotYourJob where the
+    specification holds somebody else's environment or webhooks: those may be secrets, and a clone would use them.
     """
     job = get_job(work, job_id)
-    if job.spec.workload.environment and not may_change(asker, job):
+    if (job.spec.workload.environment or job.spec.webhooks) and not may_change(asker, job):
         raise NotYourJob(
-            f"Job {job_id} belongs to {job.owner or 'nobody'}, and its environment may hold secrets of theirs.",
-            hint="Submit the job with an environment of your own.",
+            f"Job {job_id} belongs to {job.owner or 'nobody'}, and its environment or webhooks may hold secrets of "
+            "theirs.",
+            hint="Submit the job with an environment and webhooks of your own.",
         )
+    refuse_webhooks(job.spec, receivers)
     return submit_job(work, job.spec, asker, idempotency_key, now)
 
 

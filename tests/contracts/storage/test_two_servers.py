@@ -7,8 +7,8 @@ import pytest
 
 from advisor.protocol.messages import MemberState
 from advisor.protocol.trials import SessionState
-from advisor.services.scheduling import Scheduler
-from advisor.services.stock import Stock
+from advisor.services.background.scheduling import Scheduler
+from advisor.services.background.stock import Stock
 from tests.unit.services.world import World
 
 

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from advisor.api.connections import (
+from advisor.api.edge.connections import (
     BODY_S,
     HEADER_S,
     MOST_HEADER_BYTES,

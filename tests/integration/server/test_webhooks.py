@@ -17,10 +17,11 @@ from pydantic import ValidationError
 
 from advisor.protocol.jobs import JobState
 from advisor.protocol.runs import RunReport
+from advisor.protocol.workload import WITH_SECRETS
 from advisor.services import runs
-from advisor.services.courier import FIRST_PAUSE_S, LONGEST_WAIT, Courier
-from advisor.services.posting import Fate, Poster
-from advisor.services.receivers import Receivers
+from advisor.services.webhooks.courier import FIRST_PAUSE_S, LONGEST_WAIT, Courier
+from advisor.services.webhooks.posting import Fate, Poster
+from advisor.services.webhooks.receivers import Receivers
 from advisor.settings import Settings
 from advisor.tuning.decisions import Decision, Fail
 from tests.integration.server.receiving import Receiver, receiving
@@ -406,3 +407,20 @@ def test_path_of_a_webhook_is_never_shown(start: Callable[..., Served], receiver
         assert "secret-path" not in server.ask("GET", path).text
     again = make_spec(webhooks=(hidden,)).model_dump(mode="json")
     assert "hidden value" in server.ask("POST", "/jobs", json=again).json()["detail"]
+
+
+def test_clone_posts_to_nobody_elses_webhook_and_to_none_that_is_listed_no_longer(
+    start: Callable[..., Served],
+) -> None:
+    server = start(**OPEN)
+    ada, eve = server.token("submitter", label="ada"), server.token("submitter", label="eve")
+    spec = make_spec(webhooks=("https://hooks.example.com/secret",)).model_dump(
+        mode="json", context=WITH_SECRETS
+    )
+    job_id = server.ask("POST", "/jobs", ada, json=spec).json()["id"]
+    assert server.ask("POST", f"/jobs/{job_id}:clone", ada).status_code == 201
+    refused = server.ask("POST", f"/jobs/{job_id}:clone", eve)
+    assert (refused.status_code, refused.json()["code"]) == (403, "not_your_job")
+    server.stop()
+    narrower = start(webhook_hosts=("127.0.0.1",), webhook_secret=SECRET)
+    assert narrower.ask("POST", f"/jobs/{job_id}:clone", ada).status_code == 422

@@ -4,7 +4,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from soak import Counts, Report, judge
+from faulty_agent import Counts, Report
+from soak import judge
 
 from advisor.storage import Database
 from tests.unit.services.scripted_tuning import make_result

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from advisor.errors import Unavailable
-from advisor.services.keeper import Keeper
+from advisor.services.background.keeper import Keeper
 
 
 def test_keeper_goes_on_after_a_defect_and_says_once_that_the_database_is_away(

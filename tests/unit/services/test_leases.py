@@ -9,7 +9,7 @@ from advisor.errors import Unavailable
 from advisor.protocol.jobs import JobState
 from advisor.protocol.messages import Assignment, MemberState
 from advisor.protocol.trials import SessionState
-from advisor.services.reaper import AwakeClock, Reaper
+from advisor.services.background.reaper import AwakeClock, Reaper
 from advisor.storage import Database
 from tests.unit.services.counted import CountedDatabase
 from tests.unit.services.world import World

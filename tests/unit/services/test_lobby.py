@@ -7,7 +7,7 @@ from typing import cast
 import pytest
 
 from advisor.errors import Unavailable
-from advisor.services.lobby import Lobby
+from advisor.services.background.lobby import Lobby
 from advisor.storage import Database
 from tests.unit.services.counted import CountedDatabase
 from tests.unit.services.world import World

@@ -9,9 +9,9 @@ from advisor.protocol.jobs import Job, JobState
 from advisor.protocol.telemetry import FlagKind, NodeFlag
 from advisor.protocol.trials import JobHistory
 from advisor.services.agents import Agent, drain_agent
-from advisor.services.scheduling import Scheduler, apply_thought
-from advisor.services.stock import Stock
-from advisor.services.thinking import Thought
+from advisor.services.background.scheduling import Scheduler, apply_thought
+from advisor.services.background.stock import Stock
+from advisor.services.background.thinking import Thought
 from advisor.storage import Database
 from advisor.tuning.decisions import Decision
 from tests.unit.services.counted import CountedDatabase

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from advisor.errors import Unavailable
-from advisor.services.stock import Stock
-from advisor.services.thinking import Thought
+from advisor.services.background.stock import Stock
+from advisor.services.background.thinking import Thought
 from tests.unit.services.scripted_tuning import ScriptedTuning
 from tests.unit.services.world import World
 

@@ -12,7 +12,8 @@ from advisor.protocol.base import Value
 from advisor.protocol.jobs import Job, JobState
 from advisor.protocol.messages import HelloReport
 from advisor.protocol.trials import JobHistory
-from advisor.services import jobs, sessions, thinking
+from advisor.services import jobs, sessions
+from advisor.services.background import thinking
 from advisor.tuning.decisions import Decision
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_facts
 from tests.unit.services.world import World

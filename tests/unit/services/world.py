@@ -23,10 +23,10 @@ from advisor.protocol.races import RacePlan
 from advisor.protocol.trials import BlockResult, JobHistory, Outcome
 from advisor.protocol.views import RaceAccepted, Role
 from advisor.services import agents, jobs, pausing, races, sessions
-from advisor.services.reaper import AwakeClock, Reaper
-from advisor.services.scheduling import Scheduler
-from advisor.services.stock import Stock
-from advisor.services.thinking import Thought, think
+from advisor.services.background.reaper import AwakeClock, Reaper
+from advisor.services.background.scheduling import Scheduler
+from advisor.services.background.stock import Stock
+from advisor.services.background.thinking import Thought, think
 from advisor.services.tokens import Principal
 from advisor.services.tuning import Timers, Tuning
 from advisor.storage import Database, UnitOfWork

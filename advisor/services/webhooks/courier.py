@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from advisor.errors import LostRace, Unavailable
 from advisor.protocol.views import EventKind
 from advisor.protocol.webhooks import hide_path
-from advisor.services.posting import POST_S, Fate, Posted, Poster
+from advisor.services.webhooks.posting import POST_S, Fate, Posted, Poster
 from advisor.storage import Database, UnitOfWork
 from advisor.storage.outbox import Notice
 

@@ -14,7 +14,7 @@ from enum import StrEnum
 import httpx
 
 from advisor.protocol.webhooks import hide_path
-from advisor.services.receivers import Receivers
+from advisor.services.webhooks.receivers import Receivers
 from advisor.storage.outbox import Notice
 
 SIGNATURE = "X-Advisor-Signature"

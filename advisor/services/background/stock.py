@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 from advisor.errors import Unavailable, UnreadableRecord
-from advisor.services.thinking import Thought
+from advisor.services.background.thinking import Thought
 
 _log = logging.getLogger(__name__)
 _MOST = 256

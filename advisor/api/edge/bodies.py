@@ -6,7 +6,7 @@ from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from advisor.api.problems import build_problem
+from advisor.api.edge.problems import build_problem
 from advisor.protocol.messages import MOST_MESSAGE_BYTES
 
 

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from advisor.errors import InvalidJob, UnreadableRecord
 from advisor.protocol.jobs import JobSpec
-from advisor.services.receivers import Receivers
+from advisor.services.webhooks.receivers import Receivers
 from advisor.storage import UnitOfWork
 from advisor.storage.outbox import Notice
 

@@ -5,7 +5,7 @@ from collections.abc import Collection
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from advisor.api.problems import build_problem
+from advisor.api.edge.problems import build_problem
 from advisor.errors import WrongHost
 
 ALWAYS_ALLOWED = frozenset({"localhost", "127.0.0.1", "[::1]"})

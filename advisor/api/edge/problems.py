@@ -12,8 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from advisor.api.headers import SAFE_HEADERS
-from advisor.api.requests import REQUEST_ID, read_request_id
+from advisor.api.edge.headers import SAFE_HEADERS
+from advisor.api.edge.requests import REQUEST_ID, read_request_id
 from advisor.errors import AdvisorError, InvalidRequest, NotFound
 from advisor.protocol.base import Message
 

@@ -11,11 +11,11 @@ from advisor.protocol.testbed import Testbed
 from advisor.protocol.trials import Session, SessionState
 from advisor.protocol.views import EventKind
 from advisor.services.agents import is_silent
+from advisor.services.background.stock import Stock
+from advisor.services.background.thinking import Thought
 from advisor.services.ending import close_trials
-from advisor.services.notices import NoticeEvent, tell_webhooks
-from advisor.services.stock import Stock
-from advisor.services.thinking import Thought
 from advisor.services.tuning import Timers
+from advisor.services.webhooks.notices import NoticeEvent, tell_webhooks
 from advisor.storage import Database, UnitOfWork
 from advisor.storage.accounts import Agent
 from advisor.tuning.decisions import Fail, Finish, Launch

@@ -1,0 +1,1 @@
+"""What happens without being asked: waiting jobs are planned and scheduled, silent sessions given up, agents called."""

@@ -1,0 +1,1 @@
+"""Notices of jobs to webhooks: whom they may go to, the outbox, and the courier that posts them."""
