@@ -7,8 +7,10 @@ from typing import Any
 import torch
 
 from . import current
+from .untraced import untraced
 
 
+@untraced
 def before_forward(ddp: Any, args: Any, kwargs: Any) -> None:
     """Runs before DDP's own _pre_forward: the safe place to switch strategies."""
     runtime = current.current_runtime
@@ -20,6 +22,7 @@ def before_forward(ddp: Any, args: Any, kwargs: Any) -> None:
         runtime.note_interruption()
 
 
+@untraced
 def after_forward(ddp: Any, _args: Any, _kwargs: Any, output: Any) -> Any:
     runtime = current.current_runtime
     if runtime is not None and ddp.training and torch.is_grad_enabled():

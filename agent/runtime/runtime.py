@@ -15,7 +15,7 @@ from .control import AgentLost, ControlLine
 from .environment import Environment
 from .exchange import PeerLost
 from .facts import count_batches, describe_loader
-from .levers.buckets.bucket_plan import BucketPlan, plan_for_argument
+from .levers.buckets.bucket_plan import MIB, BucketPlan, limit_first_bucket, plan_for_argument
 from .levers.buckets.launched import plan_launched_cap
 from .loss_factor import multiply_loss
 from .precision import ScriptPrecision
@@ -29,6 +29,7 @@ from .steering.production import Production, say
 from .steering.steering import Steering
 from .steps import StepWatch
 from .trouble import describe_trouble
+from .untraced import untraced
 
 STEPS_WITHOUT_DDP = 50
 """Optimizer steps after which a script is taken to train without DDP: waiting for its end could take days."""
@@ -79,6 +80,7 @@ class Runtime:
         if cap is None or len(args) >= BUCKET_CAP_PLACE or "bucket_cap_mb_list" in kwargs:
             return kwargs
         self.launched_over = plan_for_argument(kwargs.get("bucket_cap_mb"))
+        limit_first_bucket(int(cap * MIB))
         return {**kwargs, "bucket_cap_mb": cap}
 
     def note_ddp(self, ddp: Any) -> None:
@@ -106,6 +108,7 @@ class Runtime:
             return self._steering.end_forward(ddp, output)
         return output
 
+    @untraced
     def begin_backward(self, roots: Any) -> bool:
         outermost = self.recorder.begin_backward(roots)
         if self._parity_path is not None and outermost:
@@ -115,6 +118,7 @@ class Runtime:
                     file.write(repr(float(loss)) + "\n")
         return outermost
 
+    @untraced
     def multiply_loss(
         self, roots: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]
     ) -> Tuple[Any, Tuple[Any, ...], Dict[str, Any]]:
@@ -122,11 +126,13 @@ class Runtime:
         factor = self._steering.before_backward() if self._steering is not None else 1.0
         return (roots, args, kwargs) if factor == 1.0 else multiply_loss(roots, args, kwargs, factor)
 
+    @untraced
     def end_backward(self) -> None:
         if self._steering is not None:
             self._steering.end_backward()
         self.recorder.end_backward()
 
+    @untraced
     def begin_optimizer_step(self, optimizer: Any) -> None:
         self.recorder.begin_optimizer()
         if not self._replicas:
@@ -148,15 +154,18 @@ class Runtime:
         elif self.steps == 0:
             self.tell_trouble("fsdp", kind=find_kind(self._sharded[0]()), steps=STEPS_WITHOUT_DDP)
 
+    @untraced
     def end_optimizer_step(self, optimizer: Any) -> None:
         self.recorder.end_optimizer()
         self.watch.note_optimizer_step(optimizer)
 
+    @untraced
     def end_step(self, samples: Optional[int]) -> None:
         """The script says that a step ended, and perhaps how many samples this rank consumed in it."""
         self.watch.note_told_step()
         self.samples.told = samples
 
+    @untraced
     def note_fetch(self, seconds: float) -> None:
         """A batch was read in this process. A model in eval mode meanwhile means an evaluation inside the step."""
         if self._is_evaluating():
@@ -165,6 +174,7 @@ class Runtime:
         self.samples.note_fetch()
         self.recorder.add_data_wait(seconds)
 
+    @untraced
     def start_epoch(self, loader: Any, iterate: Callable[[Any], Any]) -> Any:
         """A loader is iterated anew: the iterator that the script gets."""
         if self._is_evaluating():
@@ -176,13 +186,16 @@ class Runtime:
         self.samples.loader_batch_size = size if isinstance(size, int) else None
         return self.reading.start_epoch(loader, iterate)
 
+    @untraced
     def note_interruption(self) -> None:
         self.recorder.raise_flag(INTERRUPTED)
 
+    @untraced
     def note_loss_scaling(self, scaler: Any, outputs: Any) -> None:
         self.precision.note_scaler(scaler)
         self.recorder.note_unscaled_loss(outputs)
 
+    @untraced
     def may_clear(self, owner: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> bool:
         """Whether a zero_grad() of an optimizer or a module is made."""
         return self._steering is None or self._steering.may_clear(owner, args, kwargs)

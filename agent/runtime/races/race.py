@@ -393,7 +393,11 @@ class Race:
 
 
 def read_exposed_s(ddp: Any) -> float:
-    """Communication after the end of backward's computing, in the last iteration that DDP logged."""
+    """Seconds of communication that no computing hid, in the last backward that DDP logged.
+
+    From DDP's durations, which are a device's own on CUDA. Its host stamps are not: there a future's wait() returns
+    before the collective has run.
+    """
     data = ddp._get_ddp_logging_data()
-    late = data.get("backward_comm_time_end", 0) - data.get("backward_compute_time_end", 0)
-    return max(0.0, late / 1e9)
+    hidden_ns = data.get("backward_compute_comm_overlap_time", 0)
+    return max(0.0, (data.get("backward_comm_time", 0) - hidden_ns) / 1e9)

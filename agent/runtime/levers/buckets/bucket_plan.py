@@ -13,6 +13,8 @@ MIB = 1024 * 1024
 LAYERS = "fuse_grad_size_in_TFLOPS"
 """Fleet's name for the most layers of a bucket."""
 KNOBS = ("fuse_all_reduce_ops", "fuse_grad_size_in_MB", "last_comm_group_size_MB", LAYERS)
+LIVE_ONLY = ("last_comm_group_size_MB", LAYERS)
+"""Those that no argument of DistributedDataParallel takes at launch."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,11 @@ def plan_for_argument(bucket_cap_mb: Any) -> BucketPlan:
     if bucket_cap_mb is None:
         return BucketPlan(int(dist._DEFAULT_FIRST_BUCKET_BYTES), 25 * MIB)
     return BucketPlan(int(bucket_cap_mb * MIB), int(bucket_cap_mb * MIB))
+
+
+def limit_first_bucket(cap_bytes: int) -> None:
+    """torch.compile refuses a DDP model whose other buckets are smaller than torch's own first one, 1 MiB."""
+    dist._DEFAULT_FIRST_BUCKET_BYTES = min(int(dist._DEFAULT_FIRST_BUCKET_BYTES), cap_bytes)
 
 
 def resolve_plan(baseline: BucketPlan, values: Mapping[str, Any]) -> Tuple[BucketPlan, Dict[str, str]]:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 from ..buckets.bucket_plan import observe_plan
 from ..lever import Evidence, Lever, Training, read_switch
+from ..script_compilation import OURS, is_compiled_by_script
 
 ADD, NORM = "fuse_elewise_add_act_ops", "fuse_bn_act_ops"
 LEAST_TORCH = (2, 3)
@@ -132,7 +133,9 @@ class Compilation(Lever):
         versions = self._compiled.setdefault(ddp, {})
         if version not in versions:
             backend = _Inductor()
-            versions[version] = torch.compile(_write_call(ddp.module), backend=backend), backend
+            call: Any = torch.compile(_write_call(ddp.module), backend=backend)
+            setattr(call, OURS, True)
+            versions[version] = call, backend
         compiled, backend = versions[version]
         ddp.module._compiled_call_impl = compiled
         self._in_force.append((ddp.module, backend))
@@ -174,10 +177,8 @@ def _has_batch_norm(training: Training) -> bool:
 
 def _explain_own_compilation(training: Training) -> Optional[str]:
     """Whether the script compiles the model itself."""
-    for ddp in training.replicas:
-        for module in (ddp, *ddp.module.modules()):
-            if hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None:
-                return "The script compiles the model itself (torch.compile)."
+    if any(is_compiled_by_script(ddp) for ddp in training.replicas):
+        return "The script compiles the model itself (torch.compile)."
     return None
 
 

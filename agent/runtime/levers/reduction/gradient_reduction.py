@@ -20,12 +20,15 @@ from ..buckets.layer_buckets import (
 )
 from ..buckets.live_reducer import LiveReducer, explain_no_live_reducers
 from ..buckets.reducer import SAMPLED_ITERATIONS, explain_no_rebuild, has_own_hook, rebuild_reducer
-from ..lever import Evidence, Lever, Training
+from ..lever import Evidence, Lever, RelaunchNeeded, Training
+from ..script_compilation import is_cut_at_buckets
 from . import reduction_plan
 from .communicators import Communicators
 from .low_rank_reduction import EXACT_STEPS, LowRankReduction, explain_no_compression
 from .reduction_hook import BucketReduction, reduce_bucket
 from .reduction_plan import ReductionPlan, resolve_reduction
+
+_CUT = "The script compiles its model, and torch.compile cut the graph where the script's buckets end (optimize_ddp)."
 
 
 class _Replica:
@@ -40,6 +43,8 @@ class _Replica:
         self.baseline_buckets: List[int] = []
         self.order: List[int] = []
         """Indices of its parameters in the order in which DDP puts them into buckets."""
+        self.is_cut_at_buckets = False
+        """Whether the script's compiled graph has the baseline's buckets built in."""
         self.is_stale = False
         """What is in force has to begin anew even where its plan is asked for again."""
         self.spare: Dict[Tuple[BucketPlan, ReductionPlan], _Spare] = {}
@@ -108,6 +113,9 @@ class GradientReduction(Lever):
             reason = explain_no_layers(ddp)
             if reason is not None:
                 refusals[bucket_plan.LAYERS] = reason
+        self._replicas[ddp].is_cut_at_buckets = is_cut_at_buckets(ddp)
+        if self._replicas[ddp].is_cut_at_buckets:
+            refusals.update(dict.fromkeys(bucket_plan.LIVE_ONLY, _CUT))
         if self._replicas[ddp].has_own_hook:
             sentence = (
                 "The script registered a communication hook of its own, which these knobs would replace."
@@ -153,6 +161,8 @@ class GradientReduction(Lever):
             replica = self._know(ddp)
             plan, rejected = resolve_plan(replica.baseline, values)
             self._rejected.update(rejected)
+            if replica.is_cut_at_buckets and plan != replica.baseline:
+                raise RelaunchNeeded(_CUT)
             if replica.is_stale or (plan, reduction) != (replica.plan, replica.reduction):
                 rebuilt = self._exchange(ddp, replica, plan, reduction) or rebuilt
         # A new reducer puts its buckets into the order of the gradients with its second step; the third one tells of

@@ -37,6 +37,7 @@ parser.add_argument(
 parser.add_argument("--settle-at", type=int, default=0, help="from this step on no reducer can be rebuilt")
 parser.add_argument("--drift-at", type=int, default=0, help="rank 1 changes a parameter after this step")
 parser.add_argument("--adam", action="store_true")
+parser.add_argument("--compile", choices=["outside", "inside"], help="torch.compile around DDP, or inside it")
 parser.add_argument("--lr", type=float, default=0.05)
 parser.add_argument(
     "--digests", action="store_true", help="write a digest of model and optimizer in every step"
@@ -143,6 +144,8 @@ def train(arguments):
     torch.manual_seed(0)
     model = build(arguments.model)
     keywords = {} if arguments.bucket_cap_mb is None else {"bucket_cap_mb": arguments.bucket_cap_mb}
+    if arguments.compile == "inside":
+        model = torch.compile(model, backend="eager")
     ddp = DDP(
         model,
         static_graph=arguments.static_graph,
@@ -168,6 +171,8 @@ def train(arguments):
         data, BATCH, sampler=DistributedSampler(data, shuffle=False), num_workers=arguments.workers
     )
     criterion = nn.CrossEntropyLoss()
+    if arguments.compile == "outside":
+        ddp = torch.compile(ddp, backend="eager")
     torch.manual_seed(rank)
     ddp.train()
     if arguments.digests:
@@ -204,6 +209,8 @@ def train(arguments):
             ddp.train()
     torch.save(model.state_dict(), os.path.join(os.environ["OUT"], f"{arguments.name}.model.{rank}"))
     write(arguments.name, "final", digest(model, optimizers))
+    if arguments.compile:
+        write(arguments.name, "frames", str(torch._dynamo.utils.counters["frames"]["total"]))
 
 
 def main():
