@@ -73,11 +73,13 @@ def _list_cold(assignment: Assignment) -> Changes:
 
 
 def choose_interface(rendezvous: str, variables: dict[str, str]) -> None:
-    """Keep gloo and NCCL off interfaces that other nodes cannot reach (docker0, a management network)."""
+    """Keep gloo off interfaces that other nodes cannot reach (docker0, a management network).
+
+    NCCL chooses for itself, as it does without us: the baseline is the user's own network.
+    """
     interface = find_interface(split_rendezvous(rendezvous)[0])
     if interface is not None:
         variables.setdefault("GLOO_SOCKET_IFNAME", interface)
-        variables.setdefault("NCCL_SOCKET_IFNAME", interface)
 
 
 def _inherit(environment: Mapping[str, str]) -> dict[str, str]:

@@ -10,12 +10,13 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 import torch
 import torch.distributed as dist
 
+from .backends import find_backend
 from .environment import Environment
 from .levers.buckets.bucket_plan import MIB, BucketPlan
 from .levers.buckets.reducer import has_own_hook
 from .levers.lever import Training
 from .sharded import count_gradient_bytes as count_sharded_bytes
-from .sharded import find_backend, find_device, find_kind, list_trained
+from .sharded import find_device, find_group, find_kind, list_trained
 
 FRAMEWORKS = {
     "transformers": "transformers.trainer",
@@ -47,9 +48,9 @@ def count_gradient_bytes(ddp: Any) -> int:
 
 def locate(replicas: List[Any], sharded: List[Any]) -> Tuple[torch.device, str]:
     """The device that the job computes on, and the backend that it communicates over."""
-    if replicas:
-        return list_gradients(replicas[0])[0].device, str(dist.get_backend(replicas[0].process_group))
-    return find_device(sharded[0]), find_backend(sharded[0])
+    device = list_gradients(replicas[0])[0].device if replicas else find_device(sharded[0])
+    group = replicas[0].process_group if replicas else find_group(sharded[0])
+    return device, find_backend(group, device)
 
 
 def gather_facts(

@@ -10,9 +10,10 @@ from typing import Any, Dict, List, Sequence
 import torch
 import torch.distributed as dist
 
+from .backends import find_backend
 from .control import AgentLost
 from .exchange import Exchange, PeerLost
-from .levers.reduction.communicators import Communicators
+from .levers.reduction.communicators import Communicators, explain_no_order
 
 WORLD, NODE, ACROSS = "world", "node", "across"
 SMALLEST_BYTES = 1024
@@ -108,9 +109,12 @@ class LinkSweep:
 
     def _measure_levels(self) -> None:
         sizes = list_sizes(self._buffer.numel() * _WIDTH)
-        flat = self._communicators.provide_flat(2)
+        side_by_side = explain_no_order(find_backend(dist.group.WORLD, self._device)) is None
+        flat = self._communicators.provide_flat(2 if side_by_side else 1)
         self._sweep(WORLD, self._world_size, flat[:1], sizes, WORLD_BUDGET_S)
-        pairs = [entry for entry in self._found if 2 * entry["bytes"] <= self._buffer.numel() * _WIDTH]
+        pairs = side_by_side and [
+            entry for entry in self._found if 2 * entry["bytes"] <= self._buffer.numel() * _WIDTH
+        ]
         if pairs:
             self._sweep(WORLD, self._world_size, flat, [pairs[-1]["bytes"]], SIZE_BUDGET_S)
         inner = self._local_world_size

@@ -21,6 +21,7 @@ def run(arguments: List[str]) -> None:
     environment = read_environment()
     process_id = os.getpid()
     silence_trackers(os.environ, environment.session_dir)
+    keep_launch_order()
     take_own_output(environment.rank, os.environ)
     listen_for_signals(environment)
     call_after_torch_import(lambda: start_runtime(environment))
@@ -36,6 +37,14 @@ def run(arguments: List[str]) -> None:
         _report_ending(environment)
 
 
+def keep_launch_order() -> None:
+    """Has NCCL (2.26 or later) launch the collectives of several communicators in one order on every rank.
+
+    NCCL reads it when the first one is made; with one communicator it changes nothing.
+    """
+    os.environ.setdefault("NCCL_LAUNCH_ORDER_IMPLICIT", "1")
+
+
 def listen_for_signals(environment: Environment) -> None:
     """Lets the agent ask this rank where its threads are."""
     if environment.session_dir:
@@ -44,9 +53,11 @@ def listen_for_signals(environment: Environment) -> None:
 
 def start_runtime(environment: Environment) -> None:
     """Makes this process a rank that is observed and switched: the one place that arms. Torch has been imported."""
+    from .levers.computation.convolutions import set_search
     from .patches import install_patches
     from .runtime import Runtime
 
+    set_search(environment.cold)
     current.set_current(Runtime(environment))
     install_patches()
 

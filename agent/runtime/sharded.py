@@ -7,7 +7,6 @@ import sys
 from typing import Any, Dict, List, Tuple
 
 import torch
-import torch.distributed as dist
 
 FULLY_SHARD, WRAPPER = "fully_shard", "FullyShardedDataParallel"
 _HOMES = (
@@ -75,11 +74,11 @@ def find_device(root: Any) -> torch.device:
     return torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
 
 
-def find_backend(root: Any) -> str:
-    """The collective backend of its first mesh dimension."""
+def find_group(root: Any) -> Any:
+    """The process group that it is sharded over: of its mesh's first dimension."""
     if find_kind(root) == WRAPPER:
-        return str(dist.get_backend(root.process_group))
-    return str(dist.get_backend(list_trained(root)[0].device_mesh.get_group(0)))
+        return root.process_group
+    return list_trained(root)[0].device_mesh.get_group(0)
 
 
 def list_groups(module: Any) -> List[Any]:

@@ -216,6 +216,13 @@ def _hook(plan: DdpPlan) -> tuple[set[str], str]:
             "import torch",
             "import torch.distributed as dist",
         }
+        if plan.communicators > 1:
+            needed.add("import os")
+            constants += (
+                "# From NCCL 2.26 on: the same launch order of the communicators on every rank, or they might wait for "
+                "each other.\n"
+                'os.environ.setdefault("NCCL_LAUNCH_ORDER_IMPLICIT", "1")\n'
+            )
         return needed, constants + template + install
     if plan.compression_rank:
         return {_POWER_SGD}, (

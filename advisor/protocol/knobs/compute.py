@@ -102,9 +102,10 @@ COMPUTE: tuple[Knob, ...] = (
     ),
     Knob(
         name="cudnn_exhaustive_search", place=S, part=Part.COMPUTATION, default=True,
-        effect=Effect.NUMERIC, switch=Switch.HOT,
+        effect=Effect.NUMERIC, switch=Switch.COLD,
         meaning="Try every convolution algorithm once, keep the fastest for each shape.",
-        realised="torch.backends.cudnn.benchmark.", paddle_field="cudnn_exhaustive_search",
+        realised="torch.backends.cudnn.benchmark from the start: cuDNN keeps the plans it has made.",
+        paddle_field="cudnn_exhaustive_search",
         unavailable_because=cuda_needed("Choosing cuDNN's algorithms", "cudnn_exhaustive_search"),
         rule=lambda _: (Rule(True, "Worth its slow first step where the shapes stay the same."),),
     ),

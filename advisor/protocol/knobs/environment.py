@@ -59,7 +59,7 @@ ENVIRONMENT: tuple[Knob, ...] = (
     ),
     Knob(
         name=_ALLOCATOR, place=E, part=Part.COMPUTATION, default="",
-        choices=("", "expandable_segments:True", "max_split_size_mb:512", "garbage_collection_threshold:0.8"),
+        choices=("", "expandable_segments:True", "max_split_size_mb:512"),
         effect=Effect.EXACT, switch=Switch.COLD,
         meaning="How torch's caching allocator keeps GPU memory; nothing: its own way.",
         realised="Environment of the launched ranks; left alone where the job sets it.",

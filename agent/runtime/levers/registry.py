@@ -12,7 +12,7 @@ from ..sharded import find_kind
 from .buckets import bucket_plan
 from .buckets.launched import observe_launched, prove_launched, refuse_launched
 from .computation.compilation import Compilation
-from .computation.convolutions import Convolutions
+from .computation.convolutions import refuse_convolutions
 from .computation.data_reading import DataReading
 from .computation.garbage_collection import GarbageCollection
 from .computation.memory_fraction import MemoryFraction
@@ -62,7 +62,6 @@ class Levers:
             self._compilation,
             GarbageCollection(),
             RunAhead(device),
-            Convolutions(device),
         ]
         self._on: List[Lever] = []
         self._gate = StepGate(self.may_step)
@@ -139,6 +138,7 @@ class Levers:
             sentence = f"It acts on DistributedDataParallel; this model is sharded by {find_kind(training.sharded[0])}."
             self._refusals.update({knob: sentence for lever in idle for knob in lever.knobs})
         self._refusals.update(refuse_launched(self._cold))
+        self._refusals.update(refuse_convolutions(training, self._device))
         for lever in self._all:
             self._refusals.update(lever.list_refusals(training))
         return dict(self._refusals)

@@ -33,7 +33,8 @@ class Event:
         self.recorded = self.passed = False
         self.made.append(self)
 
-    def record(self) -> None:
+    def record(self, stream: str) -> None:
+        assert stream == "stream of cuda:3", "a context would be opened on another rank's GPU"
         self.recorded = True
 
     def query(self) -> bool:
@@ -44,9 +45,12 @@ class Event:
         self.passed = True
 
 
-def test_the_host_runs_ahead_of_a_slow_device_by_so_many_steps_and_no_more() -> None:
+def test_the_host_runs_ahead_of_a_slow_device_by_so_many_steps_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     Event.made = []
-    lever = load("computation.run_ahead").RunAhead(CUDA, Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: f"stream of {device}")
+    lever = load("computation.run_ahead").RunAhead(torch.device("cuda", 3), Event)
     training = Training([], [])
     assert lever.observe(training) == {"num_iteration_per_run": 100}
     lever.switch({"num_iteration_per_run": 3}, training)
@@ -63,9 +67,10 @@ def test_the_host_runs_ahead_of_a_slow_device_by_so_many_steps_and_no_more() -> 
     assert lever.prove().consumed == {}
 
 
-def test_a_host_that_never_was_ahead_had_nothing_to_wait_for() -> None:
+def test_a_host_that_never_was_ahead_had_nothing_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: None)
     lever = load("computation.run_ahead").RunAhead(
-        CUDA, lambda: SimpleNamespace(record=lambda: None, query=lambda: True)
+        CUDA, lambda: SimpleNamespace(record=lambda stream: None, query=lambda: True)
     )
     lever.switch({"num_iteration_per_run": 1}, Training([], []))
     for _ in range(3):
@@ -116,20 +121,60 @@ def test_batch_norm_that_cannot_be_synchronised_is_refused(device: Any, model: A
     assert sentence in refusals["sync_batch_norm"]
 
 
-def test_cudnn_searches_while_told_to_and_not_without_convolutions() -> None:
-    lever, training = load("computation.convolutions").Convolutions(CUDA), train_on(torch.nn.Conv1d(1, 1, 1))
+def test_cudnn_searches_from_the_start_and_not_without_convolutions() -> None:
+    convolutions = load("computation.convolutions")
+    launched = load("buckets.launched")
     usual = torch.backends.cudnn.benchmark
-    assert lever.list_refusals(training) == {}
-    assert lever.observe(training) == {"cudnn_exhaustive_search": usual}
-    lever.switch({"cudnn_exhaustive_search": not usual}, training)
-    assert torch.backends.cudnn.benchmark is not usual
-    assert set(lever.prove().consumed) == {"cudnn_exhaustive_search"}
-    torch.backends.cudnn.benchmark = usual
-    assert "set it back" in lever.prove().not_consumed["cudnn_exhaustive_search"]
-    lever.switch({}, training)
+    cold = {"cudnn_exhaustive_search": not usual}
+    try:
+        convolutions.set_search(cold)
+        assert torch.backends.cudnn.benchmark is not usual
+        evidence = launched.prove_launched(cold, "nccl", CUDA, [])
+        assert set(evidence.consumed) == set(cold)
+        torch.backends.cudnn.benchmark = usual
+        evidence = launched.prove_launched(cold, "nccl", CUDA, [])
+        assert "set it back" in evidence.not_consumed["cudnn_exhaustive_search"]
+    finally:
+        torch.backends.cudnn.benchmark = usual
+    convolutions.set_search({})
     assert torch.backends.cudnn.benchmark is usual
-    refusals = lever.list_refusals(train_on(torch.nn.Linear(1, 1)))
-    assert set(refusals) == {"cudnn_exhaustive_search", "conv_workspace_size_limit"}
+    assert launched.observe_launched({})["cudnn_exhaustive_search"] is usual
+    refused = {
+        name: convolutions.refuse_convolutions(train_on(model), CUDA)
+        for name, model in {"conv": torch.nn.Conv1d(1, 1, 1), "linear": torch.nn.Linear(1, 1)}.items()
+    }
+    assert refused["conv"] == {}
+    assert set(refused["linear"]) == {"cudnn_exhaustive_search", "conv_workspace_size_limit"}
+
+
+class Memory:
+    """A GPU of 100 bytes: what the allocator was told, in order."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, cap: float) -> None:
+        self.cap, self.calls = cap, []  # type: ignore[var-annotated]
+        for name, answer in {
+            "synchronize": None,
+            "empty_cache": None,
+            "memory_reserved": 30,
+            "mem_get_info": (60, 100),
+            "get_per_process_memory_fraction": cap,
+        }.items():
+            monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+        monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", self.set_cap)
+        monkeypatch.setattr(torch, "empty", lambda size, **_: self.calls.append(size))
+
+    def set_cap(self, cap: float, _device: Any) -> None:
+        self.cap = cap
+
+
+def test_memory_is_reserved_and_the_scripts_own_cap_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = Memory(monkeypatch, cap=0.9)
+    lever, training = load("computation.memory_fraction").MemoryFraction(CUDA), Training([], [])
+    lever.observe(training)
+    lever.switch({"FLAGS_fraction_of_gpu_memory_to_use": 0.5}, training)
+    assert (memory.cap, memory.calls) == (0.5, [20])
+    lever.switch({}, training)
+    assert memory.cap == 0.9
 
 
 OPTIMIZERS = {

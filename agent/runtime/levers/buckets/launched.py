@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Mapping, Optional
 
 import torch
 
-from ..computation.convolutions import WORKSPACE
+from ..computation.convolutions import SEARCH, WORKSPACE, prove_search
 from ..lever import Evidence
 
 MIB = 1024 * 1024
@@ -40,6 +40,8 @@ def refuse_launched(cold: Mapping[str, Any]) -> Dict[str, str]:
 def observe_launched(cold: Mapping[str, Any]) -> Dict[str, Any]:
     """The baseline of the launch's knobs: what the job's own environment says where it says anything."""
     observed: Dict[str, Any] = {WORKSPACE: UNLIMITED}
+    if SEARCH not in cold:
+        observed[SEARCH] = bool(torch.backends.cudnn.benchmark)
     for knob in (WORKSPACE, *NCCL_COUNTS):
         text = os.environ.get(VARIABLES.get(knob, knob), "")
         if knob not in cold and text.isdigit():
@@ -63,6 +65,9 @@ def prove_launched(
                 )
             else:
                 evidence.not_consumed[knob] = f"DistributedDataParallel has caps of {sorted(caps)} bytes."
+        elif knob == SEARCH:
+            proved, sentence = prove_search(value)
+            (evidence.consumed if proved else evidence.not_consumed)[knob] = sentence
         elif not variable.startswith("NCCL_") and variable not in READ_ON_GPUS:
             evidence.not_consumed[knob] = (
                 f"{knob} cannot be set at launch by this runtime; give it as an override."

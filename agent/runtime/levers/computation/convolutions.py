@@ -1,64 +1,44 @@
-"""The lever of cudnn_exhaustive_search: cuDNN tries its convolution algorithms and keeps the fastest for each shape."""
+"""cudnn_exhaustive_search and conv_workspace_size_limit: how cuDNN chooses its convolution algorithms.
+
+Both are set at launch: once cuDNN has a plan for a shape it keeps it, whatever `torch.backends.cudnn.benchmark` says
+later, and it reads the limit when it starts.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, Optional
+from typing import Any, Dict, Mapping, Tuple
 
 import torch
 
-from ..lever import Evidence, Lever, Training, read_switch
+from ..lever import Training
 
 SEARCH = "cudnn_exhaustive_search"
 WORKSPACE = "conv_workspace_size_limit"
 
 
-class Convolutions(Lever):
-    """Also refuses the workspace limit, which cuDNN reads when the process starts, where it could do nothing."""
+def set_search(cold: Mapping[str, Any]) -> None:
+    """At the start of the process; the script may still set it otherwise, which `prove_search` tells."""
+    if SEARCH in cold:
+        torch.backends.cudnn.benchmark = bool(cold[SEARCH])
 
-    knobs = (SEARCH,)
-    changes_training = knobs
-    serves_sharded = True
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
-        self._baseline = bool(torch.backends.cudnn.benchmark)
-        self._wanted: Optional[bool] = None
-        self._evidence = Evidence()
+def refuse_convolutions(training: Training, device: torch.device) -> Dict[str, str]:
+    """Why there is nothing to choose in this job."""
+    if device.type != "cuda":
+        reason = "The job trains on CPU, where cuDNN has no part in convolutions."
+    elif not torch.backends.cudnn.enabled:
+        reason = "The script has switched cuDNN off (torch.backends.cudnn.enabled)."
+    elif any(isinstance(module, torch.nn.modules.conv._ConvNd) for module in training.list_modules()):
+        return {}
+    else:
+        reason = "The model has no convolution, whose algorithm could be chosen."
+    return dict.fromkeys((SEARCH, WORKSPACE), reason)
 
-    def list_refusals(self, training: Training) -> Dict[str, str]:
-        reason = self._explain_no_choice(training)
-        return dict.fromkeys((SEARCH, WORKSPACE), reason) if reason is not None else {}
 
-    def _explain_no_choice(self, training: Training) -> Optional[str]:
-        if self._device.type != "cuda":
-            return "The job trains on CPU, where cuDNN has no part in convolutions."
-        if not torch.backends.cudnn.enabled:
-            return "The script has switched cuDNN off (torch.backends.cudnn.enabled)."
-        if any(isinstance(module, torch.nn.modules.conv._ConvNd) for module in training.list_modules()):
-            return None
-        return "The model has no convolution, whose algorithm could be chosen."
-
-    def observe(self, training: Training) -> Dict[str, Any]:
-        self._baseline = bool(torch.backends.cudnn.benchmark)
-        return {SEARCH: self._baseline}
-
-    def switch(self, values: Mapping[str, Any], training: Training) -> None:
-        self._evidence = Evidence()
-        self._wanted = None
-        if SEARCH in values:
-            try:
-                self._wanted = read_switch(values[SEARCH])
-            except ValueError as error:
-                self._evidence.not_consumed[SEARCH] = f"{SEARCH} was not set: {error}."
-        self.starts_slowly = bool(self._wanted)
-        torch.backends.cudnn.benchmark = self._baseline if self._wanted is None else self._wanted
-
-    def prove(self) -> Evidence:
-        if self._wanted is not None:
-            found = bool(torch.backends.cudnn.benchmark)
-            sentence = f"torch.backends.cudnn.benchmark is {found}."
-            if found == self._wanted:
-                self._evidence.consumed[SEARCH] = sentence
-            else:
-                self._evidence.not_consumed[SEARCH] = f"{sentence} The script set it back."
-        return self._evidence
+def prove_search(wanted: Any) -> Tuple[bool, str]:
+    """Whether it is in force, and a sentence."""
+    found = bool(torch.backends.cudnn.benchmark)
+    sentence = f"torch.backends.cudnn.benchmark is {found}"
+    if found == bool(wanted):
+        return True, f"{sentence} since the process started."
+    return False, f"{sentence}: the script set it back."

@@ -20,12 +20,20 @@ class MemoryFraction(Lever):
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._wanted = 0.0
+        self._usual = 1.0
+        """The share that the script itself has capped its process at."""
         self._evidence = Evidence()
 
     def list_refusals(self, training: Training) -> Dict[str, str]:
         if self._device.type == "cuda":
             return {}
         return {KNOB: "The job trains on CPU, and this setting reserves GPU memory."}
+
+    def observe(self, training: Training) -> Dict[str, Any]:
+        read = getattr(torch.cuda, "get_per_process_memory_fraction", None)
+        if self._device.type == "cuda" and read is not None:
+            self._usual = float(read(self._device))
+        return {}
 
     def switch(self, values: Mapping[str, Any], training: Training) -> None:
         self._evidence = Evidence()
@@ -40,9 +48,10 @@ class MemoryFraction(Lever):
 
     def _reserve(self, share: float) -> None:
         torch.cuda.synchronize(self._device)
-        torch.cuda.set_per_process_memory_fraction(1.0, self._device)
         torch.cuda.empty_cache()
-        if share <= 0.0:
+        # A block that fills the share exactly is rounded up: it would not fit below the cap.
+        torch.cuda.set_per_process_memory_fraction(1.0 if share else self._usual, self._device)
+        if not share:
             return
         free, total = torch.cuda.mem_get_info(self._device)
         wanted = int(share * total) - torch.cuda.memory_reserved(self._device)

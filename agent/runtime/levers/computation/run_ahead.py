@@ -58,7 +58,8 @@ class RunAhead(Lever):
 
     def end_step(self, training: Training) -> None:
         event = self._make_event()
-        event.record()
+        # Of the model's device: the current one is GPU 0 on every rank of a script that never says set_device.
+        event.record(torch.cuda.current_stream(self._device))
         self._queued.append(event)
         if len(self._queued) > self._wanted:
             oldest = self._queued.popleft()

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
 import torch
 import torch.distributed as dist
 
+from ...backends import find_backend
 from ..buckets import bucket_plan
 from ..buckets.bucket_plan import BucketPlan, describe_buckets, observe_plan, read_buckets, resolve_plan
 from ..buckets.layer_buckets import (
@@ -23,7 +24,7 @@ from ..buckets.reducer import SAMPLED_ITERATIONS, explain_no_rebuild, has_own_ho
 from ..lever import Evidence, Lever, RelaunchNeeded, Training
 from ..script_compilation import is_cut_at_buckets
 from . import reduction_plan
-from .communicators import Communicators
+from .communicators import Communicators, explain_no_order
 from .low_rank_reduction import EXACT_STEPS, LowRankReduction, explain_no_compression
 from .reduction_hook import BucketReduction, reduce_bucket
 from .reduction_plan import ReductionPlan, resolve_reduction
@@ -64,7 +65,7 @@ class GradientReduction(Lever):
         self._world_size = world_size
         self._local_world_size = local_world_size
         self._device = device
-        self.communicators = Communicators(rank, world_size)
+        self.communicators = Communicators(rank, world_size, device)
         self._replicas: "weakref.WeakKeyDictionary[Any, _Replica]" = weakref.WeakKeyDictionary()
         self._values: Mapping[str, Any] = {}
         self._rejected: Dict[str, str] = {}
@@ -129,6 +130,9 @@ class GradientReduction(Lever):
         if dist.get_world_size(ddp.process_group) != self._world_size:
             sentence = "The model reduces over a part of the ranks only; further communicators cannot be made for it."
             refusals.update(dict.fromkeys((*reduction_plan.GROUPED, *reduction_plan.COMPRESSION), sentence))
+        reason = explain_no_order(find_backend(ddp.process_group, self._device))
+        if reason is not None:
+            refusals["nccl_comm_num"] = reason
         if not any(1 < size < self._world_size and self._world_size % size == 0 for size in range(2, 1025)):
             sentence = f"{self._world_size} ranks cannot be split into two levels of at least 2."
             refusals.update(dict.fromkeys(reduction_plan.LEVELS, sentence))

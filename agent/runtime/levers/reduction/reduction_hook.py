@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Optional
 import torch
 import torch.distributed as dist
 
+from ...backends import find_backend
 from .communicators import Communicators, Levels
 from .lanes import open_lane
 from .reduction_plan import ReductionPlan
@@ -32,7 +33,7 @@ class BucketReduction:
         self._lanes: List[Any] = []
         self._levels: List[Levels] = []
         # Reduce-scatter moves least, but gloo has none worth the name; there one leader stands for its group.
-        self._scatters = "nccl" in str(dist.get_backend(ddp.process_group))
+        self._scatters = find_backend(ddp.process_group, device) == "nccl"
         if plan.serial or plan.inner_size:
             # Lanes never use the script's own group: its collectives (SyncBatchNorm's, say) run on another thread.
             self._flat = communicators.provide_flat(plan.communicators)

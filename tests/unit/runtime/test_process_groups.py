@@ -1,0 +1,106 @@
+"""Process groups as NCCL jobs make them: their names, their number, and the order of their collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+dist = torch.distributed
+
+from fleet_advisor_runtime.backends import find_backend  # noqa: E402
+from fleet_advisor_runtime.levers.reduction import communicators  # noqa: E402
+from fleet_advisor_runtime.levers.reduction.communicators import (  # noqa: E402
+    Communicators,
+    explain_no_order,
+)
+from fleet_advisor_runtime.races.race import read_exposed_s  # noqa: E402
+from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.fixture
+def group() -> Iterator[None]:
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("given", [None, "gloo", "cpu:gloo,cuda:gloo"])
+def test_backend_is_found_however_the_script_named_it(given: str | None, group: None) -> None:
+    dist.init_process_group(given, store=dist.HashStore(), rank=0, world_size=1)
+    assert find_backend(dist.group.WORLD, CPU) == "gloo"
+
+
+@pytest.mark.parametrize("config", ["cuda:nccl", "cpu:gloo,cuda:nccl"])
+def test_each_device_has_its_own_backend(config: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dist, "get_backend_config", lambda group: config)
+    monkeypatch.setattr(dist, "get_backend", lambda group: "undefined")
+    assert find_backend(object(), CUDA) == "nccl"
+
+
+def test_levels_of_1024_ranks_take_one_call_each(group: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    dist.init_process_group("fake", store=FakeStore(), rank=13, world_size=1024)
+    made: list[list[int]] = []
+    make = dist.new_group
+    monkeypatch.setattr(dist, "new_group", lambda ranks, **how: made.append(ranks) or make(ranks, **how))
+    levels = Communicators(13, 1024, CPU).provide_levels(2, 8)
+    assert made == [list(range(8, 16)), list(range(5, 1024, 8))] * 2
+    assert dist.get_world_size(levels[0].inner) == 8
+    assert dist.get_world_size(levels[0].outer) == 128
+    assert levels[0].leader == 8
+
+
+def test_nccl_bound_to_a_device_splits_its_communicator_once_for_each_level(
+    group: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dist.init_process_group("fake", store=FakeStore(), rank=5, world_size=16)
+    monkeypatch.setattr(communicators, "find_backend", lambda group, device: "nccl")
+    monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
+    monkeypatch.setattr(dist.group.WORLD, "bound_device_id", torch.device("cpu", 0))
+    splits: list[list[list[int]]] = []
+    monkeypatch.setattr(dist, "split_group", lambda split_ranks: splits.append(split_ranks) or object())
+    Communicators(5, 16, CUDA).provide_levels(1, 8)
+    assert splits == [
+        [list(range(8)), list(range(8, 16))],
+        [[place, place + 8] for place in range(8)],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("version", "order", "words"),
+    [
+        ((2, 21, 5), "1", "NCCL 2.21.5 keeps no order"),
+        ((2, 25, 1), None, "use a torch with NCCL 2.26"),
+        ((2, 27, 3), "0", "The job sets NCCL_LAUNCH_ORDER_IMPLICIT=0"),
+        ((2, 26, 2), "1", None),
+    ],
+)
+def test_communicators_side_by_side_need_one_order(
+    version: tuple[int, ...], order: str | None, words: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: version)
+    if order is None:
+        monkeypatch.delenv("NCCL_LAUNCH_ORDER_IMPLICIT", raising=False)
+    else:
+        monkeypatch.setenv("NCCL_LAUNCH_ORDER_IMPLICIT", order)
+    sentence = explain_no_order("nccl")
+    assert (sentence is None) if words is None else (words in str(sentence))
+    assert explain_no_order("gloo") is None
+
+
+def test_exposed_communication_is_read_from_durations_not_from_host_stamps() -> None:
+    """On NCCL a future's wait() returns at once: both ends have the same host time."""
+
+    class Ddp:
+        def _get_ddp_logging_data(self) -> dict[str, Any]:
+            return {
+                "backward_compute_time_end": 1_000_000_000,
+                "backward_comm_time_end": 1_000_000_000,
+                "backward_comm_time": 30_000_000,
+                "backward_compute_comm_overlap_time": 12_000_000,
+            }
+
+    assert read_exposed_s(Ddp()) == pytest.approx(0.018)
