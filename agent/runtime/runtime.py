@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import traceback
 import weakref
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -310,7 +311,17 @@ class Runtime:
                 if self.environment.strategy is None:
                     self.end_process(FAILED, str(lost))
                 self.stop_steering(str(lost))
+            except Exception as error:
+                self._give_up(error)
         self.write_beat()
+
+    def _give_up(self, error: Exception) -> None:
+        """A lever failed: no fault of the script, which must not be blamed for it. A real training goes on."""
+        traceback.print_exc()
+        reason = f"the runtime failed, not the script: {type(error).__name__}: {error}".splitlines()[0]
+        if self.environment.strategy is None:
+            self.end_process(FAILED, reason)
+        self.stop_steering(reason)
 
     def _choose_steering(self) -> Steering:
         strategy = self.environment.strategy

@@ -16,6 +16,7 @@ _LAST_LINES = 12
 
 _OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError|CUDA out of memory|CUDA error: out of memory|cudaErrorMemoryAllocation|_ALLOC_FAILED"
+    r"|Cuda failure (?:2 )?'out of memory'|Failed to CUDA (?:host )?(?:c|m)alloc"
     r"|can't allocate memory|Cannot allocate memory|^(?:\[rank\d+\]: ?)?MemoryError|std::bad_alloc",
     re.MULTILINE,
 )
@@ -24,6 +25,9 @@ _DEVICE_FAILED = re.compile(
     r"|CUDA driver initialization failed|hardware (?:stack )?error|cudaErrorDevicesUnavailable"
     r"|cudaErrorECCUncorrectable|Unable to determine the device handle",
     re.IGNORECASE,
+)
+_RUNTIME_FAILED = re.compile(
+    r"^fleet advisor: rank \d+: the runtime failed, not the script: .*", re.MULTILINE
 )
 _ADDRESS_TAKEN = re.compile(r"EADDRINUSE|Address already in use", re.IGNORECASE)
 _COLLECTIVE_TIMEOUT = re.compile(
@@ -167,6 +171,12 @@ def _judge_exit(evidence: Evidence) -> Judgement:
             f"A rank ran out of memory: {_last_match(_OUT_OF_MEMORY, text)}. Use a smaller batch, or a strategy that "
             "keeps less in memory.",
         )
+    if _RUNTIME_FAILED.search(text):
+        sentence = (
+            f"{_last_match(_RUNTIME_FAILED, text)}. The strategy is left out; the log has the traceback, which belongs "
+            "into a report of a fault."
+        )
+        return Judgement(Outcome.CRASHED, sentence)
     if _find_signal(text, code) == 9 and evidence.kernel_oom_kills > 0:
         return Judgement(
             Outcome.OUT_OF_MEMORY,

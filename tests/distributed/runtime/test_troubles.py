@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from advisor.protocol.trials import Outcome
+from agent.sessions.outcome import Cause, Ending, Evidence, judge
+
 from .fake_agent import SCRIPTS, launch, measure
 
 pytest.importorskip("torch")
@@ -57,3 +60,14 @@ def test_agent_that_hangs_up_ends_the_session_with_a_message(tmp_path: Path) -> 
     session = launch(tmp_path, ["plain.py", "--steps", "5000"], [{"kind": "hang_up"}])
     assert session.code != 0
     assert "The agent closed the control socket" in session.log
+
+
+def test_a_lever_that_fails_is_the_runtimes_fault_and_not_the_scripts(tmp_path: Path) -> None:
+    script = ["plain.py", "--steps", "5000", "--break-threads"]
+    session = launch(tmp_path, script, [measure("a", {"num_threads": 2})])
+    assert session.code != 0
+    assert "the runtime failed, not the script: ZeroDivisionError" in session.log
+    judgement = judge(Ending(Cause.EXITED), Evidence(log_text=session.log, exit_code=1, steps=9))
+    assert judgement.outcome is Outcome.CRASHED
+    assert "The script crashed" not in judgement.reason
+    assert "The strategy is left out" in judgement.reason

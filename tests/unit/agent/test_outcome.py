@@ -34,6 +34,8 @@ def _exit(log, code=1, **more):
         ),
         ("[rank1]: torch.cuda.OutOfMemoryError: CUDA out of memory.", {"steps": 3}, Outcome.OUT_OF_MEMORY),
         ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED", {}, Outcome.OUT_OF_MEMORY),
+        ("ncclUnhandledCudaError: Cuda failure 2 'out of memory'", {"steps": 3}, Outcome.OUT_OF_MEMORY),
+        ("Failed to CUDA calloc async 608 bytes", {"steps": 3}, Outcome.OUT_OF_MEMORY),
         ("OSError: [Errno 12] Cannot allocate memory", {}, Outcome.OUT_OF_MEMORY),
         ("[rank0]: MemoryError", {}, Outcome.OUT_OF_MEMORY),
         ("RuntimeError: CUDA error: uncorrectable ECC error encountered", {}, Outcome.LOST),
