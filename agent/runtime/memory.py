@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import resource
+from typing import List, Optional
 
 import torch
 
@@ -38,11 +40,56 @@ def count_free_bytes(device: torch.device) -> int:
         free, _ = torch.cuda.mem_get_info(device)
         cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return int(free + cached)
+    return count_free_host_bytes()
+
+
+def count_free_host_bytes(root: str = "") -> int:
+    """Of the machine, or of the tightest control group that this process is in; 0 where unknown.
+
+    `root` stands before every path read.
+    """
+    rooms = [_read_available(root + "/proc/meminfo"), *_list_group_rooms(root)]
+    return max(0, min((room for room in rooms if room is not None), default=0))
+
+
+def _read_available(path: str) -> Optional[int]:
     try:
-        with open("/proc/meminfo") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
+        with open(path) as file:
+            return next(
+                (int(line.split()[1]) * 1024 for line in file if line.startswith("MemAvailable:")), None
+            )
     except OSError:
-        pass
-    return 0
+        return None
+
+
+def _list_group_rooms(root: str) -> List[int]:
+    """Of each control group with a limit, this process's and those around it, of version 2 and of version 1."""
+    try:
+        with open(root + "/proc/self/cgroup") as file:
+            entries = [line.rstrip("\n").split(":", 2) for line in file]
+    except OSError:
+        return []
+    rooms = []
+    for _, controllers, path in entries:
+        if not controllers:
+            names, mount = ("memory.max", "memory.current"), root + "/sys/fs/cgroup"
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            mount = root + "/sys/fs/cgroup/memory"
+        else:
+            continue
+        parts = [part for part in path.split("/") if part and part != ".."]
+        for depth in range(len(parts) + 1):
+            folder = os.path.join(mount, *parts[:depth])
+            limit, used = (_read_number(os.path.join(folder, name)) for name in names)
+            if limit is not None and used is not None:
+                rooms.append(limit - used)
+    return rooms
+
+
+def _read_number(path: str) -> Optional[int]:
+    try:
+        with open(path) as file:
+            return int(file.read())
+    except (OSError, ValueError):  # "max" is no limit
+        return None

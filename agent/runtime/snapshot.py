@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
-from typing import Any, Dict, Iterable, List, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import torch
 from torch.optim.swa_utils import AveragedModel
@@ -58,6 +58,34 @@ class TrainingSnapshot:
         for scaler, state in self._scalers:
             scaler.load_state_dict(state)
         self._random.restore()
+
+
+SHARE = 0.5
+"""The most of a node's free memory that its ranks' snapshots may take."""
+
+
+def explain_no_snapshot(training: Training, local_world_size: int, free_bytes: int) -> Optional[str]:
+    """Why this rank's part of a node's free memory does not hold a copy of what training changes, or None."""
+    size = count_snapshot_bytes(training)
+    if not free_bytes or size * local_world_size <= SHARE * free_bytes:
+        return None
+    return (
+        f"It changes what is computed, so model and optimizers would be saved in host memory first: "
+        f"{size * local_world_size / 2**30:.1f} GiB for {local_world_size} ranks of this node, more than half of the "
+        f"{free_bytes / 2**30:.1f} GiB that are free."
+    )
+
+
+def count_snapshot_bytes(training: Training) -> int:
+    """Bytes of host memory that this rank's snapshot takes."""
+    states = [
+        _local(value)
+        for optimizer in training.optimizers
+        for _, state in _list_states(optimizer)
+        for value in state.values()
+    ]
+    tensors = [*_list_tensors(training), *(value for value in states if isinstance(value, torch.Tensor))]
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
 
 
 class RandomNumbers:

@@ -155,6 +155,10 @@ class Levers:
         self._baseline = dict(observed)
         return observed
 
+    def refuse_inexact(self, reason: str) -> Dict[str, str]:
+        """Of what changes the training, which a trial saves first."""
+        return {knob: reason for knob in self._inexact if knob not in self._refusals}
+
     def needs_snapshot(self, overrides: Mapping[str, Any]) -> bool:
         return any(knob in self._inexact and knob not in self._refusals for knob in overrides)
 

@@ -6,9 +6,12 @@ from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional
 
 from .. import beat
 from ..control import PROTOCOL, AgentLost
+from ..levers.lever import Training
+from ..memory import count_free_host_bytes
 from ..races.order import parse_race
 from ..races.race import Race
 from ..recorder import StepMarks
+from ..snapshot import explain_no_snapshot
 from ..trouble import describe_trouble
 from .steering import Steering
 
@@ -26,6 +29,8 @@ class Conversation(Steering):
 
     patience_s = AGENT_TIMEOUT_S
     """How long rank 0 waits for an instruction."""
+    saves_training = True
+    """Whether races may change the training, which is saved before them and put back."""
 
     def __init__(self, runtime: "Runtime") -> None:
         super().__init__(runtime)
@@ -59,6 +64,14 @@ class Conversation(Steering):
         if self._parts.rank == 0:
             found["baseline"].update(self._runtime.environment.base)
         self._follow({"kind": "hello", "protocol": PROTOCOL, **found})
+
+    def _list_refusals(self, training: Training) -> Dict[str, str]:
+        refusals = super()._list_refusals(training)
+        if not self.saves_training:
+            return refusals
+        local_world_size = self._runtime.environment.local_world_size
+        reason = explain_no_snapshot(training, local_world_size, count_free_host_bytes())
+        return refusals if reason is None else {**refusals, **self._levers.refuse_inexact(reason)}
 
     def _advance(self, step: StepMarks) -> bool:
         race = self._race

@@ -18,6 +18,7 @@ class OnlineTuning(Conversation):
     """The first steps and the races of a trial; then the strategy that was found, as if it had been given."""
 
     patience_s = 60.0
+    saves_training = False
 
     def __init__(self, runtime: "Runtime") -> None:
         super().__init__(runtime)

@@ -16,6 +16,7 @@ from .. import beat
 from ..facts import count_gradient_bytes, gather_baseline, gather_facts
 from ..host_reads import HostReads
 from ..levers.buckets.bucket_plan import observe_plan
+from ..levers.lever import Training
 from ..races.parts import PEER_TIMEOUT_S, RankParts
 from ..recorder import StepMarks
 
@@ -102,7 +103,7 @@ class Steering(ABC):
         parts.enter(beat.WAITING)
         replicas = parts.list_replicas()
         training = parts.gather_training()
-        refusals = self._merge(self._levers.list_refusals(training), "what ranks refuse")
+        refusals = self._merge(self._list_refusals(training), "what ranks refuse")
         self._levers.refuse(refusals)
         observed = self._levers.observe(training)
         batches = parts.exchange.gather(runtime.batches, "batches of an epoch", PEER_TIMEOUT_S)
@@ -121,6 +122,10 @@ class Steering(ABC):
             plan = runtime.launched_over or observe_plan(max(replicas, key=count_gradient_bytes))
             baseline = {**gather_baseline(plan, runtime.environment.local_world_size), **observed}
         return {"facts": facts, "baseline": baseline, "refusals": refusals}
+
+    def _list_refusals(self, training: Training) -> Dict[str, str]:
+        """Collective. This rank's."""
+        return self._levers.list_refusals(training)
 
     def _merge(self, own: Dict[str, str], what: str) -> Dict[str, str]:
         """Collective. All ranks' sentences by knob."""
