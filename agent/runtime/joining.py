@@ -15,10 +15,10 @@ import time
 from typing import Any, Callable
 
 from . import current
+from .after_import import call_after_import
 from .environment import RUN, Environment, read_joined_environment
 from .rank_output import take_own_output
 from .session import keep_launch_order, listen_for_signals, start_runtime
-from .torch_import import call_after_torch_import
 from .trackers import silence_trackers
 
 RANK_PROCESS = "ADVISOR_RANK_PROCESS"
@@ -32,7 +32,7 @@ def watch_for_rank() -> None:
     if not os.environ.get(RUN):  # a real training's dashboards are wanted
         silence_trackers(os.environ, os.environ.get("ADVISOR_SESSION_DIR"))
     keep_launch_order()
-    call_after_torch_import(_watch_process_groups)
+    call_after_import("torch", _watch_process_groups)
 
 
 def _is_below_a_rank() -> bool:

@@ -6,11 +6,11 @@ import os
 from typing import List
 
 from . import current, stacks
+from .after_import import call_after_import
 from .control import AgentLost, ControlLine
 from .environment import Environment, read_environment
 from .rank_output import take_own_output
 from .script import parse_script, run_script
-from .torch_import import call_after_torch_import
 from .trackers import silence_trackers
 from .trouble import describe_trouble
 
@@ -24,7 +24,7 @@ def run(arguments: List[str]) -> None:
     keep_launch_order()
     take_own_output(environment.rank, os.environ)
     listen_for_signals(environment)
-    call_after_torch_import(lambda: start_runtime(environment))
+    call_after_import("torch", lambda: start_runtime(environment))
     try:
         run_script(script)
     except SystemExit as ending:

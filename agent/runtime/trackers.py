@@ -1,18 +1,71 @@
-"""Keeps the script's own experiment trackers quiet during trials, unless the user configured them."""
+"""Keeps the script's own experiment trackers quiet during trials, unless the user's environment configures them, and
+uploads nothing to a model hub."""
 
 from __future__ import annotations
 
 import os
-from typing import MutableMapping, Optional
+import sys
+from concurrent.futures import Future
+from typing import Any, MutableMapping, Optional
+
+from .after_import import call_after_import
+
+SWITCHES = {
+    "WANDB_MODE": "disabled",
+    "COMET_MODE": "disabled",
+    "NEPTUNE_MODE": "debug",
+    "CLEARML_OFFLINE_MODE": "1",
+    "SWANLAB_MODE": "disabled",
+}
+"""Each tracker's own."""
+MLFLOW = "MLFLOW_TRACKING_URI"
+SENDING = ("create_commit", "upload_file", "upload_folder", "upload_large_folder")
+"""Of huggingface_hub's HfApi."""
 
 
 def silence_trackers(variables: MutableMapping[str, str], session_dir: Optional[str]) -> None:
-    """Sets each tracker's own switch where it is unset: trials must not appear in the user's dashboards."""
-    variables.setdefault("WANDB_MODE", "disabled")
-    variables.setdefault("COMET_MODE", "disabled")
-    variables.setdefault("NEPTUNE_MODE", "debug")
-    variables.setdefault("CLEARML_OFFLINE_MODE", "1")
-    if session_dir:
-        variables.setdefault(
-            "MLFLOW_TRACKING_URI", "file:" + os.path.join(os.path.abspath(session_dir), "mlflow")
+    """Trials must not appear in the user's dashboards, nor among their published models."""
+    for name, value in SWITCHES.items():
+        variables.setdefault(name, value)
+    if session_dir and MLFLOW not in variables:
+        uri = variables[MLFLOW] = "file:" + os.path.join(os.path.abspath(session_dir), "mlflow")
+        # Before mlflow's other modules take these names from it: a script that names its server is not heard either.
+        call_after_import("mlflow.tracking._tracking_service.utils", lambda: _pin_mlflow(uri))
+    call_after_import("huggingface_hub.hf_api", _stub_uploads)
+
+
+def _pin_mlflow(uri: str) -> None:
+    utils = sys.modules["mlflow.tracking._tracking_service.utils"]
+    for name in ("_resolve_tracking_uri", "get_tracking_uri"):
+        if hasattr(utils, name):
+            setattr(utils, name, lambda *_args, **_kwargs: uri)
+
+
+def _stub_uploads() -> None:
+    """Repositories are not made and nothing is sent; the script is answered as if it had been."""
+    hub: Any = sys.modules["huggingface_hub.hf_api"]
+
+    def create_repo(self: Any, repo_id: str, *_args: Any, **_kwargs: Any) -> Any:
+        return hub.RepoUrl(f"{self.endpoint}/{repo_id}", endpoint=self.endpoint)
+
+    def send(self: Any, *args: Any, run_as_future: bool = False, **kwargs: Any) -> Any:
+        repo_id = kwargs.get("repo_id") or args[0]
+        print(
+            f"fleet advisor: a trial uploads nothing: {repo_id} stays as it is.", file=sys.stderr, flush=True
         )
+        done: Any = Future()
+        done.set_result(
+            hub.CommitInfo(
+                commit_url=f"{self.endpoint}/{repo_id}/commit/{'0' * 40}",
+                commit_message=kwargs.get("commit_message") or "",
+                commit_description="",
+                oid="0" * 40,
+            )
+        )
+        return done if run_as_future else done.result()
+
+    stubs = {"create_repo": create_repo, **dict.fromkeys(SENDING, send)}
+    for name, stub in stubs.items():
+        if hasattr(hub.HfApi, name):
+            setattr(hub.HfApi, name, stub)
+            setattr(hub, name, getattr(hub.api, name))

@@ -1,4 +1,4 @@
-"""Calls back once torch has been imported by the script itself.
+"""Calls back once the script itself has imported a module: torch, and what uploads.
 
 Importing torch before the script would fix thread pools and libraries that some scripts still configure through
 os.environ in their first lines: then the baseline would not be the user's own.
@@ -10,7 +10,7 @@ import sys
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
-from typing import Any, Callable, Optional, Sequence
+from typing import Any, Callable, Dict, Optional, Sequence
 
 
 class _NotifyingLoader(Loader):
@@ -36,32 +36,38 @@ class _NotifyingLoader(Loader):
         self._notify()
 
 
-class _TorchFinder(MetaPathFinder):
-    def __init__(self, notify: Callable[[], None]) -> None:
-        self._notify = notify
+class _Finder(MetaPathFinder):
+    def __init__(self) -> None:
+        self.waiting: Dict[str, Callable[[], None]] = {}
 
     def find_spec(
         self, fullname: str, path: Optional[Sequence[str]], target: Optional[ModuleType] = None
     ) -> Optional[ModuleSpec]:
-        if fullname != "torch":
+        if fullname not in self.waiting:
             return None
         for finder in [finder for finder in sys.meta_path if finder is not self]:
             spec = finder.find_spec(fullname, path, target)
             if spec is not None:
                 if spec.loader is not None:
-                    spec.loader = _NotifyingLoader(spec.loader, self._finish)
+                    spec.loader = _NotifyingLoader(spec.loader, lambda: self._finish(fullname))
                 return spec
         return None
 
-    def _finish(self) -> None:
-        if self in sys.meta_path:
+    def _finish(self, name: str) -> None:
+        notify = self.waiting.pop(name, None)
+        if not self.waiting and self in sys.meta_path:
             sys.meta_path.remove(self)
-            self._notify()
+        if notify is not None:
+            notify()
 
 
-def call_after_torch_import(notify: Callable[[], None]) -> None:
-    """`notify` runs right after the first `import torch`, or now if torch is already there."""
-    if "torch" in sys.modules:
+def call_after_import(name: str, notify: Callable[[], None]) -> None:
+    """`notify` runs right after the first import of module `name`, or now if it is already there."""
+    if name in sys.modules:
         notify()
         return
-    sys.meta_path.insert(0, _TorchFinder(notify))
+    finder = next((finder for finder in sys.meta_path if isinstance(finder, _Finder)), None)
+    if finder is None:
+        finder = _Finder()
+        sys.meta_path.insert(0, finder)
+    finder.waiting[name] = notify
