@@ -148,7 +148,7 @@ class Trouble(Message):
     """Something about the script that no strategy can change, in a sentence that says what to do."""
 
     code: str
-    """no_ddp, spawns_own_ranks, single_rank, too_short, fsdp, never_steps, script_ended, launch_failed, …"""
+    """no_ddp, own_engine, spawns_own_ranks, single_rank, too_short, fsdp, never_steps, launch_failed, …"""
     sentence: str
     fatal: bool = True
     """False: this session only (the script ended by itself); another launch may go on."""

@@ -11,6 +11,8 @@ BASE = "ADVISOR_BASE"
 """Set in a trial whose strategies are held against another one, which it holds as JSON, not against the script."""
 RUN = "ADVISOR_RUN"
 """Set where a real training runs under a strategy, which it holds as JSON."""
+COMPILED = "TORCHINDUCTOR_CACHE_DIR"
+"""Where torch keeps what it compiled."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,8 @@ class Environment:
     """What a real training is to run under (`changes`, and what they hold for); None in a trial."""
     parity_log: Optional[str] = None
     """Path prefix; each rank appends every loss with repr(). For tests: it forces a device synchronisation."""
+    scratch: Optional[str] = None
+    """Folder for what trials compile, that goes with the session; None leaves it where the job or torch keeps it."""
     stay_s: float = 0.0
     """How long a rank that is done waits for its agent to end it: the user's command may go on after its ranks
     (evaluate, upload), which no trial may do."""
@@ -62,6 +66,8 @@ def read_environment(variables: Optional[Mapping[str, str]] = None) -> Environme
         base=_read_object(values, BASE) or {},
         strategy=_read_object(values, RUN),
         parity_log=values.get("ADVISOR_PARITY_LOG") or None,
+        # Asked before torch is there, which sets the variable by itself.
+        scratch=None if COMPILED in values else values.get("ADVISOR_SESSION_DIR") or None,
         stay_s=float(_read_count(values, "ADVISOR_STAY_S", 0)),
     )
 

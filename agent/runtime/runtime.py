@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from . import beat, hooks
 from .control import AgentLost, ControlLine
+from .engines import find_engine
 from .environment import Environment
 from .exchange import PeerLost
 from .facts import count_batches, describe_loader
@@ -151,9 +152,16 @@ class Runtime:
         if self.watch.optimizer_steps != STEPS_WITHOUT_DDP:
             return
         if not self._sharded:
-            self.tell_trouble("no_ddp", when=f"has made {STEPS_WITHOUT_DDP} optimizer steps")
+            self._tell_no_ddp(f"has made {STEPS_WITHOUT_DDP} optimizer steps")
         elif self.steps == 0:
             self.tell_trouble("fsdp", kind=find_kind(self._sharded[0]()), steps=STEPS_WITHOUT_DDP)
+
+    def _tell_no_ddp(self, when: str) -> None:
+        engine = find_engine()
+        if engine:
+            self.tell_trouble("own_engine", engine=engine)
+        else:
+            self.tell_trouble("no_ddp", when=when)
 
     @untraced
     def end_optimizer_step(self, optimizer: Any) -> None:
@@ -282,7 +290,7 @@ class Runtime:
         if not self._active or self._told_trouble:
             return
         if not self._replicas and not self._sharded:
-            self.tell_trouble("no_ddp", when="ended")
+            self._tell_no_ddp("ended")
         elif self.watch.optimizer_steps == 0:
             self.tell_trouble("never_steps", forwards=self._training_forwards)
         elif self._steering is not None:

@@ -10,6 +10,12 @@ SENTENCES: Dict[str, str] = {
         "tune. Wrap the model in torch.nn.parallel.DistributedDataParallel (Hugging Face Trainer, Lightning and "
         "accelerate do so when started by torchrun), or shard it with fully_shard."
     ),
+    "own_engine": (
+        "The script trains through {engine}, which exchanges gradients by itself: the runtime steers torch's "
+        "DistributedDataParallel and fully_shard only. Train through one of these for the trials (their advice can be "
+        "exported for DeepSpeed too), or tune the whole program from outside: --kind command with settings among its "
+        "arguments."
+    ),
     "spawns_own_ranks": (
         "The script starts its own training processes ({call}), which the advisor cannot reach. "
         "Let it in through their environment (--injection environment), or start one process per device with torchrun."

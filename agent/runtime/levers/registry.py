@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import torch
 
@@ -42,9 +42,11 @@ class Levers:
         clock: Any,
         cold: Mapping[str, Any],
         reading: Reading,
+        scratch: Optional[str] = None,
     ) -> None:
+        """`scratch` is a folder for what levers write, that goes with the session; None in a real training."""
         self.reduction = GradientReduction(rank, world_size, local_world_size, device)
-        self._compilation = Compilation(device)
+        self._compilation = Compilation(device, scratch)
         self._all: List[Lever] = [
             self.reduction,
             LocalSgd(clock),

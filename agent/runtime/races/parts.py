@@ -35,6 +35,7 @@ class RankParts:
             self.clock,
             environment.cold,
             runtime.reading,
+            environment.scratch,
         )
         # Torchrun keeps its store over restarts of the ranks: an attempt must not read what the last one left.
         session = f"{environment.session}/{environment.attempt}"

@@ -133,3 +133,7 @@ def test_layers_per_bucket_and_collections_leave_training_as_it_is(
     assert sizes[3] == sizes[1]
     for name in [f"{run}.{what}.{rank}" for what in ("losses", "final") for rank in range(2)]:
         assert (tmp_path / name).read_text() == (reference / name).read_text(), session.log
+
+
+def test_what_trials_compile_goes_with_the_session(session: Session) -> None:
+    assert any((session.folder / "session" / "inductor").rglob("*"))

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.distributed
     ("script", "code", "words", "ranks"),
     [
         (["no_ddp.py"], "no_ddp", "DistributedDataParallel", 0),
+        (["own_engine.py"], "own_engine", "DeepSpeed's engine", 0),
         (["spawning.py"], "spawns_own_ranks", "torchrun", 0),
         (["plain.py", "--steps", "20"], "single_rank", "at least two ranks", 1),
         (["plain.py", "--steps", "12"], "too_short", "after 12 training steps", 2),

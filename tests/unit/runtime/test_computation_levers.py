@@ -320,7 +320,7 @@ def test_what_the_job_sets_itself_is_its_baseline_or_left_alone(monkeypatch: pyt
 
 
 def test_one_compilation_cannot_be_on_and_off_at_once() -> None:
-    lever = load("computation.compilation").Compilation(CPU)
+    lever = load("computation.compilation").Compilation(CPU, None)
     training = Training([], [])
     lever.switch({"fuse_bn_act_ops": False}, training)
     assert lever.prove().consumed == {"fuse_bn_act_ops": "Off, like the baseline."}
@@ -332,18 +332,22 @@ def test_one_compilation_cannot_be_on_and_off_at_once() -> None:
 def test_a_model_that_the_script_compiles_itself_is_refused() -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2))
     model.compile()
-    lever = load("computation.compilation").Compilation(CPU)
+    lever = load("computation.compilation").Compilation(CPU, None)
     assert "compiles the model itself" in lever.list_refusals(train_on(model))["fuse_elewise_add_act_ops"]
     assert lever.observe(train_on(model)) == {"fuse_bn_act_ops": True, "fuse_elewise_add_act_ops": True}
 
 
 def test_an_old_torch_that_hangs_when_it_compiles_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "2.1.2+cpu")
-    refusals = load("computation.compilation").Compilation(CPU).list_refusals(train_on(torch.nn.Linear(2, 2)))
+    refusals = (
+        load("computation.compilation").Compilation(CPU, None).list_refusals(train_on(torch.nn.Linear(2, 2)))
+    )
     assert "2.1.2+cpu was seen to hang" in refusals["fuse_elewise_add_act_ops"]
 
 
 def test_a_machine_without_a_compiler_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
-    refusals = load("computation.compilation").Compilation(CPU).list_refusals(train_on(torch.nn.Linear(2, 2)))
+    refusals = (
+        load("computation.compilation").Compilation(CPU, None).list_refusals(train_on(torch.nn.Linear(2, 2)))
+    )
     assert "install g++" in refusals["fuse_elewise_add_act_ops"]

@@ -21,6 +21,8 @@ from ..script_compilation import OURS, is_compiled_by_script
 ADD, NORM = "fuse_elewise_add_act_ops", "fuse_bn_act_ops"
 LEAST_TORCH = (2, 3)
 """Torch 2.1.2 hung while it compiled a DDP model, in a bare script too."""
+CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
+"""Where compiled code is kept, by variables that are read while it compiles."""
 MOST_VERSIONS = 64
 """Compiled versions kept of one model: one for each bucket size and number of threads that it was tried with."""
 
@@ -54,8 +56,9 @@ class Compilation(Lever):
     knobs = (ADD, NORM)
     changes_training = knobs
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, device: torch.device, scratch: Optional[str]) -> None:
+        """`scratch` is a folder that goes with the session; None leaves compiled code where torch keeps it."""
+        self._device, self._scratch = device, scratch
         self.is_on = False
         self._compiled: "weakref.WeakKeyDictionary[Any, Dict[Any, Tuple[Any, _Inductor]]]" = (
             weakref.WeakKeyDictionary()
@@ -115,6 +118,9 @@ class Compilation(Lever):
         import torch._dynamo.config as dynamo
         import torch._inductor.config as inductor
 
+        if self._scratch:
+            for variable, folder in CACHES.items():
+                os.environ[variable] = os.path.join(self._scratch, folder)
         first_bytes = min(observe_plan(ddp).first_bytes for ddp in training.replicas)
         limit = "recompile_limit" if hasattr(dynamo, "recompile_limit") else "cache_size_limit"
         for config, name, value in (
