@@ -26,7 +26,7 @@
     │   ├── IdempotencyConflict  409 idempotency_conflict
     │   ├── UnreadableRecord     409 unreadable_record
     │   ├── StaleSession         409 stale_session
-    │   └── ResultQuarantined    409 stale_session | result_differs
+    │   └── ResultQuarantined    409 result_quarantined | result_differs
     ├── VersionMismatch          412 version_mismatch
     ├── SessionNotRunning        425 session_not_running
     └── Unavailable              503 unavailable
@@ -273,7 +273,8 @@ class StaleSession(Conflict):
 class ResultQuarantined(Conflict):
     """A block's result was not accepted; it is kept in quarantine and does not count."""
 
-    code = "stale_session"
+    # An agent of an older release does not know the code: it keeps a copy on its node and goes on.
+    code = "result_quarantined"
     hint = "Nothing is to be done: do not send it again."
 
 

@@ -33,6 +33,7 @@ from advisor.protocol.reach import refuse_unknown_knobs
 from advisor.protocol.reading import Unreadable, read_document
 from advisor.protocol.views import RaceAccepted
 from agent.errors import (
+    NotCounted,
     NotTheServer,
     NotWelcome,
     ServerFailed,
@@ -50,6 +51,8 @@ _MOST_FAILURES = 6
 """Answers of 500 to one report after which it has to wait: 15 s on the average."""
 _AWAY = frozenset({408, 425, 429, 502, 503, 504})
 """Answers of a server that is away or busy; another 5xx is about the request itself."""
+QUARANTINED = frozenset({"result_quarantined", "result_differs"})
+"""Codes of a report that the server keeps and does not count; they say nothing about the session."""
 _OURS = "urn:fleet-advisor:problem:"
 """What the type of our own problem documents begins with."""
 
@@ -245,6 +248,8 @@ def _describe_refusal(reply: httpx.Response, url: str) -> ServerRefused:
     if code and status in {401, 403, 426}:
         hint = hint or "Give the agent a valid token (--token-file) and the server's version."
         return NotWelcome(status, code, detail, hint)
+    if code in QUARANTINED:
+        return NotCounted(status, code, detail, hint)
     if code and status in {409, 410} and "/sessions/" in reply.request.url.path:
         return StaleSession(status, code, detail, hint)
     return ServerRefused(status, code, detail, hint)

@@ -5,6 +5,7 @@ AgentError
 │   └── ServerFailed       the server is there, and fails at this very request
 ├── ServerRefused          the server understood and said no
 │   ├── StaleSession       the session is no longer this agent's
+│   ├── NotCounted         a measurement went into the server's quarantine; the session may go on
 │   └── NotWelcome         token or protocol version refused: retrying is useless
 ├── UnknownAssignment      a newer server's job that this release does not understand
 ├── NotTheServer           something else than Fleet Advisor answers at that URL
@@ -38,6 +39,10 @@ class ServerRefused(AgentError):
 
 class StaleSession(ServerRefused):
     """The session was given to somebody else or is over: its ranks must go, its result is not wanted."""
+
+
+class NotCounted(ServerRefused):
+    """The server put a measurement into its quarantine, where it does not count: it is not sent again."""
 
 
 class NotWelcome(ServerRefused):

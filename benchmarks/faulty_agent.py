@@ -20,7 +20,7 @@ from advisor.protocol.cluster import Node
 from tests.unit.services.fleet import measure_steps
 from tests.unit.tuning.simulated_cluster import make_facts
 
-DECIDED = {"stale_session": "quarantined", "result_differs": "quarantined", "invalid_result": "refused"}
+DECIDED = {"result_quarantined": "quarantined", "result_differs": "quarantined", "invalid_result": "refused"}
 """Codes of problem documents after which a report is out of the agent's hands."""
 
 

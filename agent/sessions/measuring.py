@@ -7,7 +7,7 @@ from advisor.protocol.messages import Assignment, HelloReport, NextReply, NextRe
 from advisor.protocol.races import RacePlan
 from advisor.protocol.trials import BlockResult
 from agent.client import ServerClient
-from agent.errors import AgentError, ServerRefused, ServerUnreachable, StaleSession
+from agent.errors import AgentError, NotCounted, ServerRefused, ServerUnreachable, StaleSession
 from agent.sessions.control import Hello, ScriptEnded
 from agent.sessions.delivery import Delivery
 from agent.sessions.fitting import fit_report
@@ -74,11 +74,16 @@ class Measuring:
             return NextReply(end_because=str(error))
         spooled = SpooledReport(session_id=self._assignment.session_id, race_id=race_id, body=body)
         try:
-            self._delivery.deliver(spooled, self._is_over)
+            refusal = self._hand_in(spooled)
             if any(result.script_ended for result in results.values()):
                 self.take_ending(ScriptEnded(self._count_steps() or 0))
                 return NextReply(end_because="The script ended by itself.")
-            return self._ask_next()
+            reply = self._ask_next()
+            if refusal and reply.race is not None and reply.race.race_id == race_id:
+                # It would not count a second time either.
+                self.take_nonsense(refusal)
+                return NextReply(end_because=refusal)
+            return reply
         except AgentError as error:
             return self._give_up(error)
 
@@ -94,6 +99,14 @@ class Measuring:
     def take_nonsense(self, sentence: str) -> None:
         """Remember that runtime and agent do not understand each other: it ends the session."""
         self._end(Ending(Cause.NONSENSE, sentence))
+
+    def _hand_in(self, spooled: SpooledReport) -> str:
+        """Return why the report does not count; empty when it does. Whether the session goes on is another question."""
+        try:
+            self._delivery.deliver(spooled, self._is_over)
+        except NotCounted as error:
+            return str(error)
+        return ""
 
     def _ask_next(self) -> NextReply:
         request = NextRequest(generation=self._assignment.generation)

@@ -31,7 +31,7 @@ def is_kept_out(kind: str, template: str, reply: Any) -> bool:
     if kind in NOBODY and status != 403:
         return status == 401 and reply.headers["www-authenticate"] == "Bearer"
     if kind == "another agent" and "/sessions/" in template:
-        return status == 409 and reply.json()["code"] == "stale_session"
+        return status == 409 and reply.json()["code"] in {"stale_session", "result_quarantined"}
     return status == 403
 
 

@@ -122,9 +122,10 @@ def test_silent_agent_loses_its_session_and_its_zombie_is_told_so(start: Callabl
     assert lost.outcome is Outcome.LOST
     assert "one" in lost.reason
     assert agent.next()["end_because"] == lost.reason
-    for reply in (agent.say("beat", state="running"), agent.end(), agent.report(race)):
-        assert reply.status_code == 409
-        assert reply.json()["code"] == "stale_session"
+    for reply in (agent.say("beat", state="running"), agent.end()):
+        assert (reply.status_code, reply.json()["code"]) == (409, "stale_session")
+    late = agent.report(race)
+    assert (late.status_code, late.json()["code"]) == (409, "result_quarantined")
     zombie = agent.place
     assert zombie is not None
     assert agent.take_place().generation > zombie.generation
@@ -156,9 +157,10 @@ def test_agent_touches_no_session_but_its_own(server: Served) -> None:
         other.say("next"),
         other.end(),
         other.say("trouble", code="x", sentence="No."),
-        other.report(race),
     ):
         assert (reply.status_code, reply.json()["code"]) == (409, "stale_session")
+    foreign = other.report(race)
+    assert (foreign.status_code, foreign.json()["code"]) == (409, "result_quarantined")
     poll = server.ask("POST", f"/agents/{one.id}/poll", other.token)
     assert poll.status_code == 403
     assert one.report(race).status_code == 200

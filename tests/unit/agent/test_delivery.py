@@ -81,7 +81,8 @@ def test_accepted_report_is_deleted(delivery, spool):
 
 
 @pytest.mark.parametrize(
-    ("status", "code"), [(409, "stale_session"), (409, "result_differs"), (422, "invalid_result")]
+    ("status", "code"),
+    [(409, "result_quarantined"), (409, "result_differs"), (409, "stale_session"), (422, "invalid_result")],
 )
 def test_report_that_the_server_has_decided_about_is_deleted(delivery, spool, server, status, code):
     server.answers["b1"] = (status, code)
@@ -110,8 +111,8 @@ def test_report_refused_for_the_way_it_came_is_tried_again(delivery, spool, serv
 
 @pytest.mark.parametrize(
     ("status", "code"),
-    [(400, ""), (409, ""), (410, ""), (413, "content_too_large"), (413, ""), (415, ""), (422, ""),
-     (422, "invalid_request")],
+    [(400, ""), (409, ""), (409, "a_code_of_the_next_release"), (410, ""), (413, "content_too_large"), (413, ""),
+     (415, ""), (422, ""), (422, "invalid_request")],
 )  # fmt: skip
 def test_report_refused_for_itself_is_set_aside(delivery, spool, server, status, code):
     server.answers["b1"] = (status, code)
