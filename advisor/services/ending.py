@@ -24,6 +24,8 @@ _TELLING = (
 """Outcomes of members, the most telling first. One rank out of memory makes the others crash, a node that
 vanishes makes them crash or hang: what is further down is most likely a consequence."""
 
+_UNFINISHED = "The job ended before this trial did."
+
 
 def end_session(
     work: UnitOfWork,
@@ -71,6 +73,28 @@ def lose_session(work: UnitOfWork, session: Session, reason: str, now: datetime)
     _settle(work, session, work.members.of_session(session.id), SessionState.LOST, reason, now)
 
 
+def abandon_session(work: UnitOfWork, session_id: str, job_id: str, reason: str, now: datetime) -> None:
+    """Give a session up without reading anything of it or of its job: some of that only another release understands.
+
+    Its gang is released, and its job goes on when a server can read it.
+    """
+    generation = work.sessions.generation_of(session_id)
+    work.sessions.close(
+        session_id, generation, SessionState.LOST, Outcome.LOST, reason, log_tail="", total_steps=0, now=now
+    )
+    work.members.release(session_id)
+    work.blocks.void_all(session_id, f"Its session was lost: {_as_clause(reason)}", now)
+    sentence = f"Session {generation} was lost: {_as_clause(reason)}"
+    work.events.append(job_id, EventKind.SESSION, sentence, now, session_id=session_id)
+    is_held = any(job_id == held for _, held, _ in work.sessions.live_states())
+    cancelling = (JobState.CANCELLING,)
+    if not is_held and work.jobs.move(
+        job_id, JobState.CANCELLED, "Cancelled on request.", since=cancelling, now=now
+    ):
+        work.trials.close_all(job_id, Outcome.CANCELLED, _UNFINISHED, now)
+        work.events.append(job_id, EventKind.JOB, "The job was cancelled.", now)
+
+
 def close_trials(work: UnitOfWork, job_id: str, *, finished: bool, now: datetime) -> None:
     """Close what is still open when a job ends: as finished where it was measured and the job finished."""
     measured = {block.trial_number for block in work.blocks.of_job(job_id) if block.state is BlockState.DONE}
@@ -80,8 +104,7 @@ def close_trials(work: UnitOfWork, job_id: str, *, finished: bool, now: datetime
         if finished and trial.number in measured:
             work.trials.close(job_id, trial.number, Outcome.FINISHED, "Measured until the job ended.", now)
         else:
-            reason = "The job ended before this trial did."
-            work.trials.close(job_id, trial.number, Outcome.CANCELLED, reason, now)
+            work.trials.close(job_id, trial.number, Outcome.CANCELLED, _UNFINISHED, now)
 
 
 def _settle(

@@ -211,6 +211,11 @@ class Blocks:
         )
         return self._connection.execute(query).rowcount == 1
 
+    def void_all(self, session_id: str, note: str, now: datetime) -> None:
+        """Give up whatever is being measured in a session, readable or not."""
+        query = update(BlockRow).where(BlockRow.session_id == session_id, BlockRow.state == BlockState.ISSUED)
+        self._connection.execute(query.values(state=BlockState.VOID, note=note, finished_at=now))
+
     def note(self, block_id: str, note: str) -> None:
         """Add a sentence to a measured block."""
         self._connection.execute(update(BlockRow).where(BlockRow.id == block_id).values(note=note))

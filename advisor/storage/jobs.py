@@ -47,6 +47,11 @@ class Jobs:
         row = self._connection.execute(query).one_or_none()
         return _job(row) if row else None
 
+    def hold(self, job_id: str) -> bool:
+        """Keep other transactions waiting as `lock` does, also for a job that cannot be read; return whether it is."""
+        query = select(JobRow.id).where(JobRow.id == job_id).with_for_update()
+        return self._connection.execute(query).first() is not None
+
     def page(self, wanted: JobQuery, limit: int, before: int | None) -> list[tuple[int, Job]]:
         """Return jobs that `wanted` names with their serial numbers, newest first, those below `before`."""
         query = select(JobRow).where(*_conditions(wanted)).order_by(JobRow.serial.desc()).limit(limit)

@@ -31,6 +31,11 @@ class Sessions:
         row = self._connection.execute(select(SessionRow).where(SessionRow.id == session_id)).one_or_none()
         return _session(row, self._agents([session_id])[session_id]) if row else None
 
+    def generation_of(self, session_id: str) -> int:
+        """Return the generation of a session, readable or not."""
+        query = select(SessionRow.generation).where(SessionRow.id == session_id)
+        return self._connection.execute(query).scalar_one()
+
     def live_of(self, job_id: str) -> tuple[Session, ...]:
         """Return the sessions that the job holds, one for each gang that works, oldest first."""
         return tuple(session for session in self.of_job(job_id) if not session.state.is_final)

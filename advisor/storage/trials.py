@@ -68,6 +68,17 @@ class Trials:
         )
         return self._connection.execute(query).rowcount == 1
 
+    def close_all(self, job_id: str, outcome: Outcome, reason: str, now: datetime) -> None:
+        """Close every open trial of a job, readable or not."""
+        query = update(TrialRow).where(TrialRow.job_id == job_id, TrialRow.state == TrialState.OPEN)
+        closed = {
+            "state": TrialState.CLOSED,
+            "outcome": outcome,
+            "outcome_reason": reason,
+            "finished_at": now,
+        }
+        self._connection.execute(query.values(closed))
+
 
 def _trial(row: AnyRow) -> Trial:
     return Trial.model_construct(

@@ -15,7 +15,7 @@ from datetime import datetime
 from advisor.errors import LostRace, UnreadableRecord
 from advisor.protocol.messages import MemberState
 from advisor.protocol.trials import Session, SessionState
-from advisor.services.ending import lose_session, settle_if_gone
+from advisor.services.ending import abandon_session, lose_session, settle_if_gone
 from advisor.services.tuning import Timers
 from advisor.storage import Database, UnitOfWork
 from advisor.storage.members import Watched
@@ -81,7 +81,9 @@ class Reaper:
             except LostRace:
                 continue
             except UnreadableRecord as error:
-                _log.warning("Session %s cannot be given up. %s %s", session_id, error.sentence, error.hint)
+                reason = f"{error.sentence} {error.hint}"
+                with suppress(LostRace), self._database.begin() as work:
+                    lost += _abandon_if_late(work, session_id, late, reason, now)
         return lost
 
     def _watch(self, work: UnitOfWork, awake_s: float) -> None:
@@ -108,9 +110,35 @@ class Reaper:
     def _limit_state_s(self, work: UnitOfWork, job_id: str, state: SessionState) -> float:
         limit_s = self._timers.assemble_s if state is SessionState.ASSEMBLING else self._timers.ending_s
         if state is SessionState.RUNNING:
-            job = work.jobs.get(job_id)
-            limit_s = (job.spec.session_timeout_s if job else 0.0) + self._timers.overtime_s
+            limit_s = _read_session_timeout(work, job_id) + self._timers.overtime_s
         return max(limit_s, self._least_s)
+
+
+def _read_session_timeout(work: UnitOfWork, job_id: str) -> float:
+    with suppress(UnreadableRecord):
+        if (job := work.jobs.get(job_id)) is not None:
+            return job.spec.session_timeout_s
+    return 0.0
+
+
+def _abandon_if_late(
+    work: UnitOfWork, session_id: str, late: Mapping[tuple[str, str], _Sight], reason: str, now: datetime
+) -> bool:
+    """Give up a session of which something cannot be read here: its agents are free, and its job waits."""
+    job_ids = {live_id: job_id for live_id, job_id, _ in work.sessions.live_states()}
+    if session_id not in job_ids or not work.jobs.hold(job_ids[session_id]):
+        return False
+    # As in `_lose_if_late`, nothing may have changed since the look.
+    states = {live_id: state for live_id, _, state in work.sessions.live_states()}
+    lasted = late.get((session_id, ""))
+    is_late = lasted is not None and lasted.seen is states.get(session_id)
+    for member in work.members.watched():
+        sight = late.get((session_id, member.agent_id))
+        is_late |= member.session_id == session_id and sight is not None and sight.seen == member
+    if is_late:
+        _log.warning("Session %s was given up unread. %s", session_id, reason)
+        abandon_session(work, session_id, job_ids[session_id], reason, now)
+    return is_late
 
 
 def _lose_if_late(

@@ -4,7 +4,7 @@ The documents are recorded from this release, with a field more at every depth: 
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,13 +14,14 @@ from sqlalchemy import create_engine, text
 from advisor.errors import UnreadableRecord
 from advisor.protocol.jobs import Job, JobSpec, JobState
 from advisor.protocol.queries import JobQuery
-from advisor.protocol.trials import Purpose, Trial
+from advisor.protocol.trials import Purpose, SessionState, Trial
 from advisor.services.background.scheduling import Scheduler
 from advisor.services.background.stock import Stock
 from advisor.services.background.thinking import Thought, think
 from advisor.services.tuning import Timers
 from advisor.storage import Database
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_node, make_spec
+from tests.unit.services.world import World
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 RECORDED: dict[str, Any] = {
@@ -154,3 +155,62 @@ def test_node_that_makes_no_sense_here_hides_no_other(
     tamper("UPDATE agents SET node = :node WHERE id = 'a1'", node='{"hostname": "h"}')
     with database.read() as work:
         assert [agent.name for agent in work.agents.all()] == ["node-2"]
+
+
+_BROKEN_BY = {
+    "the job": ("UPDATE jobs SET spec = '{}' WHERE id = :job", "does not know"),
+    "the stage": ("UPDATE jobs SET stage = 'polish' WHERE id = :job", "Stage: polish"),
+    "the session": ("UPDATE sessions SET cold = '[1]' WHERE job_id = :job", "does not know"),
+    "a block": ("UPDATE blocks SET plan = '{}' WHERE job_id = :job", "does not know"),
+}
+
+
+@pytest.fixture
+def world(database_url: str) -> Iterator[World]:
+    """A server without HTTP, with two agents at work for a job each."""
+    world = World(database_url)
+    world.database.migrate()
+    yield world
+    world.database.close()
+
+
+def _race_alone(world: World, name: str) -> tuple[str, str]:
+    agent = world.register(name)
+    job = world.submit()
+    (place,) = world.start_session(agent)
+    world.measure(place, agent)
+    world.begin(place, agent)
+    return job.id, agent
+
+
+@pytest.mark.parametrize("what", _BROKEN_BY)
+def test_session_of_which_something_makes_no_sense_is_given_up_with_the_reason(
+    world: World, tamper: Callable[..., None], what: str
+) -> None:
+    broken, agent = _race_alone(world, "one")
+    other, _ = _race_alone(world, "two")
+    statement, word = _BROKEN_BY[what]
+    tamper(statement, job=broken)
+    world.reaper.look(world.now)
+    world.wait(world.timers.lease_s + world.timers.grace_s + 60)
+    assert world.reaper.look(world.now) == 2, "and it keeps nobody from losing the other one"
+    with world.work() as work:
+        assert [session.state for session in work.sessions.of_job(other)] == [SessionState.LOST]
+        assert work.sessions.live_states() == []
+        assert work.members.live_of(agent) is None, "its agent is free"
+        told = [event.sentence for event in work.events.after(broken, 0, 99) if event.session_id]
+        assert word in told[-1]
+        assert "Start the release that wrote it" in told[-1]
+        assert work.upkeep.find_damage() == []
+
+
+def test_job_that_was_being_cancelled_is_cancelled_unread(world: World, tamper: Callable[..., None]) -> None:
+    job, _ = _race_alone(world, "one")
+    world.cancel(job)
+    tamper("UPDATE jobs SET spec = '{}' WHERE id = :job", job=job)
+    world.reaper.look(world.now)
+    world.wait(world.timers.lease_s + world.timers.grace_s + 60)
+    assert world.reaper.look(world.now) == 1
+    with world.work() as work:
+        assert work.connection.execute(text("SELECT state FROM jobs")).scalar_one() == "cancelled"
+        assert work.upkeep.find_damage() == []
