@@ -2,12 +2,14 @@
 
 import asyncio
 from contextlib import suppress
+from typing import Annotated
 
-from fastapi import Response
+from fastapi import Query, Response
 from starlette.concurrency import run_in_threadpool
 
 from advisor.api.access import Admin, AgentPrincipal, Reader, Registrant, find_agent_id
 from advisor.api.context import Context, Here
+from advisor.api.paging import Cursor, Limit
 from advisor.api.strict_json import make_router
 from advisor.errors import Forbidden
 from advisor.protocol.messages import AgentRegistered, Assignment, PollReply, RegisterAgent
@@ -19,10 +21,16 @@ router = make_router(prefix="/agents", tags=["agents"])
 
 
 @router.get("", summary="List agents")
-def list_agents(_: Reader, context: Here) -> AgentPage:
-    """Return every agent that ever registered, with what it is doing."""
+def list_agents(
+    _: Reader,
+    context: Here,
+    limit: Limit = 500,
+    cursor: Cursor = None,
+    name: Annotated[str | None, Query(max_length=100, description="Only the agent of this name.")] = None,
+) -> AgentPage:
+    """Return a page of the agents that ever registered, by name, with what they are doing."""
     with context.database.read() as work:
-        return agents.list_agents(work, context.clock(), context.timers)
+        return agents.list_agents(work, context.clock(), context.timers, limit, cursor, name)
 
 
 @router.post("", summary="Register an agent")

@@ -6,6 +6,7 @@ from fastapi import Header, Query, Response
 
 from advisor.api.access import Reader, Submitter
 from advisor.api.context import Here
+from advisor.api.paging import Cursor, Limit
 from advisor.api.strict_json import make_router
 from advisor.protocol.jobs import Job, JobSpec
 from advisor.protocol.pages import BlockPage, SessionPage, TrialPage
@@ -19,9 +20,6 @@ from advisor.services.webhooks.notices import refuse_webhooks
 from advisor.services.webhooks.receivers import Receivers
 
 router = make_router(prefix="/jobs", tags=["jobs"])
-
-Limit = Annotated[int, Query(ge=1, le=1000)]
-Cursor = Annotated[str | None, Query(max_length=100, description="`next_cursor` of the page before.")]
 
 
 @router.post(

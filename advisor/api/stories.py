@@ -10,6 +10,7 @@ from starlette.concurrency import run_in_threadpool
 
 from advisor.api.access import Reader
 from advisor.api.context import Context, Here
+from advisor.api.paging import Limit
 from advisor.api.strict_json import make_router
 from advisor.errors import JobNotFound, Unauthenticated, Unavailable
 from advisor.protocol.views import EventPage, JobEvent, LogPage, read_last_event
@@ -18,7 +19,6 @@ from advisor.services.tokens import Principal, still_counts
 
 router = make_router(prefix="/jobs", tags=["events and logs"])
 After = Annotated[int, Query(ge=0, le=2**31 - 1, description="Return what has a larger number.")]
-Limit = Annotated[int, Query(ge=1, le=1000)]
 _BATCH = 100
 
 

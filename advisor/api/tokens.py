@@ -2,6 +2,7 @@
 
 from advisor.api.access import Admin
 from advisor.api.context import Here
+from advisor.api.paging import Cursor, Limit
 from advisor.api.strict_json import make_router
 from advisor.protocol.views import CreatedToken, NewToken, TokenPage, TokenRotation
 from advisor.services import tokens
@@ -24,10 +25,10 @@ def rotate_token(token_id: str, request: TokenRotation, _: Admin, context: Here)
 
 
 @router.get("", summary="List tokens")
-def list_tokens(_: Admin, context: Here) -> TokenPage:
-    """Return all tokens, newest first, without their secrets."""
+def list_tokens(_: Admin, context: Here, limit: Limit = 500, cursor: Cursor = None) -> TokenPage:
+    """Return a page of tokens, newest first, without their secrets."""
     with context.database.read() as work:
-        return tokens.list_tokens(work)
+        return tokens.list_tokens(work, limit, cursor)
 
 
 @router.delete("/{token_id}", status_code=204, summary="Revoke a token")

@@ -21,7 +21,6 @@ from advisor.protocol.telemetry import TelemetryPoint
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import (
     AgentPage,
-    AgentView,
     CreatedToken,
     Drain,
     EventPage,
@@ -30,7 +29,6 @@ from advisor.protocol.views import (
     NewToken,
     TokenPage,
     TokenRotation,
-    TokenView,
 )
 from advisor.protocol.workload import WITH_SECRETS
 
@@ -172,9 +170,9 @@ def export_strategy(job_id: str, name: str, target: str | None = None) -> Call[E
     return Call("GET", f"/jobs/{job_id}/strategy", read, params=params)
 
 
-def agents() -> Call[tuple[AgentView, ...]]:
-    """Return the agents that the server knows."""
-    return Call("GET", "/agents", lambda reply: read_document(AgentPage, reply.content).items)
+def list_agents(limit: int = 500, cursor: str | None = None, name: str | None = None) -> Call[AgentPage]:
+    """Return a page of the agents that the server knows, by name; with `name` the one that has it."""
+    return Call("GET", "/agents", _reader(AgentPage), _given(limit=limit, cursor=cursor, name=name))
 
 
 def readmit_agent(agent_id: str) -> Call[None]:
@@ -203,9 +201,9 @@ def rotate_token(token_id: str, wanted: TokenRotation) -> Call[CreatedToken]:
     return Call("POST", path, _reader(CreatedToken), body=_dump(wanted), repeatable=False)
 
 
-def tokens() -> Call[tuple[TokenView, ...]]:
-    """Return all tokens without their secrets."""
-    return Call("GET", "/tokens", lambda reply: read_document(TokenPage, reply.content).items)
+def list_tokens(limit: int = 500, cursor: str | None = None) -> Call[TokenPage]:
+    """Return a page of tokens without their secrets, newest first."""
+    return Call("GET", "/tokens", _reader(TokenPage), _given(limit=limit, cursor=cursor))
 
 
 def revoke_token(token_id: str) -> Call[None]:

@@ -12,7 +12,7 @@ from advisor.client import calls
 from advisor.client.answers import choose_wait, explain_silence, read_problem
 from advisor.client.calls import Call
 from advisor.protocol.reading import read_document
-from advisor.protocol.views import JobEvent
+from advisor.protocol.views import AgentView, JobEvent, TokenView
 
 P = ParamSpec("P")
 Answer = TypeVar("Answer")
@@ -88,6 +88,24 @@ class Client:
             return self._send_once(call)
         return _patiently(self._patience_s)(self._send_once)(call)
 
+    def agents(self) -> tuple[AgentView, ...]:
+        """Return all agents that the server knows, page after page."""
+        page = self.list_agents()
+        found = page.items
+        while page.next_cursor:
+            page = self.list_agents(cursor=page.next_cursor)
+            found += page.items
+        return found
+
+    def tokens(self) -> tuple[TokenView, ...]:
+        """Return all tokens without their secrets, page after page."""
+        page = self.list_tokens()
+        found = page.items
+        while page.next_cursor:
+            page = self.list_tokens(cursor=page.next_cursor)
+            found += page.items
+        return found
+
     def stream_events(self, job_id: str, after: int = 0) -> Iterator[JobEvent]:
         """Yield a job's events as they happen, from number `after` on, until the job is over.
 
@@ -146,13 +164,13 @@ class Client:
     advice = _waiting(calls.advice)
     forecast = _waiting(calls.forecast)
     export_strategy = _waiting(calls.export_strategy)
-    agents = _waiting(calls.agents)
+    list_agents = _waiting(calls.list_agents)
     readmit_agent = _waiting(calls.readmit_agent)
     drain_agent = _waiting(calls.drain_agent)
     resume_agent = _waiting(calls.resume_agent)
     create_token = _waiting(calls.create_token)
     rotate_token = _waiting(calls.rotate_token)
-    tokens = _waiting(calls.tokens)
+    list_tokens = _waiting(calls.list_tokens)
     revoke_token = _waiting(calls.revoke_token)
 
 
@@ -189,6 +207,24 @@ class AsyncClient:
         if not call.repeatable or self._patience_s <= 0:
             return await self._send_once(call)
         return await _patiently(self._patience_s)(self._send_once)(call)
+
+    async def agents(self) -> tuple[AgentView, ...]:
+        """Return all agents that the server knows, page after page."""
+        page = await self.list_agents()
+        found = page.items
+        while page.next_cursor:
+            page = await self.list_agents(cursor=page.next_cursor)
+            found += page.items
+        return found
+
+    async def tokens(self) -> tuple[TokenView, ...]:
+        """Return all tokens without their secrets, page after page."""
+        page = await self.list_tokens()
+        found = page.items
+        while page.next_cursor:
+            page = await self.list_tokens(cursor=page.next_cursor)
+            found += page.items
+        return found
 
     async def stream_events(self, job_id: str, after: int = 0) -> AsyncIterator[JobEvent]:
         """Yield a job's events as they happen, from number `after` on, until the job is over."""
@@ -247,13 +283,13 @@ class AsyncClient:
     advice = _awaiting(calls.advice)
     forecast = _awaiting(calls.forecast)
     export_strategy = _awaiting(calls.export_strategy)
-    agents = _awaiting(calls.agents)
+    list_agents = _awaiting(calls.list_agents)
     readmit_agent = _awaiting(calls.readmit_agent)
     drain_agent = _awaiting(calls.drain_agent)
     resume_agent = _awaiting(calls.resume_agent)
     create_token = _awaiting(calls.create_token)
     rotate_token = _awaiting(calls.rotate_token)
-    tokens = _awaiting(calls.tokens)
+    list_tokens = _awaiting(calls.list_tokens)
     revoke_token = _awaiting(calls.revoke_token)
 
 

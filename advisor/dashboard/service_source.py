@@ -14,7 +14,7 @@ from advisor.protocol.telemetry import SessionTelemetry
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import AgentView, JobEvent, JobPage, LogChunk, Role
 from advisor.services.advice import get_advice
-from advisor.services.agents import list_agents
+from advisor.services.agents import view_agents
 from advisor.services.continuing import continue_job
 from advisor.services.exports import export_strategy, list_formats
 from advisor.services.jobs import cancel_job, get_history, get_job, list_events, list_jobs, read_log
@@ -89,7 +89,7 @@ class ServiceSource:
     def agents(self) -> Sequence[AgentView]:
         """Return every agent that ever introduced itself."""
         with self._database.read() as work:
-            return list_agents(work, self._clock()).items
+            return view_agents(work, self._clock())
 
     def export_formats(self) -> Sequence[FormatInfo]:
         """Return the formats that strategies can be written in."""

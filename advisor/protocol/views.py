@@ -124,9 +124,11 @@ class Drain(Spec):
 
 
 class AgentPage(Message):
-    """All agents, by name."""
+    """One page of agents, by name."""
 
     items: tuple[AgentView, ...]
+    next_cursor: str | None = None
+    """What to pass as `cursor` to get the next page; None on the last one."""
 
 
 class Role(StrEnum):
@@ -200,9 +202,11 @@ class CreatedToken(TokenView):
 
 
 class TokenPage(Message):
-    """All tokens, newest first."""
+    """One page of tokens, newest first."""
 
     items: tuple[TokenView, ...]
+    next_cursor: str | None = None
+    """What to pass as `cursor` to get the next page; None on the last one."""
 
 
 class RaceAccepted(Message):

@@ -16,6 +16,7 @@ from advisor.protocol.trials import Outcome, SessionState
 from advisor.protocol.views import AgentPage, AgentState, AgentView, NewToken, Role
 from advisor.services.ending import end_session, settle_if_gone
 from advisor.services.jobs import get_job
+from advisor.services.pages import cut_page, read_place
 from advisor.services.tokens import Principal, create_token, hash_secret
 from advisor.services.tuning import Timers
 from advisor.storage import UnitOfWork
@@ -136,9 +137,22 @@ def find_assignment(work: UnitOfWork, agent_id: str) -> Assignment | None:
     )
 
 
-def list_agents(work: UnitOfWork, now: datetime, timers: Timers = Timers()) -> AgentPage:
+def view_agents(work: UnitOfWork, now: datetime, timers: Timers = Timers()) -> tuple[AgentView, ...]:
     """Return every agent that ever registered, by name."""
-    return AgentPage(items=tuple(_view(agent, now, timers) for agent in work.agents.all()))
+    return tuple(_view(agent, now, timers) for agent in work.agents.all())
+
+
+def list_agents(
+    work: UnitOfWork,
+    now: datetime,
+    timers: Timers,
+    limit: int,
+    cursor: str | None,
+    name: str | None = None,
+) -> AgentPage:
+    """Return a page of agents, or the one of that name. Raises InvalidRequest for a cursor that no page gave."""
+    found, next_cursor = cut_page(work.agents.page(limit + 1, read_place(cursor), name), limit)
+    return AgentPage(items=tuple(_view(agent, now, timers) for agent in found), next_cursor=next_cursor)
 
 
 def is_silent(agent: Agent, now: datetime, timers: Timers, served_since: datetime | None = None) -> bool:

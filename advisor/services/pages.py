@@ -3,6 +3,7 @@
 import base64
 import binascii
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TypeVar
 
 from advisor.errors import InvalidRequest
@@ -10,13 +11,19 @@ from advisor.errors import InvalidRequest
 Item = TypeVar("Item")
 
 
-def cut_page(found: Sequence[tuple[int, Item]], limit: int) -> tuple[tuple[Item, ...], str | None]:
+_LAST_NUMBER = 2**63 - 1
+"""Nothing in a database has a larger number."""
+
+
+def cut_page(
+    found: Sequence[tuple[int, Item]] | Sequence[tuple[str, Item]], limit: int
+) -> tuple[tuple[Item, ...], str | None]:
     """Return the items of a page and the cursor of the next one; None on the last page.
 
-    `found` are up to `limit` + 1 items, each with the number that it is found by.
+    `found` are up to `limit` + 1 items, each with its place in the list: what it is found by.
     """
     shown = found[:limit]
-    cursor = _write_cursor(shown[-1][0]) if len(found) > limit else None
+    cursor = _write_cursor(str(shown[-1][0])) if len(found) > limit else None
     return tuple(item for _, item in shown), cursor
 
 
@@ -25,15 +32,42 @@ def read_cursor(cursor: str | None) -> int | None:
 
     Raises InvalidRequest for a cursor that no page gave.
     """
+    place = read_place(cursor)
+    if place is None:
+        return None
+    if not place.isascii() or not place.isdigit() or int(place) > _LAST_NUMBER:
+        raise _refuse()
+    return int(place)
+
+
+def read_moment(cursor: str | None) -> tuple[datetime, str] | None:
+    """Return the moment and the id of the last item before the page. Raises InvalidRequest like `read_cursor`."""
+    place = read_place(cursor)
+    if place is None:
+        return None
+    moment, _, item_id = place.partition(" ")
+    try:
+        at = datetime.fromisoformat(moment)
+    except ValueError:
+        raise _refuse() from None
+    if at.tzinfo is None:
+        raise _refuse()
+    return at, item_id
+
+
+def read_place(cursor: str | None) -> str | None:
+    """Return the place of the last item before the page. Raises InvalidRequest like `read_cursor`."""
     if not cursor:
         return None
     try:
-        return int(base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)))
-    except (binascii.Error, ValueError) as error:
-        raise InvalidRequest(
-            "The cursor is none that a page gave.", hint="Start again without a cursor."
-        ) from error
+        return base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4)).decode()
+    except (binascii.Error, ValueError):
+        raise _refuse() from None
 
 
-def _write_cursor(number: int) -> str:
-    return base64.urlsafe_b64encode(str(number).encode()).decode().rstrip("=")
+def _refuse() -> InvalidRequest:
+    return InvalidRequest("The cursor is none that a page gave.", hint="Start again without a cursor.")
+
+
+def _write_cursor(place: str) -> str:
+    return base64.urlsafe_b64encode(place.encode()).decode().rstrip("=")

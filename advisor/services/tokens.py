@@ -10,6 +10,7 @@ from pathlib import Path
 
 from advisor.errors import InvalidRequest, TokenNotFound, Unauthenticated
 from advisor.protocol.views import CreatedToken, NewToken, Role, TokenPage, TokenRotation, TokenView
+from advisor.services.pages import cut_page, read_moment
 from advisor.storage import Database, UnitOfWork
 
 _PREFIX = "adv"
@@ -118,9 +119,12 @@ def rotate_token(work: UnitOfWork, token_id: str, wanted: TokenRotation, now: da
     return create_token(work, new, now)
 
 
-def list_tokens(work: UnitOfWork) -> TokenPage:
-    """Return all tokens, newest first, without their secrets."""
-    return TokenPage(items=tuple(work.tokens.all()))
+def list_tokens(work: UnitOfWork, limit: int, cursor: str | None) -> TokenPage:
+    """Return a page of tokens without their secrets. Raises InvalidRequest for a cursor that no page gave."""
+    found = work.tokens.page(limit + 1, read_moment(cursor))
+    places = [(f"{token.created_at.isoformat()} {token.id}", token) for token in found]
+    items, next_cursor = cut_page(places, limit)
+    return TokenPage(items=items, next_cursor=next_cursor)
 
 
 def revoke_token(work: UnitOfWork, token_id: str, now: datetime) -> None:

@@ -110,6 +110,21 @@ class Agents:
         """Return all agents by name, with the sessions they hold."""
         return read_each(self._connection, _WITH_SESSION.order_by(AgentRow.name), AgentRow.id, _agent)
 
+    def page(self, limit: int, after: str | None, name: str | None = None) -> list[tuple[str, Agent]]:
+        """Return agents with their names, in that order: those behind `after`; with `name` the one that has it."""
+        query = _WITH_SESSION.order_by(AgentRow.name).limit(limit)
+        if name is not None:
+            query = query.where(AgentRow.name == name)
+        if after is not None:
+            query = query.where(AgentRow.name > after)
+        found = [(agent.name, agent) for agent in read_each(self._connection, query, AgentRow.id, _agent)]
+        if len(found) == limit:
+            return found
+        looked_at = self._connection.execute(query.with_only_columns(AgentRow.name)).scalars().all()
+        missing = len(looked_at) - len(found)
+        # Those that cannot be read make no page shorter: it would look like the last one.
+        return found + self.page(missing, looked_at[-1], name) if missing else found
+
     def lock(self, agent_ids: Collection[str]) -> list[Agent]:
         """Return those of these agents that may take a session, and keep other transactions from allocating any until
         this one ends."""
@@ -176,10 +191,14 @@ class Tokens:
         )
         self._connection.execute(query.values(expires_at=at))
 
-    def all(self) -> list[TokenView]:
-        """Return all tokens, newest first."""
-        rows = self._connection.execute(_TOKENS.order_by(TokenRow.created_at.desc(), TokenRow.id))
-        return [_token(row) for row in rows]
+    def page(self, limit: int, before: tuple[datetime, str] | None = None) -> list[TokenView]:
+        """Return tokens, newest first: those behind the one that was made at that moment and has that id."""
+        query = _TOKENS.order_by(TokenRow.created_at.desc(), TokenRow.id).limit(limit)
+        if before is not None:
+            made_at, token_id = before
+            same = (TokenRow.created_at == made_at) & (TokenRow.id > token_id)
+            query = query.where((TokenRow.created_at < made_at) | same)
+        return [_token(row) for row in self._connection.execute(query)]
 
     def revoke(self, token_id: str, now: datetime) -> bool:
         """Make a token useless; return whether it was of use."""

@@ -72,10 +72,13 @@ def resume(context: typer.Context, name: NameArgument) -> None:
     screen_of(context).tell(f"{name} takes sessions again.")
 
 
+def find_agent(client: Client, name: str) -> AgentView | None:
+    """Return the agent of that name. A server of an older release answers with all of them."""
+    return next((agent for agent in client.list_agents(name=name).items if agent.name == name), None)
+
+
 def _find(client: Client, name: str) -> AgentView:
-    known = client.agents()
-    for agent in known:
-        if agent.name == name:
-            return agent
-    names = ", ".join(agent.name for agent in known) or "none"
+    if (found := find_agent(client, name)) is not None:
+        return found
+    names = ", ".join(agent.name for agent in client.agents()) or "none"
     raise CommandFailed(Exit.NOT_FOUND, f"There is no agent {name!r}.", f"The server knows {names}.")

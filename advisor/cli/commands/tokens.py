@@ -8,6 +8,7 @@ import typer
 from rich import box
 from rich.table import Table
 
+from advisor.cli.commands.agents import find_agent
 from advisor.cli.connection import connect
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.options import JsonOption, screen_of
@@ -142,7 +143,7 @@ def readmit(
     """Let an agent register again whose token was revoked, or that lost its work directory."""
     screen = screen_of(context)
     with connect(os.environ) as client:
-        found = next((agent for agent in client.agents() if agent.name == name), None)
+        found = find_agent(client, name)
         if found is None:
             raise CommandFailed(
                 Exit.NOT_FOUND, f"The server knows no agent {name}.", "The page of agents lists their names."

@@ -48,9 +48,9 @@ def test_identities_of_an_earlier_release_stay_and_keys_go_to_their_token(databa
         assert work.jobs.find_submission("t1", "key") == ("j1", "hash")
         assert work.jobs.find_submission("t4", "key") == ("j1", "hash")
         assert [work.jobs.find_submission(token, "key") for token in ("t2", "t3", "t5")] == [None] * 3
-        assert {token.id: (token.expires_at, token.uses_left, token.team) for token in work.tokens.all()} == (
-            dict.fromkeys(("t1", "t2", "t3", "t4", "t5"), (None, None, ""))
-        )
+        assert {
+            token.id: (token.expires_at, token.uses_left, token.team) for token in work.tokens.page(9)
+        } == (dict.fromkeys(("t1", "t2", "t3", "t4", "t5"), (None, None, "")))
         agent = work.agents.find("one")
         assert agent is not None
         assert (agent.secret_sha256, agent.revoked_at) == (None, None)

@@ -1,18 +1,28 @@
 """What was measured for a job comes in pages that together are all of it, on SQLite and on PostgreSQL alike."""
 
+import base64
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
 import pytest
+from sqlalchemy import text
 
 from advisor.errors import InvalidRequest, JobNotFound
 from advisor.protocol.pages import BlockPage, SessionPage, TrialPage
+from advisor.protocol.queries import JobQuery
+from advisor.protocol.views import AgentPage, AgentView, NewToken, Role, TokenPage, TokenView
 from advisor.services import measured
-from advisor.storage import UnitOfWork
-from tests.unit.services.scripted_tuning import ScriptedTuning
+from advisor.services.agents import list_agents, view_agents
+from advisor.services.jobs import list_jobs
+from advisor.services.tokens import create_token, list_tokens
+from advisor.services.tuning import Timers
+from advisor.storage import Database, UnitOfWork
+from tests.unit.services.scripted_tuning import ScriptedTuning, make_node
 from tests.unit.services.world import World
 
 Page = TypeVar("Page", TrialPage, BlockPage, SessionPage)
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LISTS = (measured.list_trials, measured.list_blocks, measured.list_sessions)
 
 
@@ -75,3 +85,65 @@ def test_no_job_and_no_cursor_are_told_apart(
         with pytest.raises(InvalidRequest):
             look(work, job_id, 5, "x")
     world.database.close()
+
+
+def read_pages(
+    look: Callable[[str | None], AgentPage | TokenPage], limit: int
+) -> list[AgentView | TokenView]:
+    found: list[AgentView | TokenView] = []
+    cursor: str | None = None
+    while True:
+        page = look(cursor)
+        assert 0 < len(page.items) <= limit
+        found += page.items
+        if (cursor := page.next_cursor) is None:
+            return found
+
+
+def test_pages_of_agents_together_are_all_of_them_in_order(database: Database) -> None:
+    names = ["gpü-12", "a", "Z", "node 9", "b\U0001f600", "longest" + "ü" * 93]
+    with database.begin() as work:
+        for number, name in enumerate(names):
+            work.agents.add(f"a{number}", name, make_node("n"), NOW)
+        known = [agent.name for agent in view_agents(work, NOW)]
+        assert sorted(known) == sorted(names)
+        for limit in (1, 2, 5, 6, 100):
+            pages = read_pages(
+                lambda cursor, limit=limit: list_agents(work, NOW, Timers(), limit, cursor), limit
+            )
+            assert [agent.name for agent in pages] == known
+        (only,) = list_agents(work, NOW, Timers(), 5, None, "Z").items
+        assert only.name == "Z"
+
+
+def test_page_of_agents_is_as_long_as_asked_for_where_some_cannot_be_read(database: Database) -> None:
+    with database.begin() as work:
+        for name in ("a", "b", "c", "d"):
+            work.agents.add(name, name, make_node("n"), NOW)
+        work.connection.execute(text("UPDATE agents SET node = '{}' WHERE name IN ('a', 'b')"))
+    with database.read() as work:
+        pages = read_pages(lambda cursor: list_agents(work, NOW, Timers(), 1, cursor), 1)
+        assert [agent.name for agent in pages] == ["c", "d"]
+
+
+def test_pages_of_tokens_together_are_all_of_them_newest_first(database: Database) -> None:
+    with database.begin() as work:
+        for made in (0, 1, 1, 1, 2):
+            create_token(work, NewToken(role=Role.VIEWER), NOW + timedelta(microseconds=made))
+        known = list_tokens(work, 1000, None).items
+        assert [token.created_at for token in known] == sorted((t.created_at for t in known), reverse=True)
+        for limit in (1, 2, 4, 5):
+            pages = read_pages(lambda cursor, limit=limit: list_tokens(work, limit, cursor), limit)
+            assert pages == list(known)
+
+
+@pytest.mark.parametrize("place", ["9" * 30, "-1", "nonsense", "2026-01-01 id", "\x00", "١"])
+def test_cursor_that_no_page_gave_is_refused_wherever_it_is_sent(database: Database, place: str) -> None:
+    cursor = base64.urlsafe_b64encode(place.encode()).decode().rstrip("=")
+    with database.read() as work:
+        with pytest.raises(InvalidRequest, match="cursor"):
+            list_tokens(work, 1, cursor)
+        with pytest.raises(InvalidRequest, match="cursor"):
+            list_jobs(work, JobQuery(cursor=cursor))
+        # Any text may be the name that a page of agents ended with.
+        assert list_agents(work, NOW, Timers(), 1, cursor).items == ()

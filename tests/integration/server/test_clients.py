@@ -145,3 +145,34 @@ def _wanted() -> Any:
     from advisor.protocol.views import NewToken
 
     return NewToken(role="viewer", label="x")
+
+
+def answer_page(request: httpx.Request) -> httpx.Response:
+    """A list of three, one a page."""
+    number = int(request.url.params.get("cursor", 0))
+    at = "2026-01-01T00:00:00Z"
+    if request.url.path.endswith("/tokens"):
+        item: dict[str, Any] = {"id": f"t{number}", "role": "viewer", "label": "", "created_at": at}
+    else:
+        node = {"hostname": "n", "cpu_count": 1, "memory_bytes": 1}
+        item = {
+            "id": f"t{number}",
+            "name": "x",
+            "node": node,
+            "state": "idle",
+            "last_seen_at": at,
+            "last_seen_s": 0,
+        }
+    return httpx.Response(200, json={"items": [item], "next_cursor": str(number + 1) if number < 2 else None})
+
+
+def test_whole_lists_are_read_page_after_page() -> None:
+    async def ask() -> tuple[Any, Any]:
+        async with AsyncClient("http://one", "t", transport=httpx.MockTransport(answer_page)) as client:
+            return await client.agents(), await client.tokens()
+
+    with Client("http://one", "t", transport=httpx.MockTransport(answer_page)) as client:
+        found = client.agents(), client.tokens()
+    assert found == asyncio.run(ask())
+    for items in found:
+        assert [item.id for item in items] == ["t0", "t1", "t2"]

@@ -5,7 +5,7 @@ import pytest
 from advisor.protocol.messages import Beat, HelloReport, MemberState
 from advisor.protocol.telemetry import FlagKind, NodeFlag, TelemetryBatch, TelemetrySample
 from advisor.services import jobs, sessions, telemetry
-from advisor.services.agents import list_agents
+from advisor.services.agents import view_agents
 
 from .scripted_tuning import ScriptedTuning, make_facts, make_result
 from .world import World
@@ -15,7 +15,7 @@ BATCH = TelemetryBatch(samples=(TelemetrySample(age_s=0.5, cpu=0.75, session_cpu
 
 def read_flag(world: World) -> NodeFlag | None:
     with world.database.read() as work:
-        return list_agents(work, world.now).items[0].flag
+        return view_agents(work, world.now)[0].flag
 
 
 class Measuring:
