@@ -33,6 +33,7 @@ from advisor.protocol.previews import PlanPreview
 from advisor.protocol.trials import BlockResult, BlockSummary, JobHistory, Outcome, Trial
 from advisor.services.background.keeper import Keeper
 from advisor.services.background.lobby import Lobby
+from advisor.services.background.pruning import PAUSE_S, Pruner
 from advisor.services.background.reaper import AwakeClock, Reaper
 from advisor.services.background.scheduling import Scheduler
 from advisor.services.background.stock import Stock
@@ -295,7 +296,15 @@ def _make_keepers(context: Context) -> list[Keeper]:
         elif lobby.look(clock()):
             context.wake.set()
 
+    pruner, more = Pruner(database, context.settings, clock(), time.monotonic), threading.Event()
+
+    def prune() -> None:
+        if pruner.step(clock()):
+            more.set()
+
+    pruning = [Keeper("pruner", prune, PAUSE_S, more)] if context.settings.prune else []
     return [
+        *pruning,
         Keeper("reaper", reap, tick_s, on_round=watched("reaper")),
         Keeper("scheduler", schedule, tick_s, context.wake, watched("scheduler")),
         Keeper("lobby", receive, look_s, lobby.wake, watched("lobby")),

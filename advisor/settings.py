@@ -63,6 +63,23 @@ class Settings(BaseSettings):
     tick_s: float = Field(default=1.0, gt=0)
     """How often leases are checked and waiting jobs are looked at, in seconds."""
 
+    prune: bool = True
+    """Whether the server takes away what is older than the following days by itself; `false` leaves it to
+    `advisor admin prune`, which counts the same days."""
+    keep_jobs_days: float = Field(default=365, ge=1)
+    """Jobs that ended so long ago go with all that they measured and their advice. Archived ones stay, and those whose
+    strategy a real training was reported to use since."""
+    keep_logs_days: float = Field(default=90, ge=1)
+    """What the training processes of jobs wrote that ended so long ago; the tail of each failure stays."""
+    keep_telemetry_days: float = Field(default=30, ge=1)
+    """Samples of jobs that ended so long ago; what blocks and pages show of them stays."""
+    keep_quarantine_days: float = Field(default=30, ge=1)
+    """Results that did not count."""
+    keep_agents_days: float = Field(default=90, ge=1)
+    """Agents that were not heard of for so long, and that measured nothing that is kept."""
+    keep_tokens_days: float = Field(default=30, ge=1)
+    """Tokens that were revoked or expired so long ago, and keys of submissions that can hardly be repeated any more."""
+
     @field_validator("trusted_proxies")
     @classmethod
     def _refuse_what_is_no_network(cls, proxies: tuple[str, ...]) -> tuple[str, ...]:

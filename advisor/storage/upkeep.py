@@ -1,15 +1,29 @@
 """What a database needs over the years: old records taken away, and proofs that what it holds fits together."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, Delete, Select, delete, exists, func, select, text, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    delete,
+    exists,
+    func,
+    inspect,
+    select,
+    text,
+    tuple_,
+    update,
+)
 
 from advisor.protocol.jobs import JobState
 from advisor.protocol.trials import BlockState, SessionState, TrialState
+from advisor.storage.jobs import Jobs
 from advisor.storage.tables import (
     AgentRow,
+    Base,
     BlockRow,
     IdempotencyRow,
     JobRow,
@@ -17,6 +31,7 @@ from advisor.storage.tables import (
     MemberRow,
     QuarantineRow,
     ResultRow,
+    RunRow,
     SessionRow,
     TelemetryRow,
     TokenRow,
@@ -25,6 +40,8 @@ from advisor.storage.tables import (
 
 _FINAL_JOBS = [state for state in JobState if state.is_final]
 _FINAL_SESSIONS = [state for state in SessionState if state.is_final]
+_ALL = 2**31
+"""More than any table holds."""
 _SHOWN = 5
 """Offenders that are named for each rule."""
 
@@ -42,7 +59,10 @@ class Ages:
     agents: datetime
     """Agents that were not heard of since, and that never had a part in a session; their tokens go with them."""
     tokens: datetime
-    """Tokens that had been revoked by then, and keys of submissions that can hardly be repeated any more."""
+    """Tokens that had been revoked or had expired by then, and keys of submissions that can hardly be repeated."""
+    jobs: datetime
+    """Jobs that had ended by then, with all that was ever stored for them. Archived ones stay, and those whose advice
+    a real training was reported to follow since."""
 
 
 class Upkeep:
@@ -51,12 +71,18 @@ class Upkeep:
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
 
-    def prune(self, ages: Ages) -> dict[str, int]:
-        """Take old records away; return how many of each kind. Advice, results, trials and events stay."""
-        return {
-            kind: sum(self._connection.execute(statement).rowcount for statement in statements)
-            for kind, statements in _list_old(ages)
-        } | {"chunks of log": self._drop_logs(ages.logs)}
+    def prune(self, ages: Ages, most: int = _ALL) -> dict[str, int]:
+        """Take old records away, at most so many of each kind, of which a job is a hundred; return how many went.
+
+        What a job measured, its advice and its events go with the job only: it may be continued until then.
+        """
+        gone = {"jobs with all that they measured": self._drop_jobs(ages.jobs, -(-most // 100))}
+        for kind, *which in _list_old(ages):
+            gone[kind] = sum(self._delete(table, conditions, most) for table, conditions in which)
+        ended = JobRow.id.in_(_ended(ages.logs))
+        counted = update(JobRow).where(ended, JobRow.log_chars > 0).values(log_chars=0)
+        self._connection.execute(counted)
+        return gone
 
     def find_damage(self) -> list[str]:
         """Return a sentence for each rule that the database breaks; none when all is well."""
@@ -70,12 +96,22 @@ class Upkeep:
             ]
         return broken
 
-    def _drop_logs(self, before: datetime) -> int:
-        ended = _ended(before)
-        dropped = self._connection.execute(delete(LogRow).where(LogRow.job_id.in_(ended))).rowcount
-        counted = update(JobRow).where(JobRow.id.in_(ended), JobRow.log_chars > 0)
-        self._connection.execute(counted.values(log_chars=0))
-        return dropped
+    def _drop_jobs(self, before: datetime, most: int) -> int:
+        followed = exists().where(RunRow.job_id == JobRow.id, RunRow.reported_at >= before)
+        old = (
+            _ended(before).where(JobRow.archived_at.is_(None), ~followed).order_by(JobRow.serial).limit(most)
+        )
+        # Nobody may continue one of them in the meantime.
+        found = self._connection.execute(old.with_for_update()).scalars().all()
+        jobs = Jobs(self._connection)
+        for job_id in found:
+            jobs.delete(job_id)
+        return len(found)
+
+    def _delete(self, table: type[Base], conditions: Sequence[ColumnElement[bool]], most: int) -> int:
+        keys = inspect(table).primary_key
+        chosen = select(*keys).where(*conditions).limit(most)
+        return self._connection.execute(delete(table).where(tuple_(*keys).in_(chosen))).rowcount
 
     def _list_broken(self) -> Iterator[tuple[str, str]]:
         for sentence, query in _RULES:
@@ -88,20 +124,30 @@ def _ended(before: datetime) -> Select[str]:
     return select(JobRow.id).where(JobRow.state.in_(_FINAL_JOBS), JobRow.finished_at < before)
 
 
-def _list_old(ages: Ages) -> Iterator[tuple[str, list[Delete]]]:
+_Which = tuple[type[Base], tuple[ColumnElement[bool], ...]]
+
+
+def _list_old(ages: Ages) -> Iterator[tuple[str, *tuple[_Which, ...]]]:
+    """Each kind of old records in words, and where they are."""
     sessions = select(SessionRow.id).where(SessionRow.job_id.in_(_ended(ages.telemetry)))
-    yield "telemetry samples", [delete(TelemetryRow).where(TelemetryRow.session_id.in_(sessions))]
-    yield "quarantined results", [delete(QuarantineRow).where(QuarantineRow.received_at < ages.quarantine)]
-    revoked = delete(TokenRow).where(TokenRow.revoked_at < ages.tokens)
-    keys = delete(IdempotencyRow).where(IdempotencyRow.created_at < ages.tokens)
-    yield "revoked tokens and keys of submissions", [revoked, keys]
+    yield "telemetry samples", (TelemetryRow, (TelemetryRow.session_id.in_(sessions),))
+    yield "chunks of log", (LogRow, (LogRow.job_id.in_(_ended(ages.logs)),))
+    yield "quarantined results", (QuarantineRow, (QuarantineRow.received_at < ages.quarantine,))
+    ended = (TokenRow.revoked_at < ages.tokens) | (TokenRow.expires_at < ages.tokens)
+    keys = IdempotencyRow.created_at < ages.tokens
+    yield "ended tokens and keys of submissions", (TokenRow, (ended,)), (IdempotencyRow, (keys,))
     unused = (
         AgentRow.last_seen_at < ages.agents,
         ~exists().where(MemberRow.agent_id == AgentRow.id),
         ~exists().where(TelemetryRow.agent_id == AgentRow.id),
     )
-    theirs = delete(TokenRow).where(TokenRow.agent_id.in_(select(AgentRow.id).where(*unused)))
-    yield "agents that never measured, and their tokens", [theirs, delete(AgentRow).where(*unused)]
+    theirs = TokenRow.agent_id.in_(select(AgentRow.id).where(*unused))
+    tokenless = ~exists().where(TokenRow.agent_id == AgentRow.id)
+    yield (
+        "agents that measured nothing that is kept, and their tokens",
+        (TokenRow, (theirs,)),
+        (AgentRow, (*unused, tokenless)),
+    )
 
 
 _RULES: tuple[tuple[str, Select[str]], ...] = (

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, ParamSpec
@@ -15,11 +15,12 @@ from advisor.cli.options import JsonOption, screen_of
 from advisor.data_dir import data_dir_of
 
 if TYPE_CHECKING:
+    from advisor.settings import Settings
     from advisor.storage import Database
     from advisor.storage.database_file import DatabaseFile
 
 Words = ParamSpec("Words")
-_Days = Annotated[float, typer.Option(min=0, metavar="DAYS")]
+_Days = Annotated[float | None, typer.Option(min=0, metavar="DAYS")]
 
 
 def build_app() -> typer.Typer:
@@ -72,32 +73,34 @@ def check(context: typer.Context, as_json: JsonOption = False) -> None:
 
 def prune(
     context: typer.Context,
-    telemetry_days: _Days = 30,
-    log_days: _Days = 90,
-    quarantine_days: _Days = 30,
-    agent_days: _Days = 90,
-    token_days: _Days = 30,
+    job_days: _Days = None,
+    log_days: _Days = None,
+    telemetry_days: _Days = None,
+    quarantine_days: _Days = None,
+    agent_days: _Days = None,
+    token_days: _Days = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take away what is older: telemetry and logs of ended jobs, results that did not count, agents that are gone.
+    """Take away at once what is older than the server's own settings keep (ADVISOR_KEEP_…_DAYS), or than told here.
 
-    Advice, results, trials and events of jobs stay for good. A server on SQLite has to be stopped meanwhile.
+    A running server does so by itself, unless ADVISOR_PRUNE=false. A server on SQLite has to be stopped meanwhile.
     """
-    from advisor.storage.upkeep import Ages
+    from advisor.services.background.pruning import count_ages
 
-    now = datetime.now(UTC)
-    ages = Ages(
-        telemetry=now - timedelta(days=telemetry_days),
-        logs=now - timedelta(days=log_days),
-        quarantine=now - timedelta(days=quarantine_days),
-        agents=now - timedelta(days=agent_days),
-        tokens=now - timedelta(days=token_days),
-    )
+    given = {
+        "keep_jobs_days": job_days,
+        "keep_logs_days": log_days,
+        "keep_telemetry_days": telemetry_days,
+        "keep_quarantine_days": quarantine_days,
+        "keep_agents_days": agent_days,
+        "keep_tokens_days": token_days,
+    }
+    told = {name: days for name, days in given.items() if days is not None}
     with _open() as database:
         database.prove_current()
         database.hold()
         with database.begin() as work:
-            gone = work.upkeep.prune(ages)
+            gone = work.upkeep.prune(count_ages(_read_settings().model_copy(update=told), datetime.now(UTC)))
         if database.file is not None:
             database.file.shrink()
     screen = screen_of(context)
@@ -111,15 +114,19 @@ def prune(
 @contextmanager
 def _open() -> Iterator["Database"]:
     """The database of this machine's server: ADVISOR_DATABASE_URL, or the file in ADVISOR_DATA_DIR."""
-    from advisor.settings import Settings
     from advisor.storage import Database
 
-    settings = Settings(data_dir=data_dir_of(os.environ))
-    database = Database(settings.url, lambda: "unused")
+    database = Database(_read_settings().url, lambda: "unused")
     try:
         yield database
     finally:
         database.close()
+
+
+def _read_settings() -> "Settings":
+    from advisor.settings import Settings
+
+    return Settings(data_dir=data_dir_of(os.environ))
 
 
 def _file_of(database: "Database") -> "DatabaseFile":

@@ -1,6 +1,8 @@
 """What is taken away when it is old, what stays, and what is found when a database does not fit together."""
 
+import logging
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -9,17 +11,21 @@ from advisor.protocol.jobs import JobState
 from advisor.protocol.telemetry import TelemetrySample
 from advisor.protocol.trials import Outcome, Purpose, SessionState, Trial
 from advisor.protocol.views import Role
+from advisor.services.background.pruning import Pruner
+from advisor.settings import Settings
 from advisor.storage import Database
 from advisor.storage.upkeep import Ages
+from tests.contracts.storage.test_runs import make_run
 from tests.contracts.storage.test_storage import NOW, add_running_session, make_block
 from tests.unit.services.scripted_tuning import make_node, make_result
 
 YEAR = timedelta(days=365)
 
 
-def prune(database: Database, before: datetime) -> dict[str, int]:
+def prune(database: Database, before: datetime, jobs: datetime | None = None) -> dict[str, int]:
+    """What goes; of jobs none does unless it is said."""
     with database.begin() as work:
-        return work.upkeep.prune(Ages(before, before, before, before, before))
+        return work.upkeep.prune(Ages(before, before, before, before, before, jobs or NOW - YEAR))
 
 
 def find_damage(database: Database) -> list[str]:
@@ -44,6 +50,8 @@ def ended(database: Database) -> Database:
         work.tokens.add("t2", Role.AGENT, "gone", "sha", NOW, "a2")
         work.tokens.add("t3", Role.VIEWER, "", "sha", NOW)
         work.tokens.revoke("t3", NOW)
+        work.tokens.add("t4", Role.VIEWER, "", "sha", NOW, expires_at=NOW)
+        work.tokens.add("t5", Role.VIEWER, "", "sha", NOW, expires_at=NOW + 2 * YEAR)
         work.members.leave("s1", "a1", Outcome.FINISHED, "")
         ended = {"log_tail": "", "total_steps": 5, "now": NOW}
         work.sessions.close("s1", 1, SessionState.ENDED, Outcome.FINISHED, "", **ended)  # type: ignore[arg-type]
@@ -55,17 +63,19 @@ def ended(database: Database) -> Database:
 
 def test_old_records_go_and_what_a_job_found_stays(ended: Database) -> None:
     assert prune(ended, NOW + YEAR) == {
+        "jobs with all that they measured": 0,
         "telemetry samples": 1,
-        "quarantined results": 1,
-        "revoked tokens and keys of submissions": 2,
-        "agents that never measured, and their tokens": 2,
         "chunks of log": 1,
+        "quarantined results": 1,
+        "ended tokens and keys of submissions": 3,
+        "agents that measured nothing that is kept, and their tokens": 2,
     }
     with ended.read() as work:
         assert work.jobs.get("j1") is not None
         assert [block.result for block in work.blocks.of_job("j1")] == [make_result()]
         assert [agent.name for agent in work.agents.all()] == ["one"]
         assert work.logs.after("j1", 0, 10) == []
+        assert [token.id for token in work.tokens.page(9)] == ["t5"]
     assert find_damage(ended) == []
     assert set(prune(ended, NOW + YEAR).values()) == {0}
 
@@ -80,6 +90,74 @@ def test_records_of_jobs_that_have_not_ended_stay_however_old(database: Database
         work.logs.append("j1", "s1", "one", "a line")
         work.telemetry.add("s1", "a1", [(1.0, TelemetrySample(age_s=0.0, cpu=0.5))])
     assert set(prune(database, NOW + YEAR).values()) == {0}
+
+
+def test_job_that_ended_long_ago_goes_with_all_that_it_measured(ended: Database) -> None:
+    assert prune(ended, NOW - YEAR, jobs=NOW)["jobs with all that they measured"] == 0
+    assert prune(ended, NOW - YEAR, jobs=NOW + YEAR)["jobs with all that they measured"] == 1
+    with ended.read() as work:
+        assert work.jobs.get("j1") is None
+        assert work.sessions.of_job("j1") == ()
+        assert work.connection.execute(text("SELECT count(*) FROM results")).scalar_one() == 0
+    assert find_damage(ended) == []
+
+
+def test_archived_job_stays_however_long_ago_it_ended(ended: Database) -> None:
+    with ended.begin() as work:
+        work.jobs.archive("j1", NOW)
+    assert prune(ended, NOW - YEAR, jobs=NOW + YEAR)["jobs with all that they measured"] == 0
+
+
+def test_job_whose_advice_a_training_follows_stays(ended: Database) -> None:
+    with ended.begin() as work:
+        work.runs.put("j1", make_run("r1", 365 * 24 * 60 + 1))
+    assert prune(ended, NOW - YEAR, jobs=NOW + YEAR)["jobs with all that they measured"] == 0
+    assert prune(ended, NOW - YEAR, jobs=NOW + 2 * YEAR)["jobs with all that they measured"] == 1
+
+
+def test_job_that_is_continued_keeps_what_it_measured(ended: Database) -> None:
+    with ended.begin() as work:
+        job = work.jobs.get("j1")
+        assert job is not None
+        work.jobs.reopen(job, "More time.", NOW)
+    gone = prune(ended, NOW + YEAR, jobs=NOW + YEAR)
+    assert (gone["jobs with all that they measured"], gone["chunks of log"]) == (0, 0)
+    with ended.read() as work:
+        assert [block.result for block in work.blocks.of_job("j1")] == [make_result()]
+        assert len(work.logs.after("j1", 0, 10)) == 1
+
+
+def test_server_takes_old_records_away_in_small_steps_and_tells_what_went(
+    ended: Database, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with ended.begin() as work:
+        for number in range(10):
+            work.logs.append("j1", "s1", "one", f"line {number}")
+    settings = Settings(data_dir=tmp_path, keep_logs_days=30, keep_jobs_days=365)
+    served_s = 0.0
+    pruner = Pruner(ended, settings, NOW, lambda: served_s, at_once=4)
+    served_s = timedelta(days=400).total_seconds()
+    assert not pruner.step(NOW + timedelta(days=29))
+    left = []
+    with caplog.at_level(logging.INFO):
+        while pruner.step(NOW + timedelta(days=31)):
+            with ended.read() as work:
+                left.append(len(work.logs.after("j1", 0, 99)))
+    assert left == [7, 3, 0]
+    assert "11 chunks of log" in caplog.text
+    with ended.read() as work:
+        assert work.jobs.get("j1") is not None
+    while pruner.step(NOW + timedelta(days=366)):
+        pass
+    with ended.read() as work:
+        assert work.jobs.get("j1") is None
+        assert work.agents.all() == []
+    assert find_damage(ended) == []
+
+
+def test_clock_that_is_set_to_another_year_makes_nothing_old(ended: Database, tmp_path: Path) -> None:
+    pruner = Pruner(ended, Settings(data_dir=tmp_path), NOW, lambda: 60.0)
+    assert not pruner.step(NOW + 10 * YEAR)
 
 
 @pytest.mark.parametrize(

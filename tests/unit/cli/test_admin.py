@@ -106,7 +106,7 @@ def test_prune_tells_what_went_and_keeps_what_is_young(run: Run, path: Path) -> 
         work.agents.add("young", "young", make_node("young"), datetime.now(UTC) - timedelta(days=80))
     database.close()
     removed = json.loads(run("admin", "prune", "--json").stdout)["removed"]
-    assert removed["agents that never measured, and their tokens"] == 1
+    assert removed["agents that measured nothing that is kept, and their tokens"] == 1
     assert names_in(path) == {"first"}
 
 
