@@ -19,6 +19,7 @@ from advisor.api import PREFIX, build_api
 from advisor.api.access import FailureCounter
 from advisor.api.context import Context
 from advisor.api.edge.bodies import SizeCheck
+from advisor.api.edge.buckets import Buckets
 from advisor.api.edge.connections import limit_connections, make_room_for
 from advisor.api.edge.headers import SafeAnswers
 from advisor.api.edge.hosts import HostCheck
@@ -166,6 +167,7 @@ def create_app(
     )
     app.state.context = context
     app.state.failures = FailureCounter()
+    app.state.buckets = Buckets(settings.most_requests_per_s, settings.most_requests_at_once, time.monotonic)
     app.add_middleware(SizeCheck)
     app.add_middleware(HostCheck, allowed=settings.allowed_hosts)
     app.add_middleware(SafeAnswers)

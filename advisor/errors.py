@@ -7,6 +7,7 @@
     │   └── UnknownFormat        422 unknown_format
     ├── Unauthenticated          401 unauthenticated
     ├── TooManyFailures          429 too_many_failures
+    ├── TooManyRequests          429 too_many_requests
     ├── Forbidden                403 forbidden
     │   ├── AgentTurnedOut       403 agent_turned_out
     │   └── NotYourJob           403 not_your_job
@@ -111,6 +112,23 @@ class TooManyFailures(AdvisorError):
     def headers(self) -> dict[str, str]:
         """Tell the client how long to wait."""
         return {"Retry-After": "60"}
+
+
+class TooManyRequests(AdvisorError):
+    """One token asks faster than the server lets any; nothing was done."""
+
+    status = 429
+    code = "too_many_requests"
+    hint = "Wait as long as Retry-After says; if it is many programs that ask, give each a token of its own."
+
+    def __init__(self, per_s: float, after_s: int) -> None:
+        super().__init__(f"This token sent more requests than {per_s:g} a second for too long.")
+        self._after_s = after_s
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Tell the client how long to wait."""
+        return {"Retry-After": str(self._after_s)}
 
 
 class Forbidden(AdvisorError):

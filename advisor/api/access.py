@@ -9,6 +9,7 @@ from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
 
 from advisor.api.context import Here
+from advisor.api.edge.buckets import Buckets
 from advisor.errors import Forbidden, TooManyFailures, Unauthenticated
 from advisor.protocol.views import Role
 from advisor.services.tokens import Principal, authenticate, identify
@@ -40,7 +41,7 @@ class Allow:
     def __init__(self, *roles: Role, even_spent: bool = False) -> None:
         """`even_spent` lets in tokens that have expired or were revoked too: the route looks at them itself."""
         self.roles = roles
-        self._look_up = identify if even_spent else authenticate
+        self._registers = even_spent
 
     def __call__(
         self,
@@ -48,17 +49,22 @@ class Allow:
         context: Here,
         credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)],
     ) -> Principal:
-        """Return who is asking. Raises Unauthenticated, TooManyFailures or Forbidden."""
+        """Return who is asking. Raises Unauthenticated, TooManyFailures, TooManyRequests or Forbidden."""
         if credentials is None:
             raise Unauthenticated("The request carries no token.")
         try:
             with context.database.read() as work:
-                principal = self._look_up(work, credentials.credentials, context.clock())
+                look_up = identify if self._registers else authenticate
+                principal = look_up(work, credentials.credentials, context.clock())
         except Unauthenticated:
             counter: FailureCounter = request.app.state.failures
             counter.count(request.client.host if request.client else "unknown")
             raise
         request.state.principal = principal.name
+        if not self._registers:
+            # A whole cluster of agents registers with one token, all at the moment when it is switched on.
+            buckets: Buckets = request.app.state.buckets
+            buckets.take(principal.token_id)
         if principal.role not in self.roles:
             needed = " or ".join(role.value for role in self.roles)
             raise Forbidden(

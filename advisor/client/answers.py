@@ -8,6 +8,7 @@ import httpx
 _FILE_NAME = "filename="
 _MOMENTARY = frozenset({408, 425, 429, 502, 503, 504})
 """Statuses that say nothing about the request itself: the same one may be answered a moment later."""
+_TOO_MANY = 429
 _LONGEST_WAIT_S = 30.0
 """More than this is not waited for because a Retry-After asks for it."""
 
@@ -49,6 +50,12 @@ def choose_wait(error: Exception) -> bool | float:
     if not isinstance(error, ApiProblem) or error.status not in _MOMENTARY:
         return False
     return True if error.retry_after_s is None else min(error.retry_after_s, _LONGEST_WAIT_S)
+
+
+def choose_wait_untouched(error: Exception) -> bool | float:
+    """The same for a call that must not be done twice: only what the server refused to look at is repeated."""
+    untouched = isinstance(error, ApiProblem) and error.status == _TOO_MANY
+    return choose_wait(error) if untouched else False
 
 
 def explain_silence(url: str, error: Exception) -> ServerUnreachable:

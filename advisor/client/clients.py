@@ -9,7 +9,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 import httpx
 
 from advisor.client import calls
-from advisor.client.answers import choose_wait, explain_silence, read_problem
+from advisor.client.answers import choose_wait, choose_wait_untouched, explain_silence, read_problem
 from advisor.client.calls import Call
 from advisor.protocol.reading import read_document
 from advisor.protocol.views import AgentView, JobEvent, TokenView
@@ -47,7 +47,8 @@ class Client:
     """Waits for every answer. Close it, or use it in a `with`.
 
     Every method raises `ServerUnreachable` or `ApiProblem`. What fails for a moment (no connection, 429, 503 …) is
-    tried again for `patience_s` seconds, as far as repeating it does no harm; 0 never repeats.
+    tried again for `patience_s` seconds, after what Retry-After asks for, as far as repeating it does no harm; 0 never
+    repeats.
     """
 
     def __init__(
@@ -84,9 +85,9 @@ class Client:
 
     def send(self, call: Call[Answer]) -> Answer:
         """Send a call of `advisor.client.calls` and return its answer."""
-        if not call.repeatable or self._patience_s <= 0:
+        if self._patience_s <= 0:
             return self._send_once(call)
-        return _patiently(self._patience_s)(self._send_once)(call)
+        return _patiently(self._patience_s, repeatable=call.repeatable)(self._send_once)(call)
 
     def agents(self) -> tuple[AgentView, ...]:
         """Return all agents that the server knows, page after page."""
@@ -204,9 +205,9 @@ class AsyncClient:
 
     async def send(self, call: Call[Answer]) -> Answer:
         """Send a call of `advisor.client.calls` and return its answer."""
-        if not call.repeatable or self._patience_s <= 0:
+        if self._patience_s <= 0:
             return await self._send_once(call)
-        return await _patiently(self._patience_s)(self._send_once)(call)
+        return await _patiently(self._patience_s, repeatable=call.repeatable)(self._send_once)(call)
 
     async def agents(self) -> tuple[AgentView, ...]:
         """Return all agents that the server knows, page after page."""
@@ -321,7 +322,10 @@ def _ask_stream(job_id: str, after: int) -> dict[str, Any]:
     }
 
 
-def _patiently(patience_s: float) -> Callable[[Callable[P, Answer]], Callable[P, Answer]]:
+def _patiently(
+    patience_s: float, *, repeatable: bool = True
+) -> Callable[[Callable[P, Answer]], Callable[P, Answer]]:
     import stamina  # it loads a hundred milliseconds of instrumentation
 
-    return stamina.retry(on=choose_wait, attempts=None, timeout=max(patience_s, 0.001))
+    on = choose_wait if repeatable else choose_wait_untouched
+    return stamina.retry(on=on, attempts=None, timeout=max(patience_s, 0.001))

@@ -1,6 +1,7 @@
 """Tokens and hosts: what is no token, what guessing meets, how streams end, and which names the server answers for."""
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,23 @@ def test_guessing_tokens_is_slowed_down_and_right_ones_still_work(server: Served
     assert codes[0] == 401
     assert codes[-1] == 429
     assert server.ask("GET", "/jobs").status_code == 200
+
+
+def test_token_that_asks_too_fast_is_told_to_wait_and_keeps_nobody_else_out(
+    start: Callable[..., Served],
+) -> None:
+    server = start(most_requests_per_s=0.001, most_requests_at_once=5)
+    agent = FakeAgent(server, "one")
+    viewer = server.token("viewer")
+    replies = [server.ask("GET", "/jobs", viewer) for _ in range(6)]
+    assert [reply.status_code for reply in replies] == [200] * 5 + [429]
+    refused = replies[-1]
+    assert (refused.json()["code"], refused.headers["retry-after"]) == ("too_many_requests", "1000")
+    assert server.ask("GET", "/jobs").status_code == 200
+    assert server.ask("POST", f"/agents/{agent.id}/poll", agent.token).status_code == 200
+    for number in range(6):
+        # One token registers a whole cluster.
+        assert server.register(f"node-{number}", server.enrolment).status_code == 200
 
 
 def ask_through(server: Served, peer: str, forwarded: str, path: str, **request: Any) -> int:

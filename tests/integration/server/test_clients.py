@@ -94,6 +94,8 @@ class Moody(httpx.BaseTransport):
         self.asked += 1
         if self.failures:
             return self.failures.pop(0)()
+        if request.method == "DELETE":
+            return httpx.Response(204)
         return httpx.Response(200, json={"items": [], "next_cursor": None})
 
 
@@ -113,6 +115,13 @@ def test_what_fails_for_a_moment_is_asked_again(failure: Callable[[], httpx.Resp
     with Client("http://advisor.test", "t", transport=transport) as client:
         assert client.list_jobs().items == ()
     assert transport.asked == 3
+
+
+def test_what_the_server_did_not_even_look_at_is_asked_again_whatever_it_is() -> None:
+    transport = Moody([refuse(429, retry_after="0")])
+    with Client("http://advisor.test", "t", transport=transport) as client:
+        client.delete_job("j")
+    assert transport.asked == 2
 
 
 @pytest.mark.parametrize(
