@@ -40,7 +40,7 @@ from advisor.services.background.scheduling import Scheduler
 from advisor.services.background.stock import Stock
 from advisor.services.background.thinking import Thought, think
 from advisor.services.metrics import Metrics
-from advisor.services.tokens import ensure_first_tokens
+from advisor.services.tokens import KnownTokens, ensure_first_tokens
 from advisor.services.tuning import Timers, Tuning
 from advisor.services.webhooks.courier import Courier
 from advisor.services.webhooks.posting import Poster
@@ -150,6 +150,7 @@ def create_app(
         clock=clock,
         lobby=Lobby(database, timers),
         stock=Stock(decide, _start_thread, wake.set),
+        known_tokens=KnownTokens(database),
         metrics=metrics,
         wake=wake,
         stopping=stopping or threading.Event(),

@@ -7,12 +7,13 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from limits import RateLimitItemPerMinute
 from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
+from starlette.concurrency import run_in_threadpool
 
-from advisor.api.context import Here
+from advisor.api.context import Context, Here
 from advisor.api.edge.buckets import Buckets
 from advisor.errors import Forbidden, TooManyFailures, Unauthenticated
 from advisor.protocol.views import Role
-from advisor.services.tokens import Principal, authenticate, identify
+from advisor.services.tokens import Principal, identify
 
 _BEARER = HTTPBearer(auto_error=False, description="A token: `adv_<role>_<id>_<secret>`.")
 _FAILURES = RateLimitItemPerMinute(30)
@@ -43,7 +44,7 @@ class Allow:
         self.roles = roles
         self._registers = even_spent
 
-    def __call__(
+    async def __call__(
         self,
         request: Request,
         context: Here,
@@ -53,9 +54,7 @@ class Allow:
         if credentials is None:
             raise Unauthenticated("The request carries no token.")
         try:
-            with context.database.read() as work:
-                look_up = identify if self._registers else authenticate
-                principal = look_up(work, credentials.credentials, context.clock())
+            principal = await self._find(context, credentials.credentials)
         except Unauthenticated:
             counter: FailureCounter = request.app.state.failures
             counter.count(request.client.host if request.client else "unknown")
@@ -71,6 +70,19 @@ class Allow:
                 f"This needs a token with the role {needed}; yours is a {principal.role.value}'s."
             )
         return principal
+
+    async def _find(self, context: Context, token: str) -> Principal:
+        if self._registers:
+            return await run_in_threadpool(_identify, context, token)
+        now = context.clock()
+        if (known := context.known_tokens.find(token, now)) is not None:
+            return known
+        return await run_in_threadpool(context.known_tokens.authenticate, token, now)
+
+
+def _identify(context: Context, token: str) -> Principal:
+    with context.database.read() as work:
+        return identify(work, token, context.clock())
 
 
 def find_agent_id(principal: Principal) -> str:

@@ -13,6 +13,7 @@ from starlette.requests import HTTPConnection
 from advisor.services.background.lobby import Lobby
 from advisor.services.background.stock import Stock
 from advisor.services.metrics import Metrics
+from advisor.services.tokens import KnownTokens
 from advisor.services.tuning import Timers, Tuning
 from advisor.settings import Settings
 from advisor.storage import Database
@@ -35,6 +36,8 @@ class Context:
     """Where agents wait that ask for work."""
     stock: Stock
     """What the planner has thought of, and is thinking about."""
+    known_tokens: KnownTokens
+    """Whose tokens counted a moment ago."""
     metrics: Metrics = field(default_factory=Metrics)
     """What is counted while the server runs."""
     wake: threading.Event = field(default_factory=threading.Event)
@@ -45,7 +48,7 @@ class Context:
     """Set when the server stops: requests that are held open are answered."""
 
 
-def get_context(connection: HTTPConnection) -> Context:
+async def get_context(connection: HTTPConnection) -> Context:
     """Return the application's context."""
     context: Context = connection.app.state.context
     return context

@@ -31,6 +31,7 @@ def beat(session_id: str, message: Beat, principal: AgentPrincipal, context: Her
     agent_id = find_agent_id(principal)
     with context.database.begin() as work:
         reply = sessions.renew_session(work, session_id, agent_id, message, context.clock())
+    context.lobby.hear(agent_id, context.clock())
     if reply.state.is_final:
         context.wake.set()
     return reply

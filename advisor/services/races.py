@@ -99,9 +99,8 @@ def report_race(
     for result in report.results.values():
         refuse_implausible(result)
     payload = hashlib.sha256(report.model_dump_json(exclude={"generation"}).encode()).hexdigest()
+    work.jobs.lock_of(session_id)
     session = work.sessions.get(session_id)
-    if session is not None:
-        work.jobs.lock(session.job_id)
     arms = work.blocks.arms_of(race_id)
     member = work.members.get(session_id, agent_id)
     why, differs = "", False

@@ -30,7 +30,6 @@ def renew_session(work: UnitOfWork, session_id: str, agent_id: str, beat: Beat, 
         session_id, agent_id, beat.generation, beat.state, steps
     ):
         raise _stale(session)
-    work.agents.see(agent_id, now)
     if beat.log:
         work.logs.append(session.job_id, session_id, member.agent, beat.log)
     keep_samples(work, session, agent_id, beat.telemetry.samples, now)
@@ -40,8 +39,9 @@ def renew_session(work: UnitOfWork, session_id: str, agent_id: str, beat: Beat, 
         _start_if_complete(work, session, now)
     if beat.state is MemberState.GONE:
         _leave(work, session, agent_id, None, "", now)
-    current = work.sessions.get(session_id)
-    return _reply(work, current or session)
+    if session.state is SessionState.ASSEMBLING or beat.state is MemberState.GONE:
+        session = work.sessions.get(session_id) or session
+    return _reply(work, session)
 
 
 def hear_hello(work: UnitOfWork, session_id: str, agent_id: str, report: HelloReport, now: datetime) -> None:
@@ -96,13 +96,11 @@ def find_place(
 
     Raises StaleSession when there is none or the generation is another one (None: not asked).
     """
+    work.jobs.lock_of(session_id)
     session = work.sessions.get(session_id)
     member = work.members.get(session_id, agent_id)
     if session is None or member is None:
         raise StaleSession(f"Session {session_id} is not this agent's.")
-    work.jobs.lock(session.job_id)
-    session = work.sessions.get(session_id) or session
-    member = work.members.get(session_id, agent_id) or member
     if generation is not None and session.generation != generation:
         raise _stale(session)
     return session, member

@@ -41,7 +41,7 @@ def keep_samples(
     if not work.telemetry.add(session.id, agent_id, points):
         return
     first_s = min(offset_s for offset_s, _ in points)
-    recent = work.blocks.finished_since(session.id, now - timedelta(seconds=_LATE_S))
+    recent = work.blocks.ended_since(session.id, now - timedelta(seconds=_LATE_S))
     touched = [b for b in recent if b.finished_at and _offset_s(session, b.finished_at) >= first_s]
     for block in touched:
         observe_block(work, session, block)

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from advisor.protocol.cluster import Node
 from advisor.protocol.telemetry import NodeFlag
@@ -60,8 +60,7 @@ class Agents:
 
     def exists(self, agent_id: str) -> bool:
         """Return whether an agent is known."""
-        query = select(AgentRow.id).where(AgentRow.id == agent_id)
-        return self._connection.execute(query).scalar_one_or_none() is not None
+        return self._connection.execute(_EXISTS, {"agent": agent_id}).scalar_one_or_none() is not None
 
     def introduce_again(self, agent_id: str, node: Node, now: datetime, secret_sha256: str | None) -> None:
         """Note that a known agent has started again, perhaps on other hardware."""
@@ -141,6 +140,8 @@ class Tokens:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+        self.have_changed = False
+        """Whether this transaction has let anybody in or out."""
 
     def add(
         self,
@@ -172,11 +173,12 @@ class Tokens:
 
     def secret_of(self, token_id: str) -> tuple[str, TokenView, str | None] | None:
         """Return the hash, the token and its agent's id."""
-        row = self._connection.execute(_TOKENS.where(TokenRow.id == token_id)).one_or_none()
+        row = self._connection.execute(_TOKEN, {"token": token_id}).one_or_none()
         return (row.secret_sha256, _token(row), row.agent_id) if row else None
 
     def use_up(self, token_id: str) -> bool:
         """Take one of the uses that a token has; return whether there was one left."""
+        self.have_changed = True
         query = (
             update(TokenRow)
             .where(TokenRow.id == token_id, TokenRow.uses_left.is_(None) | (TokenRow.uses_left > 0))
@@ -186,6 +188,7 @@ class Tokens:
 
     def expire(self, token_id: str, at: datetime) -> None:
         """Let a token end at that moment, unless it ends before."""
+        self.have_changed = True
         query = update(TokenRow).where(
             TokenRow.id == token_id, TokenRow.expires_at.is_(None) | (TokenRow.expires_at > at)
         )
@@ -202,11 +205,13 @@ class Tokens:
 
     def revoke(self, token_id: str, now: datetime) -> bool:
         """Make a token useless; return whether it was of use."""
+        self.have_changed = True
         query = update(TokenRow).where(TokenRow.id == token_id, TokenRow.revoked_at.is_(None))
         return self._connection.execute(query.values(revoked_at=now)).rowcount == 1
 
     def revoke_of_agent(self, agent_id: str, now: datetime) -> None:
         """Make an agent's own tokens useless."""
+        self.have_changed = True
         query = update(TokenRow).where(TokenRow.agent_id == agent_id, TokenRow.revoked_at.is_(None))
         self._connection.execute(query.values(revoked_at=now))
 
@@ -217,6 +222,10 @@ _WITH_SESSION = (
     .outerjoin(SessionRow, SessionRow.id == MemberRow.session_id)
 )
 _TOKENS = select(TokenRow, AgentRow.name.label("agent")).outerjoin(AgentRow, AgentRow.id == TokenRow.agent_id)
+
+
+_TOKEN = _TOKENS.where(TokenRow.id == bindparam("token"))
+_EXISTS = select(AgentRow.id).where(AgentRow.id == bindparam("agent"))
 
 
 def _agent(row: AnyRow) -> Agent:

@@ -2,7 +2,19 @@
 
 from datetime import datetime
 
-from sqlalchemy import Connection, Text, delete, exists, func, insert, select, type_coerce, update
+from sqlalchemy import (
+    Connection,
+    Text,
+    bindparam,
+    delete,
+    exists,
+    func,
+    insert,
+    literal,
+    select,
+    type_coerce,
+    update,
+)
 
 from advisor.protocol.telemetry import NodeTelemetry
 from advisor.protocol.trials import Block, BlockResult, BlockState, BlockSummary, SessionState
@@ -37,22 +49,20 @@ class Blocks:
         """Store a new block; a unique index refuses the first arm of a second race of the same session."""
         stored = set(Block.model_fields) - {"result"}
         values = {name: getattr(block, name) for name in stored}
-        self._connection.execute(insert(BlockRow).values(values | {"job_id": job_id}))
+        self._connection.execute(_ISSUE, values | {"job_id": job_id})
 
     def next_ordinal(self, session_id: str) -> int:
         """Return the place of the session's next block: from 0."""
-        query = select(func.count()).select_from(BlockRow).where(BlockRow.session_id == session_id)
-        return self._connection.execute(query).scalar_one()
+        return self._connection.execute(_COUNT, {"session": session_id}).scalar_one()
 
     def get(self, block_id: str) -> Block | None:
         """Return a block."""
-        row = self._connection.execute(_QUERY.where(BlockRow.id == block_id)).one_or_none()
+        row = self._connection.execute(_GET, {"block": block_id}).one_or_none()
         return _block(row) if row else None
 
     def issued_in(self, session_id: str) -> tuple[Block, ...]:
         """Return the blocks that are being measured in a session: the arms of its race, in their order."""
-        query = _QUERY.where(BlockRow.session_id == session_id, BlockRow.state == BlockState.ISSUED)
-        return tuple(_block(row) for row in self._connection.execute(query.order_by(BlockRow.arm)))
+        return tuple(_block(row) for row in self._connection.execute(_ISSUED_IN, {"session": session_id}))
 
     def arms_of(self, race_id: str) -> tuple[Block, ...]:
         """Return the blocks of the race whose first arm has this id, in the order of the arms; empty for none."""
@@ -61,12 +71,8 @@ class Blocks:
             return ()
         if first.race is None:
             return (first,)
-        query = _QUERY.where(
-            BlockRow.session_id == first.session_id,
-            BlockRow.race == first.race,
-            BlockRow.issued_at == first.issued_at,
-        )
-        return tuple(_block(row) for row in self._connection.execute(query.order_by(BlockRow.arm)))
+        race = {"session": first.session_id, "race": first.race, "issued": first.issued_at}
+        return tuple(_block(row) for row in self._connection.execute(_ARMS, race))
 
     def of_job(self, job_id: str) -> tuple[Block, ...]:
         """Return all blocks of a job in the order they were issued."""
@@ -105,12 +111,13 @@ class Blocks:
 
     def finished_since(self, session_id: str, since: datetime) -> tuple[Block, ...]:
         """Return the measured blocks of a session that ended after `since`."""
-        query = _QUERY.where(
-            BlockRow.session_id == session_id,
-            BlockRow.state == BlockState.DONE,
-            BlockRow.finished_at >= since,
-        )
-        return tuple(_block(row) for row in self._connection.execute(query))
+        window = {"session": session_id, "since": since}
+        return tuple(_block(row) for row in self._connection.execute(_FINISHED_SINCE, window))
+
+    def ended_since(self, session_id: str, since: datetime) -> tuple[Block, ...]:
+        """Return the same blocks without their results, which are most of what there is to read."""
+        window = {"session": session_id, "since": since}
+        return tuple(_block(row) for row in self._connection.execute(_ENDED_SINCE, window))
 
     def accept(
         self,
@@ -122,33 +129,28 @@ class Blocks:
         now: datetime,
     ) -> bool:
         """Accept a result, if the block is still being measured under this very generation."""
-        current = exists().where(
-            SessionRow.id == block.session_id,
-            SessionRow.generation == generation,
-            SessionRow.state.in_(_ACCEPTING),
-        )
-        query = (
-            update(BlockRow)
-            .where(BlockRow.id == block.id, BlockRow.state == BlockState.ISSUED, current)
-            .values(state=BlockState.DONE, summary=summary, finished_at=now)
-        )
-        if self._connection.execute(query).rowcount != 1:
+        measured = {
+            "block": block.id,
+            "session": block.session_id,
+            "of_generation": generation,
+            "now_summary": summary,
+            "now": now,
+        }
+        if self._connection.execute(_FINISH, measured).rowcount != 1:
             return False
-        self._connection.execute(
-            insert(ResultRow).values(
-                block_id=block.id,
-                generation=generation,
-                payload_sha256=payload_sha256,
-                body=result,
-                accepted_at=now,
-            )
-        )
+        accepted = {
+            "block_id": block.id,
+            "generation": generation,
+            "payload_sha256": payload_sha256,
+            "body": result,
+            "accepted_at": now,
+        }
+        self._connection.execute(_ADD_RESULT, accepted)
         return True
 
     def accepted_sha256(self, block_id: str) -> str | None:
         """Return the hash of the result that was accepted for a block."""
-        query = select(ResultRow.payload_sha256).where(ResultRow.block_id == block_id)
-        return self._connection.execute(query).scalar_one_or_none()
+        return self._connection.execute(_SHA256, {"block": block_id}).scalar_one_or_none()
 
     def quarantine(
         self,
@@ -224,9 +226,8 @@ class Blocks:
         self, block_id: str, utilisation: float | None, nodes: tuple[NodeTelemetry, ...]
     ) -> None:
         """Set what telemetry showed during a block: the mean utilisation, 0 to 1, and each node's summary."""
-        self._connection.execute(
-            update(BlockRow).where(BlockRow.id == block_id).values(utilisation=utilisation, telemetry=nodes)
-        )
+        seen = {"block": block_id, "now_utilisation": utilisation, "now_telemetry": nodes}
+        self._connection.execute(_SET_TELEMETRY, seen)
 
 
 _AT_ONCE = 500
@@ -240,6 +241,48 @@ _MARK = (
 )
 _QUERY = select(BlockRow, _MARK[-1], ResultRow.body.label("result")).outerjoin(
     ResultRow, ResultRow.block_id == BlockRow.id
+)
+
+
+# Every beat, report or question for more runs these: putting a statement together takes several times as long as
+# running it.
+_GET = _QUERY.where(BlockRow.id == bindparam("block"))
+_ISSUE = insert(BlockRow)
+_COUNT = select(func.count()).select_from(BlockRow).where(BlockRow.session_id == bindparam("session"))
+_ISSUED_IN = _QUERY.where(
+    BlockRow.session_id == bindparam("session"), BlockRow.state == BlockState.ISSUED
+).order_by(BlockRow.arm)
+_ARMS = _QUERY.where(
+    BlockRow.session_id == bindparam("session"),
+    BlockRow.race == bindparam("race"),
+    BlockRow.issued_at == bindparam("issued"),
+).order_by(BlockRow.arm)
+_ENDED = (
+    BlockRow.session_id == bindparam("session"),
+    BlockRow.state == BlockState.DONE,
+    BlockRow.finished_at >= bindparam("since"),
+)
+_FINISHED_SINCE = _QUERY.where(*_ENDED)
+_ENDED_SINCE = select(BlockRow, literal(None).label("result")).where(*_ENDED)
+_FINISH = (
+    update(BlockRow)
+    .where(
+        BlockRow.id == bindparam("block"),
+        BlockRow.state == BlockState.ISSUED,
+        exists().where(
+            SessionRow.id == bindparam("session"),
+            SessionRow.generation == bindparam("of_generation"),
+            SessionRow.state.in_(_ACCEPTING),
+        ),
+    )
+    .values(state=BlockState.DONE, summary=bindparam("now_summary"), finished_at=bindparam("now"))
+)
+_ADD_RESULT = insert(ResultRow)
+_SHA256 = select(ResultRow.payload_sha256).where(ResultRow.block_id == bindparam("block"))
+_SET_TELEMETRY = (
+    update(BlockRow)
+    .where(BlockRow.id == bindparam("block"))
+    .values(utilisation=bindparam("now_utilisation"), telemetry=bindparam("now_telemetry"))
 )
 
 

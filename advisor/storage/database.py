@@ -1,12 +1,11 @@
 """The connection to SQLite or PostgreSQL, its transactions, and its migrations.
 
 SQLite runs in WAL mode with synchronous=FULL, so that an answered request survives a power cut, and with one
-writer at a time: writing transactions begin IMMEDIATE and queue on a lock of this process. (SQLite before
-3.51.3 can corrupt a WAL that two connections checkpoint at once; with one writer that cannot happen.)
+writer at a time, whose transactions are committed in groups (`GroupCommit`). (SQLite before 3.51.3 can corrupt a WAL
+that two connections checkpoint at once; with one writer that cannot happen.)
 """
 
 import os
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
@@ -34,6 +33,7 @@ from sqlalchemy.exc import DataError, IntegrityError, InterfaceError, Operationa
 from advisor import __version__
 from advisor.errors import InvalidRequest, LostRace, Unavailable
 from advisor.storage.database_file import DatabaseFile, DatabaseRefused
+from advisor.storage.group_commit import GroupCommit
 from advisor.storage.known_blocks import KnownBlocks
 from advisor.storage.tables import VERSION_TABLE, Base
 from advisor.storage.work import UnitOfWork
@@ -82,7 +82,10 @@ class Database:
         has_file = self.is_sqlite and parsed.database not in {None, "", ":memory:"}
         self.file = DatabaseFile(Path(parsed.database or "")) if has_file else None
         """The file, of SQLite."""
-        self._writer = threading.Lock() if self.is_sqlite else nullcontext()
+        self.tokens_stamp: object | None = object() if self.is_sqlite else None
+        """Another one after every transaction that changed tokens; None where other servers change them too."""
+        self._writer = GroupCommit(self._engine) if self.is_sqlite else None
+        """The one that writes to SQLite."""
         if self.is_sqlite:
             _tune_sqlite(self._engine)
 
@@ -92,8 +95,10 @@ class Database:
 
         Raises LostRace when a unique index refused a write, Unavailable when the database cannot serve.
         """
-        with self._noted("write"), self._writer, self._transaction(read_only=False) as work:
+        with self._noted("write"), self._transaction(read_only=False) as work:
             yield work
+        if work.tokens.have_changed and self.is_sqlite:
+            self.tokens_stamp = object()
 
     @contextmanager
     def read(self) -> Iterator[UnitOfWork]:
@@ -134,7 +139,8 @@ class Database:
             self.file.copy_before(find_newest_revision())
         if self.file is not None:
             _make_private(self.file.path)
-        with self._writer, self._engine.connect() as connection, connection.begin():
+        turn = self._writer.turn if self._writer else nullcontext()
+        with turn, self._engine.connect() as connection, connection.begin():
             if not self.is_sqlite:
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
             tables = inspect(connection).get_table_names()
@@ -188,12 +194,21 @@ class Database:
             self._note(kind, time.perf_counter() - began_s, is_outage)
 
     @contextmanager
+    def _connected(self, read_only: bool) -> Iterator[Connection]:
+        if self._writer is not None and not read_only:
+            with self._writer.begin() as connection:
+                yield connection
+            return
+        with self._engine.connect() as connection:
+            connection = connection.execution_options(advisor_read_only=read_only)
+            with connection.begin():
+                yield connection
+
+    @contextmanager
     def _transaction(self, read_only: bool) -> Iterator[UnitOfWork]:
         try:
-            with self._engine.connect() as connection:
-                connection = connection.execution_options(advisor_read_only=read_only)
-                with connection.begin():
-                    yield UnitOfWork(connection, self._new_id, self._known_blocks, read_only)
+            with self._connected(read_only) as connection:
+                yield UnitOfWork(connection, self._new_id, self._known_blocks, read_only)
         except IntegrityError as error:
             raise LostRace("Something else changed the same thing at the same moment.") from error
         except (DataError, OverflowError) as error:

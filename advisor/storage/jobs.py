@@ -3,7 +3,7 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, case, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, case, delete, func, insert, select, update
 from sqlalchemy.orm import InstrumentedAttribute
 
 from advisor.protocol.advice import Advice
@@ -34,7 +34,7 @@ class Jobs:
 
     def get(self, job_id: str) -> Job | None:
         """Return a job."""
-        row = self._connection.execute(select(JobRow).where(JobRow.id == job_id)).one_or_none()
+        row = self._connection.execute(_GET, {"job": job_id}).one_or_none()
         return _job(row) if row else None
 
     def exists(self, job_id: str) -> bool:
@@ -51,6 +51,10 @@ class Jobs:
         """Keep other transactions waiting as `lock` does, also for a job that cannot be read; return whether it is."""
         query = select(JobRow.id).where(JobRow.id == job_id).with_for_update()
         return self._connection.execute(query).first() is not None
+
+    def lock_of(self, session_id: str) -> None:
+        """Keep every other transaction that concerns a session's job waiting until this one ends."""
+        self._connection.execute(_LOCK_OF, {"session": session_id}).all()
 
     def page(self, wanted: JobQuery, limit: int, before: int | None) -> list[tuple[int, Job]]:
         """Return jobs that `wanted` names with their serial numbers, newest first, those below `before`."""
@@ -245,6 +249,16 @@ class Jobs:
                 token_id=token_id, key=key, request_sha256=request_sha256, job_id=job_id, created_at=now
             )
         )
+
+
+_GET = select(JobRow).where(JobRow.id == bindparam("job"))
+_LOCK_OF = (
+    select(JobRow.serial)
+    .where(
+        JobRow.id == select(SessionRow.job_id).where(SessionRow.id == bindparam("session")).scalar_subquery()
+    )
+    .with_for_update()
+)
 
 
 def _conditions(wanted: JobQuery) -> list[ColumnElement[bool]]:

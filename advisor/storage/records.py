@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from advisor.protocol.advice import Advice
 from advisor.protocol.telemetry import TelemetryPoint, TelemetrySample
@@ -41,23 +41,17 @@ class Events:
     ) -> None:
         """Add an event, and let the job's version grow: every transition comes with one."""
         # The counter is on the job, so that numbers become visible in order (a sequence would not promise that).
-        number = self._connection.execute(
-            update(JobRow)
-            .where(JobRow.id == job_id)
-            .values(events=JobRow.events + 1, version=JobRow.version + 1)
-            .returning(JobRow.events)
-        ).scalar_one()
-        self._connection.execute(
-            insert(EventRow).values(
-                job_id=job_id,
-                seq=number,
-                at=now,
-                kind=kind,
-                sentence=sentence,
-                trial_number=trial_number,
-                session_id=session_id,
-            )
-        )
+        number = self._connection.execute(_COUNT_EVENT, {"job": job_id}).scalar_one()
+        event = {
+            "job_id": job_id,
+            "seq": number,
+            "at": now,
+            "kind": kind,
+            "sentence": sentence,
+            "trial_number": trial_number,
+            "session_id": session_id,
+        }
+        self._connection.execute(_ADD_EVENT, event)
 
     def after(self, job_id: str, after: int, limit: int) -> list[JobEvent]:
         """Return a job's events with numbers above `after`, in order."""
@@ -134,10 +128,9 @@ class Telemetry:
 
     def add(self, session_id: str, agent_id: str, points: list[tuple[float, TelemetrySample]]) -> int:
         """Store samples with their offsets in seconds, thinned so that the whole session has room; return how many."""
-        mine = (MemberRow.session_id == session_id, MemberRow.agent_id == agent_id)
-        came = self._connection.execute(select(MemberRow.samples).where(*mine)).scalar_one()
-        total = came + len(points)
-        self._connection.execute(update(MemberRow).where(*mine).values(samples=total))
+        mine = {"session": session_id, "agent": agent_id, "more": len(points)}
+        total = self._connection.execute(_COUNT_SAMPLES, mine).scalar_one()
+        came = total - len(points)
         stride = self._stride(total)
         if stride > self._stride(came):
             self._connection.execute(
@@ -159,17 +152,15 @@ class Telemetry:
             if ordinal % stride == 0
         ]
         if kept:
-            self._connection.execute(insert(TelemetryRow), kept)
+            self._connection.execute(_ADD_SAMPLES, kept)
         return len(kept)
 
     def between(self, session_id: str, start_s: float, end_s: float) -> list[TelemetryPoint]:
         """Return a session's samples within a window of its time, in seconds."""
-        query = _POINTS.where(
-            TelemetryRow.session_id == session_id, TelemetryRow.offset_s.between(start_s, end_s)
-        )
+        window = {"session": session_id, "start": start_s, "end": end_s}
         return [
             TelemetryPoint(agent=row.name, offset_s=row.offset_s, sample=row.sample)
-            for row in self._connection.execute(query)
+            for row in self._connection.execute(_BETWEEN, window)
         ]
 
     def of_session(self, session_id: str, limit: int) -> list[TelemetryPoint]:
@@ -219,3 +210,22 @@ _POINTS = (
     .join(AgentRow, AgentRow.id == TelemetryRow.agent_id)
     .order_by(TelemetryRow.offset_s, AgentRow.name)
 )
+# Every beat or report runs these: putting a statement together takes several times as long as running it.
+_BETWEEN = _POINTS.where(
+    TelemetryRow.session_id == bindparam("session"),
+    TelemetryRow.offset_s.between(bindparam("start"), bindparam("end")),
+)
+_COUNT_SAMPLES = (
+    update(MemberRow)
+    .where(MemberRow.session_id == bindparam("session"), MemberRow.agent_id == bindparam("agent"))
+    .values(samples=MemberRow.samples + bindparam("more", type_=MemberRow.samples.type))
+    .returning(MemberRow.samples)
+)
+_ADD_SAMPLES = insert(TelemetryRow)
+_COUNT_EVENT = (
+    update(JobRow)
+    .where(JobRow.id == bindparam("job"))
+    .values(events=JobRow.events + 1, version=JobRow.version + 1)
+    .returning(JobRow.events)
+)
+_ADD_EVENT = insert(EventRow)

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Collection
 from datetime import datetime
 
-from sqlalchemy import Connection, exists, func, insert, select, update
+from sqlalchemy import Connection, bindparam, exists, func, insert, select, update
 
 from advisor.protocol.messages import MemberState
 from advisor.protocol.trials import Outcome, Session, SessionState
@@ -28,7 +28,7 @@ class Sessions:
 
     def get(self, session_id: str) -> Session | None:
         """Return a session."""
-        row = self._connection.execute(select(SessionRow).where(SessionRow.id == session_id)).one_or_none()
+        row = self._connection.execute(_GET, {"session": session_id}).one_or_none()
         return _session(row, self._agents([session_id])[session_id]) if row else None
 
     def generation_of(self, session_id: str) -> int:
@@ -58,9 +58,7 @@ class Sessions:
 
     def rendezvous(self, session_id: str) -> str | None:
         """Return where the gang meets."""
-        return self._connection.execute(
-            select(SessionRow.rendezvous).where(SessionRow.id == session_id)
-        ).scalar_one_or_none()
+        return self._connection.execute(_RENDEZVOUS, {"session": session_id}).scalar_one_or_none()
 
     def offer_rendezvous(self, session_id: str, generation: int, rendezvous: str) -> bool:
         """Set where the gang meets, once."""
@@ -187,15 +185,20 @@ class Sessions:
 
     def _agents(self, session_ids: Collection[str]) -> dict[str, tuple[str, ...]]:
         found: defaultdict[str, tuple[str, ...]] = defaultdict(tuple)
-        query = (
-            select(MemberRow.session_id, AgentRow.name)
-            .join(AgentRow, AgentRow.id == MemberRow.agent_id)
-            .where(MemberRow.session_id.in_(session_ids))
-            .order_by(MemberRow.node_rank)
-        )
-        for row in self._connection.execute(query):
+        for row in self._connection.execute(_AGENTS, {"sessions": list(session_ids)}):
             found[row.session_id] += (row.name,)
         return found
+
+
+# Every beat runs these: putting a statement together takes several times as long as running it.
+_GET = select(SessionRow).where(SessionRow.id == bindparam("session"))
+_RENDEZVOUS = select(SessionRow.rendezvous).where(SessionRow.id == bindparam("session"))
+_AGENTS = (
+    select(MemberRow.session_id, AgentRow.name)
+    .join(AgentRow, AgentRow.id == MemberRow.agent_id)
+    .where(MemberRow.session_id.in_(bindparam("sessions", expanding=True)))
+    .order_by(MemberRow.node_rank)
+)
 
 
 def _session(row: AnyRow, agents: tuple[str, ...]) -> Session:

@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.trials import Outcome, Purpose, Trial, TrialState
@@ -29,14 +29,12 @@ class Trials:
 
     def get(self, job_id: str, number: int) -> Trial | None:
         """Return a trial."""
-        query = select(TrialRow).where(TrialRow.job_id == job_id, TrialRow.number == number)
-        row = self._connection.execute(query).one_or_none()
+        row = self._connection.execute(_GET, {"job": job_id, "trial": number}).one_or_none()
         return _trial(row) if row else None
 
     def of_job(self, job_id: str) -> tuple[Trial, ...]:
         """Return all trials of a job by number."""
-        query = select(TrialRow).where(TrialRow.job_id == job_id).order_by(TrialRow.number)
-        return tuple(_trial(row) for row in self._connection.execute(query))
+        return tuple(_trial(row) for row in self._connection.execute(_OF_JOB, {"job": job_id}))
 
     def page(self, job_id: str, limit: int, after: int | None) -> list[tuple[int, Trial]]:
         """Return trials of a job with their numbers, by number, those above `after`."""
@@ -78,6 +76,10 @@ class Trials:
             "finished_at": now,
         }
         self._connection.execute(query.values(closed))
+
+
+_OF_JOB = select(TrialRow).where(TrialRow.job_id == bindparam("job")).order_by(TrialRow.number)
+_GET = select(TrialRow).where(TrialRow.job_id == bindparam("job"), TrialRow.number == bindparam("trial"))
 
 
 def _trial(row: AnyRow) -> Trial:

@@ -46,6 +46,12 @@ class Lobby:
                 if not calls:
                     del self._waiting[agent_id]
 
+    def hear(self, agent_id: str, now: datetime) -> None:
+        """Note that an agent was heard of that does not wait; the next look writes it down."""
+        with self._lock:
+            self._heard[agent_id] = now
+            self._unwritten.add(agent_id)
+
     def look(self, now: datetime) -> bool:
         """Write down who was heard of, and call the agents that places wait for.
 

@@ -1,0 +1,121 @@
+"""A database with a fleet at work, written before the server starts: agents with tokens, jobs, sessions, races.
+
+Everything goes through the services' and the storage's own functions, in the state that it has after an agent has
+registered, taken its place and begun to measure.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+
+from server_load import MONTH_S, TUNING, fill, measure
+
+from advisor.app import make_id
+from advisor.protocol.changes import Changes
+from advisor.protocol.cluster import Cluster, Node
+from advisor.protocol.jobs import Budget, Job, JobSpec, JobState, Stage
+from advisor.protocol.messages import MemberState
+from advisor.protocol.races import BlockPlan
+from advisor.protocol.trials import Block, BlockState, Purpose, Session, SessionState, Trial
+from advisor.protocol.views import NewToken, Role
+from advisor.protocol.workload import Workload
+from advisor.services.tokens import create_token
+from advisor.storage import Database, UnitOfWork
+from tests.unit.tuning.simulated_cluster import make_facts
+
+_AT_ONCE = 500
+
+
+@dataclass
+class Seat:
+    """An agent that holds a place in a running session."""
+
+    job_id: str
+    session_id: str
+    agent_id: str
+    token: str
+    arms: list[str] = field(default_factory=list)
+    """Blocks of the race that it measures, the first one of which names the race."""
+
+
+def seed(
+    data_dir: Path, sessions: int, nodes: int = 1, *, with_race: bool = False, probed: bool = False
+) -> list[Seat]:
+    """Write a fleet of `sessions` gangs of `nodes` agents each; return all seats, leaders' first within each gang.
+
+    `with_race`: each session measures a race of the baseline alone. `probed`: one such race is behind it.
+    """
+    data_dir.mkdir(parents=True, exist_ok=True)
+    database = Database(f"sqlite:///{data_dir / 'advisor.db'}", make_id)
+    database.migrate()
+    seats: list[Seat] = []
+    for start in range(0, sessions, _AT_ONCE):
+        with database.begin() as work:
+            for number in range(start, min(start + _AT_ONCE, sessions)):
+                seats += _add_gang(work, number, nodes, with_race, probed)
+    database.close()
+    return seats
+
+
+def deepen(data_dir: Path, seats: Sequence[Seat], blocks: int) -> None:
+    """Give the jobs of these seats a history of that many measured blocks each."""
+    database = Database(f"sqlite:///{data_dir / 'advisor.db'}", make_id)
+    for seat in seats:
+        fill(SimpleNamespace(database=database), seat.job_id, seat.session_id, blocks)  # type: ignore[arg-type]
+        with database.begin() as work:
+            # The last race of it is under way: the next one is to be thought about.
+            for block in work.blocks.issued_in(seat.session_id):
+                work.blocks.void(block.id, "The benchmark gives it up.", datetime.now(UTC))
+    database.close()
+
+
+def _add_gang(work: UnitOfWork, number: int, nodes: int, with_race: bool, probed: bool) -> list[Seat]:
+    now, job_id = datetime.now(UTC), make_id()
+    spec = JobSpec(
+        name=f"gates-{number}",
+        workload=Workload(command=("torchrun", "train.py")),
+        nodes=nodes,
+        budget=Budget(max_seconds=MONTH_S, max_trials=500),
+        session_timeout_s=MONTH_S,
+        seed=number,
+    )
+    machines = tuple(
+        Node(hostname=f"n{number}-{rank}", cpu_count=2, memory_bytes=2**34) for rank in range(nodes)
+    )
+    facts = make_facts(world_size=2 * nodes, nodes=nodes, local_world_size=2)
+    work.jobs.add(
+        Job(id=job_id, spec=spec, state=JobState.RUNNING, stage=Stage.PROBE, created_at=now, started_at=now,
+            facts=facts, cluster=Cluster(nodes=machines), baseline={"fuse_grad_size_in_MB": 25.0})
+    )  # fmt: skip
+    work.jobs.start(job_id, None, now)
+    session = Session(id=make_id(), job_id=job_id, generation=1, state=SessionState.RUNNING,
+                      because="A benchmark.", created_at=now, started_at=now)  # fmt: skip
+    work.sessions.add(session)
+    seats = []
+    for rank, machine in enumerate(machines):
+        agent_id = make_id()
+        work.agents.add(agent_id, machine.hostname, machine, now)
+        token = create_token(work, NewToken(role=Role.AGENT, label=machine.hostname), now, agent_id).token
+        work.members.add(session.id, agent_id, rank)
+        work.members.renew(session.id, agent_id, 1, MemberState.RUNNING, None)
+        seats.append(Seat(job_id, session.id, agent_id, token))
+    if with_race or probed:
+        trial = Trial(number=0, purpose=Purpose.BASELINE, because="The script as it stands.", created_at=now)
+        work.trials.add(job_id, trial)
+    if probed:
+        block = _issue(work, session, 0, now)
+        result = measure({}, number)
+        work.blocks.accept(block, 1, result, TUNING.summarise(result), "sha", now)
+    if with_race:
+        seats[0].arms = [_issue(work, session, int(probed), now).id]
+    return seats
+
+
+def _issue(work: UnitOfWork, session: Session, ordinal: int, now: datetime) -> Block:
+    plan = BlockPlan(block_id=make_id(), trial_number=0, overrides=Changes())
+    block = Block(id=plan.block_id, session_id=session.id, trial_number=0, ordinal=ordinal, race=ordinal + 1,
+                  state=BlockState.ISSUED, plan=plan, issued_at=now)  # fmt: skip
+    work.blocks.issue(session.job_id, block)
+    return block
