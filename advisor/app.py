@@ -129,6 +129,7 @@ def create_app(
     and every live lease gets new time. `tuning`, `clock`, `new_id` and `poster` are there for tests.
     """
     timers = Timers(
+        beat_s=settings.beat_s,
         lease_s=settings.lease_s,
         grace_s=settings.grace_s,
         assemble_s=settings.assemble_s,

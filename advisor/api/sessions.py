@@ -30,8 +30,9 @@ def beat(session_id: str, message: Beat, principal: AgentPrincipal, context: Her
     """Renew an agent's lease, keep its telemetry and log, and tell where the session stands."""
     agent_id = find_agent_id(principal)
     with context.database.begin() as work:
-        reply = sessions.renew_session(work, session_id, agent_id, message, context.clock())
-    context.lobby.hear(agent_id, context.clock())
+        now, pace = context.clock(), context.lobby.pace
+        reply = sessions.renew_session(work, session_id, agent_id, message, now, pace)
+    context.lobby.hear(agent_id, now)
     if reply.state.is_final:
         context.wake.set()
     return reply

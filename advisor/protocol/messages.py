@@ -109,6 +109,10 @@ class BeatReply(Message):
     state: SessionState
     rendezvous: str | None = None
     """Set once the gang is complete: launch."""
+    beat_s: float | None = Field(default=None, gt=0)
+    """How often to renew from now on: the more agents hold sessions, the less often. None: as at registration."""
+    fence_s: float | None = Field(default=None, gt=0)
+    """An agent without an acknowledged renewal for this long kills its ranks. None: as at registration."""
 
 
 class HelloReport(Message):

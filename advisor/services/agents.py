@@ -80,7 +80,7 @@ def register_agent(
         poll_s=poll_s,
         beat_s=beat_s,
         lease_s=timers.lease_s,
-        fence_s=timers.lease_s * 0.6,
+        fence_s=timers.pace(0).fence_s,
     )
 
 

@@ -10,21 +10,24 @@ from advisor.protocol.workload import WorkloadFacts
 from advisor.services.ending import end_session, settle_if_gone
 from advisor.services.jobs import get_job
 from advisor.services.telemetry import keep_samples
+from advisor.services.tuning import Pace
 from advisor.storage import UnitOfWork
 from advisor.storage.members import Member
 
 _MAX_STEPS = 2**31 - 1
 
 
-def renew_session(work: UnitOfWork, session_id: str, agent_id: str, beat: Beat, now: datetime) -> BeatReply:
-    """Renew an agent's lease, keep what its beat brings, and tell it where the session stands.
+def renew_session(
+    work: UnitOfWork, session_id: str, agent_id: str, beat: Beat, now: datetime, pace: Pace
+) -> BeatReply:
+    """Renew an agent's lease, keep what its beat brings, and tell it where the session stands and when to beat again.
 
     The gang launches when every member is ready and node rank 0 has offered a rendezvous. Raises StaleSession when
     the session is over, has another generation, or is not this agent's.
     """
     session, member = find_place(work, session_id, agent_id, beat.generation)
     if member.state is MemberState.GONE and beat.state is MemberState.GONE:
-        return _reply(work, session)
+        return _reply(work, session, pace)
     steps = min(beat.steps, _MAX_STEPS) if beat.steps is not None else None
     if session.state.is_final or not work.members.renew(
         session_id, agent_id, beat.generation, beat.state, steps
@@ -41,7 +44,7 @@ def renew_session(work: UnitOfWork, session_id: str, agent_id: str, beat: Beat, 
         _leave(work, session, agent_id, None, "", now)
     if session.state is SessionState.ASSEMBLING or beat.state is MemberState.GONE:
         session = work.sessions.get(session_id) or session
-    return _reply(work, session)
+    return _reply(work, session, pace)
 
 
 def hear_hello(work: UnitOfWork, session_id: str, agent_id: str, report: HelloReport, now: datetime) -> None:
@@ -122,9 +125,14 @@ def _stale(session: Session) -> StaleSession:
     return StaleSession(f"Session {session.id} has generation {session.generation}, or was left already.")
 
 
-def _reply(work: UnitOfWork, session: Session) -> BeatReply:
+def _reply(work: UnitOfWork, session: Session, pace: Pace) -> BeatReply:
     launch = session.state is SessionState.RUNNING
-    return BeatReply(state=session.state, rendezvous=work.sessions.rendezvous(session.id) if launch else None)
+    return BeatReply(
+        state=session.state,
+        rendezvous=work.sessions.rendezvous(session.id) if launch else None,
+        beat_s=pace.beat_s,
+        fence_s=pace.fence_s,
+    )
 
 
 def _start_if_complete(work: UnitOfWork, session: Session, now: datetime) -> None:

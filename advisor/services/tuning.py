@@ -50,10 +50,33 @@ class Tuning(Protocol):
         ...
 
 
+_BEATS_A_LEASE = 3
+"""Where renewals are rare, a lease outlasts two that fail."""
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How leases are renewed, in seconds."""
+
+    beat_s: float
+    """Time between two renewals of a member."""
+    lease_s: float
+    """What a renewal is good for."""
+
+    @property
+    def fence_s(self) -> float:
+        """Time without a renewal after which an agent kills its ranks, well before anybody else gets its session."""
+        return 0.6 * self.lease_s
+
+
 @dataclass(frozen=True)
 class Timers:
     """How long things may take, in seconds."""
 
+    beat_s: float = 2.0
+    """How often a session is renewed."""
+    most_beats_per_s: float = 200.0
+    """Renewals that a server takes a second: where more agents hold sessions, each renews less often."""
     lease_s: float = 30.0
     """A beat renews a member's lease for this long."""
     grace_s: float = 5.0
@@ -70,3 +93,10 @@ class Timers:
     """A suggestion that takes longer is replaced by a simpler one: training processes wait for it."""
     restart_s: float = 60.0
     """After a start of the server every live lease lasts this long at least (twice the lease, if that is more)."""
+
+    def pace(self, members: int) -> Pace:
+        """Return how leases are renewed while that many agents hold sessions."""
+        beat_s = members / self.most_beats_per_s
+        if beat_s <= self.beat_s:
+            return Pace(self.beat_s, self.lease_s)
+        return Pace(beat_s, max(self.lease_s, _BEATS_A_LEASE * beat_s))

@@ -4,7 +4,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 
 from advisor.protocol.cluster import Node
 from advisor.protocol.telemetry import NodeFlag
@@ -61,6 +61,10 @@ class Agents:
     def exists(self, agent_id: str) -> bool:
         """Return whether an agent is known."""
         return self._connection.execute(_EXISTS, {"agent": agent_id}).scalar_one_or_none() is not None
+
+    def count(self) -> int:
+        """Return how many agents are known."""
+        return self._connection.execute(select(func.count()).select_from(AgentRow)).scalar_one()
 
     def introduce_again(self, agent_id: str, node: Node, now: datetime, secret_sha256: str | None) -> None:
         """Note that a known agent has started again, perhaps on other hardware."""

@@ -34,12 +34,13 @@ class _Group:
 class GroupCommit:
     """The one writer of a database; share it between threads."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, longest_s: float = _LONGEST_S) -> None:
+        self._engine, self._longest_s = engine, longest_s
         self.turn = threading.Lock()
         """Held by whoever writes."""
         self._counting = threading.Lock()
-        self._waiting = 0
+        self.waiting = 0
+        """Transactions that wait for their turn."""
         self._group: _Group | None = None
 
     @contextmanager
@@ -64,7 +65,7 @@ class GroupCommit:
             except BaseException as error:
                 refusal = error
                 self._undo(group)
-            if self._waiting == 0 or time.perf_counter() - group.began_s > _LONGEST_S:
+            if self.waiting == 0 or time.perf_counter() - group.began_s > self._longest_s:
                 self._commit(group)
         finally:
             self.turn.release()
@@ -76,7 +77,7 @@ class GroupCommit:
 
     def _count(self, change: int) -> None:
         with self._counting:
-            self._waiting += change
+            self.waiting += change
 
     def _open(self) -> _Group:
         connection = self._engine.connect()
@@ -114,7 +115,9 @@ class GroupCommit:
 
     def _settle(self, group: _Group, error: DBAPIError | None) -> None:
         self._group, group.error = None, error
-        # Closing takes back what is not committed.
         with suppress(DBAPIError):
+            if error is not None:
+                # SQLite may still be in the middle of the transaction: only without its connection it surely is not.
+                group.connection.invalidate()
             group.connection.close()
         group.is_settled.set()

@@ -87,6 +87,10 @@ class Members:
             for row in self._connection.execute(query)
         ]
 
+    def count_live(self) -> int:
+        """Return how many agents hold a place."""
+        return self._connection.execute(_COUNT_LIVE).scalar_one()
+
     def awaited(self) -> set[str]:
         """Return the agents that a place waits for, which they have not taken up yet."""
         query = (
@@ -161,6 +165,7 @@ _QUERY = select(MemberRow, AgentRow.name.label("agent")).join(AgentRow, AgentRow
 # Every beat runs these: putting a statement together takes several times as long as running it.
 _MINE = (MemberRow.session_id == bindparam("session"), MemberRow.agent_id == bindparam("agent"))
 _GET = _QUERY.where(*_MINE)
+_COUNT_LIVE = select(func.count()).select_from(MemberRow).where(MemberRow.live)
 _LIVE_OF = _QUERY.where(MemberRow.agent_id == bindparam("agent"), MemberRow.live)
 _RENEW = (
     update(MemberRow)

@@ -73,10 +73,10 @@ class LaunchedSession:
         """Whether a process is a descendant of the shim; nothing that a process says about itself counts."""
         return pid in processes.list_descendants(self._shim.pid)
 
-    def keep_alive(self) -> None:
-        """Tell the shim that the agent lives and holds its lease."""
+    def keep_alive(self, silence_s: float) -> None:
+        """Tell the shim that the agent lives and holds its lease, and for how long it may be silent now."""
         with contextlib.suppress(BrokenPipeError, BlockingIOError):
-            os.write(self._pipe.fileno(), b".")
+            os.write(self._pipe.fileno(), f"{silence_s:.1f}\n".encode())
 
     def has_exited(self) -> bool:
         """Whether the launcher ended, or the shim that would know."""

@@ -48,7 +48,8 @@ class Order:
     account: Account | None
     """The user to run as; None: the agent's own."""
     silence_s: float
-    """The longest time without a sign of the agent's life: one that is stopped cannot fence its ranks itself."""
+    """The longest time without a sign of the agent's life, which names the next one: an agent that is stopped cannot
+    fence its ranks itself."""
 
     def to_line(self) -> bytes:
         """Return the line for the shim's standard input: never its arguments, which everybody can read."""
@@ -181,9 +182,10 @@ def _attend(
             ready = {key.fd for key, _ in selector.select(timeout=1.0)}
             now_s = time.clock_gettime(time.CLOCK_BOOTTIME)
             if sys.stdin.fileno() in ready:
-                if not os.read(sys.stdin.fileno(), 4096):
+                said = os.read(sys.stdin.fileno(), 4096)
+                if not said:
                     return None
-                heard_at_s = now_s
+                heard_at_s, silence_s = now_s, float(said.split()[-1])
             if now_s - heard_at_s > silence_s:
                 return None
             if output in ready:

@@ -1,5 +1,6 @@
 """Renews a session's lease with beats, in a thread of its own: no slow answer delays the guard."""
 
+import random
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +17,8 @@ _MOST_SAMPLES_KEPT = 300
 _BEAT_WHILE_ASSEMBLING_S = 0.2
 """Until the gang is complete: its last member starts at once, and the others should not start a whole beat later."""
 _MOST_LOG_CHARACTERS = 16 * 1024
+_SPREAD = 0.2
+"""Share of a pause by which it is longer or shorter: agents that began together do not beat together for ever."""
 
 log = structlog.get_logger(__name__)
 
@@ -39,13 +42,23 @@ class Renewal:
         generation: int,
         *,
         beat_s: float,
+        fence_s: float,
         collect: Callable[[int], News],
         clock: Callable[[], float],
         rendezvous: str | None,
+        uniform: Callable[[float, float], float] = random.uniform,
     ) -> None:
-        """`collect` is asked for the news of at most that many characters of log; `rendezvous` is what we offer."""
+        """`beat_s` and `fence_s` hold until the server names others. `rendezvous` is what we offer.
+
+        `collect` is asked for the news of at most that many characters of log.
+        """
         self._client, self._session_id, self._generation = client, session_id, generation
         self._beat_s, self._collect, self._clock, self._rendezvous = beat_s, collect, clock, rendezvous
+        self._uniform = uniform
+        self._is_acknowledged = True
+        """Whether the last beat was."""
+        self.fence_s = fence_s
+        """Longest time without an acknowledged beat before the ranks have to go."""
         self.state = MemberState.READY
         self.reply: BeatReply | None = None
         self.over_because = ""
@@ -88,14 +101,19 @@ class Renewal:
     def _run(self) -> None:
         while not self.is_over:
             self.beat_now()
-            if self._stopping.wait(self._choose_pause_s()):
+            if self._stopping.wait(self.pause_s()):
                 return
 
-    def _choose_pause_s(self) -> float:
-        assembling = self.reply is not None and self.reply.rendezvous is None
-        return min(self._beat_s, _BEAT_WHILE_ASSEMBLING_S) if assembling else self._beat_s
+    def pause_s(self) -> float:
+        """Return how long to wait before the next beat."""
+        if self.reply is None or not self._is_acknowledged:
+            return self._beat_s
+        if self.reply.rendezvous is None:
+            return min(self._beat_s, _BEAT_WHILE_ASSEMBLING_S)
+        return (self.reply.beat_s or self._beat_s) * self._uniform(1 - _SPREAD, 1 + _SPREAD)
 
     def _beat(self) -> None:
+        self._is_acknowledged = False
         news = self._gather()
         sent_at_s = self._clock()
         message = Beat(
@@ -124,8 +142,9 @@ class Renewal:
             self._unsent = news
             return
         self._unsent = News()
-        self._acknowledged_at_s = sent_at_s
+        self._acknowledged_at_s, self._is_acknowledged = sent_at_s, True
         self.reply = reply
+        self.fence_s = reply.fence_s or self.fence_s
         if reply.state is SessionState.ENDING or reply.state.is_final:
             self.over_because = "The server ended the session."
 

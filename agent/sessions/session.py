@@ -160,6 +160,7 @@ class SessionRun:
             self._assignment.session_id,
             self._assignment.generation,
             beat_s=self._context.registered.beat_s,
+            fence_s=self._context.registered.fence_s,
             collect=self._collect_news,
             clock=self._context.clock,
             rendezvous=rendezvous,
@@ -190,7 +191,7 @@ class SessionRun:
             log_folder=str(self._log_dir),
             mount_plan=protection.plan,
             account=account,
-            silence_s=self._context.registered.fence_s + _SILENCE_BEYOND_FENCE_S,
+            silence_s=renewal.fence_s + _SILENCE_BEYOND_FENCE_S,
         )
         log.info("Launching.", session=self._assignment.session_id, command=" ".join(launch.argv))
         try:
@@ -228,7 +229,7 @@ class SessionRun:
                 return ending
             if renewal.acknowledged_at_s != told_s:
                 told_s = renewal.acknowledged_at_s
-                launched.keep_alive()
+                launched.keep_alive(renewal.fence_s + _SILENCE_BEYOND_FENCE_S)
             if launched.has_exited():
                 return self._hear_last_words(launched)
             self._measuring.ended.wait(_GUARD_PERIOD_S)
@@ -247,7 +248,7 @@ class SessionRun:
             return Ending(Cause.AGENT_STOPPED, f"The agent {self._context.settings.name} was stopped.")
         if renewal.is_over:
             return Ending(Cause.SERVER_ENDED, renewal.over_because)
-        fence_s = self._context.registered.fence_s
+        fence_s = renewal.fence_s
         if renewal.silent_for_s > fence_s:
             return Ending(
                 Cause.FENCED,

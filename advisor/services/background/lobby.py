@@ -13,7 +13,9 @@ class Lobby:
     """Knows who waits, calls those a place waits for, and notes who was heard of; share it between threads."""
 
     def __init__(self, database: Database, timers: Timers) -> None:
-        self._database = database
+        self._database, self._timers = database, timers
+        self.pace = timers.pace(0)
+        """How agents that hold sessions are to renew them."""
         self._usual = timedelta(seconds=timers.silent_s)
         self._lock = threading.Lock()
         self._waiting: dict[str, list[Callable[[], None]]] = {}
@@ -65,6 +67,7 @@ class Lobby:
             if heard:
                 with self._database.begin() as work:
                     work.agents.see_all(heard, now)
+                    self.pace = self._timers.pace(work.members.count_live())
             if anybody:
                 with self._database.read() as work:
                     self.call(work.members.awaited())

@@ -16,7 +16,7 @@ from advisor.errors import LostRace, UnreadableRecord
 from advisor.protocol.messages import MemberState
 from advisor.protocol.trials import Session, SessionState
 from advisor.services.ending import abandon_session, lose_session, settle_if_gone
-from advisor.services.tuning import Timers
+from advisor.services.tuning import Pace, Timers
 from advisor.storage import Database, UnitOfWork
 from advisor.storage.members import Watched
 
@@ -56,8 +56,9 @@ class Reaper:
         self._database, self._timers, self._clock = database, timers, clock
         self._sights: dict[tuple[str, str], _Sight] = {}
         """Session and agent, or a session and "" for its state -> how it was seen last."""
-        # Agents could not renew their leases while no server ran: what is there at the start gets new time.
-        self._least_s = max(timers.restart_s, 2 * timers.lease_s)
+        self._is_new = True
+        self._members = 0
+        """Agents that held sessions at the last look."""
 
     def look(self, now: datetime) -> int:
         """Give up every session with a silent member, or whose state lasted too long; return how many.
@@ -89,29 +90,43 @@ class Reaper:
     def _watch(self, work: UnitOfWork, awake_s: float) -> None:
         """Note what is there, since when it is like this, and how long it may stay so."""
         found: dict[tuple[str, str], _Sight] = {}
+        # Who beat before this look was told the pace of then: as long a lease is still waited for.
+        before, self._members = self._members, work.members.count_live()
+        pace = self._timers.pace(max(before, self._members))
+        least_s = self._choose_least_s(work)
         for session_id, job_id, state in work.sessions.live_states():
             key = session_id, ""
             known = self._sights.get(key)
             found[key] = (
                 known
                 if known and known.seen is state
-                else _Sight(state, awake_s, self._limit_state_s(work, job_id, state))
+                else _Sight(state, awake_s, max(least_s, self._limit_state_s(work, job_id, state, pace)))
             )
         for member in work.members.watched():
             key = member.session_id, member.agent_id
             known = self._sights.get(key)
             # A node that is gone renews nothing: it only has the grace to say how it ended.
-            lease_s = 0.0 if member.state is MemberState.GONE else self._timers.lease_s
-            limit_s = max(lease_s + self._timers.grace_s, self._least_s)
+            lease_s = 0.0 if member.state is MemberState.GONE else pace.lease_s
+            limit_s = max(least_s, lease_s + self._timers.grace_s)
             found[key] = known if known and known.seen == member else _Sight(member, awake_s, limit_s)
-        self._sights = found
-        self._least_s = 0.0
+        self._sights, self._is_new = found, False
 
-    def _limit_state_s(self, work: UnitOfWork, job_id: str, state: SessionState) -> float:
-        limit_s = self._timers.assemble_s if state is SessionState.ASSEMBLING else self._timers.ending_s
+    def _choose_least_s(self, work: UnitOfWork) -> float:
+        """Agents could not renew their leases while no server ran: what is there at the start gets new time.
+
+        Nobody knows any more what pace they were told; it was none for more agents than there are.
+        """
+        if not self._is_new:
+            return 0.0
+        return max(self._timers.restart_s, 2 * self._timers.pace(work.agents.count()).lease_s)
+
+    def _limit_state_s(self, work: UnitOfWork, job_id: str, state: SessionState, pace: Pace) -> float:
+        if state is SessionState.ASSEMBLING:
+            return self._timers.assemble_s
         if state is SessionState.RUNNING:
-            limit_s = _read_session_timeout(work, job_id) + self._timers.overtime_s
-        return max(limit_s, self._least_s)
+            return _read_session_timeout(work, job_id) + self._timers.overtime_s
+        # Its agents hear of the end at their next beat.
+        return self._timers.ending_s + pace.beat_s - self._timers.beat_s
 
 
 def _read_session_timeout(work: UnitOfWork, job_id: str) -> float:

@@ -7,10 +7,21 @@ from agent.client import ServerClient
 from agent.sessions.renewal import News, Renewal
 
 
-def _beat(answer):
-    client = ServerClient("http://server", "t", transport=httpx.MockTransport(lambda _: answer))
+def _beat(*answers):
+    left = list(answers)
+    client = ServerClient(
+        "http://server", "t", transport=httpx.MockTransport(lambda _: left.pop(0) if left[1:] else left[0])
+    )
     renewal = Renewal(
-        client, "s", 1, beat_s=1.0, collect=lambda _: News(), clock=lambda: 0.0, rendezvous=None
+        client,
+        "s",
+        1,
+        beat_s=1.0,
+        fence_s=9.0,
+        collect=lambda _: News(),
+        clock=lambda: 0.0,
+        rendezvous=None,
+        uniform=lambda low, high: (low + high) / 2,
     )
     renewal.beat_now()
     return renewal
@@ -47,3 +58,25 @@ def test_beat_reply_with_fields_of_a_newer_server_is_understood():
     renewal = _beat(httpx.Response(200, json={"state": "running", "rendezvous": "h:1", "mood": {"a": 1}}))
     assert renewal.reply is not None
     assert renewal.reply.rendezvous == "h:1"
+
+
+def test_server_names_how_often_to_beat_and_when_to_give_up():
+    renewal = _beat(
+        httpx.Response(200, json={"state": "running", "rendezvous": "h:1", "beat_s": 50, "fence_s": 90})
+    )
+    assert (renewal.pause_s(), renewal.fence_s) == (50, 90)
+
+
+def test_server_of_before_leaves_both_as_they_were_at_registration():
+    renewal = _beat(httpx.Response(200, json={"state": "running", "rendezvous": "h:1"}))
+    assert (renewal.pause_s(), renewal.fence_s) == (1, 9)
+
+
+def test_beat_that_was_not_acknowledged_is_soon_followed_by_another():
+    answers = [
+        httpx.Response(200, json={"state": "running", "rendezvous": "h:1", "beat_s": 50, "fence_s": 90}),
+        httpx.Response(502, html="<h1>nginx</h1>"),
+    ]
+    renewal = _beat(*answers)
+    renewal.beat_now()
+    assert (renewal.pause_s(), renewal.fence_s) == (1, 90)

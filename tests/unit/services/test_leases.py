@@ -1,5 +1,6 @@
 """Leases run only while the server runs and its database takes writes; clocks of the day mean nothing to them."""
 
+from dataclasses import replace
 from datetime import timedelta
 from typing import cast
 
@@ -8,7 +9,7 @@ import pytest
 from advisor.errors import Unavailable
 from advisor.protocol.jobs import JobState
 from advisor.protocol.messages import Assignment, MemberState
-from advisor.protocol.trials import SessionState
+from advisor.protocol.trials import Outcome, SessionState
 from advisor.services.background.reaper import AwakeClock, Reaper
 from advisor.storage import Database
 from tests.unit.services.counted import CountedDatabase
@@ -161,3 +162,56 @@ def test_two_servers_lose_a_session_once_and_none_that_beats_to_either(
         assert other.run(1) == 0
     assert sum(each.run(1) for _ in range(70) for each in (server, other)) == 1
     assert world.job(held[0].job_id).state is JobState.RUNNING
+
+
+@pytest.fixture
+def crowded(world: World) -> Server:
+    """A server that takes a beat in 50 s: with one agent in a session, that is how often it is to renew."""
+    world.timers = replace(world.timers, most_beats_per_s=1 / 50)
+    return Server(world)
+
+
+def test_agents_of_a_crowd_are_told_to_renew_less_often_and_keep_their_leases(
+    crowded: Server, world: World
+) -> None:
+    world.submit()
+    agent = world.register("one")
+    (place,) = world.start_session(agent)
+    assert world.timers.pace(1).beat_s == 50
+    for _ in range(4):
+        reply = world.beat(place, agent)
+        assert (reply.beat_s, reply.fence_s) == (50, 90)
+        assert crowded.run(60) == 0
+    # Silent for longer than the agent's own fence, and then for good.
+    assert crowded.run(94) == 0
+    assert crowded.run(4) == 1
+
+
+def test_crowd_that_has_gone_still_lets_those_that_are_left_renew_when_they_were_told_to(
+    world: World,
+) -> None:
+    world.timers = replace(world.timers, most_beats_per_s=1 / 25)
+    server = Server(world)
+    jobs = [world.submit() for _ in range(2)]
+    agents = [world.register(name) for name in ("one", "two")]
+    places = [world.start_session(agent)[0] for agent in agents]
+    assert server.run(70) == 0
+    for place, agent in zip(places, agents, strict=True):
+        assert world.beat(place, agent).beat_s == 50
+    server.run(1)
+    world.end(places[0], agents[0], Outcome.FINISHED, "The script ended.")
+    assert world.job(jobs[0].id).id == places[0].job_id
+    assert server.run(150) == 0
+    assert server.run(8) == 1
+
+
+def test_new_server_waits_for_the_longest_pace_that_an_earlier_one_can_have_told(world: World) -> None:
+    world.timers = replace(world.timers, most_beats_per_s=1 / 25)
+    server = Server(world)
+    world.submit()
+    world.start_session(world.register("one"))
+    world.register("idle")
+    server.run(1)
+    server.start()
+    assert server.run(299) == 0
+    assert server.run(4) == 1

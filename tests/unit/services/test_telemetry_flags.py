@@ -6,6 +6,7 @@ from advisor.protocol.messages import Beat, HelloReport, MemberState
 from advisor.protocol.telemetry import FlagKind, NodeFlag, TelemetryBatch, TelemetrySample
 from advisor.services import jobs, sessions, telemetry
 from advisor.services.agents import view_agents
+from advisor.services.tuning import Pace
 
 from .scripted_tuning import ScriptedTuning, make_facts, make_result
 from .world import World
@@ -41,7 +42,7 @@ class Measuring:
         world.report(place, self.agent, race, make_result(per_rank_work_s=works_s, phases=phases))
         beat = Beat(generation=place.generation, state=MemberState.RUNNING, telemetry=BATCH)
         with world.work() as work:
-            sessions.renew_session(work, place.session_id, self.agent, beat, world.now)
+            sessions.renew_session(work, place.session_id, self.agent, beat, world.now, Pace(2.0, 30.0))
 
     def count_events(self, words: str) -> int:
         with self.world.database.read() as work:

@@ -141,7 +141,9 @@ class World:
         rendezvous = "127.0.0.1:29500" if place.node_rank == 0 else None
         beat = Beat(generation=place.generation, state=state, rendezvous=rendezvous)
         with self.work() as work:
-            return sessions.renew_session(work, place.session_id, agent_id, beat, self.now)
+            work.agents.see_all([agent_id], self.now)
+            pace = self.timers.pace(work.members.count_live())
+            return sessions.renew_session(work, place.session_id, agent_id, beat, self.now, pace)
 
     def next(self, place: Assignment, agent_id: str) -> NextReply:
         """Ask what is to be measured."""
