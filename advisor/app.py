@@ -53,6 +53,8 @@ from advisor.tuning.decisions import Decision
 _GRACEFUL_S = 3
 _KEEP_ALIVE_S = 75
 _BACKLOG = 4096
+_SWITCH_S = 0.0005
+"""After this long a thread that calculates lets others go on: the planner's threads would keep requests waiting."""
 _ID_BYTES = 5
 
 
@@ -194,6 +196,7 @@ def run_server(settings: Settings) -> None:
     if exposure := find_exposure(settings):
         raise ValueError(exposure)
     configure_logs(settings.log_format, sys.stderr)
+    sys.setswitchinterval(_SWITCH_S)
     stopping = threading.Event()
     app = create_app(settings, stopping=stopping)
     app.state.context.database.hold()

@@ -224,9 +224,11 @@ async def ask_next(arguments: argparse.Namespace) -> list[Finding]:
     """Sessions that have measured the baseline ask for their next race, each once, and the planner thinks beside it."""
     rate = min(arguments.rate, 100.0)
     count = int(rate * arguments.seconds)
-    with serve(lambda folder: seed(folder, count, probed=True)) as (server, seats):
+    with serve(lambda folder: seed(folder, count + 1, probed=True)) as (server, seats):
         lines = [Line(server.url) for _ in range(_CONNECTIONS)]
         ask = [write_request(f"/sessions/{s.session_id}/next", s.token, {"generation": 1}) for s in seats]
+        # The planner's libraries are loaded for the first question that a server is ever asked.
+        await lines[0].ask(ask.pop())
         due = [(n / rate, lines[n % _CONNECTIONS], request) for n, request in enumerate(ask)]
         first = Load()
         said = await _load_with_usage(server, due, first)

@@ -52,6 +52,7 @@ class Line(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._waiting: deque[tuple[bytes, asyncio.Future[tuple[int, bytes]]]] = deque()
         self._asked: asyncio.Future[tuple[int, bytes]] | None = None
+        self._connecting: asyncio.Task[None] | None = None
         self._read = b""
 
     def ask(self, request: bytes) -> asyncio.Future[tuple[int, bytes]]:
@@ -99,7 +100,7 @@ class Line(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(request)
         else:
-            self._asked.connecting = asyncio.ensure_future(self._connect(request))  # type: ignore[attr-defined]
+            self._connecting = asyncio.ensure_future(self._connect(request))
 
     async def _connect(self, request: bytes) -> None:
         loop = asyncio.get_running_loop()

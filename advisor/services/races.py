@@ -195,7 +195,8 @@ def _is_measured_now(work: UnitOfWork, job_id: str, trial: Trial) -> bool:
 
 def _issue(work: UnitOfWork, session: Session, race: Race, now: datetime) -> RacePlan:
     job_id = session.job_id
-    trials = [_find_or_add(work, job_id, arm, now) for arm in race.arms]
+    known = list(work.trials.of_job(job_id))
+    trials = [_find_or_add(work, job_id, known, arm, now) for arm in race.arms]
     plans = tuple(
         BlockPlan(
             block_id=work.new_id(),
@@ -238,12 +239,12 @@ def _issue(work: UnitOfWork, session: Session, race: Race, now: datetime) -> Rac
     return RacePlan(arms=plans)
 
 
-def _find_or_add(work: UnitOfWork, job_id: str, arm: Candidate, now: datetime) -> int:
-    """Return the number of the candidate's trial, which is made where it does not exist yet."""
-    for trial in work.trials.of_job(job_id):
+def _find_or_add(work: UnitOfWork, job_id: str, known: list[Trial], arm: Candidate, now: datetime) -> int:
+    """Return the number of the candidate's trial, which is made, and is `known` then, where it does not exist yet."""
+    for trial in known:
         if trial.purpose is arm.purpose and trial.changes == arm.changes:
             return trial.number
-    number = work.trials.next_number(job_id)
+    number = known[-1].number + 1 if known else 0
     trial = Trial(
         number=number,
         purpose=arm.purpose,
@@ -253,6 +254,7 @@ def _find_or_add(work: UnitOfWork, job_id: str, arm: Candidate, now: datetime) -
         created_at=now,
     )
     work.trials.add(job_id, trial)
+    known.append(trial)
     sentence = f"Trial {number} ({arm.purpose.value}): {arm.because}"
     work.events.append(job_id, EventKind.TRIAL, sentence, now, trial_number=number)
     return number

@@ -3,7 +3,19 @@
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, bindparam, case, delete, func, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Text,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    select,
+    type_coerce,
+    update,
+)
 from sqlalchemy.orm import InstrumentedAttribute
 
 from advisor.protocol.advice import Advice
@@ -82,7 +94,7 @@ class Jobs:
         )
         query = (
             select(JobRow, held.label("held"))
-            .where(JobRow.state.in_([JobState.QUEUED, JobState.RUNNING]))
+            .where(JobRow.state.in_([JobState.QUEUED, JobState.RUNNING]), (held == 0) | _MAY_HAVE_GANGS)
             .order_by(
                 case((held == 0, 0), else_=1),
                 case((JobRow.state == JobState.RUNNING, 0), else_=1),
@@ -173,12 +185,7 @@ class Jobs:
 
     def set_stage(self, job_id: str, stage: Stage) -> bool:
         """Note what a running job is doing; return whether that is new."""
-        query = (
-            update(JobRow)
-            .where(JobRow.id == job_id, JobRow.state == JobState.RUNNING, JobRow.stage != stage)
-            .values(stage=stage, version=JobRow.version + 1)
-        )
-        return self._connection.execute(query).rowcount == 1
+        return self._connection.execute(_SET_STAGE, {"job": job_id, "now_stage": stage}).rowcount == 1
 
     def set_waiting(self, job_id: str, version: int, reason: str) -> int | None:
         """Say what a queued or running job of this version waits for; return its new version.
@@ -251,6 +258,17 @@ class Jobs:
         )
 
 
+_MAY_HAVE_GANGS = type_coerce(JobRow.spec, Text).not_like('%"gangs":1,%')
+"""Of a job that has its one gang nothing more is read: specifications are long. (Within a text quotes are escaped.)"""
+_SET_STAGE = (
+    update(JobRow)
+    .where(
+        JobRow.id == bindparam("job"),
+        JobRow.state == JobState.RUNNING,
+        JobRow.stage != bindparam("now_stage"),
+    )
+    .values(stage=bindparam("now_stage"), version=JobRow.version + 1)
+)
 _GET = select(JobRow).where(JobRow.id == bindparam("job"))
 _LOCK_OF = (
     select(JobRow.serial)

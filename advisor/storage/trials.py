@@ -19,7 +19,7 @@ class Trials:
     def add(self, job_id: str, trial: Trial) -> None:
         """Store a new trial; its number must be free."""
         values = {name: getattr(trial, name) for name in Trial.model_fields}
-        self._connection.execute(insert(TrialRow).values(values | {"job_id": job_id}))
+        self._connection.execute(_ADD, values | {"job_id": job_id})
 
     def next_number(self, job_id: str) -> int:
         """Return the number of the next trial: from 0."""
@@ -78,6 +78,7 @@ class Trials:
         self._connection.execute(query.values(closed))
 
 
+_ADD = insert(TrialRow)
 _OF_JOB = select(TrialRow).where(TrialRow.job_id == bindparam("job")).order_by(TrialRow.number)
 _GET = select(TrialRow).where(TrialRow.job_id == bindparam("job"), TrialRow.number == bindparam("trial"))
 
