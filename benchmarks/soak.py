@@ -152,31 +152,20 @@ def judge(folder: Path, counts: Counts) -> list[str]:
     undecided = [report for report in counts.reports if not report.answer]
     if undecided:
         wrong.append(f"{len(undecided)} reports were never decided about, e.g. {undecided[0].path}")
-    with sqlite3.connect(folder / "advisor.db") as found:
-        accepted = dict(found.execute("SELECT block_id, payload_sha256 FROM results"))
-        quarantined = {row[0] for row in found.execute("SELECT DISTINCT block_id FROM quarantine")}
-        sets_aside = dict(found.execute("SELECT agent_id, count(*) FROM quarantine GROUP BY agent_id"))
-    lost, twice = [], []
     by_block: collections.defaultdict[str, list[str]] = collections.defaultdict(list)
-    full = any(count >= 190 for count in sets_aside.values())
     for report in counts.reports:
         for block in report.body["results"]:
             by_block[block].append(report.answer)
-            is_kept = block in accepted if report.answer == "accepted" else block in quarantined or full
-            if report.answer in {"accepted", "quarantined"} and not is_kept:
-                lost.append(block)
-    for block, answers in by_block.items():
-        if answers.count("accepted") > 1:
-            twice.append(block)
-    if lost:
-        wrong.append(
-            f"{len(lost)} results that the server had decided about are not in the database: {lost[:3]}"
-        )
+    twice = [block for block, answers in by_block.items() if answers.count("accepted") > 1]
     if twice:
         wrong.append(f"{len(twice)} blocks have two accepted reports: {twice[:3]}")
+    told = {
+        answer: {block for block, answers in by_block.items() if answer in answers}
+        for answer in ("accepted", "quarantined")
+    }
     database = Database(f"sqlite:///{folder / 'advisor.db'}", make_id)
     with database.read() as work:
-        wrong += work.upkeep.find_damage()
+        wrong += work.upkeep.find_lost(**told) + work.upkeep.find_damage()
     database.close()
     return wrong
 

@@ -1,6 +1,6 @@
 """What a database needs over the years: old records taken away, and proofs that what it holds fits together."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -10,7 +10,6 @@ from sqlalchemy import (
     Select,
     delete,
     exists,
-    func,
     inspect,
     select,
     text,
@@ -19,31 +18,25 @@ from sqlalchemy import (
 )
 
 from advisor.protocol.jobs import JobState
-from advisor.protocol.trials import BlockState, SessionState, TrialState
+from advisor.storage.invariants import list_broken, list_lost
 from advisor.storage.jobs import Jobs
 from advisor.storage.tables import (
     AgentRow,
     Base,
-    BlockRow,
     IdempotencyRow,
     JobRow,
     LogRow,
     MemberRow,
     QuarantineRow,
-    ResultRow,
     RunRow,
     SessionRow,
     TelemetryRow,
     TokenRow,
-    TrialRow,
 )
 
 _FINAL_JOBS = [state for state in JobState if state.is_final]
-_FINAL_SESSIONS = [state for state in SessionState if state.is_final]
 _ALL = 2**31
 """More than any table holds."""
-_SHOWN = 5
-"""Offenders that are named for each rule."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +79,7 @@ class Upkeep:
 
     def find_damage(self) -> list[str]:
         """Return a sentence for each rule that the database breaks; none when all is well."""
-        broken = [f"{sentence}: {names}" for sentence, names in self._list_broken()]
+        broken = list(list_broken(self._connection))
         if self._connection.dialect.name == "sqlite":
             told = self._connection.execute(text("PRAGMA integrity_check")).scalars().all()
             broken += [f"The file is damaged: {line}" for line in told if line != "ok"]
@@ -95,6 +88,10 @@ class Upkeep:
                 f"Row {row[1]} of {row[0]} belongs to a row of {row[2]} that is missing" for row in lost
             ]
         return broken
+
+    def find_lost(self, accepted: Collection[str], quarantined: Collection[str]) -> list[str]:
+        """Return a sentence where results are missing that agents were told about, by the ids of their blocks."""
+        return list(list_lost(self._connection, accepted, quarantined))
 
     def _drop_jobs(self, before: datetime, most: int) -> int:
         followed = exists().where(RunRow.job_id == JobRow.id, RunRow.reported_at >= before)
@@ -112,12 +109,6 @@ class Upkeep:
         keys = inspect(table).primary_key
         chosen = select(*keys).where(*conditions).limit(most)
         return self._connection.execute(delete(table).where(tuple_(*keys).in_(chosen))).rowcount
-
-    def _list_broken(self) -> Iterator[tuple[str, str]]:
-        for sentence, query in _RULES:
-            found = self._connection.execute(query.limit(_SHOWN)).scalars().all()
-            if found:
-                yield sentence, ", ".join(str(name) for name in found)
 
 
 def _ended(before: datetime) -> Select[str]:
@@ -148,63 +139,3 @@ def _list_old(ages: Ages) -> Iterator[tuple[str, *tuple[_Which, ...]]]:
         (TokenRow, (theirs,)),
         (AgentRow, (*unused, tokenless)),
     )
-
-
-_RULES: tuple[tuple[str, Select[str]], ...] = (
-    (
-        "Jobs that have ended hold a live session",
-        select(SessionRow.job_id)
-        .join(JobRow, JobRow.id == SessionRow.job_id)
-        .where(JobRow.state.in_(_FINAL_JOBS), SessionRow.state.not_in(_FINAL_SESSIONS)),
-    ),
-    (
-        "Sessions that are over hold agents",
-        select(SessionRow.id)
-        .join(MemberRow, MemberRow.session_id == SessionRow.id)
-        .where(SessionRow.state.in_(_FINAL_SESSIONS), MemberRow.live),
-    ),
-    (
-        "Sessions have a generation that their job never gave",
-        select(SessionRow.id)
-        .join(JobRow, JobRow.id == SessionRow.job_id)
-        .where(SessionRow.generation > JobRow.generation),
-    ),
-    (
-        "Blocks are being measured in sessions that are over",
-        select(BlockRow.id)
-        .join(SessionRow, SessionRow.id == BlockRow.session_id)
-        .where(BlockRow.state == BlockState.ISSUED, SessionRow.state.in_(_FINAL_SESSIONS)),
-    ),
-    (
-        "Measured blocks have no result",
-        select(BlockRow.id).where(
-            BlockRow.state == BlockState.DONE, ~exists().where(ResultRow.block_id == BlockRow.id)
-        ),
-    ),
-    (
-        "Blocks have a result and do not count as measured",
-        select(BlockRow.id)
-        .join(ResultRow, ResultRow.block_id == BlockRow.id)
-        .where(BlockRow.state != BlockState.DONE),
-    ),
-    (
-        "Jobs that have ended have open trials",
-        select(TrialRow.job_id)
-        .join(JobRow, JobRow.id == TrialRow.job_id)
-        .where(JobRow.state.in_(_FINAL_JOBS), TrialRow.state == TrialState.OPEN)
-        .distinct(),
-    ),
-    (
-        "Blocks belong to trials that are missing",
-        select(BlockRow.id).where(
-            ~exists().where(TrialRow.job_id == BlockRow.job_id, TrialRow.number == BlockRow.trial_number)
-        ),
-    ),
-    (
-        "Agents hold more than one place",
-        select(MemberRow.agent_id)
-        .where(MemberRow.live)
-        .group_by(MemberRow.agent_id)
-        .having(func.count() > 1),
-    ),
-)

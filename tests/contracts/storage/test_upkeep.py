@@ -9,15 +9,16 @@ from sqlalchemy import text
 
 from advisor.protocol.jobs import JobState
 from advisor.protocol.telemetry import TelemetrySample
-from advisor.protocol.trials import Outcome, Purpose, SessionState, Trial
-from advisor.protocol.views import Role
+from advisor.protocol.trials import JobHistory, Outcome, Purpose, SessionState, Trial
+from advisor.protocol.views import EventKind, Role
 from advisor.services.background.pruning import Pruner
 from advisor.settings import Settings
 from advisor.storage import Database
+from advisor.storage.blocks import MAX_QUARANTINED
 from advisor.storage.upkeep import Ages
 from tests.contracts.storage.test_runs import make_run
-from tests.contracts.storage.test_storage import NOW, add_running_session, make_block
-from tests.unit.services.scripted_tuning import make_node, make_result
+from tests.contracts.storage.test_storage import NOW, add_running_session, make_block, make_job
+from tests.unit.services.scripted_tuning import ScriptedTuning, make_node, make_result
 
 YEAR = timedelta(days=365)
 
@@ -58,6 +59,10 @@ def ended(database: Database) -> Database:
         work.members.release("s1")
         work.trials.close("j1", 0, Outcome.FINISHED, "", NOW)
         work.jobs.move("j1", JobState.FINISHED, "Done.", since=(JobState.RUNNING,), now=NOW)
+        work.advice.put(
+            ScriptedTuning().advise(make_job(), JobHistory(trials=(), blocks=(), sessions=()), NOW), NOW
+        )
+        work.events.append("j1", EventKind.JOB, "The job has finished.", NOW)
     return database
 
 
@@ -171,6 +176,21 @@ def test_clock_that_is_set_to_another_year_makes_nothing_old(ended: Database, tm
         ("DELETE FROM results", "Measured blocks have no result: b1"),
         ("UPDATE trials SET state = 'open'", "Jobs that have ended have open trials: j1"),
         ("DELETE FROM trials", "Blocks belong to trials that are missing: b1"),
+        ("UPDATE jobs SET generation = 2", "Jobs have given generations to no session: j1"),
+        (
+            "UPDATE results SET generation = 2",
+            "Results were accepted under another generation than their session's: b1",
+        ),
+        ("UPDATE quarantine SET payload_sha256 = 'sha'", "Results count and are in quarantine as well: b1"),
+        ("UPDATE blocks SET ordinal = 1", "Sessions have lost blocks: s1"),
+        ("UPDATE blocks SET state = 'void'", "Trials have finished and were never measured: j1"),
+        ("DELETE FROM advice", "Jobs have finished without advice: j1"),
+        (
+            "UPDATE jobs SET state = 'cancelling'",
+            "Jobs are being cancelled and hold no session whose end would cancel them: j1",
+        ),
+        ("UPDATE jobs SET events = 9", "Jobs have lost events: j1"),
+        ("DELETE FROM events", "Jobs have lost events: j1"),
     ],
 )
 def test_what_does_not_fit_together_is_found(ended: Database, damage: str, sentence: str) -> None:
@@ -178,6 +198,40 @@ def test_what_does_not_fit_together_is_found(ended: Database, damage: str, sente
     with ended.begin() as work:
         work.connection.execute(text(damage))
     assert sentence in find_damage(ended)
+
+
+def test_arms_that_do_not_share_their_fate_are_found(ended: Database) -> None:
+    with ended.begin() as work:
+        first = make_block().model_copy(update={"race": 1})
+        for arm, name in enumerate(("b2", "b3")):
+            work.blocks.issue("j1", first.model_copy(update={"id": name, "arm": arm, "ordinal": 1 + arm}))
+        work.blocks.void("b2", "", NOW)
+    assert "Arms of one race had different fates: s1" in find_damage(ended)
+
+
+def test_live_session_without_its_agents_is_found(database: Database) -> None:
+    with database.begin() as work:
+        add_running_session(work)
+    assert find_damage(database) == []
+    with database.begin() as work:
+        work.members.release("s1")
+    assert find_damage(database) == ["Sessions that are not over have let agents go: s1"]
+
+
+def test_results_that_agents_were_told_about_are_missed(ended: Database) -> None:
+    with ended.read() as work:
+        assert work.upkeep.find_lost(["b1"], ["b1"]) == []
+        assert work.upkeep.find_lost(["b1", "b2"], ["b3"]) == [
+            "Accepted results are gone: b2",
+            "Results are gone from the quarantine: b3",
+        ]
+
+
+def test_results_that_made_room_in_the_quarantine_are_not_missed(ended: Database) -> None:
+    with ended.begin() as work:
+        for number in range(MAX_QUARANTINED):
+            work.blocks.quarantine("s1", f"q{number}", "a1", 1, make_result(), "sha", "Late.", NOW)
+        assert work.upkeep.find_lost([], ["b3"]) == []
 
 
 def test_agent_that_waits_for_its_first_job_is_not_old(database: Database) -> None:

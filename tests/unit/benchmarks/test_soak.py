@@ -31,8 +31,8 @@ def report(block: str, answer: str) -> Report:
     ("reports", "words"),
     [
         ([report("b1", "quarantined")], ""),
-        ([report("b2", "quarantined")], "are not in the database"),
-        ([report("b1", "accepted")], "are not in the database"),
+        ([report("b2", "quarantined")], "gone from the quarantine: b2"),
+        ([report("b1", "accepted")], "Accepted results are gone: b1"),
         ([report("b1", "")], "never decided about"),
         ([report("b1", "quarantined"), report("b1", "accepted"), report("b1", "accepted")], "two accepted"),
     ],
