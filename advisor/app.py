@@ -48,6 +48,7 @@ from advisor.services.webhooks.receivers import Receivers
 from advisor.settings import Settings, find_exposure
 from advisor.storage import Database
 from advisor.storage.census import Census
+from advisor.storage.fault_points import Strike, pass_by
 from advisor.tuning.decisions import Decision
 
 _GRACEFUL_S = 3
@@ -124,13 +125,16 @@ def create_app(
     new_id: Callable[[], str] = make_id,
     stopping: threading.Event | None = None,
     poster: Poster | None = None,
+    strike: Strike = pass_by,
+    timers: Timers | None = None,
 ) -> FastAPI:
     """Return the application. Nothing is opened before it starts up; shutting it down closes everything.
 
     At start-up the tables are brought to this release's form, the first tokens are written to the data directory,
-    and every live lease gets new time. `tuning`, `clock`, `new_id` and `poster` are there for tests.
+    and every live lease gets new time. `tuning`, `clock`, `new_id`, `poster`, `strike` and `timers` are there
+    for tests.
     """
-    timers = Timers(
+    timers = timers or Timers(
         beat_s=settings.beat_s,
         lease_s=settings.lease_s,
         grace_s=settings.grace_s,
@@ -138,7 +142,7 @@ def create_app(
         silent_s=settings.poll_s + settings.lease_s / 3,
     )
     metrics = Metrics()
-    database = Database(settings.url, new_id, metrics.note_transaction)
+    database = Database(settings.url, new_id, metrics.note_transaction, strike)
     metrics.ask_database(lambda: _take_census(database, clock(), timers))
     asked, wake = metrics.watch_planner(tuning or PlannerTuning()), threading.Event()
 

@@ -21,6 +21,7 @@ from advisor.services.tokens import Principal, create_token, hash_secret
 from advisor.services.tuning import Timers
 from advisor.storage import UnitOfWork
 from advisor.storage.accounts import Agent
+from advisor.storage.fault_points import FaultPoint
 from advisor.storage.members import Member
 
 
@@ -73,6 +74,7 @@ def register_agent(
         agent_id = known.id
         work.agents.introduce_again(agent_id, request.node, now, secret)
     work.tokens.revoke_of_agent(agent_id, now)
+    work.reach(FaultPoint.AGENT_REGISTERED)
     token = create_token(work, NewToken(role=Role.AGENT, label=request.name), now, agent_id)
     return AgentRegistered(
         agent_id=agent_id,

@@ -10,6 +10,7 @@ from advisor.protocol.views import EventKind
 from advisor.services.jobs import check_spec, find_repeated, get_job, lock_own_job
 from advisor.services.tokens import Principal
 from advisor.storage import UnitOfWork
+from advisor.storage.fault_points import FaultPoint
 
 _MOST_TRIALS = 500
 _MINUTE_S = 60.0
@@ -43,6 +44,7 @@ def continue_job(
     check_spec(grown.spec)
     sentence = f"{_describe(more)} more: the job goes on where it stood and keeps all that it measured."
     work.jobs.reopen(grown, f"Continued with {sentence}", now)
+    work.reach(FaultPoint.JOB_CONTINUED)
     if idempotency_key is not None:
         work.jobs.remember_submission(asker.token_id, idempotency_key, request, job_id, now)
     work.events.append(job_id, EventKind.JOB, f"{asker.name} gave the job {sentence}", now)

@@ -5,6 +5,7 @@ from datetime import datetime
 from advisor.protocol.trials import EarlierJob
 from advisor.protocol.views import EventKind
 from advisor.storage import Database
+from advisor.storage.fault_points import FaultPoint
 from advisor.tuning.space.similarity import choose_earlier
 
 _MOST_LOOKED_AT = 200
@@ -23,6 +24,7 @@ def settle_earlier(database: Database, job_id: str, now: datetime) -> None:
         finished = work.jobs.finished_with_advice(job_id, _MOST_LOOKED_AT)
     chosen = choose_earlier(job, finished)
     with database.begin() as work:
+        work.reach(FaultPoint.EARLIER_CHOSEN)
         if work.jobs.choose_earlier(job_id, chosen) and chosen:
             work.events.append(job_id, EventKind.JOB, _describe(chosen), now)
 

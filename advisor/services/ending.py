@@ -8,6 +8,7 @@ from advisor.protocol.trials import BlockState, Outcome, Purpose, Session, Sessi
 from advisor.protocol.views import EventKind
 from advisor.services.webhooks.notices import NoticeEvent, tell_webhooks
 from advisor.storage import UnitOfWork
+from advisor.storage.fault_points import FaultPoint
 from advisor.storage.members import Member
 
 _TELLING = (
@@ -45,6 +46,7 @@ def end_session(
         outcome = Outcome.CANCELLED
         _void_race(work, session, reason, now)
     if work.sessions.end(session.id, session.generation, outcome, reason):
+        work.reach(FaultPoint.SESSION_ENDING)
         _tell(work, session, f"Session {session.generation} is ending: {_as_clause(reason)}", now)
     elif cancelled and session.state is SessionState.ENDING:
         _tell(work, session, f"Session {session.generation} was ending already.", now)
@@ -137,6 +139,7 @@ def _settle(
         now=now,
     ):
         return
+    work.reach(FaultPoint.SESSION_LOST if state is SessionState.LOST else FaultPoint.SESSION_ENDED)
     work.members.release(session.id)
     _settle_race(work, session, outcome, reason, tail, now)
     verb = "was lost" if state is SessionState.LOST else f"ended ({outcome.value})"

@@ -26,6 +26,7 @@ from advisor.services.pages import cut_page, read_cursor
 from advisor.services.tokens import Principal
 from advisor.services.webhooks.notices import NoticeEvent, tell_webhooks
 from advisor.storage import UnitOfWork
+from advisor.storage.fault_points import FaultPoint
 
 _MAX_SECONDS = 30 * 24 * 3600.0
 _MAX_CHARS = 65_536
@@ -51,6 +52,7 @@ def submit_job(
     if idempotency_key is not None:
         work.jobs.remember_submission(asker.token_id, idempotency_key, request, job.id, now)
     work.events.append(job.id, EventKind.JOB, f"{asker.name} submitted the job.", now)
+    work.reach(FaultPoint.JOB_SUBMITTED)
     return get_job(work, job.id)
 
 
@@ -203,6 +205,7 @@ def cancel_job(
         return job
     if job.state.is_final:
         raise JobIsFinal(f"Job {job_id} is {job.state.value} already.")
+    work.reach(FaultPoint.JOB_CANCELLED)
     sessions = work.sessions.live_of(job_id)
     since = (JobState.QUEUED, JobState.RUNNING, JobState.PAUSED)
     if not sessions:

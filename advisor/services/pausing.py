@@ -10,6 +10,7 @@ from advisor.services.ending import end_session
 from advisor.services.jobs import get_job, lock_own_job
 from advisor.services.tokens import Principal
 from advisor.storage import UnitOfWork
+from advisor.storage.fault_points import FaultPoint
 
 
 def pause_job(
@@ -33,6 +34,7 @@ def pause_job(
     work.jobs.move(job_id, JobState.PAUSED, reason, since=(JobState.QUEUED, JobState.RUNNING), now=now)
     sentence = f"{asker.name} paused the job: it starts nothing new, and keeps all that it measured."
     work.events.append(job_id, EventKind.JOB, sentence, now)
+    work.reach(FaultPoint.JOB_PAUSED)
     for session in work.sessions.live_of(job_id):
         if session.state is SessionState.ASSEMBLING:
             end_session(work, session, "The job was paused.", now)
@@ -55,6 +57,7 @@ def resume_job(
     reason = "" if to is JobState.RUNNING else "Waiting to be looked at."
     work.jobs.move(job_id, to, reason, since=(JobState.PAUSED,), now=now)
     work.events.append(job_id, EventKind.JOB, f"{asker.name} resumed the job.", now)
+    work.reach(FaultPoint.JOB_RESUMED)
     return get_job(work, job_id)
 
 

@@ -29,6 +29,7 @@ from advisor.services.sessions import find_leader_place
 from advisor.services.telemetry import observe_block
 from advisor.services.tuning import Tuning
 from advisor.storage import Database, UnitOfWork
+from advisor.storage.fault_points import FaultPoint
 from advisor.tuning.decisions import Candidate, EndSession, Race, Wait
 
 _ATTEMPTS = 8
@@ -120,7 +121,9 @@ def report_race(
         why = f"The race was given up: {arms[0].note or session.reason}"
     else:
         _conclude(work, tuning, session, arms, report, now)
+        work.reach(FaultPoint.RESULT_ACCEPTED)
         return _answer(race_id, arms)
+    work.reach(FaultPoint.RESULT_QUARANTINED)
     for block_id, result in report.results.items():
         generation = max(-1, min(report.generation, 2**31 - 1))
         work.blocks.quarantine(session_id, block_id, agent_id, generation, result, payload, why, now)
@@ -195,6 +198,7 @@ def _is_measured_now(work: UnitOfWork, job_id: str, trial: Trial) -> bool:
 
 def _issue(work: UnitOfWork, session: Session, race: Race, now: datetime) -> RacePlan:
     job_id = session.job_id
+    work.reach(FaultPoint.RACE_ISSUED)
     known = list(work.trials.of_job(job_id))
     trials = [_find_or_add(work, job_id, known, arm, now) for arm in race.arms]
     plans = tuple(

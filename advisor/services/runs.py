@@ -8,6 +8,7 @@ from advisor.services.jobs import get_job, lock_own_job
 from advisor.services.tokens import Principal
 from advisor.services.webhooks.notices import NoticeEvent, tell_webhooks
 from advisor.storage import UnitOfWork
+from advisor.storage.fault_points import FaultPoint
 
 MOST_RUNS = 50
 """Kept of a job; those that have been silent longest go first."""
@@ -24,7 +25,9 @@ def report_run(
     known = work.runs.get(job.id, run_id)
     point = RunPoint(at=now, step=report.step, samples_per_s=report.samples_per_s)
     is_below = known.is_below if known else False
-    if report.event is not None:
+    # Its answer may have been lost: whoever sends it again is not telling anything new.
+    is_told = known is not None and known.step == report.step and is_below == (report.event is RunEvent.BELOW)
+    if report.event is not None and not is_told:
         is_below = report.event is RunEvent.BELOW
         work.events.append(
             job.id,
@@ -58,6 +61,7 @@ def report_run(
         sentence=report.sentence or (known.sentence if known else ""),
         recent=(*(known.recent if known else ()), point)[-MOST_POINTS:],
     )
+    work.reach(FaultPoint.RUN_REPORTED)
     work.runs.put(job.id, run)
     work.runs.prune(job.id, MOST_RUNS)
     return run

@@ -12,6 +12,7 @@ from advisor.services.jobs import get_job
 from advisor.services.telemetry import keep_samples
 from advisor.services.tuning import Pace
 from advisor.storage import UnitOfWork
+from advisor.storage.fault_points import FaultPoint
 from advisor.storage.members import Member
 
 _MAX_STEPS = 2**31 - 1
@@ -33,6 +34,7 @@ def renew_session(
         session_id, agent_id, beat.generation, beat.state, steps
     ):
         raise _stale(session)
+    work.reach(FaultPoint.LEASE_RENEWED)
     if beat.log:
         work.logs.append(session.job_id, session_id, member.agent, beat.log)
     keep_samples(work, session, agent_id, beat.telemetry.samples, now)
@@ -54,6 +56,7 @@ def hear_hello(work: UnitOfWork, session_id: str, agent_id: str, report: HelloRe
         raise _stale(session)
     # A session launched with cold changes does not show the script as it stands.
     if not session.cold and work.jobs.learn(session.job_id, report.facts, report.baseline, report.refusals):
+        work.reach(FaultPoint.SCRIPT_SEEN)
         sentence = _describe_facts(report.facts)
         work.events.append(session.job_id, EventKind.SESSION, sentence, now, session_id=session_id)
 
@@ -137,6 +140,7 @@ def _reply(work: UnitOfWork, session: Session, pace: Pace) -> BeatReply:
 
 def _start_if_complete(work: UnitOfWork, session: Session, now: datetime) -> None:
     if work.sessions.start(session.id, session.generation, now):
+        work.reach(FaultPoint.SESSION_STARTED)
         sentence = f"Session {session.generation} runs on {', '.join(session.agents)}."
         work.events.append(session.job_id, EventKind.SESSION, sentence, now, session_id=session.id)
 
@@ -144,6 +148,7 @@ def _start_if_complete(work: UnitOfWork, session: Session, now: datetime) -> Non
 def _note_trouble(work: UnitOfWork, session: Session, trouble: Trouble, now: datetime) -> None:
     fatal = trouble.fatal and not _is_measured_elsewhere(work, session)
     if work.sessions.note_trouble(session.id, session.generation, trouble.code, trouble.sentence, fatal):
+        work.reach(FaultPoint.TROUBLE_NOTED)
         work.events.append(session.job_id, EventKind.SESSION, trouble.sentence, now, session_id=session.id)
 
 

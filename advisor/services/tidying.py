@@ -10,6 +10,7 @@ from advisor.services.tokens import Principal
 from advisor.services.webhooks.notices import refuse_webhooks
 from advisor.services.webhooks.receivers import Receivers
 from advisor.storage import UnitOfWork
+from advisor.storage.fault_points import FaultPoint
 
 _CANCEL_FIRST = "Cancel it first: `advisor cancel`; when it has ended this can be done."
 
@@ -31,6 +32,7 @@ def archive_job(
     if archived == (job.archived_at is not None):
         return job
     work.jobs.archive(job_id, now if archived else None)
+    work.reach(FaultPoint.JOB_ARCHIVED)
     verb = "archived the job" if archived else "took the job out of the archive"
     work.events.append(job_id, EventKind.JOB, f"{asker.name} {verb}.", now)
     return get_job(work, job_id)
@@ -42,6 +44,7 @@ def delete_job(work: UnitOfWork, job_id: str, asker: Principal, if_match: str | 
     Raises JobNotFound, NotYourJob, VersionMismatch, and JobIsLive before it has ended.
     """
     work.jobs.delete(_lock_ended(work, job_id, asker, if_match).id)
+    work.reach(FaultPoint.JOB_DELETED)
 
 
 def clone_job(

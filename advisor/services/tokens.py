@@ -13,6 +13,7 @@ from advisor.errors import InvalidRequest, TokenNotFound, Unauthenticated
 from advisor.protocol.views import CreatedToken, NewToken, Role, TokenPage, TokenRotation, TokenView
 from advisor.services.pages import cut_page, read_moment
 from advisor.storage import Database, UnitOfWork
+from advisor.storage.fault_points import FaultPoint
 
 _PREFIX = "adv"
 _SECRET_BYTES = 32
@@ -120,6 +121,7 @@ def create_token(
     """Make a token; the answer is the only place where it can be read."""
     token_id, secret = work.new_id(), secrets.token_urlsafe(_SECRET_BYTES)
     expires_at = None if wanted.expires_s is None else now + timedelta(seconds=wanted.expires_s)
+    work.reach(FaultPoint.TOKEN_MADE)
     work.tokens.add(
         token_id,
         wanted.role,

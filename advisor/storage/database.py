@@ -33,6 +33,7 @@ from sqlalchemy.exc import DataError, IntegrityError, InterfaceError, Operationa
 from advisor import __version__
 from advisor.errors import InvalidRequest, LostRace, Unavailable
 from advisor.storage.database_file import DatabaseFile, DatabaseRefused
+from advisor.storage.fault_points import FaultPoint, Side, Strike, pass_by
 from advisor.storage.group_commit import GroupCommit
 from advisor.storage.known_blocks import KnownBlocks
 from advisor.storage.tables import VERSION_TABLE, Base
@@ -58,13 +59,15 @@ class Database:
         url: str,
         new_id: Callable[[], str],
         note: Callable[[str, float, bool], None] = lambda *_: None,
+        strike: Strike = pass_by,
     ) -> None:
         """Prepare to connect to `url`; nothing is opened before the first transaction.
 
         `new_id` makes the random part of ids: short, unique, lower-case. `note` is told of every transaction: `read`
-        or `write`, how many seconds it took, and whether it failed because the database could not serve.
+        or `write`, how many seconds it took, and whether it failed because the database could not serve. `strike` is
+        there for tests.
         """
-        self._note = note
+        self._note, self._strike = note, strike
         self._new_id = new_id
         self._known_blocks = KnownBlocks()
         parsed = make_url(url)
@@ -95,10 +98,13 @@ class Database:
 
         Raises LostRace when a unique index refused a write, Unavailable when the database cannot serve.
         """
-        with self._noted("write"), self._transaction(read_only=False) as work:
-            yield work
-        if work.tokens.have_changed and self.is_sqlite:
-            self.tokens_stamp = object()
+        with self._noted("write"):
+            with self._transaction(read_only=False) as work:
+                yield work
+                self._pass(work, Side.BEFORE)
+            if work.tokens.have_changed and self.is_sqlite:
+                self.tokens_stamp = object()
+            self._pass(work, Side.AFTER)
 
     @contextmanager
     def read(self) -> Iterator[UnitOfWork]:
@@ -146,8 +152,12 @@ class Database:
             tables = inspect(connection).get_table_names()
             if self.is_sqlite and not tables:
                 _make_tables(connection)
+                self._strike(FaultPoint.MIGRATED, Side.BEFORE)
             elif VERSION_TABLE not in tables or _read_versions(connection) != [find_newest_revision()]:
-                upgrade(connection)
+                upgrade(connection, on_step=lambda: self._strike(FaultPoint.MIGRATED, Side.BEFORE))
+            else:
+                return
+        self._strike(FaultPoint.MIGRATED, Side.AFTER)
 
     def is_ready(self) -> bool:
         """Return whether the database answers."""
@@ -181,6 +191,10 @@ class Database:
                 "migration (`advisor admin restore`).",
             )
         return revision
+
+    def _pass(self, work: UnitOfWork, side: Side) -> None:
+        for point in work.reached:
+            self._strike(point, side)
 
     @contextmanager
     def _noted(self, kind: str) -> Iterator[None]:
@@ -234,8 +248,10 @@ def find_newest_revision() -> str:
     return max(path.name for path in _VERSIONS.glob("[0-9]*.py")).partition("_")[0]
 
 
-def upgrade(connection: Connection, revision: str = "head") -> None:
-    """Run the migrations up to `revision` that the database has not seen yet."""
+def upgrade(
+    connection: Connection, revision: str = "head", on_step: Callable[[], None] = lambda: None
+) -> None:
+    """Run the migrations up to `revision` that the database has not seen yet; `on_step` is called after each."""
     # A large library, and most starts find nothing to do.
     from alembic import command
     from alembic.config import Config
@@ -243,6 +259,7 @@ def upgrade(connection: Connection, revision: str = "head") -> None:
     config = Config()
     config.set_main_option("script_location", str(_VERSIONS.parent))
     config.attributes["connection"] = connection
+    config.attributes["on_step"] = on_step
     command.upgrade(config, revision)
 
 

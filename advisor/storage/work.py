@@ -7,6 +7,7 @@ from sqlalchemy import Connection, insert, text, update
 from advisor.storage.accounts import Agents, Tokens
 from advisor.storage.blocks import Blocks
 from advisor.storage.census import Counts
+from advisor.storage.fault_points import FaultPoint
 from advisor.storage.jobs import Jobs
 from advisor.storage.known_blocks import KnownBlocks
 from advisor.storage.members import Members
@@ -29,6 +30,8 @@ class UnitOfWork:
         self, connection: Connection, new_id: Callable[[], str], known_blocks: KnownBlocks, read_only: bool
     ) -> None:
         self.connection = connection
+        self.reached: list[FaultPoint] = []
+        """What this transaction is about."""
         self.new_id = new_id
         self.jobs = Jobs(connection)
         self.sessions = Sessions(connection)
@@ -45,6 +48,10 @@ class UnitOfWork:
         self.upkeep = Upkeep(connection)
         self.counts = Counts(connection)
         self.outbox = Outbox(connection)
+
+    def reach(self, point: FaultPoint) -> None:
+        """Say what this transaction does: tests strike before and after its commit."""
+        self.reached.append(point)
 
     def prove_writable(self) -> None:
         """Write something: once this transaction is committed, others could have been as well."""

@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from advisor.services.tuning import Timers
 from advisor.storage import Database
+from advisor.storage.fault_points import FaultPoint
 
 
 class Lobby:
@@ -68,6 +69,7 @@ class Lobby:
                 with self._database.begin() as work:
                     work.agents.see_all(heard, now)
                     self.pace = self._timers.pace(work.members.count_live())
+                    work.reach(FaultPoint.AGENTS_SEEN)
             if anybody:
                 with self._database.read() as work:
                     self.call(work.members.awaited())

@@ -18,6 +18,7 @@ from advisor.services.tuning import Timers
 from advisor.services.webhooks.notices import NoticeEvent, tell_webhooks
 from advisor.storage import Database, UnitOfWork
 from advisor.storage.accounts import Agent
+from advisor.storage.fault_points import FaultPoint
 from advisor.tuning.decisions import Fail, Finish, Launch
 
 _ACTIVE = (JobState.QUEUED, JobState.RUNNING)
@@ -183,6 +184,7 @@ def _launch(
         created_at=now,
     )
     work.sessions.add(session)
+    work.reach(FaultPoint.LEASE_GIVEN)
     for node_rank, agent in enumerate(gang):
         work.members.add(session.id, agent.id, node_rank)
     work.jobs.set_stage(job.id, launch.stage)
@@ -242,6 +244,7 @@ def _finish(work: UnitOfWork, thought: Thought, now: datetime) -> None:
     if thought.advice is None:
         return
     job_id = thought.job.id
+    work.reach(FaultPoint.JOB_ENDED)
     work.advice.put(thought.advice, now)
     close_trials(work, job_id, finished=True, now=now)
     work.jobs.move(
@@ -253,6 +256,7 @@ def _finish(work: UnitOfWork, thought: Thought, now: datetime) -> None:
 
 
 def _fail(work: UnitOfWork, job: Job, because: str, now: datetime) -> None:
+    work.reach(FaultPoint.JOB_ENDED)
     close_trials(work, job.id, finished=False, now=now)
     work.jobs.move(job.id, JobState.FAILED, because, since=_ACTIVE, now=now, stage=Stage.DONE)
     work.events.append(job.id, EventKind.JOB, f"The job has failed: {because}", now)

@@ -13,6 +13,7 @@ from advisor.protocol.views import EventKind
 from advisor.protocol.webhooks import hide_path
 from advisor.services.webhooks.posting import POST_S, Fate, Posted, Poster
 from advisor.storage import Database, UnitOfWork
+from advisor.storage.fault_points import FaultPoint
 from advisor.storage.outbox import Notice
 
 LONGEST_WAIT = timedelta(hours=24)
@@ -68,11 +69,13 @@ class Courier:
                 return 0
         with self._database.begin() as work:
             notices = work.outbox.take(now, now + _HELD, _AT_ONCE)
+            work.reach(FaultPoint.NOTICES_TAKEN)
         tried = asyncio.run(self._post_all(notices))
         for notice, posted in tried:
             self._note(posted.fate)
             with self._database.begin() as work:
                 self._settle(work, notice, posted)
+                work.reach(FaultPoint.NOTICE_SETTLED)
         return len(notices)
 
     def _run(self) -> None:

@@ -10,6 +10,7 @@ context.configure(
     version_table=VERSION_TABLE,
     render_as_batch=True,
     transactional_ddl=True,
+    on_version_apply=lambda **_: context.config.attributes.get("on_step", lambda: None)(),
 )
 with context.begin_transaction():
     context.run_migrations()

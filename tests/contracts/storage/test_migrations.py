@@ -1,6 +1,9 @@
 """A fresh SQLite file gets its tables at once: they are those that every migration, one after the other, makes."""
 
+import itertools
 import json
+import multiprocessing
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,12 +14,13 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 
-from advisor.errors import LostRace
+from advisor.errors import LostRace, Unavailable
 from advisor.protocol.jobs import JobSpec
 from advisor.protocol.races import BlockPlan
 from advisor.protocol.trials import BlockResult
 from advisor.protocol.workload import Workload
 from advisor.storage import Database, database
+from advisor.storage.fault_points import FaultPoint, Side
 
 _INDEXES = "SELECT sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
 
@@ -157,6 +161,56 @@ def test_blocks_of_before_there_were_races_stay_readable(database_url: str) -> N
         assert [b.id for b in work.blocks.arms_of("b4")] == ["b4"]
     with pytest.raises(LostRace), there.begin() as work:
         work.blocks.issue("j1", blocks[4].model_copy(update={"id": "b5", "ordinal": 5}))
+    there.close()
+
+
+def migrate(url: str, step: int, side: Side, deadly: bool) -> None:
+    """Migrate, and be struck after so many steps; or, with the side after, once all of them are committed."""
+    steps = itertools.count(1)
+
+    def strike(point: FaultPoint, at: Side) -> None:
+        if at is side and next(steps) == step:
+            if deadly:
+                os._exit(9)
+            raise Unavailable("The database went away.")
+
+    there = Database(url, lambda: "unused", strike=strike)
+    try:
+        there.migrate()
+    finally:
+        there.close()
+
+
+@pytest.mark.parametrize("deadly", [False, True], ids=["fails", "dies"])
+def test_migration_that_is_struck_after_any_step_begins_anew(database_url: str, deadly: bool) -> None:
+    engine = create_engine(database_url.replace("postgresql://", "postgresql+psycopg://"))
+    with engine.begin() as connection:
+        database.upgrade(connection, "0003")
+        store_rounds(connection)
+    revisions = [
+        path.name[:4] for path in (Path(database.__file__).parent / "migrations/versions").glob("0*")
+    ]
+    steps = sum(revision > "0003" for revision in revisions)
+    processes = multiprocessing.get_context("forkserver")
+    for side, step in [*((Side.BEFORE, 1 + step) for step in range(steps)), (Side.AFTER, 1)]:
+        if deadly:
+            process = processes.Process(target=migrate, args=(database_url, step, side, True))
+            process.start()
+            process.join()
+            assert process.exitcode == 9
+        else:
+            with pytest.raises(Unavailable):
+                migrate(database_url, step, side, False)
+        told = "0003" if side is Side.BEFORE else max(revisions)
+        with engine.begin() as connection:
+            query = text("SELECT version_num FROM advisor_alembic_version")
+            assert connection.execute(query).scalars().all() == [told]
+    engine.dispose()
+    there = Database(database_url, lambda: "unused")
+    there.migrate()
+    there.prove_current()
+    with there.read() as work:
+        assert [block.id for block in work.blocks.of_job("j1")] == ["b0", "b1", "b2", "b3", "b4"]
     there.close()
 
 

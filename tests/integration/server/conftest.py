@@ -6,19 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from advisor.storage import Database
 from tests.integration.server.served import Served
 from tests.integration.server.visitors import Visitors
-
-
-@pytest.fixture(scope="session")
-def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A SQLite file with all tables: copying it is quicker than migrating for every test."""
-    path = tmp_path_factory.mktemp("migrated") / "advisor.db"
-    database = Database(f"sqlite:///{path}", lambda: "unused")
-    database.migrate()
-    database.close()
-    return path
 
 
 @pytest.fixture

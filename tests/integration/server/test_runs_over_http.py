@@ -44,6 +44,19 @@ def test_reports_are_kept_and_an_alert_becomes_an_event(server: Served) -> None:
     assert told == ["In production on gpu7: Throughput has fallen.", "In production on gpu7: It is back."]
 
 
+def test_alert_that_is_reported_again_is_told_once(server: Served) -> None:
+    job = server.submit()
+    path = f"/jobs/{job.id}/runs/0123456789abcdef"
+    fallen = {**REPORT, "step": 90, "event": "below", "sentence": "Throughput has fallen."}
+    back = {**REPORT, "step": 140, "event": "recovered", "sentence": "It is back."}
+    again = {**REPORT, "step": 190, "event": "below", "sentence": "It has fallen again."}
+    for report in (REPORT, fallen, fallen, back, back, again):
+        assert server.ask("PUT", path, json=report).is_success
+    events = server.ask("GET", f"/jobs/{job.id}/events").json()["items"]
+    told = [event["sentence"].partition(": ")[2] for event in events if event["kind"] == "production"]
+    assert told == [report["sentence"] for report in (fallen, back, again)]
+
+
 def test_what_is_no_report_is_refused_by_field(server: Served) -> None:
     job = server.submit()
     assert server.ask("PUT", f"/jobs/{job.id}/runs/XYZ", json=REPORT).status_code == 422

@@ -1,55 +1,78 @@
-"""Whatever order messages, faults and time come in: the invariants of jobs, gangs, leases and results hold."""
+"""Whatever order messages, faults and time come in, on both databases: jobs, gangs, leases and results fit together.
 
-import atexit
+Against it stands a model of a few dictionaries: who renewed when, which report counts, who is drained. `make model`
+(MODEL_EXAMPLES) plays more examples, each time others; without it they are few, always the same.
+"""
+
 import itertools
 import os
-import shutil
-import tempfile
 from collections import Counter
-from pathlib import Path
+from collections.abc import Callable
+from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
-from advisor.errors import AdvisorError, JobIsFinal, StaleSession
+from advisor.errors import AdvisorError, JobIsFinal, StaleSession, Unavailable
 from advisor.protocol.jobs import JobState
 from advisor.protocol.messages import Assignment, MemberState
 from advisor.protocol.races import RacePlan
-from advisor.protocol.trials import BlockState, JobHistory, Outcome, SessionState, TrialState
+from advisor.protocol.trials import BlockState, JobHistory, Outcome, Session, SessionState, TrialState
 from advisor.protocol.views import RaceAccepted
 from advisor.services.races import Quarantined
-from advisor.storage import Database
+from advisor.storage.fault_points import FaultPoint, Side
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_result
-from tests.unit.services.world import World, count_ids
+from tests.unit.services.world import START, World, count_ids
 
 AGENTS = ("one", "two", "three")
 WHO = st.sampled_from(AGENTS)
-MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-"""Thousands of transactions: where there is memory to hold the files, nobody waits for a disk."""
-TEMPLATE = Path(tempfile.mkdtemp(dir=MEMORY)) / "template.db"
+WANTED = os.environ.get("MODEL_EXAMPLES")
+FEW = 12
 
 
-atexit.register(shutil.rmtree, TEMPLATE.parent, ignore_errors=True)
+class Patient:
+    """A world whose database fails now and then; whoever asked asks again, as agents, clients and keepers do."""
 
+    def __init__(self, world: World) -> None:
+        self.inner = world
 
-def copy_template(path: Path) -> None:
-    """Copy a migrated database, made once."""
-    if not TEMPLATE.exists():
-        database = Database(f"sqlite:///{TEMPLATE}", lambda: "unused")
-        database.migrate()
-        database.close()
-    shutil.copy(TEMPLATE, path)
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self.inner, name)
+        if not callable(found):
+            return found
+
+        def ask(*words: Any, **named: Any) -> Any:
+            try:
+                return found(*words, **named)
+            except Unavailable:
+                return found(*words, **named)
+
+        return ask
 
 
 class ServerUnderFaults(RuleBasedStateMachine):
     """Agents that remember every place they ever held, and speak about old ones as readily as about new ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, make_database: Callable[[], str]) -> None:
         super().__init__()
-        self.folder = Path(tempfile.mkdtemp(dir=MEMORY))
-        copy_template(self.folder / "advisor.db")
+        self.url = make_database()
         self.ids = count_ids()
+        self.armed: Side | None = None
+        self.renewed: dict[tuple[str, str], float] = {}
+        """Session and agent -> the last second at which a beat of it was taken."""
+        self.served_since_s = 0.0
+        self.counts: dict[str, tuple[str, float]] = {}
+        """Race -> its session and the step time of the report that counts."""
+        self.drained: dict[str, int] = {}
+        """Agent -> sessions that it had when it was drained."""
         self.beside = 0
         self.world = self.open()
         self.seen: dict[str, JobHistory] = {}
@@ -60,16 +83,22 @@ class ServerUnderFaults(RuleBasedStateMachine):
         self.jobs: list[str] = []
         self.agents: dict[str, str] = {}
 
-    def open(self) -> World:
+    def open(self) -> Patient:
         """Open the server's database, as a start does."""
         strategies = [{"fuse_grad_size_in_MB": float(size)} for size in (2, 4, 8)]
         tuning = ScriptedTuning(strategies, self.beside)
-        return World(f"sqlite:///{self.folder / 'advisor.db'}", tuning, self.ids)
+        return Patient(World(self.url, tuning, self.ids, self.strike))
+
+    def strike(self, point: FaultPoint, side: Side) -> None:
+        """Let the database fail once: before a commit, or after it, so that the answer is lost."""
+        if self.armed is side:
+            self.armed = None
+            raise Unavailable(f"{point}: {side} its commit the database went away.")
 
     @initialize(beside=st.integers(0, 2))
     def register_all(self, beside: int) -> None:
         self.beside = beside
-        self.world.tuning = ScriptedTuning(self.world.tuning.strategies, beside)  # type: ignore[attr-defined]
+        self.world.inner.tuning = ScriptedTuning(self.world.tuning.strategies, beside)
         for name in AGENTS:
             self.agents[name] = self.world.register(name)
         self.submit(1, 2)
@@ -78,6 +107,7 @@ class ServerUnderFaults(RuleBasedStateMachine):
     @rule(nodes=st.integers(1, 2), gangs=st.integers(1, 2))
     @precondition(lambda self: len(self.jobs) < 3)
     def submit(self, nodes: int, gangs: int) -> None:
+        self.armed = None  # without a key, whoever asks again submits another job
         self.jobs.append(self.world.submit(nodes=nodes, gangs=gangs).id)
 
     @rule(data=st.data())
@@ -109,6 +139,19 @@ class ServerUnderFaults(RuleBasedStateMachine):
         if place is not None and place not in self.places[who]:
             self.places[who].append(place)
 
+    @rule(side=st.sampled_from(Side))
+    def let_database_fail(self, side: Side) -> None:
+        """At the next fault point, whatever that will be."""
+        self.armed = side
+
+    @rule(who=WHO, drains=st.booleans())
+    def drain_or_resume(self, who: str, drains: bool) -> None:
+        self.world.drain(self.agents[who], "It is repaired." if drains else None)
+        if drains:
+            self.drained.setdefault(who, self.count_sessions(who))
+        else:
+            self.drained.pop(who, None)
+
     @rule(rounds=st.integers(2, 5), reports=st.lists(st.booleans(), min_size=6, max_size=12))
     def obey(self, rounds: int, reports: list[bool]) -> None:
         """Let every agent do what a good agent does, a few times over; not every answer is measured."""
@@ -118,11 +161,7 @@ class ServerUnderFaults(RuleBasedStateMachine):
             for who in AGENTS:
                 self.poll(who)
                 place = self.place(who, 0)
-                reply = (
-                    self.say(lambda who=who, place=place: self.world.beat(place, self.agents[who]))
-                    if place
-                    else None
-                )
+                reply = self.say(lambda who=who, place=place: self.beat_as(who, place)) if place else None
                 if reply is None or place is None:
                     continue
                 if reply.state is SessionState.ENDING:
@@ -135,7 +174,12 @@ class ServerUnderFaults(RuleBasedStateMachine):
     @rule(who=WHO, state=st.sampled_from(MemberState), old=st.integers(0, 2))
     def beat(self, who: str, state: MemberState, old: int) -> None:
         if place := self.place(who, old):
-            self.say(lambda: self.world.beat(place, self.agents[who], state))
+            self.say(lambda: self.beat_as(who, place, state))
+
+    def beat_as(self, who: str, place: Assignment, state: MemberState = MemberState.RUNNING) -> Any:
+        reply = self.world.beat(place, self.agents[who], state)
+        self.renewed[place.session_id, who] = self.world.elapsed_s
+        return reply
 
     @rule(who=WHO, old=st.integers(0, 1))
     def next(self, who: str, old: int) -> None:
@@ -154,10 +198,22 @@ class ServerUnderFaults(RuleBasedStateMachine):
     @rule(old=st.integers(0, 3), differs=st.booleans())
     def report(self, old: int, differs: bool) -> None:
         who, place, race = self.races[-1 - old % len(self.races)]
-        result = make_result(0.1 + (next(self.times) if differs else 0))
+        step_s = 0.1 + (next(self.times) if differs else 0)
+        result = make_result(step_s)
+        expected = self.expect(place, race, step_s)
         answer = self.world.report(place, self.agents[who], race, result)
+        assert isinstance(answer, RaceAccepted) == expected
+        if expected:
+            self.counts[race.race_id] = place.session_id, step_s
         assert self.world.report(place, self.agents[who], race, result) == answer
         self.reported.append((race, answer))
+
+    def expect(self, place: Assignment, race: RacePlan, step_s: float) -> bool:
+        """Whether a report is to be accepted: the first one while its race is in hand, and that one again."""
+        if race.race_id in self.counts:
+            return self.counts[race.race_id] == (place.session_id, step_s)
+        blocks = self.world.history(place.job_id).blocks
+        return any(block.id == race.race_id and block.state is BlockState.ISSUED for block in blocks)
 
     @rule(who=WHO, outcome=st.sampled_from(Outcome), old=st.integers(0, 1))
     def end(self, who: str, outcome: Outcome, old: int) -> None:
@@ -202,14 +258,16 @@ class ServerUnderFaults(RuleBasedStateMachine):
     @rule()
     def keep_up(self) -> None:
         self.world.keep_up()
-        assert self.world.reaper.look(self.world.now) == 0
+        assert self.world.inner.reaper.look(self.world.now) == 0
+        self.nobody_is_waited_for_too_long()
 
     @rule()
     def restart_server(self) -> None:
-        now = self.world.now
-        self.world.database.close()
+        before = self.world.inner
+        before.database.close()
         self.world = self.open()
-        self.world.now = now
+        self.world.inner.now, self.world.inner.elapsed_s = before.now, before.elapsed_s
+        self.served_since_s = before.elapsed_s
         self.world.restart()
 
     @invariant()
@@ -222,6 +280,40 @@ class ServerUnderFaults(RuleBasedStateMachine):
         self.arms_of_a_race_share_their_fate()
         self.no_strategy_is_measured_by_two_gangs_at_once()
         self.nothing_is_left_open_when_a_job_has_ended()
+        self.nobody_who_renews_is_given_up()
+        self.drained_agents_get_no_session()
+
+    def nobody_who_renews_is_given_up(self) -> None:
+        """A session is lost for silence only where an agent was silent for longer than its lease."""
+        for session in self.sessions():
+            if session.state is SessionState.LOST and session.reason.startswith("No sign of life"):
+                assert max(self.silence_s(session, who) for who in session.agents) > self.world.timers.lease_s
+
+    def nobody_is_waited_for_too_long(self) -> None:
+        """No agent that took up its place keeps it beyond its lease and grace, in time for which a server ran."""
+        timers = self.world.timers
+        longest_s = max(timers.lease_s + timers.grace_s, timers.restart_s, 2 * timers.lease_s)
+        for session in self.sessions():
+            silent = [
+                min(self.silence_s(session, who), self.world.elapsed_s - self.served_since_s)
+                for who in session.agents
+                if (session.id, who) in self.renewed
+            ]
+            assert session.state.is_final or all(seconds <= longest_s for seconds in silent)
+
+    def silence_s(self, session: Session, who: str) -> float:
+        began_s = (session.created_at - START).total_seconds()
+        return float(self.world.elapsed_s - max(began_s, self.renewed.get((session.id, who), 0.0)))
+
+    def drained_agents_get_no_session(self) -> None:
+        for who, count in self.drained.items():
+            assert self.count_sessions(who) == count
+
+    def count_sessions(self, who: str) -> int:
+        return sum(who in session.agents for session in self.sessions())
+
+    def sessions(self) -> list[Session]:
+        return [session for job_id in self.jobs for session in self.world.history(job_id).sessions]
 
     def arms_of_a_race_share_their_fate(self) -> None:
         """I6: all arms of a race are measured, accepted and given up together."""
@@ -304,15 +396,26 @@ class ServerUnderFaults(RuleBasedStateMachine):
             return None
 
     def teardown(self) -> None:
-        self.world.database.close()
-        shutil.rmtree(self.folder)
+        told: dict[str, set[str]] = {"accepted": set(), "quarantined": set()}
+        for race, answer in self.reported:
+            told["accepted" if isinstance(answer, RaceAccepted) else "quarantined"] |= {
+                arm.block_id for arm in race.arms
+            }
+        with self.world.inner.database.read() as work:
+            wrong = work.upkeep.find_damage() + work.upkeep.find_lost(**told)
+        self.world.inner.database.close()
+        assert wrong == []
 
 
-TestServerUnderFaults = ServerUnderFaults.TestCase
-TestServerUnderFaults.settings = settings(
-    max_examples=12,
-    stateful_step_count=20,
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=list(HealthCheck),
-)
+def test_server_under_faults(make_database: Callable[[], str]) -> None:
+    run_state_machine_as_test(
+        lambda: ServerUnderFaults(make_database),
+        settings=settings(
+            max_examples=int(WANTED or FEW),
+            stateful_step_count=50 if WANTED else 20,
+            deadline=None,
+            derandomize=WANTED is None,
+            database=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

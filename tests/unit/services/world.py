@@ -30,6 +30,7 @@ from advisor.services.background.thinking import Thought, think
 from advisor.services.tokens import Principal
 from advisor.services.tuning import Timers, Tuning
 from advisor.storage import Database, UnitOfWork
+from advisor.storage.fault_points import Strike, pass_by
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_node, make_result, make_spec
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -47,12 +48,18 @@ def count_ids() -> Iterator[str]:
 class World:
     """Everything that a test of the services needs."""
 
-    def __init__(self, url: str, tuning: Tuning | None = None, ids: Iterator[str] | None = None) -> None:
+    def __init__(
+        self,
+        url: str,
+        tuning: Tuning | None = None,
+        ids: Iterator[str] | None = None,
+        strike: Strike = pass_by,
+    ) -> None:
         ids = ids or count_ids()
         self.now = START
         self.tuning: Tuning = tuning or ScriptedTuning()
         self.timers = Timers()
-        self.database = Database(url, lambda: next(ids))
+        self.database = Database(url, lambda: next(ids), strike=strike)
         self.elapsed_s = 0.0
         """What a clock of seconds that nobody sets shows."""
         self.reaper = self.make_reaper()
@@ -135,6 +142,11 @@ class World:
         """Let a paused job go on."""
         with self.work() as work:
             return pausing.resume_job(work, job_id, ADA, self.now)
+
+    def drain(self, agent_id: str, because: str | None) -> None:
+        """Give an agent no further session, or (None) sessions again."""
+        with self.work() as work:
+            agents.drain_agent(work, agent_id, because)
 
     def beat(self, place: Assignment, agent_id: str, state: MemberState = MemberState.RUNNING) -> BeatReply:
         """Renew a session."""

