@@ -5,7 +5,7 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SOURCES := advisor agent tests benchmarks docs
 
-.PHONY: help setup demo check quick test fuzz conformance lock audit format serve testbed browser soak clean
+.PHONY: help setup demo check quick test fuzz model conformance lock audit format serve testbed browser soak clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -69,6 +69,10 @@ test: quick browser  ## everything: quick, then the tests that start trainings a
 FUZZ_CASES ?= 11000
 fuzz: $(STAMP)  ## ten thousand made-up requests, with every kind of token (FUZZ_CASES=200000: a night's)
 	SCHEMATHESIS_CASES=$(FUZZ_CASES) $(BIN)/pytest -n auto --timeout 3600 tests/integration/server/test_fuzzed_api.py
+
+EXAMPLES ?= 500
+model: $(STAMP)  ## whatever order messages, faults and time come in, on both databases (EXAMPLES=5000: a night's)
+	MODEL_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -n auto --timeout 36000 tests/unit/services/test_invariants.py
 
 conformance: $(STAMP)  ## exports read by their real consumers (downloads Paddle into a venv of its own)
 	$(BIN)/pytest tests/conformance -m conformance
