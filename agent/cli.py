@@ -3,13 +3,18 @@
 import os
 import signal
 import sys
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 from pydantic import SecretStr, ValidationError
 
+from advisor.protocol.labels import read_label
 from advisor.protocol.logs import LogFormat
+from advisor.protocol.messages import MOST_SECONDS
+from advisor.protocol.spans import read_span
 from advisor.protocol.testbed import Testbed, parse_testbed
 from agent.client import ServerClient
 from agent.devices.gpus import open_gpus
@@ -69,6 +74,25 @@ def run(
     ] = None,
     testbed: Annotated[
         str | None, typer.Option(help="The testbed that this node is a part of, e.g. nodes=2,rate=1gbit.")
+    ] = None,
+    pool: Annotated[
+        str,
+        typer.Option(envvar="ADVISOR_AGENT_POOL", help="Pool of this node: only jobs that name it run here."),
+    ] = "",
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            envvar="ADVISOR_AGENT_LABELS",
+            help="What jobs may choose this node by (repeatable); nodes of one rack, e.g. rack=7, are preferred.",
+        ),
+    ] = None,
+    ends_in: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPAN",
+            help="This node is there for 90s, 30m, 3h or 2d only; under Slurm its end is known.",
+        ),
     ] = None,
     allow_launcher: Annotated[
         list[str] | None,
@@ -137,6 +161,9 @@ def run(
             work_dir=(work_dir or default_work_dir(agent_name, Path.home())).absolute(),
             advertise_address=advertise_address,
             testbed=_read_testbed(testbed),
+            pool=pool,
+            labels=_read_labels(label or ()),
+            ends_in_s=_read_end(ends_in, os.environ),
             allow=Allowance(
                 launchers=tuple(TRAINING_LAUNCHERS if allow_launcher is None else allow_launcher),
                 roots=tuple(root.absolute() for root in allow_root or ()),
@@ -210,6 +237,27 @@ def _read_token(token_file: Path) -> str:
             f"The token file {token_file} cannot be read: {error.strerror}. The server's first start wrote one.",
             _USAGE,
         )
+
+
+def _read_labels(texts: Sequence[str]) -> dict[str, str]:
+    try:
+        return dict(map(read_label, texts))
+    except ValueError as error:
+        _fail(f"--label {error}", _USAGE)
+
+
+def _read_end(typed: str | None, environment: Mapping[str, str]) -> float | None:
+    """Return the seconds until this node's allocation ends: what was typed, or what Slurm says."""
+    try:
+        if typed is not None:
+            return read_span(typed)
+    except ValueError as error:
+        _fail(f"--ends-in: {error}", _USAGE)
+    end = environment.get("SLURM_JOB_END_TIME", "")
+    if not end.isascii() or not end.isdigit():
+        return None
+    # Slurm tells a time of this cluster's clocks: held against one of them at once, only the span goes any further.
+    return min(max(0.0, int(end[:12]) - time.clock_gettime(time.CLOCK_REALTIME)), MOST_SECONDS)
 
 
 def _read_testbed(text: str | None) -> Testbed | None:

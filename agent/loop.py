@@ -95,6 +95,7 @@ class Agent:
         self._settings, self._client, self._gpus = settings, client, gpus
         self._environment, self._clock = environment, clock
         self._account = find_account(settings.run_as) if settings.run_as else None
+        self._ends_s = None if settings.ends_in_s is None else clock() + settings.ends_in_s
         self._stopping = threading.Event()
         self._sessions_dir = settings.work_dir / "sessions"
         self._delivery = Delivery(client, Spool(settings.work_dir), clock)
@@ -113,7 +114,7 @@ class Agent:
             sweep_leftovers(marker)
             remove_leftover_folders(marker)
             isolation = self._prepare_isolation(marker)
-            node = describe_node(self._gpus, self._settings.testbed)
+            node = self._describe_node()
             if not await_word():
                 return
             try:
@@ -149,16 +150,21 @@ class Agent:
                 self._stopping.wait(_PAUSE_AFTER_REFUSAL_S)
                 if isinstance(error, ServerRefused) and error.code == _UNKNOWN_AGENT:
                     log.warning("The server does not know this agent; registering again.", error=str(error))
-                    registered = self._register(describe_node(self._gpus, self._settings.testbed))
+                    registered = self._register(self._describe_node())
                 else:
                     log.warning("A request for work was refused on the way; trying again.", error=str(error))
                 continue
             if assignment is not None:
                 self._run_session(assignment, self._make_context(registered, marker, isolation))
 
+    def _describe_node(self) -> Node:
+        settings = self._settings
+        return describe_node(self._gpus, settings.testbed, pool=settings.pool, labels=settings.labels)
+
     def _register(self, node: Node) -> AgentRegistered:
         secret = read_node_secret(self._settings.work_dir)
-        message = RegisterAgent(name=self._settings.name, node=node, secret=secret)
+        ends_in_s = None if self._ends_s is None else max(0.0, self._ends_s - self._clock())
+        message = RegisterAgent(name=self._settings.name, node=node, secret=secret, ends_in_s=ends_in_s)
         registered = self._wait_for(lambda: self._client.register(message, self._stopping.is_set))
         log.info("Registered.", agent=self._settings.name, server=self._settings.server_url)
         return registered

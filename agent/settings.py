@@ -7,6 +7,8 @@ from pathlib import Path
 from pydantic import Field, SecretStr, field_validator
 
 from advisor.protocol.base import Spec
+from advisor.protocol.labels import Labels, Pool
+from advisor.protocol.messages import MOST_SECONDS
 from advisor.protocol.testbed import Testbed
 from agent.operator.allowance import Allowance
 
@@ -28,6 +30,12 @@ class AgentSettings(Spec):
     """Address that other nodes reach this one at; None takes the one that reaches the server."""
     testbed: Testbed | None = None
     """The testbed that this node is a part of; None for a real node."""
+    pool: Pool = ""
+    """The pool that this node is in: only jobs that name it are measured here."""
+    labels: Labels = Field(default_factory=dict)
+    """What jobs may choose this node by."""
+    ends_in_s: float | None = Field(default=None, ge=0, le=MOST_SECONDS)
+    """Seconds from the agent's start until its allocation ends; None: nobody knows of an end."""
     allow: Allowance = Allowance()
     """What workloads may do here."""
     run_as: str = ""

@@ -67,9 +67,9 @@ def drain_agent(agent_id: str, wanted: Drain, _: Admin, context: Here) -> None:
 
 @router.post("/{agent_id}:resume", status_code=204, summary="Give an agent work again")
 def resume_agent(agent_id: str, _: Admin, context: Here) -> None:
-    """Let a drained agent take sessions again."""
+    """Let an agent take sessions again that was drained, or set aside for what it measured."""
     with context.database.begin() as work:
-        agents.drain_agent(work, agent_id, None)
+        agents.resume_agent(work, agent_id)
     context.wake.set()
 
 

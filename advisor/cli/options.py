@@ -5,6 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from advisor.cli.screen import Screen
+from advisor.protocol.jobs import Priority
 
 
 def screen_of(context: typer.Context) -> Screen:
@@ -50,6 +51,21 @@ LabelOption = Annotated[
     typer.Option(
         metavar="KEY=VALUE", help="A label to find the job by (`advisor jobs --label`); repeatable."
     ),
+]
+PriorityOption = Annotated[
+    Priority | None,
+    typer.Option(help="Which waiting jobs come first; administrators also give high.", show_default="normal"),
+]
+PoolOption = Annotated[
+    str | None, typer.Option(help="Measure on nodes of this pool.", show_default="nodes of no pool")
+]
+NeedsOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="KEY=VALUE", help="A label that each node must have; repeatable."),
+]
+WithinOption = Annotated[
+    str | None,
+    typer.Option(metavar="KEY", help="A label, such as rack, that all nodes must have with one value."),
 ]
 WebhookOption = Annotated[
     list[str] | None,

@@ -5,6 +5,7 @@ from enum import StrEnum
 from pydantic import Field, field_validator
 
 from advisor.protocol.base import Message
+from advisor.protocol.labels import Labels, Pool
 from advisor.protocol.testbed import Testbed
 
 
@@ -66,6 +67,10 @@ class Node(Message):
     """What is wrong with its devices, in a sentence; empty when nothing is."""
     testbed: Testbed | None = None
     """The testbed that this node is a part of; None for a real node."""
+    pool: Pool = ""
+    """The pool that its operator has put it into: only jobs that name the pool are measured on it."""
+    labels: Labels = Field(default_factory=dict)
+    """What its operator says of it, such as `rack`: jobs choose nodes by them."""
 
     @field_validator("testbed", mode="before")
     @classmethod

@@ -2,7 +2,6 @@
 
 from datetime import datetime
 from enum import StrEnum
-from typing import Annotated
 
 from pydantic import Field, field_validator, model_validator
 
@@ -11,6 +10,7 @@ from advisor.protocol.changes import Changes
 from advisor.protocol.cluster import Cluster
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.labels import LabelKey, Labels, Pool
 from advisor.protocol.reach import refuse_unknown_knobs
 from advisor.protocol.testbed import Testbed
 from advisor.protocol.webhooks import Webhook
@@ -84,9 +84,18 @@ class Continuation(Spec):
     """Strategies to add to `budget.max_trials`."""
 
 
-LabelKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")]
-"""Letters, digits and `._/-`, at most 63 of them."""
-LabelValue = Annotated[str, Field(max_length=100)]
+class Priority(StrEnum):
+    """Which of the jobs that wait for agents come first."""
+
+    LOW = "low"
+    NORMAL = "normal"
+    HIGH = "high"
+    """For administrators to give."""
+
+    @property
+    def rank(self) -> int:
+        """Larger for what comes first."""
+        return list(Priority).index(self)
 
 
 class JobSpec(Spec):
@@ -94,12 +103,23 @@ class JobSpec(Spec):
 
     name: str = Field(default="", max_length=100)
     """A name for people; made from the script's name when empty."""
-    labels: dict[LabelKey, LabelValue] = Field(default_factory=dict, max_length=32)
+    labels: Labels = Field(default_factory=dict)
     """Words of its owner to find it by, such as a project or a ticket; they change nothing else."""
+    priority: Priority = Priority.NORMAL
+    """Jobs of a higher one get agents first: low, normal or high, which only an administrator gives."""
     workload: Workload
     """What is trained."""
     nodes: int = Field(default=1, ge=1, le=1024)
     """Agents that hold a session together."""
+    pool: Pool = ""
+    """The pool whose nodes it is measured on; empty takes nodes of no pool."""
+    needs: Labels = Field(default_factory=dict)
+    """Labels that each of its nodes must have, with these values."""
+    within: LabelKey | None = None
+    """A label, such as `rack`, that all nodes of a gang must have with one value. None: nodes of one `rack` are taken
+    where one has enough of them, and others where none has."""
+    mixed_gpus: bool = False
+    """Whether a gang may hold nodes with different GPUs."""
     testbed: Testbed | None = None
     """Measure on this testbed's agents only; None means real nodes. It has as many nodes as the job."""
     allow: Effect = Effect.EXACT

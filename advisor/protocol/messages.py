@@ -14,6 +14,8 @@ from advisor.protocol.workload import Workload, WorkloadFacts
 
 PROTOCOL_MAJOR = 2
 """A peer with another major version is refused."""
+MOST_SECONDS = 10 * 365 * 24 * 3600.0
+"""Longest span of time that anybody may name."""
 MOST_MESSAGE_BYTES = 2**20
 """Largest body of a request, and what proxies usually let pass: the server answers a larger one with 413."""
 
@@ -26,6 +28,8 @@ class RegisterAgent(Message):
     node: Node
     secret: str = Field(default="", max_length=200, repr=False)
     """Made once by the agent and kept on its disk: whoever has it is this agent. An older agent sends none."""
+    ends_in_s: float | None = Field(default=None, ge=0, le=MOST_SECONDS)
+    """Seconds until its allocation ends and the agent with it; None: nobody knows of an end."""
     protocol_major: int = PROTOCOL_MAJOR
 
 

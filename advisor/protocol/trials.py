@@ -297,6 +297,10 @@ class Session(Message):
     ended_at: datetime | None = None
     total_steps: int = 0
     """Steps the script made in it, where it ended by itself."""
+    limit_s: float | None = None
+    """Seconds that it may last from `started_at` on, by its job's budget; None in sessions of earlier releases."""
+    lent_by: str | None = None
+    """The job that its agents are kept for: they go back as soon as that job can start. None: it holds its own."""
 
     @property
     def was_lost(self) -> bool:

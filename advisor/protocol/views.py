@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from advisor.protocol.base import Message, Spec
 from advisor.protocol.cluster import Node
 from advisor.protocol.jobs import Job
+from advisor.protocol.messages import MOST_SECONDS
 from advisor.protocol.telemetry import NodeFlag
 
 
@@ -111,9 +112,14 @@ class AgentView(Message):
     last_seen_s: float
     """Seconds since it was last heard of."""
     flag: NodeFlag | None = None
-    """What its latest measured blocks say against its node; None when nothing."""
+    """What its latest measured blocks say against its node; None when nothing. It is set aside: jobs that others
+    are enough for are measured on the others, until better blocks or an administrator's `:resume`."""
     drained_because: str | None = None
     """Why it takes no further session; None while it does."""
+    ends_at: datetime | None = None
+    """When its allocation ends and the agent with it (UTC); None: nobody knows of an end."""
+    ends_in_s: float | None = None
+    """Seconds until then."""
 
 
 class Drain(Spec):
@@ -144,9 +150,6 @@ class Role(StrEnum):
     """Register agents; the token that registration hands out works for that one agent."""
 
 
-_LONGEST_S = 10 * 365 * 24 * 3600.0
-
-
 class NewToken(Spec):
     """A token that is to be made."""
 
@@ -155,7 +158,7 @@ class NewToken(Spec):
     """Whose it is: the owner of the jobs that it submits. Tokens with one label own the same jobs."""
     team: str = Field(default="", max_length=200)
     """Whose jobs it may change besides its owner's; empty for nobody's."""
-    expires_s: float | None = Field(default=None, gt=0, le=_LONGEST_S)
+    expires_s: float | None = Field(default=None, gt=0, le=MOST_SECONDS)
     """Seconds until it ends; None: when it is revoked."""
     uses: int | None = Field(default=None, ge=1, le=1_000_000)
     """How many agents may register with it; None: any number. For the role `agent`."""
@@ -170,9 +173,9 @@ class NewToken(Spec):
 class TokenRotation(Spec):
     """`POST /tokens/{id}:rotate`: a new token takes the place of one that soon ends."""
 
-    grace_s: float = Field(default=3600.0, ge=0, le=_LONGEST_S)
+    grace_s: float = Field(default=3600.0, ge=0, le=MOST_SECONDS)
     """Seconds for which the old one still works."""
-    expires_s: float | None = Field(default=None, gt=0, le=_LONGEST_S)
+    expires_s: float | None = Field(default=None, gt=0, le=MOST_SECONDS)
     """Seconds until the new one ends; None: when it is revoked."""
 
 

@@ -64,15 +64,16 @@ def register_agent(
     secret = (
         hash_secret(request.secret) if request.secret else known.secret_sha256 if known and proven else None
     )
+    ends_at = None if request.ends_in_s is None else now + timedelta(seconds=request.ends_in_s)
     member = work.members.live_of(known.id) if known else None
     if member is not None and not _still_waits(work, member, request.node):
         _abandon(work, member, f"Agent {request.name} started again.", now)
     if known is None:
         agent_id = work.new_id()
-        work.agents.add(agent_id, request.name, request.node, now, secret)
+        work.agents.add(agent_id, request.name, request.node, now, secret, ends_at)
     else:
         agent_id = known.id
-        work.agents.introduce_again(agent_id, request.node, now, secret)
+        work.agents.introduce_again(agent_id, request.node, now, secret, ends_at)
     work.tokens.revoke_of_agent(agent_id, now)
     work.reach(FaultPoint.AGENT_REGISTERED)
     token = create_token(work, NewToken(role=Role.AGENT, label=request.name), now, agent_id)
@@ -92,9 +93,15 @@ def readmit_agent(work: UnitOfWork, agent_id: str) -> None:
         raise AgentNotFound(f"There is no agent {agent_id}.")
 
 
-def drain_agent(work: UnitOfWork, agent_id: str, because: str | None) -> None:
-    """Give an agent no further session until it is resumed (`because` None). Raises AgentNotFound."""
+def drain_agent(work: UnitOfWork, agent_id: str, because: str) -> None:
+    """Give an agent no further session until it is resumed. Raises AgentNotFound."""
     if not work.agents.drain(agent_id, because):
+        raise AgentNotFound(f"There is no agent {agent_id}.")
+
+
+def resume_agent(work: UnitOfWork, agent_id: str) -> None:
+    """Give an agent sessions again that was drained, or set aside for its measurements. Raises AgentNotFound."""
+    if not work.agents.resume(agent_id):
         raise AgentNotFound(f"There is no agent {agent_id}.")
 
 
@@ -183,6 +190,8 @@ def _view(agent: Agent, now: datetime, timers: Timers) -> AgentView:
         last_seen_s=max(0.0, (now - agent.last_seen_at).total_seconds()),
         flag=agent.flag,
         drained_because=agent.drained_because,
+        ends_at=agent.ends_at,
+        ends_in_s=None if agent.ends_at is None else max(0.0, (agent.ends_at - now).total_seconds()),
     )
 
 

@@ -6,6 +6,7 @@ from datetime import datetime
 from pathlib import PurePosixPath
 
 from advisor.errors import (
+    Forbidden,
     IdempotencyConflict,
     InvalidJob,
     InvalidRequest,
@@ -14,7 +15,7 @@ from advisor.errors import (
     NotYourJob,
     VersionMismatch,
 )
-from advisor.protocol.jobs import Job, JobSpec, JobState
+from advisor.protocol.jobs import Job, JobSpec, JobState, Priority
 from advisor.protocol.launch_command import UnlaunchableCommand, choose_injection
 from advisor.protocol.queries import JobQuery
 from advisor.protocol.telemetry import TelemetryPoint
@@ -40,8 +41,8 @@ def submit_job(
 ) -> Job:
     """Store a new job; the same key with the same specification gives the same job again.
 
-    Raises InvalidJob with a sentence for every rule that the specification breaks, IdempotencyConflict when the
-    key came before with another one.
+    Raises InvalidJob with a sentence for every rule that the specification breaks, Forbidden for a priority that the
+    asker may not give, IdempotencyConflict when the key came before with another specification.
     """
     check_spec(spec)
     request = hashlib.sha256(spec.model_dump_json(context=WITH_SECRETS).encode()).hexdigest()
@@ -78,8 +79,14 @@ def find_repeated(
 
 
 def preview_job(spec: JobSpec, asker: Principal, now: datetime) -> Job:
-    """Return the job that submitting `spec` would make, without an id. Raises InvalidJob."""
+    """Return the job that submitting `spec` would make, without an id. Raises InvalidJob, and Forbidden for a priority
+    that the asker may not give."""
     check_spec(spec)
+    if spec.priority.rank > Priority.NORMAL.rank and asker.role is not Role.ADMIN:
+        raise Forbidden(
+            f"priority is {spec.priority.value}, which only an administrator gives.",
+            hint="Submit the job with priority normal, or leave it out.",
+        )
     named = spec if spec.name else spec.model_copy(update={"name": _name_of(spec)})
     return Job(
         id="",
@@ -129,6 +136,7 @@ def check_spec(spec: JobSpec) -> None:
     texts = (
         spec.name,
         *spec.labels.values(),
+        *spec.needs.values(),
         workload.working_dir,
         *workload.command,
         *workload.environment.values(),

@@ -3,8 +3,8 @@
 from datetime import datetime
 
 from advisor.errors import JobIsLive, NotYourJob
-from advisor.protocol.jobs import Job
-from advisor.protocol.views import EventKind
+from advisor.protocol.jobs import Job, Priority
+from advisor.protocol.views import EventKind, Role
 from advisor.services.jobs import get_job, lock_own_job, may_change, submit_job
 from advisor.services.tokens import Principal
 from advisor.services.webhooks.notices import refuse_webhooks
@@ -57,6 +57,8 @@ def clone_job(
 ) -> Job:
     """Submit a job's specification again, as a job of who asks; the same key gives the same job again.
 
+    Its priority is no higher than who asks may give.
+
     Raises JobNotFound, IdempotencyConflict, InvalidJob for a webhook that is listed no longer, and NotYourJob where the
     specification holds somebody else's environment or webhooks: those may be secrets, and a clone would use them.
     """
@@ -68,7 +70,11 @@ def clone_job(
             hint="Submit the job with an environment and webhooks of your own.",
         )
     refuse_webhooks(job.spec, receivers)
-    return submit_job(work, job.spec, asker, idempotency_key, now)
+    spec = job.spec
+    if asker.role is not Role.ADMIN and spec.priority.rank > Priority.NORMAL.rank:
+        # That one was an administrator's gift.
+        spec = spec.model_copy(update={"priority": Priority.NORMAL})
+    return submit_job(work, spec, asker, idempotency_key, now)
 
 
 def _lock_ended(work: UnitOfWork, job_id: str, asker: Principal, if_match: str | None) -> Job:

@@ -10,6 +10,7 @@ from advisor.protocol.cluster import Node
 from advisor.protocol.telemetry import NodeFlag
 from advisor.protocol.views import Role, TokenView
 from advisor.storage.columns import AnyRow, read_each, read_word
+from advisor.storage.sessions import STARTED
 from advisor.storage.tables import AgentRow, MemberRow, SessionRow, TokenRow
 
 
@@ -30,6 +31,8 @@ class Agent:
     """Of the secret that proves it; None for an agent of an older release, which has none."""
     drained_because: str | None = None
     """Why it takes no further session; None while it does."""
+    ends_at: datetime | None = None
+    """When its allocation ends and the agent with it; None: nobody knows of an end."""
 
 
 class Agents:
@@ -39,7 +42,13 @@ class Agents:
         self._connection = connection
 
     def add(
-        self, agent_id: str, name: str, node: Node, now: datetime, secret_sha256: str | None = None
+        self,
+        agent_id: str,
+        name: str,
+        node: Node,
+        now: datetime,
+        secret_sha256: str | None = None,
+        ends_at: datetime | None = None,
     ) -> None:
         """Store a new agent; its name must be free."""
         self._connection.execute(
@@ -50,6 +59,7 @@ class Agents:
                 secret_sha256=secret_sha256,
                 registered_at=now,
                 last_seen_at=now,
+                ends_at=ends_at,
             )
         )
 
@@ -66,13 +76,18 @@ class Agents:
         """Return how many agents are known."""
         return self._connection.execute(select(func.count()).select_from(AgentRow)).scalar_one()
 
-    def introduce_again(self, agent_id: str, node: Node, now: datetime, secret_sha256: str | None) -> None:
-        """Note that a known agent has started again, perhaps on other hardware."""
-        self._connection.execute(
-            update(AgentRow)
-            .where(AgentRow.id == agent_id)
-            .values(node=node, secret_sha256=secret_sha256, registered_at=now, last_seen_at=now, flag=None)
-        )
+    def introduce_again(
+        self,
+        agent_id: str,
+        node: Node,
+        now: datetime,
+        secret_sha256: str | None,
+        ends_at: datetime | None = None,
+    ) -> None:
+        """Note that a known agent has started again, perhaps on other hardware and for another while."""
+        query = update(AgentRow).where(AgentRow.id == agent_id)
+        values = {"node": node, "secret_sha256": secret_sha256, "ends_at": ends_at}
+        self._connection.execute(query.values(registered_at=now, last_seen_at=now, flag=None, **values))
 
     def turn_out(self, agent_id: str, now: datetime) -> None:
         """Let an agent register no more."""
@@ -84,9 +99,14 @@ class Agents:
         query = update(AgentRow).where(AgentRow.id == agent_id).values(revoked_at=None, secret_sha256=None)
         return self._connection.execute(query).rowcount == 1
 
-    def drain(self, agent_id: str, because: str | None) -> bool:
-        """Give an agent no further session, with the reason; None gives it some again. Return whether it is known."""
+    def drain(self, agent_id: str, because: str) -> bool:
+        """Give an agent no further session, with the reason. Return whether it is known."""
         query = update(AgentRow).where(AgentRow.id == agent_id).values(drained_because=because)
+        return self._connection.execute(query).rowcount == 1
+
+    def resume(self, agent_id: str) -> bool:
+        """Give an agent sessions again, drained or set aside. Return whether it is known."""
+        query = update(AgentRow).where(AgentRow.id == agent_id).values(drained_because=None, flag=None)
         return self._connection.execute(query).rowcount == 1
 
     def see(self, agent_id: str, now: datetime) -> bool:
@@ -127,6 +147,17 @@ class Agents:
         missing = len(looked_at) - len(found)
         # Those that cannot be read make no page shorter: it would look like the last one.
         return found + self.page(missing, looked_at[-1], name) if missing else found
+
+    def leaving(self, before: datetime) -> dict[str, str]:
+        """Return the sessions that go on and hold an agent whose allocation ends before then, with such an agent."""
+        query = (
+            select(MemberRow.session_id, AgentRow.name)
+            .join(AgentRow, AgentRow.id == MemberRow.agent_id)
+            .join(SessionRow, SessionRow.id == MemberRow.session_id)
+            .where(MemberRow.live, AgentRow.ends_at < before, SessionRow.state.in_(STARTED))
+            .order_by(AgentRow.name.desc())
+        )
+        return {row.session_id: row.name for row in self._connection.execute(query)}
 
     def lock(self, agent_ids: Collection[str]) -> list[Agent]:
         """Return those of these agents that may take a session, and keep other transactions from allocating any until
@@ -244,6 +275,7 @@ def _agent(row: AnyRow) -> Agent:
         row.revoked_at,
         row.secret_sha256,
         row.drained_because,
+        row.ends_at,
     )
 
 

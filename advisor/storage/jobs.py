@@ -84,7 +84,7 @@ class Jobs:
     def short_of_gangs(self) -> list[tuple[Job, int]]:
         """Return the queued and running jobs that hold fewer sessions than they have gangs, with how many they hold.
 
-        Jobs without any session come first, running ones before others, then by age.
+        The oldest comes first.
         """
         held = (
             select(func.count())
@@ -95,11 +95,7 @@ class Jobs:
         query = (
             select(JobRow, held.label("held"))
             .where(JobRow.state.in_([JobState.QUEUED, JobState.RUNNING]), (held == 0) | _MAY_HAVE_GANGS)
-            .order_by(
-                case((held == 0, 0), else_=1),
-                case((JobRow.state == JobState.RUNNING, 0), else_=1),
-                JobRow.serial,
-            )
+            .order_by(JobRow.serial)
         )
         found = read_each(self._connection, query, JobRow.id, lambda row: (_job(row), int(row.held)))
         return [(job, count) for job, count in found if count < job.spec.gangs]

@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, exists, func, insert, select, update
@@ -12,7 +13,21 @@ from advisor.storage.columns import AnyRow, read_word
 from advisor.storage.tables import AgentRow, JobRow, MemberRow, SessionRow
 
 LIVE = [state for state in SessionState if not state.is_final]
-_STARTED = [SessionState.ASSEMBLING, SessionState.RUNNING]
+STARTED = [SessionState.ASSEMBLING, SessionState.RUNNING]
+
+
+@dataclass(frozen=True)
+class Holding:
+    """What a session holds or has held: whose it is, how many agents, and for how long."""
+
+    session_id: str
+    owner: str
+    agents: int
+    is_ending: bool
+    created_at: datetime
+    ended_at: datetime | None
+    limit_s: float | None
+    lent_by: str | None
 
 
 class Sessions:
@@ -100,7 +115,7 @@ class Sessions:
             .where(
                 SessionRow.id == session_id,
                 SessionRow.generation == generation,
-                SessionRow.state.in_(_STARTED),
+                SessionRow.state.in_(STARTED),
             )
             .values(state=SessionState.ENDING, outcome=outcome, reason=reason)
         )
@@ -177,6 +192,38 @@ class Sessions:
         """Return the id, the job's id and the state of every live session."""
         query = select(SessionRow.id, SessionRow.job_id, SessionRow.state).where(SessionRow.state.in_(LIVE))
         return [(row.id, row.job_id, SessionState(row.state)) for row in self._connection.execute(query)]
+
+    def holdings(self, since: datetime) -> list[Holding]:
+        """Return what live sessions hold, and what those held that ended after `since`."""
+        query = (
+            select(
+                SessionRow.id,
+                SessionRow.state,
+                SessionRow.created_at,
+                SessionRow.ended_at,
+                SessionRow.limit_s,
+                SessionRow.lent_by,
+                JobRow.owner,
+                func.count(MemberRow.agent_id).label("agents"),
+            )
+            .join(JobRow, JobRow.id == SessionRow.job_id)
+            .join(MemberRow, MemberRow.session_id == SessionRow.id)
+            .where(SessionRow.ended_at.is_(None) | (SessionRow.ended_at > since))
+            .group_by(SessionRow.id, JobRow.owner)
+        )
+        return [
+            Holding(
+                session_id=row.id,
+                owner=row.owner,
+                agents=row.agents,
+                is_ending=row.state == SessionState.ENDING,
+                created_at=row.created_at,
+                ended_at=row.ended_at,
+                limit_s=row.limit_s,
+                lent_by=row.lent_by,
+            )
+            for row in self._connection.execute(query)
+        ]
 
     def count_live(self) -> int:
         """Return the number of live sessions."""

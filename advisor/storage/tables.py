@@ -126,6 +126,8 @@ class AgentRow(Base):
     """Since when the agent is turned out."""
     drained_because: Mapped[str | None]
     """Why it takes no further session; NULL while it does."""
+    ends_at: Mapped[datetime | None]
+    """When its allocation ends and the agent with it; NULL: nobody knows of an end."""
 
 
 class TokenRow(Base):
@@ -158,6 +160,7 @@ class SessionRow(Base):
             "uq_sessions_live_gang", "job_id", "gang", unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE
         ),
         Index("ix_sessions_live", "state", sqlite_where=_LIVE, postgresql_where=_LIVE),
+        Index("ix_sessions_ended_at", "ended_at"),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
@@ -178,6 +181,10 @@ class SessionRow(Base):
     started_at: Mapped[datetime | None]
     ended_at: Mapped[datetime | None]
     total_steps: Mapped[int] = mapped_column(default=0)
+    limit_s: Mapped[float | None]
+    """Seconds that it may last from its start on, by its job's budget."""
+    lent_by: Mapped[str | None]
+    """The job that its agents are kept for, and go back to as soon as that job can start."""
 
 
 class MemberRow(Base):

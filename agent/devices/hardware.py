@@ -4,8 +4,10 @@ import ipaddress
 import os
 import platform
 import socket
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
+from types import MappingProxyType
 
 import psutil
 
@@ -17,7 +19,13 @@ RDMA = Path("/sys/class/infiniband")
 """Where Linux lists RDMA adapters."""
 
 
-def describe_node(gpus: Gpus, testbed: Testbed | None = None) -> Node:
+def describe_node(
+    gpus: Gpus,
+    testbed: Testbed | None = None,
+    *,
+    pool: str = "",
+    labels: Mapping[str, str] = MappingProxyType({}),
+) -> Node:
     """Return what this node offers; takes milliseconds, and imports no framework to find its version."""
     devices = gpus.list_devices()
     return Node(
@@ -35,6 +43,8 @@ def describe_node(gpus: Gpus, testbed: Testbed | None = None) -> Node:
         python_version=platform.python_version(),
         torch_version=find_version("torch"),
         testbed=testbed,
+        pool=pool,
+        labels=dict(labels),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from advisor.protocol.base import Spec
+from advisor.protocol.labels import Labels
 from advisor.protocol.logs import LogFormat
 from agent.errors import BadConfiguration
 
@@ -33,6 +34,8 @@ class AgentConfig(Spec):
     token_file: Path | None = None
     work_dir: Path | None = None
     advertise_address: str | None = None
+    pool: str | None = None
+    labels: Labels | None = None
     run_as: str | None = None
     hide: tuple[Path, ...] | None = None
     isolate: bool | None = None
@@ -44,8 +47,10 @@ class AgentConfig(Spec):
 
     def list_options(self) -> dict[str, Any]:
         """Return what was said, by option."""
-        said = self.model_dump(exclude={"allow"}, exclude_none=True)
+        said = self.model_dump(exclude={"allow", "labels"}, exclude_none=True)
+        labels = None if self.labels is None else [f"{key}={value}" for key, value in self.labels.items()]
         table = {
+            "label": labels,
             "allow_launcher": self.allow.launchers,
             "allow_root": self.allow.roots,
             "allow_module": self.allow.modules,

@@ -10,8 +10,9 @@ from rich.table import Table
 from advisor.cli.connection import connect
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.options import JsonOption, screen_of
+from advisor.cli.views.wording import spell_duration
 from advisor.client import Client
-from advisor.protocol.views import AgentView, Drain
+from advisor.protocol.views import AgentState, AgentView, Drain
 
 
 def build_app() -> typer.Typer:
@@ -29,7 +30,7 @@ NameArgument = Annotated[str, typer.Argument(help="The agent's name.")]
 
 
 def list_agents(context: typer.Context, as_json: JsonOption = False) -> None:
-    """List the agents that ever registered: what they are, what they do, what speaks against them."""
+    """List the agents that ever registered: what they are, what they do, when they leave, what speaks against them."""
     screen = screen_of(context)
     with connect(os.environ) as client:
         found = client.agents()
@@ -37,15 +38,18 @@ def list_agents(context: typer.Context, as_json: JsonOption = False) -> None:
         screen.print_json({"items": list(found)})
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
-    for heading in ("agent", "node", "state", "job", "last seen", ""):
+    for heading in ("agent", "node", "pool", "labels", "state", "job", "leaves", "last seen", ""):
         table.add_column(heading)
     for agent in found:
         node = f"{agent.node.hostname}, {len(agent.node.devices) or 'no'} GPUs, {agent.node.cpu_count} CPUs"
         table.add_row(
             agent.name,
             node,
-            "drained" if agent.drained_because and agent.session_id is None else agent.state.value,
+            agent.node.pool,
+            " ".join(f"{key}={value}" for key, value in agent.node.labels.items()),
+            _describe_state(agent),
             agent.job_id or "",
+            "" if agent.ends_in_s is None else f"in {spell_duration(agent.ends_in_s)}",
             f"{agent.last_seen_s:.0f} s ago",
             agent.drained_because or (agent.flag.sentence if agent.flag else ""),
         )
@@ -66,7 +70,7 @@ def drain(
 
 
 def resume(context: typer.Context, name: NameArgument) -> None:
-    """Let a drained agent take sessions again."""
+    """Let an agent take sessions again that was drained, or set aside for what it measured."""
     with connect(os.environ) as client:
         client.resume_agent(_find(client, name).id)
     screen_of(context).tell(f"{name} takes sessions again.")
@@ -75,6 +79,13 @@ def resume(context: typer.Context, name: NameArgument) -> None:
 def find_agent(client: Client, name: str) -> AgentView | None:
     """Return the agent of that name. A server of an older release answers with all of them."""
     return next((agent for agent in client.list_agents(name=name).items if agent.name == name), None)
+
+
+def _describe_state(agent: AgentView) -> str:
+    """What it does; why it does nothing where it is idle, and is not to be used."""
+    if agent.state is not AgentState.IDLE:
+        return agent.state.value
+    return "drained" if agent.drained_because else "set aside" if agent.flag else agent.state.value
 
 
 def _find(client: Client, name: str) -> AgentView:

@@ -12,13 +12,18 @@ from advisor.cli.exits import exit_of_state
 from advisor.cli.options import (
     GangsOption,
     JsonOption,
+    LabelOption,
     MaxDeviceHoursOption,
+    NeedsOption,
+    PoolOption,
+    PriorityOption,
     ValuesOption,
     WebhookOption,
+    WithinOption,
     screen_of,
 )
 from advisor.cli.tuning.follow import watch_detachably
-from advisor.cli.tuning.job_spec import FileOverrides, spec_from_file
+from advisor.cli.tuning.job_spec import FileOverrides, Where, spec_from_file
 from advisor.cli.views.plan_view import describe_plan
 
 
@@ -39,12 +44,22 @@ def submit(
     values: ValuesOption = None,
     max_device_hours: MaxDeviceHoursOption = None,
     webhook: WebhookOption = None,
+    label: LabelOption = None,
+    priority: PriorityOption = None,
+    pool: PoolOption = None,
+    needs: NeedsOption = None,
+    within: WithinOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Submit a job from a YAML file and watch it."""
     screen = screen_of(context)
     overrides = FileOverrides(
-        gangs=gangs, device_hours=max_device_hours, values=values or (), webhooks=webhook or ()
+        gangs=gangs,
+        device_hours=max_device_hours,
+        values=values or (),
+        webhooks=webhook or (),
+        labels=label or (),
+        where=Where(priority, pool, needs or (), within),
     )
     spec = spec_from_file(path, command or (), overrides)
     with connect(os.environ) as client:

@@ -1,7 +1,6 @@
 """`advisor token`: who may do what on a server."""
 
 import os
-import re
 from typing import Annotated
 
 import typer
@@ -12,9 +11,8 @@ from advisor.cli.commands.agents import find_agent
 from advisor.cli.connection import connect
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.options import JsonOption, screen_of
+from advisor.protocol.spans import read_span
 from advisor.protocol.views import CreatedToken, NewToken, Role, TokenRotation, TokenView
-
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
 
 def build_app() -> typer.Typer:
@@ -28,17 +26,16 @@ def build_app() -> typer.Typer:
     return app
 
 
-def read_span(text: str) -> float:
-    """Return how many seconds `90s`, `30m`, `1h` or `7d` are. Raises typer.BadParameter."""
-    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([smhd])", text.strip())
-    if found is None:
-        raise typer.BadParameter(f"{text!r} is no span of time: write 90s, 30m, 1h or 7d.")
-    return float(found[1]) * _SECONDS[found[2]]
+def _read_span(text: str) -> float:
+    try:
+        return read_span(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error
 
 
 Expires = Annotated[
     float | None,
-    typer.Option(parser=read_span, metavar="SPAN", help="Let it end by itself: 90s, 30m, 1h, 7d."),
+    typer.Option(parser=_read_span, metavar="SPAN", help="Let it end by itself: 90s, 30m, 1h, 7d."),
 ]
 
 
@@ -67,7 +64,7 @@ def rotate(
     context: typer.Context,
     token_id: Annotated[str, typer.Argument(metavar="ID")],
     grace: Annotated[
-        float, typer.Option(parser=read_span, metavar="SPAN", help="How long the old one still works.")
+        float, typer.Option(parser=_read_span, metavar="SPAN", help="How long the old one still works.")
     ] = "1h",  # type: ignore[assignment]
     expires: Expires = None,
     as_json: JsonOption = False,

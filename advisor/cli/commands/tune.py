@@ -12,13 +12,17 @@ from advisor.cli.options import (
     JsonOption,
     LabelOption,
     MaxDeviceHoursOption,
+    NeedsOption,
+    PoolOption,
+    PriorityOption,
     ValuesOption,
     VerboseOption,
     WebhookOption,
+    WithinOption,
     screen_of,
 )
 from advisor.cli.tuning.built_in import RANKS, launch_built_in
-from advisor.cli.tuning.job_spec import TuneOptions, WantedJob, read_testbed, spec_from_options
+from advisor.cli.tuning.job_spec import TuneOptions, WantedJob, Where, read_testbed, spec_from_options
 from advisor.cli.tuning.tune_anywhere import tune_anywhere
 from advisor.protocol.jobs import Job
 from advisor.protocol.knobs.knob import Effect
@@ -100,6 +104,10 @@ def tune(
     freeze: Annotated[list[str] | None, typer.Option(help="Leave this knob alone; repeatable.")] = None,
     values: ValuesOption = None,
     label: LabelOption = None,
+    priority: PriorityOption = None,
+    pool: PoolOption = None,
+    needs: NeedsOption = None,
+    within: WithinOption = None,
     samples_per_step: Annotated[
         int | None, typer.Option(help="Samples one process takes per forward pass.", show_default="observed")
     ] = None,
@@ -192,6 +200,7 @@ def tune(
         knobs=knob or (),
         freeze=freeze or (),
         labels=label or (),
+        where=Where(priority, pool, needs or (), within),
         samples_per_step=samples_per_step,
         block_seconds=block_seconds,
         injection=injection,

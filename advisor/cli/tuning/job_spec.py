@@ -11,8 +11,9 @@ from pydantic import ValidationError
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.tuning.built_in import launch_built_in
 from advisor.protocol.base import Value
-from advisor.protocol.jobs import JobSpec
+from advisor.protocol.jobs import JobSpec, Priority
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.labels import read_label
 from advisor.protocol.reach import read_typed
 from advisor.protocol.testbed import Testbed, parse_testbed
 from advisor.protocol.workload import Injection
@@ -31,6 +32,22 @@ class WantedJob:
     more_trials: int = 0
     new: bool = False
     """Do not resume an unfinished job, and give up those that stand in the way."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """Which agents a job wants, and how soon; None and empty leave what a file says, or the default."""
+
+    priority: Priority | None = None
+    pool: str | None = None
+    needs: Sequence[str] = ()
+    """`rack=7`: labels that each node must have."""
+    within: str | None = None
+
+    def list_fields(self) -> dict[str, Any]:
+        """Return what was said, as fields of a job."""
+        needs = dict(_read_label("--needs", text) for text in self.needs) or None
+        return _given({"priority": self.priority, "pool": self.pool, "needs": needs, "within": self.within})
 
 
 @dataclass(frozen=True)
@@ -55,6 +72,7 @@ class TuneOptions:
     """`num_threads=1,2`: the only values to try of a knob."""
     labels: Sequence[str] = ()
     """`project=bert`: words to find the job by."""
+    where: Where = Where()
     samples_per_step: int | None = None
     block_seconds: float | None = None
     injection: Injection = Injection.AUTO
@@ -77,6 +95,8 @@ class FileOverrides:
     device_hours: float | None = None
     values: Sequence[str] = ()
     webhooks: Sequence[str] = ()
+    labels: Sequence[str] = ()
+    where: Where = Where()
 
 
 NO_OVERRIDES = FileOverrides()
@@ -99,7 +119,8 @@ def spec_from_options(command: Sequence[str], options: TuneOptions, working_dir:
             "knobs": tuple(options.knobs),
             "freeze": tuple(options.freeze),
             "values": dict(map(_read_values, options.values)),
-            "labels": dict(map(_read_label, options.labels)),
+            "labels": dict(_read_label("--label", text) for text in options.labels),
+            **options.where.list_fields(),
             "gangs": options.gangs,
             "webhooks": tuple(options.webhooks),
             "seed": options.seed,
@@ -191,7 +212,10 @@ def parse_spec(body: dict[str, Any]) -> JobSpec:
 
 def _override(body: dict[str, Any], overrides: FileOverrides) -> dict[str, Any]:
     """The file's fields with those in place that were typed beside it."""
-    changed = dict(body)
+    changed = body | overrides.where.list_fields()
+    if overrides.labels and isinstance(body.get("labels", {}), dict):
+        typed = dict(_read_label("--label", text) for text in overrides.labels)
+        changed["labels"] = {**body.get("labels", {}), **typed}
     if overrides.gangs is not None:
         changed["gangs"] = overrides.gangs
     if overrides.device_hours is not None and isinstance(body.get("budget", {}), dict):
@@ -256,13 +280,13 @@ def _read_values(text: str) -> tuple[str, tuple[Value, ...]]:
         ) from error
 
 
-def _read_label(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals:
+def _read_label(option: str, text: str) -> tuple[str, str]:
+    try:
+        return read_label(text)
+    except ValueError as error:
         raise CommandFailed(
-            Exit.INVALID_SPEC, f"--label {text}: it has no value.", "Write it as --label project=bert."
-        )
-    return key, value
+            Exit.INVALID_SPEC, f"{option} {text}: it has no value.", f"Write it as {option} rack=7."
+        ) from error
 
 
 def _given(values: dict[str, Any]) -> dict[str, Any]:

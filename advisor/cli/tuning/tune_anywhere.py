@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
+from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.screen import Screen
 from advisor.cli.tuning.job_spec import WantedJob
 from advisor.cli.tuning.tune_here import tune_here
@@ -21,6 +22,12 @@ def tune_anywhere(
 ) -> None:
     """Obtain the job, watch it until it is over, and `finish` it."""
     if not environment.get("ADVISOR_URL"):
+        if wanted.spec and (wanted.spec.pool or wanted.spec.needs or wanted.spec.within):
+            raise CommandFailed(
+                Exit.USAGE,
+                "--pool, --needs and --within choose among the nodes of a server.",
+                "Name the server in ADVISOR_URL, or leave them out.",
+            )
         tune_here(wanted, local_agents, finish, environment, screen)
         return
     # Loaded where they are needed: on this machine, server and agents start first.

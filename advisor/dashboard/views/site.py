@@ -32,6 +32,8 @@ class AgentRow:
     telemetry: str
     flag: str
     """What speaks against the node, in a sentence; "" when nothing does."""
+    choice: str
+    """What jobs choose the node by, and when it leaves."""
     software: str
     seen: str
     job_id: str | None
@@ -70,11 +72,19 @@ def _describe_links(agent: AgentView) -> str:
     return (", ".join(words) or "loopback only") + where
 
 
+def _describe_choice(agent: AgentView) -> str:
+    """What jobs choose the node by, and when it leaves; "" when nothing is known."""
+    words = [f"pool {agent.node.pool}"] if agent.node.pool else []
+    words += [f"{key}={value}" for key, value in agent.node.labels.items()]
+    words += [] if agent.ends_in_s is None else [f"leaves in {formats.duration(agent.ends_in_s)}"]
+    return ", ".join(words)
+
+
 def _find_objection(agent: AgentView) -> str:
     """The weightiest thing that speaks against the node; "" when nothing does."""
     if agent.drained_because is not None:
         return f"Drained: {agent.drained_because}"
-    return agent.flag.sentence if agent.flag else agent.node.warning
+    return f"Set aside: {agent.flag.sentence}" if agent.flag else agent.node.warning
 
 
 def view_agents(agents: Sequence[AgentView], now: datetime) -> list[AgentRow]:
@@ -97,6 +107,7 @@ def view_agents(agents: Sequence[AgentView], now: datetime) -> list[AgentRow]:
                 links=_describe_links(agent),
                 telemetry=node.telemetry,
                 flag=formats.clean_text(_find_objection(agent)),
+                choice=formats.clean_text(_describe_choice(agent)),
                 software=", ".join(version for version in versions if version) or formats.NO_VALUE,
                 seen=formats.age(agent.last_seen_at, now),
                 job_id=agent.job_id,

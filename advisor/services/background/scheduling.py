@@ -1,31 +1,39 @@
 """Scheduling: jobs that lack a session get the next one, finish or fail; a gang is allocated in one transaction."""
 
-from collections import Counter, defaultdict
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from advisor.errors import LostRace, UnreadableRecord
-from advisor.protocol.cluster import Cluster, Node
-from advisor.protocol.jobs import Job, JobSpec, JobState, Stage
-from advisor.protocol.testbed import Testbed
+from advisor.protocol.cluster import Cluster
+from advisor.protocol.jobs import Job, JobState, Stage
+from advisor.protocol.spending import measure_time_left_s
 from advisor.protocol.trials import Session, SessionState
 from advisor.protocol.views import EventKind
 from advisor.services.agents import is_silent
+from advisor.services.allocation.allotment import Allotment
+from advisor.services.allocation.demand import Asked, Demand, Supply, find_kind
+from advisor.services.allocation.order import Claim, arrange
 from advisor.services.background.stock import Stock
 from advisor.services.background.thinking import Thought
-from advisor.services.ending import close_trials
+from advisor.services.ending import close_trials, end_session
 from advisor.services.tuning import Timers
 from advisor.services.webhooks.notices import NoticeEvent, tell_webhooks
 from advisor.storage import Database, UnitOfWork
 from advisor.storage.accounts import Agent
 from advisor.storage.fault_points import FaultPoint
+from advisor.storage.sessions import Holding
 from advisor.tuning.decisions import Fail, Finish, Launch
 
 _ACTIVE = (JobState.QUEUED, JobState.RUNNING)
+_SHARE = timedelta(days=1)
+"""What an owner has used within it counts when several wait."""
 
 
 class Scheduler:
-    """Moves on every job that holds no session: running ones first, then by age.
+    """Moves on every job that holds no session, in the order of `arrange`, with agents out of an `Allotment`.
 
     A job whose gang could be formed once busy agents are free keeps later jobs from taking those that are idle:
     a large job is not starved by small ones. A job that asks for more agents than there are does not. Agents that
@@ -45,53 +53,98 @@ class Scheduler:
     def look(self, now: datetime) -> int:
         """Do what can be done now; return how many gangs were formed."""
         with self._database.read() as work:
+            leaving = work.agents.leaving(now + timedelta(seconds=self._timers.leave_s))
             waiting = work.jobs.short_of_gangs()
             known = work.agents.all() if waiting else []
-        connected = [
-            agent
+            shared = len({job.owner for job, held in waiting if not held}) > 1
+            holdings = work.sessions.holdings(now - _SHARE if shared else now) if waiting else []
+        for session_id, name in leaving.items():
+            self._call_off(session_id, f"The allocation of {name} ends.", now)
+        agents = {
+            agent.id: agent
             for agent in known
             if agent.revoked_at is None and not is_silent(agent, now, self._timers, self._served_since)
-        ]
-        agents = [agent for agent in connected if agent.drained_because is None]
-        drained = [agent for agent in connected if agent.drained_because is not None]
+        }
+        allotment = Allotment(list_supplies(agents.values(), holdings, self._timers, now))
         formed = 0
         changed: list[tuple[Thought, str]] = []
-        # Idle agents kept for jobs that came first: those of each testbed, and the real nodes (None).
-        reserved: Counter[Testbed | None] = Counter()
-        for job, held in waiting:
-            pool = _choose_pool(job.spec.testbed, agents)
-            idle = _list_idle(job, pool, bool(held))
-            kept = reserved[job.spec.testbed]
-            suffices = len(idle) - kept >= job.spec.nodes
-            if held and not (job.stage is Stage.SEARCH and suffices):
+        for job, thought in self._line_up([job for job, held in waiting if not held], holdings, now):
+            place = allotment.place(_demand(job, thought, self._timers, now))
+            if thought is None:
                 continue
+            gang = [agents[agent_id] for agent_id in place.gang]
+            formed += bool(gang) and self._apply(thought, gang, now, place.lent_by)
+            for session_id in place.calls_off:
+                self._call_off(session_id, f"Its agents go back to job {job.id}, which came first.", now)
+            if not gang and place.waits != job.state_reason:
+                changed.append((thought, place.waits))
+        for job in [job for job, held in waiting if held and job.stage is Stage.SEARCH]:
+            # The planner is asked only where there are agents for what it may say.
+            if not allotment.find_further(_demand(job, None, self._timers, now)):
+                continue
+            for _, thought in self._list_thoughts([job]):
+                if thought is None or not isinstance(thought.decision, Launch):
+                    continue
+                demand = _demand(job, thought, self._timers, now)
+                found = allotment.find_further(demand)
+                if self._apply(thought, [agents[agent_id] for agent_id in found], now):
+                    allotment.give(found, demand.lasts_s)
+                    formed += 1
+        if changed:
+            self._say_waiting(changed)
+        return formed
+
+    def _line_up(
+        self, jobs: Sequence[Job], holdings: Sequence[Holding], now: datetime
+    ) -> list[tuple[Job, Thought | None]]:
+        """Finish and fail the jobs that are to; return the others in their order, with what was thought about them."""
+        lacking: list[tuple[Job, Thought | None]] = []
+        for job, thought in self._list_thoughts(jobs):
+            if thought is None or isinstance(thought.decision, Launch):
+                lacking.append((job, thought))
+            else:
+                self._apply(thought, (), now)
+        held: Counter[str] = Counter()
+        used_s: Counter[str] = Counter()
+        for holding in holdings:
+            span = (holding.ended_at or now) - max(holding.created_at, now - _SHARE)
+            used_s[holding.owner] += holding.agents * max(0, round(span.total_seconds()))
+            held[holding.owner] += holding.agents if holding.ended_at is None else 0
+        claims = [
+            Claim(job.spec.priority, job.owner, job.spec.nodes, _has_begun(job, thought))
+            for job, thought in lacking
+        ]
+        return [lacking[index] for index in arrange(claims, held, used_s)]
+
+    def _list_thoughts(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Thought | None]]:
+        """What was thought about the jobs; those that cannot be read are left out, and say so."""
+        for job in jobs:
             try:
                 thought = self._stock.find(job.id, job.version)
             except UnreadableRecord as error:
                 with self._database.begin() as work:
                     work.jobs.set_waiting(job.id, job.version, f"{error.sentence} {error.hint}")
-                continue
-            launches = thought is None or isinstance(thought.decision, Launch)
-            if launches and not held and len(pool) >= job.spec.nodes and not (thought and suffices):
-                reserved[job.spec.testbed] += job.spec.nodes
-            if thought is None:
-                continue
-            if isinstance(thought.decision, Launch) and not suffices:
-                sentence = _wait_sentence(job.spec, len(idle), len(pool), kept)
-                sentence += "".join(f" {agent.name} is drained: {agent.drained_because}" for agent in drained)
-                if sentence != job.state_reason:
-                    changed.append((thought, sentence))
-                continue
-            try:
-                with self._database.begin() as work:
-                    taken = apply_thought(work, thought, idle, now)
-            except LostRace:
-                continue
-            formed += bool(taken)
-            agents = [agent for agent in agents if agent.id not in taken]
-        if changed:
-            self._say_waiting(changed)
-        return formed
+            else:
+                yield job, thought
+
+    def _apply(
+        self, thought: Thought, gang: Sequence[Agent], now: datetime, lent_by: str | None = None
+    ) -> bool:
+        """Do what was decided, unless something has changed since; return whether a gang was formed."""
+        try:
+            with self._database.begin() as work:
+                return bool(apply_thought(work, thought, gang, now, lent_by))
+        except LostRace:
+            return False
+
+    def _call_off(self, session_id: str, because: str, now: datetime) -> None:
+        """Ask a session to end whose agents are needed; what it is measuring is measured again."""
+        with self._database.begin() as work:
+            session = work.sessions.get(session_id)
+            if session is None or work.jobs.lock(session.job_id) is None:
+                return
+            if (session := work.sessions.get(session_id)) and not session.state.is_final:
+                end_session(work, session, because, now)
 
     def _say_waiting(self, changed: list[tuple[Thought, str]]) -> None:
         """Say what jobs wait for, all at once: a cluster that grows by a node changes every sentence."""
@@ -107,10 +160,71 @@ class Scheduler:
                 self._stock.renew(replace(thought, job=job))
 
 
-def apply_thought(work: UnitOfWork, thought: Thought, idle: list[Agent], now: datetime) -> frozenset[str]:
+def list_supplies(
+    agents: Iterable[Agent], holdings: Sequence[Holding], timers: Timers, now: datetime
+) -> list[Supply]:
+    """Return connected agents as far as it matters who gets them."""
+    held = {holding.session_id: holding for holding in holdings}
+    return [_supply(agent, held.get(agent.session_id or ""), timers, now) for agent in agents]
+
+
+def _supply(agent: Agent, holding: Holding | None, timers: Timers, now: datetime) -> Supply:
+    free_in_s = 0.0 if agent.session_id is None else math.inf
+    if holding is not None and holding.limit_s is not None:
+        age_s = (now - holding.created_at).total_seconds()
+        # One that is overdue, or asked to end, is not gone yet.
+        free_in_s = max(1.0, timers.assemble_s + holding.limit_s - age_s)
+    if holding is not None and holding.is_ending:
+        free_in_s = min(free_in_s, timers.ending_s)
+    stays_s = math.inf if agent.ends_at is None else (agent.ends_at - now).total_seconds() - timers.leave_s
+    return Supply(
+        id=agent.id,
+        name=agent.name,
+        node=agent.node,
+        session_id=agent.session_id,
+        free_in_s=free_in_s,
+        lent_by=None if holding is None or holding.is_ending else holding.lent_by,
+        stays_s=stays_s,
+        objection=f"{agent.name} is set aside: {agent.flag.sentence}" if agent.flag else "",
+        away="" if agent.drained_because is None else f"{agent.name} is drained: {agent.drained_because}",
+    )
+
+
+def _demand(job: Job, thought: Thought | None, timers: Timers, now: datetime) -> Demand:
+    sessions = thought.history.sessions if thought else ()
+    gang = _next_gang(job, [session for session in sessions if not session.state.is_final])
+    before = [session.agents for session in sessions if session.gang == gang]
+    return Demand(
+        job_id=job.id,
+        asked=Asked.of(job.spec),
+        lasts_s=timers.assemble_s + _limit_s(job, sessions, now),
+        before=before[-1] if before else (),
+        kinds=frozenset(find_kind(node) for node in job.cluster.nodes),
+        is_ready=thought is not None,
+    )
+
+
+def _next_gang(job: Job, live: Sequence[Session]) -> int:
+    return min(set(range(job.spec.gangs)) - {session.gang for session in live}, default=0)
+
+
+def _limit_s(job: Job, sessions: Sequence[Session], now: datetime) -> float:
+    """How long the job's next session may last, once its gang is complete."""
+    return max(0.0, min(job.spec.session_timeout_s, measure_time_left_s(job, sessions, now)))
+
+
+def _has_begun(job: Job, thought: Thought | None) -> bool:
+    """Whether a job goes on where it was; one that was lent agents comes no sooner than if it had not been."""
+    sessions = thought.history.sessions if thought else ()
+    return job.state is JobState.RUNNING and not (sessions and sessions[-1].lent_by)
+
+
+def apply_thought(
+    work: UnitOfWork, thought: Thought, gang: Sequence[Agent], now: datetime, lent_by: str | None = None
+) -> frozenset[str]:
     """Do what was decided for a job that lacks a session, if the job is still the one that was looked at.
 
-    `idle` are the agents that a gang may be formed of. Returns the ids of those that were taken.
+    A session is given to `gang`, whose agents may be kept for the job `lent_by`. Returns the ids of those taken.
     """
     nobody: frozenset[str] = frozenset()
     job = work.jobs.lock(thought.job.id)
@@ -120,7 +234,7 @@ def apply_thought(work: UnitOfWork, thought: Thought, idle: list[Agent], now: da
     if len(live) != len(thought.history.live_sessions()):
         return nobody
     if isinstance(thought.decision, Launch):
-        return _launch(work, job, thought, live, idle, now)
+        return _launch(work, job, thought, live, gang, now, lent_by)
     if live:
         return nobody
     _tell_late(work, thought, now)
@@ -136,34 +250,23 @@ def _tell_late(work: UnitOfWork, thought: Thought, now: datetime) -> None:
         work.events.append(thought.job.id, EventKind.JOB, thought.late, now)
 
 
-def _list_idle(job: Job, connected: list[Agent], further: bool) -> list[Agent]:
-    """Agents without a session; for a further gang only on nodes like those that the job was looked at on."""
-    idle = [agent for agent in connected if agent.session_id is None]
-    known = {_describe_node(node) for node in job.cluster.nodes}
-    return [agent for agent in idle if not further or _describe_node(agent.node) in known]
-
-
-def _describe_node(node: Node) -> tuple[int, tuple[str, ...]]:
-    return node.cpu_count, tuple(device.name for device in node.devices)
-
-
 def _launch(
     work: UnitOfWork,
     job: Job,
     thought: Thought,
     live: tuple[Session, ...],
-    idle: list[Agent],
+    gang: Sequence[Agent],
     now: datetime,
+    lent_by: str | None,
 ) -> frozenset[str]:
     launch = thought.decision
-    if not isinstance(launch, Launch) or len(live) >= job.spec.gangs:
+    if not isinstance(launch, Launch) or len(live) >= job.spec.gangs or len(gang) != job.spec.nodes:
         return frozenset()
-    number = min(set(range(job.spec.gangs)) - {session.gang for session in live})
-    gang = _choose(work, job, idle, number)
-    # They were seen before anything was locked: each has to be idle still, and on the node that was looked at.
+    # They were seen before anything was locked: each has to be idle still, on the node and for the time looked at.
     locked = {agent.id: agent for agent in work.agents.lock([agent.id for agent in gang])}
     if any(
-        (found := locked.get(agent.id)) is None or found.session_id is not None or found.node != agent.node
+        (found := locked.get(agent.id)) is None
+        or (found.session_id, found.node, found.ends_at) != (None, agent.node, agent.ends_at)
         for agent in gang
     ):
         return frozenset()
@@ -177,11 +280,13 @@ def _launch(
         id=work.new_id(),
         job_id=job.id,
         generation=generation,
-        gang=number,
+        gang=_next_gang(job, live),
         state=SessionState.ASSEMBLING,
         because=launch.because,
         cold=launch.cold,
         created_at=now,
+        limit_s=_limit_s(job, thought.history.sessions, now),
+        lent_by=lent_by,
     )
     work.sessions.add(session)
     work.reach(FaultPoint.LEASE_GIVEN)
@@ -190,54 +295,10 @@ def _launch(
     work.jobs.set_stage(job.id, launch.stage)
     names = ", ".join(agent.name for agent in gang)
     sentence = f"Session {generation} is assembling on {names}: {launch.because}"
+    if lent_by is not None:
+        sentence += f" They are kept for job {lent_by} and go back to it as soon as it can start."
     work.events.append(job.id, EventKind.SESSION, sentence, now, session_id=session.id)
     return frozenset(locked)
-
-
-def _choose_pool(wanted: Testbed | None, connected: list[Agent]) -> list[Agent]:
-    """The agents that a gang can be taken from: real nodes, or those of the wanted testbed with the most idle ones.
-
-    Nodes of one testbed reach neither those of another one nor real ones.
-    """
-    if wanted is None:
-        return [agent for agent in connected if agent.node.testbed is None]
-    pools: defaultdict[Testbed, list[Agent]] = defaultdict(list)
-    for agent in connected:
-        if agent.node.testbed is not None and agent.node.testbed.serves(wanted):
-            pools[agent.node.testbed].append(agent)
-    return max(pools.values(), key=lambda pool: sum(agent.session_id is None for agent in pool), default=[])
-
-
-def _choose(work: UnitOfWork, job: Job, idle: list[Agent], number: int) -> list[Agent]:
-    """The gang as it was before where it is idle, in the same order: blocks on other nodes compare badly.
-
-    Nodes against which their latest blocks speak (throttled, slower than the others) come last.
-    """
-    sessions = [session for session in work.sessions.of_job(job.id) if session.gang == number]
-    before = sessions[-1].agents if sessions else ()
-    ranked = sorted(
-        idle,
-        key=lambda agent: (
-            before.index(agent.name) if agent.name in before else len(before),
-            agent.flag is not None,
-            agent.name,
-        ),
-    )
-    return ranked[: job.spec.nodes]
-
-
-def _wait_sentence(spec: JobSpec, idle: int, connected: int, reserved: int) -> str:
-    needed = spec.nodes
-    where = f" of the testbed {spec.testbed}" if spec.testbed else ""
-    sentence = f"Waiting for {needed} idle agent{'s' if needed != 1 else ''}{where}: {connected} connected, {idle} idle"
-    sentence += ", kept for jobs that came first." if reserved and idle >= needed else "."
-    if connected < needed:
-        sentence += (
-            f" Start `advisor testbed {spec.testbed}` on the server's machine."
-            if spec.testbed
-            else " Start `advisor-agent run` on more nodes."
-        )
-    return sentence
 
 
 def _finish(work: UnitOfWork, thought: Thought, now: datetime) -> None:

@@ -192,9 +192,7 @@ def test_second_live_session_of_a_gang_is_refused(database: Database) -> None:
         assert [(live.id, live.gang) for live in work.sessions.live_of("j1")] == [("s2", 0), ("s3", 1)]
 
 
-def test_job_that_holds_fewer_sessions_than_gangs_comes_after_those_that_hold_none(
-    database: Database,
-) -> None:
+def test_job_that_holds_fewer_sessions_than_gangs_is_short_of_them(database: Database) -> None:
     with database.begin() as work:
         for number in (1, 2, 3):
             job = make_job(f"j{number}")
@@ -204,7 +202,7 @@ def test_job_that_holds_fewer_sessions_than_gangs_comes_after_those_that_hold_no
         for gang in (0, 1):
             session = make_session(f"t{gang}", "j2", generation=gang + 1)
             work.sessions.add(session.model_copy(update={"gang": gang}))
-        assert [(job.id, held) for job, held in work.jobs.short_of_gangs()] == [("j3", 0), ("j1", 1)]
+        assert [(job.id, held) for job, held in work.jobs.short_of_gangs()] == [("j1", 1), ("j3", 0)]
 
 
 def test_further_gang_leaves_the_cluster_that_the_job_was_looked_at_on(database: Database) -> None:
@@ -391,14 +389,14 @@ def test_trial_closes_once(database: Database) -> None:
     assert (closed.state, closed.outcome, closed.log_tail) == (TrialState.CLOSED, Outcome.CRASHED, "tail")
 
 
-def test_jobs_without_a_session_come_running_ones_first(database: Database) -> None:
+def test_queued_and_running_jobs_without_a_session_are_short_of_one(database: Database) -> None:
     with database.begin() as work:
         for number in (1, 2, 3, 4):
             work.jobs.add(make_job(f"j{number}"))
         work.jobs.start("j3", Cluster(), NOW)
         work.sessions.add(make_session(job_id="j1"))
         work.jobs.move("j4", JobState.CANCELLED, "", since=(JobState.QUEUED,), now=NOW)
-        assert [(job.id, held) for job, held in work.jobs.short_of_gangs()] == [("j3", 0), ("j2", 0)]
+        assert [(job.id, held) for job, held in work.jobs.short_of_gangs()] == [("j2", 0), ("j3", 0)]
         newest = work.jobs.page(JobQuery(), 2, None)
         assert [job.id for _, job in newest] == ["j4", "j3"]
         assert [

@@ -23,6 +23,8 @@ NODE = make_node("one").model_dump(mode="json") | {
     "devices": [{"index": 0, "uuid": "GPU-1", "name": "H200", "memory_bytes": 10**11, "driver": "580"}],
     "links": [{"name": "eth0", "address": "10.0.0.1", "bits_per_second": 10**9}],
     "rdma": ["mlx5_0"],
+    "pool": "gpu",
+    "labels": {"rack": "7"},
 }
 RUN = {"host": "h", "ranks": 2, "step": 5, "step_s": 0.1, "samples_per_s": 9.0, "low": 1.0,
        "event": "below", "sentence": "Slower."}  # fmt: skip
@@ -45,7 +47,13 @@ class Stage:
         facts = make_facts().model_dump(mode="json")
         result = make_result(0.1).model_dump(mode="json")
         trouble = {"code": "no_ddp", "sentence": "It has none.", "fatal": False}
-        registration = {"name": "one", "node": NODE, "secret": "its own", "protocol_major": 2}
+        registration = {
+            "name": "one",
+            "node": NODE,
+            "secret": "its own",
+            "protocol_major": 2,
+            "ends_in_s": 3600.0,
+        }
         beat = {"state": "running", "rendezvous": "h:1", "steps": 3, "telemetry": {"samples": [TELEMETRY]}}
         self.documents: dict[str, tuple[str, str, str, Any]] = {
             "POST /jobs": ("POST", "/jobs", server.admin, make_spec().model_dump(mode="json")),

@@ -77,7 +77,7 @@ def test_large_job_is_not_starved_by_small_ones(world: World) -> None:
     late = world.submit(name="late")
     world.poll(two)
     world.keep_up()
-    assert "kept for jobs that came first" in world.job(late.id).state_reason
+    assert f"kept for job {large.id}" in world.job(late.id).state_reason
     world.cancel(small.id)
     world.end(place, one, Outcome.CANCELLED)
     world.poll(one)

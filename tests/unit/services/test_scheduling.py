@@ -8,7 +8,7 @@ from advisor.errors import AgentNotFound
 from advisor.protocol.jobs import Job, JobState
 from advisor.protocol.telemetry import FlagKind, NodeFlag
 from advisor.protocol.trials import JobHistory
-from advisor.services.agents import Agent, drain_agent
+from advisor.services.agents import Agent, drain_agent, resume_agent
 from advisor.services.background.scheduling import Scheduler, apply_thought
 from advisor.services.background.stock import Stock
 from advisor.services.background.thinking import Thought
@@ -125,9 +125,9 @@ def test_drained_agent_gets_no_work_and_whoever_waits_reads_why(world: World) ->
     world.keep_up()
     assert world.job(job.id).state_reason.endswith("one is drained: Its fan is replaced.")
     with world.work() as work:
-        drain_agent(work, one, None)
+        resume_agent(work, one)
         with pytest.raises(AgentNotFound):
-            drain_agent(work, "nobody", None)
+            resume_agent(work, "nobody")
     world.keep_up()
     assert world.poll(one) is not None
 

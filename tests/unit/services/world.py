@@ -96,9 +96,11 @@ class World:
         """A reaper that counts all the time that tests let pass: it looks before any does."""
         return Reaper(self.database, self.timers, AwakeClock(lambda: self.elapsed_s, math.inf))
 
-    def register(self, name: str, node: Node | None = None, secret: str = "") -> str:
+    def register(
+        self, name: str, node: Node | None = None, secret: str = "", ends_in_s: float | None = None
+    ) -> str:
         """Register an agent with a token that any number may register with; return its id."""
-        request = RegisterAgent(name=name, node=node or make_node(name), secret=secret)
+        request = RegisterAgent(name=name, node=node or make_node(name), secret=secret, ends_in_s=ends_in_s)
         with self.work() as work:
             if work.tokens.secret_of(ENROLMENT.token_id) is None:
                 work.tokens.add(ENROLMENT.token_id, Role.AGENT, "", "no secret's hash", self.now)
@@ -113,10 +115,10 @@ class World:
         with self.database.read() as work:
             return agents.find_assignment(work, agent_id)
 
-    def submit(self, **fields: object) -> Job:
+    def submit(self, asker: Principal = ADA, **fields: object) -> Job:
         """Submit a job."""
         with self.work() as work:
-            return jobs.submit_job(work, make_spec(**fields), ADA, None, self.now)
+            return jobs.submit_job(work, make_spec(**fields), asker, None, self.now)
 
     def job(self, job_id: str) -> Job:
         """Look at a job."""
