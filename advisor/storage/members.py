@@ -78,9 +78,18 @@ class Members:
         return _member(row) if row else None
 
     def watched(self) -> list[Watched]:
-        """Return every member whose lease runs: an agent that was not heard of yet has none."""
-        query = select(MemberRow.session_id, MemberRow.agent_id, MemberRow.renewals, MemberRow.state).where(
-            MemberRow.live, or_(MemberRow.renewals > 0, MemberRow.state != MemberState.PREPARING)
+        """Return every member whose lease runs: while the gang assembles, only of those that were heard of."""
+        query = (
+            select(MemberRow.session_id, MemberRow.agent_id, MemberRow.renewals, MemberRow.state)
+            .join(SessionRow, SessionRow.id == MemberRow.session_id)
+            .where(
+                MemberRow.live,
+                or_(
+                    MemberRow.renewals > 0,
+                    MemberRow.state != MemberState.PREPARING,
+                    SessionRow.state != SessionState.ASSEMBLING,
+                ),
+            )
         )
         return [
             Watched(row.session_id, row.agent_id, row.renewals, MemberState(row.state))

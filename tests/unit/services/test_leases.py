@@ -133,6 +133,24 @@ def test_time_in_which_the_database_takes_no_writes_is_nobodys_silence(
     assert state_of(world, held[0]) is SessionState.RUNNING
 
 
+def test_agent_that_vanished_before_it_took_its_place_does_not_hold_the_others_when_the_session_ends(
+    server: Server, world: World
+) -> None:
+    job = world.submit(nodes=2)
+    first = world.register("one")
+    world.register("two")
+    world.keep_up()
+    place = world.poll(first)
+    assert place is not None
+    world.beat(place, first, MemberState.READY)
+    world.cancel(job.id)
+    world.end(place, first, Outcome.CANCELLED, "The job was cancelled.")
+    assert state_of(world, place) is SessionState.ENDING
+    assert server.run(34) == 0
+    assert server.run(4) == 1
+    assert world.job(job.id).state is JobState.CANCELLED
+
+
 def test_member_that_only_said_gone_has_the_grace_and_no_more(
     server: Server, world: World, held: tuple[Assignment, str]
 ) -> None:
