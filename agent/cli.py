@@ -91,7 +91,7 @@ def run(
         str | None,
         typer.Option(
             metavar="SPAN",
-            help="This node is there for 90s, 30m, 3h or 2d only; under Slurm its end is known.",
+            help="This node is there for 30m, 3h or 2d only, or never leaves; without it Slurm is believed.",
         ),
     ] = None,
     allow_launcher: Annotated[
@@ -163,7 +163,7 @@ def run(
             testbed=_read_testbed(testbed),
             pool=pool,
             labels=_read_labels(label or ()),
-            ends_in_s=_read_end(ends_in, os.environ),
+            ends_in_s=_read_end(ends_in, os.environ, time.clock_gettime(time.CLOCK_REALTIME)),
             allow=Allowance(
                 launchers=tuple(TRAINING_LAUNCHERS if allow_launcher is None else allow_launcher),
                 roots=tuple(root.absolute() for root in allow_root or ()),
@@ -246,8 +246,14 @@ def _read_labels(texts: Sequence[str]) -> dict[str, str]:
         _fail(f"--label {error}", _USAGE)
 
 
-def _read_end(typed: str | None, environment: Mapping[str, str]) -> float | None:
-    """Return the seconds until this node's allocation ends: what was typed, or what Slurm says."""
+def _read_end(typed: str | None, environment: Mapping[str, str], now_s: float) -> float | None:
+    """Return the seconds until this node's allocation ends: what was typed, or what Slurm says.
+
+    Slurm tells a time of the cluster's clocks. It is held against this node's, `now_s`, at once: only the span goes
+    any further.
+    """
+    if typed == "never":
+        return None
     try:
         if typed is not None:
             return read_span(typed)
@@ -256,8 +262,7 @@ def _read_end(typed: str | None, environment: Mapping[str, str]) -> float | None
     end = environment.get("SLURM_JOB_END_TIME", "")
     if not end.isascii() or not end.isdigit():
         return None
-    # Slurm tells a time of this cluster's clocks: held against one of them at once, only the span goes any further.
-    return min(max(0.0, int(end[:12]) - time.clock_gettime(time.CLOCK_REALTIME)), MOST_SECONDS)
+    return min(max(0.0, int(end[:12]) - now_s), MOST_SECONDS)
 
 
 def _read_testbed(text: str | None) -> Testbed | None:

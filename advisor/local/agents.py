@@ -156,6 +156,10 @@ def _start_agent(
         "--hide",
         str(data_dir),  # the administrator's token and the database lie there
         "--await-word",
+        "--pool",
+        "",  # its one job names none, whatever this machine's environment says
+        "--ends-in",
+        "never",  # the command ends with the allocation, and goes on where it was in the next one
     )
     return LocalProcess(
         f"agent {place.name}",

@@ -30,6 +30,8 @@ from advisor.tuning.decisions import Fail, Finish, Launch
 _ACTIVE = (JobState.QUEUED, JobState.RUNNING)
 _SHARE = timedelta(days=1)
 """What an owner has used within it counts when several wait."""
+_SOON_S = 1.0
+"""Until a session is gone that was asked to end, or is overdue: nobody is lent agents for so short a time."""
 
 
 class Scheduler:
@@ -172,10 +174,9 @@ def _supply(agent: Agent, holding: Holding | None, timers: Timers, now: datetime
     free_in_s = 0.0 if agent.session_id is None else math.inf
     if holding is not None and holding.limit_s is not None:
         age_s = (now - holding.created_at).total_seconds()
-        # One that is overdue, or asked to end, is not gone yet.
-        free_in_s = max(1.0, timers.assemble_s + holding.limit_s - age_s)
+        free_in_s = max(_SOON_S, timers.assemble_s + holding.limit_s - age_s)
     if holding is not None and holding.is_ending:
-        free_in_s = min(free_in_s, timers.ending_s)
+        free_in_s = _SOON_S
     stays_s = math.inf if agent.ends_at is None else (agent.ends_at - now).total_seconds() - timers.leave_s
     return Supply(
         id=agent.id,

@@ -2,13 +2,18 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
+from advisor.errors import LostRace
+from advisor.protocol.jobs import Budget
 from advisor.protocol.messages import MemberState
 from advisor.protocol.trials import SessionState
-from advisor.services.background.scheduling import Scheduler
+from advisor.services.background.scheduling import Scheduler, apply_thought
 from advisor.services.background.stock import Stock
+from advisor.services.ending import lose_session
+from tests.unit.services.scripted_tuning import make_node
 from tests.unit.services.world import World
 
 
@@ -58,6 +63,65 @@ def test_servers_that_schedule_at_one_moment_give_each_agent_one_place(world: Wo
     held = [agent for session in sessions for agent in session.agents]
     assert len(sessions) == 3
     assert sorted(held) == [f"agent {number}" for number in range(6)]
+
+
+def test_servers_that_schedule_at_one_moment_form_whole_gangs_or_none(world: World) -> None:
+    """Gangs of several sizes out of two pools and two kinds of nodes, some of them lent, round after round."""
+    kinds: dict[str, tuple[str, int]] = {}
+    for number in range(8):
+        name, pool, cpus = f"agent {number}", ("", "gpu")[number % 2], 2 + number // 4
+        kinds[name] = pool, cpus
+        world.register(name, make_node(name).model_copy(update={"pool": pool, "cpu_count": cpus}))
+    submitted = {
+        job.id: job
+        for number in range(9)
+        for job in [
+            world.submit(
+                nodes=1 + number % 3,
+                pool=("", "gpu")[number % 2],
+                budget=Budget(max_seconds=60 + 100 * number),
+            )
+        ]
+    }
+    for _ in range(6):
+        at_once(world, lambda: make_scheduler(world))
+        live = [s for job_id in submitted for s in world.history(job_id).live_sessions()]
+        held = [name for session in live for name in session.agents]
+        assert len(held) == len(set(held))
+        for session in live:
+            spec = submitted[session.job_id].spec
+            assert len(session.agents) == spec.nodes
+            assert {kinds[name][0] for name in session.agents} == {spec.pool}
+        for session in live[:2]:
+            world.cancel(session.job_id)
+            with world.work() as work:
+                lose_session(work, session, "Its nodes are gone.", world.now)
+    assert all(world.history(job_id).sessions for job_id in submitted)
+
+
+def test_gang_that_loses_one_agent_to_another_server_takes_none(world: World) -> None:
+    """The other server's transaction is open, and holds the second agent, while this one wants both."""
+    for name in ("one", "two"):
+        world.register(name)
+    single, double = world.submit(), world.submit(nodes=2)
+    with world.database.read() as work:
+        agents = work.agents.all()
+    thoughts = {job.id: world.stock.order(job.id).result() for job in (single, double)}
+    entered = threading.Event()
+
+    def form_double() -> None:
+        entered.wait(10)
+        with suppress(LostRace), world.work() as work:
+            assert not apply_thought(work, thoughts[double.id], agents, world.now)
+
+    thread = threading.Thread(target=form_double)
+    thread.start()
+    with world.work() as work:
+        assert apply_thought(work, thoughts[single.id], agents[1:], world.now)
+        entered.set()
+    thread.join(30)
+    assert world.history(double.id).sessions == ()
+    assert world.history(single.id).sessions[0].agents == ("two",)
 
 
 def test_servers_that_reap_at_one_moment_lose_a_session_once(world: World) -> None:

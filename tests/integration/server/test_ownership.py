@@ -81,6 +81,21 @@ def test_refusal_names_the_owner_and_what_to_do(server: Served) -> None:
     assert "--team" in reply.json()["hint"]
 
 
+def test_high_priority_is_an_administrators_to_give(server: Served) -> None:
+    ada = server.token("submitter", label="ada")
+    high = SPEC | {"priority": "high"}
+    for query in ({}, {"validate_only": "true"}):
+        reply = server.ask("POST", "/jobs", ada, json=high, params=query)
+        assert (reply.status_code, reply.json()["code"]) == (403, "forbidden")
+        assert "priority is high, which only an administrator gives" in reply.json()["detail"]
+        assert "priority normal" in reply.json()["hint"]
+    assert server.ask("POST", "/jobs", ada, json=SPEC | {"priority": "low"}).status_code == 201
+    given = server.ask("POST", "/jobs", json=high).json()
+    assert given["spec"]["priority"] == "high"
+    clone = server.ask("POST", f"/jobs/{given['id']}:clone", ada).json()
+    assert (clone["owner"], clone["spec"]["priority"]) == ("ada", "normal")
+
+
 def test_keys_of_two_tokens_with_one_label_are_apart(server: Served) -> None:
     tokens = [server.token("submitter", label="ci") for _ in range(2)]
     headers = {"Idempotency-Key": "nightly"}

@@ -182,13 +182,16 @@ def test_variables_outside_of_the_allow_list_are_named(tmp_path):
 def test_configuration_becomes_options(tmp_path):
     path = tmp_path / "agent.toml"
     path.write_text(
-        f'server = "http://head:8765"\nrun_as = "trainer"\nisolate = false\n[allow]\nroots = ["{tmp_path}"]\n'
+        f'server = "http://head:8765"\nrun_as = "trainer"\nisolate = false\npool = "gpu"\n'
+        f'labels = {{rack = "7"}}\n[allow]\nroots = ["{tmp_path}"]\n'
         'modules = ["my.train"]\ncommands = ["bash run.sh"]\n'
     )
     assert read_config(path).list_options() == {
         "server": "http://head:8765",
         "run_as": "trainer",
         "isolate": False,
+        "pool": "gpu",
+        "label": ["rack=7"],
         "allow_root": (tmp_path,),
         "allow_module": ("my.train",),
         "allow_command": ("bash run.sh",),

@@ -31,12 +31,14 @@ class Server:
         self._polls = list(polls)
         self.agent = None
         self.registrations = 0
+        self.registered = []
         self.ends = []
 
     def answer(self, request):
         path = request.url.path.removeprefix("/api/v1/")
         if path == "agents":
             self.registrations += 1
+            self.registered.append(json.loads(request.content))
             return httpx.Response(200, json=_REGISTERED)
         if path.endswith("/poll"):
             if self._polls:
@@ -74,6 +76,80 @@ def test_command_of_a_revoked_agent_has_an_exit_code_of_its_own(tmp_path, monkey
         cli.run("http://server", work_dir=tmp_path, isolate=False, allow_root=[Path("/")])
     assert exit_of.value.exit_code == 3
     assert "was revoked" in capsys.readouterr().err
+
+
+def _run_command(server, tmp_path, monkeypatch, **options):
+    client = ServerClient("http://server", "t", transport=httpx.MockTransport(server.answer))
+    agents = []
+
+    class Remembered(Agent):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            agents.append(self)
+            server.agent = self
+
+    monkeypatch.setattr(cli, "ServerClient", lambda *_: client)
+    monkeypatch.setattr(cli, "Agent", Remembered)
+    monkeypatch.setattr(cli, "hide_memory", lambda: None)
+    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    cli.run("http://server", work_dir=tmp_path, isolate=False, allow_root=[Path("/")], **options)
+
+
+def test_agent_says_where_it_is_and_how_long_it_stays(tmp_path, monkeypatch):
+    server = Server()
+    _run_command(server, tmp_path, monkeypatch, pool="gpu", label=["rack=7", "disk="], ends_in="2h")
+    (said,) = server.registered
+    assert said["node"]["pool"] == "gpu"
+    assert said["node"]["labels"] == {"rack": "7", "disk": ""}
+    assert 0 < said["ends_in_s"] <= 7200
+
+
+def test_agent_that_registers_again_says_what_is_left_of_its_time(tmp_path):
+    server = Server(_problem(404, "agent_not_found"))
+    client = ServerClient("http://server", "t", transport=httpx.MockTransport(server.answer))
+    settings = AgentSettings(server_url="http://server", work_dir=tmp_path, isolate=False, ends_in_s=100)
+    times = iter((0.0, 30.0, 250.0))
+    latest = [0.0]
+
+    def clock():
+        latest[0] = next(times, latest[0])
+        return latest[0]
+
+    server.agent = Agent(settings, client, NoGpus(), {"PATH": os.defpath}, clock=clock)
+    server.agent.run()
+    first, second = (said["ends_in_s"] for said in server.registered)
+    assert 100 > first > second == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"label": ["rack"]}, "--label rack has no value: write it as rack=7"),
+        ({"label": ["-=7"]}, "labels"),
+        ({"pool": "a b"}, "pool"),
+        ({"ends_in": "tomorrow"}, "--ends-in: 'tomorrow' is no span of time"),
+    ],
+)
+def test_labels_pools_and_ends_that_make_no_sense_are_refused(options, words, tmp_path, monkeypatch, capsys):
+    with pytest.raises(typer.Exit) as exit_of:
+        _run_command(Server(), tmp_path, monkeypatch, **options)
+    assert exit_of.value.exit_code == 2
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("typed", "end", "left_s"),
+    [
+        (None, "5000", 1000.0),
+        ("30m", "5000", 1800.0),
+        (None, "3000", 0.0),
+        ("never", "5000", None),
+        (None, "", None),
+        (None, "soon", None),
+    ],
+)
+def test_end_of_a_slurm_allocation_is_known_without_a_word(typed, end, left_s):
+    assert cli._read_end(typed, {"SLURM_JOB_END_TIME": end}, now_s=4000.0) == left_s
 
 
 def test_agent_that_the_server_does_not_know_registers_again(tmp_path, monkeypatch):

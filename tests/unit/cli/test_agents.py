@@ -28,6 +28,15 @@ def test_list_tells_what_each_node_is_and_why_it_is_not_used(server: FakeServer,
     assert '"drained_because"' in run("agents", "list", "--json").stdout
 
 
+def test_list_tells_pool_labels_end_and_what_is_set_aside(server: FakeServer, run: Run) -> None:
+    flag = {"agent": "two", "kind": "throttled", "sentence": "It is hot."}
+    placed = NODE | {"pool": "gpu", "labels": {"rack": "7"}}
+    server.agents = [known(node=placed, ends_in_s=7200.0), known(id="a8", name="two", flag=flag)]
+    out = run("agents", "list").stdout
+    for words in ("gpu", "rack=7", "in 2.0 h", "set aside", "It is hot."):
+        assert words in out
+
+
 def test_agent_is_drained_and_resumed_by_its_name(server: FakeServer, run: Run) -> None:
     server.agents = [known(job_id="aaa1")]
     drained = run("agents", "drain", "one", "--reason", "Its fan is replaced.")

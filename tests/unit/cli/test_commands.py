@@ -5,11 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from advisor.cli.exits import CommandFailed
 from advisor.cli.program import build_app
+from advisor.cli.screen import Screen
+from advisor.cli.tuning.job_spec import WantedJob
+from advisor.cli.tuning.tune_anywhere import tune_anywhere
 from advisor.protocol.advice import Forecast
 from advisor.protocol.gains import say_smallest_gain
-from advisor.protocol.jobs import Continuation, JobSpec, JobState
+from advisor.protocol.jobs import Continuation, JobSpec, JobState, Priority
 from advisor.protocol.views import EventKind, LogChunk
+from advisor.protocol.workload import Workload
 
 from .advices import a_change, undecided
 from .conftest import Run
@@ -191,6 +196,39 @@ def test_submit_dry_run_stores_nothing(server: FakeServer, run: Run, tmp_path: P
     assert "The smallest gain that the budget can find depends on" in words_of(told)
     assert json.loads(run("submit", "job.yaml", "--dry-run", "--json").stdout)["plan"]["most_trials"] == 24
     assert not server.jobs
+
+
+def test_submit_says_where_and_how_soon_beside_what_the_file_says(
+    server: FakeServer, run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "job.yaml").write_text(
+        "workload: {command: [torchrun, t.py]}\npool: cpu\nlabels: {project: bert}\nwithin: room\n"
+    )
+    words = [
+        "--priority",
+        "low",
+        "--pool",
+        "gpu",
+        "--needs",
+        "disk=nvme",
+        "--needs",
+        "rack=7",
+        "--label",
+        "ticket=9",
+    ]
+    assert run("submit", "job.yaml", "--detach", *words).exit_code == 0
+    (spec,) = server.submitted
+    assert (spec.priority, spec.pool, spec.within) == (Priority.LOW, "gpu", "room")
+    assert spec.needs == {"disk": "nvme", "rack": "7"}
+    assert spec.labels == {"project": "bert", "ticket": "9"}
+    wrong = run("submit", "job.yaml", "--detach", "--needs", "rack")
+    assert (wrong.exit_code, "Write it as --needs rack=7" in words_of(wrong.stderr)) == (3, True)
+
+
+def test_tune_on_this_machine_chooses_among_no_nodes() -> None:
+    wanted = WantedJob(JobSpec(workload=Workload(command=("torchrun", "t.py")), needs={"rack": "7"}))
+    with pytest.raises(CommandFailed, match="choose among the nodes of a server"):
+        tune_anywhere(wanted, None, lambda *_: None, {}, Screen())
 
 
 def test_submit_detached_prints_the_id(server: FakeServer, run: Run, tmp_path: Path) -> None:

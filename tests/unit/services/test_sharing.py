@@ -111,6 +111,9 @@ def test_lent_agents_go_back_when_the_large_job_can_start_earlier_than_was_known
     (lent,) = world.history(short.id).sessions
     assert lent.state is SessionState.ENDING
     assert lent.reason == f"Its agents go back to job {large.id}, which came first."
+    tiny = world.submit(name="tiny", budget=Budget(max_seconds=1))
+    world.keep_up()
+    assert world.history(tiny.id).sessions == ()
     end(world, lent.id, lent.generation, ids[1])
     world.poll(ids[0])
     world.poll(ids[1])
