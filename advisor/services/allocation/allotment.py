@@ -31,6 +31,8 @@ class Allotment:
 
     def __init__(self, agents: Sequence[Supply]) -> None:
         self._agents = agents
+        self._pools = {agent.node.pool for agent in agents}
+        self._idle = {agent.id for agent in agents if agent.session_id is None}
         self._given: dict[str, float] = {}
         """Agents that were given away here -> seconds until they are free again at the latest."""
         self._kept: dict[str, _Kept] = {}
@@ -42,16 +44,16 @@ class Allotment:
     def place(self, demand: Demand) -> Place:
         """Give a job its gang, or keep what it waits for and say what that is."""
         groups = self._group(demand)
-        gang, lender = self._choose(demand, groups, None), None
+        for lender in (None, *(self._list_lenders(demand) if demand.is_ready else ())):
+            if gang := self._choose(demand, groups, lender):
+                break
         if gang and not demand.is_ready:
             self._kept |= {agent.id: _Kept(demand.job_id, 0.0) for agent in gang}
             return Place()
-        for lender in () if gang or not demand.is_ready else self._list_lenders(demand):
-            if gang := self._choose(demand, groups, lender):
-                break
         if gang:
-            self._given |= {agent.id: demand.lasts_s for agent in gang}
-            return Place(tuple(agent.id for agent in gang), lent_by=lender)
+            found = tuple(agent.id for agent in gang)
+            self.give(found, demand.lasts_s)
+            return Place(found, lent_by=lender)
         key = demand.asked.testbed, demand.asked.pool
         waits = self._explain(demand, groups, self._waiting[key])
         calls_off: frozenset[str] = frozenset()
@@ -65,15 +67,16 @@ class Allotment:
 
         It is of agents that nobody else waits for, and is not given away yet; empty if there is none.
         """
-        groups = [
+        groups = (
             tuple(agent for agent in group if find_kind(agent.node) in demand.kinds)
             for group in self._group(demand)
-        ]
+        )
         return tuple(agent.id for agent in self._choose(demand, groups, None))
 
     def give(self, gang: Iterable[str], lasts_s: float) -> None:
-        """Give away a further gang that was found."""
+        """Give away a gang that was found."""
         self._given |= dict.fromkeys(gang, lasts_s)
+        self._idle.difference_update(gang)
 
     def _admit(self, asked: Asked) -> list[Supply]:
         if asked not in self._admitted:
@@ -104,24 +107,23 @@ class Allotment:
 
     def _list_lenders(self, demand: Demand) -> Iterable[str]:
         """The jobs that could lend idle agents for as long as the session lasts, in their order."""
-        idle = {agent.id for agent in self._admit(demand.asked) if agent.session_id is None}
         return dict.fromkeys(
             kept.job_id
             for agent_id, kept in self._kept.items()
-            if agent_id in idle and demand.lasts_s < kept.in_s
+            if agent_id in self._idle and demand.lasts_s < kept.in_s
         )
 
     def _choose(self, demand: Demand, groups: Iterable[_Group], lender: str | None) -> list[Supply]:
         """Return the best gang of idle agents, those included that are kept for `lender`; empty if there is none."""
         gangs = []
-        for group in groups:
+        for group in groups if len(self._idle) >= demand.asked.nodes else ():
             idle = [agent for agent in group if self._may_take(agent, demand, lender)]
             if len(idle) >= demand.asked.nodes:
                 gangs.append(_compose(idle, demand))
         return min(gangs, key=lambda gang: _rate(gang, demand), default=[])
 
     def _may_take(self, agent: Supply, demand: Demand, lender: str | None) -> bool:
-        if agent.session_id is not None or agent.id in self._given:
+        if agent.id not in self._idle:
             return False
         kept = self._kept.get(agent.id)
         return kept is None or (kept.job_id == lender and demand.lasts_s < kept.in_s)
@@ -137,7 +139,7 @@ class Allotment:
 
         best: tuple[int, float, list[Supply]] | None = None
         for group in groups:
-            if len(group) < nodes:
+            if len(group) < nodes or all(agent.id in self._kept for agent in group):
                 continue
             soonest = sorted(
                 group, key=lambda agent: (wait_for(agent), agent.session_id is not None, agent.name)
@@ -160,11 +162,11 @@ class Allotment:
 
     def _explain(self, demand: Demand, groups: Iterable[_Group], ahead: int) -> str:
         largest: _Group = max(groups, key=len, default=())
-        idle = [agent for agent in largest if agent.session_id is None and agent.id not in self._given]
+        idle = [agent for agent in largest if agent.id in self._idle]
         lenders = {kept.job_id for agent in idle if (kept := self._kept.get(agent.id))}
-        pools = {agent.node.pool for agent in self._agents}
+        admitted = self._admit(demand.asked)
         return explain_wait(
-            demand, self._admit(demand.asked), largest, len(idle), ahead=ahead, lenders=lenders, pools=pools
+            demand, admitted, largest, len(idle), ahead=ahead, lenders=lenders, pools=self._pools
         )
 
 

@@ -34,7 +34,7 @@ RECORDED: dict[str, Any] = {
     "budget": {"max_trials": 3, "max_seconds": 60, "max_watts": 9},
     "measurement": {"block_s": 2, "unit": "furlong"},
     "testbed": {"nodes": 2, "rate": "1gbit", "jitter_s": 0.1},
-    "priority": {"class": "batch"},
+    "urgency": {"class": "batch"},
 }  # fmt: skip
 
 

@@ -24,7 +24,7 @@ def test_job_with_fields_of_a_newer_release_is_served_and_handed_out(server: Ser
     spec = _dump(server, job.id)
     workload = spec["workload"]
     assert isinstance(workload, dict)
-    _store(tmp_path, job.id, {**spec, "priority": {"class": 1}, "workload": {**workload, "container": "x"}})
+    _store(tmp_path, job.id, {**spec, "urgency": {"class": 1}, "workload": {**workload, "container": "x"}})
     assert [item["id"] for item in server.ask("GET", "/jobs").json()["items"]] == [job.id]
     agent = FakeAgent(server, "one")
     start_gang(agent)
