@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 
@@ -141,7 +142,8 @@ class Scheduler:
 
     def _call_off(self, session_id: str, because: str, now: datetime) -> None:
         """Ask a session to end whose agents are needed; what it is measuring is measured again."""
-        with self._database.begin() as work:
+        # Whoever cannot be asked now is asked at the next look.
+        with suppress(LostRace, UnreadableRecord), self._database.begin() as work:
             session = work.sessions.get(session_id)
             if session is None or work.jobs.lock(session.job_id) is None:
                 return
