@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
 import uvicorn
@@ -27,12 +27,14 @@ from advisor.api.edge.problems import answer_nothing, answer_with_problems, docu
 from advisor.api.edge.requests import RequestWatch
 from advisor.api.health import router as health
 from advisor.api.metrics import router as figures
+from advisor.errors import Unavailable
 from advisor.logs import configure_logs
 from advisor.protocol.advice import Advice, Forecast, WhatIf
 from advisor.protocol.jobs import Job
 from advisor.protocol.previews import PlanPreview
 from advisor.protocol.trials import BlockResult, BlockSummary, JobHistory, Outcome, Trial
 from advisor.services.background.keeper import Keeper
+from advisor.services.background.leadership import Leadership, Term
 from advisor.services.background.lobby import Lobby
 from advisor.services.background.pruning import PAUSE_S, Pruner
 from advisor.services.background.reaper import AwakeClock, Reaper
@@ -47,6 +49,7 @@ from advisor.services.webhooks.posting import Poster
 from advisor.services.webhooks.receivers import Receivers
 from advisor.settings import Settings, find_exposure
 from advisor.storage import Database
+from advisor.storage.bell import JOBS, PLACES
 from advisor.storage.census import Census
 from advisor.storage.fault_points import Strike, pass_by
 from advisor.tuning.decisions import Decision
@@ -144,7 +147,16 @@ def create_app(
     metrics = Metrics()
     database = Database(settings.url, new_id, metrics.note_transaction, strike)
     metrics.ask_database(lambda: _take_census(database, clock(), timers))
-    asked, wake = metrics.watch_planner(tuning or PlannerTuning()), threading.Event()
+    asked, bell, tick_s = metrics.watch_planner(tuning or PlannerTuning()), database.bell, settings.tick_s
+    leadership = Leadership(
+        database,
+        make_id(),
+        AwakeClock(time.monotonic, 2 * tick_s),
+        # A leader that renews at every tick is silent when it misses a few of them.
+        0.0 if database.is_sqlite else max(settings.leader_s, 3 * tick_s),
+        lambda: bell.ring(JOBS),
+    )
+    metrics.watch_leadership(lambda: leadership.term is not None, lambda: bell.is_heard)
 
     def decide(job_id: str, session_id: str | None) -> Thought:
         return think(database, asked, job_id, clock(), session_id, timers)
@@ -156,10 +168,10 @@ def create_app(
         timers=timers,
         clock=clock,
         lobby=Lobby(database, timers),
-        stock=Stock(decide, _start_thread, wake.set),
+        stock=Stock(decide, _start_thread, lambda: bell.ring(JOBS)),
         known_tokens=KnownTokens(database),
+        leadership=leadership,
         metrics=metrics,
-        wake=wake,
         stopping=stopping or threading.Event(),
     )
     app: FastAPI = FastAPIOffline(
@@ -252,7 +264,7 @@ def _live(context: Context, poster: Poster) -> Callable[[FastAPI], AbstractAsync
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(_open, context)
         courier = Courier(
-            context.database, poster, context.clock, context.settings.tick_s, context.metrics.note_webhook
+            context.leadership, poster, context.clock, context.settings.tick_s, context.metrics.note_webhook
         )
         keepers: list[Keeper | Courier] = [*_make_keepers(context), courier]
         for keeper in keepers:
@@ -263,7 +275,9 @@ def _live(context: Context, poster: Poster) -> Callable[[FastAPI], AbstractAsync
             context.stopping.set()
             for keeper in keepers:
                 await run_in_threadpool(keeper.stop)
-            context.database.close()
+            with suppress(Unavailable):
+                await run_in_threadpool(context.leadership.leave)
+            await run_in_threadpool(context.database.close)
 
     return lifespan
 
@@ -279,6 +293,7 @@ def _open(context: Context) -> None:
     context.database.hold()
     context.database.migrate()
     ensure_first_tokens(context.database, data_dir, context.clock())
+    context.database.bell.start(context.leadership.name)
 
 
 def _start_thread(run: Callable[[], None]) -> None:
@@ -290,34 +305,51 @@ def _make_keepers(context: Context) -> list[Keeper]:
     """The threads that do what time makes necessary."""
     database, timers, lobby, clock = context.database, context.timers, context.lobby, context.clock
     tick_s, look_s, watched = context.settings.tick_s, context.settings.look_s, context.metrics.watch_keeper
-    reaper = Reaper(database, timers, AwakeClock(time.monotonic, 2 * tick_s))
-    scheduler = Scheduler(database, context.stock, timers, served_since=clock())
+    leadership, bell = context.leadership, database.bell
+    scheduling = threading.Event()
+    bell.on(JOBS, scheduling.set)
+    bell.on(PLACES, lobby.wake.set)
+
+    def make_reaper(term: Term) -> Callable[[], int]:
+        reaper = Reaper(term, timers, AwakeClock(time.monotonic, 2 * tick_s))
+        return lambda: reaper.look(clock())
+
+    def make_scheduler(term: Term) -> Callable[[], int]:
+        scheduler = Scheduler(term, context.stock, timers, served_since=clock())
+        return lambda: scheduler.look(clock())
+
+    reap_now, schedule_now = leadership.duty(make_reaper), leadership.duty(make_scheduler)
 
     def reap() -> None:
-        if reaper.look(clock()):
-            context.wake.set()
+        if reap_now():
+            bell.ring(JOBS)
 
     def schedule() -> None:
-        if scheduler.look(clock()):
-            lobby.wake.set()
+        if schedule_now():
+            bell.ring(PLACES)
 
     def receive() -> None:
         if context.stopping.is_set():
             lobby.call()
         elif lobby.look(clock()):
-            context.wake.set()
+            bell.ring(JOBS)
 
-    pruner, more = Pruner(database, context.settings, clock(), time.monotonic), threading.Event()
+    def make_pruner(term: Term) -> Callable[[], int]:
+        pruner = Pruner(term, context.settings, clock(), time.monotonic)
+        return lambda: pruner.step(clock())
+
+    prune_now, more = leadership.duty(make_pruner), threading.Event()
 
     def prune() -> None:
-        if pruner.step(clock()):
+        if prune_now():
             more.set()
 
     pruning = [Keeper("pruner", prune, PAUSE_S, more)] if context.settings.prune else []
     return [
         *pruning,
+        Keeper("leadership", leadership.look, tick_s, on_round=watched("leadership")),
         Keeper("reaper", reap, tick_s, on_round=watched("reaper")),
-        Keeper("scheduler", schedule, tick_s, context.wake, watched("scheduler")),
+        Keeper("scheduler", schedule, tick_s, scheduling, watched("scheduler")),
         Keeper("lobby", receive, look_s, lobby.wake, watched("lobby")),
     ]
 

@@ -64,6 +64,8 @@ class Settings(BaseSettings):
     """A session is lost this many seconds after a lease ran out: agents fence themselves well before."""
     assemble_s: float = Field(default=60.0, gt=0)
     """A gang that is not complete after this many seconds is lost."""
+    leader_s: float = Field(default=10.0, gt=0)
+    """Of several servers on one PostgreSQL another one leads when the leader was silent for longer, in seconds."""
     tick_s: float = Field(default=1.0, gt=0)
     """How often leases are checked and waiting jobs are looked at, in seconds."""
 

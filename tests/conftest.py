@@ -104,3 +104,9 @@ def _migrate(url: str) -> None:
     database = Database(url, lambda: "unused")
     database.migrate()
     database.close()
+
+
+@pytest.fixture
+def postgres_url(postgres_server: "PostgresServer", tmp_path: Path) -> Iterator[str]:
+    """The URL of an empty PostgreSQL database that nobody else uses."""
+    yield from _make_database(postgres_server, tmp_path)

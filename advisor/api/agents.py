@@ -47,7 +47,7 @@ def register_agent(request: RegisterAgent, principal: Registrant, context: Here)
         registered = agents.register_agent(
             work, request, principal, context.clock(), context.timers, settings.poll_s, settings.beat_s
         )
-    context.wake.set()
+    context.wake_leader()
     return registered
 
 
@@ -70,7 +70,7 @@ def resume_agent(agent_id: str, _: Admin, context: Here) -> None:
     """Let an agent take sessions again that was drained, or set aside for what it measured."""
     with context.database.begin() as work:
         agents.resume_agent(work, agent_id)
-    context.wake.set()
+    context.wake_leader()
 
 
 @router.post("/{agent_id}/poll", summary="Ask for work")
@@ -106,7 +106,7 @@ def _free(context: Context, agent_id: str) -> None:
             return
     with context.database.begin() as work:
         agents.leave_ending(work, agent_id, context.clock())
-    context.wake.set()
+    context.wake_leader()
 
 
 def _look(context: Context, agent_id: str) -> Assignment | None:

@@ -10,6 +10,7 @@ from anyio import CapacityLimiter
 from fastapi import Depends
 from starlette.requests import HTTPConnection
 
+from advisor.services.background.leadership import Leadership
 from advisor.services.background.lobby import Lobby
 from advisor.services.background.stock import Stock
 from advisor.services.metrics import Metrics
@@ -17,6 +18,7 @@ from advisor.services.tokens import KnownTokens
 from advisor.services.tuning import Timers, Tuning
 from advisor.settings import Settings
 from advisor.storage import Database
+from advisor.storage.bell import JOBS
 
 _MOST_WAITING = 500
 """Sessions that may wait for a suggestion at one time."""
@@ -38,14 +40,18 @@ class Context:
     """What the planner has thought of, and is thinking about."""
     known_tokens: KnownTokens
     """Whose tokens counted a moment ago."""
+    leadership: Leadership
+    """Whether this server leads."""
     metrics: Metrics = field(default_factory=Metrics)
     """What is counted while the server runs."""
-    wake: threading.Event = field(default_factory=threading.Event)
-    """Set when jobs may have to move on: the scheduler looks at once instead of at its next tick."""
     waiting_room: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_MOST_WAITING))
     """Threads of those who wait for the planner: they keep no other request waiting."""
     stopping: threading.Event = field(default_factory=threading.Event)
     """Set when the server stops: requests that are held open are answered."""
+
+    def wake_leader(self) -> None:
+        """Say that jobs may have to move on: the scheduler looks at once instead of at its next tick."""
+        self.database.bell.ring(JOBS)
 
 
 async def get_context(connection: HTTPConnection) -> Context:

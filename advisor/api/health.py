@@ -16,7 +16,10 @@ async def livez() -> dict[str, str]:
 
 @router.get("/readyz", summary="Can requests be served?")
 def readyz(context: Here) -> dict[str, str]:
-    """Answer 200 while the database answers, 503 otherwise."""
+    """Answer 200 while the database answers, 503 otherwise; say which server this is and which one leads.
+
+    Servers choose a new random name whenever they start. Each serves every request, whoever leads.
+    """
     if not context.database.is_ready():
         raise Unavailable("The database does not answer.")
-    return {"status": "ready"}
+    return {"status": "ready", "server": context.leadership.name, "leader": context.leadership.leader}

@@ -35,7 +35,7 @@ def cancel_job(
     """
     with context.database.begin() as work:
         job = jobs.cancel_job(work, job_id, principal, context.clock(), if_match)
-    context.wake.set()
+    context.wake_leader()
     return _with_etag(job, response)
 
 
@@ -49,7 +49,7 @@ def pause_job(
     """
     with context.database.begin() as work:
         job = pausing.pause_job(work, job_id, principal, context.clock(), if_match)
-    context.wake.set()
+    context.wake_leader()
     return _with_etag(job, response)
 
 
@@ -60,7 +60,7 @@ def resume_job(
     """Resume a paused job where it stood. 409 `job_is_final` where it has ended, 403 `not_your_job`."""
     with context.database.begin() as work:
         job = pausing.resume_job(work, job_id, principal, context.clock(), if_match)
-    context.wake.set()
+    context.wake_leader()
     return _with_etag(job, response)
 
 
@@ -82,7 +82,7 @@ def extend_job(
     with context.database.begin() as work:
         now = context.clock()
         job = continuing.continue_job(work, job_id, more, principal, idempotency_key, now, if_match)
-    context.wake.set()
+    context.wake_leader()
     return _with_etag(job, response)
 
 
@@ -120,7 +120,7 @@ def clone_job(
     receivers = Receivers.of(context.settings.webhook_hosts)
     with context.database.begin() as work:
         job = tidying.clone_job(work, job_id, principal, idempotency_key, receivers, context.clock())
-    context.wake.set()
+    context.wake_leader()
     response.headers["Location"] = f"/api/v1/jobs/{job.id}"
     return _with_etag(job, response)
 

@@ -34,7 +34,7 @@ def beat(session_id: str, message: Beat, principal: AgentPrincipal, context: Her
         reply = sessions.renew_session(work, session_id, agent_id, message, now, pace)
     context.lobby.hear(agent_id, now)
     if reply.state.is_final:
-        context.wake.set()
+        context.wake_leader()
     return reply
 
 
@@ -97,4 +97,4 @@ def end(session_id: str, message: SessionEnd, principal: AgentPrincipal, context
     """Note how a node's part of the session ended; with the last node the session is over."""
     with context.database.begin() as work:
         sessions.leave_session(work, session_id, find_agent_id(principal), message, context.clock())
-    context.wake.set()
+    context.wake_leader()

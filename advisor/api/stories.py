@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from typing import Annotated
 
 from fastapi import Depends, Header, Query, Request
@@ -16,6 +17,7 @@ from advisor.errors import JobNotFound, Unauthenticated, Unavailable
 from advisor.protocol.views import EventPage, JobEvent, LogPage, read_last_event
 from advisor.services import jobs
 from advisor.services.tokens import Principal, still_counts
+from advisor.storage.bell import story_of
 
 router = make_router(prefix="/jobs", tags=["events and logs"])
 After = Annotated[int, Query(ge=0, le=2**31 - 1, description="Return what has a larger number.")]
@@ -58,20 +60,30 @@ async def stream_events(
     after = max(after, read_last_event(last_event_id))
     loop = asyncio.get_running_loop()
     until = loop.time() + context.settings.stream_s
-    while not context.stopping.is_set() and not await request.is_disconnected() and loop.time() < until:
-        try:
-            events, ended = await run_in_threadpool(_look, context, principal, job_id, after)
-        except (Unavailable, Unauthenticated, JobNotFound):
-            # The browser connects again and names the last event it has.
-            return
-        for event in events:
-            after = event.seq
-            yield ServerSentEvent(data=event, event=event.kind.value, id=str(event.seq))
-        if ended and not events:
-            yield ServerSentEvent(data={"next_after": after}, event="end")
-            return
-        if not events:
-            await asyncio.sleep(context.settings.look_s)
+    called, bell = asyncio.Event(), context.database.bell
+
+    def call() -> None:
+        loop.call_soon_threadsafe(called.set)
+
+    with bell.waiting(story_of(job_id), call):
+        while not context.stopping.is_set() and not await request.is_disconnected() and loop.time() < until:
+            called.clear()
+            try:
+                events, ended = await run_in_threadpool(_look, context, principal, job_id, after)
+            except (Unavailable, Unauthenticated, JobNotFound):
+                # The browser connects again and names the last event it has.
+                return
+            for event in events:
+                after = event.seq
+                yield ServerSentEvent(data=event, event=event.kind.value, id=str(event.seq))
+            if ended and not events:
+                yield ServerSentEvent(data={"next_after": after}, event="end")
+                return
+            if not events:
+                # Without a call: whether the server stops, the token still counts, somebody is still there.
+                rest_s = context.settings.tick_s if bell.is_heard else context.settings.look_s
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(called.wait(), min(rest_s, until - loop.time()))
 
 
 @router.get("/{job_id}/logs", summary="What a job's training processes wrote")

@@ -28,10 +28,11 @@ from sqlalchemy import (
     select,
     text,
 )
-from sqlalchemy.exc import DataError, IntegrityError, InterfaceError, OperationalError
+from sqlalchemy.exc import DataError, IntegrityError, InterfaceError, InternalError, OperationalError
 
 from advisor import __version__
 from advisor.errors import InvalidRequest, LostRace, Unavailable
+from advisor.storage.bell import Bell, SharedBell
 from advisor.storage.database_file import DatabaseFile, DatabaseRefused
 from advisor.storage.fault_points import FaultPoint, Side, Strike, pass_by
 from advisor.storage.group_commit import GroupCommit
@@ -40,6 +41,8 @@ from advisor.storage.tables import VERSION_TABLE, Base
 from advisor.storage.work import UnitOfWork
 
 _BUSY_MS = 15_000
+_STOPPED_MS = 15_000
+"""PostgreSQL ends a transaction whose server does nothing for this long: it was stopped, and holds up all others."""
 _VERSIONS = Path(__file__).parent / "migrations" / "versions"
 _MIGRATION_LOCK = 0x666C_6565_74
 _versions = Table(
@@ -89,8 +92,12 @@ class Database:
         """Another one after every transaction that changed tokens; None where other servers change them too."""
         self._writer = GroupCommit(self._engine) if self.is_sqlite else None
         """The one that writes to SQLite."""
+        self.bell = Bell() if self.is_sqlite else SharedBell(self._engine)
+        """Wakes those who wait for what is written."""
         if self.is_sqlite:
             _tune_sqlite(self._engine)
+        else:
+            _tune_postgresql(self._engine)
 
     @contextmanager
     def begin(self) -> Iterator[UnitOfWork]:
@@ -148,6 +155,8 @@ class Database:
         turn = self._writer.turn if self._writer else nullcontext()
         with turn, self._engine.connect() as connection, connection.begin():
             if not self.is_sqlite:
+                # A large library is loaded within: that may take a while on a busy machine.
+                connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MIGRATION_LOCK})
             tables = inspect(connection).get_table_names()
             if self.is_sqlite and not tables:
@@ -170,6 +179,7 @@ class Database:
 
     def close(self) -> None:
         """Close every connection, and let another server have the file."""
+        self.bell.stop()
         self._engine.dispose()
         if self.file is not None:
             self.file.release()
@@ -222,13 +232,18 @@ class Database:
     def _transaction(self, read_only: bool) -> Iterator[UnitOfWork]:
         try:
             with self._connected(read_only) as connection:
-                yield UnitOfWork(connection, self._new_id, self._known_blocks, read_only)
+                work = UnitOfWork(connection, self._new_id, self._known_blocks, read_only)
+                yield work
         except IntegrityError as error:
             raise LostRace("Something else changed the same thing at the same moment.") from error
         except (DataError, OverflowError) as error:
             raise InvalidRequest("A number in the request is too large to be stored.") from error
-        except (OperationalError, InterfaceError) as error:
+        except (OperationalError, InterfaceError, InternalError) as error:
+            if isinstance(error, InternalError) and not error.connection_invalidated:
+                raise
             raise Unavailable("The database cannot be reached or is busy.") from error
+        for topic in work.rung:
+            self.bell.ring(topic)
 
 
 def _make_private(file: Path) -> None:
@@ -272,6 +287,13 @@ def _make_tables(connection: Connection) -> None:
 
 def _read_versions(connection: Connection) -> list[str]:
     return list(connection.execute(select(_versions.c.version_num)).scalars())
+
+
+def _tune_postgresql(engine: Engine) -> None:
+    @event.listens_for(engine, "connect")
+    def _on_connect(connection: Any, _: object) -> None:
+        connection.execute(f"SET idle_in_transaction_session_timeout = {_STOPPED_MS}")
+        connection.commit()
 
 
 def _tune_sqlite(engine: Engine) -> None:

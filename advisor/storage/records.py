@@ -7,6 +7,7 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, upda
 from advisor.protocol.advice import Advice
 from advisor.protocol.telemetry import TelemetryPoint, TelemetrySample
 from advisor.protocol.views import EventKind, JobEvent, LogChunk
+from advisor.storage.bell import story_of
 from advisor.storage.tables import (
     AdviceRow,
     AgentRow,
@@ -26,8 +27,10 @@ MAX_SAMPLES = 10_000
 class Events:
     """The story of jobs."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, rung: set[str]) -> None:
+        """`rung` collects what is rung for at the commit: whoever follows a job's story."""
         self._connection = connection
+        self._rung = rung
 
     def append(
         self,
@@ -52,6 +55,7 @@ class Events:
             "session_id": session_id,
         }
         self._connection.execute(_ADD_EVENT, event)
+        self._rung.add(story_of(job_id))
 
     def after(self, job_id: str, after: int, limit: int) -> list[JobEvent]:
         """Return a job's events with numbers above `after`, in order."""

@@ -223,6 +223,16 @@ class PulseRow(Base):
     beats: Mapped[int] = mapped_column(_Serial)
 
 
+class LeaderRow(Base):
+    """One row: the server that leads. The epoch is its key, so that changing it waits for those who hold it."""
+
+    __tablename__ = "leader"
+
+    epoch: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    holder: Mapped[str]
+    renewals: Mapped[int] = mapped_column(_Serial)
+
+
 class TrialRow(Base):
     """One strategy."""
 

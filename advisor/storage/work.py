@@ -1,6 +1,8 @@
 """A unit of work: one transaction with all repositories."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 from sqlalchemy import Connection, insert, text, update
 
@@ -10,6 +12,7 @@ from advisor.storage.census import Counts
 from advisor.storage.fault_points import FaultPoint
 from advisor.storage.jobs import Jobs
 from advisor.storage.known_blocks import KnownBlocks
+from advisor.storage.leaders import Leaders
 from advisor.storage.members import Members
 from advisor.storage.outbox import Outbox
 from advisor.storage.records import AdviceShelf, Events, Logs, Telemetry
@@ -40,7 +43,9 @@ class UnitOfWork:
         self.blocks = Blocks(connection, known_blocks, read_only)
         self.agents = Agents(connection)
         self.tokens = Tokens(connection)
-        self.events = Events(connection)
+        self.rung: set[str] = set()
+        """What is rung for once this transaction is committed."""
+        self.events = Events(connection, self.rung)
         self.logs = Logs(connection)
         self.telemetry = Telemetry(connection)
         self.advice = AdviceShelf(connection)
@@ -48,6 +53,7 @@ class UnitOfWork:
         self.upkeep = Upkeep(connection)
         self.counts = Counts(connection)
         self.outbox = Outbox(connection)
+        self.leaders = Leaders(connection)
 
     def reach(self, point: FaultPoint) -> None:
         """Say what this transaction does: tests strike before and after its commit."""
@@ -62,3 +68,15 @@ class UnitOfWork:
     def ping(self) -> None:
         """Ask the database for a sign of life."""
         self.connection.execute(text("SELECT 1"))
+
+
+class Transactions(Protocol):
+    """Where transactions come from: a database, or one that refuses whoever does not lead any more."""
+
+    def begin(self) -> AbstractContextManager[UnitOfWork]:
+        """Run one writing transaction."""
+        ...
+
+    def read(self) -> AbstractContextManager[UnitOfWork]:
+        """Run one transaction that only reads."""
+        ...

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from advisor.settings import Settings
-from advisor.storage import Database
+from advisor.storage import Transactions
 from advisor.storage.upkeep import Ages
 
 PAUSE_S = 3600.0
@@ -32,11 +32,11 @@ def count_ages(settings: Settings, now: datetime) -> Ages:
 
 
 class Pruner:
-    """Takes old records away, step by step; several servers may do so at once."""
+    """Takes old records away, step by step."""
 
     def __init__(
         self,
-        database: Database,
+        database: Transactions,
         settings: Settings,
         began_at: datetime,
         elapsed: Callable[[], float],

@@ -3,7 +3,7 @@
 No deadline is stored and no time of day is compared. Every beat counts a renewal up; the reaper remembers when, by its
 own count of seconds, it first saw a number, and gives a session up when the number stays the same for too long. What
 it did not see, because the process was stopped, the database was away or the server had not started, is no one's
-silence. Several servers may look at once: each one loses a session only if nothing has changed since its own look.
+silence. The server that leads looks; it loses a session only if nothing has changed since its look.
 """
 
 import logging
@@ -17,7 +17,7 @@ from advisor.protocol.messages import MemberState
 from advisor.protocol.trials import Session, SessionState
 from advisor.services.ending import abandon_session, lose_session, settle_if_gone
 from advisor.services.tuning import Pace, Timers
-from advisor.storage import Database, UnitOfWork
+from advisor.storage import Transactions, UnitOfWork
 from advisor.storage.members import Watched
 
 _log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class _Sight:
 class Reaper:
     """Watches the live sessions of a database and their members; one that starts anew begins to watch anew."""
 
-    def __init__(self, database: Database, timers: Timers, clock: AwakeClock) -> None:
+    def __init__(self, database: Transactions, timers: Timers, clock: AwakeClock) -> None:
         self._database, self._timers, self._clock = database, timers, clock
         self._sights: dict[tuple[str, str], _Sight] = {}
         """Session and agent, or a session and "" for its state -> how it was seen last."""

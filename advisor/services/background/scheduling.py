@@ -22,7 +22,7 @@ from advisor.services.background.thinking import Thought
 from advisor.services.ending import close_trials, end_session
 from advisor.services.tuning import Timers
 from advisor.services.webhooks.notices import NoticeEvent, tell_webhooks
-from advisor.storage import Database, UnitOfWork
+from advisor.storage import Transactions, UnitOfWork
 from advisor.storage.accounts import Agent
 from advisor.storage.fault_points import FaultPoint
 from advisor.storage.sessions import Holding
@@ -48,7 +48,7 @@ class Scheduler:
     """
 
     def __init__(
-        self, database: Database, stock: Stock, timers: Timers, served_since: datetime | None = None
+        self, database: Transactions, stock: Stock, timers: Timers, served_since: datetime | None = None
     ) -> None:
         self._database, self._stock, self._timers = database, stock, timers
         self._served_since = served_since

@@ -12,7 +12,7 @@ from advisor.errors import LostRace, Unavailable
 from advisor.protocol.views import EventKind
 from advisor.protocol.webhooks import hide_path
 from advisor.services.webhooks.posting import POST_S, Fate, Posted, Poster
-from advisor.storage import Database, UnitOfWork
+from advisor.storage import Transactions, UnitOfWork
 from advisor.storage.fault_points import FaultPoint
 from advisor.storage.outbox import Notice
 
@@ -36,7 +36,7 @@ class Courier:
 
     def __init__(
         self,
-        database: Database,
+        database: Transactions,
         poster: Poster,
         clock: Callable[[], datetime],
         tick_s: float,

@@ -21,6 +21,7 @@ from advisor.protocol.trials import BlockResult
 from advisor.protocol.workload import Workload
 from advisor.storage import Database, database
 from advisor.storage.fault_points import FaultPoint, Side
+from advisor.storage.leaders import Seat
 
 _INDEXES = "SELECT sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
 
@@ -234,3 +235,19 @@ def downgrade(connection: Connection, revision: str) -> None:
     config.set_main_option("script_location", str(Path(database.__file__).parent / "migrations"))
     config.attributes["connection"] = connection
     command.downgrade(config, revision)
+
+
+def test_database_of_before_there_were_leaders_has_none_until_one_leads(database_url: str) -> None:
+    engine = create_engine(database_url.replace("postgresql://", "postgresql+psycopg://"))
+    with engine.begin() as connection:
+        database.upgrade(connection, "0011")
+    engine.dispose()
+    there = Database(database_url, lambda: "unused")
+    there.migrate()
+    with there.begin() as work:
+        assert work.leaders.seat() == Seat()
+        assert work.leaders.take(Seat(), "one") == 1
+        assert work.leaders.take(Seat(1, "one", 0), "two") == 2
+        assert work.leaders.take(Seat(1, "one", 0), "three") is None
+        assert work.leaders.seat() == Seat(2, "two", 0)
+    there.close()

@@ -229,7 +229,9 @@ def test_documents_are_served_without_the_network(server: Served) -> None:
 
 def test_health_needs_no_token(server: Served) -> None:
     assert server.http.get("/livez").json() == {"status": "alive"}
-    assert server.http.get("/readyz").json() == {"status": "ready"}
+    ready = server.http.get("/readyz").json()
+    assert ready["status"] == "ready"
+    assert ready["leader"] == ready["server"], "a SQLite file has one server"
 
 
 def test_models_of_the_answers_are_those_of_the_protocol(server: Served) -> None:
