@@ -15,7 +15,7 @@ from contextlib import closing, contextmanager
 from typing import Any
 
 from sqlalchemy import Engine, bindparam, func, select
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import SQLAlchemyError
 
 JOBS = "jobs"
 """Jobs may have to move on: the leader looks after them."""
@@ -151,7 +151,7 @@ class SharedBell(Bell):
             try:
                 with self._engine.begin() as connection:
                     connection.execute(select(func.pg_notify(_CHANNEL, bindparam("said"))), said)
-            except DBAPIError:
+            except SQLAlchemyError:
                 # Whoever waits for it looks by itself.
                 self._stopping.wait(_PAUSE_S)
 
@@ -166,7 +166,7 @@ class SharedBell(Bell):
                 if not self._is_told_deaf:
                     _log.warning("%s", error)
                 self._is_told_deaf = True
-            except (DBAPIError, driver_error) as error:
+            except (SQLAlchemyError, driver_error) as error:
                 # The database is away, or somebody ended the connection: keepers say what matters of it.
                 _log.debug("The calls of other servers do not come: %s", error)
             except Exception:

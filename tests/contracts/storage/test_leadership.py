@@ -236,6 +236,19 @@ def test_who_follows_waits_for_what_the_leader_is_writing(pair: tuple[Replica, R
         assert work.connection.execute(text("SELECT beats FROM pulse")).scalar_one() == 1
 
 
+def test_leader_renews_whatever_it_is_writing(pair: tuple[Replica, Replica]) -> None:
+    first, second = pair
+    term = first.leadership.term
+    assert term is not None
+    with second.world.database.read() as other:
+        before = other.leaders.seat().renewals
+    with term.begin() as work:
+        work.prove_writable()
+        first.leadership.look()
+    with second.world.database.read() as other:
+        assert other.leaders.seat() == Seat(term.epoch, "a", before + 1)
+
+
 def test_leader_that_is_stopped_within_a_transaction_does_not_keep_others_waiting(
     pair: tuple[Replica, Replica],
 ) -> None:
