@@ -118,6 +118,10 @@ def run(
             help="Variables that a job may set, e.g. 'NCCL_*' (repeatable); without it none, or any where a root is /."
         ),
     ] = None,
+    require_signed: Annotated[
+        Path | None,
+        typer.Option(metavar="KEYFILE", help="Start only jobs signed by one of these Ed25519 public keys."),
+    ] = None,
     run_as: Annotated[
         str, typer.Option(help="Unprivileged user that training scripts run as; needs an agent run by root.")
     ] = "",
@@ -171,6 +175,7 @@ def run(
                 commands=tuple(allow_command or ()),
                 environment=None if allow_environment is None else tuple(allow_environment),
             ),
+            require_signed=require_signed and require_signed.absolute(),
             run_as=run_as,
             hide=tuple(path.absolute() for path in [*(hide or ()), *filter(None, [token_file, config])]),
             isolate=isolate,

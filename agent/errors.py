@@ -8,6 +8,7 @@ AgentError
 │   ├── NotCounted         a measurement went into the server's quarantine; the session may go on
 │   └── NotWelcome         token or protocol version refused: retrying is useless
 ├── UnknownAssignment      a newer server's job that this release does not understand
+├── NotSigned              no key that this agent's operator trusts stands for the job
 ├── NotTheServer           something else than Fleet Advisor answers at that URL
 ├── BadConfiguration       the agent's own configuration cannot be used
 ├── Unlaunchable           the workload cannot be started on this node
@@ -59,6 +60,10 @@ class UnknownAssignment(AgentError):
         )
         self.session_id = session_id
         self.generation = generation
+
+
+class NotSigned(AgentError):
+    """The operator wants jobs signed, and this one is not, or not as it is; the sentence says what to do."""
 
 
 class NotTheServer(AgentError):

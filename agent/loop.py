@@ -16,6 +16,7 @@ import structlog
 from structlog.contextvars import bound_contextvars
 
 from advisor.protocol.cluster import Node
+from advisor.protocol.jobs import JobSpec
 from advisor.protocol.messages import (
     AgentRegistered,
     Assignment,
@@ -31,6 +32,7 @@ from agent.devices.gpus import Gpus
 from agent.devices.hardware import describe_node
 from agent.errors import (
     AgentError,
+    NotSigned,
     NotTheServer,
     NotWelcome,
     ServerRefused,
@@ -41,6 +43,7 @@ from agent.guard.account import find_account
 from agent.guard.isolation import Isolation, detect_isolation, list_scratch_roots, remove_leftover_scratch
 from agent.guard.launcher import sweep_leftovers
 from agent.operator.secrets import read_node_secret
+from agent.operator.signatures import TrustedSigners
 from agent.sessions.context import NodeContext
 from agent.sessions.delivery import Delivery
 from agent.sessions.rank_folder import remove_leftover_folders
@@ -90,12 +93,16 @@ class Agent:
     ) -> None:
         """`environment` is what training processes inherit, without secrets.
 
-        Raises BadConfiguration when scripts cannot run as the user that the settings name.
+        Raises BadConfiguration when scripts cannot run as the user that the settings name, or the keys of those who
+        may sign jobs cannot be used.
         """
         self._settings, self._client, self._gpus = settings, client, gpus
         self._environment, self._clock = environment, clock
         self._account = find_account(settings.run_as) if settings.run_as else None
         self._ends_s = None if settings.ends_in_s is None else clock() + settings.ends_in_s
+        self._signers = (
+            TrustedSigners(settings.require_signed, settings.work_dir) if settings.require_signed else None
+        )
         self._stopping = threading.Event()
         self._sessions_dir = settings.work_dir / "sessions"
         self._delivery = Delivery(client, Spool(settings.work_dir), clock)
@@ -144,7 +151,7 @@ class Agent:
                 # A token that was revoked stays revoked: whoever did that does not want this agent back by itself.
                 raise NotWelcome(error.status, error.code, _LET_GO, f"It said: {error}") from error
             except UnknownAssignment as error:
-                self._decline(error)
+                self._decline(error.session_id, error.generation, "launch_failed", str(error))
                 continue
             except (ServerRefused, NotTheServer) as error:
                 self._stopping.wait(_PAUSE_AFTER_REFUSAL_S)
@@ -213,13 +220,20 @@ class Agent:
         )
 
     def _run_session(self, assignment: Assignment, context: NodeContext) -> None:
+        signed: JobSpec | None = None
+        if self._signers is not None:
+            try:
+                assignment, signed = self._signers.prove(assignment)
+            except NotSigned as error:
+                self._decline(assignment.session_id, assignment.generation, "not_signed", str(error))
+                return
         folder = self._sessions_dir / name_session_dir(assignment)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         (folder / _MARK).write_text(assignment.model_dump_json())
         try:
             with bound_contextvars(job_id=assignment.job_id, session_id=assignment.session_id):
-                SessionRun(assignment, context, folder).run()
+                SessionRun(assignment, context, folder, signed).run()
         finally:
             (folder / _MARK).unlink(missing_ok=True)
             self._forget_old_sessions()
@@ -239,17 +253,17 @@ class Agent:
                 log.warning("An unfinished session of before could not be reported.", error=str(error))
             mark.unlink(missing_ok=True)
 
-    def _decline(self, unknown: UnknownAssignment) -> None:
-        """Give a place back that this release cannot take: the job ends with the reason, the agent serves on."""
-        log.error("A job was declined.", session=unknown.session_id, because=str(unknown))
+    def _decline(self, session_id: str, generation: int, code: str, because: str) -> None:
+        """Give a place back that this agent does not take: the job ends with the reason, the agent serves on."""
+        log.error("A job was declined.", session=session_id, because=because)
         ending = SessionEnd(
-            generation=unknown.generation,
+            generation=generation,
             outcome=Outcome.CRASHED,
-            reason=str(unknown),
-            trouble=Trouble(code="launch_failed", sentence=f"{self._settings.name}: {unknown}"),
+            reason=because,
+            trouble=Trouble(code=code, sentence=f"{self._settings.name}: {because}"),
         )
         try:
-            self._client.end(unknown.session_id, ending, self._stopping.is_set)
+            self._client.end(session_id, ending, self._stopping.is_set)
         except AgentError as error:
             log.warning("The server did not hear that a job was declined.", error=str(error))
             self._stopping.wait(_PAUSE_AFTER_REFUSAL_S)

@@ -38,6 +38,8 @@ class AgentSettings(Spec):
     """Seconds from the agent's start until its allocation ends; None: nobody knows of an end."""
     allow: Allowance = Allowance()
     """What workloads may do here."""
+    require_signed: Path | None = None
+    """File with the public keys of which one has to have signed a job; None: jobs need no signature."""
     run_as: str = ""
     """User that training scripts run as, where the agent is root; empty: the agent's own."""
     hide: tuple[Path, ...] = ()

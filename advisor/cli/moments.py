@@ -1,9 +1,12 @@
-"""Moments as people type them: a date, a date and time, or how long ago."""
+"""Moments and spans of time as people type them: a date, a date and time, how long ago, how long."""
 
 import re
 from datetime import UTC, datetime, timedelta
 
+import typer
+
 from advisor.cli.exits import CommandFailed, Exit
+from advisor.protocol import spans
 
 _AGO = re.compile(r"(\d{1,6})([mhdw])")
 _UNITS = {
@@ -30,3 +33,11 @@ def read_moment(text: str, now: datetime) -> datetime:
             "Write a date (2026-11-20), a time (2026-11-20T09:30, in UTC), or how long ago: 90m, 36h, 7d, 2w.",
         ) from error
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def read_span(text: str) -> float:
+    """Return how many seconds `90s`, `30m`, `1h` or `7d` are. Raises typer.BadParameter."""
+    try:
+        return spans.read_span(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from error

@@ -1,9 +1,11 @@
 """Arguments and options that several commands share, and what stands behind them."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from advisor.cli.moments import read_span
 from advisor.cli.screen import Screen
 from advisor.protocol.jobs import Priority
 
@@ -81,6 +83,18 @@ MaxDeviceHoursOption = Annotated[
         help="Most device-hours to spend: GPUs, or ranks on nodes without any, times hours.",
         show_default="no limit",
     ),
+]
+SignOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--sign",
+        metavar="KEY",
+        help="Sign the job with this Ed25519 key of OpenSSH's, for agents that start signed jobs only.",
+    ),
+]
+SignForOption = Annotated[
+    float,
+    typer.Option(parser=read_span, metavar="SPAN", help="How long the signature counts: 12h, 7d."),
 ]
 JobArgument = Annotated[
     str,

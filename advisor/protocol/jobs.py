@@ -12,6 +12,7 @@ from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.labels import LabelKey, Labels, Pool
 from advisor.protocol.reach import refuse_unknown_knobs
+from advisor.protocol.signatures import Signature
 from advisor.protocol.testbed import Testbed
 from advisor.protocol.webhooks import Webhook
 from advisor.protocol.workload import Workload, WorkloadFacts, WorkloadKind
@@ -155,6 +156,9 @@ class JobSpec(Spec):
     hang_timeout_s: float | None = Field(default=None, gt=0)
     """Longest time a rank may go without a step before its session is ended as hung. None: 120 s, in a short job a
     sixth of its budget, and 30 s at least."""
+
+    signed: Signature | None = None
+    """Its owner's signature, for agents that start signed jobs only; `advisor submit --sign` makes it."""
 
     @property
     def patience_s(self) -> float:

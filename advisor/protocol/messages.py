@@ -8,6 +8,7 @@ from advisor.protocol.base import Message, Value
 from advisor.protocol.changes import Changes
 from advisor.protocol.cluster import Node
 from advisor.protocol.races import RacePlan
+from advisor.protocol.signatures import Signature
 from advisor.protocol.telemetry import TelemetryBatch
 from advisor.protocol.trials import BlockResult, Outcome, SessionState
 from advisor.protocol.workload import Workload, WorkloadFacts
@@ -68,6 +69,8 @@ class Assignment(Place):
     """Cold changes to launch with."""
     hang_timeout_s: float = 120.0
     session_timeout_s: float = 3600.0
+    signed: Signature | None = None
+    """What the job's owner signed. An agent that wants it runs what it says, not what stands above."""
 
 
 class PollReply(Message):

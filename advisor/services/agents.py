@@ -143,6 +143,7 @@ def find_assignment(work: UnitOfWork, agent_id: str) -> Assignment | None:
         cold=session.cold,
         hang_timeout_s=job.spec.patience_s,
         session_timeout_s=job.spec.session_timeout_s,
+        signed=job.spec.signed,
     )
 
 

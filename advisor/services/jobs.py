@@ -18,6 +18,8 @@ from advisor.errors import (
 from advisor.protocol.jobs import Job, JobSpec, JobState, Priority
 from advisor.protocol.launch_command import UnlaunchableCommand, choose_injection
 from advisor.protocol.queries import JobQuery
+from advisor.protocol.reading import Unreadable, read_document
+from advisor.protocol.signing import Statement, is_for
 from advisor.protocol.telemetry import TelemetryPoint
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import EventKind, JobEvent, JobPage, LogChunk, Role
@@ -87,6 +89,7 @@ def preview_job(spec: JobSpec, asker: Principal, now: datetime) -> Job:
             f"priority is {spec.priority.value}, which only an administrator gives.",
             hint="Submit the job with priority normal, or leave it out.",
         )
+    _check_signed(spec)
     named = spec if spec.name else spec.model_copy(update={"name": _name_of(spec)})
     return Job(
         id="",
@@ -148,6 +151,18 @@ def check_spec(spec: JobSpec) -> None:
         broken.append(f"workload.working_dir and workload.protect have more than {_MAX_CHARS} characters.")
     if broken:
         raise InvalidJob(" ".join(broken))
+
+
+def _check_signed(spec: JobSpec) -> None:
+    """Raise InvalidJob where another job was signed: no agent would run this one. Whose key it was is theirs to say."""
+    if spec.signed is None:
+        return
+    try:
+        statement = read_document(Statement, spec.signed.statement)
+    except Unreadable as error:
+        raise InvalidJob(f"signed.statement is none of a job: {error}.") from error
+    if not is_for(statement.job, spec):
+        raise InvalidJob("signed.statement is of a job that differs from this one: sign it as it is now.")
 
 
 def list_jobs(work: UnitOfWork, wanted: JobQuery) -> JobPage:

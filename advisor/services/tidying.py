@@ -70,7 +70,8 @@ def clone_job(
             hint="Submit the job with an environment and webhooks of your own.",
         )
     refuse_webhooks(job.spec, receivers)
-    spec = job.spec
+    # A signature is for one job.
+    spec = job.spec.model_copy(update={"signed": None})
     if asker.role is not Role.ADMIN and spec.priority.rank > Priority.NORMAL.rank:
         # That one was an administrator's gift.
         spec = spec.model_copy(update={"priority": Priority.NORMAL})

@@ -36,6 +36,7 @@ class AgentConfig(Spec):
     advertise_address: str | None = None
     pool: str | None = None
     labels: Labels | None = None
+    require_signed: Path | None = None
     run_as: str | None = None
     hide: tuple[Path, ...] | None = None
     isolate: bool | None = None

@@ -3,8 +3,10 @@
 import threading
 from collections.abc import Callable, Mapping
 
+from advisor.protocol.jobs import JobSpec
 from advisor.protocol.messages import Assignment, HelloReport, NextReply, NextRequest, Trouble
 from advisor.protocol.races import RacePlan
+from advisor.protocol.signing import explain_foreign_strategy
 from advisor.protocol.trials import BlockResult
 from agent.client import ServerClient
 from agent.errors import AgentError, NotCounted, ServerRefused, ServerUnreachable, StaleSession
@@ -29,13 +31,16 @@ class Measuring:
         *,
         count_steps: Callable[[], int | None],
         is_given_up: Callable[[], bool],
+        signed: JobSpec | None = None,
         counts_from_launch: bool = False,
         clock: Callable[[], float],
     ) -> None:
         """`count_steps` tells the slowest local rank's steps; once `is_given_up`, the server is not asked again.
 
+        `signed`: strategies that this job, as its owner signed it, may not try are refused.
         `counts_from_launch`: a race may hold steps from before it was asked for.
         """
+        self._signed = signed
         self._counts_from_launch = counts_from_launch
         self._assignment, self._client, self._delivery = assignment, client, delivery
         self._count_steps, self._is_given_up, self._clock = count_steps, is_given_up, clock
@@ -113,10 +118,21 @@ class Measuring:
         reply = self._client.next_race(self._assignment.session_id, request, self._is_over)
         if reply.race is None:
             self._end(Ending(Cause.INSTRUCTED, reply.end_because))
+        elif foreign := self._find_foreign(reply.race):
+            self._end(Ending(Cause.TROUBLE, foreign, Trouble(code="not_signed", sentence=foreign)))
+            return NextReply(end_because=foreign)
         self._race = reply.race
         if not self._counts_from_launch:
             self._asked_at_s = self._clock()
         return reply
+
+    def _find_foreign(self, race: RacePlan) -> str:
+        """Why a race is none that the owner of a signed job agreed to; empty where it is one."""
+        if self._signed is None:
+            return ""
+        return next(
+            (why for arm in race.arms if (why := explain_foreign_strategy(self._signed, arm.overrides))), ""
+        )
 
     def _give_up(self, error: AgentError) -> NextReply:
         cause = Cause.TURNED_AWAY

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import structlog
 
+from advisor.protocol.jobs import JobSpec
 from advisor.protocol.messages import Assignment, MemberState, SessionEnd
 from advisor.protocol.trials import Outcome
 from agent.backends import BACKENDS
@@ -55,8 +56,17 @@ def name_session_dir(assignment: Assignment) -> str:
 class SessionRun:
     """Holds a place in a gang. `run` returns when every rank is gone and the server knows it, or will not listen."""
 
-    def __init__(self, assignment: Assignment, context: NodeContext, session_dir: Path) -> None:
-        """`session_dir` exists and is empty but for the agent's own mark."""
+    def __init__(
+        self,
+        assignment: Assignment,
+        context: NodeContext,
+        session_dir: Path,
+        signed: JobSpec | None = None,
+    ) -> None:
+        """`session_dir` exists and is empty but for the agent's own mark.
+
+        `signed` is the job as its owner signed it, where the operator wants that: no other strategy is tried.
+        """
         self._assignment, self._context, self._log_dir = assignment, context, session_dir
         self._warnings: list[str] = []
         self._log = LogReader(session_dir)
@@ -85,6 +95,7 @@ class SessionRun:
             context.delivery,
             count_steps=self._progress.count_steps,
             is_given_up=self._is_past_guard,
+            signed=signed,
             counts_from_launch=self._backend.reads_output,
             clock=context.clock,
         )

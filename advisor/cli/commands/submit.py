@@ -2,6 +2,7 @@
 
 import os
 import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,8 @@ from advisor.cli.options import (
     NeedsOption,
     PoolOption,
     PriorityOption,
+    SignForOption,
+    SignOption,
     ValuesOption,
     WebhookOption,
     WithinOption,
@@ -24,6 +27,7 @@ from advisor.cli.options import (
 )
 from advisor.cli.tuning.follow import watch_detachably
 from advisor.cli.tuning.job_spec import FileOverrides, Where, spec_from_file
+from advisor.cli.tuning.sign import sign_job
 from advisor.cli.views.plan_view import describe_plan
 
 
@@ -49,6 +53,8 @@ def submit(
     pool: PoolOption = None,
     needs: NeedsOption = None,
     within: WithinOption = None,
+    sign: SignOption = None,
+    sign_for: SignForOption = "7d",  # type: ignore[assignment]
     as_json: JsonOption = False,
 ) -> None:
     """Submit a job from a YAML file and watch it."""
@@ -62,6 +68,8 @@ def submit(
         where=Where(priority, pool, needs or (), within),
     )
     spec = spec_from_file(path, command or (), overrides)
+    if sign is not None:
+        spec = sign_job(spec, sign, datetime.now(UTC), sign_for)
     with connect(os.environ) as client:
         if dry_run:
             preview = client.preview_job(spec)

@@ -10,8 +10,8 @@ from rich.table import Table
 from advisor.cli.commands.agents import find_agent
 from advisor.cli.connection import connect
 from advisor.cli.exits import CommandFailed, Exit
+from advisor.cli.moments import read_span
 from advisor.cli.options import JsonOption, screen_of
-from advisor.protocol.spans import read_span
 from advisor.protocol.views import CreatedToken, NewToken, Role, TokenRotation, TokenView
 
 
@@ -26,16 +26,9 @@ def build_app() -> typer.Typer:
     return app
 
 
-def _read_span(text: str) -> float:
-    try:
-        return read_span(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from error
-
-
 Expires = Annotated[
     float | None,
-    typer.Option(parser=_read_span, metavar="SPAN", help="Let it end by itself: 90s, 30m, 1h, 7d."),
+    typer.Option(parser=read_span, metavar="SPAN", help="Let it end by itself: 90s, 30m, 1h, 7d."),
 ]
 
 
@@ -64,7 +57,7 @@ def rotate(
     context: typer.Context,
     token_id: Annotated[str, typer.Argument(metavar="ID")],
     grace: Annotated[
-        float, typer.Option(parser=_read_span, metavar="SPAN", help="How long the old one still works.")
+        float, typer.Option(parser=read_span, metavar="SPAN", help="How long the old one still works.")
     ] = "1h",  # type: ignore[assignment]
     expires: Expires = None,
     as_json: JsonOption = False,

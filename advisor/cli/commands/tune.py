@@ -1,6 +1,7 @@
 """`advisor tune`: from a launch command to the advice, on this machine or on a server."""
 
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +16,8 @@ from advisor.cli.options import (
     NeedsOption,
     PoolOption,
     PriorityOption,
+    SignForOption,
+    SignOption,
     ValuesOption,
     VerboseOption,
     WebhookOption,
@@ -99,6 +102,8 @@ def tune(
     ] = None,
     max_device_hours: MaxDeviceHoursOption = None,
     webhook: WebhookOption = None,
+    sign: SignOption = None,
+    sign_for: SignForOption = "7d",  # type: ignore[assignment]
     gangs: GangsOption = None,
     knob: Annotated[list[str] | None, typer.Option(help="Search only this knob; repeatable.")] = None,
     freeze: Annotated[list[str] | None, typer.Option(help="Leave this knob alone; repeatable.")] = None,
@@ -211,6 +216,10 @@ def tune(
         seed=seed,
     )
     spec = spec_from_options(command, options, Path.cwd()) if command else None
+    if spec is not None and sign is not None:
+        from advisor.cli.tuning.sign import sign_job
+
+        spec = sign_job(spec, sign, datetime.now(UTC), sign_for)
     wanted = WantedJob(
         spec,
         resume=resume,

@@ -57,7 +57,10 @@ def obtain_job(client: Client, wanted: WantedJob, screen: Screen, alone: bool) -
 def _is_same(job: Job, wanted: JobSpec) -> bool:
     """Whether a job is what was asked for; one that was given more budget since is."""
     # The server shows only the hosts of webhooks.
-    wanted = wanted.model_copy(update={"webhooks": tuple(map(hide_path, wanted.webhooks))})
+    # Nor does it show what was signed, and no two signatures are the same.
+    wanted = wanted.model_copy(
+        update={"webhooks": tuple(map(hide_path, wanted.webhooks)), "signed": job.spec.signed}
+    )
     if not job.continued_at:
         return job.spec == wanted
     return job.spec.model_copy(update={"budget": wanted.budget}) == wanted

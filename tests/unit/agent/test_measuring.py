@@ -3,6 +3,7 @@
 import httpx
 import pytest
 
+from advisor.protocol.jobs import JobSpec
 from advisor.protocol.messages import Assignment
 from advisor.protocol.trials import BlockResult
 from advisor.protocol.workload import Workload
@@ -47,7 +48,7 @@ def spool(tmp_path):
 def measure(spool):
     """Takes the race b1 to a server; returns the session's measuring and what is measured next."""
 
-    def run(server):
+    def run(server, signed=None):
         seconds = iter(range(0, 10_000, 100))
         client = ServerClient("http://server", "t", transport=httpx.MockTransport(server.answer))
         measuring = Measuring(
@@ -63,6 +64,7 @@ def measure(spool):
             Delivery(client, spool, lambda: 0.0),
             count_steps=lambda: 0,
             is_given_up=lambda: False,
+            signed=signed,
             clock=lambda: float(next(seconds)),
         )
         result = BlockResult(step_time_s=(1.0, 1.0), samples_per_step=8.0, wall_s=2.0, steps=2)
@@ -97,3 +99,27 @@ def test_race_whose_report_never_counts_is_not_run_for_ever(measure):
 def test_session_that_is_somebody_elses_ends_at_once(measure):
     measuring, _ = measure(Server(_problem(409, "stale_session")))
     assert measuring.ending.cause is Cause.SERVER_ENDED
+
+
+@pytest.mark.parametrize(
+    ("overrides", "why"),
+    [
+        ({"fuse_grad_size_in_MB": 8.0}, ""),
+        ({"num_threads": 2}, "freezes it"),
+        ({"fuse_grad_size_in_MB": 1e9}, "must lie in"),
+        ({"NCCL_SOCKET_IFNAME": "$(reboot)"}, "may be any text"),
+        ({"warp_speed": 1}, "no such knob"),
+    ],
+)
+def test_strategy_that_the_owner_did_not_sign_is_not_tried(measure, overrides, why):
+    race = _race("b2")
+    race["race"]["arms"].append({"block_id": "b3", "trial_number": 1, "overrides": overrides})
+    accepted = httpx.Response(200, json={"race_id": "b1", "sentence": "It counts."})
+    signed = JobSpec(workload=Workload(command=("torchrun", "train.py")), freeze=("num_threads",))
+    measuring, reply = measure(Server(accepted, race), signed)
+    if not why:
+        assert reply.race.race_id == "b2"
+        return
+    assert reply.race is None
+    assert why in reply.end_because
+    assert (measuring.ending.trouble.code, measuring.ending.trouble.fatal) == ("not_signed", True)
