@@ -40,7 +40,7 @@ from advisor.services.background.pruning import PAUSE_S, Pruner
 from advisor.services.background.reaper import AwakeClock, Reaper
 from advisor.services.background.scheduling import Scheduler
 from advisor.services.background.stock import Stock
-from advisor.services.background.thinking import Thought, think
+from advisor.services.background.thinking import Overdue, Thought, think
 from advisor.services.metrics import Metrics
 from advisor.services.tokens import KnownTokens, ensure_first_tokens
 from advisor.services.tuning import Timers, Tuning
@@ -158,8 +158,10 @@ def create_app(
     )
     metrics.watch_leadership(lambda: leadership.term is not None, lambda: bell.is_heard)
 
+    overdue: Overdue = {}
+
     def decide(job_id: str, session_id: str | None) -> Thought:
-        return think(database, asked, job_id, clock(), session_id, timers)
+        return think(database, asked, job_id, clock(), session_id, timers, overdue)
 
     context = Context(
         settings=settings,

@@ -22,7 +22,7 @@ from advisor.storage import Database
 from advisor.tuning.decisions import Decision, EndSession, Fail, Finish
 
 _log = logging.getLogger(__name__)
-_overdue: dict[tuple[Database, str], threading.Thread] = {}
+Overdue = dict[str, threading.Thread]
 """A job -> the thread that thinks about it beyond its deadline: it cannot be stopped, so no second one is started."""
 
 
@@ -46,8 +46,11 @@ def think(
     now: datetime,
     session_id: str | None = None,
     timers: Timers = Timers(),
+    overdue: Overdue | None = None,
 ) -> Thought:
     """Ask the planner what comes next for a session, or without one for the job.
+
+    `overdue` is one for all calls of a server.
 
     A planner that raises cannot be asked again with better luck, since it is a function of the history: the job fails
     with a sentence, and the log has the traceback.
@@ -65,7 +68,8 @@ def think(
     late = ""
     try:
         decision, late = _plan_in_time(
-            (database, job_id),
+            job_id,
+            {} if overdue is None else overdue,
             lambda quick: tuning.plan(job, history, now, session_id, quick=quick),
             timers.think_s,
         )
@@ -79,7 +83,7 @@ def think(
 
 
 def _plan_in_time(
-    key: tuple[Database, str], plan: Callable[[bool], Decision], limit_s: float
+    job_id: str, overdue: Overdue, plan: Callable[[bool], Decision], limit_s: float
 ) -> tuple[Decision, str]:
     """Return `plan(False)`, or `plan(True)`, the quick one, with a sentence when the other is not there in time."""
     found: list[Decision] = []
@@ -91,19 +95,19 @@ def _plan_in_time(
         except Exception as error:
             errors.append(error)
 
-    overdue = _overdue.get(key)
-    if overdue is None or not overdue.is_alive():
-        _overdue.pop(key, None)
-        thread = threading.Thread(target=look, name=f"planner-{key[1]}", daemon=True)
+    thinking = overdue.get(job_id)
+    if thinking is None or not thinking.is_alive():
+        overdue.pop(job_id, None)
+        thread = threading.Thread(target=look, name=f"planner-{job_id}", daemon=True)
         thread.start()
         thread.join(limit_s)
         if errors:
             raise errors[0]
         if found:
             return found[0], ""
-        _overdue[key] = thread
+        overdue[job_id] = thread
     sentence = f"The next suggestion was not found within {limit_s:g} s: a simpler one takes its place."
-    _log.warning("Job %s: %s", key[1], sentence)
+    _log.warning("Job %s: %s", job_id, sentence)
     return plan(True), sentence
 
 

@@ -72,7 +72,7 @@ def test_planner_that_still_ponders_is_not_asked_to_ponder_twice(world: World, p
     world.measure(place, agent)
     assert pondering.asked == [False, True, True]
     pondering.let_go.set()
-    for thread in list(thinking._overdue.values()):
+    for thread in list(world.overdue.values()):
         thread.join(10)
     assert world.next(place, agent).end_because
     assert pondering.asked[-1] is False

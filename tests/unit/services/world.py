@@ -26,7 +26,7 @@ from advisor.services import agents, jobs, pausing, races, sessions
 from advisor.services.background.reaper import AwakeClock, Reaper
 from advisor.services.background.scheduling import Scheduler
 from advisor.services.background.stock import Stock
-from advisor.services.background.thinking import Thought, think
+from advisor.services.background.thinking import Overdue, Thought, think
 from advisor.services.tokens import Principal
 from advisor.services.tuning import Timers, Tuning
 from advisor.storage import Database, UnitOfWork
@@ -63,6 +63,7 @@ class World:
         self.elapsed_s = 0.0
         """What a clock of seconds that nobody sets shows."""
         self.reaper = self.make_reaper()
+        self.overdue: Overdue = {}
         self.stock = Stock(self.think, lambda run: run())
 
     @contextmanager
@@ -90,7 +91,7 @@ class World:
 
     def think(self, job_id: str, session_id: str | None) -> Thought:
         """Ask the planner, in the thread that wants to know."""
-        return think(self.database, self.tuning, job_id, self.now, session_id, self.timers)
+        return think(self.database, self.tuning, job_id, self.now, session_id, self.timers, self.overdue)
 
     def make_reaper(self) -> Reaper:
         """A reaper that counts all the time that tests let pass: it looks before any does."""
