@@ -1,10 +1,12 @@
 """The command `advisor-agent`: `run` serves a server on this node, `doctor` says whether this node can; and `exec`."""
 
+import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -215,6 +217,7 @@ def doctor(
         str | None, typer.Option(envvar="ADVISOR_URL", help="Also try to reach this server.")
     ] = None,
     work_dir: Annotated[Path | None, typer.Option(help="The agent's work directory.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings for programs.")] = False,
 ) -> None:
     """Say what this node offers, and what stands in an agent's way. Exit code 1 when something does."""
     folder = (work_dir or default_work_dir(os.uname().nodename, Path.home())).absolute()
@@ -223,7 +226,9 @@ def doctor(
 
     findings = examine(folder, server, gpus, os.environ)
     gpus.close()
-    for finding in findings:
+    if as_json:
+        typer.echo(json.dumps([asdict(finding) for finding in findings]))
+    for finding in () if as_json else findings:
         typer.echo(f"{'ok ' if finding.is_fine else 'NO '} {finding.name:7} {finding.sentence}")
     raise typer.Exit(0 if all(finding.is_fine for finding in findings) else 1)
 

@@ -8,24 +8,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from advisor.protocol.findings import Finding
 from agent.devices.gpus import Gpus
 from agent.devices.hardware import describe_node, find_version
 from agent.guard.isolation import detect_isolation, list_scratch_roots
 from agent.guard.processes import list_marked
 from agent.sessions.spool import list_reports, locate_reports, read_reason
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One thing that was looked at."""
-
-    name: str
-    is_fine: bool
-    sentence: str
 
 
 def examine(

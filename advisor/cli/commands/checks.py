@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 
@@ -16,7 +17,9 @@ from advisor.local.agents import AGENT_COMMAND, training_environment
 from advisor.local.record import make_private, running_server
 from advisor.local.testbed import unavailable_because
 from advisor.protocol.base import Message
+from advisor.protocol.findings import Finding
 from advisor.protocol.queries import JobQuery
+from advisor.protocol.reading import Unreadable, read_document
 
 _PATIENCE_S = 120
 
@@ -120,7 +123,7 @@ def check_data_dir(data_dir: Path) -> Check:
 
 def check_agent(environment: Mapping[str, str]) -> list[Check]:
     """What the agent finds out about itself: isolation of trials, devices. It runs in a process of its own."""
-    command = [*AGENT_COMMAND, "doctor"]
+    command = [*AGENT_COMMAND, "doctor", "--json"]
     try:
         found = subprocess.run(
             command,
@@ -132,8 +135,8 @@ def check_agent(environment: Mapping[str, str]) -> list[Check]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return [_fail("agent", f"`advisor-agent doctor` does not answer: {error}", "Reinstall the agent.")]
-    if checks := [check for line in found.stdout.splitlines() if (check := read_agent_finding(line))]:
-        return checks
+    with suppress(Unreadable):
+        return [_show_agents(finding) for finding in read_document(tuple[Finding, ...], found.stdout)]
     why = found.stderr.strip().splitlines()[-1:] or ["it found nothing"]
     return [
         _fail(
@@ -144,14 +147,9 @@ def check_agent(environment: Mapping[str, str]) -> list[Check]:
     ]
 
 
-def read_agent_finding(line: str) -> Check | None:
-    """Return the finding in a line of `advisor-agent doctor` (`ok  torch   2.13.0`); None in other lines."""
-    mark, _, rest = line.partition(" ")
-    name, _, sentence = rest.strip().partition(" ")
-    if mark not in {"ok", "NO"} or not sentence:
-        return None
-    status = Status.OK if mark == "ok" else Status.WARN
-    return Check(name=f"agent's {name}", status=status, finding=sentence.strip())
+def _show_agents(finding: Finding) -> Check:
+    status = Status.OK if finding.is_fine else Status.WARN
+    return Check(name=f"agent's {finding.name}", status=status, finding=finding.sentence)
 
 
 def check_testbed() -> Check:

@@ -1,5 +1,6 @@
 """The node described and sampled; rendezvous addresses; the command's edges."""
 
+import json
 import os
 import socket
 import stat
@@ -98,6 +99,10 @@ def test_doctor_counts_measurements_that_were_set_aside(tmp_path):
     result = CliRunner().invoke(app, ["doctor", "--work-dir", str(tmp_path)])
     assert "NO  reports 0 measurements wait" in result.output
     assert "A proxy refused it." in result.output
+    told = json.loads(CliRunner().invoke(app, ["doctor", "--work-dir", str(tmp_path), "--json"]).stdout)
+    (found,) = (finding for finding in told if finding["name"] == "reports")
+    assert not found["is_fine"]
+    assert "A proxy refused it." in found["sentence"]
 
 
 def test_doctor_finds_what_an_agent_needs(tmp_path):

@@ -1,14 +1,15 @@
 """The checks of `advisor doctor`, each in the state that it warns of."""
 
 import json
+import os
 from pathlib import Path
 
 from advisor.cli.commands.checks import (
     Status,
+    check_agent,
     check_data_dir,
     check_launcher,
     check_server,
-    read_agent_finding,
 )
 
 from .conftest import Run
@@ -35,16 +36,10 @@ def test_server_is_judged_by_its_answer_and_our_token(server: FakeServer, tmp_pa
     assert "starts its own" in check_server({}, tmp_path).finding
 
 
-def test_lines_of_the_agents_doctor_become_checks() -> None:
-    good, bad = (
-        read_agent_finding("ok  torch   2.13.0 is there."),
-        read_agent_finding("NO  overlay No mounts here."),
-    )
-    assert good is not None
-    assert (good.name, good.status, good.finding) == ("agent's torch", Status.OK, "2.13.0 is there.")
-    assert bad is not None
-    assert bad.status is Status.WARN
-    assert read_agent_finding("Traceback (most recent call last):") is None
+def test_agent_tells_what_it_finds_and_what_it_lacks(tmp_path: Path) -> None:
+    checks = check_agent({"PATH": os.environ["PATH"], "HOME": str(tmp_path)})
+    assert "agent's guard" in {check.name for check in checks}
+    assert all(check.finding for check in checks)
 
 
 def test_doctor_as_json_lists_every_check(run: Run) -> None:
