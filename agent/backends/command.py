@@ -11,8 +11,8 @@ from advisor.protocol.messages import Assignment
 from advisor.protocol.reach import describe_in_environment, fill_command, list_given
 from agent.backends.launch import Launch, SessionPlace, build_environment, choose_interface, find_working_dir
 from agent.backends.output import RESULTS_FILE
+from agent.backends.rendezvous import split_rendezvous
 from agent.errors import Unlaunchable
-from agent.rendezvous import split_rendezvous
 
 STRATEGY_FILE = "strategy.json"
 

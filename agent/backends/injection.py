@@ -10,8 +10,8 @@ from advisor.protocol.messages import Assignment
 from advisor.protocol.workload import Injection
 from agent.backends.command import find_program, find_script
 from agent.backends.launch import Launch, SessionPlace, choose_interface, find_working_dir
+from agent.backends.rendezvous import split_rendezvous
 from agent.ranks_environment import find_lost_paths, reach_ranks
-from agent.rendezvous import split_rendezvous
 
 _STAY_S = 60
 """Longest time that a finished rank waits to be ended, so that the user's script does not go on after it."""

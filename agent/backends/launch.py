@@ -8,9 +8,9 @@ from pathlib import Path
 
 from advisor.protocol.changes import Changes
 from advisor.protocol.messages import Assignment
+from agent.backends.rendezvous import find_interface, split_rendezvous
 from agent.errors import Unlaunchable
 from agent.guard.processes import AGENT_MARKER, SESSION_MARKER
-from agent.rendezvous import find_interface, split_rendezvous
 from agent.runtime.environment import BASE
 
 _RENDEZVOUS_VARIABLE = re.compile(

@@ -19,9 +19,9 @@ from advisor.protocol.messages import Assignment
 from advisor.protocol.workload import Injection
 from agent.backends.injection import inject_runtime, launch_as_typed
 from agent.backends.launch import Launch, SessionPlace, build_environment, choose_interface, find_working_dir
+from agent.backends.rendezvous import split_rendezvous
 from agent.devices.hardware import find_version
 from agent.errors import Unlaunchable
-from agent.rendezvous import split_rendezvous
 
 START_RANKS = Path(__file__).parents[1] / "runtime" / "start_ranks.py"
 

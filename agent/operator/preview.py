@@ -11,13 +11,13 @@ from advisor.protocol.messages import Assignment
 from advisor.protocol.workload import Injection, Workload
 from agent.backends import BACKENDS
 from agent.backends.launch import SessionPlace
+from agent.backends.rendezvous import offer_rendezvous
 from agent.guard.isolation import (
     choose_targets,
     detect_isolation,
     list_scratch_roots,
     list_written_directories,
 )
-from agent.rendezvous import offer_rendezvous
 from agent.settings import RUNTIME_SCRIPT
 
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|(^|_)KEY", re.IGNORECASE)

@@ -13,6 +13,7 @@ from advisor.protocol.trials import Outcome
 from agent.backends import BACKENDS
 from agent.backends.launch import Launch, SessionPlace
 from agent.backends.output import OutputReader
+from agent.backends.rendezvous import find_advertised_address, offer_rendezvous
 from agent.devices.foreign import refuse_busy_gpus
 from agent.devices.telemetry import Sampler
 from agent.errors import AgentError, DevicesBusy, Unlaunchable
@@ -24,7 +25,6 @@ from agent.guard.progress import Progress
 from agent.guard.shelter import refuse_own_files, shelter
 from agent.guard.shim import Order
 from agent.operator.allowance import find_refusal
-from agent.rendezvous import find_advertised_address, offer_rendezvous
 from agent.sessions import outcome
 from agent.sessions.context import NodeContext
 from agent.sessions.control import ControlSocket

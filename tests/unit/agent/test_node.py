@@ -9,12 +9,17 @@ import pytest
 from typer.testing import CliRunner
 
 from advisor.protocol.telemetry import DeviceSample
+from agent.backends.rendezvous import (
+    find_advertised_address,
+    find_interface,
+    offer_rendezvous,
+    split_rendezvous,
+)
 from agent.cli import app
 from agent.devices.gpus import NoGpus, Reading
 from agent.devices.hardware import describe_node
 from agent.devices.telemetry import Sampler
 from agent.errors import Unlaunchable
-from agent.rendezvous import find_advertised_address, find_interface, offer_rendezvous, split_rendezvous
 from agent.sessions.spool import Spool, SpooledReport
 from agent.settings import AgentSettings
 
