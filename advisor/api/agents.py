@@ -85,30 +85,26 @@ async def poll(agent_id: str, principal: AgentPrincipal, context: Here) -> PollR
     def call() -> None:
         loop.call_soon_threadsafe(called.set)
 
-    await run_in_threadpool(_free, context, agent_id)
     # Waiting begins before the first look: no place that is given in between is overlooked.
     with context.lobby.wait(agent_id, call, context.clock()):
         while True:
             called.clear()
             assignment = await run_in_threadpool(_look, context, agent_id)
-            if assignment is not None or loop.time() >= deadline or context.stopping.is_set():
-                reply = PollReply(assignment=assignment)
-                # The only answer that holds a job's secrets: this agent is to run it.
-                body = reply.model_dump_json(context=WITH_SECRETS)
-                return Response(body, media_type="application/json")  # type: ignore[return-value]
-            with suppress(TimeoutError):
-                await asyncio.wait_for(called.wait(), deadline - loop.time())
-
-
-def _free(context: Context, agent_id: str) -> None:
-    with context.database.read() as work:
-        if not agents.holds_ending(work, agent_id):
-            return
-    with context.database.begin() as work:
-        agents.leave_ending(work, agent_id, context.clock())
-    context.wake_leader()
+            if assignment is None and not context.stopping.is_set():
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(called.wait(), deadline - loop.time())
+                    continue
+            reply = PollReply(assignment=assignment)
+            # The only answer that holds a job's secrets: this agent is to run it.
+            body = reply.model_dump_json(context=WITH_SECRETS)
+            return Response(body, media_type="application/json")  # type: ignore[return-value]
 
 
 def _look(context: Context, agent_id: str) -> Assignment | None:
     with context.database.read() as work:
-        return agents.find_assignment(work, agent_id)
+        if not agents.holds_ending(work, agent_id):
+            return agents.find_assignment(work, agent_id)
+    with context.database.begin() as work:
+        agents.leave_ending(work, agent_id, context.clock())
+    context.wake_leader()
+    return None

@@ -18,7 +18,6 @@ from advisor.protocol.messages import (
     SessionEnd,
     Trouble,
 )
-from advisor.protocol.trials import SessionState
 from advisor.protocol.views import RaceAccepted
 from advisor.services import races, sessions
 
@@ -72,16 +71,16 @@ def report_race(
         answer = races.report_race(
             work, context.tuning, session_id, race_id, agent_id, report, context.clock()
         )
-        session = work.sessions.get(session_id)
+        job_id = work.sessions.running_job(session_id)
     context.metrics.note_report(is_accepted=isinstance(answer, RaceAccepted))
     # Only now, after the commit: the quarantine has to stay.
     if isinstance(answer, races.Quarantined):
         error = ResultQuarantined(answer.sentence)
         error.code = "result_differs" if answer.differs else error.code
         raise error
-    if session is not None and session.state is SessionState.RUNNING:
+    if job_id is not None:
         # The next question comes at once: its answer is being looked for by then.
-        context.stock.order(session.job_id, session_id)
+        context.stock.order(job_id, session_id)
     return answer
 
 

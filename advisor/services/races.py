@@ -111,7 +111,7 @@ def report_race(
         why = "Only the agent of node rank 0 reports races."
     elif report.generation != session.generation:
         why = f"The report names generation {report.generation}, the session has {session.generation}."
-    elif (accepted := work.blocks.accepted_sha256(race_id)) is not None:
+    elif arms[0].state is BlockState.DONE and (accepted := work.blocks.accepted_sha256(race_id)) is not None:
         if accepted == payload:
             return _answer(race_id, arms)
         why, differs = "Another report was accepted for this race.", True

@@ -15,6 +15,7 @@ from sqlalchemy import (
     type_coerce,
     update,
 )
+from sqlalchemy.orm import aliased
 
 from advisor.protocol.telemetry import NodeTelemetry
 from advisor.protocol.trials import Block, BlockResult, BlockState, BlockSummary, SessionState
@@ -66,13 +67,7 @@ class Blocks:
 
     def arms_of(self, race_id: str) -> tuple[Block, ...]:
         """Return the blocks of the race whose first arm has this id, in the order of the arms; empty for none."""
-        first = self.get(race_id)
-        if first is None or first.arm:
-            return ()
-        if first.race is None:
-            return (first,)
-        race = {"session": first.session_id, "race": first.race, "issued": first.issued_at}
-        return tuple(_block(row) for row in self._connection.execute(_ARMS, race))
+        return tuple(_block(row) for row in self._connection.execute(_ARMS, {"block": race_id}))
 
     def of_job(self, job_id: str) -> tuple[Block, ...]:
         """Return all blocks of a job in the order they were issued."""
@@ -252,11 +247,19 @@ _COUNT = select(func.count()).select_from(BlockRow).where(BlockRow.session_id ==
 _ISSUED_IN = _QUERY.where(
     BlockRow.session_id == bindparam("session"), BlockRow.state == BlockState.ISSUED
 ).order_by(BlockRow.arm)
-_ARMS = _QUERY.where(
-    BlockRow.session_id == bindparam("session"),
-    BlockRow.race == bindparam("race"),
-    BlockRow.issued_at == bindparam("issued"),
-).order_by(BlockRow.arm)
+_First = aliased(BlockRow)
+_ARMS = (
+    _QUERY.join(
+        _First,
+        (BlockRow.session_id == _First.session_id)
+        & (
+            (BlockRow.id == _First.id)
+            | (BlockRow.race == _First.race) & (BlockRow.issued_at == _First.issued_at)
+        ),
+    )
+    .where(_First.id == bindparam("block"), _First.arm == 0)
+    .order_by(BlockRow.arm)
+)
 _ENDED = (
     BlockRow.session_id == bindparam("session"),
     BlockRow.state == BlockState.DONE,

@@ -44,7 +44,14 @@ class Sessions:
     def get(self, session_id: str) -> Session | None:
         """Return a session."""
         row = self._connection.execute(_GET, {"session": session_id}).one_or_none()
-        return _session(row, self._agents([session_id])[session_id]) if row else None
+        if row is None:
+            return None
+        agents = self._connection.execute(_AGENTS_OF, {"session": session_id}).scalars()
+        return _session(row, tuple(agents))
+
+    def running_job(self, session_id: str) -> str | None:
+        """Return the job of a session that runs; None for another one."""
+        return self._connection.execute(_RUNNING_JOB, {"session": session_id}).scalar_one_or_none()
 
     def generation_of(self, session_id: str) -> int:
         """Return the generation of a session, readable or not."""
@@ -240,6 +247,15 @@ class Sessions:
 # Every beat runs these: putting a statement together takes several times as long as running it.
 _GET = select(SessionRow).where(SessionRow.id == bindparam("session"))
 _RENDEZVOUS = select(SessionRow.rendezvous).where(SessionRow.id == bindparam("session"))
+_RUNNING_JOB = select(SessionRow.job_id).where(
+    SessionRow.id == bindparam("session"), SessionRow.state == SessionState.RUNNING
+)
+_AGENTS_OF = (
+    select(AgentRow.name)
+    .join(MemberRow, AgentRow.id == MemberRow.agent_id)
+    .where(MemberRow.session_id == bindparam("session"))
+    .order_by(MemberRow.node_rank)
+)
 _AGENTS = (
     select(MemberRow.session_id, AgentRow.name)
     .join(AgentRow, AgentRow.id == MemberRow.agent_id)

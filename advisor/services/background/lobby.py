@@ -18,6 +18,7 @@ class Lobby:
         self.pace = timers.pace(0)
         """How agents that hold sessions are to renew them."""
         self._usual = timedelta(seconds=timers.silent_s)
+        self._written_at: datetime | None = None
         self._lock = threading.Lock()
         self._waiting: dict[str, list[Callable[[], None]]] = {}
         self._heard: dict[str, datetime] = {}
@@ -61,7 +62,9 @@ class Lobby:
         Return whether somebody has come who was not there before: more gangs may be possible.
         """
         with self._lock:
-            heard, self._unwritten = self._unwritten, set()
+            heard: set[str] = set()
+            if self._has_news or self._written_at is None or abs(now - self._written_at) >= self._usual / 10:
+                heard, self._unwritten = self._unwritten, set()
             has_news, self._has_news = self._has_news, False
             anybody = bool(self._waiting)
         try:
@@ -70,6 +73,7 @@ class Lobby:
                     work.agents.see_all(heard, now)
                     self.pace = self._timers.pace(work.members.count_live())
                     work.reach(FaultPoint.AGENTS_SEEN)
+                self._written_at = now
             if anybody:
                 with self._database.read() as work:
                     self.call(work.members.awaited())

@@ -20,6 +20,9 @@ from advisor.services.tuning import Pace, Timers
 from advisor.storage import Transactions, UnitOfWork
 from advisor.storage.members import Watched
 
+_CROWD_S = 60.0
+"""Agents are told their pace by a count of before: leases are as long as those of a crowd that went this long ago."""
+
 _log = logging.getLogger(__name__)
 
 
@@ -57,8 +60,8 @@ class Reaper:
         self._sights: dict[tuple[str, str], _Sight] = {}
         """Session and agent, or a session and "" for its state -> how it was seen last."""
         self._is_new = True
-        self._members = 0
-        """Agents that held sessions at the last look."""
+        self._crowd = 0, 0.0
+        """The most agents that held sessions lately, and when that was so last."""
 
     def look(self, now: datetime) -> int:
         """Give up every session with a silent member, or whose state lasted too long; return how many.
@@ -90,9 +93,11 @@ class Reaper:
     def _watch(self, work: UnitOfWork, awake_s: float) -> None:
         """Note what is there, since when it is like this, and how long it may stay so."""
         found: dict[tuple[str, str], _Sight] = {}
-        # Who beat before this look was told the pace of then: as long a lease is still waited for.
-        before, self._members = self._members, work.members.count_live()
-        pace = self._timers.pace(max(before, self._members))
+        members = work.members.count_live()
+        most, at_s = self._crowd
+        if members >= most or awake_s - at_s > _CROWD_S:
+            self._crowd = members, awake_s
+        pace = self._timers.pace(self._crowd[0])
         least_s = self._choose_least_s(work)
         for session_id, job_id, state in work.sessions.live_states():
             key = session_id, ""
