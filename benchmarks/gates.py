@@ -16,6 +16,7 @@ exit code is 1 where a gate is missed. CPU is the kernel's account of the server
 import argparse
 import asyncio
 import json
+import math
 import os
 import platform
 import random
@@ -49,6 +50,8 @@ LEAST_INTERVAL_S = 10.0
 POINTS = 20
 _CONNECTIONS = 100
 _SETTLE_S = 2.0
+_TRIALS_A_JOB = 70
+"""What `deepen` makes of 220 blocks."""
 
 
 @dataclass(frozen=True)
@@ -256,7 +259,7 @@ def _suggest(folder: Path, seat: Seat, *, crash: bool) -> tuple[list[Any], float
 
 async def start_again(arguments: argparse.Namespace) -> list[Finding]:
     """A database of that many trials in running jobs: how long a start takes, and what is suggested after it."""
-    jobs = max(1, arguments.trials // 150)
+    jobs = math.ceil(arguments.trials / _TRIALS_A_JOB)
     with tempfile.TemporaryDirectory(prefix="gates") as folder:
         here, there = Path(folder) / "a", Path(folder) / "b"
         seats = seed(here, jobs, probed=True)
