@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import socket
 import sys
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -143,10 +144,18 @@ def serve(
     ahead_s: float,
 ) -> None:
     """Be a server, in a process of its own."""
+    threading.Thread(target=end_with_the_tests, daemon=True).start()
     sys.stdout = sys.stderr = open(settings.data_dir / "server.log", "a")  # noqa: SIM115
     clock: Callable[[], datetime] = lambda: read_clock() + timedelta(seconds=ahead_s)  # noqa: E731
     app = create_app(settings, tuning=tuning, clock=clock, strike=strike, timers=timers)
     _Telling(configure_server(app, settings), ready).run(sockets=[listening])
+
+
+def end_with_the_tests() -> None:
+    """Leave no server behind when whoever runs the tests is killed."""
+    if (tests := multiprocessing.parent_process()) is not None:
+        wait([tests.sentinel])
+        os._exit(1)
 
 
 def is_told(reader: Connection) -> bool:
