@@ -9,6 +9,7 @@ away: at the same moment, as the reaper does, or with the next race just begun, 
 
 Counted: reports of zombies that were accepted, races with two accepted reports, reports that are neither a result nor
 in quarantine afterwards, and rules of `advisor admin check` that are broken. Exit code 1 unless all are 0.
+What is interrupted (Ctrl-C) is counted as far as it came.
 
     python benchmarks/fencing_race.py --rounds 10000
 """
@@ -24,7 +25,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -44,6 +45,7 @@ from tests.unit.services.world import World
 _ROUNDS_OF_JOB = 20
 """A job's history is read whole for every race, and a quarantine is bounded: short jobs keep both small."""
 _ROUNDS_OF_SESSION = 5
+_TOLD_EVERY = 1000
 _SILENCE_S = 36.0
 """More than a lease and its grace, and longer than an agent that lives goes without asking."""
 _AGES = timedelta(days=365)
@@ -226,8 +228,11 @@ def run(name: str, url: str, rounds: int) -> bool:
     database.close()
     tally, began_s = Tally(), time.monotonic()
     arena = Arena(url, tally)
-    while tally.rounds < rounds:
-        arena.play(min(_ROUNDS_OF_JOB, rounds - tally.rounds))
+    with suppress(KeyboardInterrupt):
+        while tally.rounds < rounds:
+            arena.play(min(_ROUNDS_OF_JOB, rounds - tally.rounds))
+            if tally.rounds % _TOLD_EVERY == 0:
+                print(f"{name}: {tally.rounds} rounds", file=sys.stderr, flush=True)
     arena.close()
     twice = tally.holders["2 of 2 reports"]
     print(f"{name}: {tally.rounds} rounds in {time.monotonic() - began_s:.0f} s")

@@ -149,9 +149,7 @@ def do_everything_to_a_job(server: StruckServer, _: Receiver) -> None:
     assert reply.status_code == 200, reply.text
     assert len(server.job(job.id).continued_at) == 1
     assert server.job(job.id).spec.budget.max_seconds == job.spec.budget.max_seconds + 60.0
-    if server.job(job.id).state is not JobState.FINISHED:
-        server.ask("POST", f"{path}:cancel")
-    wait_for(lambda: server.job(job.id).state.is_final or None, "it has ended again")
+    server.await_state(job.id, JobState.FINISHED)
     assert server.ask("POST", f"{path}:archive").status_code == 200
     # Whoever repeats it is told that there is no such job.
     assert server.ask("DELETE", path).status_code in {204, 404}
@@ -181,7 +179,7 @@ STORIES: dict[FaultPoint, Callable[[StruckServer, Receiver], None]] = {
     FaultPoint.TROUBLE_NOTED: be_in_trouble,
     FaultPoint.JOB_PAUSED: do_everything_to_a_job,
     FaultPoint.JOB_RESUMED: do_everything_to_a_job,
-    FaultPoint.JOB_CANCELLED: do_everything_to_a_job,
+    FaultPoint.JOB_CANCELLED: be_told_of_the_end,
     FaultPoint.JOB_CONTINUED: do_everything_to_a_job,
     FaultPoint.JOB_ARCHIVED: do_everything_to_a_job,
     FaultPoint.JOB_DELETED: do_everything_to_a_job,
