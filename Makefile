@@ -90,8 +90,10 @@ serve: $(STAMP)  ## the server on http://127.0.0.1:8765
 
 MINUTES ?= 5
 SEED ?= 1
-soak: $(STAMP)  ## a real server and agents under seeded faults, then the database is asked (MINUTES=60 SEED=7)
-	$(BIN)/python benchmarks/soak.py --minutes $(MINUTES) --seed $(SEED)
+DATABASE ?= sqlite
+REAL ?= 2
+soak: $(STAMP)  ## a real server and agents under seeded faults, then the database is asked (MINUTES=30 SEED=7 DATABASE=postgresql)
+	$(BIN)/python benchmarks/soak.py --minutes $(MINUTES) --seed $(SEED) --database $(DATABASE) --real $(REAL)
 
 NODES ?= 2
 RATE ?= 1gbit

@@ -143,6 +143,7 @@ def create_app(
         grace_s=settings.grace_s,
         assemble_s=settings.assemble_s,
         silent_s=settings.poll_s + settings.lease_s / 3,
+        restart_s=settings.restart_s,
     )
     metrics = Metrics()
     database = Database(settings.url, new_id, metrics.note_transaction, strike)
@@ -205,7 +206,7 @@ def create_app(
     return app
 
 
-def run_server(settings: Settings) -> None:
+def run_server(settings: Settings, *, clock: Callable[[], datetime] = read_clock) -> None:
     """Serve until a signal arrives. Answers held open are given at once then, so that stopping is quick.
 
     Raises ValueError where what is sent could be read on the way (`find_exposure`), and DatabaseRefused, before
@@ -216,7 +217,7 @@ def run_server(settings: Settings) -> None:
     configure_logs(settings.log_format, sys.stderr)
     sys.setswitchinterval(_SWITCH_S)
     stopping = threading.Event()
-    app = create_app(settings, stopping=stopping)
+    app = create_app(settings, clock=clock, stopping=stopping)
     app.state.context.database.hold()
     _Server(configure_server(app, settings), stopping).run()
 

@@ -62,6 +62,8 @@ class Settings(BaseSettings):
     """A renewal is good for this long, in seconds."""
     grace_s: float = Field(default=5.0, gt=0)
     """A session is lost this many seconds after a lease ran out: agents fence themselves well before."""
+    restart_s: float = Field(default=60.0, gt=0)
+    """What a starting server finds alive stays so for this long at least, in seconds: agents that waited for it."""
     assemble_s: float = Field(default=60.0, gt=0)
     """A gang that is not complete after this many seconds is lost."""
     leader_s: float = Field(default=10.0, gt=0)

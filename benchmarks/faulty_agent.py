@@ -17,11 +17,17 @@ import httpx
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from advisor.protocol.cluster import Node
+from advisor.protocol.testbed import Testbed
 from tests.unit.services.fleet import measure_steps
 from tests.unit.tuning.simulated_cluster import make_facts
 
 DECIDED = {"result_quarantined": "quarantined", "result_differs": "quarantined", "invalid_result": "refused"}
 """Codes of problem documents after which a report is out of the agent's hands."""
+
+LEASE_S, GRACE_S = 8.0, 2.0
+"""Of a soak's server: short, but no shorter than it takes to start again."""
+SIMULATED = Testbed(nodes=2, rate="1gbit", name="soak")
+"""What simulated agents say they are nodes of, so that real ones train with real ones only."""
 
 
 @dataclass
@@ -104,7 +110,9 @@ class FaultyAgent(threading.Thread):
     def work(self) -> None:
         """One place, from its beginning to its end."""
         if not self.token or self.strikes("agent killed and started again", 0.5):
-            node = Node(hostname=self.name, cpu_count=2, memory_bytes=2**34).model_dump(mode="json")
+            node = Node(hostname=self.name, cpu_count=2, memory_bytes=2**34, testbed=SIMULATED).model_dump(
+                mode="json"
+            )
             enrolment = (self.folder / "agent-token").read_text().strip()
             known = self.ask("/agents", {"name": self.name, "node": node, "secret": self.secret}, enrolment)
             if not known.is_success:
@@ -126,7 +134,7 @@ class FaultyAgent(threading.Thread):
         state, greeted = "assembling", False
         while not self.over.is_set():
             if self.strikes("agent slept beyond its lease", 0.3):
-                self.over.wait(7.0)
+                self.over.wait(1.5 * (LEASE_S + GRACE_S))
             if self.strikes("agent killed in a session", 0.3):
                 return
             try:

@@ -1,153 +1,133 @@
 """A soak: a real server and agents that speak its protocol, under seeded faults; then the database is asked.
 
-Every race that an agent has run is written into a ledger before it is handed in, as its spool does, and handed in until
-the server decides. Faults: the server killed (SIGKILL) and started again, or stopped for a while (SIGSTOP); the
-database's write lock held by somebody else; answers lost after the server has acted; the same report twice, or changed;
-agents that sleep beyond their lease and speak up again; agents that are killed and register anew.
+Simulated agents play whole jobs; every race that one has run is written into a ledger before it is handed in, as its
+spool does, and handed in until the server decides. Beside them real agents train a tiny script with gloo (`--real`).
 
-In the end: no report is lost (the server's own answer is what the database holds), none is counted twice, the rules of
-`advisor admin check` hold, and memory and descriptors have not grown. Exit code 1 where any of that fails.
+Faults of the messages: answers lost after the server has acted; the same report twice, or changed; agents that sleep
+beyond their lease and speak up again, or are killed and register anew. Of real agents: they and their ranks are killed
+or stopped for a while (SIGKILL, SIGSTOP). Of the server: killed and started again, stopped, its clock of the day
+stepped. Of SQLite: its write lock held by somebody else. Of PostgreSQL: stopped, crashed, suspended, its connections
+cut, its tables locked.
 
-    python benchmarks/soak.py --minutes 5 --agents 8 --seed 1
+In the end: no report is lost (the server's own answer is what the database holds), none is counted twice, no report
+that a real agent's spool had is missing, none of their processes is left, every job ends when it is cancelled, the
+rules of `advisor admin check` hold, and memory and descriptors have not grown: in the last third of the time the server
+is not killed, and what it uses early and late in it is compared. Exit code 1 where any of that fails.
+
+    python benchmarks/soak.py --minutes 30 --database postgresql --agents 8 --real 2 --seed 1
 """
 
 import argparse
 import collections
-import os
-import random
-import signal
-import socket
-import sqlite3
-import subprocess
+import shutil
+import statistics
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
 import httpx
 import psutil
+from sqlalchemy import create_engine, text
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from faulty_agent import Counts, FaultyAgent  # noqa: E402
+from faulty_agent import SIMULATED, Counts, FaultyAgent  # noqa: E402
+from struck_agents import RealAgent, read_ledger, settle, strike_agents  # noqa: E402
+from struck_server import PostgresCluster, Server, SqliteFile, strike_server  # noqa: E402
 
 from advisor.app import make_id  # noqa: E402
-from advisor.protocol.jobs import Budget, JobSpec  # noqa: E402
+from advisor.protocol.jobs import Budget, JobSpec, Measurement  # noqa: E402
 from advisor.protocol.workload import Workload  # noqa: E402
 from advisor.storage import Database  # noqa: E402
+from advisor.storage.blocks import MAX_QUARANTINED  # noqa: E402
 
-QUICK = {
-    "ADVISOR_LEASE_S": "4", "ADVISOR_GRACE_S": "1", "ADVISOR_TICK_S": "0.2", "ADVISOR_POLL_S": "2",
-    "ADVISOR_ASSEMBLE_S": "10", "ADVISOR_BEAT_S": "1",
-}  # fmt: skip
-
-
-class Server:
-    """`advisor serve` on one port and one database, whatever happens to its process."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self.port = probe.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.starts = 0
-        self.start()
-
-    def start(self) -> None:
-        """Start the process, and wait until it serves."""
-        known = {name: value for name, value in os.environ.items() if not name.startswith("ADVISOR_")}
-        words = [
-            sys.executable,
-            "-m",
-            "advisor",
-            "serve",
-            "--port",
-            str(self.port),
-            "--data-dir",
-            str(self.folder),
-        ]
-        with open(self.folder / "server.log", "ab") as log:
-            self.process = subprocess.Popen(
-                words, env=known | QUICK | {"PYTHONPATH": str(ROOT)}, stdout=log, stderr=log
-            )
-        self.starts += 1
-        while not self.is_ready():
-            if self.process.poll() is not None:
-                log = (self.folder / "server.log").read_text(errors="replace")
-                raise RuntimeError(f"The server does not start: {log[-500:]}")
-            time.sleep(0.1)
-
-    def is_ready(self) -> bool:
-        """Whether it serves."""
-        with suppress(httpx.HTTPError):
-            return httpx.get(f"{self.url}/readyz", timeout=2).is_success
-        return False
-
-    def kill(self) -> None:
-        """End it as a power cut would."""
-        self.process.kill()
-        self.process.wait()
-
-    def use(self) -> tuple[int, int]:
-        """Resident bytes and open descriptors."""
-        process = psutil.Process(self.process.pid)
-        return process.memory_info().rss, process.num_fds()
+_ALIVE = {"queued", "running", "cancelling"}
+_SETTLING_S = 60.0
+_MOST_GROWTH_BYTES = 24 * 2**20
+"""From the first to the last third of the time in which one process serves: its caches fill in it."""
+_MOST_DESCRIPTORS = 12
+"""The same: threads of the pool open connections of their own to the database when they are first needed."""
+Use = tuple[float, int, int]
+"""Seconds since the beginning, resident bytes, open descriptors."""
 
 
-def strike_server(server: Server, seed: str, counts: Counts, over: threading.Event, pause_s: float) -> None:
-    """Faults of the server's side, one after another."""
-    chance = random.Random(seed)
-    while not over.wait(chance.uniform(0.5, 1.5) * pause_s):
-        fault = chance.choice(["server killed", "server stopped", "database locked"])
-        counts.faults[fault] += 1
-        if fault == "server killed":
-            server.kill()
-            over.wait(chance.uniform(0.0, 1.0))
-            try:
-                server.start()
-            except RuntimeError as error:
-                counts.unexpected.append(str(error))
-                return
-        elif fault == "server stopped":
-            server.process.send_signal(signal.SIGSTOP)
-            over.wait(chance.uniform(1.0, 8.0))
-            server.process.send_signal(signal.SIGCONT)
-        else:
-            other = sqlite3.connect(server.folder / "advisor.db", timeout=5, isolation_level=None)
-            with suppress(sqlite3.OperationalError):
-                other.execute("BEGIN IMMEDIATE")
-                over.wait(chance.uniform(0.5, 3.0))
-                other.execute("ROLLBACK")
-            other.close()
-
-
-def keep_jobs(server: Server, count: int, over: threading.Event, counts: Counts) -> None:
-    """See that there are so many jobs that are not over."""
-    token = (server.folder / "admin-token").read_text().strip()
-    http = httpx.Client(
-        base_url=f"{server.url}/api/v1", timeout=10, headers={"Authorization": f"Bearer {token}"}
-    )
-    spec = JobSpec(
+def make_specs(real_agents: int, project: Path) -> list[JobSpec]:
+    """What is tuned: a job of simulated agents, and one that really trains where there are agents for it."""
+    simulated = JobSpec(
         workload=Workload(command=("torchrun", "train.py")),
-        nodes=2,
+        nodes=SIMULATED.nodes,
+        testbed=SIMULATED,
         budget=Budget(max_trials=6, max_seconds=120),
-    ).model_dump(mode="json")
-    while not over.wait(0.5):
-        with suppress(httpx.HTTPError, ValueError, KeyError):
-            alive = [
-                job for job in http.get("/jobs", params={"limit": 100}).json()["items"]
-                if job["state"] in {"queued", "running", "cancelling"}
-            ]  # fmt: skip
-            if len(alive) < count:
-                key = {"Idempotency-Key": str(len(counts.sessions)) + str(time.monotonic_ns())}
-                http.post("/jobs", json=spec, headers=key)
+    )
+    nodes = min(2, max(1, real_agents))
+    launch = ("torchrun", "--nproc-per-node", str(3 - nodes), "train.py")
+    real = JobSpec(
+        workload=Workload(command=launch, working_dir=str(project)),
+        nodes=nodes,
+        budget=Budget(max_trials=4, max_seconds=900),
+        measurement=Measurement(warmup_steps=1, min_steps=5, max_steps=10, block_s=0.2),
+        hang_timeout_s=6.0,
+    )
+    return [simulated, real] if real_agents else [simulated]
 
 
-def judge(folder: Path, counts: Counts) -> list[str]:
-    """Ask the database; return what is wrong, in sentences."""
+def keep_jobs(server: Server, wanted: Sequence[tuple[JobSpec, int]], over: threading.Event) -> None:
+    """See that there are so many jobs of each kind that are not over."""
+    bodies = [(spec.model_dump(mode="json"), spec.testbed is None, count) for spec, count in wanted]
+    with server.client() as http:
+        while not over.wait(0.5):
+            with suppress(httpx.HTTPError, ValueError, KeyError):
+                jobs = http.get("/jobs", params={"limit": 100}).json()["items"]
+                alive = [job["spec"]["testbed"] is None for job in jobs if job["state"] in _ALIVE]
+                for body, is_real, count in bodies:
+                    if alive.count(is_real) < count:
+                        key = {"Idempotency-Key": str(time.monotonic_ns())}
+                        http.post("/jobs", json=body, headers=key).raise_for_status()
+
+
+def end_jobs(server: Server) -> list[str]:
+    """Cancel what is not over, with nothing failing any more; return what does not end, in sentences."""
+    deadline, alive = time.monotonic() + _SETTLING_S, list[str]()
+    with server.client() as http:
+        while time.monotonic() < deadline:
+            with suppress(httpx.HTTPError, ValueError, KeyError):
+                jobs = http.get("/jobs", params={"limit": 100}).json()["items"]
+                alive = [job["id"] for job in jobs if job["state"] in _ALIVE]
+                if not alive:
+                    return []
+                for job in alive:
+                    http.post(f"/jobs/{job}:cancel")
+            time.sleep(0.5)
+        states = [http.get(f"/jobs/{job}/history").json()["sessions"][-1:] for job in alive[:2]]
+    return [f"{len(alive)} cancelled jobs do not end: {alive[:3]}; the latest sessions of two: {states}"]
+
+
+def find_growth(uses: Sequence[Use]) -> list[str]:
+    """Compare what one process used early and late; return what has grown, in sentences."""
+    part = len(uses) // 3
+    if part < 5:
+        return []
+    early, late = uses[:part], uses[-part:]
+    bytes_more, descriptors_more = (
+        statistics.median(use[i] for use in late) - statistics.median(use[i] for use in early) for i in (1, 2)
+    )
+    grown = []
+    if bytes_more > _MOST_GROWTH_BYTES:
+        grown.append(
+            f"The server grew by {bytes_more / 2**20:.0f} MB in its last {late[-1][0] - uses[0][0]:.0f} s."
+        )
+    if descriptors_more > _MOST_DESCRIPTORS:
+        grown.append(f"The server holds {descriptors_more:.0f} descriptors more than before.")
+    return grown
+
+
+def judge(url: str, counts: Counts, ledger: Sequence[set[str]] = ()) -> list[str]:
+    """Ask the database; return what is wrong, in sentences. `ledger`: the blocks of each report of a real agent."""
     wrong = list(counts.unexpected[:10])
     undecided = [report for report in counts.reports if not report.answer]
     if undecided:
@@ -163,9 +143,92 @@ def judge(folder: Path, counts: Counts) -> list[str]:
         answer: {block for block, answers in by_block.items() if answer in answers}
         for answer in ("accepted", "quarantined")
     }
-    database = Database(f"sqlite:///{folder / 'advisor.db'}", make_id)
+    wrong += _list_missing(url, ledger)
+    database = Database(url, make_id)
     with database.read() as work:
         wrong += work.upkeep.find_lost(**told) + work.upkeep.find_damage()
+    database.close()
+    return wrong
+
+
+def _list_missing(url: str, ledger: Sequence[set[str]]) -> list[str]:
+    """What real agents had in their spools and the server decided about, and is nowhere."""
+    engine = create_engine(url)
+    with engine.connect() as found:
+        kept = {row[0] for row in found.execute(text("SELECT block_id FROM results"))}
+        kept |= {row[0] for row in found.execute(text("SELECT DISTINCT block_id FROM quarantine"))}
+        aside = found.execute(text("SELECT count(*) FROM quarantine GROUP BY agent_id")).scalars().all()
+    engine.dispose()
+    # A full quarantine makes room for the latest.
+    is_full = any(count >= MAX_QUARANTINED for count in aside)
+    gone = [blocks for blocks in ledger if not is_full and not blocks <= kept]
+    if not gone:
+        return []
+    return [f"{len(gone)} reports of real agents' spools are nowhere: {[min(b) for b in gone[:3]]}"]
+
+
+def print_counts(
+    server: Server, agents: Sequence[RealAgent], counts: Counts, ledger: int, uses: list[Use]
+) -> None:
+    """Print what happened."""
+    answers = collections.Counter(report.answer or "undecided" for report in counts.reports)
+    tries = sum(report.tries for report in counts.reports)
+    print(f"\n{counts.faults.total()} faults:")
+    for fault, count in counts.faults.most_common():
+        print(f"  {count:6} {fault}")
+    print(
+        f"{len(counts.sessions)} sessions, {len(counts.reports)} reports sent {tries} times: {dict(answers)}"
+    )
+    if agents:
+        starts = sum(agent.starts for agent in agents)
+        print(f"{len(agents)} real agents, {starts} starts, {ledger} reports of real trainings in the ledger")
+    print(f"server: {server.starts} starts; resident MB and descriptors over the last third, without a kill:")
+    for passed, rss, files in uses[:: max(1, len(uses) // 8)]:
+        print(f"  {passed:5.0f} s  {rss / 2**20:6.0f} MB  {files} descriptors")
+
+
+def soak(chosen: argparse.Namespace, folder: Path, real_folder: Path) -> list[str]:
+    """Soak and print; return what is wrong."""
+    counts, over, last_third = Counts(), threading.Event(), threading.Event()
+    database = SqliteFile(folder) if chosen.database == "sqlite" else PostgresCluster()
+    server = Server(folder, database)
+    real = [RealAgent(f"real-{i}", server.url, real_folder, folder) for i in range(chosen.real)]
+    agents = [
+        FaultyAgent(server.url, folder, f"a{i}", f"{chosen.seed}-{i}", counts, over, chosen.rate)
+        for i in range(chosen.agents)
+    ]
+    specs = make_specs(chosen.real, real_folder / "project")
+    wanted = list(zip(specs, (max(1, chosen.agents // 2), 1), strict=False))
+    strikes = server, f"s{chosen.seed}", counts, over, chosen.pause, last_third
+    helpers = [
+        threading.Thread(target=strike_server, args=strikes),
+        threading.Thread(
+            target=strike_agents, args=(real, f"r{chosen.seed}", counts, over, 3 * chosen.pause)
+        ),
+        threading.Thread(target=keep_jobs, args=(server, wanted, over)),
+    ]
+    for thread in (*agents, *helpers):
+        thread.start()
+    uses: list[Use] = []
+    began, length_s = time.monotonic(), 60 * chosen.minutes
+    while (passed := time.monotonic() - began) < length_s:
+        time.sleep(min(5.0, max(0.1, length_s - passed)))
+        if passed > 2 / 3 * length_s:
+            last_third.set()
+            with suppress(psutil.Error):
+                uses.append((passed, *server.use()))
+        print(f"{passed:5.0f} s  {counts.faults.total()} faults, {len(counts.reports)} reports", flush=True)
+    over.set()
+    for thread in (*helpers, *agents):
+        thread.join(120)
+    server.set_clock(0.0)
+    counts.unexpected += end_jobs(server)
+    settle(real, counts)
+    ledger = read_ledger(real_folder) if real else []
+    wrong = judge(database.url, counts, ledger) + find_growth(uses)
+    print_counts(server, real, counts, len(ledger), uses)
+    server.process.terminate()
+    server.process.wait(30)
     database.close()
     return wrong
 
@@ -175,59 +238,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--database", choices=["sqlite", "postgresql"], default="sqlite")
     parser.add_argument("--minutes", type=float, default=2.0)
-    parser.add_argument("--agents", type=int, default=8)
+    parser.add_argument("--agents", type=int, default=8, help="simulated agents")
+    parser.add_argument("--real", type=int, default=0, help="agents that really train")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--rate", type=float, default=0.02, help="faults per message of an agent")
+    parser.add_argument("--rate", type=float, default=0.1, help="faults per message of an agent")
     parser.add_argument("--pause", type=float, default=6.0, help="mean seconds between faults of the server")
+    parser.add_argument("--keep", type=Path, help="copy logs, database file and work directories there")
     chosen = parser.parse_args()
-    counts, over = Counts(), threading.Event()
-    with tempfile.TemporaryDirectory() as folder:
-        server = Server(Path(folder))
-        agents = [
-            FaultyAgent(server.url, server.folder, f"a{i}", f"{chosen.seed}-{i}", counts, over, chosen.rate)
-            for i in range(chosen.agents)
-        ]
-        helpers = [
-            threading.Thread(
-                target=strike_server, args=(server, f"s{chosen.seed}", counts, over, chosen.pause)
-            ),
-            threading.Thread(target=keep_jobs, args=(server, max(1, chosen.agents // 2), over, counts)),
-        ]
-        for thread in (*agents, *helpers):
-            thread.start()
-        uses: list[tuple[float, int, int]] = []
-        began = time.monotonic()
-        while (passed := time.monotonic() - began) < 60 * chosen.minutes:
-            time.sleep(min(5.0, max(0.1, 60 * chosen.minutes - passed)))
-            with suppress(psutil.Error):
-                uses.append((passed, *server.use()))
-            print(
-                f"{passed:5.0f} s  {sum(counts.faults.values())} faults, {len(counts.reports)} reports",
-                flush=True,
-            )
-        over.set()
-        for thread in (*helpers, *agents):
-            thread.join(60)
-        wrong = judge(server.folder, counts)
-        server.process.terminate()
-        server.process.wait(30)
-        answers = collections.Counter(report.answer or "undecided" for report in counts.reports)
-        tries = sum(report.tries for report in counts.reports)
-        print(f"\n{sum(counts.faults.values())} faults: {dict(counts.faults)}")
-        print(
-            f"{len(counts.sessions)} sessions, {len(counts.reports)} reports sent {tries} times: {dict(answers)}"
-        )
-        print(
-            f"server: {server.starts} starts; resident MB and descriptors over the time of the last one or more:"
-        )
-        for passed, rss, files in uses[:: max(1, len(uses) // 8)]:
-            print(f"  {passed:5.0f} s  {rss / 2**20:6.0f} MB  {files} descriptors")
-        print(
-            "\n".join(f"WRONG: {sentence}" for sentence in wrong)
-            or "Nothing lost, nothing twice, every rule holds."
-        )
-        sys.exit(bool(wrong))
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as real_folder:
+        wrong = soak(chosen, Path(folder), Path(real_folder))
+        if chosen.keep:
+            shutil.copytree(folder, chosen.keep / "server")
+            shutil.copytree(real_folder, chosen.keep / "agents")
+    for sentence in wrong:
+        print(f"WRONG: {sentence}")
+    print("" if wrong else "Nothing lost, nothing twice, every rule holds, nothing grew.")
+    sys.exit(bool(wrong))
 
 
 if __name__ == "__main__":

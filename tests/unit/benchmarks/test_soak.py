@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from faulty_agent import Counts, Report
-from soak import judge
+from soak import Use, find_growth, judge
 
 from advisor.storage import Database
 from tests.unit.services.scripted_tuning import make_result
@@ -14,13 +14,14 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    database = Database(f"sqlite:///{tmp_path / 'advisor.db'}", lambda: "unused")
+def url(tmp_path: Path) -> str:
+    url = f"sqlite:///{tmp_path / 'advisor.db'}"
+    database = Database(url, lambda: "unused")
     database.migrate()
     with database.begin() as work:
         work.blocks.quarantine("s1", "b1", "a1", 1, make_result(), "sha", "Too late.", NOW)
     database.close()
-    return tmp_path
+    return url
 
 
 def report(block: str, answer: str) -> Report:
@@ -37,6 +38,25 @@ def report(block: str, answer: str) -> Report:
         ([report("b1", "quarantined"), report("b1", "accepted"), report("b1", "accepted")], "two accepted"),
     ],
 )
-def test_what_went_wrong_is_told(folder: Path, reports: list[Report], words: str) -> None:
-    told = "; ".join(judge(folder, Counts(reports=reports)))
+def test_what_went_wrong_is_told(url: str, reports: list[Report], words: str) -> None:
+    told = "; ".join(judge(url, Counts(reports=reports)))
+    assert words in told if words else not told
+
+
+@pytest.mark.parametrize(
+    ("blocks", "words"), [({"b1"}, ""), ({"b1", "b2"}, "1 reports of real agents' spools")]
+)
+def test_report_of_a_real_agent_that_is_nowhere_is_told(url: str, blocks: set[str], words: str) -> None:
+    told = "; ".join(judge(url, Counts(), [blocks]))
+    assert words in told if words else not told
+
+
+@pytest.mark.parametrize(
+    ("late", "words"),
+    [((100, 40), ""), ((200, 40), "grew by 100 MB"), ((100, 90), "holds 50 descriptors more")],
+)
+def test_growth_is_told(late: tuple[int, int], words: str) -> None:
+    uses: list[Use] = [(float(i), 100 * 2**20, 40) for i in range(12)]
+    uses += [(12.0 + i, late[0] * 2**20, late[1]) for i in range(6)]
+    told = "; ".join(find_growth(uses))
     assert words in told if words else not told
