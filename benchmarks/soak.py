@@ -226,6 +226,10 @@ def soak(chosen: argparse.Namespace, folder: Path, real_folder: Path) -> list[st
     settle(real, counts)
     ledger = read_ledger(real_folder) if real else []
     wrong = judge(database.url, counts, ledger) + find_growth(uses)
+    if not counts.reports or (real and not ledger):
+        wrong.append(
+            "Nothing was measured, by simulated or by real agents: the soak proves nothing. Give it longer."
+        )
     print_counts(server, real, counts, len(ledger), uses)
     server.process.terminate()
     server.process.wait(30)
