@@ -9,6 +9,7 @@ from typing import Any, Dict, List
 
 from .gradient_watch import GradientNorms, GradientTimes
 from .link_sweep import LinkSweep
+from .private_torch import PYTHON_REDUCER
 from .recorder import StepMarks
 
 SETTLING_STEPS = 1
@@ -26,7 +27,7 @@ class CalibrationSteps:
         self._clock = clock
         self._step = 0
         self._times = self._norms = None
-        if len(replicas) == 1 and not getattr(replicas[0], "_use_python_reducer", False):
+        if len(replicas) == 1 and not PYTHON_REDUCER.find(replicas[0], False):
             self._times = GradientTimes(replicas[0], clock)
             if not replaces_reduction and GradientNorms.can_watch(replicas[0]):
                 self._norms = GradientNorms(replicas[0])

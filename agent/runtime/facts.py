@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 import torch
 import torch.distributed as dist
 
+from . import private_torch
 from .backends import find_backend
 from .environment import Environment
 from .levers.buckets.bucket_plan import MIB, BucketPlan
@@ -39,7 +40,7 @@ def find_frameworks(modules: Mapping[str, Any]) -> Dict[str, str]:
 
 def list_gradients(ddp: Any) -> List[torch.Tensor]:
     """The parameters whose gradients this model reduces."""
-    return [parameter for parameter in ddp._module_parameters if parameter.requires_grad]
+    return [parameter for parameter in private_torch.MODULE_PARAMETERS.of(ddp) if parameter.requires_grad]
 
 
 def count_gradient_bytes(ddp: Any) -> int:
@@ -87,7 +88,7 @@ def gather_facts(
         "sparse_gradients": any(
             isinstance(m, (torch.nn.Embedding, torch.nn.EmbeddingBag)) and m.sparse for m in modules
         ),
-        "has_batch_norm": any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in modules),
+        "has_batch_norm": any(map(private_torch.is_batch_norm, modules)),
         "largest_parameter_bytes": largest.numel() * largest.element_size(),
         "batch_size_per_rank": samples_per_step,
         "microbatches_per_step": forwards_per_step,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import statistics
-import sys
 import time
 from typing import Any, Dict, List, Sequence
 
@@ -74,14 +73,6 @@ class LinkSweep:
         Collective: call it on every rank at the same step boundary. A backend that refuses on all ranks alike ends the
         sweep; what was measured until then is kept.
         """
-        measure = self._measure
-        if "torch._dynamo" in sys.modules:
-            # A script that compiles its whole DDP model has our hooks traced: these collectives are to run as they are.
-            measure = torch._dynamo.disable(measure)
-        return measure(largest_bytes)
-
-    @torch.no_grad()
-    def _measure(self, largest_bytes: int) -> List[Dict[str, Any]]:
         if not self._prepare(min(LARGEST_BYTES, max(SMALLEST_BYTES, largest_bytes))):
             return []
         try:

@@ -10,6 +10,8 @@ from typing import Any, Callable, Deque, Iterator, Optional, Tuple
 import torch
 import torch.utils.data.dataloader as loading
 
+from . import private_torch
+
 USUAL_PREFETCH = 2
 """Batches per worker that a DataLoader asks for ahead unless told otherwise."""
 
@@ -39,7 +41,10 @@ def observe_settings(loader: Any) -> LoaderSettings:
 
 def explain_no_exchange(loader: Any) -> Optional[str]:
     """Why this loader's iterators cannot go on with other settings and the same batches; None when they can."""
-    if loader._dataset_kind == loading._DatasetKind.Iterable:
+    missing = private_torch.explain_unknown_loader(loader)
+    if missing is not None:
+        return missing
+    if private_torch.DATASET_KIND.of(loader) == private_torch.DATASET_KINDS.of(loading).Iterable:
         return (
             "The script reads an IterableDataset, whose samples each worker deals out by itself: other workers would "
             "give other batches. Use a map-style dataset with a sampler."
@@ -56,7 +61,7 @@ class LoaderView:
 
     def __init__(self, loader: Any, settings: LoaderSettings, indices: Any, seed: int) -> None:
         self._loader = loader
-        self._index_sampler = indices
+        private_torch.INDEX_SAMPLER.set(self, indices)
         self.num_workers = settings.num_workers
         self.prefetch_factor = settings.prefetch_factor if settings.num_workers else None
         self.pin_memory = settings.pin_memory
@@ -135,40 +140,37 @@ class Source:
     def start_epoch(self, loader: Any, remaining: Iterator[Any]) -> None:
         """The same workers read another epoch."""
         self.indices.refill(remaining)
-        self.iterator._reset(loader)
+        private_torch.BEGIN_AGAIN.of(self.iterator)(loader)
 
     def close(self) -> None:
         self.closed = True
         if self._close:
-            self.iterator._shutdown_workers()
+            private_torch.STOP_WORKERS.of(self.iterator)()
 
 
 def open_source(loader: Any, settings: LoaderSettings, remaining: Iterator[Any], seed: int) -> Source:
     indices = Indices(remaining)
     view = LoaderView(loader, settings, indices, seed)
-    kind = (
-        loading._MultiProcessingDataLoaderIter
-        if settings.num_workers
-        else loading._SingleProcessDataLoaderIter
-    )
-    return Source(kind(view), settings, indices)
+    kind = private_torch.WORKERS_ITERATOR if settings.num_workers else private_torch.PLAIN_ITERATOR
+    return Source(kind.of(loading)(view), settings, indices)
 
 
 def resume_source(kept: Any, settings: LoaderSettings, remaining: Iterator[Any], loader: Any) -> Source:
     """The iterator that the script's own loader keeps again, whose workers have outlived their batches."""
     indices = Indices(remaining)
-    sampler, kept._index_sampler = kept._index_sampler, indices
-    kept._reset(loader)
-    kept._index_sampler = sampler
+    sampler = private_torch.INDEX_SAMPLER.of(kept)
+    private_torch.INDEX_SAMPLER.set(kept, indices)
+    private_torch.BEGIN_AGAIN.of(kept)(loader)
+    private_torch.INDEX_SAMPLER.set(kept, sampler)
     return Source(kept, settings, indices, close=False)
 
 
 def begin_like_the_script(loader: Any, own: LoaderSettings) -> Tuple[Iterator[Any], int]:
     """The epoch's index batches and the workers' seed, drawn as often and in the order as by the loader itself."""
-    sampler = loader._index_sampler
+    sampler, kept = private_torch.INDEX_SAMPLER.of(loader), private_torch.KEPT_ITERATOR.of(loader)
     remaining = iter(sampler)
-    if own.persistent_workers and own.num_workers and loader._iterator is not None:
-        return remaining, int(loader._iterator._base_seed)
+    if own.persistent_workers and own.num_workers and kept is not None:
+        return remaining, int(private_torch.BASE_SEED.of(kept))
     seed = torch.empty((), dtype=torch.int64).random_(generator=loader.generator).item()
     if own.num_workers:
         remaining = iter(sampler)  # an iterator with workers asks its sampler twice
@@ -177,7 +179,7 @@ def begin_like_the_script(loader: Any, own: LoaderSettings) -> Tuple[Iterator[An
 
 def explain_no_grouping(loader: Any) -> Optional[str]:
     """Why batches of this loader cannot be joined before they are read; None when they can."""
-    if not loader._auto_collation:
+    if not private_torch.MAKES_BATCHES.of(loader):
         return "The script's loader hands over samples and no batches (batch_size=None): there is nothing to join."
     return None
 

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from . import current, hooks
+from .private_torch import ANY_ITERATOR
 
 
 def install_patches() -> None:
@@ -70,12 +71,17 @@ def _patch_backward() -> None:
 
 def _patch_loader() -> None:
     original_iter = loading.DataLoader.__iter__
-    original_next = loading._BaseDataLoaderIter.__next__
+    any_iterator = ANY_ITERATOR.find(loading)
 
     @functools.wraps(original_iter)
     def iterate(self: Any) -> Any:
         runtime = current.current_runtime
         return original_iter(self) if runtime is None else runtime.start_epoch(self, original_iter)
+
+    loading.DataLoader.__iter__ = iterate
+    if any_iterator is None:
+        return  # reading is not timed, and its knobs are refused
+    original_next = any_iterator.__next__
 
     @functools.wraps(original_next)
     def fetch(self: Any) -> Any:
@@ -87,8 +93,7 @@ def _patch_loader() -> None:
         runtime.note_fetch(time.perf_counter() - start_s)
         return batch
 
-    loading.DataLoader.__iter__ = iterate
-    loading._BaseDataLoaderIter.__next__ = fetch
+    any_iterator.__next__ = fetch
 
 
 def _patch_loss_scaling() -> None:

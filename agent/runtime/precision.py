@@ -5,6 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from .private_torch import AUTOCAST_ON
+
 
 class ScriptPrecision:
     """Filled by the patches. A script that has mixed precision of its own keeps it."""
@@ -17,7 +19,7 @@ class ScriptPrecision:
         self._is_settled = False
 
     def note_autocast(self, context: Any) -> None:
-        if context._enabled and not self._is_settled:
+        if not self._is_settled and AUTOCAST_ON.find(context, True):
             self.autocast_dtype = str(context.fast_dtype).replace("torch.", "")
 
     def settle(self) -> None:

@@ -29,6 +29,18 @@ from .loader_source import (
     open_source,
     resume_source,
 )
+from .private_torch import (
+    ANY_ITERATOR,
+    ASKED,
+    BASE_SEED,
+    INDICES,
+    KEPT_ITERATOR,
+    PLAIN_ITERATOR,
+    RECEIVED,
+    WORKERS,
+    explain_unknown_iterator,
+    explain_unknown_loader,
+)
 from .samples import find_tensors
 
 FEED = "_fleet_advisor_feed"
@@ -88,7 +100,7 @@ class _Feed:
         elif self.sources:
             self.sources[-1].indices.regroup(lambda remaining: self.join(remaining, multiple))
         else:
-            own._sampler_iter = self.join(own._sampler_iter, multiple)
+            INDICES.set(own, self.join(INDICES.of(own), multiple))
         self._ungrouped = self.count_outstanding(own)
         return self._ungrouped
 
@@ -146,7 +158,8 @@ class _Feed:
         if self.sources:
             remaining = self.sources[-1].indices.cut()
         else:
-            remaining, own._sampler_iter = own._sampler_iter, iter(())
+            remaining = INDICES.of(own)
+            INDICES.set(own, iter(()))
         try:
             idle = self._find_idle_workers(own) if settings == self.own else None
             if idle is not None:
@@ -162,7 +175,7 @@ class _Feed:
 
     def _find_idle_workers(self, own: Any) -> Any:
         """The iterator whose persistent workers the script's loader keeps from epoch to epoch, if they idle now."""
-        kept = getattr(self.loader, "_iterator", None)
+        kept = KEPT_ITERATOR.find(self.loader)
         busy = (kept is own and not self.own_ended) or any(source.iterator is kept for source in self.sources)
         return None if busy else kept
 
@@ -172,7 +185,7 @@ class _Feed:
 
     def count_outstanding(self, own: Any) -> int:
         """Batches asked for and not yet delivered."""
-        asked = 0 if self.own_ended else getattr(own, "_send_idx", 0) - getattr(own, "_rcvd_idx", 0)
+        asked = 0 if self.own_ended else ASKED.find(own, 0) - RECEIVED.find(own, 0)
         return asked + sum(len(source.indices.pending) for source in self.sources)
 
     def list_workers(self, own: Any) -> List[int]:
@@ -219,22 +232,29 @@ class Reading:
         self._replays = False
         self.multiple = 1
         """How many of the script's batches make one."""
+        self.unknown = ""
+        """Why torch's own iterators cannot be handled here, as a sentence."""
 
     # What the patches ask.
 
     def start_epoch(self, loader: Any, iterate: Callable[[Any], Any]) -> Any:
         """The script iterates a training loader: an iterator with the settings in force."""
+        self.unknown = explain_unknown_loader(loader) or ""
+        if self.unknown:
+            return iterate(loader)
         own = observe_settings(loader)
         settings = self._resolve(own)
         if (settings == own and self.multiple == 1) or explain_no_exchange(loader) is not None:
             iterator = iterate(loader)
-            if isinstance(iterator, loading._BaseDataLoaderIter):
-                self._attach(iterator, _Feed(loader, own, int(iterator._base_seed)))
+            if isinstance(iterator, ANY_ITERATOR.find(loading, ())):
+                self.unknown = explain_unknown_iterator(iterator) or ""
+                if not self.unknown:
+                    self._attach(iterator, _Feed(loader, own, int(BASE_SEED.of(iterator))))
             return iterator
         remaining, seed = begin_like_the_script(loader, own)
         # The script holds an ordinary iterator that has nothing left; its batches come from the source behind it.
         alone = replace(settings, num_workers=0, pin_memory=False)
-        iterator = loading._SingleProcessDataLoaderIter(LoaderView(loader, alone, (), seed))
+        iterator = PLAIN_ITERATOR.of(loading)(LoaderView(loader, alone, (), seed))
         feed = _Feed(loader, own, seed)
         remaining = feed.join(remaining, self.multiple)
         kept = self._kept.get(loader)
@@ -243,7 +263,7 @@ class Reading:
             feed.own_ended, feed.settings = True, settings
             feed.sources.append(kept)
         else:
-            iterator._sampler_iter = remaining
+            INDICES.set(iterator, remaining)
             feed.go_on(iterator, settings)
             feed.own_ended = True
             self._keep(loader, feed)
@@ -352,7 +372,7 @@ class Reading:
 
 
 def _list_workers(iterator: Any) -> List[int]:
-    return [worker.pid for worker in getattr(iterator, "_workers", []) if worker.is_alive()]
+    return [worker.pid for worker in WORKERS.find(iterator, []) if worker.is_alive()]
 
 
 def _count_ahead(settings: LoaderSettings) -> int:

@@ -21,10 +21,11 @@ from .levers.buckets.bucket_plan import MIB, BucketPlan, limit_first_bucket, pla
 from .levers.buckets.launched import plan_launched_cap
 from .loss_factor import multiply_loss
 from .precision import ScriptPrecision
+from .private_torch import explain_unusable
 from .reading import Reading
 from .recorder import INTERRUPTED, NEW_EPOCH, Recorder, find_loss
 from .samples import SampleCount
-from .sharded import find_kind, find_sharded_roots
+from .sharded import explain_unknown, find_kind, find_sharded_roots
 from .steering.conversation import FAILED, Conversation
 from .steering.online import OnlineTuning
 from .steering.production import Production, say
@@ -312,6 +313,10 @@ class Runtime:
                 if dist.get_world_size() < 2:
                     self.tell_trouble("single_rank")
                     return
+                unusable = self._explain_unusable()
+                if unusable is not None:
+                    self.tell_trouble("private_torch", why=unusable)
+                    return
                 self._steering = self._choose_steering()
             try:
                 self._steering.pass_boundary()
@@ -330,6 +335,11 @@ class Runtime:
         if self.environment.strategy is None:
             self.end_process(FAILED, reason)
         self.stop_steering(reason)
+
+    def _explain_unusable(self) -> Optional[str]:
+        """The private name of torch without which nothing can be measured."""
+        unknown = (explain_unknown(root) for root in self.list_sharded())
+        return explain_unusable(self.list_replicas()) or next(filter(None, unknown), None)
 
     def _choose_steering(self) -> Steering:
         strategy = self.environment.strategy

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import gc
 import sys
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
+from . import private_torch
+
 FULLY_SHARD, WRAPPER = "fully_shard", "FullyShardedDataParallel"
-_HOMES = (
-    ("torch.distributed.fsdp", "FSDPModule"),
-    ("torch.distributed._composable.fsdp", "FSDPModule"),
-    ("torch.distributed.fsdp", WRAPPER),
-)
-"""Modules and classes; a script that shards has imported one of them. The second is that of torch before 2.6."""
 
 
 def find_sharded_roots(optimizer: Any) -> List[Any]:
@@ -41,7 +37,9 @@ def find_sharded_roots(optimizer: Any) -> List[Any]:
 
 
 def _list_kinds() -> Tuple[type, ...]:
-    found = (getattr(sys.modules.get(home), name, None) for home, name in _HOMES)
+    # A script that shards has imported them.
+    wrapper = getattr(sys.modules.get("torch.distributed.fsdp"), WRAPPER, None)
+    found = [wrapper, *private_torch.FULLY_SHARDED.list_loaded()]
     return tuple({kind for kind in found if isinstance(kind, type)})
 
 
@@ -59,11 +57,28 @@ def count_gradient_bytes(root: Any) -> int:
     """Bytes of all its gradients before they are scattered over the ranks."""
     if find_kind(root) == FULLY_SHARD:
         return sum(parameter.numel() * parameter.element_size() for parameter in list_trained(root))
-    handles = [module._handle for module in type(root).fsdp_modules(root) if module._handle is not None]
-    flat = [handle.flat_param for handle in handles if handle.flat_param.requires_grad]
+    flat = [parameter for parameter in _list_flat(root) if parameter.requires_grad]
     return sum(
-        int(parameter._unpadded_unsharded_size.numel()) * parameter.element_size() for parameter in flat
+        int(private_torch.UNPADDED_SIZE.of(parameter).numel()) * parameter.element_size()
+        for parameter in flat
     )
+
+
+def explain_unknown(root: Any) -> Optional[str]:
+    """Which private name of torch is missing to measure this module; None where all are there."""
+    if find_kind(root) == FULLY_SHARD:
+        return None
+    missing = private_torch.explain_missing(root, (private_torch.HANDLE,))
+    if missing is not None:
+        return missing
+    names = (private_torch.UNPADDED_SIZE,)
+    return next(filter(None, (private_torch.explain_missing(flat, names) for flat in _list_flat(root))), None)
+
+
+def _list_flat(root: Any) -> List[Any]:
+    """What FullyShardedDataParallel made of the parameters."""
+    handles = (private_torch.HANDLE.of(module) for module in type(root).fsdp_modules(root))
+    return [handle.flat_param for handle in handles if handle is not None]
 
 
 def find_device(root: Any) -> torch.device:
@@ -85,9 +100,19 @@ def list_groups(module: Any) -> List[Any]:
     """What fully_shard gathers together for this module; empty for one that it left alone."""
     if not hasattr(module, "set_reshard_after_forward"):
         return []
-    state = module._get_fsdp_state()
-    groups = getattr(state, "_fsdp_param_groups", None)
-    return [state._fsdp_param_group] if groups is None else list(groups)
+    state = private_torch.GET_SHARDED_STATE.of(module)()
+    groups = private_torch.PARAMETER_GROUPS.find(state)
+    return [private_torch.PARAMETER_GROUP.of(state)] if groups is None else list(groups)
+
+
+def explain_unknown_groups(root: Any) -> Optional[str]:
+    """Which private name of torch is missing for `list_groups`; None where all are there."""
+    missing = private_torch.explain_missing(root, (private_torch.GET_SHARDED_STATE,))
+    if missing is not None or private_torch.PARAMETER_GROUPS.is_in(
+        state := private_torch.GET_SHARDED_STATE.of(root)()
+    ):
+        return missing
+    return private_torch.explain_missing(state, (private_torch.PARAMETER_GROUP,))
 
 
 def list_inner(roots: List[Any]) -> Dict[Any, List[Any]]:

@@ -24,6 +24,10 @@ SENTENCES: Dict[str, str] = {
         "The job has one rank only, so no gradients are exchanged and no communication knob can matter. "
         "Start it with at least two ranks (torchrun --nproc-per-node 2 or more)."
     ),
+    "private_torch": (
+        "The advisor cannot measure with this torch: {why} Train with one of these, or use a newer release of the "
+        "advisor."
+    ),
     "too_short": (
         "The script ended after {steps} training steps, before the first block of {needed} could be timed. "
         "Let it run longer: more steps or epochs, or a larger data set."

@@ -6,12 +6,14 @@ from typing import Any, Callable, TypeVar
 
 import torch
 
+from .private_torch import DISABLE_DYNAMO
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def untraced(function: Function) -> Function:
     """`function` as torch.compile never traces it, nor what it calls. Imports Dynamo at the first call only, as torch's
     own optimizers do."""
-    # torch.compiler.disable would import Dynamo now, before the script could configure anything.
-    disable: Any = getattr(getattr(torch, "_compile", None), "_disable_dynamo", None)
-    return function if disable is None else disable(function)
+    # torch.compiler.disable, which is not private, imports Dynamo before the script could configure anything.
+    disable: Any = DISABLE_DYNAMO.find_loaded() or torch.compiler.disable
+    return disable(function)

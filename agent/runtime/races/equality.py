@@ -6,6 +6,8 @@ from typing import Any, Dict, List
 
 import torch
 
+from ..private_torch import MODULE_PARAMETERS
+
 _AS_INTEGERS: Dict[int, torch.dtype] = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 _PIECE = 2**22
@@ -23,7 +25,7 @@ def sum_bits(replicas: List[Any]) -> List[int]:
 
 def _sum_model(ddp: Any) -> int:
     sums = []
-    for place, parameter in enumerate(ddp._module_parameters, start=1):
+    for place, parameter in enumerate(MODULE_PARAMETERS.of(ddp), start=1):
         flat = parameter.detach()
         flat = (flat.to_local() if hasattr(flat, "to_local") else flat).reshape(-1)
         if flat.is_complex():

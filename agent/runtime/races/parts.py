@@ -9,6 +9,7 @@ from ..exchange import Exchange
 from ..facts import locate
 from ..levers.lever import Training
 from ..levers.registry import Levers
+from ..private_torch import SET_LOG_RATE
 
 if TYPE_CHECKING:
     from ..runtime import Runtime
@@ -66,7 +67,7 @@ class RankParts:
     def rate_logging(self, sample_rate: int) -> None:
         """How often DDP times an iteration of its own: every one while an arm is profiled."""
         for ddp in self.list_replicas():
-            ddp._set_ddp_runtime_logging_sample_rate(sample_rate)
+            SET_LOG_RATE.of(ddp)(sample_rate)
 
     def agree_on_most(self, own: List[int], what: str) -> List[int]:
         """Collective. The largest of all ranks' numbers, place by place: one rank may have more to wait for."""

@@ -16,6 +16,7 @@ from ..facts import count_gradient_bytes
 from ..levers.lever import RelaunchNeeded
 from ..link_sweep import LinkSweep
 from ..memory import count_free_bytes, read_peak_bytes, reset_peak
+from ..private_torch import GET_LOG
 from ..recorder import StepMarks, read_losses
 from ..snapshot import TrainingSnapshot
 from .arm import Arm
@@ -398,6 +399,6 @@ def read_exposed_s(ddp: Any) -> float:
     From DDP's durations, which are a device's own on CUDA. Its host stamps are not: there a future's wait() returns
     before the collective has run.
     """
-    data = ddp._get_ddp_logging_data()
+    data = GET_LOG.of(ddp)()
     hidden_ns = data.get("backward_compute_comm_overlap_time", 0)
     return max(0.0, (data.get("backward_comm_time", 0) - hidden_ns) / 1e9)

@@ -10,13 +10,13 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 import torch.distributed as dist
-from torch.distributed import distributed_c10d
 
 from .. import beat
 from ..facts import count_gradient_bytes, gather_baseline, gather_facts
 from ..host_reads import HostReads
 from ..levers.buckets.bucket_plan import observe_plan
 from ..levers.lever import Training
+from ..private_torch import DEFAULT_STORE
 from ..races.parts import PEER_TIMEOUT_S, RankParts
 from ..recorder import StepMarks
 
@@ -35,7 +35,7 @@ class Steering(ABC):
 
     def __init__(self, runtime: "Runtime", parts: Optional[RankParts] = None) -> None:
         self._runtime = runtime
-        store = distributed_c10d._get_default_store()
+        store = DEFAULT_STORE.load()()
         self._parts = parts or RankParts(runtime, store, dist.get_rank(), dist.get_world_size())
         self._levers = self._parts.levers
         self._watched: List[StepMarks] = []

@@ -26,6 +26,12 @@ pytestmark = pytest.mark.distributed
         (["plain.py", "--steps", "12"], "too_short", "after 12 training steps", 2),
         (["plain.py", "--steps", "3"], "too_short", "after 3 training steps", 2),
         (["sharded.py", "--by-method"], "fsdp", "fully_shard", 2),
+        (
+            ["plain.py", "--steps", "20", "--forget", "_set_ddp_runtime_logging_sample_rate"],
+            "private_torch",
+            "has no DistributedDataParallel._set_ddp_runtime_logging_sample_rate",
+            2,
+        ),
         (["hand_made_steps.py"], "never_steps", "optimizer", 2),
     ],
 )

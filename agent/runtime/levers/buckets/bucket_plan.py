@@ -7,6 +7,7 @@ from typing import Any, Dict, List, Mapping, Tuple
 
 import torch.distributed as dist
 
+from ...private_torch import BUCKET_CONFIG, FIRST_BUCKET_BYTES, GET_LOG, USUAL_FIRST_BUCKET_BYTES
 from ..lever import read_count, read_switch
 
 MIB = 1024 * 1024
@@ -40,24 +41,28 @@ def observe_plan(ddp: Any) -> BucketPlan:
     torch >= 2.3 lets the first bucket equal the cap unless `bucket_cap_mb` was None; before, it was 1 MiB always.
     """
     cap = int(ddp.bucket_bytes_cap)
-    config = getattr(ddp, "_bucket_config", None)
+    config = BUCKET_CONFIG.find(ddp)
     if config is not None:
         return BucketPlan(int(config.first_bucket_bytes_cap), cap, tuple(config.per_bucket_bytes_caps))
     if getattr(ddp, "bucket_bytes_cap_default", True):
-        return BucketPlan(int(dist._DEFAULT_FIRST_BUCKET_BYTES), cap)
+        return BucketPlan(_read_first_bytes(), cap)
     return BucketPlan(cap, cap)
 
 
 def plan_for_argument(bucket_cap_mb: Any) -> BucketPlan:
     """The plan that DDP makes of its `bucket_cap_mb`: only None (not 25) gives the small first bucket."""
     if bucket_cap_mb is None:
-        return BucketPlan(int(dist._DEFAULT_FIRST_BUCKET_BYTES), 25 * MIB)
+        return BucketPlan(_read_first_bytes(), 25 * MIB)
     return BucketPlan(int(bucket_cap_mb * MIB), int(bucket_cap_mb * MIB))
 
 
 def limit_first_bucket(cap_bytes: int) -> None:
     """torch.compile refuses a DDP model whose other buckets are smaller than torch's own first one, 1 MiB."""
-    dist._DEFAULT_FIRST_BUCKET_BYTES = min(int(dist._DEFAULT_FIRST_BUCKET_BYTES), cap_bytes)
+    FIRST_BUCKET_BYTES.set(dist, min(_read_first_bytes(), cap_bytes))
+
+
+def _read_first_bytes() -> int:
+    return int(FIRST_BUCKET_BYTES.find(dist, USUAL_FIRST_BUCKET_BYTES))
 
 
 def resolve_plan(baseline: BucketPlan, values: Mapping[str, Any]) -> Tuple[BucketPlan, Dict[str, str]]:
@@ -98,7 +103,7 @@ def read_buckets(ddp: Any) -> Tuple[List[int], bool]:
 
     With find_unused_parameters DDP never rebuilds, so the initial buckets are final.
     """
-    data = ddp._get_ddp_logging_data()
+    data = GET_LOG.of(ddp)()
     if data.get("has_rebuilt_buckets"):
         return _read_sizes(data.get("rebuilt_bucket_sizes", "")), True
     never_rebuilds = bool(ddp.find_unused_parameters) and not ddp.static_graph

@@ -5,20 +5,21 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Dict, Iterable, List, Optional, Set, Tuple
 
+from ...private_torch import BUCKET_CONFIG, BUILD_PARAMETERS, GET_LOG
 from .bucket_plan import BucketPlan
 
 
 def count_layers(ddp: Any) -> int:
     """Modules that hold parameters whose gradients this model reduces."""
-    parameters, _ = ddp._build_params_for_reducer()
+    parameters, _ = BUILD_PARAMETERS.of(ddp)()
     return len(set(_find_layers(ddp, parameters)))
 
 
 def explain_no_layers(ddp: Any) -> Optional[str]:
     """Why this model's buckets cannot be limited to a number of layers, or None when they can."""
-    if getattr(ddp, "_bucket_config", None) is None:
+    if not BUCKET_CONFIG.is_in(ddp):
         return "This torch rebuilds all buckets to one size; layers per bucket need one size for each (torch 2.12)."
-    parameters, _ = ddp._build_params_for_reducer()
+    parameters, _ = BUILD_PARAMETERS.of(ddp)()
     if len({(parameter.dtype, parameter.device) for parameter in parameters}) > 1:
         return "The model's parameters have several number formats or devices, which DDP buckets separately."
     if sorted(read_order(ddp)) != list(range(len(parameters))):
@@ -30,7 +31,7 @@ def limit_layers(ddp: Any, plan: BucketPlan, order: List[int]) -> BucketPlan:
     """`plan` with the byte caps, bucket by bucket, that keep its `most_layers`; `order` is of the parameters."""
     if not plan.most_layers:
         return plan
-    parameters, sparse = ddp._build_params_for_reducer()
+    parameters, sparse = BUILD_PARAMETERS.of(ddp)()
     layers = _find_layers(ddp, parameters)
     # A sparse gradient is alone in its bucket anyhow, and uses up no cap.
     gradients = [
@@ -62,7 +63,7 @@ def cap_by_layers(gradients: Iterable[Tuple[int, int]], plan: BucketPlan) -> Tup
 def read_order(ddp: Any) -> List[int]:
     """Indices of the parameters in the order in which DDP puts them into buckets; empty when it has not told yet."""
     if ddp.find_unused_parameters and not ddp.static_graph:
-        return list(range(len(ddp._build_params_for_reducer()[0])))  # never rebuilt: the order of definition
+        return list(range(len(BUILD_PARAMETERS.of(ddp)()[0])))  # never rebuilt: the order of definition
     return [index for bucket in _read_rebuilt(ddp) for index in bucket]
 
 
@@ -71,12 +72,12 @@ def find_most_layers(ddp: Any) -> Optional[int]:
     buckets = _read_rebuilt(ddp)
     if not buckets:
         return None
-    layers = _find_layers(ddp, ddp._build_params_for_reducer()[0])
+    layers = _find_layers(ddp, BUILD_PARAMETERS.of(ddp)()[0])
     return max(len({layers[index] for index in bucket}) for bucket in buckets)
 
 
 def _read_rebuilt(ddp: Any) -> List[List[int]]:
-    text = str(ddp._get_ddp_logging_data().get("rebuilt_per_bucket_param_indices", ""))
+    text = str(GET_LOG.of(ddp)().get("rebuilt_per_bucket_param_indices", ""))
     return [[int(index) for index in bucket.split()] for bucket in text.split(",") if bucket.strip()]
 
 

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from typing import Any, Optional
 
+from ...private_torch import BUCKET_CONFIG, FORGET_USED, HAS_REBUILT
+
 FIELDS = (
     "reducer",
     "logger",
     "bucket_bytes_cap",
     "bucket_bytes_cap_default",
     "bucket_bytes_cap_list",
-    "_bucket_config",
-    "_has_rebuilt_buckets",
+    BUCKET_CONFIG.name,
+    HAS_REBUILT.name,
 )
 """What DDP itself keeps about its reducer; which of them exist depends on torch."""
 
@@ -31,13 +33,13 @@ class LiveReducer:
             setattr(ddp, name, value)
         if ddp.find_unused_parameters:
             # Its hooks noted the parameters that were used while others reduced; that must not count for the next step.
-            ddp.reducer._reset_state()
+            FORGET_USED.of(ddp.reducer)()
 
 
 def explain_no_live_reducers(ddp: Any) -> Optional[str]:
     """Why this model can have only one reducer at a time, or None."""
     if ddp.static_graph:
         return "With static_graph=True a second reducer lets the ranks' parameters drift apart."
-    if ddp.find_unused_parameters and not hasattr(ddp.reducer, "_reset_state"):
+    if ddp.find_unused_parameters and not FORGET_USED.is_in(ddp.reducer):
         return "This torch's reducer cannot forget which parameters were used while another one reduced."
     return None

@@ -1,6 +1,6 @@
 """Rebuilds a DistributedDataParallel's reducer in place, with new buckets and another communication hook.
 
-Private torch calls live here only. They are feature-detected; where one is missing a new session is asked for.
+Where torch lacks a private name that this takes, a new session is asked for.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any, Optional
 
 import torch.distributed as dist
 
+from ... import private_torch
 from ..lever import RelaunchNeeded
 from ..reduction.reduction_hook import reduce_bucket
 from .bucket_plan import BucketPlan
@@ -22,20 +23,20 @@ HELPER_ARGUMENTS = ["parameters", "expect_sparse_gradient", "param_to_name_mappi
 
 def explain_no_rebuild(ddp: Any) -> Optional[str]:
     """Why this model's reducer cannot be rebuilt in a live process, or None when it can."""
-    if getattr(ddp, "_use_python_reducer", False):
+    if private_torch.PYTHON_REDUCER.find(ddp, False):
         return "torch.compile's python_reducer mode keeps no bucket plan that could be changed in a live process."
     if getattr(ddp, "mixed_precision", None) is not None:
         return "DistributedDataParallel(mixed_precision=…) keeps state in its reducer that cannot be carried over."
-    if getattr(ddp, "_delay_all_reduce_all_params", False) or getattr(ddp, "_delay_all_reduce_params", None):
+    if private_torch.DELAYS_ALL.find(ddp) or private_torch.DELAYED.find(ddp):
         return "The script delays all-reduces of some parameters (delay_all_reduce_named_params)."
-    if any(hasattr(p, "_in_backward_optimizers") for p in ddp._module_parameters):
+    if any(map(private_torch.IN_BACKWARD.is_in, private_torch.MODULE_PARAMETERS.of(ddp))):
         return "The optimizer runs inside backward (apply_optimizer_in_backward), tied to this reducer."
-    if not hasattr(ddp, "_comm_hooks") and has_own_hook(ddp) and _find_builtin_hook(ddp) is None:
+    if not private_torch.HOOKS.is_in(ddp) and has_own_hook(ddp) and _find_builtin_hook(ddp) is None:
         return "This torch keeps no record of the script's communication hook, so it could not be registered again."
-    for name in ("_build_params_for_reducer", "_build_debug_param_to_name_mapping", "_ddp_init_helper"):
-        if not hasattr(ddp, name):
-            return f"This torch has no DistributedDataParallel.{name}; buckets can be set only at launch."
-    given = list(inspect.signature(ddp._ddp_init_helper).parameters)
+    missing = private_torch.explain_no_new_reducer(ddp)
+    if missing is not None:
+        return f"{missing} Buckets can be set only at launch."
+    given = list(inspect.signature(private_torch.BUILD_REDUCER.of(ddp)).parameters)
     if given != HELPER_ARGUMENTS:
         return f"This torch's DDP init helper takes {given}, which the runtime does not know."
     return None
@@ -53,45 +54,49 @@ def rebuild_reducer(
     if reason is not None:
         raise RelaunchNeeded(reason)
     builtin_hook = _find_builtin_hook(ddp)
-    parameters, sparse = ddp._build_params_for_reducer()
-    names = ddp._build_debug_param_to_name_mapping(parameters)
+    parameters, sparse = private_torch.BUILD_PARAMETERS.of(ddp)()
+    names = private_torch.BUILD_NAMES.of(ddp)(parameters)
     if not keeps_old:
         # The logger holds the reducer too: both must go before the new one hooks the same gradient accumulators.
         ddp.logger = None
         ddp.reducer = None
     _set_plan(ddp, plan)
-    usual_first_bytes = dist._DEFAULT_FIRST_BUCKET_BYTES
+    first_bytes = private_torch.FIRST_BUCKET_BYTES
+    usual_first_bytes = first_bytes.find(dist)
     try:
         # torch before 2.12 reads the first bucket's size from this module constant.
-        dist._DEFAULT_FIRST_BUCKET_BYTES = plan.first_bytes
-        ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)
+        first_bytes.set(dist, plan.first_bytes)
+        private_torch.BUILD_REDUCER.of(ddp)(parameters, sparse, names, ddp.static_graph)
     finally:
-        dist._DEFAULT_FIRST_BUCKET_BYTES = usual_first_bytes
-    ddp._has_rebuilt_buckets = False
+        first_bytes.set(dist, usual_first_bytes)
+    private_torch.HAS_REBUILT.set(ddp, False)
     if ddp.static_graph:
-        ddp._static_graph_delay_allreduce_enqueued = False
-        ddp.reducer._set_static_graph()
-        ddp.logger._set_static_graph()
+        private_torch.STATIC_ENQUEUED.set(ddp, False)
+        private_torch.SET_STATIC.of(ddp.reducer)()
+        private_torch.SET_STATIC.of(ddp.logger)()
     if hook is not None:
-        ddp.logger._set_comm_hook_name(hook.__qualname__)
-        dist._register_comm_hook(ddp.reducer, state, hook)
+        _register(ddp, state, hook)
         return
-    for own_hook, own_state in getattr(ddp, "_comm_hooks", []):
-        ddp.logger._set_comm_hook_name(own_hook.__qualname__)
-        dist._register_comm_hook(ddp.reducer, own_state, own_hook)
+    for own_hook, own_state in private_torch.HOOKS.find(ddp, []):
+        _register(ddp, own_state, own_hook)
     if builtin_hook is not None:
-        ddp._register_builtin_comm_hook(builtin_hook)
+        private_torch.REGISTER_BUILTIN_HOOK.of(ddp)(builtin_hook)
+
+
+def _register(ddp: Any, state: Any, hook: Any) -> None:
+    private_torch.SET_HOOK_NAME.of(ddp.logger)(hook.__qualname__)
+    private_torch.REGISTER_HOOK.of(dist)(ddp.reducer, state, hook)
 
 
 def has_own_hook(ddp: Any) -> bool:
     """Whether the script registered a communication hook (torch before 2.2 tells it by its name only)."""
-    if hasattr(ddp, "_comm_hooks") and ddp._comm_hooks:
+    if private_torch.HOOKS.find(ddp):
         return True
-    return str(ddp._get_ddp_logging_data().get("comm_hook", "")) not in ("", reduce_bucket.__qualname__)
+    return str(private_torch.GET_LOG.of(ddp)().get("comm_hook", "")) not in ("", reduce_bucket.__qualname__)
 
 
 def _find_builtin_hook(ddp: Any) -> Any:
-    name = str(ddp._get_ddp_logging_data().get("comm_hook", ""))
+    name = str(private_torch.GET_LOG.of(ddp)().get("comm_hook", ""))
     builtin = getattr(dist, "BuiltinCommHookType", None)
     if builtin is None or not name.startswith("BuiltinCommHookType."):
         return None
@@ -101,12 +106,13 @@ def _find_builtin_hook(ddp: Any) -> Any:
 def _set_plan(ddp: Any, plan: BucketPlan) -> None:
     ddp.bucket_bytes_cap = plan.cap_bytes
     ddp.bucket_bytes_cap_default = plan.first_bytes != plan.cap_bytes
-    config = getattr(ddp, "_bucket_config", None)
+    config = private_torch.BUCKET_CONFIG.find(ddp)
     if config is not None:
-        ddp._bucket_config = dataclasses.replace(
+        planned = dataclasses.replace(
             config,
             bucket_bytes_cap=plan.cap_bytes,
             first_bucket_bytes_cap=plan.first_bytes,
             per_bucket_bytes_caps=plan.listed_bytes,
         )
+        private_torch.BUCKET_CONFIG.set(ddp, planned)
         ddp.bucket_bytes_cap_list = list(plan.listed_bytes)

@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 import torch
 import torch.distributed as dist
 
+from ... import private_torch
 from ..buckets.bucket_plan import observe_plan
 from ..lever import Evidence, Lever, Training, read_switch
 from ..script_compilation import OURS, is_compiled_by_script
@@ -36,10 +37,9 @@ class _Inductor:
         self.compile_s = 0.0
 
     def __call__(self, graph: Any, inputs: List[Any]) -> Any:
-        from torch._inductor.compile_fx import compile_fx
-
+        compile_graph = private_torch.COMPILE_GRAPH.load()
         start_s = time.perf_counter()
-        compiled = compile_fx(graph, inputs)
+        compiled = compile_graph(graph, inputs)
         self.compile_s += time.perf_counter() - start_s
         self.graphs += 1
 
@@ -64,7 +64,7 @@ class Compilation(Lever):
             weakref.WeakKeyDictionary()
         )
         self._in_force: List[Tuple[Any, _Inductor]] = []
-        self._usual: List[Tuple[Any, str, Any]] = []
+        self._usual: List[Tuple[private_torch.Private, Any, Any]] = []
         self._values: Mapping[str, Any] = {}
         self._evidence = Evidence()
 
@@ -84,10 +84,10 @@ class Compilation(Lever):
     def switch(self, values: Mapping[str, Any], training: Training) -> None:
         self._evidence, self._values = Evidence(), values
         for module, _ in self._in_force:
-            module.__dict__.pop("_compiled_call_impl", None)
+            module.__dict__.pop(private_torch.COMPILED_CALL.name, None)
         self._in_force = []
-        for config, name, value in self._usual:
-            setattr(config, name, value)
+        for setting, owner, value in self._usual:
+            setting.set(owner, value)
         self._usual = []
         self.is_on = self.starts_slowly = False
         self.least_warm_up = 0
@@ -115,23 +115,20 @@ class Compilation(Lever):
 
     def _configure(self, training: Training) -> None:
         """What cannot be compiled runs as written, and no compiler processes are left beside the timed steps."""
-        import torch._dynamo.config as dynamo
-        import torch._inductor.config as inductor
-
         if self._scratch:
             for variable, folder in CACHES.items():
                 os.environ[variable] = os.path.join(self._scratch, folder)
         first_bytes = min(observe_plan(ddp).first_bytes for ddp in training.replicas)
-        limit = "recompile_limit" if hasattr(dynamo, "recompile_limit") else "cache_size_limit"
-        for config, name, value in (
-            (dynamo, "suppress_errors", True),
-            (dynamo, limit, MOST_VERSIONS),
-            (inductor, "compile_threads", 1),
+        for setting, value in (
+            (private_torch.SUPPRESS_ERRORS, True),
+            (private_torch.choose_versions_limit(), MOST_VERSIONS),
+            (private_torch.COMPILE_THREADS, 1),
             # The compiled model is cut where DDP's buckets end, and torch takes the first one's size from here only.
-            (dist, "_DEFAULT_FIRST_BUCKET_BYTES", first_bytes),
+            (private_torch.FIRST_BUCKET_BYTES, first_bytes),
         ):
-            self._usual.append((config, name, getattr(config, name)))
-            setattr(config, name, value)
+            owner = dist if setting is private_torch.FIRST_BUCKET_BYTES else setting.import_home()
+            self._usual.append((setting, owner, setting.of(owner)))
+            setting.set(owner, value)
 
     def _compile(self, ddp: Any) -> None:
         # Compiled code has the number of threads and the cuts at DDP's buckets built in.
@@ -143,7 +140,7 @@ class Compilation(Lever):
             setattr(call, OURS, True)
             versions[version] = call, backend
         compiled, backend = versions[version]
-        ddp.module._compiled_call_impl = compiled
+        private_torch.COMPILED_CALL.set(ddp.module, compiled)
         self._in_force.append((ddp.module, backend))
 
     def describe_in_force(self, chosen: Mapping[str, Any]) -> Any:
@@ -169,16 +166,16 @@ class Compilation(Lever):
 def _write_call(module: Any) -> Any:
     """The module's call as a function of ours: torch compiles none that begins in its own files, as Sequential's."""
 
+    call_module = private_torch.CALL.of(module)
+
     def call(*args: Any, **kwargs: Any) -> Any:
-        return module._call_impl(*args, **kwargs)
+        return call_module(*args, **kwargs)
 
     return call
 
 
 def _has_batch_norm(training: Training) -> bool:
-    return any(
-        isinstance(module, torch.nn.modules.batchnorm._BatchNorm) for module in training.list_modules()
-    )
+    return any(map(private_torch.is_batch_norm, training.list_modules()))
 
 
 def _explain_own_compilation(training: Training) -> Optional[str]:
@@ -198,9 +195,10 @@ def _explain_no_compiler(device: torch.device) -> Optional[str]:
     """Why torch.compile cannot work here; what can be told without compiling anything."""
     if read_version(torch.__version__) < LEAST_TORCH or not hasattr(torch.nn.Module, "compile"):
         return f"torch {torch.__version__} was seen to hang when it compiles a DDP model: use torch 2.3 or later."
-    import torch._dynamo as dynamo
-
-    if not dynamo.is_dynamo_supported():
+    missing = private_torch.explain_no_compilation()
+    if missing is not None:
+        return missing
+    if not private_torch.IS_SUPPORTED.load()():
         return "torch.compile does not support this version of Python or this platform."
     if device.type == "cuda":
         if torch.cuda.get_device_capability(device)[0] < 7:

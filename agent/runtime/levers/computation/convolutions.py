@@ -10,6 +10,7 @@ from typing import Any, Dict, Mapping, Tuple
 
 import torch
 
+from ...private_torch import is_convolution
 from ..lever import Training
 
 SEARCH = "cudnn_exhaustive_search"
@@ -28,7 +29,7 @@ def refuse_convolutions(training: Training, device: torch.device) -> Dict[str, s
         reason = "The job trains on CPU, where cuDNN has no part in convolutions."
     elif not torch.backends.cudnn.enabled:
         reason = "The script has switched cuDNN off (torch.backends.cudnn.enabled)."
-    elif any(isinstance(module, torch.nn.modules.conv._ConvNd) for module in training.list_modules()):
+    elif any(map(is_convolution, training.list_modules())):
         return {}
     else:
         reason = "The model has no convolution, whose algorithm could be chosen."

@@ -49,7 +49,7 @@ class DataReading(Lever):
         live = self._reading.list_live()
         if not live:
             sentence = "The script reads no batches through a torch DataLoader while it trains."
-            return dict.fromkeys(self.knobs, sentence)
+            return dict.fromkeys(self.knobs, self._reading.unknown or sentence)
         refusals: Dict[str, str] = {}
         if self._device.type != "cuda":
             refusals[PIN] = "Pinned memory speeds up copies to a GPU; this job trains on CPU."

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Mapping, Optional
 
 import torch
 
+from ... import private_torch
 from ..lever import Evidence, Lever, Training, read_switch
 from ..reduction.gradient_merge import explain_no_gate
 from ..reduction.reduction_hook import DTYPES
@@ -74,6 +75,11 @@ class MixedPrecision(Lever):
             return "The script scales its loss with a GradScaler of its own: its mixed precision is left as it is."
         if training.precision.autocast_dtype:
             return f"The script computes in {training.precision.autocast_dtype} under torch.autocast already."
+        missing = private_torch.explain_missing(
+            torch, (private_torch.FOREACH_MULTIPLY, private_torch.FOREACH_NORM)
+        )
+        if missing is not None:
+            return missing
         for ddp in training.replicas:
             if getattr(ddp, "mixed_precision", None) is not None:
                 return "The script has DistributedDataParallel(mixed_precision=…) in force already."
@@ -160,7 +166,7 @@ class MixedPrecision(Lever):
         gradients = [p.grad for p in self._parameters if p.grad is not None]
         dense = [gradient for gradient in gradients if not gradient.is_sparse]
         if dense:
-            torch._foreach_mul_(dense, factor)
+            private_torch.FOREACH_MULTIPLY.of(torch)(dense, factor)
         for gradient in gradients:
             if gradient.is_sparse:
                 gradient.mul_(factor)
@@ -259,7 +265,9 @@ class _LayerWatch:
         if not self._is_done and not self._handles:
             self._handles = [layer.register_forward_hook(self._note) for layer in self._layers]
             # Compiled code calls no hooks: this one forward runs as it was written.
-            self._compiled = [model.__dict__.pop("_compiled_call_impl", None) for model in self._models]
+            self._compiled = [
+                model.__dict__.pop(private_torch.COMPILED_CALL.name, None) for model in self._models
+            ]
 
     def _note(self, layer: Any, _args: Any, output: Any) -> None:
         first = output[0] if isinstance(output, (tuple, list)) and output else output
@@ -274,7 +282,7 @@ class _LayerWatch:
             self._handles = []
             for model, compiled in zip(self._models, self._compiled):
                 if compiled is not None:
-                    model._compiled_call_impl = compiled
+                    private_torch.COMPILED_CALL.set(model, compiled)
 
     def describe(self) -> str:
         kind = str(self._dtype).replace("torch.", "")
@@ -297,10 +305,10 @@ def list_parameters(training: Training) -> List[torch.Tensor]:
 @torch.no_grad()
 def are_finite(gradients: List[Optional[torch.Tensor]]) -> bool:
     """Whether no gradient holds an infinity or NaN; one transfer from the device for all of them."""
-    dense = [g._values() if g.is_sparse else g for g in gradients if g is not None]
+    dense = [private_torch.SPARSE_VALUES.of(g)() if g.is_sparse else g for g in gradients if g is not None]
     if not dense:
         return True
-    norms = torch._foreach_norm(dense)
+    norms = private_torch.FOREACH_NORM.of(torch)(dense)
     device = norms[0].device
     return bool(torch.isfinite(torch.stack([norm.to(device) for norm in norms])).all())
 

@@ -8,13 +8,12 @@ from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
 import torch
 
+from ...private_torch import CHOOSE_FUSION, SCALES_ITSELF
 from ..lever import Evidence, Lever, Training, read_switch
 
 KNOB = "fuse_all_optimizer_ops"
 LOOP, FOREACH, FUSED = "single_tensor", "multi_tensor", "fused"
 """torch's words for: one operator per parameter, a few for all, one for all."""
-SCALES_ITSELF = "_step_supports_amp_scaling"
-"""With it a GradScaler leaves the unscaling to the optimizer, which only a fused one does."""
 
 
 class _Usual:
@@ -22,7 +21,7 @@ class _Usual:
 
     def __init__(self, optimizer: Any) -> None:
         self.flags = [(group.get("fused"), group.get("foreach")) for group in optimizer.param_groups]
-        self.scales_itself = bool(getattr(optimizer, SCALES_ITSELF, False))
+        self.scales_itself = bool(SCALES_ITSELF.find(optimizer, False))
 
 
 class _Counter:
@@ -86,7 +85,7 @@ class OptimizerFusion(Lever):
             flags = (offer == FUSED, offer == FOREACH) if self._wanted else (None, None)
             _set_flags(optimizer, [flags] * len(optimizer.param_groups))
             if not self._wanted and self._usual[optimizer].scales_itself:
-                setattr(optimizer, SCALES_ITSELF, False)
+                SCALES_ITSELF.set(optimizer, False)
             module, function = _find_function(optimizer, find_running(optimizer))
             self._chosen[function] = f"{type(optimizer).__name__} ran as {running} before"
             if function not in self._counters:
@@ -101,7 +100,7 @@ class OptimizerFusion(Lever):
         for optimizer, usual in list(self._usual.items()):
             _set_flags(optimizer, usual.flags)
             if usual.scales_itself:
-                setattr(optimizer, SCALES_ITSELF, True)
+                SCALES_ITSELF.set(optimizer, True)
         self._usual.clear()
 
     def begin_timing(self) -> None:
@@ -128,8 +127,7 @@ def find_running(optimizer: Any) -> str:
 
 def find_unasked(optimizer: Any) -> str:
     """What torch takes when neither flag is given."""
-    module = sys.modules[torch.optim.Optimizer.__module__]
-    choose = getattr(module, "_default_to_fused_or_foreach", None)
+    choose = CHOOSE_FUSION.find_loaded()
     if choose is None or "foreach" not in optimizer.param_groups[0]:
         return LOOP
     _, foreach = choose(_list_parameters(optimizer), False, use_fused=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from ...sharded import FULLY_SHARD, find_kind, list_inner
+from ...sharded import FULLY_SHARD, explain_unknown_groups, find_kind, list_inner
 from ..lever import Evidence, Lever, Training, read_count
 
 KNOB = "sharding_stage"
@@ -89,6 +89,9 @@ def _explain_no_stage(training: Training) -> Optional[str]:
             "FullyShardedDataParallel fixes when it shards parameters again as the model is built. Set "
             "sharding_strategy by hand, or shard with fully_shard, which can change it between steps."
         )
+    missing = next(filter(None, map(explain_unknown_groups, training.sharded)), None)
+    if missing is not None:
+        return missing
     inner = list_inner(training.sharded)
     if not inner:
         return (

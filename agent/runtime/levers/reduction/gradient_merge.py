@@ -6,6 +6,7 @@ from typing import Any, Dict, List, Mapping, Tuple
 
 import torch
 
+from ...private_torch import IN_BACKWARD
 from ..lever import Evidence, Lever, Training, read_count, read_switch
 from .reduction_pause import ReductionPause
 
@@ -153,7 +154,7 @@ def explain_no_merge(training: Training) -> str:
 
 def explain_no_gate(training: Training) -> str:
     """Why an update cannot be held back between backward and step; "" when it can."""
-    if any(hasattr(p, "_in_backward_optimizers") for ddp in training.replicas for p in ddp.parameters()):
+    if any(IN_BACKWARD.is_in(p) for ddp in training.replicas for p in ddp.parameters()):
         return "The optimizer runs inside backward (apply_optimizer_in_backward): no update can be held back."
     if any(isinstance(optimizer, torch.optim.LBFGS) for optimizer in training.optimizers):
         return "LBFGS evaluates its closure several times in one step: its update cannot be held back."

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from ...backends import find_backend
+from ...private_torch import GET_LOG
 from ..buckets import bucket_plan
 from ..buckets.bucket_plan import BucketPlan, describe_buckets, observe_plan, read_buckets, resolve_plan
 from ..buckets.layer_buckets import (
@@ -267,7 +268,7 @@ class GradientReduction(Lever):
         if not chosen:
             return
         buckets, final = read_buckets(ddp)
-        cap_in_log = int(ddp._get_ddp_logging_data().get("bucket_cap_bytes", -1))
+        cap_in_log = int(GET_LOG.of(ddp)().get("bucket_cap_bytes", -1))
         if not final or cap_in_log != replica.plan.cap_bytes:
             sentence = f"DDP's log shows a cap of {cap_in_log} bytes and {len(buckets)} buckets, not yet the new plan."
             evidence.not_consumed.update(dict.fromkeys(chosen, sentence))

@@ -7,6 +7,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Tuple
 import torch
 import torch.distributed as dist
 
+from ...private_torch import MODULE_PARAMETERS
 from ..lever import Evidence, Lever, Training, read_count, read_switch
 from .reduction_pause import ReductionPause
 
@@ -122,13 +123,13 @@ def average_parameters(ddp: Any) -> None:
     """Mean of every trained parameter over the model's ranks, in flat chunks."""
     group = ddp.process_group
     share = 1.0 / dist.get_world_size(group)
-    for chunk in _split([p.detach() for p in ddp._module_parameters if p.requires_grad]):
-        flat = torch._utils._flatten_dense_tensors(chunk)
+    for chunk in _split([p.detach() for p in MODULE_PARAMETERS.of(ddp) if p.requires_grad]):
+        flat = torch.cat([parameter.reshape(-1) for parameter in chunk])
         flat.mul_(share)
         dist.all_reduce(flat, group=group)
-        for parameter, mean in zip(chunk, torch._utils._unflatten_dense_tensors(flat, chunk)):
+        for parameter, mean in zip(chunk, flat.split([parameter.numel() for parameter in chunk])):
             # Through .data: a graph that the script already holds must not fail its version check.
-            parameter.data.copy_(mean)
+            parameter.data.copy_(mean.view_as(parameter))
 
 
 def _split(tensors: List[torch.Tensor]) -> Iterator[List[torch.Tensor]]:

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from ...backends import find_backend
+from ...private_torch import SPARSE_VALUES
 from .communicators import Communicators, Levels
 from .lanes import open_lane
 from .reduction_plan import ReductionPlan
@@ -98,7 +99,7 @@ class BucketReduction:
         return buffer
 
     def _count(self, buffer: torch.Tensor, place: int, wire_format: Optional[torch.dtype]) -> None:
-        elements = buffer._values().numel() if buffer.is_sparse else buffer.numel()
+        elements = SPARSE_VALUES.of(buffer)().numel() if buffer.is_sparse else buffer.numel()
         with self._count_lock:
             self.counts["buckets"][place] += 1
             self.counts["bytes"][place] += elements * (buffer.element_size() if wire_format is None else 2)

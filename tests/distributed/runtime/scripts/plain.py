@@ -39,6 +39,7 @@ parser.add_argument("--drift-at", type=int, default=0, help="rank 1 changes a pa
 parser.add_argument("--adam", action="store_true")
 parser.add_argument("--compile", choices=["outside", "inside"], help="torch.compile around DDP, or inside it")
 parser.add_argument("--break-threads", action="store_true", help="torch.set_num_threads fails from now on")
+parser.add_argument("--forget", help="an attribute that DistributedDataParallel loses, as in another torch")
 parser.add_argument("--lr", type=float, default=0.05)
 parser.add_argument(
     "--digests", action="store_true", help="write a digest of model and optimizer in every step"
@@ -171,6 +172,8 @@ def train(arguments):
     loader = DataLoader(
         data, BATCH, sampler=DistributedSampler(data, shuffle=False), num_workers=arguments.workers
     )
+    if arguments.forget:
+        delattr(nn.parallel.DistributedDataParallel, arguments.forget)
     if arguments.break_threads:
         torch.set_num_threads = lambda number: 1 / 0
     criterion = nn.CrossEntropyLoss()

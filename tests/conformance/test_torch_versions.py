@@ -1,0 +1,175 @@
+"""What the runtime takes from torch, looked up in the sources of the versions that it serves; nothing of them runs.
+
+The installed torch stands for itself. Of the others pip fetches the smallest wheels there are, 60 to 75 MB each, whose
+Python files are the same on every platform; they are unpacked once into `.conformance`.
+"""
+
+import ast
+import fcntl
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from agent.runtime import private_torch
+from agent.runtime.levers.buckets.reducer import HELPER_ARGUMENTS
+
+from .conftest import ENVIRONMENTS, HERE
+
+pytestmark = [pytest.mark.conformance, pytest.mark.timeout(600)]
+
+INSTALLED = "2.13"
+WHEELS = ("2.1.2", "2.3.1", "2.6.0", "2.9.1")
+RUNTIME = HERE.parents[1] / "agent" / "runtime"
+FETCH_TIMEOUT_S = 240
+
+
+def read_version(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split("+")[0].split(".")[:2]))
+
+
+@cache
+def provide_sources(version: str) -> Path | str:
+    """The folder that holds that torch's Python files, or why there is none."""
+    if version == INSTALLED:
+        return Path(private_torch.torch.__file__).parents[1]
+    folder = ENVIRONMENTS / f"torch-sources-{version}"
+    ENVIRONMENTS.mkdir(exist_ok=True)
+    with (ENVIRONMENTS / f"{folder.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if folder.exists():
+            return folder
+        with tempfile.TemporaryDirectory(dir=ENVIRONMENTS) as place:
+            failure = fetch_wheel(version, Path(place))
+            if failure:
+                return failure
+            [wheel] = Path(place).glob("*.whl")
+            with zipfile.ZipFile(wheel) as archive:
+                names = [name for name in archive.namelist() if name.endswith((".py", ".pyi"))]
+                archive.extractall(Path(place, "unpacked"), names)
+            shutil.move(Path(place, "unpacked"), folder)
+    return folder
+
+
+def fetch_wheel(version: str, folder: Path) -> str:
+    """Why it could not be fetched, or nothing."""
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    platform = ["--platform", "macosx_11_0_arm64", "--python-version", "3.11"]
+    words = [*pip, *platform, "--dest", str(folder), f"torch=={version}"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"pip did not fetch torch {version} within {FETCH_TIMEOUT_S} s"
+    return f"pip could not fetch torch {version}: {done.stderr[-300:]}" if done.returncode else ""
+
+
+@pytest.fixture(scope="module", params=[*WHEELS, INSTALLED])
+def version(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    sources = provide_sources(found)
+    if isinstance(sources, str):
+        pytest.skip(sources)
+    return found
+
+
+@cache
+def parse(version: str, module: str) -> ast.Module | None:
+    """A module's syntax; of a compiled one that of its stub."""
+    sources = provide_sources(version)
+    assert isinstance(sources, Path)
+    place = Path(sources, *module.split("."))
+    for path in (
+        place / "__init__.py",
+        place.with_suffix(".py"),
+        place / "__init__.pyi",
+        place.with_suffix(".pyi"),
+    ):
+        if path.exists():
+            return ast.parse(path.read_text())
+    return None
+
+
+def list_defined(scope: ast.AST) -> Iterator[str]:
+    """Names that are defined, imported or set, also on other objects."""
+    for node in ast.walk(scope):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from (name.asname or name.name for name in node.names)
+
+
+def is_defined(version: str, home: str, name: str) -> bool:
+    module, _, kind = home.partition(":")
+    tree = parse(version, module)
+    if tree is None:
+        return False
+    scopes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == kind]
+    return any(name in list_defined(scope) for scope in (scopes if kind else [tree]))
+
+
+def test_private_names_are_there_from_when_to_when_the_runtime_says(version: str) -> None:
+    wrong = []
+    for symbol in private_torch.ALL:
+        is_known = symbol.since <= read_version(version) <= symbol.until
+        if is_known != any(is_defined(version, home, symbol.name) for home in symbol.homes.split("|")):
+            wrong.append(f"{symbol.homes} {symbol.name}: {'missing' if is_known else 'there already'}")
+    assert len(private_torch.ALL) > 50
+    assert not wrong, f"torch {version} differs from what agent/runtime/private_torch.py declares"
+
+
+def test_ddps_init_helper_takes_what_the_runtime_gives(version: str) -> None:
+    tree = parse(version, "torch.nn.parallel.distributed")
+    assert tree is not None
+    [helper] = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.name == private_torch.BUILD_REDUCER.name
+    ]
+    assert [argument.arg for argument in helper.args.args] == ["self", *HELPER_ARGUMENTS]
+
+
+def list_imports() -> Iterator[tuple[str, str]]:
+    """(module, name or nothing) of what the runtime imports from torch wherever it is loaded."""
+    for path in RUNTIME.rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.Import):
+                yield from ((name.name, "") for name in node.names if name.name.split(".")[0] == "torch")
+            elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
+                yield from ((str(node.module), name.name) for name in node.names)
+
+
+def test_imports_of_the_runtime_are_there(version: str) -> None:
+    imports = set(list_imports())
+    assert ("torch.optim.optimizer", "register_optimizer_step_pre_hook") in imports
+    missing = [
+        (module, name)
+        for module, name in sorted(imports)
+        if (name and not is_defined(version, module, name) and parse(version, f"{module}.{name}") is None)
+        or parse(version, module) is None
+    ]
+    assert not missing
+
+
+def test_a_name_that_no_torch_has_is_missed(version: str) -> None:
+    home = "torch.nn.parallel.distributed:DistributedDataParallel"
+    assert is_defined(version, home, "_module_parameters")
+    assert not is_defined(version, home, "_module_parametres")
+    assert not is_defined(version, "torch.nn.parallel.distributed:_DDPSink", "_module_parameters")
+    assert not is_defined(version, "torch.nn.parallel.elsewhere", "_module_parameters")
+
+
+def test_installed_torch_and_others_were_looked_up() -> None:
+    """Without a single other version this would prove nothing: that is a failure, whatever the network."""
+    assert read_version(private_torch.torch.__version__) == read_version(INSTALLED) == private_torch.NEWEST
+    reasons = [sources for version in WHEELS if isinstance(sources := provide_sources(version), str)]
+    assert len(reasons) < len(WHEELS), reasons

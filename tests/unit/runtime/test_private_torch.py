@@ -1,0 +1,167 @@
+"""A torch that lacks a private name: knobs are refused with a sentence, or the script is left alone with one."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+from torch.utils.data import DataLoader  # noqa: E402
+
+loading = importlib.import_module("torch.utils.data.dataloader")
+
+
+def load(name: str) -> Any:
+    return importlib.import_module(f"fleet_advisor_runtime.{name}")
+
+
+private_torch = load("private_torch")
+bucket_plan, reducer = load("levers.buckets.bucket_plan"), load("levers.buckets.reducer")
+registry, Training = load("levers.registry"), load("levers.lever").Training
+
+
+@pytest.fixture
+def ddp() -> Iterator[Any]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield DistributedDataParallel(torch.nn.Linear(4, 4))
+    dist.destroy_process_group()
+
+
+def test_this_torch_lacks_nothing(ddp: Any) -> None:
+    assert private_torch.explain_unusable([ddp]) is None
+    assert reducer.explain_no_rebuild(ddp) is None
+    assert private_torch.explain_no_compilation() is None
+    loader = DataLoader([1, 2, 3], num_workers=2)
+    assert private_torch.explain_unknown_loader(loader) is None
+    for workers in (0, 1):
+        assert private_torch.explain_unknown_iterator(iter(DataLoader([1, 2], num_workers=workers))) is None
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [
+        (DistributedDataParallel, "_build_debug_param_to_name_mapping"),
+        (DistributedDataParallel, "_register_builtin_comm_hook"),
+        (dist, "_register_comm_hook"),
+    ],
+)
+def test_knobs_of_buckets_are_refused_without_what_rebuilds_them(
+    owner: Any, name: str, ddp: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(owner, name)
+    lever = load("levers.reduction.gradient_reduction").GradientReduction(0, 1, 1, torch.device("cpu"))
+    training = Training([ddp], [])
+    refusals = lever.list_refusals(training)
+    assert set(bucket_plan.KNOBS) <= set(refusals)
+    sentence = refusals["fuse_grad_size_in_MB"]
+    assert f"torch {torch.__version__} has no " in sentence
+    assert f"{name}, which the advisor needs to change buckets" in sentence
+    assert "torch 2.1 to 2.13 has it." in sentence
+    assert lever.observe(training) == {}
+
+
+def test_baseline_is_known_without_the_constant_of_the_first_bucket(
+    ddp: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = bucket_plan.observe_plan(ddp), bucket_plan.plan_for_argument(None)
+    monkeypatch.delattr(dist, "_DEFAULT_FIRST_BUCKET_BYTES")
+    assert (bucket_plan.observe_plan(ddp), bucket_plan.plan_for_argument(None)) == known
+
+
+@pytest.mark.parametrize("name", ["_get_ddp_logging_data", "_set_ddp_runtime_logging_sample_rate"])
+def test_without_ddps_log_nothing_can_be_measured(
+    name: str, ddp: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(DistributedDataParallel, name)
+    assert f"has no DistributedDataParallel.{name}, which" in private_torch.explain_unusable([ddp])
+
+
+def test_without_the_ranks_store_nothing_can_be_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(dist.distributed_c10d, "_get_default_store")
+    assert "let the ranks talk to each other" in private_torch.explain_unusable([])
+
+
+def break_iterator(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Iterators are made without that attribute."""
+    kind = loading._SingleProcessDataLoaderIter
+    original = kind.__init__
+
+    def build(self: Any, loader: Any) -> None:
+        original(self, loader)
+        delattr(self, name)
+
+    monkeypatch.setattr(kind, "__init__", build)
+
+
+@pytest.mark.parametrize("name", ["_BaseDataLoaderIter", "_DatasetKind", "_base_seed"])
+def test_batches_come_and_knobs_of_reading_are_refused_with_unknown_iterators(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = DataLoader(list(range(6)), batch_size=2)
+    original = DataLoader.__iter__
+    if hasattr(loading, name):
+        names = {**vars(loading)}
+        names.pop(name)
+        # The loader's own code goes on with what this module is asked for no more.
+        monkeypatch.setattr(private_torch, "_import", lambda module: type("Module", (), names))
+    else:
+        break_iterator(monkeypatch, name)
+    reading = load("reading").Reading()
+    assert [batch.tolist() for batch in reading.start_epoch(loader, original)] == [[0, 1], [2, 3], [4, 5]]
+    lever = load("levers.computation.data_reading").DataReading(reading, torch.device("cpu"))
+    refusals = lever.list_refusals(Training([], []))
+    assert set(refusals) == set(lever.knobs)
+    assert (
+        f"{name}, which the advisor needs to read with other loader settings"
+        in refusals["loader_num_workers"]
+    )
+
+
+def test_compilation_is_refused_without_what_it_sets(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = importlib.import_module("torch._inductor.config")
+    monkeypatch.setattr(
+        private_torch, "COMPILE_THREADS", private_torch.Private(config.__name__, "_gone", "compile")
+    )
+    lever = load("levers.computation.compilation").Compilation(torch.device("cpu"))
+    refusals = lever.list_refusals(Training([], []))
+    assert "has no torch._inductor.config._gone, which" in refusals["fuse_elewise_add_act_ops"]
+
+
+def test_mixed_precision_is_refused_without_what_scales_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch, "_foreach_norm")
+    lever = load("levers.computation.mixed_precision").MixedPrecision(torch.device("cpu"))
+    model = torch.nn.Linear(2, 2)
+    training = Training([], [torch.optim.SGD(model.parameters(), 0.1)])
+    assert "needs to look for overflows in gradients" in lever.list_refusals(training)["amp"]
+
+
+def test_hooks_stay_out_of_compiled_code_without_torchs_private_decorator(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr(importlib.import_module("torch._compile"), "_disable_dynamo")
+    compiled: list[Any] = []
+
+    def keep(graph: Any, inputs: Any) -> Any:
+        compiled.append(graph)
+        return graph.forward
+
+    hidden = load("untraced").untraced(lambda tensor: tensor.sin())
+    torch.compile(lambda tensor: hidden(tensor) + 1, backend=keep)(torch.ones(2))
+    assert not any("sin" in str(graph.code) for graph in compiled)
+
+
+def test_a_missing_name_is_asked_for_in_vain_with_a_sentence() -> None:
+    name = private_torch.Private("torch.nn", "_never", "do this", (2, 4))
+    with pytest.raises(
+        private_torch.Missing, match=r"has no torch\.nn\._never, .* torch 2\.4 to 2\.13 has it"
+    ):
+        name.of(object())
+    with pytest.raises(private_torch.Missing):
+        name.load()
+    assert name.find(object(), 7) == 7
+    assert name.find_loaded() is None
