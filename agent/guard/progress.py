@@ -30,6 +30,11 @@ class _Seen:
     at_s: float
 
 
+def _say_where(found: beat.Beat) -> tuple[int, str, int]:
+    """What differs once a rank has got on: while strategies are switched and links measured no step is made."""
+    return found.step, found.phase, found.exchanges
+
+
 class Progress:
     """The local ranks of one session."""
 
@@ -47,7 +52,7 @@ class Progress:
             if found is None:
                 continue
             before = self._seen.get(found.rank)
-            moved = before is None or (before.beat.step, before.beat.phase) != (found.step, found.phase)
+            moved = before is None or _say_where(before.beat) != _say_where(found)
             at_s = self._clock() if moved or before is None else before.at_s
             self._seen[found.rank] = _Seen(found, at_s)
 

@@ -1,7 +1,7 @@
 """The progress beat: 32 bytes that each rank overwrites in place, so that an agent can see a hung rank from outside.
 
-Layout (little endian, `<4sIqIId`): magic b"FAB1", global rank, step, phase code, process id, time.monotonic() of the
-write. Standard library only: the agent's process imports this file without torch.
+Layout (little endian, `<4sIqHHId`): magic b"FAB1", global rank, step, phase code, exchanges, process id,
+time.monotonic() of the write. Standard library only: the agent's process imports this file without torch.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Optional
 
 MAGIC = b"FAB1"
-LAYOUT = struct.Struct("<4sIqIId")
+LAYOUT = struct.Struct("<4sIqHHId")
 
 SHORTEST_INTERVAL_S = 0.2
 
@@ -35,6 +35,8 @@ class Beat:
     """Step boundaries passed so far in this process."""
     phase: str
     """One of PHASE_NAMES; "waiting" means for the agent's next instruction or for another rank."""
+    exchanges: int
+    """With the other ranks, counted up to 65535 and again: between two steps they are the progress there is."""
     process_id: int
     monotonic_s: float
     """time.monotonic() on the rank's node: comparable with the agent's own on the same node."""
@@ -56,19 +58,20 @@ class BeatWriter:
             locate(session_dir, rank), os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644
         )
 
-    def write(self, step: int, phase: int) -> None:
+    def write(self, step: int, phase: int, exchanges: int = 0) -> None:
         """Says where the rank is; within one phase at most every 0.2 s, because short steps would pay for it."""
         now_s = time.monotonic()
         if phase == self._phase and now_s - self._written_s < SHORTEST_INTERVAL_S:
             return
         self._phase, self._written_s = phase, now_s
-        write(self._file, self._rank, step, phase)
+        write(self._file, self._rank, step, phase, exchanges)
 
 
-def write(file: int, rank: int, step: int, phase: int) -> None:
+def write(file: int, rank: int, step: int, phase: int, exchanges: int) -> None:
     """Overwrites the beat in an open file descriptor; a full disk must not end a training step, so errors pass."""
     try:
-        os.pwrite(file, LAYOUT.pack(MAGIC, rank, step, phase, os.getpid(), time.monotonic()), 0)
+        counted = exchanges % 2**16
+        os.pwrite(file, LAYOUT.pack(MAGIC, rank, step, phase, counted, os.getpid(), time.monotonic()), 0)
     except OSError:
         return
 
@@ -86,7 +89,7 @@ def read(path: str) -> Optional[Beat]:
         return None
     if len(raw) != LAYOUT.size:
         return None
-    magic, rank, step, phase, process_id, monotonic_s = LAYOUT.unpack(raw)
+    magic, rank, step, phase, exchanges, process_id, monotonic_s = LAYOUT.unpack(raw)
     if magic != MAGIC or phase >= len(PHASE_NAMES):
         return None
-    return Beat(rank, step, PHASE_NAMES[phase], process_id, monotonic_s)
+    return Beat(rank, step, PHASE_NAMES[phase], exchanges, process_id, monotonic_s)

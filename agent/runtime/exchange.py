@@ -1,15 +1,25 @@
 """How ranks agree: small JSON values through the process group's store, never through a collective.
 
-So it works with any backend and any set of groups, and cannot be mixed up with the script's own collectives.
+So it works with any backend and any set of groups, and cannot be mixed up with the script's own collectives. One
+process answers all ranks' requests to the store, one after another: so rank 0 makes only a few of them, and ranks that
+wait look so seldom that together they leave it free.
 """
 
 from __future__ import annotations
 
 import json
 import time
-from typing import Any, Callable, List, Optional
+from typing import Any, Callable, Dict, List, Optional
 
 import torch.distributed as dist
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.0002, 0.02
+"""Between two looks of a rank that waits alone."""
+LOOKS_PER_S = 5000.0
+"""Of all ranks that wait for the same value: a tenth of what a store can answer."""
+AT_ONCE = 256
+"""Values that rank 0 reads in one request."""
+BEAT_EVERY_S = 0.5
 
 
 class PeerLost(RuntimeError):
@@ -20,62 +30,113 @@ class Exchange:
     """Broadcasts from rank 0 and gathers to rank 0. Every rank makes the same calls in the same order."""
 
     def __init__(
-        self, store: Any, session: str, rank: int, world_size: int, while_waiting: Callable[[], None]
+        self,
+        store: Any,
+        session: str,
+        rank: int,
+        world_size: int,
+        while_waiting: Callable[[], None],
+        when_done: Callable[[], None] = lambda: None,
+        now_s: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
+        """`while_waiting` is called about twice a second during a wait, `when_done` after each exchange."""
         self._store = dist.PrefixStore(f"fleet_advisor/{session}", store)
         self._rank = rank
         self._world_size = world_size
-        self._while_waiting = while_waiting
+        self._while_waiting, self._when_done = while_waiting, when_done
+        self._now_s, self._sleep = now_s, sleep
         self._turn = 0
+        self._slot = 0
+        """Gathers since the last broadcast. What rank 0 has read before that one is written over."""
+        self._old: List[str] = []
+        """Keys of rank 0's that others may not have read yet."""
 
     def broadcast(self, value: Any, what: str, timeout_s: float) -> Any:
         """Rank 0's value on every rank; the others' argument is ignored."""
         self._turn += 1
-        key = f"{self._turn}/all"
+        self._slot = 0
+        key, count = f"{self._turn}/all", f"{self._turn}/all/written"
         if self._rank == 0:
-            self._write(key, value)
-            return value
-        return self._read(key, what, 0, timeout_s)
+            self._store.set(key, json.dumps(value))
+            self._store.add(count, 1)
+            self._old += [key, count]
+        else:
+            self._wait_for(count, 1, self._world_size - 1, timeout_s, what, lambda: [0])
+            value = json.loads(self._store.get(key).decode())
+        self._when_done()
+        return value
 
     def gather(self, value: Any, what: str, timeout_s: float) -> Optional[List[Any]]:
         """All ranks' values in rank order on rank 0, None elsewhere."""
         self._turn += 1
+        slot, self._slot = f"slot/{self._slot}", self._slot + 1
+        count = f"{self._turn}/count"
+        values = None
         if self._rank != 0:
-            self._write(f"{self._turn}/{self._rank}", value)
-            return None
-        values = [value]
-        for rank in range(1, self._world_size):
-            key = f"{self._turn}/{rank}"
-            values.append(self._read(key, what, rank, timeout_s))
-            self._store.delete_key(key)
-            self._store.delete_key(_name_count(key))
+            self._store.set(f"{slot}/{self._rank}", json.dumps([self._turn, value]))
+            self._store.add(count, 1)
+        else:
+            others = range(1, self._world_size)
+            self._wait_for(count, len(others), 1, timeout_s, what, lambda: self._find_missing(slot))
+            values = [value, *self._read([f"{slot}/{rank}" for rank in others])]
+            self._forget(count)
+        self._when_done()
         return values
 
-    def _write(self, key: str, value: Any) -> None:
-        self._store.set(key, json.dumps(value))
-        self._store.add(_name_count(key), 1)
+    def _read(self, keys: List[str]) -> List[Any]:
+        """What the ranks wrote in this turn."""
+        texts: List[bytes] = []
+        if getattr(self._store, "has_extended_api", lambda: False)():
+            for start in range(0, len(keys), AT_ONCE):
+                texts += self._store.multi_get(keys[start : start + AT_ONCE])
+        else:
+            texts = [self._store.get(key) for key in keys]
+        return [json.loads(text.decode())[1] for text in texts]
 
-    def _read(self, key: str, what: str, rank: int, timeout_s: float) -> Any:
-        # Polling a count instead of wait(): a blocking wait holds the store client's lock, which NCCL's watchdog
-        # threads need too. Stores of torch before 2.3 have no check().
-        start = time.monotonic()
-        last_beat = start
-        pause_s = 0.0002
-        while self._store.add(_name_count(key), 0) == 0:
-            now = time.monotonic()
-            if now - start > timeout_s:
-                raise PeerLost(
-                    f"Rank {self._rank} waited {timeout_s:.0f} s for {what} from rank {rank}: that rank has ended "
-                    f"or hangs. See the log of rank {rank}."
-                )
-            if now - last_beat > 0.5:
+    def _forget(self, count: str) -> None:
+        """Every rank has written after the broadcasts before this gather: it has read them."""
+        for key in (*self._old, count):
+            self._store.delete_key(key)
+        self._old = []
+
+    def _wait_for(
+        self,
+        count: str,
+        wanted: int,
+        waiting: int,
+        timeout_s: float,
+        what: str,
+        find_missing: Callable[[], List[int]],
+    ) -> None:
+        # Looking at a count instead of wait(): a blocking wait holds the store client's lock, which NCCL's watchdog
+        # threads need too, and complains on stderr when it ends. Stores of torch before 2.3 have no check().
+        start_s = last_beat_s = self._now_s()
+        longest_s = max(LONGEST_PAUSE_S, waiting / LOOKS_PER_S)
+        pause_s = max(FIRST_PAUSE_S, waiting / LOOKS_PER_S / 4)
+        while self._store.add(count, 0) < wanted:
+            now_s = self._now_s()
+            if now_s - start_s > timeout_s:
+                raise PeerLost(self._describe_lost(timeout_s, what, find_missing()))
+            if now_s - last_beat_s > BEAT_EVERY_S:
                 self._while_waiting()
-                last_beat = now
-            time.sleep(pause_s)
-            pause_s = min(pause_s * 1.5, 0.02)
-        return json.loads(self._store.get(key).decode())
+                last_beat_s = now_s
+            self._sleep(pause_s)
+            pause_s = min(pause_s * 1.5, longest_s)
 
+    def _find_missing(self, slot: str) -> List[int]:
+        """The ranks that have not written in this turn."""
+        found: Dict[int, bytes] = {}
+        for rank in range(1, self._world_size):
+            # Unlike get() it does not wait for a key that nobody has written.
+            found[rank] = self._store.compare_set(f"{slot}/{rank}", "", "")
+        return [
+            rank for rank, text in found.items() if not text or json.loads(text.decode())[0] != self._turn
+        ]
 
-def _name_count(key: str) -> str:
-    """The key that says how often `key` was written: asking for it never waits."""
-    return f"{key}/written"
+    def _describe_lost(self, timeout_s: float, what: str, ranks: List[int]) -> str:
+        waited = f"Rank {self._rank} waited {timeout_s:.0f} s for {what} from"
+        if len(ranks) == 1:
+            return f"{waited} rank {ranks[0]}: that rank has ended or hangs. See the log of rank {ranks[0]}."
+        named = ", ".join(map(str, ranks[:8])) + (f" and {len(ranks) - 8} more" if len(ranks) > 8 else "")
+        return f"{waited} ranks {named}: they have ended or hang. See the log of rank {ranks[0] if ranks else 0}."

@@ -67,6 +67,7 @@ class LinkSweep:
         self._found: List[Dict[str, Any]] = []
         self._buffer = torch.empty(0)
 
+    @torch.no_grad()
     def measure(self, largest_bytes: int) -> List[Dict[str, Any]]:
         """This rank's medians, one entry per collective it took part in; [] where they cannot be run.
 

@@ -67,6 +67,7 @@ class Runtime:
         self.batches: Optional[int] = None
         """Of one pass over it."""
         self._told_trouble = False
+        self._exchanges = 0
         self._beat = (
             beat.BeatWriter(environment.session_dir, environment.rank) if environment.session_dir else None
         )
@@ -234,7 +235,17 @@ class Runtime:
 
     def write_beat(self) -> None:
         if self._beat is not None:
-            self._beat.write(self.steps, self.phase)
+            self._beat.write(self.steps, self.phase, self._exchanges)
+
+    def write_waiting(self) -> None:
+        """This rank waits for another one, whatever it does otherwise."""
+        if self._beat is not None:
+            self._beat.write(self.steps, beat.WAITING, self._exchanges)
+
+    def note_exchange(self) -> None:
+        """The ranks have agreed on something: they get on, also where no step is made."""
+        self._exchanges += 1
+        self.write_beat()
 
     def tell_trouble(self, code: str, **facts: object) -> None:
         """Tells once why this script cannot be measured or steered; the script is left to itself from here."""

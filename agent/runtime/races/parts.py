@@ -40,7 +40,9 @@ class RankParts:
         )
         # Torchrun keeps its store over restarts of the ranks: an attempt must not read what the last one left.
         session = f"{environment.session}/{environment.attempt}"
-        self.exchange = Exchange(store, session, rank, world_size, runtime.write_beat)
+        self.exchange = Exchange(
+            store, session, rank, world_size, runtime.write_waiting, runtime.note_exchange
+        )
         self.drifted = ""
         """Sentence once a race left the ranks with different parameters: no reducers live side by side from then on."""
 

@@ -74,6 +74,20 @@ def test_rank_that_waits_for_another_does_not_hang(progress, ranks, clock):
     assert progress.find_hang(False).rank == 1
 
 
+@pytest.mark.parametrize("phase", [beat.SWITCHING, beat.CALIBRATING])
+def test_agreeing_with_the_others_is_progress_where_no_step_is_made(progress, ranks, clock, phase):
+    for exchanges in range(65534, 65540):  # counted in 16 bits
+        clock.now_s += 9
+        for rank in ranks:
+            rank.write(7, phase, exchanges)
+        progress.update()
+    assert progress.find_hang(False) is None
+    clock.now_s += 11
+    ranks[1].write(7, phase, 65540)
+    progress.update()
+    assert progress.find_hang(False).rank == 0
+
+
 def test_waiting_for_an_instruction_is_no_hang_while_one_is_due(progress, ranks, clock):
     for rank in ranks:
         rank.write(3, beat.WAITING)
