@@ -40,5 +40,10 @@ class CudaClock:
         torch.cuda.synchronize(self._device)
 
 
+def is_capturing() -> bool:
+    """Whether the script records a CUDA graph now: until it is done nobody may wait for the device."""
+    return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
+
+
 def choose_clock(device: torch.device) -> Any:
     return CudaClock(device) if device.type == "cuda" else CpuClock()

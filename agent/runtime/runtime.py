@@ -9,9 +9,11 @@ import traceback
 import weakref
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
+import torch
 import torch.distributed as dist
 
 from . import beat, hooks
+from .clock import is_capturing
 from .control import AgentLost, ControlLine
 from .engines import find_engine
 from .environment import Environment
@@ -19,6 +21,7 @@ from .exchange import PeerLost
 from .facts import count_batches, describe_loader
 from .levers.buckets.bucket_plan import MIB, BucketPlan, limit_first_bucket, plan_for_argument
 from .levers.buckets.launched import plan_launched_cap
+from .levers.computation.compilation import hides_optimizer_steps
 from .loss_factor import multiply_loss
 from .precision import ScriptPrecision
 from .private_torch import explain_unusable
@@ -93,12 +96,15 @@ class Runtime:
 
     def begin_forward(self, ddp: Any, args: Any, kwargs: Any) -> None:
         """Before DDP's own preparation of a training forward."""
+        if self._active and is_capturing():
+            self._leave_to_graph()
+            return
         if self.watch.take_boundary():
             self._pass_boundary()
         elif self.watch.optimizer_steps == 0:
             self._training_forwards += 1
             if self._training_forwards == FORWARDS_WITHOUT_STEP:
-                self.tell_trouble("never_steps", forwards=FORWARDS_WITHOUT_STEP)
+                self._tell_no_steps(FORWARDS_WITHOUT_STEP)
         self.samples.note_forward(id(ddp), args, kwargs, self.reading.multiple)
         self._last_forward[id(ddp)] = self.steps
         if self._steering is not None:
@@ -304,7 +310,7 @@ class Runtime:
         if not self._replicas and not self._sharded:
             self._tell_no_ddp("ended")
         elif self.watch.optimizer_steps == 0:
-            self.tell_trouble("never_steps", forwards=self._training_forwards)
+            self._tell_no_steps(self._training_forwards)
         elif self._steering is not None:
             try:
                 self._steering.finish_script()
@@ -312,6 +318,20 @@ class Runtime:
                 print(f"fleet advisor: the last block is lost: {error}", file=sys.stderr, flush=True)
         else:
             self.tell_trouble("too_short", steps=self.watch.training_steps, needed="measured steps")
+
+    def _tell_no_steps(self, forwards: int) -> None:
+        if hides_optimizer_steps():
+            self.tell_trouble("compiled_steps", forwards=forwards, version=torch.__version__)
+        else:
+            self.tell_trouble("never_steps", forwards=forwards)
+
+    def _leave_to_graph(self) -> None:
+        """The step is being recorded: its replays call nothing of ours."""
+        self.recorder.recording = self.recorder.keeps_loss = False
+        if self._steering is not None and self.environment.strategy is not None:
+            self.stop_steering(str(describe_trouble("cuda_graph")["sentence"]))
+        else:
+            self.tell_trouble("cuda_graph")
 
     def _pass_boundary(self) -> None:
         self.steps += 1

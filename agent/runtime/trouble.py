@@ -24,6 +24,15 @@ SENTENCES: Dict[str, str] = {
         "The job has one rank only, so no gradients are exchanged and no communication knob can matter. "
         "Start it with at least two ranks (torchrun --nproc-per-node 2 or more)."
     ),
+    "compiled_steps": (
+        "The script compiles with torch.compile, and torch {version} then removes the hooks of every optimizer's step: "
+        "in {forwards} training forwards none was seen, so steps cannot be told apart. Use torch 2.3 or later, or call "
+        "fleet_advisor.end_step() after each update."
+    ),
+    "cuda_graph": (
+        "The script records its training step as a CUDA graph, whose replays call neither the model nor the optimizer: "
+        "nothing can be timed or switched in them. Tune without the graph, and record it under the advised strategy."
+    ),
     "private_torch": (
         "The advisor cannot measure with this torch: {why} Train with one of these, or use a newer release of the "
         "advisor."

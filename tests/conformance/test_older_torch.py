@@ -112,3 +112,14 @@ def test_shell_script_is_measured(old_python: str, fake_agent: ModuleType, tmp_p
     assert session.hello["facts"]["torch_version"].startswith("2.1.2")
     assert set(session.result("buckets")["consumed"]) == {"fuse_grad_size_in_MB"}
     assert "not measured" not in session.log
+
+
+def test_compiled_script_is_told_why_its_steps_are_not_seen(
+    old_python: str, fake_agent: ModuleType, tmp_path: Path
+) -> None:
+    """This torch's compiler removes the hooks of optimizers' steps."""
+    script = ["plain.py", "--steps", "40", "--compile", "inside"]
+    session = fake_agent.launch(tmp_path, script, [fake_agent.measure("a")], python=old_python)
+    trouble = session.find("trouble")
+    assert trouble["code"] == "compiled_steps", session.log
+    assert "torch 2.1.2" in trouble["sentence"]

@@ -9,7 +9,7 @@ from ..exchange import Exchange
 from ..facts import locate
 from ..levers.lever import Training
 from ..levers.registry import Levers
-from ..private_torch import SET_LOG_RATE
+from ..private_torch import GET_LOG, SET_LOG_RATE
 
 if TYPE_CHECKING:
     from ..runtime import Runtime
@@ -79,3 +79,14 @@ class RankParts:
     def share(self, value: Any, what: str) -> Any:
         """Rank 0's value on every rank."""
         return self.exchange.broadcast(value, what, PEER_TIMEOUT_S)
+
+
+def read_exposed_s(ddp: Any) -> float:
+    """Seconds of communication that no computing hid, in the last backward that DDP logged.
+
+    From DDP's durations, which are a device's own on CUDA. Its host stamps are not: there a future's wait() returns
+    before the collective has run.
+    """
+    data = GET_LOG.of(ddp)()
+    hidden_ns = data.get("backward_compute_comm_overlap_time", 0)
+    return max(0.0, (data.get("backward_comm_time", 0) - hidden_ns) / 1e9)

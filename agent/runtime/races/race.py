@@ -16,7 +16,6 @@ from ..facts import count_gradient_bytes
 from ..levers.lever import RelaunchNeeded
 from ..link_sweep import LinkSweep
 from ..memory import count_free_bytes, read_peak_bytes, reset_peak
-from ..private_torch import GET_LOG
 from ..recorder import StepMarks, read_losses
 from ..snapshot import TrainingSnapshot
 from .arm import Arm
@@ -25,7 +24,7 @@ from .judge import Course, Judge
 from .loss_check import LossCheck, Steps, explain_no_check
 from .order import RaceOrder
 from .outcome import merge_race
-from .parts import PEER_TIMEOUT_S, RankParts
+from .parts import PEER_TIMEOUT_S, RankParts, read_exposed_s
 from .turns import order_turns
 
 USUAL_SAMPLE_RATE = 100
@@ -391,14 +390,3 @@ class Race:
         if self._snapshot is not None:
             self._snapshot.restore()
             self._snapshot = None
-
-
-def read_exposed_s(ddp: Any) -> float:
-    """Seconds of communication that no computing hid, in the last backward that DDP logged.
-
-    From DDP's durations, which are a device's own on CUDA. Its host stamps are not: there a future's wait() returns
-    before the collective has run.
-    """
-    data = GET_LOG.of(ddp)()
-    hidden_ns = data.get("backward_compute_comm_overlap_time", 0)
-    return max(0.0, (data.get("backward_comm_time", 0) - hidden_ns) / 1e9)

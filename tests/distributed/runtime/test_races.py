@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +159,17 @@ def test_an_inexact_race_puts_everything_back(tmp_path: Path) -> None:
         assert set(result["consumed"]) == set(overrides), result["not_consumed"]
         assert len(result["losses"]) == 48
     assert found.result("local")["period"] == 2
+
+
+def test_timed_steps_never_ask_the_ranks_store(tmp_path: Path) -> None:
+    rules = {"warmup_steps": 3, "min_steps": 60, "max_steps": 60, "target_s": 60}
+    found = launch(tmp_path, ["plain.py", "--steps", "400", "--count-store"], [measure("a", **rules), END])
+    assert found.result("a")["steps"] == 60, found.log
+    for rank in range(2):
+        counts = [int(line) for line in (tmp_path / f"run.requests.{rank}").read_text().split()]
+        quiet = [len(list(same)) for _, same in itertools.groupby(counts)]
+        assert max(quiet) >= 60
+        assert len(quiet) > 2, "the hello and the results go through the store"
 
 
 def test_results_of_complete_cycles_are_sent_when_the_script_ends(tmp_path: Path) -> None:

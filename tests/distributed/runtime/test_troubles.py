@@ -32,6 +32,8 @@ pytestmark = pytest.mark.distributed
             "has no DistributedDataParallel._set_ddp_runtime_logging_sample_rate",
             2,
         ),
+        (["plain.py", "--steps", "60", "--capture-at", "2"], "cuda_graph", "CUDA graph", 2),
+        (["plain.py", "--steps", "60", "--capture-at", "20"], "cuda_graph", "CUDA graph", 2),
         (["hand_made_steps.py"], "never_steps", "optimizer", 2),
     ],
 )

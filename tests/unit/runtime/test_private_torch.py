@@ -165,3 +165,15 @@ def test_a_missing_name_is_asked_for_in_vain_with_a_sentence() -> None:
         name.load()
     assert name.find(object(), 7) == 7
     assert name.find_loaded() is None
+
+
+@pytest.mark.parametrize(
+    ("version", "is_loaded", "hides"),
+    [("2.2.2+cu121", True, True), ("2.2.2", False, False), ("2.3.0", True, False), ("2.13.0", True, False)],
+)
+def test_old_compilers_hide_the_steps_of_optimizers(
+    version: str, is_loaded: bool, hides: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "__version__", version)
+    monkeypatch.setattr(private_torch, "is_dynamo_loaded", lambda: is_loaded)
+    assert load("levers.computation.compilation").hides_optimizer_steps() is hides

@@ -16,7 +16,7 @@ from fleet_advisor_runtime.levers.reduction.communicators import (  # noqa: E402
     Communicators,
     explain_no_order,
 )
-from fleet_advisor_runtime.races.race import read_exposed_s  # noqa: E402
+from fleet_advisor_runtime.races.parts import read_exposed_s  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

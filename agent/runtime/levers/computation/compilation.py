@@ -24,6 +24,7 @@ LEAST_TORCH = (2, 3)
 """Torch 2.1.2 hung while it compiled a DDP model, in a bare script too."""
 CACHES = {"TORCHINDUCTOR_CACHE_DIR": "inductor", "TRITON_CACHE_DIR": "triton"}
 """Where compiled code is kept, by variables that are read while it compiles."""
+STEPS_KEEP_HOOKS = (2, 3)
 MOST_VERSIONS = 64
 """Compiled versions kept of one model: one for each bucket size and number of threads that it was tried with."""
 
@@ -189,6 +190,11 @@ def read_version(text: str) -> Tuple[int, int]:
     """`2.13.0+cpu` as (2, 13); (0, 0) where it is no version."""
     numbers = re.match(r"(\d+)\.(\d+)", text)
     return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
+
+
+def hides_optimizer_steps() -> bool:
+    """Whether torch.compile has removed the hooks of all optimizers' steps, as it does before torch 2.3."""
+    return private_torch.is_dynamo_loaded() and read_version(torch.__version__) < STEPS_KEEP_HOOKS
 
 
 def _explain_no_compiler(device: torch.device) -> Optional[str]:

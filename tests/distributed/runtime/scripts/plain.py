@@ -40,6 +40,10 @@ parser.add_argument("--adam", action="store_true")
 parser.add_argument("--compile", choices=["outside", "inside"], help="torch.compile around DDP, or inside it")
 parser.add_argument("--break-threads", action="store_true", help="torch.set_num_threads fails from now on")
 parser.add_argument("--forget", help="an attribute that DistributedDataParallel loses, as in another torch")
+parser.add_argument("--capture-at", type=int, default=0, help="this step is recorded as a CUDA graph")
+parser.add_argument(
+    "--count-store", action="store_true", help="write how often the store was asked, step by step"
+)
 parser.add_argument("--lr", type=float, default=0.05)
 parser.add_argument(
     "--digests", action="store_true", help="write a digest of model and optimizer in every step"
@@ -118,6 +122,25 @@ class Samples(Dataset):
         return self.x[index], self.y[index]
 
 
+class CountedStore(dist.PrefixStore):
+    """The runtime's view of the ranks' store; torch itself takes the class from elsewhere."""
+
+    requests = 0
+
+    def ask(name):
+        original = getattr(dist.PrefixStore, name)
+
+        def request(self, *arguments):
+            CountedStore.requests += 1
+            return original(self, *arguments)
+
+        return request
+
+    set, get, add, multi_get, delete_key, wait = map(
+        ask, ("set", "get", "add", "multi_get", "delete_key", "wait")
+    )
+
+
 def scale_hook(state, bucket):
     tensor = bucket.buffer().div_(dist.get_world_size())
     return dist.all_reduce(tensor, async_op=True).get_future().then(lambda done: done.value()[0])
@@ -172,6 +195,8 @@ def train(arguments):
     loader = DataLoader(
         data, BATCH, sampler=DistributedSampler(data, shuffle=False), num_workers=arguments.workers
     )
+    if arguments.count_store:
+        dist.PrefixStore = CountedStore
     if arguments.forget:
         delattr(nn.parallel.DistributedDataParallel, arguments.forget)
     if arguments.break_threads:
@@ -187,6 +212,9 @@ def train(arguments):
         )
     for micro, (x, y) in enumerate(loader, 1):
         last = micro % arguments.accumulate == 0
+        if arguments.capture_at == micro:
+            torch.cuda.is_initialized = torch.cuda.is_current_stream_capturing = lambda: True
+            torch.cuda.synchronize = lambda *_: 1 / 0  # what CUDA makes of it while a stream is captured
         with contextlib.nullcontext() if last else ddp.no_sync():
             with torch.autocast("cpu", torch.bfloat16, enabled=arguments.autocast):
                 output = ddp(x).float()
@@ -207,6 +235,8 @@ def train(arguments):
             optimizer.step()
             optimizer.zero_grad(set_to_none=not arguments.keep_grads)
         write(arguments.name, "losses", repr(loss.item()))
+        if arguments.count_store:
+            write(arguments.name, "requests", str(CountedStore.requests))
         if arguments.evaluate_every and (micro // arguments.accumulate) % arguments.evaluate_every == 0:
             ddp.eval()
             with torch.no_grad():
