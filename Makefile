@@ -5,7 +5,8 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SOURCES := advisor agent tests benchmarks docs
 
-.PHONY: help setup demo check quick test fuzz model conformance lock audit format serve testbed browser soak clean
+.PHONY: help setup demo gpu-check check quick test fuzz model conformance lock audit format serve testbed browser soak \
+    clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -33,6 +34,10 @@ endif
 
 demo: $(STAMP)  ## tune a built-in training workload on this machine: five minutes
 	$(BIN)/advisor tune --name demo --minutes 4 --block-seconds 1.2 --output advisor-demo $(DEMO_JOB)
+
+CHECKS ?=
+gpu-check: $(STAMP)  ## everything that only a GPU can show, written to docs/results/gpu.md (CHECKS="timing,memory")
+	$(BIN)/advisor doctor --gpu --output docs/results/gpu.md $(if $(CHECKS),--checks "$(CHECKS)")
 
 check: $(STAMP)  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check $(SOURCES)

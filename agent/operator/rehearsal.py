@@ -1,18 +1,19 @@
 """One session without a server: the script as it stands, measured once, to see what tuning would find.
 
 The agent is the real one; what it says is answered in this process, as a server would answer that has one session to
-hand out and one arm to measure.
+hand out: for a rehearsal with one arm to measure, for the checks of a GPU with the races that they are made of.
 """
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx
 from pydantic import BaseModel, Field
 
 from advisor.protocol.base import Message, Value
+from advisor.protocol.changes import Changes
 from advisor.protocol.cluster import Cluster, Node
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import KnobContext
@@ -36,7 +37,7 @@ from agent.devices.gpus import Gpus
 from agent.loop import Agent
 from agent.settings import AgentSettings
 
-_URL = "http://rehearsal.invalid"
+SERVER_URL = "http://rehearsal.invalid"
 """No name that resolves: nothing may ever be asked over a network here."""
 _ARM = BlockPlan(block_id="as-it-stands", trial_number=0)
 _RACE = RacePlan(arms=(_ARM,))
@@ -68,12 +69,13 @@ class Rehearsed(Message):
 
 
 @dataclass
-class _Heard:
-    """What the agent said."""
+class Heard:
+    """What the agent said of one session."""
 
     node: Node | None = None
     hello: HelloReport | None = None
-    result: BlockResult | None = None
+    results: dict[str, BlockResult] = field(default_factory=dict)
+    """Of every arm, by its block id."""
     ended: SessionEnd | None = None
     rendezvous: str | None = None
     handed_out: bool = False
@@ -82,9 +84,9 @@ class _Heard:
 class _Server:
     """Answers the agent's requests; the session's end calls `on_end`."""
 
-    def __init__(self, assignment: Assignment, on_end: Callable[[], None]) -> None:
-        self._assignment, self._on_end = assignment, on_end
-        self.heard = _Heard()
+    def __init__(self, assignment: Assignment, races: Sequence[RacePlan], on_end: Callable[[], None]) -> None:
+        self._assignment, self._races, self._on_end = assignment, list(races), on_end
+        self.heard = Heard()
 
     def answer(self, request: httpx.Request) -> httpx.Response:
         """Answer one message."""
@@ -107,10 +109,10 @@ class _Server:
             case ["sessions", _, "hello"]:
                 heard.hello = HelloReport.model_validate_json(body)
             case ["sessions", _, "next"]:
-                is_done = heard.result is not None
-                return NextReply(end_because="It was measured.") if is_done else NextReply(race=_RACE)
+                waiting = [race for race in self._races if race.race_id not in heard.results]
+                return NextReply(race=waiting[0]) if waiting else NextReply(end_because="It was measured.")
             case ["sessions", _, "races", race_id]:
-                heard.result = RaceReport.model_validate_json(body).results[_ARM.block_id]
+                heard.results.update(RaceReport.model_validate_json(body).results)
                 return RaceAccepted(race_id=race_id, sentence="It counts.")
             case ["sessions", _, "end"]:
                 heard.ended = SessionEnd.model_validate_json(body)
@@ -130,22 +132,45 @@ def rehearse(
     `listen` is given the function that ends everything early: what a Ctrl-C is to call. Raises AgentError when the
     agent cannot work here.
     """
-    assignment = Assignment(
-        session_id="rehearsal", generation=1, job_id="rehearsal", node_rank=0, nnodes=1, workload=workload
-    )
-    server = _Server(assignment, on_end=lambda: agent.stop())
-    client = ServerClient(_URL, "", transport=httpx.MockTransport(server.answer))
-    agent = Agent(AgentSettings(server_url=_URL, name="exec", work_dir=work_dir), client, gpus, environment)
-    listen(agent.stop)
-    agent.run()
-    heard = server.heard
+    settings = AgentSettings(server_url=SERVER_URL, name="exec", work_dir=work_dir)
+    heard = run_session(workload, [_RACE], environment, settings, gpus, listen)
     assert heard.ended is not None  # every session's end is told before the agent leaves
     if heard.hello is None or heard.node is None:
         return Rehearsed(ended=heard.ended)
     tunable, refused = _sort_knobs(heard.hello, heard.node)
+    result = heard.results.get(_ARM.block_id)
     return Rehearsed(
-        ended=heard.ended, facts=heard.hello.facts, result=heard.result, tunable=tunable, refused=refused
+        ended=heard.ended, facts=heard.hello.facts, result=result, tunable=tunable, refused=refused
     )
+
+
+def run_session(
+    workload: Workload,
+    races: Sequence[RacePlan],
+    environment: Mapping[str, str],
+    settings: AgentSettings,
+    gpus: Gpus,
+    listen: Callable[[Callable[[], None]], None],
+    cold: Changes = Changes(),
+    limit_s: float = 3600.0,
+) -> Heard:
+    """Launch a workload once, with these cold knobs, hand out the races one after the other, return what was heard."""
+    assignment = Assignment(
+        session_id="rehearsal",
+        generation=1,
+        job_id="rehearsal",
+        node_rank=0,
+        nnodes=1,
+        workload=workload,
+        cold=cold,
+        session_timeout_s=limit_s,
+    )
+    server = _Server(assignment, races, on_end=lambda: agent.stop())
+    client = ServerClient(SERVER_URL, "", transport=httpx.MockTransport(server.answer))
+    agent = Agent(settings, client, gpus, environment)
+    listen(agent.stop)
+    agent.run()
+    return server.heard
 
 
 def _sort_knobs(hello: HelloReport, node: Node) -> tuple[dict[str, Value], dict[str, str]]:

@@ -52,13 +52,16 @@ def train(
     data: Dataset,
     compute_loss: Callable[..., torch.Tensor],
 ) -> None:
-    """Train on GPUs over NCCL where there are any, else on CPUs over gloo; `torchrun` says with how many ranks.
+    """Train on GPUs where there are any, else on CPUs over gloo; `torchrun` says with how many ranks.
+
+    On GPUs over NCCL; over gloo where ranks share one, which NCCL refuses.
 
     `compute_loss(model, *batch)` returns the mean loss of one batch. The same seed gives the same training.
     """
     use_cuda = torch.cuda.is_available()
-    dist.init_process_group("nccl" if use_cuda else "gloo")
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if use_cuda else torch.device("cpu")
+    cards = torch.cuda.device_count() if use_cuda else 0
+    dist.init_process_group("nccl" if cards >= int(os.environ.get("LOCAL_WORLD_SIZE", "1")) else "gloo")
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]) % cards) if use_cuda else torch.device("cpu")
     if use_cuda:
         torch.cuda.set_device(device)
 

@@ -1,0 +1,56 @@
+"""The checks of a GPU run for real where they can: the same code and scripts, with a CPU as the device."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from agent.devices.gpus import NoGpus
+from agent.operator.gpu_check.catalogue import CHECKS
+from agent.operator.gpu_check.check import Judgement, choose_checks
+from agent.operator.gpu_check.real_bench import RealBench
+from agent.operator.gpu_check.run_checks import find_machine
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.distributed
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[RealBench]:
+    machine = find_machine("cpu", NoGpus(), os.environ)
+    bench = RealBench(machine, NoGpus(), tmp_path / "bench", os.environ)
+    yield bench
+    bench.close()
+
+
+def run(bench: RealBench, name: str) -> Judgement:
+    [check] = choose_checks(CHECKS, name)
+    return check.run(bench)
+
+
+@pytest.mark.parametrize("name", ["snapshots", "communicators", "kill", "optimizer"])
+def test_what_needs_no_card_holds(name: str, bench: RealBench) -> None:
+    found = run(bench, name)
+    assert not found.faults
+    assert found.measured
+
+
+@pytest.mark.parametrize(("name", "figures"), [("timing", 4), ("intrusion", 1)])
+def test_times_are_measured(name: str, figures: int, bench: RealBench) -> None:
+    """Whether they are good is for a machine that nobody else uses."""
+    assert len(run(bench, name).measured) == figures
+
+
+def test_trace_and_runtime_tell_communicating_from_computing(bench: RealBench) -> None:
+    found = run(bench, "diagnosis")
+    assert not found.left_out, "the trace shows gloo's part"
+    shares = [
+        float(figure.split("exposed ")[1].split("%")[0])
+        for figure in found.measured
+        if "by the runtime" in figure
+    ]
+    assert len(shares) == 2
+    assert shares[0] > shares[1], found.measured
