@@ -120,6 +120,6 @@ class Struck:
     on_cards: int
     """Processes on the cards that were not there before."""
     shared_memory: tuple[str, ...]
-    """New names in /dev/shm."""
+    """New names in /dev/shm that no living process maps."""
     memory_bytes: int
     """Device memory in use, against before."""

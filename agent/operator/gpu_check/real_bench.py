@@ -154,7 +154,7 @@ class RealBench:
                 processes=len(struck),
                 left=left,
                 on_cards=len({each.pid for each in self.list_processes()} - on_cards),
-                shared_memory=tuple(sorted(set(os.listdir(_SHARED_MEMORY)) - shared)),
+                shared_memory=tuple(sorted(set(os.listdir(_SHARED_MEMORY)) - shared - _list_held())),
                 memory_bytes=self._count_memory() - memory,
             )
         self._refuse_to_go_on()
@@ -228,6 +228,17 @@ class RealBench:
         finally:
             kill_until_none(lambda: list_marked(**{MARK: self._token}), _KILL_S)
             process.wait()
+
+
+def _list_held() -> set[str]:
+    """Names in shared memory that a living process maps: somebody else's, for a session that is gone holds none."""
+    held = set()
+    for pid in read_parents():
+        for line in _read_text(Path(f"/proc/{pid}/maps")).splitlines():
+            _, found, name = line.partition(f"{_SHARED_MEMORY}/")
+            if found:
+                held.add(name.removesuffix(" (deleted)"))
+    return held
 
 
 def _count_training(folder: Path) -> int:

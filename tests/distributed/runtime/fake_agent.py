@@ -22,8 +22,20 @@ LAUNCH = RUNTIME / "launch.py"
 SCRIPTS = Path(__file__).parent / "scripts"
 
 
+DEVICE = os.environ.get("FLEET_TEST_DEVICE", "cpu")
+"""Where the scripts compute: `cpu`, or `cuda` for the cards (scripts/placement.py)."""
+HIDE_CARDS = {"CUDA_VISIBLE_DEVICES": ""} if DEVICE == "cpu" else {}
 FORGE = RankForge()
 atexit.register(FORGE.close)
+
+
+def expect_backend(ranks: int) -> str:
+    """What the scripts communicate over with so many ranks on this machine (scripts/placement.py)."""
+    import torch
+
+    return "nccl" if DEVICE == "cuda" and torch.cuda.device_count() >= ranks else "gloo"
+
+
 RULES: dict[str, Any] = {
     "warmup_steps": 2,
     "min_steps": 4,
@@ -136,7 +148,7 @@ def launch(
     environment = {
         k: v for k, v in os.environ.items() if not k.startswith(("ADVISOR_", "RANK", "WORLD_SIZE"))
     }
-    environment.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", CUDA_VISIBLE_DEVICES="")
+    environment.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", **HIDE_CARDS)
     environment.update(HF_HUB_OFFLINE="1", ADVISOR_TUNING="1", OUT=str(folder), PYTHONUNBUFFERED="1")
     agent = None
     if instructions is not None:

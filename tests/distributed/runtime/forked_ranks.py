@@ -50,7 +50,9 @@ class RankForge:
             self._process.wait()
 
     def _start(self) -> "subprocess.Popen[str]":
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        if environment.get("FLEET_TEST_DEVICE", "cpu") == "cpu":
+            environment["CUDA_VISIBLE_DEVICES"] = ""
         return subprocess.Popen(
             [sys.executable, __file__],
             stdin=subprocess.PIPE,

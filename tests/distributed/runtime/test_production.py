@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from .fake_agent import SCRIPTS
+from .fake_agent import DEVICE, HIDE_CARDS, SCRIPTS, expect_backend
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.distributed
@@ -32,7 +32,7 @@ def run(
     environment = {
         k: v for k, v in os.environ.items() if not k.startswith(("ADVISOR_", "RANK", "WORLD_SIZE"))
     }
-    environment |= {"OUT": str(folder), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "", **variables}
+    environment |= {"OUT": str(folder), "OMP_NUM_THREADS": "1", **HIDE_CARDS, **variables}
     environment["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), environment["PATH"]])
     words = [sys.executable, "-P", "-m", "agent.production", *options, "--", *command]
     return subprocess.run(
@@ -89,9 +89,9 @@ def test_bucket_size_of_a_static_graph_stands_when_the_model_is_wrapped(tmp_path
         "gain": None, "allowed": "exact", "effect": "exact", "changes": {"fuse_grad_size_in_MB": 0.02}, "strategy": {},
         "baseline": {"fuse_grad_size_in_MB": 25.0}, "provenance": {}, "cluster": "", "software": {},
         "holds_for": {
-            "backend": "gloo", "device": "cpu", "world_size": 8, "local_world_size": 8, "gradient_bytes": 69160,
-            "parameter_tensors": 10, "layers": 5, "batch_size_per_rank": 8, "torch_version": "1.0.0",
-            "ddp": {"static_graph": True},
+            "backend": expect_backend(2), "device": DEVICE, "world_size": 8, "local_world_size": 8,
+            "gradient_bytes": 69160, "parameter_tensors": 10, "layers": 5, "batch_size_per_rank": 8,
+            "torch_version": "1.0.0", "ddp": {"static_graph": True},
         },
     }  # fmt: skip
     path = tmp_path / "strategy.json"

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from advisor.protocol.races import RacePlan
 from advisor.protocol.telemetry import DeviceSample
 from advisor.protocol.trials import BlockResult, Outcome, Phases
+from agent.cli import app
 from agent.devices.gpus import DeviceProcess, NoGpus, Reading
 from agent.operator.gpu_check.bench import Interrupted, Machine, Struck, Trained
 from agent.operator.gpu_check.catalogue import CHECKS
@@ -400,3 +402,17 @@ def test_what_needs_a_card_says_so_on_a_cpu() -> None:
 def test_without_a_card_there_is_one_sentence(tmp_path: Path) -> None:
     with pytest.raises(NoCard, match="No NVIDIA GPU is visible on this machine"):
         find_machine("cuda", NoGpus(), {"CUDA_VISIBLE_DEVICES": "", "PATH": ""})
+
+
+def test_the_command_without_a_card_writes_nothing(tmp_path: Path) -> None:
+    page = tmp_path / "gpu.md"
+    options = ["doctor", "--gpu", "--output", str(page)]
+    result = CliRunner(env={"CUDA_VISIBLE_DEVICES": ""}).invoke(app, options)
+    assert result.exit_code == 3
+    assert result.output == (
+        "No NVIDIA GPU is visible on this machine, so there is nothing to check: run it where one is.\n"
+    )
+    assert not page.exists()
+    wrong = CliRunner().invoke(app, ["doctor", "--gpu", "--output", str(tmp_path / "none" / "gpu.md")])
+    assert wrong.exit_code == 2
+    assert "there is no folder" in wrong.output

@@ -5,11 +5,12 @@ import time
 
 import torch
 from accelerate import Accelerator
+from placement import DEVICE
 from torch.utils.data import DataLoader, TensorDataset
 
 
 def main():
-    accelerator = Accelerator(cpu=True)
+    accelerator = Accelerator(cpu=DEVICE.type == "cpu")
     torch.manual_seed(0)
     model = torch.nn.Sequential(
         *[m for _ in range(4) for m in (torch.nn.Linear(128, 128), torch.nn.ReLU())], torch.nn.Linear(128, 10)

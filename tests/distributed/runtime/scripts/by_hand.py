@@ -10,6 +10,7 @@ import os
 
 import torch
 import torch.distributed as dist
+from placement import BACKEND, DEVICE
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -21,19 +22,19 @@ parser.add_argument("--steps", type=int, default=200)
 parser.add_argument("--schedule", default="[]", help="[[first step, steps, what, value], …]")
 parser.add_argument("--own-scaler", action="store_true")
 arguments = parser.parse_args()
-dist.init_process_group("gloo")
+dist.init_process_group(BACKEND)
 rank, world = dist.get_rank(), dist.get_world_size()
 blocks = {first: (steps, what, value) for first, steps, what, value in json.loads(arguments.schedule)}
 
 torch.manual_seed(0)
 model = nn.Sequential(
     nn.Linear(64, 96), nn.BatchNorm1d(96), nn.ReLU(), nn.Dropout(0.1), nn.Linear(96, 64), nn.ReLU(), nn.Linear(64, 10)
-)  # fmt: skip
+).to(DEVICE)  # fmt: skip
 ddp = DDP(model)
 average = AveragedModel(model)
 optimizer = torch.optim.Adam(model.parameters(), lr=0.003)
 schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.99**step)
-own_scaler = torch.amp.GradScaler("cpu", enabled=arguments.own_scaler)
+own_scaler = torch.amp.GradScaler(DEVICE.type, enabled=arguments.own_scaler)
 generator = torch.Generator().manual_seed(rank + 1)
 torch.manual_seed(rank)
 
@@ -43,27 +44,35 @@ def write(what, text):
         file.write(text + "\n")
 
 
+def read_random():
+    """Where torch's generators stand: dropout draws on the device."""
+    on_card = [torch.cuda.get_rng_state(DEVICE)] if DEVICE.type == "cuda" else []
+    return [torch.get_rng_state(), *on_card]
+
+
 def digest():
     sha = hashlib.sha256()
     for module in (model, average):
         for tensor in module.state_dict().values():
-            sha.update(tensor.numpy().tobytes())
+            sha.update(tensor.cpu().numpy().tobytes())
     for state in optimizer.state_dict()["state"].values():
-        sha.update(b"".join(value.numpy().tobytes() for value in state.values()))
-    sha.update(torch.get_rng_state().numpy().tobytes())
+        sha.update(b"".join(value.cpu().numpy().tobytes() for value in state.values()))
+    sha.update(b"".join(state.numpy().tobytes() for state in read_random()))
     return sha.hexdigest()
 
 
 def save():
     states = [copy.deepcopy(part.state_dict()) for part in (model, average, optimizer)]
-    return states, torch.get_rng_state()
+    return states, read_random()
 
 
 def restore(states, random):
     rates = [
         part.load_state_dict(state) for part, state in zip((model, average, optimizer), states, strict=True)
     ]
-    torch.set_rng_state(random)
+    torch.set_rng_state(random[0])
+    if DEVICE.type == "cuda":
+        torch.cuda.set_rng_state(random[1], DEVICE)
     return rates
 
 
@@ -87,7 +96,7 @@ class Block:
         self.saved = save()
         first, growth = (32768.0, 2000) if what == "fp16" else (float(value), 10**9)
         self.scaler = torch.amp.GradScaler(
-            "cpu", init_scale=first, growth_interval=growth, enabled=what in ("fp16", "static")
+            DEVICE.type, init_scale=first, growth_interval=growth, enabled=what in ("fp16", "static")
         )
         self.since, self.interval, self.first = 0, value, None
         if what == "dgc":
@@ -135,12 +144,13 @@ for step in range(arguments.steps):
         block, ends = Block(what, value), step + steps
     block.place += 1
     x, y = torch.randn(16, 64, generator=generator), torch.randint(10, (16,), generator=generator)
+    x, y = x.to(DEVICE), y.to(DEVICE)
     scales = block.what in ("fp16", "static") and block.place >= 1
     halves = {"bf16": torch.bfloat16, "fp16": torch.float16, "static": torch.float16}.get(block.what)
     with ddp.no_sync() if block.is_local or block.merges_on else contextlib.nullcontext():
-        with torch.autocast("cpu", halves or torch.bfloat16, enabled=block.what == "bf16" or scales):
+        with torch.autocast(DEVICE.type, halves or torch.bfloat16, enabled=block.what == "bf16" or scales):
             output = ddp(x)
-        with torch.autocast("cpu", torch.float16, enabled=False):
+        with torch.autocast(DEVICE.type, torch.float16, enabled=False):
             loss = 40 * nn.functional.cross_entropy(output.float(), y)
         part = block.value if block.what == "merge" and block.place >= 1 else 1
         scaled = block.scaler.scale(loss / part) if scales else loss / part

@@ -3,15 +3,16 @@
 import fleet_advisor
 import torch
 import torch.distributed as dist
+from placement import BACKEND, DEVICE
 
 fleet_advisor.start()
-dist.init_process_group("gloo")
+dist.init_process_group(BACKEND)
 net = torch.nn.parallel.DistributedDataParallel(
-    torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Linear(64, 8))
+    torch.nn.Sequential(torch.nn.Linear(8, 64), torch.nn.Linear(64, 8)).to(DEVICE)
 )
 for _ in range(60):
     for _ in range(2):  # two forwards of one step, whose rows are no samples
-        net(torch.randn(6, 8)).sum().backward()
+        net(torch.randn(6, 8, device=DEVICE)).sum().backward()
     with torch.no_grad():
         for parameter in net.parameters():
             parameter -= 0.001 * parameter.grad

@@ -2,11 +2,12 @@
 
 import torch
 import torch.distributed as dist
+from placement import BACKEND, DEVICE
 
-dist.init_process_group("gloo")
-net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8))
+dist.init_process_group(BACKEND)
+net = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(8, 8).to(DEVICE))
 for _ in range(10):
-    net(torch.randn(2, 8)).sum().backward()
+    net(torch.randn(2, 8, device=DEVICE)).sum().backward()
     with torch.no_grad():
         for parameter in net.parameters():
             parameter -= 0.1 * parameter.grad

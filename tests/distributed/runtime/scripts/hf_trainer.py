@@ -4,6 +4,7 @@ import os
 import time
 
 import torch
+from placement import BACKEND, DEVICE
 from torch.utils.data import Dataset
 from transformers import (
     BertConfig,
@@ -43,7 +44,8 @@ def main():
     )
     arguments = TrainingArguments(
         output_dir=os.path.join(os.environ["OUT"], "hf"), max_steps=300, per_device_train_batch_size=8,
-        gradient_accumulation_steps=2, report_to=[], use_cpu=True, save_strategy="no", logging_steps=1000,
+        use_cpu=DEVICE.type == "cpu", ddp_backend=BACKEND, gradient_accumulation_steps=2, report_to=[],
+        save_strategy="no", logging_steps=1000,
         disable_tqdm=True,
     )  # fmt: skip
     model = BertForSequenceClassification(config)

@@ -5,6 +5,7 @@ import time
 
 import lightning
 import torch
+from placement import DEVICE
 from torch.utils.data import DataLoader, TensorDataset
 
 
@@ -36,8 +37,8 @@ class Stopwatch(lightning.Callback):
 def main():
     data = TensorDataset(torch.randn(8000, 128), torch.randint(10, (8000,)))
     trainer = lightning.Trainer(
-        accelerator="cpu", devices=int(os.environ["LOCAL_WORLD_SIZE"]), strategy="ddp", max_steps=400, logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, callbacks=[Stopwatch()],
+        accelerator=DEVICE.type, devices=int(os.environ["LOCAL_WORLD_SIZE"]), strategy="ddp", max_steps=400,
+        logger=False, enable_checkpointing=False, enable_progress_bar=False, callbacks=[Stopwatch()],
         default_root_dir=os.environ["OUT"],
     )  # fmt: skip
     trainer.fit(Net(), DataLoader(data, batch_size=16))

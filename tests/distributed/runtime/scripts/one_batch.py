@@ -6,19 +6,20 @@ import os
 
 import torch
 import torch.distributed as dist
+from placement import BACKEND, DEVICE
 from torch import nn
 
-dist.init_process_group("gloo")
+dist.init_process_group(BACKEND)
 rank = dist.get_rank()
 torch.manual_seed(0)
 model = nn.Sequential(
     nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(),
     nn.Linear(128, 10),
-)  # fmt: skip
+).to(DEVICE)  # fmt: skip
 ddp = nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.Adam(ddp.parameters(), lr=1e-3)
 torch.manual_seed(rank)
-x, y = torch.randn(16, 1, 8, 8), torch.randint(10, (16,))
+x, y = torch.randn(16, 1, 8, 8, device=DEVICE), torch.randint(10, (16,), device=DEVICE)
 with open(os.path.join(os.environ["OUT"], f"seen.{rank}"), "w") as file:
     for _ in range(500):
         loss = nn.functional.cross_entropy(ddp(x), y)

@@ -10,6 +10,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from placement import BACKEND, DEVICE
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
@@ -149,12 +150,12 @@ def scale_hook(state, bucket):
 def digest(model, optimizers):
     sha = hashlib.sha256()
     for _, tensor in sorted(model.state_dict().items()):
-        sha.update(tensor.numpy().tobytes())
+        sha.update(tensor.cpu().numpy().tobytes())
     for optimizer in optimizers:
         for state in optimizer.state_dict()["state"].values():
             for value in state.values():
                 sha.update(
-                    value.numpy().tobytes() if isinstance(value, torch.Tensor) else repr(value).encode()
+                    value.cpu().numpy().tobytes() if isinstance(value, torch.Tensor) else repr(value).encode()
                 )
     return sha.hexdigest()
 
@@ -167,7 +168,7 @@ def write(name, what, text):
 def train(arguments):
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
-    model = build(arguments.model)
+    model = build(arguments.model).to(DEVICE)
     keywords = {} if arguments.bucket_cap_mb is None else {"bucket_cap_mb": arguments.bucket_cap_mb}
     if arguments.compile == "inside":
         model = torch.compile(model, backend="eager")
@@ -211,12 +212,13 @@ def train(arguments):
             lambda *_: write(arguments.name, "digests", digest(model, optimizers))
         )
     for micro, (x, y) in enumerate(loader, 1):
+        x, y = x.to(DEVICE), y.to(DEVICE)
         last = micro % arguments.accumulate == 0
         if arguments.capture_at == micro:
             torch.cuda.is_initialized = torch.cuda.is_current_stream_capturing = lambda: True
             torch.cuda.synchronize = lambda *_: 1 / 0  # what CUDA makes of it while a stream is captured
         with contextlib.nullcontext() if last else ddp.no_sync():
-            with torch.autocast("cpu", torch.bfloat16, enabled=arguments.autocast):
+            with torch.autocast(DEVICE.type, torch.bfloat16, enabled=arguments.autocast):
                 output = ddp(x).float()
                 loss = criterion(output, y) / arguments.accumulate
             loss.backward()
@@ -250,7 +252,7 @@ def train(arguments):
 
 
 def main():
-    dist.init_process_group("gloo")
+    dist.init_process_group(BACKEND)
     # Several runs in one launch, separated by "--then": the references of many tests cost one start-up.
     words = " ".join(sys.argv[1:]).split("--then")
     for run in words:

@@ -6,6 +6,7 @@ import os
 
 import torch
 import torch.distributed as dist
+from placement import BACKEND, DEVICE
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard, register_fsdp_forward_method
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
@@ -46,9 +47,9 @@ class Net(nn.Module):
 
 def build():
     torch.manual_seed(0)
-    net = Net()
+    net = Net().to(DEVICE)
     if arguments.wrapper:
-        return FullyShardedDataParallel(net, device_id=torch.device("cpu"))
+        return FullyShardedDataParallel(net, device_id=DEVICE)
     for layer in net.layers:
         fully_shard(layer)
     register_fsdp_forward_method(fully_shard(net), "predict")
@@ -67,17 +68,18 @@ def digest():
     tensors += [value for state in optimizer.state.values() for value in state.values()]
     for tensor in tensors:
         local = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-        sha.update(local.detach().numpy().tobytes())
+        sha.update(local.detach().cpu().numpy().tobytes())
     return sha.hexdigest()
 
 
-dist.init_process_group("gloo")
+dist.init_process_group(BACKEND)
 model = build()
 optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
 data = Samples()
 loader = DataLoader(data, 8, sampler=DistributedSampler(data, shuffle=False))
 torch.manual_seed(dist.get_rank())
 for x in loader:
+    x = x.to(DEVICE)
     output = model.predict(x) if arguments.by_method else model(x)
     write("digests", digest())
     loss = output.square().mean()

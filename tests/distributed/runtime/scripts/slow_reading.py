@@ -8,6 +8,7 @@ import time
 
 import torch
 import torch.distributed as dist
+from placement import BACKEND, DEVICE
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset
@@ -49,9 +50,9 @@ def write(what, text):
 
 
 def main():
-    dist.init_process_group("gloo")
+    dist.init_process_group(BACKEND)
     torch.manual_seed(dist.get_rank())
-    model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.3), nn.ReLU(), nn.Linear(16, 1))
+    model = nn.Sequential(nn.Linear(8, 16), nn.Dropout(0.3), nn.ReLU(), nn.Linear(16, 1)).to(DEVICE)
     ddp = DDP(model)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
     loader = DataLoader(
@@ -63,13 +64,13 @@ def main():
     )
     for _ in range(arguments.epochs):
         for x, index in loader:
-            loss = ddp(x).square().mean()
+            loss = ddp(x.to(DEVICE)).square().mean()
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
             write("batches", f"{torch.as_tensor(index).tolist()} {loss.item()!r} {torch.rand(1).item()!r}")
             write("workers", str(len(multiprocessing.active_children())))
-    weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+    weights = b"".join(p.detach().cpu().numpy().tobytes() for p in model.parameters())
     write("batches", hashlib.sha256(weights).hexdigest())
     dist.barrier()  # gloo sometimes aborts a rank that leaves while another one still reduces
     dist.destroy_process_group()

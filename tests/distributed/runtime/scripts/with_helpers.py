@@ -6,6 +6,7 @@ import sys
 
 import torch
 import torch.distributed as dist
+from placement import BACKEND, DEVICE
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
@@ -30,15 +31,15 @@ class Rows(Dataset):
 
 
 def main():
-    dist.init_process_group("gloo")
-    net = DistributedDataParallel(torch.nn.Linear(8, 8))
+    dist.init_process_group(BACKEND)
+    net = DistributedDataParallel(torch.nn.Linear(8, 8).to(DEVICE))
     optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
     subprocess.run([sys.executable, "-c", HELPER], check=True)
     # With this context the workers are new interpreters.
     loader = DataLoader(Rows(), 4, num_workers=1, multiprocessing_context="spawn")
     for rows in loader:
         assert not rows.any(), "a loader worker was patched"
-        net(rows).square().sum().backward()
+        net(rows.to(DEVICE)).square().sum().backward()
         optimizer.step()
         optimizer.zero_grad()
     with open(os.path.join(os.environ["OUT"], f"ended.{dist.get_rank()}"), "w") as file:

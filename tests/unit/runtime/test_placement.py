@@ -1,0 +1,36 @@
+"""The one switch with which the runtime's tests run on cards."""
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+PLACEMENT = Path(__file__).parents[2] / "distributed" / "runtime" / "scripts" / "placement.py"
+
+
+@pytest.mark.parametrize(
+    ("wanted", "cards", "rank", "expected"),
+    [
+        ("cpu", 8, 1, ("cpu", "gloo")),
+        ("cuda", 1, 1, ("cuda:0", "gloo")),
+        ("cuda", 2, 1, ("cuda:1", "nccl")),
+        ("cuda", 3, 3, ("cuda:0", "gloo")),
+    ],
+)
+def test_ranks_have_a_card_of_their_own_or_share_it_over_gloo(
+    monkeypatch: pytest.MonkeyPatch, wanted: str, cards: int, rank: int, expected: tuple[str, str]
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.delenv("FLEET_TEST_DEVICE", raising=False)
+    choose = runpy.run_path(str(PLACEMENT))["choose"]
+    ranks = 4 if cards == 3 else 2
+    device, backend = choose(wanted, cards, rank, ranks)
+    assert (str(device), backend) == expected
+
+
+def test_asking_for_cards_without_any_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("FLEET_TEST_DEVICE", "cuda")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(SystemExit, match="finds no card here"):
+        runpy.run_path(str(PLACEMENT))
