@@ -49,7 +49,7 @@ from advisor.services.webhooks.posting import Poster
 from advisor.services.webhooks.receivers import Receivers
 from advisor.settings import Settings, find_exposure
 from advisor.storage import Database
-from advisor.storage.bell import JOBS, PLACES
+from advisor.storage.bell import JOBS, PLACES, TERMS
 from advisor.storage.census import Census
 from advisor.storage.fault_points import Strike, pass_by
 from advisor.tuning.decisions import Decision
@@ -149,13 +149,18 @@ def create_app(
     database = Database(settings.url, new_id, metrics.note_transaction, strike)
     metrics.ask_database(lambda: _take_census(database, clock(), timers))
     asked, bell, tick_s = metrics.watch_planner(tuning or PlannerTuning()), database.bell, settings.tick_s
+
+    def begin_term() -> None:
+        for topic in (JOBS, TERMS):
+            bell.ring(topic)
+
     leadership = Leadership(
         database,
         make_id(),
         AwakeClock(time.monotonic, 2 * tick_s),
         # A leader that renews at every tick is silent when it misses a few of them.
         0.0 if database.is_sqlite else max(settings.leader_s, 3 * tick_s),
-        lambda: bell.ring(JOBS),
+        begin_term,
     )
     metrics.watch_leadership(lambda: leadership.term is not None, lambda: bell.is_heard)
 
@@ -342,6 +347,7 @@ def _make_keepers(context: Context) -> list[Keeper]:
         return lambda: pruner.step(clock())
 
     prune_now, more = leadership.duty(make_pruner), threading.Event()
+    bell.on(TERMS, more.set)
 
     def prune() -> None:
         if prune_now():

@@ -21,6 +21,8 @@ JOBS = "jobs"
 """Jobs may have to move on: the leader looks after them."""
 PLACES = "places"
 """Agents were given places: whoever has them waiting calls them."""
+TERMS = "terms"
+"""A server has begun to lead."""
 
 _CHANNEL = "fleet_advisor"
 _ECHO = "echo"

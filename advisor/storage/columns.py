@@ -29,6 +29,15 @@ AnyRow = Row[*tuple[Any, ...]]
 
 _NUL, _SUBSTITUTE = "\x00", "\ufffd"
 
+NAMES = {
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+    "pk": "pk_%(table_name)s",
+}
+"""How constraints are named, so that migrations can find them."""
+
 
 class Words(TypeDecorator[str]):
     """Text. PostgreSQL refuses NUL characters, and logs and host names hold whatever a script wrote."""

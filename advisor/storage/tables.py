@@ -25,7 +25,7 @@ from advisor.protocol.runs import ProductionRun
 from advisor.protocol.telemetry import NodeFlag, NodeTelemetry, TelemetrySample
 from advisor.protocol.trials import BlockResult, BlockSummary, EarlierJob
 from advisor.protocol.workload import WorkloadFacts
-from advisor.storage.columns import Document, Moment, Words
+from advisor.storage.columns import NAMES, Document, Moment, Words
 
 _Changes = Document(Changes)
 _Moments = Document(tuple[datetime, ...])
@@ -38,17 +38,9 @@ _Serial = BigInteger().with_variant(Integer, "sqlite")
 
 
 class Base(DeclarativeBase):
-    """All tables; the names of constraints are fixed so that migrations can find them."""
+    """All tables."""
 
-    metadata = MetaData(
-        naming_convention={
-            "ix": "ix_%(table_name)s_%(column_0_N_name)s",
-            "uq": "uq_%(table_name)s_%(column_0_N_name)s",
-            "ck": "ck_%(table_name)s_%(constraint_name)s",
-            "fk": "fk_%(table_name)s_%(column_0_N_name)s",
-            "pk": "pk_%(table_name)s",
-        }
-    )
+    metadata = MetaData(naming_convention=NAMES)
     type_annotation_map: ClassVar = {str: Words, datetime: Moment}
 
 

@@ -12,6 +12,7 @@ OURS = {"self", "cls", "os", "sys"}
 """Whose private names are no torch's: the object's own, and the standard library's os._exit and sys._getframe."""
 ALLOWED = {
     "_fields": "what tells a namedtuple from a tuple",
+    "_resolve_tracking_uri": "mlflow's",
     "_fleet_advisor_feed": "our own mark on an iterator",
 }
 

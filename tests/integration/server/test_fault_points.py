@@ -115,7 +115,7 @@ def fall_silent(server: StruckServer, _: Receiver) -> None:
     server.start_again(Timers(lease_s=0.01, grace_s=0.01, restart_s=0.01))
     wait_for(lambda: server.history(job.id).sessions[0].state is SessionState.LOST or None, "it is lost")
     server.start_again()
-    assert agent.report(race).json()["code"] == "stale_session"
+    assert agent.report(race).json()["code"] == "result_quarantined"
     finish(take_part(server), job)
     states = [session.state for session in server.history(job.id).sessions]
     assert states == [SessionState.LOST] * (len(states) - 1) + [SessionState.ENDED]

@@ -127,7 +127,7 @@ def test_compilation_is_refused_without_what_it_sets(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(
         private_torch, "COMPILE_THREADS", private_torch.Private(config.__name__, "_gone", "compile")
     )
-    lever = load("levers.computation.compilation").Compilation(torch.device("cpu"))
+    lever = load("levers.computation.compilation").Compilation(torch.device("cpu"), None)
     refusals = lever.list_refusals(Training([], []))
     assert "has no torch._inductor.config._gone, which" in refusals["fuse_elewise_add_act_ops"]
 

@@ -9,7 +9,7 @@ from advisor.protocol.telemetry import FlagKind, NodeFlag
 from advisor.protocol.trials import Outcome, SessionState
 from advisor.protocol.views import Role
 from advisor.services import jobs, sessions, tidying
-from advisor.services.agents import list_agents, resume_agent
+from advisor.services.agents import resume_agent, view_agents
 from advisor.services.tokens import Principal
 from advisor.services.webhooks.receivers import Receivers
 from tests.unit.services.fleet import Fleet
@@ -161,7 +161,7 @@ def test_agent_gets_no_session_that_may_outlast_its_allocation(world: World) -> 
     assert find_running(world, long, short) == ["short"]
     assert "before that leaves will have left" in world.job(long.id).state_reason
     with world.database.read() as work:
-        (view,) = list_agents(work, world.now).items
+        (view,) = view_agents(work, world.now)
     assert view.ends_in_s == 600
 
 
