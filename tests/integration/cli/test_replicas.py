@@ -18,7 +18,7 @@ from advisor.protocol.jobs import Budget, JobSpec, JobState
 from advisor.protocol.queries import JobQuery
 from advisor.protocol.workload import Workload
 from advisor.storage import Database
-from benchmarks.faulty_agent import Counts, FaultyAgent
+from benchmarks.faulty_agent import SIMULATED, Counts, FaultyAgent
 
 from .conftest import environment_on, processes_of, wait_until
 
@@ -102,7 +102,10 @@ def test_leader_dies_and_another_is_stopped_and_nothing_is_lost_or_counted_twice
             base_url="http://127.0.0.1/api/v1", timeout=3, transport=Proxy(replicas, agent.name)
         )
     admin = {"Authorization": f"Bearer {(folder / 'admin-token').read_text().strip()}"}
-    spec = JobSpec(workload=Workload(command=("torchrun", "train.py")), budget=Budget(max_seconds=3600))
+    workload = Workload(command=("torchrun", "train.py"))
+    spec = JobSpec(
+        workload=workload, budget=Budget(max_seconds=3600), nodes=SIMULATED.nodes, testbed=SIMULATED
+    )
 
     def measure(goal: int, at: Replica) -> None:
         """Submit jobs at one server, and wait until so many further results are accepted by any."""
