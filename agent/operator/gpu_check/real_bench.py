@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -138,10 +139,16 @@ class RealBench:
         on_cards, memory = {process.pid for process in self.list_processes()}, self._count_memory()
         launch = ["torchrun", "--nproc-per-node", "2", *self._name("training.py", arguments)]
         words = [sys.executable, "-P", "-m", "agent", "exec", "--run", "--env", f"OUT={out}", "--", *launch]
-        with self._start(words, {"TMPDIR": str(out)}) as (process, log):
+        # Short: a unix socket's path may have 107 bytes.
+        with (
+            tempfile.TemporaryDirectory(prefix="fa-") as temporary,
+            self._start(words, {"TMPDIR": temporary}) as (process, log),
+        ):
             # What ranks write is overlaid; their beats, in the agent's temporary directory, are not.
-            self._wait(lambda: _count_training(out) >= 2 or process.poll() is not None, LAUNCH_LIMIT_S)
-            if _count_training(out) < 2 or process.poll() is not None:
+            self._wait(
+                lambda: _count_training(Path(temporary)) >= 2 or process.poll() is not None, LAUNCH_LIMIT_S
+            )
+            if _count_training(Path(temporary)) < 2 or process.poll() is not None:
                 raise RuntimeError(f"The session did not come to train: {_read_text(log)[-_LOG_CHARACTERS:]}")
             struck = {*list_descendants(process.pid), *list_marked(**{MARK: self._token})} - {process.pid}
             process.kill()
