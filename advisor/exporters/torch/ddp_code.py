@@ -148,7 +148,13 @@ def _buckets(plan: DdpPlan) -> tuple[set[str], str]:
         note = "    # None, and not 25: only None gives the small first bucket.\n"
         return set(), signature + forget + note + '    arguments["bucket_cap_mb"] = None\n'
     if plan.bucket_mb == plan.first_bucket_mb:
-        return set(), signature + forget + f'    arguments["bucket_cap_mb"] = {plan.bucket_mb!r}\n'
+        text = signature + forget + f'    arguments["bucket_cap_mb"] = {plan.bucket_mb!r}\n'
+        if not plan.compiled or plan.bucket_mb >= 1:
+            return set(), text
+        return {"import torch.distributed as dist"}, text + (
+            "    # torch.compile refuses a model whose buckets are smaller than torch's own first one, 1 MiB.\n"
+            f"    dist._DEFAULT_FIRST_BUCKET_BYTES = {int(plan.bucket_mb * 2**20)}\n"
+        )
     text = f"""\
 BUCKET_MB = {plan.bucket_mb!r}
 FIRST_BUCKET_MB = {plan.first_bucket_mb!r}

@@ -210,6 +210,19 @@ def test_a_model_is_synchronised_and_compiled_with_the_parameters_and_names_it_h
     assert "forward" in vars(prepared), "the compiled forward stands in the module itself, not around it"
 
 
+def test_small_buckets_of_a_compiled_model_are_ones_that_torch_takes(advise, monkeypatch) -> None:
+    """DDPOptimizer refuses a model whose first bucket, 1 MiB by default, is larger than the others."""
+    dist = pytest.importorskip("torch").distributed
+    monkeypatch.setattr(dist, "_DEFAULT_FIRST_BUCKET_BYTES", 2**20)
+    space: dict[str, Any] = {}
+    changes = {"fuse_grad_size_in_MB": 0.5, "last_comm_group_size_MB": 0.5, "fuse_bn_act_ops": True}
+    exec(compile(export(*advise(changes), "pytorch").content, "ddp_strategy.py", "exec"), space)
+    arguments: dict[str, Any] = {}
+    space["adjust_arguments"](arguments)
+    assert arguments == {"bucket_cap_mb": 0.5}
+    assert dist._DEFAULT_FIRST_BUCKET_BYTES == 2**19
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [
