@@ -219,7 +219,7 @@ def doctor(
     work_dir: Annotated[Path | None, typer.Option(help="The agent's work directory.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings for programs.")] = False,
     gpu: Annotated[
-        bool, typer.Option("--gpu", help="Check the runtime on this node's GPUs instead: under an hour.")
+        bool, typer.Option("--gpu", help="Check the runtime on this node's GPUs instead.")
     ] = False,
     checks: Annotated[
         str, typer.Option(metavar="NAME,…", help="With --gpu: these checks only, e.g. timing,memory.")

@@ -21,7 +21,7 @@ def doctor(
     context: typer.Context,
     launcher: Annotated[str, typer.Option(help="The launcher that your command starts with.")] = "torchrun",
     gpu: Annotated[
-        bool, typer.Option("--gpu", help="Check the runtime on this machine's GPUs instead: under an hour.")
+        bool, typer.Option("--gpu", help="Check the runtime on this machine's GPUs instead.")
     ] = False,
     checks: Annotated[
         str, typer.Option(metavar="NAME,…", help="With --gpu: these checks only, e.g. timing,memory.")
