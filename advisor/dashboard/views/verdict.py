@@ -88,7 +88,7 @@ def view_verdict(job: Job, history: JobHistory, advice: Advice | None, now: date
         return VerdictCard("muted", "Cancelled", "", sentence, reason, (), cost)
     if job.state is JobState.QUEUED:
         nodes = formats.plural(job.spec.nodes, "agent")
-        sentence = f"Waits for {nodes}. It starts by itself as soon as they are free."
+        sentence = f"Waits for {nodes}, and starts by itself as soon as there are as many idle ones."
         return VerdictCard(
             "muted", "Queued", "", sentence, reason, ("The page of agents shows who is there.",), cost
         )
