@@ -7,6 +7,7 @@ Nobody promised to keep these names. No other module of the runtime spells one (
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import sys
 from dataclasses import dataclass
 from typing import Any, Iterable, List, Optional, Tuple
@@ -73,6 +74,10 @@ class Private:
     def import_home(self) -> Any:
         """The module that defines it, None where there is none."""
         return _import(self._list_modules()[-1])
+
+    def has_home(self) -> bool:
+        """Whether the module that defines it is installed; imports no more than the packages it is in."""
+        return importlib.util.find_spec(self._list_modules()[-1]) is not None
 
     def explain_missing(self) -> str:
         home = self.homes.split("|")[-1]
@@ -261,10 +266,12 @@ def choose_versions_limit() -> Private:
 
 
 def explain_no_compilation() -> Optional[str]:
-    """Which name is missing to compile a model; None where all are there. Imports the compiler."""
-    return explain_missing(torch.nn.Module, (COMPILED_CALL, CALL)) or explain_not_loadable(
-        (IS_SUPPORTED, SUPPRESS_ERRORS, COMPILE_THREADS, COMPILE_GRAPH, choose_versions_limit())
+    """Which name is missing to compile a model; None where all are there. Imports Dynamo, but not Inductor, which takes
+    each rank a second and is needed by no script that compiles nothing."""
+    missing = explain_missing(torch.nn.Module, (COMPILED_CALL, CALL)) or explain_not_loadable(
+        (IS_SUPPORTED, SUPPRESS_ERRORS, COMPILE_THREADS, choose_versions_limit())
     )
+    return missing or (None if COMPILE_GRAPH.has_home() else COMPILE_GRAPH.explain_missing())
 
 
 # Arithmetic.

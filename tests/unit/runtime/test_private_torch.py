@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -130,6 +131,20 @@ def test_compilation_is_refused_without_what_it_sets(monkeypatch: pytest.MonkeyP
     lever = load("levers.computation.compilation").Compilation(torch.device("cpu"), None)
     refusals = lever.list_refusals(Training([], []))
     assert "has no torch._inductor.config._gone, which" in refusals["fuse_elewise_add_act_ops"]
+
+
+def test_whether_models_can_be_compiled_is_told_without_loading_inductor(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its import takes each rank a second, in every trial."""
+    home = private_torch.COMPILE_GRAPH.homes
+    monkeypatch.delitem(sys.modules, home, raising=False)
+    assert private_torch.explain_no_compilation() is None
+    assert home not in sys.modules
+    monkeypatch.setattr(
+        private_torch, "COMPILE_GRAPH", private_torch.Private("torch._inductor.gone", "gone", "compile")
+    )
+    assert "has no torch._inductor.gone.gone, which" in private_torch.explain_no_compilation()
 
 
 def test_mixed_precision_is_refused_without_what_scales_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
