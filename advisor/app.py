@@ -1,14 +1,12 @@
-"""The application: wires settings, database, services, API and dashboard together, and serves them."""
+"""The application: wires settings, database, services, API and dashboard together."""
 
 import secrets
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
 
-import uvicorn
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 from starlette.concurrency import run_in_threadpool
@@ -20,7 +18,6 @@ from advisor.api.access import FailureCounter
 from advisor.api.context import Context
 from advisor.api.edge.bodies import SizeCheck
 from advisor.api.edge.buckets import Buckets
-from advisor.api.edge.connections import limit_connections, make_room_for
 from advisor.api.edge.headers import SafeAnswers
 from advisor.api.edge.hosts import HostCheck
 from advisor.api.edge.problems import answer_nothing, answer_with_problems, document_problems
@@ -28,7 +25,6 @@ from advisor.api.edge.requests import RequestWatch
 from advisor.api.health import router as health
 from advisor.api.metrics import router as figures
 from advisor.errors import Unavailable
-from advisor.logs import configure_logs
 from advisor.protocol.advice import Advice, Forecast, WhatIf
 from advisor.protocol.jobs import Job
 from advisor.protocol.previews import PlanPreview
@@ -47,18 +43,13 @@ from advisor.services.tuning import Timers, Tuning
 from advisor.services.webhooks.courier import Courier
 from advisor.services.webhooks.posting import Poster
 from advisor.services.webhooks.receivers import Receivers
-from advisor.settings import Settings, find_exposure
+from advisor.settings import Settings
 from advisor.storage import Database
 from advisor.storage.bell import JOBS, PLACES, TERMS
 from advisor.storage.census import Census
 from advisor.storage.fault_points import Strike, pass_by
 from advisor.tuning.decisions import Decision
 
-_GRACEFUL_S = 3
-_KEEP_ALIVE_S = 75
-_BACKLOG = 4096
-_SWITCH_S = 0.0005
-"""After this long a thread that calculates lets others go on: the planner's threads would keep requests waiting."""
 _ID_BYTES = 5
 
 
@@ -209,58 +200,6 @@ def create_app(
     # Last, because it answers for everything that no other route takes.
     app.mount("/", _LatePages(context, app.state.failures.count))
     return app
-
-
-def run_server(settings: Settings, *, clock: Callable[[], datetime] = read_clock) -> None:
-    """Serve until a signal arrives. Answers held open are given at once then, so that stopping is quick.
-
-    Raises ValueError where what is sent could be read on the way (`find_exposure`), and DatabaseRefused, before
-    anything is opened, for a database that this server must not touch.
-    """
-    if exposure := find_exposure(settings):
-        raise ValueError(exposure)
-    configure_logs(settings.log_format, sys.stderr)
-    sys.setswitchinterval(_SWITCH_S)
-    stopping = threading.Event()
-    app = create_app(settings, clock=clock, stopping=stopping)
-    app.state.context.database.hold()
-    _Server(configure_server(app, settings), stopping).run()
-
-
-def configure_server(app: ASGIApp, settings: Settings) -> uvicorn.Config:
-    """Return how `app` is served."""
-    return uvicorn.Config(
-        app,
-        host=settings.host,
-        port=settings.port,
-        workers=1,
-        loop="uvloop",
-        http=limit_connections(make_room_for(settings.most_connections), settings.trusted_proxies),
-        ws="none",
-        backlog=_BACKLOG,
-        timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=_GRACEFUL_S,
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        proxy_headers=bool(settings.trusted_proxies),
-        forwarded_allow_ips=list(settings.trusted_proxies),
-        ssl_certfile=settings.tls_certificate,
-        ssl_keyfile=settings.tls_key,
-    )
-
-
-class _Server(uvicorn.Server):
-    """Tells requests that are held open about a signal: uvicorn itself would wait for them."""
-
-    def __init__(self, config: uvicorn.Config, stopping: threading.Event) -> None:
-        super().__init__(config)
-        self._stopping = stopping
-
-    def handle_exit(self, sig: int, frame: object) -> None:
-        """Remember the signal and answer what is held open."""
-        self._stopping.set()
-        super().handle_exit(sig, frame)  # type: ignore[arg-type]
 
 
 def _make_poster(settings: Settings) -> Poster:

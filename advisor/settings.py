@@ -50,11 +50,11 @@ class Settings(BaseSettings):
     log_format: LogFormat = LogFormat.TEXT
     """`text` for people: what went wrong, and requests that the server failed. `json` for programs: an object a line,
     every request among them."""
-    poll_s: float = Field(default=10.0, gt=0, le=60)
+    poll_s: float = Field(default=20.0, gt=0, le=60)
     """Longest time an agent's request for work is held open, in seconds."""
     stream_s: float = Field(default=600.0, gt=0)
     """Longest time a stream of events is held open, in seconds; who listens connects again."""
-    look_s: float = Field(default=0.25, gt=0, le=5)
+    look_s: float = Field(default=2.0, gt=0, le=5)
     """Time between two looks for the places of all agents that wait, in seconds; those formed here are told at once."""
     beat_s: float = Field(default=2.0, gt=0)
     """How often an agent renews its session, in seconds."""

@@ -90,6 +90,8 @@ def _add_gang(work: UnitOfWork, number: int, nodes: int, with_race: bool, probed
             facts=facts, cluster=Cluster(nodes=machines), baseline={"fuse_grad_size_in_MB": 25.0})
     )  # fmt: skip
     work.jobs.start(job_id, None, now)
+    # As after its script was seen: what earlier jobs teach is chosen once for a job.
+    work.jobs.choose_earlier(job_id, ())
     session = Session(id=make_id(), job_id=job_id, generation=1, state=SessionState.RUNNING,
                       because="A benchmark.", created_at=now, started_at=now)  # fmt: skip
     work.sessions.add(session)

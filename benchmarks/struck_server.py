@@ -34,7 +34,8 @@ _STEPPED = """
 import sys
 from datetime import timedelta
 from pathlib import Path
-from advisor.app import read_clock, run_server
+from advisor.app import read_clock
+from advisor.serving import run_server
 from advisor.settings import Settings
 step = Path(sys.argv[1])
 run_server(Settings(), clock=lambda: read_clock() + timedelta(seconds=float(step.read_text())))

@@ -89,7 +89,7 @@ class Timers:
     """Time beyond `session_timeout_s` before the server itself gives a session up: the agents end it first."""
     leave_s: float = 60.0
     """A session is asked to end this long before the allocation of one of its agents ends."""
-    silent_s: float = 20.0
+    silent_s: float = 30.0
     """An agent that asked for no work for this long gets none."""
     think_s: float = 8.0
     """A suggestion that takes longer is replaced by a simpler one: training processes wait for it."""

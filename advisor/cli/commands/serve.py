@@ -50,8 +50,8 @@ def serve(
     if exposure := find_exposure(settings):
         raise CommandFailed(Exit.USAGE, exposure, "docs/operating.md has an example of each.")
     try:
-        from advisor.app import run_server
         from advisor.errors import Unavailable
+        from advisor.serving import run_server
         from advisor.storage import DatabaseRefused
     except ModuleNotFoundError as error:
         raise CommandFailed(

@@ -16,8 +16,11 @@ from advisor.services.background.thinking import Thought
 _log = logging.getLogger(__name__)
 _MOST = 256
 """Thoughts that are kept: no more jobs than that wait for a decision at one time."""
-_AT_ONCE = 4
-"""Thoughts that are looked for at one time: more would only take each other's processor."""
+_AT_ONCE = 1
+"""Thoughts that are looked for at one time: more would only take each other's interpreter, and the requests'."""
+_AT_MOST = 4
+_PATIENCE_S = 0.25
+"""Who needs a thought waits as long behind a slow one; then another thread begins, up to the most."""
 
 Key = tuple[str, str | None]
 """A job, and the session it is asked for; None where the job itself asks."""
@@ -51,10 +54,7 @@ class Stock:
                 return future
             future = self._keep(key, Future())
             self._orders.append((key, future))
-            is_place = self._at_work < _AT_ONCE
-            self._at_work += is_place
-        if is_place:
-            self._start(self._work_off)
+        self._begin(_AT_ONCE)
         return future
 
     def find(self, job_id: str, version: int, session_id: str | None = None) -> Thought | None:
@@ -75,10 +75,10 @@ class Stock:
 
         It is not kept any longer: with a thought goes the whole history that it was about.
         """
-        thought = self._peek(job_id, version, session_id) or self.order(job_id, session_id).result()
+        thought = self._peek(job_id, version, session_id) or self._wait(job_id, session_id)
         if thought.job.version < version:
             # It was begun before the job changed.
-            thought = self.order(job_id, session_id).result()
+            thought = self._wait(job_id, session_id)
         with self._lock:
             kept = self._futures.get((job_id, session_id))
             if kept is not None and kept.done():
@@ -91,6 +91,22 @@ class Stock:
         future.set_result(thought)
         with self._lock:
             self._keep((thought.job.id, session_id), future)
+
+    def _wait(self, job_id: str, session_id: str) -> Thought:
+        future = self.order(job_id, session_id)
+        try:
+            return future.result(_PATIENCE_S)
+        except TimeoutError:
+            self._begin(_AT_MOST)
+            return future.result()
+
+    def _begin(self, at_most: int) -> None:
+        """Have another thread think, where there is something to think about and fewer than `at_most` do."""
+        with self._lock:
+            is_place = bool(self._orders) and self._at_work < at_most
+            self._at_work += is_place
+        if is_place:
+            self._start(self._work_off)
 
     def _keep(self, key: Key, future: Future[Thought]) -> Future[Thought]:
         self._futures[key] = future

@@ -15,9 +15,10 @@ from typing import Any
 import httpx
 import uvicorn
 
-from advisor.app import configure_server, create_app, read_clock
+from advisor.app import create_app, read_clock
 from advisor.errors import Unavailable
 from advisor.services.tuning import Timers, Tuning
+from advisor.serving import configure_server
 from advisor.settings import Settings
 from advisor.storage.fault_points import FaultPoint, Side, Strike
 from tests.integration.server.served import PATIENCE_S, Served

@@ -9,8 +9,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from advisor.api.access import AGENTS
-from advisor.app import configure_server
 from advisor.protocol.messages import PROTOCOL_MAJOR
+from advisor.serving import configure_server
 from tests.integration.server.served import FakeAgent, Served
 
 

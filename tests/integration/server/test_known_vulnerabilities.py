@@ -10,8 +10,8 @@ import pytest
 from starlette.testclient import WebSocketDenialResponse
 from starlette.websockets import WebSocketDisconnect
 
-from advisor.app import configure_server, run_server
 from advisor.exporters.formats import FORMATS
+from advisor.serving import configure_server, run_server
 from advisor.settings import Settings
 from tests.integration.server.served import Served
 from tests.integration.server.visitors import (

@@ -25,7 +25,8 @@ from advisor.api.edge.connections import (
     limit_connections,
     make_room_for,
 )
-from advisor.app import configure_server, create_app, run_server
+from advisor.app import create_app
+from advisor.serving import configure_server, run_server
 from advisor.settings import Settings, find_exposure
 
 PATIENCE_S = 30.0

@@ -1,0 +1,87 @@
+"""Serving the application: what a server is told about connections, stopping, and the process that it runs in."""
+
+import gc
+import sys
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from advisor.api.edge.connections import limit_connections, make_room_for
+from advisor.app import create_app, read_clock
+from advisor.logs import configure_logs
+from advisor.settings import Settings, find_exposure
+
+_GRACEFUL_S = 3
+_KEEP_ALIVE_S = 75
+_BACKLOG = 4096
+_SWITCH_S = 0.0005
+"""After this long a thread that calculates lets others go on: the planner's threads would keep requests waiting."""
+_COLLECT = 20_000, 20, 50
+"""When the garbage collector looks at new objects, and how many times that before it looks at older ones."""
+
+
+def run_server(settings: Settings, *, clock: Callable[[], datetime] = read_clock) -> None:
+    """Serve until a signal arrives. Answers held open are given at once then, so that stopping is quick.
+
+    Raises ValueError where what is sent could be read on the way (`find_exposure`), and DatabaseRefused, before
+    anything is opened, for a database that this server must not touch.
+    """
+    if exposure := find_exposure(settings):
+        raise ValueError(exposure)
+    configure_logs(settings.log_format, sys.stderr)
+    sys.setswitchinterval(_SWITCH_S)
+    stopping = threading.Event()
+    app = create_app(settings, clock=clock, stopping=stopping)
+    app.state.context.database.hold()
+    _Server(configure_server(app, settings), stopping).run()
+
+
+def configure_server(app: ASGIApp, settings: Settings) -> uvicorn.Config:
+    """Return how `app` is served."""
+    return uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        workers=1,
+        loop="uvloop",
+        http=limit_connections(make_room_for(settings.most_connections), settings.trusted_proxies),
+        ws="none",
+        backlog=_BACKLOG,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_GRACEFUL_S,
+        access_log=False,
+        log_config=None,
+        server_header=False,
+        proxy_headers=bool(settings.trusted_proxies),
+        forwarded_allow_ips=list(settings.trusted_proxies),
+        ssl_certfile=settings.tls_certificate,
+        ssl_keyfile=settings.tls_key,
+    )
+
+
+class _Server(uvicorn.Server):
+    """Tells requests that are held open about a signal: uvicorn itself would wait for them."""
+
+    def __init__(self, config: uvicorn.Config, stopping: threading.Event) -> None:
+        super().__init__(config)
+        self._stopping = stopping
+
+    async def startup(self, sockets: Any = None) -> None:
+        """Begin to serve, and keep the garbage collector's long rounds away from requests.
+
+        A round over all that the libraries have loaded stops every request for 0.1 s: what is there by now stays, and
+        is looked at no more. Requests leave little behind that is not freed at once.
+        """
+        await super().startup(sockets)
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*_COLLECT)
+
+    def handle_exit(self, sig: int, frame: object) -> None:
+        """Remember the signal and answer what is held open."""
+        self._stopping.set()
+        super().handle_exit(sig, frame)  # type: ignore[arg-type]
