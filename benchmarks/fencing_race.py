@@ -113,7 +113,7 @@ class Arena:
         with self.world.work() as work:
             self.tally.wrong += work.upkeep.find_damage()
             self.tally.wrong += work.upkeep.find_lost(**self.tally.told)
-            work.upkeep.prune(Ages(never, never, quarantine=always, agents=never, tokens=never))
+            work.upkeep.prune(Ages(never, never, quarantine=always, agents=never, tokens=never, jobs=never))
         self.tally.told = {"accepted": set(), "quarantined": set()}
 
     def hold(self, whose: int) -> Held:
