@@ -61,6 +61,7 @@ def sample_components(now: datetime) -> dict[str, object]:
             ("undecided", page(finished, leave_undecided(advice))),
             ("running", page(running)),
             ("queued", page(empty, state=JobState.QUEUED, stage=Stage.PROBE)),
+            ("paused", page(empty, state=JobState.PAUSED, state_reason="Paused by ada.")),
             ("failed", page(empty, state=JobState.FAILED, state_reason=lost)),
             ("cancelled", page(empty, state=JobState.CANCELLED, state_reason="Cancelled by ada.")),
         ],

@@ -18,6 +18,7 @@ from advisor.services.agents import view_agents
 from advisor.services.continuing import continue_job
 from advisor.services.exports import export_strategy, list_formats
 from advisor.services.jobs import cancel_job, get_history, get_job, list_events, list_jobs, read_log
+from advisor.services.pausing import pause_job, resume_job
 from advisor.services.runs import list_runs
 from advisor.services.telemetry import read_series
 from advisor.services.tokens import authenticate
@@ -104,6 +105,16 @@ class ServiceSource:
         """Ask the job to stop; what it measured stays."""
         with self._database.begin() as work:
             return cancel_job(work, job_id, person.principal, self._clock())
+
+    def pause(self, job_id: str, person: Person) -> Job:
+        """Let the job start nothing new; what it is measuring is measured to its end."""
+        with self._database.begin() as work:
+            return pause_job(work, job_id, person.principal, self._clock())
+
+    def resume(self, job_id: str, person: Person) -> Job:
+        """Let a paused job go on where it stood."""
+        with self._database.begin() as work:
+            return resume_job(work, job_id, person.principal, self._clock())
 
     def continue_job(self, job_id: str, more: Continuation, person: Person) -> Job:
         """Give a job that has ended more budget; it goes on where it stood."""

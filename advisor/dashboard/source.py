@@ -89,6 +89,14 @@ class Source(Protocol):
         """Ask the job to stop; what it measured stays."""
         ...
 
+    def pause(self, job_id: str, person: Person) -> Job:
+        """Let the job start nothing new; what it is measuring is measured to its end."""
+        ...
+
+    def resume(self, job_id: str, person: Person) -> Job:
+        """Let a paused job go on where it stood."""
+        ...
+
     def continue_job(self, job_id: str, more: Continuation, person: Person) -> Job:
         """Give a job that has ended more budget; it goes on where it stood."""
         ...

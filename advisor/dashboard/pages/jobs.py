@@ -1,4 +1,4 @@
-"""Routes of the jobs: the list, a job, its trials, log, export and live stream, cancelling and continuing it."""
+"""Routes of the jobs: the list, a job, its trials, log, export, live stream, and what can be done to it."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
@@ -161,6 +161,18 @@ def build_job_routes(
     def cancel_job(request: Request, job_id: str, form_key: Annotated[str, Form()] = "") -> Response:
         guest = door.admit_form(request, form_key)
         source.cancel(job_id, guest.person)
+        return RedirectResponse(f"/jobs/{job_id}", status_code=303)
+
+    @router.post("/jobs/{job_id}/pause")
+    def pause_job(request: Request, job_id: str, form_key: Annotated[str, Form()] = "") -> Response:
+        guest = door.admit_form(request, form_key)
+        source.pause(job_id, guest.person)
+        return RedirectResponse(f"/jobs/{job_id}", status_code=303)
+
+    @router.post("/jobs/{job_id}/resume")
+    def resume_job(request: Request, job_id: str, form_key: Annotated[str, Form()] = "") -> Response:
+        guest = door.admit_form(request, form_key)
+        source.resume(job_id, guest.person)
         return RedirectResponse(f"/jobs/{job_id}", status_code=303)
 
     @router.post("/jobs/{job_id}/continue")

@@ -49,6 +49,8 @@ class JobHeader:
     created: str
     is_live: bool
     may_cancel: bool
+    may_pause: bool
+    may_resume: bool
     may_continue: bool
     """Whether it has ended after it measured something, and this person may give it more time."""
     continue_minutes: int
@@ -120,6 +122,8 @@ def view_header(
         is_live=not job.state.is_final,
         may_cancel=person.may_change(job)
         and job.state in {JobState.QUEUED, JobState.RUNNING, JobState.PAUSED},
+        may_pause=person.may_change(job) and job.state in {JobState.QUEUED, JobState.RUNNING},
+        may_resume=person.may_change(job) and job.state is JobState.PAUSED,
         may_continue=person.may_change(job) and job.state.is_final and job.started_at is not None,
         continue_minutes=max(1, round(((advice and advice.continue_s) or CONTINUE_S) / 60)),
         is_undecided=advice is not None and advice.verdict is Verdict.UNDECIDED,

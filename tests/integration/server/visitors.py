@@ -95,6 +95,8 @@ ROUTES: dict[str, set[str]] = {
     "GET /jobs/{job_id}/export": READ,
     "GET /jobs/{job_id}/export/file": READ,
     "POST /jobs/{job_id}/cancel": CHANGE,
+    "POST /jobs/{job_id}/pause": CHANGE,
+    "POST /jobs/{job_id}/resume": CHANGE,
     "POST /jobs/{job_id}/continue": CHANGE,
     "GET /jobs/{job_id}/live": READ,
     "GET /agents": READ,

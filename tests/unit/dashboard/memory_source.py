@@ -132,10 +132,19 @@ class MemorySource:
         )
 
     def cancel(self, job_id: str, person: Person) -> Job:
+        return self._put(job_id, person, JobState.CANCELLING)
+
+    def pause(self, job_id: str, person: Person) -> Job:
+        return self._put(job_id, person, JobState.PAUSED)
+
+    def resume(self, job_id: str, person: Person) -> Job:
+        return self._put(job_id, person, JobState.QUEUED)
+
+    def _put(self, job_id: str, person: Person, state: JobState) -> Job:
         story = self._story_of(job_id, person)
         if story.job.state.is_final:
             raise JobIsFinal("The job has ended.")
-        job = story.job.model_copy(update={"state": JobState.CANCELLING})
+        job = story.job.model_copy(update={"state": state})
         self.tell(replace(story, job=job))
         return job
 

@@ -115,6 +115,25 @@ def test_viewer_cannot_cancel(sign_in: SignIn, source: MemorySource) -> None:
     assert source.job("busy").state is JobState.RUNNING
 
 
+def test_submitter_pauses_a_job_and_lets_it_go_on(sign_in: SignIn, source: MemorySource) -> None:
+    client = sign_in("adv_submitter_2_x")
+    for change, state, other in (
+        ("pause", JobState.PAUSED, "resume"),
+        ("resume", JobState.QUEUED, "pause"),
+    ):
+        page = client.get("/jobs/busy").text
+        assert f'action="/jobs/busy/{change}"' in page
+        assert f'action="/jobs/busy/{other}"' not in page
+        data = {"form_key": read_form_key(page)}
+        answer = client.post(f"/jobs/busy/{change}", data=data, follow_redirects=False)
+        assert answer.headers["location"] == "/jobs/busy"
+        assert source.job("busy").state is state
+    viewer = sign_in("adv_viewer_3_x")
+    page = viewer.get("/jobs/busy").text
+    assert "/pause" not in page
+    assert viewer.post("/jobs/busy/pause", data={"form_key": read_form_key(page)}).status_code == 403
+
+
 def test_submitter_continues_a_job_that_has_ended(sign_in: SignIn, source: MemorySource) -> None:
     client = sign_in("adv_submitter_2_x")
     page = client.get("/jobs/sample").text

@@ -95,13 +95,20 @@ def test_nothing_is_exported_before_there_is_an_advice(prepared: Prepared) -> No
         prepared.source.export(prepared.job_id, name, None)
 
 
-def test_job_of_somebody_else_is_neither_cancelled_nor_continued(prepared: Prepared) -> None:
+def test_job_of_somebody_else_is_neither_paused_nor_cancelled_nor_continued(prepared: Prepared) -> None:
     for stranger in (Person("bob", Role.SUBMITTER), Person("ada", Role.VIEWER)):
         with pytest.raises(NotYourJob):
             prepared.source.cancel(prepared.job_id, stranger)
         with pytest.raises(NotYourJob):
+            prepared.source.pause(prepared.job_id, stranger)
+        with pytest.raises(NotYourJob):
             prepared.source.continue_job(prepared.job_id, Continuation(more_seconds=60), stranger)
     assert prepared.source.job(prepared.job_id).state is JobState.QUEUED
+
+
+def test_paused_job_goes_on(prepared: Prepared) -> None:
+    assert prepared.source.pause(prepared.job_id, ADA).state is JobState.PAUSED
+    assert prepared.source.resume(prepared.job_id, ADA).state is JobState.QUEUED
 
 
 def test_cancelled_job_stops(prepared: Prepared) -> None:
