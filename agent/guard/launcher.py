@@ -6,7 +6,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -24,13 +23,11 @@ log = structlog.get_logger(__name__)
 class LaunchedSession:
     """A pair of shims and everything below it. Leaving the `with` block kills what still runs."""
 
-    def __init__(
-        self, order: Order, agent_marker: str, session_marker: str, warn: Callable[[str], None]
-    ) -> None:
-        """Start `order`; sentences about what could not be done go to `warn`."""
+    def __init__(self, order: Order, agent_marker: str, session_marker: str) -> None:
+        """Start `order`."""
         # Both: another agent on this machine may hold a place in the same session.
         self._markers = {processes.AGENT_MARKER: agent_marker, processes.SESSION_MARKER: session_marker}
-        self._warn = warn
+        self._unprotected = ""
         self._exit_code: int | None = None
         self._exited = threading.Event()
         environment = {
@@ -68,6 +65,11 @@ class LaunchedSession:
     def exit_code(self) -> int | None:
         """The launcher's exit code (negative: a signal); None while it runs, or when the shim died before it."""
         return self._exit_code
+
+    @property
+    def unprotected(self) -> str:
+        """Why nothing was started: what could not be protected (`overlay /data: Invalid argument`); else empty."""
+        return self._unprotected
 
     def owns(self, pid: int) -> bool:
         """Whether a process is a descendant of the shim; nothing that a process says about itself counts."""
@@ -115,8 +117,8 @@ class LaunchedSession:
                 event = json.loads(line)
             except ValueError:
                 continue
-            if event.get("event") == "warning":
-                self._warn(str(event.get("sentence")))
+            if event.get("event") == "unprotected":
+                self._unprotected = str(event.get("why"))
             elif event.get("event") == "exited":
                 self._exit_code = int(event["code"])
                 self._exited.set()

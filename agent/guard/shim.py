@@ -7,8 +7,8 @@ session of its own. Each shim does the same when the other one is killed. Standa
 `python -m agent.guard.shim`.
 
 Standard input: one JSON line (`Order`), then bytes that only mean "I hold the lease". Standard output: JSON lines
-{"event": "started", "pid"}, {"event": "warning", "sentence"}, {"event": "exited", "code"} (negative: a signal),
-{"event": "gone"} when no process is left.
+{"event": "started", "pid"}, {"event": "unprotected", "why"} when a file system takes no overlay, so that nothing is
+started, {"event": "exited", "code"} (negative: a signal), {"event": "gone"} when no process is left.
 """
 
 import ctypes
@@ -145,11 +145,9 @@ def _start(order: Order, output: int) -> int:
         try:
             mounts.enter(order.mount_plan)
         except OSError as error:
-            sentence = (
-                f"Neither the script's files nor the agent's are protected: {error.strerror}. Only experiment trackers "
-                "are silenced."
-            )
-            os.write(report, json.dumps({"event": "warning", "sentence": sentence}).encode() + b"\n")
+            why = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+            os.write(report, json.dumps({"event": "unprotected", "why": why}).encode() + b"\n")
+            os._exit(_NO_SUCH_COMMAND)
         os.close(report)
         become(order.account)
         os.chdir(order.working_dir)

@@ -206,9 +206,7 @@ class SessionRun:
         )
         log.info("Launching.", session=self._assignment.session_id, command=" ".join(launch.argv))
         try:
-            with LaunchedSession(
-                order, self._context.agent_marker, self._place.session_marker, self._warnings.append
-            ) as launched:
+            with LaunchedSession(order, self._context.agent_marker, self._place.session_marker) as launched:
                 self._launched = launched
                 self._launching.set()
                 if self._output is not None:
@@ -246,7 +244,13 @@ class SessionRun:
             self._measuring.ended.wait(_GUARD_PERIOD_S)
 
     def _hear_last_words(self, launched: LaunchedSession) -> Ending:
-        """What was said last explains the exit better than the exit itself."""
+        """What was said last explains the exit better than the exit itself. Raises Unlaunchable if nothing was run."""
+        if launched.unprotected:
+            raise Unlaunchable(
+                f"Nothing was started: what trials write cannot be kept from the real files ({launched.unprotected}). "
+                "Work in a directory on a local disk; or let trials change files on this node: "
+                "advisor-agent run --no-isolate."
+            )
         self._control.wait_silent(timeout_s=5.0)
         if self._output is not None:
             self._output.finish(launched.exit_code, timeout_s=5.0)

@@ -15,7 +15,9 @@ from agent.guard.isolation import (
     plan_protection,
     remove_leftover_scratch,
 )
-from agent.guard.mounts import MountPlan
+from agent.guard.launcher import LaunchedSession
+from agent.guard.mounts import MountPlan, Overlay
+from agent.guard.shim import Order
 
 
 @pytest.fixture
@@ -65,6 +67,44 @@ def test_too_broad_directories_are_refused():
 def test_arguments_name_directories(tree, argument, directory):
     found = list_argument_directories([argument], tree, tree / "home")
     assert found == ([] if directory is None else [tree / directory])
+
+
+def test_nothing_is_started_that_could_not_be_protected(tree, tmp_path):
+    plan = MountPlan((Overlay(str(tree / "gone"), str(tree / "scratch"), str(tree / "scratch")),))
+    order = Order(
+        ("touch", str(tmp_path / "written")), dict(os.environ), str(tmp_path), str(tmp_path), plan, None, 60.0
+    )
+    with LaunchedSession(order, "agent", "session") as launched:
+        assert launched.wait_exit(60.0)
+        assert launched.unprotected == f"{tree / 'gone'}: No such file or directory"
+    assert not (tmp_path / "written").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounts file systems")
+def test_file_system_that_takes_no_overlay_is_named(tree, tmp_path):
+    """Here one that lies below two overlays already, which is the kernel's limit."""
+    nested = """
+import os, sys
+from agent.guard.mounts import MountPlan, Overlay, enter
+for depth in range(4):
+    scratch = f"{sys.argv[2]}/{depth}"
+    os.mkdir(scratch)
+    os.mkdir(f"{scratch}/upper")
+    os.mkdir(f"{scratch}/work")
+    try:
+        enter(MountPlan((Overlay(sys.argv[1], f"{scratch}/upper", f"{scratch}/work"),)))
+    except OSError as error:
+        sys.exit(error.strerror)
+"""
+    if not detect_isolation([tree / "scratch"]).works:
+        pytest.skip("no overlay can be mounted here")
+    found = subprocess.run(
+        [sys.executable, "-c", nested, str(tree / "data"), str(tree / "scratch")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert found.stderr.strip() == f"overlay {tree / 'data'}: Invalid argument"
 
 
 def test_scratch_inside_what_it_covers_is_refused(tree):
