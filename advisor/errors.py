@@ -230,7 +230,7 @@ class NoForecast(Conflict):
 
 
 class JobIsFinal(Conflict):
-    """The job has ended, or is about to: there is nothing to stop, to pause or to resume."""
+    """The job has ended, or is about to: there is nothing to stop, to pause, to resume or to prioritise."""
 
     code = "job_is_final"
     hint = "More time makes it go on: `advisor tune --continue JOB --minutes 5`."

@@ -1,4 +1,4 @@
-"""Routes that change a job: cancel, pause, resume, extend, archive, clone and delete it."""
+"""Routes that change a job: cancel, pause, resume, prioritise, extend, archive, clone and delete it."""
 
 from typing import Annotated
 
@@ -7,8 +7,8 @@ from fastapi import Header, Response
 from advisor.api.access import Submitter
 from advisor.api.context import Here
 from advisor.api.strict_json import make_router
-from advisor.protocol.jobs import Continuation, Job
-from advisor.services import continuing, jobs, pausing, tidying
+from advisor.protocol.jobs import Continuation, Job, Prioritisation
+from advisor.services import continuing, jobs, pausing, prioritising, tidying
 from advisor.services.webhooks.receivers import Receivers
 
 router = make_router(prefix="/jobs", tags=["jobs"])
@@ -60,6 +60,27 @@ def resume_job(
     """Resume a paused job where it stood. 409 `job_is_final` where it has ended, 403 `not_your_job`."""
     with context.database.begin() as work:
         job = pausing.resume_job(work, job_id, principal, context.clock(), if_match)
+    context.wake_leader()
+    return _with_etag(job, response)
+
+
+@router.post("/{job_id}:prioritise", summary="Let a job come earlier or later")
+def prioritise_job(
+    job_id: str,
+    wanted: Prioritisation,
+    principal: Submitter,
+    context: Here,
+    response: Response,
+    if_match: IfMatch = None,
+) -> Job:
+    """Give a job another priority. A session that it holds goes on; the next one is due in the new order.
+
+    403 `forbidden` for `high`, which only an administrator gives, 409 `job_is_final` for a job that has ended or is
+    being cancelled, 403 `not_your_job`.
+    """
+    with context.database.begin() as work:
+        now = context.clock()
+        job = prioritising.prioritise_job(work, job_id, wanted.priority, principal, now, if_match)
     context.wake_leader()
     return _with_etag(job, response)
 

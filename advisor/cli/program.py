@@ -53,6 +53,7 @@ COMMANDS: Mapping[str, Place] = {
     "cancel": Place("jobs", "cancel"),
     "pause": Place("job_changes", "pause"),
     "resume": Place("job_changes", "resume"),
+    "prioritise": Place("job_changes", "prioritise"),
     "extend": Place("job_changes", "extend"),
     "clone": Place("job_changes", "clone"),
     "archive": Place("job_changes", "archive"),

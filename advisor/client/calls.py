@@ -12,7 +12,7 @@ import httpx
 
 from advisor.client.answers import ExportedFile, read_file
 from advisor.protocol.advice import Advice, Forecast
-from advisor.protocol.jobs import Continuation, Job, JobSpec
+from advisor.protocol.jobs import Continuation, Job, JobSpec, Prioritisation
 from advisor.protocol.pages import BlockPage, SessionPage, TrialPage
 from advisor.protocol.previews import JobPreview
 from advisor.protocol.queries import JobQuery
@@ -86,6 +86,11 @@ def pause_job(job_id: str) -> Call[Job]:
 def resume_job(job_id: str) -> Call[Job]:
     """Let a paused job go on where it stood."""
     return Call("POST", f"/jobs/{job_id}:resume", _reader(Job))
+
+
+def prioritise_job(job_id: str, wanted: Prioritisation) -> Call[Job]:
+    """Let a job come earlier or later among those that wait."""
+    return Call("POST", f"/jobs/{job_id}:prioritise", _reader(Job), body=_dump(wanted))
 
 
 def extend_job(job_id: str, more: Continuation, idempotency_key: str) -> Call[Job]:

@@ -99,6 +99,13 @@ class Priority(StrEnum):
         return list(Priority).index(self)
 
 
+class Prioritisation(Spec):
+    """What a job's place among those that wait is changed to."""
+
+    priority: Priority
+    """Its priority from now on."""
+
+
 class JobSpec(Spec):
     """A tuning job as its owner writes it."""
 

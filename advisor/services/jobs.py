@@ -84,11 +84,7 @@ def preview_job(spec: JobSpec, asker: Principal, now: datetime) -> Job:
     """Return the job that submitting `spec` would make, without an id. Raises InvalidJob, and Forbidden for a priority
     that the asker may not give."""
     check_spec(spec)
-    if spec.priority.rank > Priority.NORMAL.rank and asker.role is not Role.ADMIN:
-        raise Forbidden(
-            f"priority is {spec.priority.value}, which only an administrator gives.",
-            hint="Submit the job with priority normal, or leave it out.",
-        )
+    refuse_priority(spec.priority, asker)
     _check_signed(spec)
     named = spec if spec.name else spec.model_copy(update={"name": _name_of(spec)})
     return Job(
@@ -100,6 +96,15 @@ def preview_job(spec: JobSpec, asker: Principal, now: datetime) -> Job:
         team=asker.team,
         created_at=now,
     )
+
+
+def refuse_priority(priority: Priority, asker: Principal) -> None:
+    """Raise Forbidden for a priority that the asker may not give."""
+    if priority.rank > Priority.NORMAL.rank and asker.role is not Role.ADMIN:
+        raise Forbidden(
+            f"priority is {priority.value}, which only an administrator gives.",
+            hint="Ask for priority normal, or ask an administrator.",
+        )
 
 
 def check_spec(spec: JobSpec) -> None:
@@ -213,6 +218,12 @@ def lock_own_job(work: UnitOfWork, job_id: str, asker: Principal, if_match: str 
     if if_match is not None and if_match not in {job.etag, "*"}:
         raise VersionMismatch(f"Job {job_id} has changed: it is {job.state.value} now.", job.etag)
     return job
+
+
+def refuse_ended(job: Job) -> None:
+    """Raise JobIsFinal for a job that has ended or is being cancelled."""
+    if job.state.is_final or job.state is JobState.CANCELLING:
+        raise JobIsFinal(f"Job {job.id} is {job.state.value} already.")
 
 
 def cancel_job(

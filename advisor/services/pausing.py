@@ -2,12 +2,11 @@
 
 from datetime import datetime
 
-from advisor.errors import JobIsFinal
 from advisor.protocol.jobs import Job, JobState
 from advisor.protocol.trials import SessionState
 from advisor.protocol.views import EventKind
 from advisor.services.ending import end_session
-from advisor.services.jobs import get_job, lock_own_job
+from advisor.services.jobs import get_job, lock_own_job, refuse_ended
 from advisor.services.tokens import Principal
 from advisor.storage import UnitOfWork
 from advisor.storage.fault_points import FaultPoint
@@ -29,7 +28,7 @@ def pause_job(
     job = lock_own_job(work, job_id, asker, if_match)
     if job.state is JobState.PAUSED:
         return job
-    _refuse_ended(job)
+    refuse_ended(job)
     reason = f"Paused by {asker.name}. It goes on when it is resumed: `advisor resume {job_id}`."
     work.jobs.move(job_id, JobState.PAUSED, reason, since=(JobState.QUEUED, JobState.RUNNING), now=now)
     sentence = f"{asker.name} paused the job: it starts nothing new, and keeps all that it measured."
@@ -50,7 +49,7 @@ def resume_job(
     """
     job = lock_own_job(work, job_id, asker, if_match)
     if job.state is not JobState.PAUSED:
-        _refuse_ended(job)
+        refuse_ended(job)
         return job
     # A session that has not asked what to measure since the job was paused goes on as if it had not been.
     to = JobState.RUNNING if work.sessions.live_of(job_id) else JobState.QUEUED
@@ -59,8 +58,3 @@ def resume_job(
     work.events.append(job_id, EventKind.JOB, f"{asker.name} resumed the job.", now)
     work.reach(FaultPoint.JOB_RESUMED)
     return get_job(work, job_id)
-
-
-def _refuse_ended(job: Job) -> None:
-    if job.state.is_final or job.state is JobState.CANCELLING:
-        raise JobIsFinal(f"Job {job.id} is {job.state.value} already.")

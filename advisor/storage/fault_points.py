@@ -14,6 +14,7 @@ class FaultPoint(StrEnum):
     JOB_SUBMITTED = "job submitted"
     JOB_PAUSED = "job paused"
     JOB_RESUMED = "job resumed"
+    JOB_PRIORITISED = "job prioritised"
     JOB_CANCELLED = "job cancelled"
     JOB_CONTINUED = "job continued"
     JOB_ARCHIVED = "job archived"

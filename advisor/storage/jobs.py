@@ -21,7 +21,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 from advisor.protocol.advice import Advice
 from advisor.protocol.base import Value
 from advisor.protocol.cluster import Cluster
-from advisor.protocol.jobs import Job, JobState, Stage
+from advisor.protocol.jobs import Job, JobSpec, JobState, Stage
 from advisor.protocol.queries import JobQuery
 from advisor.protocol.trials import EarlierJob, SessionState
 from advisor.protocol.workload import WorkloadFacts
@@ -159,6 +159,10 @@ class Jobs:
             )
         )
         return self._connection.execute(query).rowcount == 1
+
+    def respecify(self, job_id: str, spec: JobSpec) -> None:
+        """Give the job this specification; its name and labels have to be those that it had."""
+        self._connection.execute(update(JobRow).where(JobRow.id == job_id).values(spec=spec))
 
     def archive(self, job_id: str, since: datetime | None) -> None:
         """Leave the job out of lists since then; None takes it back into them."""

@@ -1,4 +1,4 @@
-"""`advisor pause`, `resume`, `extend`, `clone`, `archive` and `delete`: what can be done to a job of a server."""
+"""`advisor pause`, `resume`, `prioritise`, `extend`, `clone`, `archive` and `delete`: changing a job of a server."""
 
 import os
 import uuid
@@ -8,7 +8,7 @@ import typer
 
 from advisor.cli.connection import look_up, resolve_job
 from advisor.cli.options import JobArgument, JsonOption, screen_of
-from advisor.protocol.jobs import Continuation, Job
+from advisor.protocol.jobs import Continuation, Job, Prioritisation, Priority
 
 
 def pause(context: typer.Context, job: JobArgument, as_json: JsonOption = False) -> None:
@@ -23,6 +23,23 @@ def resume(context: typer.Context, job: JobArgument, as_json: JsonOption = False
     with look_up(os.environ) as client:
         resumed = client.resume_job(resolve_job(client, job).id)
     _tell(context, resumed, as_json)
+
+
+def prioritise(
+    context: typer.Context,
+    job: JobArgument,
+    priority: Annotated[
+        Priority, typer.Argument(help="Its priority from now on; administrators also give high.")
+    ],
+    as_json: JsonOption = False,
+) -> None:
+    """Let a job come earlier or later among those that wait; what it is measuring goes on."""
+    with look_up(os.environ) as client:
+        changed = client.prioritise_job(resolve_job(client, job).id, Prioritisation(priority=priority))
+    if as_json:
+        screen_of(context).print_json(changed)
+    else:
+        screen_of(context).show(f"{changed.spec.name or changed.id} has priority {changed.spec.priority}.")
 
 
 def extend(

@@ -55,11 +55,15 @@ def obtain_job(client: Client, wanted: WantedJob, screen: Screen, alone: bool) -
 
 
 def _is_same(job: Job, wanted: JobSpec) -> bool:
-    """Whether a job is what was asked for; one that was given more budget since is."""
+    """Whether a job is what was asked for; one that was given more budget or another priority since is."""
     # The server shows only the hosts of webhooks.
     # Nor does it show what was signed, and no two signatures are the same.
     wanted = wanted.model_copy(
-        update={"webhooks": tuple(map(hide_path, wanted.webhooks)), "signed": job.spec.signed}
+        update={
+            "webhooks": tuple(map(hide_path, wanted.webhooks)),
+            "signed": job.spec.signed,
+            "priority": job.spec.priority,
+        }
     )
     if not job.continued_at:
         return job.spec == wanted

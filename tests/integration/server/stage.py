@@ -63,6 +63,9 @@ class Stage:
                 )
                 for name in (":extend", "/continue")
             },
+            "POST /jobs/{job_id}:prioritise": (
+                "POST", f"/jobs/{self.job.id}:prioritise", server.admin, {"priority": "low"}
+            ),
             "PUT /jobs/{job_id}/runs/{run_id}": (
                 "PUT", f"/jobs/{self.job.id}/runs/0123456789abcdef", server.admin, RUN
             ),

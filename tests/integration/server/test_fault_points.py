@@ -140,12 +140,15 @@ def do_everything_to_a_job(server: StruckServer, _: Receiver) -> None:
     path = f"/jobs/{job.id}"
     assert server.ask("POST", f"{path}:pause").json()["state"] == "paused"
     assert server.ask("POST", f"{path}:resume").json()["state"] in {"queued", "running"}
+    low = server.ask("POST", f"{path}:prioritise", json={"priority": "low"})
+    assert low.json()["spec"]["priority"] == "low"
     agent = take_part(server)
     finish(agent, job)
     report = {"host": "node", "ranks": 2, "step": 5, "step_s": 0.1, "samples_per_s": 9.0, "event": "below"}
     assert server.ask("PUT", f"{path}/runs/{RUN}", json=report | {"sentence": "Slow."}).status_code == 200
     events = server.ask("GET", f"{path}/events", params={"limit": 500}).json()["items"]
     assert len([event for event in events if event["kind"] == "production"]) == 1
+    assert len([event for event in events if "priority low" in event["sentence"]]) == 1
     more = {"more_seconds": 60.0, "more_trials": 1}
     reply = server.ask("POST", f"{path}:extend", json=more, headers={"Idempotency-Key": "more"})
     assert reply.status_code == 200, reply.text
@@ -181,6 +184,7 @@ STORIES: dict[FaultPoint, Callable[[StruckServer, Receiver], None]] = {
     FaultPoint.TROUBLE_NOTED: be_in_trouble,
     FaultPoint.JOB_PAUSED: do_everything_to_a_job,
     FaultPoint.JOB_RESUMED: do_everything_to_a_job,
+    FaultPoint.JOB_PRIORITISED: do_everything_to_a_job,
     FaultPoint.JOB_CANCELLED: be_told_of_the_end,
     FaultPoint.JOB_CONTINUED: do_everything_to_a_job,
     FaultPoint.JOB_ARCHIVED: do_everything_to_a_job,

@@ -48,6 +48,22 @@ def test_paused_job_waits_and_is_resumed(server: Served) -> None:
     assert act(server, job_id, "resume").json()["state"] == "queued"
 
 
+def test_prioritised_job_says_who_changed_what(server: Served) -> None:
+    ada = server.token("submitter", label="ada")
+    job = server.ask("POST", "/jobs", ada, json=make_spec(labels={"a": "b"}).model_dump(mode="json")).json()
+    low = act(server, job["id"], "prioritise", ada, json={"priority": "low"})
+    assert low.json()["spec"] == job["spec"] | {"priority": "low"}
+    assert low.headers["etag"] == server.ask("GET", f"/jobs/{job['id']}").headers["etag"]
+    assert act(server, job["id"], "prioritise", ada, json={"priority": "low"}).json() == low.json()
+    events = server.ask("GET", f"/jobs/{job['id']}/events").json()["items"]
+    told = "ada gave the job priority low; it had normal."
+    assert [event["sentence"] for event in events].count(told) == 1
+    act(server, job["id"], "cancel", ada)
+    ended = act(server, job["id"], "prioritise", ada, json={"priority": "normal"})
+    assert (ended.status_code, ended.json()["code"]) == (409, "job_is_final")
+    assert "cancelled already" in ended.json()["detail"]
+
+
 def test_archived_job_is_listed_where_it_is_asked_for(server: Served) -> None:
     job_id = finish(server)
     assert act(server, job_id, "archive").json()["archived_at"]
@@ -132,7 +148,9 @@ def test_clone_does_not_use_somebody_elses_secrets(server: Served) -> None:
         assert work.jobs.get(clone).spec.workload.environment == {"WANDB_API_KEY": "canary"}
 
 
-@pytest.mark.parametrize("verb", ["pause", "resume", "cancel", "archive", "unarchive", "extend", "delete"])
+@pytest.mark.parametrize(
+    "verb", ["pause", "resume", "prioritise", "cancel", "archive", "unarchive", "extend", "delete"]
+)
 def test_change_of_another_version_is_refused_with_the_present_one(server: Served, verb: str) -> None:
     job_id = server.submit().id
     seen = server.ask("GET", f"/jobs/{job_id}").headers["etag"]
@@ -140,7 +158,8 @@ def test_change_of_another_version_is_refused_with_the_present_one(server: Serve
     now = server.ask("GET", f"/jobs/{job_id}").headers["etag"]
     assert now != seen
     method, path = ("DELETE", "") if verb == "delete" else ("POST", f":{verb}")
-    body = {"json": {"more_seconds": 60}} if verb == "extend" else {}
+    documents = {"extend": {"more_seconds": 60}, "prioritise": {"priority": "low"}}
+    body = {"json": documents[verb]} if verb in documents else {}
 
     def change(if_match: str) -> Any:
         return server.ask(method, f"/jobs/{job_id}{path}", headers={"If-Match": if_match}, **body)

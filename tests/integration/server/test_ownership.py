@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from advisor.errors import Unavailable
-from advisor.protocol.jobs import JobSpec, JobState
+from advisor.protocol.jobs import JobSpec, JobState, Priority
 from advisor.services.exports import list_formats
 from advisor.storage import Database
 from tests.integration.server.served import FakeAgent, Served, start_gang
@@ -33,6 +33,9 @@ def change_all(server: Served, job_id: str, token: str) -> dict[str, int]:
         "delete": server.ask("DELETE", f"/jobs/{job_id}", token).status_code,
         "pause": server.ask("POST", f"/jobs/{job_id}:pause", token).status_code,
         "resume": server.ask("POST", f"/jobs/{job_id}:resume", token).status_code,
+        "prioritise": server.ask(
+            "POST", f"/jobs/{job_id}:prioritise", token, json={"priority": "low"}
+        ).status_code,
         "cancel": server.ask("POST", f"/jobs/{job_id}:cancel", token).status_code,
     }
 
@@ -45,6 +48,7 @@ MINE = {
     "delete": 409,
     "pause": 200,
     "resume": 200,
+    "prioritise": 200,
     "cancel": 200,
 }
 NOT_MINE = dict.fromkeys(MINE, 403)
@@ -94,6 +98,13 @@ def test_high_priority_is_an_administrators_to_give(server: Served) -> None:
     assert given["spec"]["priority"] == "high"
     clone = server.ask("POST", f"/jobs/{given['id']}:clone", ada).json()
     assert (clone["owner"], clone["spec"]["priority"]) == ("ada", "normal")
+    raised = server.ask("POST", f"/jobs/{clone['id']}:prioritise", ada, json={"priority": "high"})
+    assert (raised.status_code, raised.json()["code"]) == (403, "forbidden")
+    assert server.job(clone["id"]).spec.priority is Priority.NORMAL
+    raised = server.ask("POST", f"/jobs/{clone['id']}:prioritise", json={"priority": "high"})
+    assert raised.json()["spec"]["priority"] == "high"
+    lowered = server.ask("POST", f"/jobs/{clone['id']}:prioritise", ada, json={"priority": "normal"})
+    assert lowered.json()["spec"]["priority"] == "normal"
 
 
 def test_keys_of_two_tokens_with_one_label_are_apart(server: Served) -> None:

@@ -43,6 +43,7 @@ ROUTES: dict[str, set[str]] = {
     "POST /api/v1/jobs/{job_id}:extend": CHANGE,
     "POST /api/v1/jobs/{job_id}:pause": CHANGE,
     "POST /api/v1/jobs/{job_id}:resume": CHANGE,
+    "POST /api/v1/jobs/{job_id}:prioritise": CHANGE,
     "POST /api/v1/jobs/{job_id}:archive": CHANGE,
     "POST /api/v1/jobs/{job_id}:unarchive": CHANGE,
     "POST /api/v1/jobs/{job_id}:clone": SUBMIT,

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 from pydantic import BaseModel
 
 from advisor.protocol.advice import Advice, Forecast
-from advisor.protocol.jobs import Continuation, Job, JobSpec, JobState
+from advisor.protocol.jobs import Continuation, Job, JobSpec, JobState, Prioritisation
 from advisor.protocol.previews import JobPreview
 from advisor.protocol.queries import JobQuery
 from advisor.protocol.trials import JobHistory
@@ -97,6 +97,11 @@ class FakeServer:
             return 200, self.jobs[job_id]
         if verb == "extend":
             self.continued[job_id] = Continuation.model_validate_json(body)
+        if verb == "prioritise":
+            wanted = Prioritisation.model_validate_json(body)
+            spec = self.jobs[job_id].spec.model_copy(update={"priority": wanted.priority})
+            self.jobs[job_id] = self.jobs[job_id].model_copy(update={"spec": spec})
+            return 200, self.jobs[job_id]
         if verb == "clone":
             return 201, self.add_job(f"{job_id}-again", spec=self.jobs[job_id].spec)
         if verb in _CHANGES:

@@ -52,6 +52,17 @@ def test_paused_job_goes_on_with_the_command_that_made_it(server: FakeServer, ru
     assert (len(server.submitted), server.jobs["half"].state) == (1, JobState.CANCELLED)
 
 
+def test_prioritised_job_goes_on_with_the_command_that_made_it(server: FakeServer, run: Run) -> None:
+    server.lives["new-1"] = [JobState.CANCELLED]
+    run("tune", "--", "torchrun", "train.py")
+    server.add_job("half", JobState.RUNNING, spec=server.submitted[0])
+    assert run("prioritise", "half", "low").stdout == "train has priority low.\n"
+    assert json.loads(run("prioritise", "half", "high", "--json").stdout)["spec"]["priority"] == "high"
+    assert run("prioritise", "half", "urgent").exit_code == 2
+    server.lives["half"] = [JobState.CANCELLED]
+    assert "Resuming job half" in run("tune", "--", "torchrun", "train.py").stderr
+
+
 def test_extend_adds_to_the_budget_and_returns(server: FakeServer, run: Run) -> None:
     server.add_job("aaa1", JobState.FINISHED)
     assert (

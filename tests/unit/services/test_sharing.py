@@ -2,12 +2,12 @@
 
 import pytest
 
-from advisor.errors import Forbidden
+from advisor.errors import Forbidden, JobIsFinal
 from advisor.protocol.jobs import Budget, Job, JobState, Priority
 from advisor.protocol.messages import Assignment, SessionEnd
 from advisor.protocol.telemetry import FlagKind, NodeFlag
 from advisor.protocol.trials import Outcome, SessionState
-from advisor.protocol.views import Role
+from advisor.protocol.views import RaceAccepted, Role
 from advisor.services import jobs, sessions, tidying
 from advisor.services.agents import resume_agent, view_agents
 from advisor.services.tokens import Principal
@@ -80,6 +80,31 @@ def test_high_priority_comes_first_and_only_administrators_give_it(world: World)
     with world.work() as work:
         clone = tidying.clone_job(work, jobs_[2].id, ADA, None, Receivers.of(()), world.now)
     assert clone.spec.priority is Priority.NORMAL
+
+
+def test_priority_that_is_changed_counts_from_the_next_session_on(world: World) -> None:
+    one = world.register("one")
+    first, second = world.submit(name="first"), world.submit(name="second")
+    (place,) = world.start_session(one)
+    race = world.begin(place, one)
+    assert world.prioritise(first.id, Priority.LOW).spec.priority is Priority.LOW
+    world.keep_up()
+    assert isinstance(world.report(place, one, race), RaceAccepted)
+    world.end(place, one)
+    world.keep_up()
+    assert find_running(world, first, second) == ["first", "second"]
+    assert [session.state for session in world.history(first.id).sessions] == [SessionState.ENDED]
+    assert world.history(second.id).live_session() is not None
+
+
+def test_ended_job_keeps_its_priority_and_high_is_an_administrators(world: World) -> None:
+    job = world.submit()
+    with pytest.raises(Forbidden, match="priority is high, which only an administrator gives"):
+        world.prioritise(job.id, Priority.HIGH)
+    assert world.prioritise(job.id, Priority.HIGH, ROOT).spec.priority is Priority.HIGH
+    world.cancel(job.id)
+    with pytest.raises(JobIsFinal, match="cancelled already"):
+        world.prioritise(job.id, Priority.LOW)
 
 
 def lend(world: World) -> tuple[list[str], Job, Job, Job]:
