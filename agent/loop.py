@@ -166,7 +166,13 @@ class Agent:
 
     def _describe_node(self) -> Node:
         settings = self._settings
-        return describe_node(self._gpus, settings.testbed, pool=settings.pool, labels=settings.labels)
+        return describe_node(
+            self._gpus,
+            settings.testbed,
+            pool=settings.pool,
+            labels=settings.labels,
+            signed_only=self._signers is not None,
+        )
 
     def _register(self, node: Node) -> AgentRegistered:
         secret = read_node_secret(self._settings.work_dir)

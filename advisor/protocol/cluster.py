@@ -71,6 +71,8 @@ class Node(Message):
     """The pool that its operator has put it into: only jobs that name the pool are measured on it."""
     labels: Labels = Field(default_factory=dict)
     """What its operator says of it, such as `rack`: jobs choose nodes by them."""
+    signed_only: bool = False
+    """Whether its agent starts signed jobs only. Agents of before did not say so."""
 
     @field_validator("testbed", mode="before")
     @classmethod

@@ -25,6 +25,7 @@ def describe_node(
     *,
     pool: str = "",
     labels: Mapping[str, str] = MappingProxyType({}),
+    signed_only: bool = False,
 ) -> Node:
     """Return what this node offers; takes milliseconds, and imports no framework to find its version."""
     devices = gpus.list_devices()
@@ -45,6 +46,7 @@ def describe_node(
         testbed=testbed,
         pool=pool,
         labels=dict(labels),
+        signed_only=signed_only,
     )
 
 

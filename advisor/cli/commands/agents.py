@@ -46,7 +46,7 @@ def list_agents(context: typer.Context, as_json: JsonOption = False) -> None:
             agent.name,
             node,
             agent.node.pool,
-            " ".join(f"{key}={value}" for key, value in agent.node.labels.items()),
+            _describe_labels(agent),
             _describe_state(agent),
             agent.job_id or "",
             "" if agent.ends_in_s is None else f"in {spell_duration(agent.ends_in_s)}",
@@ -74,6 +74,11 @@ def resume(context: typer.Context, name: NameArgument) -> None:
     with connect(os.environ) as client:
         client.resume_agent(_find(client, name).id)
     screen_of(context).tell(f"{name} takes sessions again.")
+
+
+def _describe_labels(agent: AgentView) -> str:
+    words = [f"{key}={value}" for key, value in agent.node.labels.items()]
+    return " ".join(words + ["(signed jobs only)"] * agent.node.signed_only)
 
 
 def find_agent(client: Client, name: str) -> AgentView | None:

@@ -76,6 +76,7 @@ def _describe_choice(agent: AgentView) -> str:
     """What jobs choose the node by, and when it leaves; "" when nothing is known."""
     words = [f"pool {agent.node.pool}"] if agent.node.pool else []
     words += [f"{key}={value}" for key, value in agent.node.labels.items()]
+    words += ["signed jobs only"] if agent.node.signed_only else []
     words += [] if agent.ends_in_s is None else [f"leaves in {formats.duration(agent.ends_in_s)}"]
     return ", ".join(words)
 

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from advisor.protocol.labels import RACK
 from advisor.protocol.testbed import Testbed
@@ -165,8 +165,17 @@ class Allotment:
         idle = [agent for agent in largest if agent.id in self._idle]
         lenders = {kept.job_id for agent in idle if (kept := self._kept.get(agent.id))}
         admitted = self._admit(demand.asked)
+        every = () if demand.asked.signed else self._admit(replace(demand.asked, signed=True))
+        signed_only = [agent for agent in every if agent.node.signed_only and not agent.away]
         return explain_wait(
-            demand, admitted, largest, len(idle), ahead=ahead, lenders=lenders, pools=self._pools
+            demand,
+            admitted,
+            largest,
+            len(idle),
+            ahead=ahead,
+            lenders=lenders,
+            pools=self._pools,
+            signed_only=signed_only,
         )
 
 

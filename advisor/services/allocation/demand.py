@@ -47,12 +47,15 @@ class Asked:
     needs: tuple[tuple[str, str], ...] = ()
     within: str | None = None
     mixed_gpus: bool = False
+    signed: bool = False
+    """Whether the job carries its owner's signature."""
 
     @classmethod
     def of(cls, spec: JobSpec) -> "Asked":
         """Return what a job asks for."""
         needs = tuple(sorted(spec.needs.items()))
-        return cls(spec.nodes, spec.testbed, spec.pool, needs, spec.within, spec.mixed_gpus)
+        signed = spec.signed is not None
+        return cls(spec.nodes, spec.testbed, spec.pool, needs, spec.within, spec.mixed_gpus, signed)
 
     def admits(self, node: Node) -> bool:
         """Whether the node could be one of the gang's."""
@@ -65,6 +68,7 @@ class Asked:
             node.pool == self.pool
             and all(node.labels.get(key) == value for key, value in self.needs)
             and (self.within is None or self.within in node.labels)
+            and (self.signed or not node.signed_only)
         )
 
     def group(self, node: Node) -> tuple[object, ...]:

@@ -18,11 +18,13 @@ def explain_wait(
     ahead: int,
     lenders: Collection[str],
     pools: Collection[str],
+    signed_only: Sequence[Supply] = (),
 ) -> str:
     """Return what a job waits for, and what can be done about it.
 
     `admitted`: the agents that could be in its gang; `largest`: the most of them that could be in one together, `idle`
-    of them idle; `ahead`: jobs that come first; `lenders`: jobs that idle agents are kept for.
+    of them idle; `ahead`: jobs that come first; `lenders`: jobs that idle agents are kept for; `signed_only`: agents
+    that could be in its gang if it were signed.
     """
     asked = demand.asked
     sentence = (
@@ -35,10 +37,22 @@ def explain_wait(
     if len(largest) >= asked.nodes:
         sentences += [f"{ahead} job{'s come' if ahead > 1 else ' comes'} first."] if ahead else []
     else:
-        sentences += _advise(demand, admitted, pools)
+        sentences += _advise_signing(signed_only)
+        if len(largest) + len(signed_only) < asked.nodes:
+            sentences += _advise(demand, admitted, pools)
     told = [agent.away for agent in admitted if agent.away]
     told += [agent.objection for agent in admitted if agent.objection and agent not in largest]
     return " ".join(sentences + told[:_MOST_TOLD])
+
+
+def _advise_signing(signed_only: Sequence[Supply]) -> list[str]:
+    if not signed_only:
+        return []
+    start = "starts" if len(signed_only) == 1 else "start"
+    return [
+        f"{_list(sorted(agent.name for agent in signed_only))} {start} signed jobs only, and this one is not: submit "
+        "it signed, `advisor tune --sign KEY`."
+    ]
 
 
 def _advise(demand: Demand, admitted: Sequence[Supply], pools: Collection[str]) -> list[str]:

@@ -69,9 +69,10 @@ class Served:
         headers |= request.pop("headers", {})
         return self.http.request(method, f"/api/v1{path}", headers=headers, **request)
 
-    def register(self, name: str, token: str, secret: str = "") -> Any:
-        """Introduce an agent."""
-        message = RegisterAgent(name=name, node=make_node(name), secret=secret)
+    def register(self, name: str, token: str, secret: str = "", **node: object) -> Any:
+        """Introduce an agent; other words are fields of its node."""
+        described = make_node(name).model_copy(update=node)
+        message = RegisterAgent(name=name, node=described, secret=secret)
         return self.ask("POST", "/agents", token, json=message.model_dump(mode="json"))
 
     def token(self, role: str, **wanted: Any) -> str:
@@ -104,9 +105,9 @@ class Served:
 class FakeAgent:
     """An agent that speaks the protocol and starts nothing."""
 
-    def __init__(self, server: Served, name: str, secret: str = "") -> None:
+    def __init__(self, server: Served, name: str, secret: str = "", **node: object) -> None:
         self.server, self.name = server, name
-        reply = server.register(name, server.enrolment, secret)
+        reply = server.register(name, server.enrolment, secret, **node)
         assert reply.status_code == 200, reply.text
         registered = AgentRegistered.model_validate(reply.json())
         self.id, self.token = registered.agent_id, registered.token

@@ -25,6 +25,7 @@ NODE = make_node("one").model_dump(mode="json") | {
     "rdma": ["mlx5_0"],
     "pool": "gpu",
     "labels": {"rack": "7"},
+    "signed_only": False,
 }
 RUN = {"host": "h", "ranks": 2, "step": 5, "step_s": 0.1, "samples_per_s": 9.0, "low": 1.0,
        "event": "below", "sentence": "Slower."}  # fmt: skip

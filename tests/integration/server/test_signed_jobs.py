@@ -10,7 +10,7 @@ import pytest
 from advisor.cli.tuning.sign import sign_job
 from advisor.protocol.jobs import JobSpec, JobState
 from advisor.protocol.workload import HIDDEN, WITH_SECRETS, Workload
-from tests.integration.server.served import FakeAgent, Served
+from tests.integration.server.served import FakeAgent, Served, wait_for
 
 CANARY = "hush-canary"
 
@@ -62,7 +62,19 @@ def test_clone_is_unsigned_because_a_signature_is_for_one_job(server: Served, si
     assert cloned["spec"]["signed"] is None
 
 
-def test_job_that_an_agent_wants_signed_fails_with_its_sentence(server: Served) -> None:
+def test_unsigned_job_is_not_given_to_an_agent_that_says_it_starts_signed_jobs_only(
+    server: Served, signed: dict[str, Any]
+) -> None:
+    strict = FakeAgent(server, "one", signed_only=True)
+    unsigned = server.submit()
+    why = "one starts signed jobs only, and this one is not: submit it signed, `advisor tune --sign KEY`."
+    wait_for(lambda: why in server.job(unsigned.id).state_reason or None, "it says what it waits for")
+    proper = server.ask("POST", "/jobs", json=signed).json()
+    assert strict.take_place().job_id == proper["id"]
+    assert server.job(unsigned.id).state is JobState.QUEUED
+
+
+def test_job_that_an_agent_of_before_wants_signed_fails_with_its_sentence(server: Served) -> None:
     job = server.submit()
     agent = FakeAgent(server, "one")
     agent.take_place()

@@ -186,11 +186,12 @@ def test_server_learns_why_an_agent_declines_and_the_agent_serves_on(key, tmp_pa
     (tmp_path / "trusted").write_text(public(key))
     unsigned = assign(sign(key).model_copy(update={"signed": None}))
     polls = [{"assignment": json.loads(unsigned.model_dump_json(context=WITH_SECRETS))}, {}]
-    ends = []
+    ends, nodes = [], []
 
     def answer(request):
         path = request.url.path
         if path.endswith("/agents"):
+            nodes.append(json.loads(request.content)["node"])
             return httpx.Response(200, json={"agent_id": "7", "token": "own", "poll_s": 0.01})
         if path.endswith("/poll"):
             if len(polls) == 1:
@@ -209,6 +210,7 @@ def test_server_learns_why_an_agent_declines_and_the_agent_serves_on(key, tmp_pa
     client = ServerClient("http://server", "t", transport=httpx.MockTransport(answer))
     agent = Agent(settings, client, NoGpus(), {"PATH": os.defpath})
     agent.run()
+    assert [node["signed_only"] for node in nodes] == [True]
     ((path, end),) = ends
     assert path.endswith("/sessions/s1/end")
     assert end["trouble"]["code"] == "not_signed"

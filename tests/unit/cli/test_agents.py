@@ -30,10 +30,10 @@ def test_list_tells_what_each_node_is_and_why_it_is_not_used(server: FakeServer,
 
 def test_list_tells_pool_labels_end_and_what_is_set_aside(server: FakeServer, run: Run) -> None:
     flag = {"agent": "two", "kind": "throttled", "sentence": "It is hot."}
-    placed = NODE | {"pool": "gpu", "labels": {"rack": "7"}}
+    placed = NODE | {"pool": "gpu", "labels": {"rack": "7"}, "signed_only": True}
     server.agents = [known(node=placed, ends_in_s=7200.0), known(id="a8", name="two", flag=flag)]
     out = run("agents", "list").stdout
-    for words in ("gpu", "rack=7", "in 2.0 h", "set aside", "It is hot."):
+    for words in ("gpu", "rack=7", "signed jobs", "in 2.0 h", "set aside", "It is hot."):
         assert words in out
 
 

@@ -15,9 +15,18 @@ from advisor.services.allocation.order import Claim, arrange
 def agent(name: str, gpus: Sequence[str] = (), pool: str = "", busy_s: float = 0, **more: object) -> Supply:
     """An agent; with `busy_s` it holds a session for so long. Other words are its labels or fields."""
     fields = {key: more.pop(key) for key in ("stays_s", "objection", "away", "lent_by") if key in more}
+    signed_only = bool(more.pop("signed_only", False))
     devices = tuple(Device(index=i, uuid=str(i), name=gpu, memory_bytes=1) for i, gpu in enumerate(gpus))
     labels = {key: str(value) for key, value in more.items()}
-    node = Node(hostname=name, cpu_count=2, memory_bytes=1, devices=devices, pool=pool, labels=labels)
+    node = Node(
+        hostname=name,
+        cpu_count=2,
+        memory_bytes=1,
+        devices=devices,
+        pool=pool,
+        labels=labels,
+        signed_only=signed_only,
+    )
     held = {"session_id": f"session of {name}", "free_in_s": busy_s} if busy_s else {}
     return Supply(id=name, name=name, node=node, **held, **fields)  # type: ignore[arg-type]
 
@@ -209,6 +218,28 @@ def test_drained_agents_are_not_taken_and_whoever_waits_reads_why() -> None:
     assert waits.waits.endswith(
         "0 connected, 0 idle. Start `advisor-agent run` on more nodes. a is drained: its fan."
     )
+
+
+def test_agents_that_start_signed_jobs_only_are_left_to_signed_jobs() -> None:
+    agents = [agent("a", signed_only=True), agent("b")]
+    assert gangs(agents, want("unsigned"), want("signed", signed=True)) == [("b",), ("a",)]
+    assert gangs(agents, want(nodes=2, signed=True)) == [("a", "b")]
+
+
+def test_unsigned_job_reads_which_agents_would_take_it_signed() -> None:
+    agents = [agent("a", signed_only=True), agent("b", signed_only=True), agent("c"), agent("d", pool="gpu")]
+    (waits,) = place(agents, want(nodes=2))
+    assert waits.waits == (
+        "Waiting for 2 idle agents: 1 connected, 1 idle. a, b start signed jobs only, and this one is not: submit it "
+        "signed, `advisor tune --sign KEY`."
+    )
+    (waits,) = place([*agents[1:3], agent("e", signed_only=True, away="e is drained.")], want(nodes=3))
+    assert "b starts signed jobs only" in waits.waits
+    assert waits.waits.endswith("Start `advisor-agent run` on more nodes.")
+    (waits,) = place(agents, want(nodes=5, signed=True))
+    assert "signed" not in waits.waits
+    (waits,) = place([agent("a", signed_only=True), agent("b", busy_s=9)], want())
+    assert "signed" not in waits.waits
 
 
 def test_further_gang_is_of_nodes_like_those_before_and_of_none_that_are_kept() -> None:
