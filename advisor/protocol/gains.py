@@ -4,9 +4,6 @@ _FACTOR_FROM = 1.3
 _LARGEST = 1000.0
 _CLEAR_WIDTH = 1.25
 
-FINDABLE = "This budget can find"
-"""How the sentence of `say_smallest_gain` begins, so that a watcher can tell the event from others."""
-
 
 def reads_as_factor(ratio: float) -> bool:
     """Return whether a throughput ratio is told as `1.8x` rather than as `+80.0 %`."""
@@ -63,9 +60,8 @@ def _digits(low: float, high: float) -> int:
 
 def say_smallest_gain(smallest: float) -> str:
     """Return what a budget is good for, once the noise is known; `smallest` is a fraction of the throughput."""
-    return (
-        f"{FINDABLE} gains from {spell_fraction(smallest)} on (80 % power); smaller ones may stay undecided."
-    )
+    told = spell_fraction(smallest)
+    return f"This budget can find gains from {told} on (80 % power); smaller ones may stay undecided."
 
 
 def spell_fraction(gain: float) -> str:

@@ -178,3 +178,5 @@ class NodeFlag(Message):
     kind: FlagKind
     sentence: str
     """What was seen, with its figures, and what to do."""
+    rank: int | None = None
+    """The rank that lags; None for what is no straggler."""

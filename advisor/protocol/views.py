@@ -24,6 +24,21 @@ class EventKind(StrEnum):
     """A real training under the advised strategy."""
 
 
+class Straggler(Message):
+    """A rank that works longer than the others, and the agent that it is on."""
+
+    agent: str
+    rank: int
+
+
+class EventFacts(Message):
+    """What an event tells, as data; None where it tells of something else."""
+
+    smallest_gain: float | None = None
+    """The smallest gain that the budget can find, as a fraction of the throughput."""
+    straggler: Straggler | None = None
+
+
 class JobEvent(Message):
     """One transition of a job, as a sentence."""
 
@@ -36,6 +51,8 @@ class JobEvent(Message):
     """What happened and why."""
     trial_number: int | None = None
     session_id: str | None = None
+    facts: EventFacts | None = None
+    """The same as data, for the events that programs look for; None for others."""
 
 
 class EventPage(Message):

@@ -7,6 +7,7 @@ from datetime import datetime
 from itertools import chain
 
 from advisor.errors import InvalidResult, LostRace, SessionNotRunning
+from advisor.protocol.gains import say_smallest_gain
 from advisor.protocol.jobs import Stage
 from advisor.protocol.messages import NextReply, RaceReport
 from advisor.protocol.races import BlockPlan, RacePlan
@@ -20,7 +21,7 @@ from advisor.protocol.trials import (
     SessionState,
     Trial,
 )
-from advisor.protocol.views import EventKind, RaceAccepted
+from advisor.protocol.views import EventFacts, EventKind, RaceAccepted
 from advisor.services.background.stock import Stock
 from advisor.services.background.thinking import Thought
 from advisor.services.ending import end_session
@@ -228,8 +229,9 @@ def _issue(work: UnitOfWork, session: Session, race: Race, now: datetime) -> Rac
         )
     if work.jobs.set_stage(job_id, race.stage):
         work.events.append(job_id, EventKind.JOB, f"The job is in its {race.stage.value} stage.", now)
-    if race.note:
-        work.events.append(job_id, EventKind.JOB, race.note, now)
+    if race.smallest_gain is not None:
+        facts = EventFacts(smallest_gain=race.smallest_gain)
+        work.events.append(job_id, EventKind.JOB, say_smallest_gain(race.smallest_gain), now, facts=facts)
     names = ", ".join("the baseline" if not arm.changes else f"trial {n}"
                       for n, arm in zip(trials, race.arms, strict=True))  # fmt: skip
     work.events.append(

@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 from advisor.protocol.jobs import Job
 from advisor.protocol.telemetry import FlagKind, NodeFlag, SessionTelemetry, TelemetrySample
 from advisor.protocol.trials import Block, Session
-from advisor.protocol.views import EventKind
+from advisor.protocol.views import EventFacts, EventKind, Straggler
 from advisor.services.jobs import get_job
 from advisor.storage import UnitOfWork
-from advisor.tuning.measure.stragglers import STRAGGLES, find_straggler, flag_devices
+from advisor.tuning.measure.stragglers import find_straggler, flag_devices
 from advisor.tuning.measure.utilisation import (
     MOST_STRETCHES,
     make_series,
@@ -26,7 +26,6 @@ _JUDGED_S = 600.0
 _JUDGED_BASELINES = 4
 """A straggler is looked for in the baseline's latest blocks, over all sessions: a strategy may slow one rank down."""
 _LEAST_BASELINES = 3
-_MOST_EVENTS = 100_000
 _SAMPLES_A_STRETCH = 4
 
 
@@ -94,8 +93,12 @@ def _flag_agents(work: UnitOfWork, session: Session, has_baseline: bool, now: da
         work.agents.set_flag(agent, current)
         if current is None or (before is not None and before.kind is current.kind):
             continue
-        if current is not straggler or not _was_told(work, job.id, straggler):
-            work.events.append(job.id, EventKind.SESSION, current.sentence, now, session_id=session.id)
+        facts = (
+            None if current.rank is None else EventFacts(straggler=Straggler(agent=agent, rank=current.rank))
+        )
+        if facts is None or facts not in work.events.facts_of(job.id):
+            kind, sentence = EventKind.SESSION, current.sentence
+            work.events.append(job.id, kind, sentence, now, session_id=session.id, facts=facts)
 
 
 def _find_straggler(work: UnitOfWork, job: Job) -> NodeFlag | None:
@@ -108,12 +111,6 @@ def _find_straggler(work: UnitOfWork, job: Job) -> NodeFlag | None:
 
 def _is_baseline(block: Block) -> bool:
     return not block.plan.overrides
-
-
-def _was_told(work: UnitOfWork, job_id: str, straggler: NodeFlag) -> bool:
-    name, _, _ = straggler.sentence.partition(STRAGGLES)
-    events = work.events.after(job_id, 0, _MOST_EVENTS)
-    return any(event.sentence.startswith(name + STRAGGLES) for event in events)
 
 
 def _offset_s(session: Session, moment: datetime) -> float:

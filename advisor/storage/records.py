@@ -6,7 +6,7 @@ from sqlalchemy import Connection, bindparam, delete, func, insert, select, upda
 
 from advisor.protocol.advice import Advice
 from advisor.protocol.telemetry import TelemetryPoint, TelemetrySample
-from advisor.protocol.views import EventKind, JobEvent, LogChunk
+from advisor.protocol.views import EventFacts, EventKind, JobEvent, LogChunk
 from advisor.storage.bell import story_of
 from advisor.storage.tables import (
     AdviceRow,
@@ -41,6 +41,7 @@ class Events:
         *,
         trial_number: int | None = None,
         session_id: str | None = None,
+        facts: EventFacts | None = None,
     ) -> None:
         """Add an event, and let the job's version grow: every transition comes with one."""
         # The counter is on the job, so that numbers become visible in order (a sequence would not promise that).
@@ -53,9 +54,19 @@ class Events:
             "sentence": sentence,
             "trial_number": trial_number,
             "session_id": session_id,
+            "facts": facts,
         }
         self._connection.execute(_ADD_EVENT, event)
         self._rung.add(story_of(job_id))
+
+    def facts_of(self, job_id: str) -> list[EventFacts]:
+        """Return what a job's events tell as data, in order."""
+        query = (
+            select(EventRow.facts)
+            .where(EventRow.job_id == job_id, EventRow.facts.is_not(None))
+            .order_by(EventRow.seq)
+        )
+        return [facts for facts in self._connection.execute(query).scalars() if facts is not None]
 
     def after(self, job_id: str, after: int, limit: int) -> list[JobEvent]:
         """Return a job's events with numbers above `after`, in order."""

@@ -24,6 +24,7 @@ from advisor.protocol.races import BlockPlan
 from advisor.protocol.runs import ProductionRun
 from advisor.protocol.telemetry import NodeFlag, NodeTelemetry, TelemetrySample
 from advisor.protocol.trials import BlockResult, BlockSummary, EarlierJob
+from advisor.protocol.views import EventFacts
 from advisor.protocol.workload import WorkloadFacts
 from advisor.storage.columns import NAMES, Document, Moment, Words
 
@@ -320,6 +321,7 @@ class EventRow(Base):
     sentence: Mapped[str]
     trial_number: Mapped[int | None]
     session_id: Mapped[str | None]
+    facts: Mapped[EventFacts | None] = mapped_column(Document(EventFacts))
 
 
 class LogRow(Base):

@@ -39,8 +39,9 @@ class Race:
     rules: RaceRules
     number: int
     """Counted through the job. Arms that need launches of their own share the number of their race."""
-    note: str = ""
-    """A sentence for the job's story, told once with this race."""
+    smallest_gain: float | None = None
+    """The smallest gain that the budget can find, as a fraction of the throughput: told with this race. None: nothing
+    is told."""
 
 
 @dataclass(frozen=True)

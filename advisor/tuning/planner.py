@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import datetime
 
 from advisor.protocol.changes import Changes
-from advisor.protocol.gains import say_smallest_gain
 from advisor.protocol.jobs import Job, Stage
 from advisor.protocol.spending import describe_budget
 from advisor.protocol.trials import JobHistory, Purpose, Session, SessionState
@@ -94,7 +93,7 @@ def plan(
     if live.cold != Changes(cold):
         what = Changes(cold).describe() if cold else "the script's own launch settings"
         return EndSession(turn.stage, f"The next strategy needs a launch with {what}.")
-    return turn.race if turn.stage is Stage.PROBE else replace(turn.race, note=_announce(record))
+    return turn.race if turn.stage is Stage.PROBE else replace(turn.race, smallest_gain=_announce(record))
 
 
 def _plan_another(record: Record, session_id: str | None) -> Decision:
@@ -179,13 +178,13 @@ def _next_search(state: SearchState, live: Session | None) -> Turn | str:
     return Turn(Race(Stage.SEARCH, because, arms, rules, record.next_race), fresh)
 
 
-def _announce(record: Record) -> str:
-    """The smallest gain that this budget can find, told before it is spent; nothing where it can find none."""
+def _announce(record: Record) -> float | None:
+    """The smallest gain that this budget can find, told before it is spent; None where it can find none."""
     began = record.began_at()
     if any(b.plan.overrides and (began is None or b.issued_at >= began) for b in record.history.blocks):
-        return ""
+        return None
     smallest = plan_verdict(record).plan.smallest_gain
-    return say_smallest_gain(smallest) if math.isfinite(smallest) else ""
+    return smallest if math.isfinite(smallest) else None
 
 
 def _turn(record: Record, arms: tuple[Candidate, ...], because: str, left_s: float) -> Turn:

@@ -15,10 +15,9 @@ from advisor.cli.screen import Screen
 from advisor.cli.views.progress import describe_progress, describe_stage, list_troubles
 from advisor.cli.views.wording import spell_clock, spell_duration
 from advisor.client import ApiProblem, Client, ServerUnreachable
-from advisor.protocol.gains import FINDABLE
 from advisor.protocol.jobs import Job, JobState
 from advisor.protocol.trials import JobHistory
-from advisor.protocol.views import AgentState, EventKind, JobEvent
+from advisor.protocol.views import AgentState, JobEvent
 
 _POLL_S = 1.0
 _SILENT_S = 15.0
@@ -48,7 +47,7 @@ class Watcher:
             self._screen.print_line(event)
         elif self._screen.verbose:
             self._print(event.at, event.sentence)
-        elif event.at >= self._zero and event.kind is EventKind.JOB and event.sentence.startswith(FINDABLE):
+        elif event.at >= self._zero and event.facts is not None and event.facts.smallest_gain is not None:
             self._tell(event.at, event.sentence)
 
     def wants_history(self, job: Job, now: datetime) -> bool:

@@ -20,8 +20,6 @@ _LAGGING = 0.10
 _SAME_RANK = 0.75
 """Share of the blocks in which one and the same rank has to lag so far: noise hits one after the other."""
 _LONG_GAP_S = 5.0
-STRAGGLES = " works "
-"""What follows the name of a straggler in its sentence."""
 
 
 def flag_nodes(
@@ -76,10 +74,11 @@ def find_straggler(
         agent=agent,
         kind=FlagKind.STRAGGLER,
         sentence=(
-            f"Rank {rank} on {agent}{STRAGGLES}{more_s * 1e3:.1f} ms longer in each step of {step_s * 1e3:.1f} ms "
+            f"Rank {rank} on {agent} works {more_s * 1e3:.1f} ms longer in each step of {step_s * 1e3:.1f} ms "
             "than the others, which wait for it. Look for another load, a slower device or throttling there; no "
             "strategy mends that."
         ),
+        rank=rank,
     )
 
 

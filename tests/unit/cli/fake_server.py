@@ -16,7 +16,7 @@ from advisor.protocol.jobs import Continuation, Job, JobSpec, JobState, Prioriti
 from advisor.protocol.previews import JobPreview
 from advisor.protocol.queries import JobQuery
 from advisor.protocol.trials import JobHistory
-from advisor.protocol.views import EventKind, EventPage, JobEvent, JobPage, LogChunk, LogPage
+from advisor.protocol.views import EventFacts, EventKind, EventPage, JobEvent, JobPage, LogChunk, LogPage
 from advisor.tuning.explain.preview import preview_plan
 
 TOKEN = "adv_admin_t1_secret"
@@ -68,11 +68,17 @@ class FakeServer:
         self.jobs[job_id] = Job(id=job_id, spec=spec, state=state, created_at=created, **fields)
         return self.jobs[job_id]
 
-    def add_event(self, job_id: str, sentence: str, kind: EventKind = EventKind.TRIAL) -> None:
+    def add_event(
+        self,
+        job_id: str,
+        sentence: str,
+        kind: EventKind = EventKind.TRIAL,
+        facts: EventFacts | None = None,
+    ) -> None:
         """Add something that happened to a job."""
         events = self.events.setdefault(job_id, [])
         at = BIRTH + timedelta(seconds=65 * (len(events) + 1))
-        events.append(JobEvent(seq=len(events) + 1, at=at, kind=kind, sentence=sentence))
+        events.append(JobEvent(seq=len(events) + 1, at=at, kind=kind, sentence=sentence, facts=facts))
 
     def answer(self, method: str, path: str, asked: dict[str, list[str]], body: bytes) -> tuple[int, Any]:
         """Return status and body for a request below /api/v1."""

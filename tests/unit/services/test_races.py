@@ -1,15 +1,20 @@
 """Races as the services keep them: accepted as a whole or not at all, exactly once, and blamed on nobody by guess."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
 from advisor.errors import InvalidResult
 from advisor.protocol.base import Value
+from advisor.protocol.gains import say_smallest_gain
 from advisor.protocol.messages import Assignment, RaceReport
 from advisor.protocol.races import RacePlan
 from advisor.protocol.trials import BlockState, Outcome, TrialState
-from advisor.protocol.views import RaceAccepted
-from advisor.services import races
+from advisor.protocol.views import EventFacts, RaceAccepted
+from advisor.services import jobs, races
 from advisor.services.races import Quarantined
+from advisor.tuning.decisions import Decision, Race
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_result
 from tests.unit.services.world import World
 
@@ -33,6 +38,29 @@ def states(world: World, job_id: str) -> list[BlockState]:
 def send(world: World, place: Assignment, agent: str, race_id: str, report: RaceReport) -> object:
     with world.work() as work:
         return races.report_race(work, world.tuning, place.session_id, race_id, agent, report, world.now)
+
+
+class AnnouncingTuning(ScriptedTuning):
+    """A planner that knows what the budget can find."""
+
+    def plan(self, *asked: Any, **how: Any) -> Decision:
+        """Return the same, with the smallest gain."""
+        decision = super().plan(*asked, **how)
+        return replace(decision, smallest_gain=0.021) if isinstance(decision, Race) else decision
+
+
+def test_smallest_gain_that_the_budget_can_find_is_told_as_data_too(world: World) -> None:
+    world.tuning = AnnouncingTuning()
+    job = world.submit()
+    agent = world.register("one")
+    (place,) = world.start_session(agent)
+    world.begin(place, agent)
+    with world.database.read() as work:
+        told = [event for event in jobs.list_events(work, job.id, 0, 100) if event.facts is not None]
+        assert work.events.facts_of(job.id) == [EventFacts(smallest_gain=0.021)]
+    assert [(event.facts, event.sentence) for event in told] == [
+        (EventFacts(smallest_gain=0.021), say_smallest_gain(0.021))
+    ]
 
 
 def test_race_numbers_its_arms_and_shares_rules_when_it_is_begun(world: World) -> None:

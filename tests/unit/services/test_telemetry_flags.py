@@ -1,9 +1,12 @@
 """What blocks say against a node reaches the agents page and the job's story, once, and goes when it is over."""
 
+from typing import Any
+
 import pytest
 
 from advisor.protocol.messages import Beat, HelloReport, MemberState
 from advisor.protocol.telemetry import FlagKind, NodeFlag, TelemetryBatch, TelemetrySample
+from advisor.protocol.views import EventFacts, Straggler
 from advisor.services import jobs, sessions, telemetry
 from advisor.services.agents import view_agents
 from advisor.services.tuning import Pace
@@ -57,7 +60,10 @@ def test_straggler_is_flagged_until_it_is_none_and_told_once(world: World) -> No
     session.measure(0.05, 0.09)
     flag = read_flag(world)
     assert flag.kind is FlagKind.STRAGGLER
+    assert flag.rank == 1
     assert "Rank 1 on one works 40.0 ms longer" in flag.sentence
+    with world.database.read() as work:
+        assert work.events.facts_of(session.job.id) == [EventFacts(straggler=Straggler(agent="one", rank=1))]
     assert session.count_events("Rank 1 on one") == 1
     with world.database.read() as work:
         series = telemetry.read_series(work, session.job.id)
@@ -74,6 +80,26 @@ def test_straggler_is_flagged_until_it_is_none_and_told_once(world: World) -> No
         session.measure(0.05, 0.09)
     assert read_flag(world) is not None
     assert session.count_events("Rank 1 on one") == 1
+
+
+def test_straggler_that_was_told_is_known_by_its_rank_and_not_by_its_sentence(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = telemetry.find_straggler
+    found: list[NodeFlag] = []
+
+    def find_anew(*asked: Any) -> NodeFlag | None:
+        if (flag := find(*asked)) is not None:
+            found.append(flag.model_copy(update={"sentence": f"Said in words number {len(found)}."}))
+            return found[-1]
+        return None
+
+    monkeypatch.setattr(telemetry, "find_straggler", find_anew)
+    session = Measuring(world)
+    for late_s in (0.09, 0.09, 0.09, 0.05, 0.05, 0.09, 0.09, 0.09, 0.09):
+        session.measure(0.05, late_s)
+    assert len(found) > 2
+    assert session.count_events("Said in words") == 1
 
 
 @pytest.mark.parametrize(("in_turn", "events"), [(1, 0), (2, 0), (3, 2)])

@@ -86,6 +86,15 @@ def spent_s(sim: SimulatedCluster) -> float:
 # --- a whole job -------------------------------------------------------------------------------------
 
 
+def test_smallest_gain_is_told_with_the_races_before_any_strategy_was_measured() -> None:
+    sim, _ = usual()
+    told = [race.smallest_gain for race in sim.races]
+    assert told[0] is None, "of the probe nothing is known yet"
+    first = next(place for place, gain in enumerate(told) if gain is not None)
+    assert 0 < (told[first] or 0) < 1
+    assert set(told[first + 1 :]) == {None}
+
+
 def test_a_job_without_sessions_is_launched() -> None:
     sim = quiet(job=make_job(facts=None, baseline={}))
 

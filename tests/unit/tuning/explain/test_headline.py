@@ -6,7 +6,7 @@ import pytest
 
 from advisor.protocol.advice import Action, Interval, Verdict
 from advisor.protocol.changes import Changes
-from advisor.protocol.gains import FINDABLE, say_smallest_gain
+from advisor.protocol.gains import say_smallest_gain
 from advisor.protocol.knobs.knob import Effect
 from advisor.tuning.explain.headline import Grounds, say_answer
 
@@ -130,5 +130,5 @@ def test_every_answer_says_what_to_do_in_one_line() -> None:
 
 
 @pytest.mark.parametrize(("smallest", "told"), [(0.021, "gains from 2.1 % on"), (0.8, "gains from 80 % on")])
-def test_smallest_gain_is_a_sentence_that_a_watcher_recognises(smallest: float, told: str) -> None:
-    assert say_smallest_gain(smallest).startswith(f"{FINDABLE} {told}")
+def test_smallest_gain_says_what_the_budget_is_good_for(smallest: float, told: str) -> None:
+    assert say_smallest_gain(smallest).startswith(f"This budget can find {told}")

@@ -61,7 +61,7 @@ def test_equal_ranks_and_clocks_are_left_in_peace() -> None:
 
 def test_rank_that_works_longer_is_named_with_its_node() -> None:
     (found,) = flag(*[block((0.05, 0.05, 0.05, 0.07))] * 3)
-    assert (found.agent, found.kind) == ("a1", FlagKind.STRAGGLER)
+    assert (found.agent, found.kind, found.rank) == ("a1", FlagKind.STRAGGLER, 3)
     assert "Rank 3 on a1 works 20.0 ms longer in each step of 100.0 ms" in found.sentence
 
 
