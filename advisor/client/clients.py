@@ -4,7 +4,7 @@ import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, suppress
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
 
 import httpx
 
@@ -16,11 +16,20 @@ from advisor.protocol.views import AgentView, JobEvent, TokenView
 
 P = ParamSpec("P")
 Answer = TypeVar("Answer")
+Item = TypeVar("Item", covariant=True)
 
 _READY_TIMEOUT_S = 3.0
 _STREAM_SILENCE_S = 60.0
 """Longest time without a sign of life of a stream; the server sends one every 15 seconds."""
 _FAILURES = (httpx.HTTPError, httpx.InvalidURL)
+
+
+class _Page(Protocol[Item]):
+    @property
+    def items(self) -> tuple[Item, ...]: ...
+
+    @property
+    def next_cursor(self) -> str | None: ...
 
 
 def _waiting(
@@ -91,21 +100,11 @@ class Client:
 
     def agents(self) -> tuple[AgentView, ...]:
         """Return all agents that the server knows, page after page."""
-        page = self.list_agents()
-        found = page.items
-        while page.next_cursor:
-            page = self.list_agents(cursor=page.next_cursor)
-            found += page.items
-        return found
+        return self._list_all(self.list_agents)
 
     def tokens(self) -> tuple[TokenView, ...]:
         """Return all tokens without their secrets, page after page."""
-        page = self.list_tokens()
-        found = page.items
-        while page.next_cursor:
-            page = self.list_tokens(cursor=page.next_cursor)
-            found += page.items
-        return found
+        return self._list_all(self.list_tokens)
 
     def stream_events(self, job_id: str, after: int = 0) -> Iterator[JobEvent]:
         """Yield a job's events as they happen, from number `after` on, until the job is over.
@@ -133,6 +132,14 @@ class Client:
                     event = read_document(JobEvent, sent.data)
                     after = event.seq
                     yield event
+
+    def _list_all(self, list_page: Callable[..., _Page[Item]]) -> tuple[Item, ...]:
+        page = list_page()
+        found = page.items
+        while page.next_cursor:
+            page = list_page(cursor=page.next_cursor)
+            found += page.items
+        return found
 
     def _send_once(self, call: Call[Answer]) -> Answer:
         try:
@@ -212,21 +219,11 @@ class AsyncClient:
 
     async def agents(self) -> tuple[AgentView, ...]:
         """Return all agents that the server knows, page after page."""
-        page = await self.list_agents()
-        found = page.items
-        while page.next_cursor:
-            page = await self.list_agents(cursor=page.next_cursor)
-            found += page.items
-        return found
+        return await self._list_all(self.list_agents)
 
     async def tokens(self) -> tuple[TokenView, ...]:
         """Return all tokens without their secrets, page after page."""
-        page = await self.list_tokens()
-        found = page.items
-        while page.next_cursor:
-            page = await self.list_tokens(cursor=page.next_cursor)
-            found += page.items
-        return found
+        return await self._list_all(self.list_tokens)
 
     async def stream_events(self, job_id: str, after: int = 0) -> AsyncIterator[JobEvent]:
         """Yield a job's events as they happen, from number `after` on, until the job is over."""
@@ -253,6 +250,14 @@ class AsyncClient:
                         event = read_document(JobEvent, sent.data)
                         after = event.seq
                         yield event
+
+    async def _list_all(self, list_page: Callable[..., Awaitable[_Page[Item]]]) -> tuple[Item, ...]:
+        page = await list_page()
+        found = page.items
+        while page.next_cursor:
+            page = await list_page(cursor=page.next_cursor)
+            found += page.items
+        return found
 
     async def _send_once(self, call: Call[Answer]) -> Answer:
         try:
