@@ -1,5 +1,6 @@
 """Arguments and options that several commands share, and what stands behind them."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,12 +8,21 @@ import typer
 
 from advisor.cli.moments import read_span
 from advisor.cli.screen import Screen
-from advisor.protocol.jobs import Priority
+from advisor.protocol.jobs import JobSpec, Priority
 
 
 def screen_of(context: typer.Context) -> Screen:
     """Return the screen of the running command."""
     return context.ensure_object(Screen)
+
+
+def sign_as_asked(spec: JobSpec, key: Path | None, valid_s: float) -> JobSpec:
+    """Return the job as `--sign` and `--sign-for` want it: with its owner's signature, without a key as it is."""
+    if key is None:
+        return spec
+    from advisor.cli.tuning.sign import sign_job
+
+    return sign_job(spec, key, datetime.now(UTC), valid_s)
 
 
 def _choose_json(context: typer.Context, chosen: bool) -> bool:

@@ -2,7 +2,6 @@
 
 import os
 import uuid
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -24,10 +23,10 @@ from advisor.cli.options import (
     WebhookOption,
     WithinOption,
     screen_of,
+    sign_as_asked,
 )
 from advisor.cli.tuning.follow import watch_detachably
 from advisor.cli.tuning.job_spec import FileOverrides, Where, spec_from_file
-from advisor.cli.tuning.sign import sign_job
 from advisor.cli.views.plan_view import describe_plan
 
 
@@ -67,9 +66,7 @@ def submit(
         labels=label or (),
         where=Where(priority, pool, needs or (), within),
     )
-    spec = spec_from_file(path, command or (), overrides)
-    if sign is not None:
-        spec = sign_job(spec, sign, datetime.now(UTC), sign_for)
+    spec = sign_as_asked(spec_from_file(path, command or (), overrides), sign, sign_for)
     with connect(os.environ) as client:
         if dry_run:
             preview = client.preview_job(spec)

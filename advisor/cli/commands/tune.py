@@ -1,7 +1,6 @@
 """`advisor tune`: from a launch command to the advice, on this machine or on a server."""
 
 import os
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -23,6 +22,7 @@ from advisor.cli.options import (
     WebhookOption,
     WithinOption,
     screen_of,
+    sign_as_asked,
 )
 from advisor.cli.tuning.built_in import RANKS, launch_built_in
 from advisor.cli.tuning.job_spec import TuneOptions, WantedJob, Where, read_testbed, spec_from_options
@@ -215,11 +215,7 @@ def tune(
         webhooks=webhook or (),
         seed=seed,
     )
-    spec = spec_from_options(command, options, Path.cwd()) if command else None
-    if spec is not None and sign is not None:
-        from advisor.cli.tuning.sign import sign_job
-
-        spec = sign_job(spec, sign, datetime.now(UTC), sign_for)
+    spec = sign_as_asked(spec_from_options(command, options, Path.cwd()), sign, sign_for) if command else None
     wanted = WantedJob(
         spec,
         resume=resume,

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import typer
 
 from advisor.cli.exits import CommandFailed, Exit, exit_of_state
-from advisor.cli.options import JsonOption, VerboseOption, screen_of
+from advisor.cli.options import JsonOption, SignForOption, SignOption, VerboseOption, screen_of, sign_as_asked
 from advisor.cli.screen import Screen
 from advisor.cli.tuning.job_spec import TuneOptions, WantedJob, read_testbed, spec_from_options
 from advisor.cli.tuning.tune_anywhere import tune_anywhere
@@ -83,6 +83,8 @@ def verify(
     from_checkpoint: Annotated[
         bool, typer.Option("--from-checkpoint", help="The command resumes a training in its middle.")
     ] = False,
+    sign: SignOption = None,
+    sign_for: SignForOption = "7d",  # type: ignore[assignment]
     as_json: JsonOption = False,  # noqa: ARG001 - its callback tells the screen
     verbose: VerboseOption = False,  # noqa: ARG001 - its callback tells the screen
 ) -> None:  # fmt: skip
@@ -123,7 +125,8 @@ def verify(
         verify=changes,
         base=rival.changes if rival is not None else {},
     )
-    wanted = WantedJob(spec_from_options(words, options, Path.cwd()), new=False)
+    spec = sign_as_asked(spec_from_options(words, options, Path.cwd()), sign, sign_for)
+    wanted = WantedJob(spec, new=False)
 
     def finish(client: "Client", job: Job) -> None:
         if job.state is not JobState.FINISHED:

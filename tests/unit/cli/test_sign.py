@@ -16,6 +16,18 @@ def test_job_is_signed_with_the_key_that_is_named(server: FakeServer, run: Run, 
     for words in (
         ("submit", str(write_job(tmp_path)), "--detach", "--sign", str(key)),
         ("tune", "--new", "--sign", str(key), "--sign-for", "12h", "--", "torchrun", "train.py"),
+        (
+            "verify",
+            "--set",
+            "num_threads=1",
+            "--sign",
+            str(key),
+            "--sign-for",
+            "12h",
+            "--",
+            "torchrun",
+            "train.py",
+        ),
     ):
         server.lives["new-1"] = [JobState.CANCELLED]
         run(*words)
