@@ -29,7 +29,7 @@ from advisor.dashboard.views.trials import (
 )
 from advisor.dashboard.views.verdict import StageStep, VerdictCard, view_stages, view_verdict
 from advisor.protocol.advice import CONTINUE_S, Advice, Verdict
-from advisor.protocol.jobs import Job, JobState
+from advisor.protocol.jobs import Job, JobState, Priority
 from advisor.protocol.telemetry import SessionTelemetry
 from advisor.protocol.trials import Block, JobHistory, Outcome, Purpose
 from advisor.protocol.views import JobEvent
@@ -46,6 +46,8 @@ class JobHeader:
     command: str
     working_dir: str
     owner: str
+    priority: str
+    """Empty for the usual one."""
     created: str
     is_live: bool
     may_cancel: bool
@@ -118,6 +120,7 @@ def view_header(
         command=" ".join(job.spec.workload.command),
         working_dir=job.spec.workload.working_dir,
         owner=job.owner,
+        priority="" if job.spec.priority is Priority.NORMAL else job.spec.priority.value,
         created=formats.age(job.created_at, now),
         is_live=not job.state.is_final,
         may_cancel=person.may_change(job)

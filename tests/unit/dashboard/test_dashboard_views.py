@@ -15,7 +15,7 @@ from advisor.dashboard.views.site import view_agents, view_knobs, view_log
 from advisor.dashboard.views.trials import view_trial_page
 from advisor.dashboard.views.verdict import find_best_trial
 from advisor.protocol.advice import Verdict
-from advisor.protocol.jobs import JobState, Stage
+from advisor.protocol.jobs import JobState, Priority, Stage
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import LogChunk, Role
@@ -63,6 +63,12 @@ def test_undecided_verdict_has_its_own_look_and_the_command_that_continues() -> 
         10,
         True,
     )
+
+
+def test_priority_is_shown_where_it_is_not_the_usual_one() -> None:
+    assert show().header.priority == ""
+    spec = FINISHED.job.spec.model_copy(update={"priority": Priority.HIGH})
+    assert show(spec=spec).header.priority == "high"
 
 
 def test_three_verdicts_differ_in_word_icon_and_tone() -> None:
