@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from advisor.protocol.base import Value
 from advisor.protocol.cluster import Node
-from advisor.protocol.jobs import Job, Priority
+from advisor.protocol.jobs import Continuation, Job, Priority
 from advisor.protocol.messages import (
     Assignment,
     Beat,
@@ -22,7 +22,7 @@ from advisor.protocol.messages import (
 from advisor.protocol.races import RacePlan
 from advisor.protocol.trials import BlockResult, JobHistory, Outcome
 from advisor.protocol.views import RaceAccepted, Role
-from advisor.services import agents, jobs, pausing, prioritising, races, sessions
+from advisor.services import agents, continuing, jobs, pausing, prioritising, races, sessions
 from advisor.services.background.reaper import AwakeClock, Reaper
 from advisor.services.background.scheduling import Scheduler
 from advisor.services.background.stock import Stock
@@ -150,6 +150,11 @@ class World:
         """Give a job another priority."""
         with self.work() as work:
             return prioritising.prioritise_job(work, job_id, priority, asker, self.now)
+
+    def extend(self, job_id: str, key: str) -> Job:
+        """Give a job that has ended a minute more."""
+        with self.work() as work:
+            return continuing.continue_job(work, job_id, Continuation(more_seconds=60), ADA, key, self.now)
 
     def drain(self, agent_id: str, because: str | None) -> None:
         """Give an agent no further session, or (None) sessions again."""
