@@ -20,8 +20,6 @@ _KEEP_ALIVE_S = 75
 _BACKLOG = 4096
 _SWITCH_S = 0.0005
 """After this long a thread that calculates lets others go on: the planner's threads would keep requests waiting."""
-_COLLECT = 20_000, 20, 50
-"""When the garbage collector looks at new objects, and how many times that before it looks at older ones."""
 
 
 def run_server(settings: Settings, *, clock: Callable[[], datetime] = read_clock) -> None:
@@ -74,12 +72,11 @@ class _Server(uvicorn.Server):
         """Begin to serve, and keep the garbage collector's long rounds away from requests.
 
         A round over all that the libraries have loaded stops every request for 0.1 s: what is there by now stays, and
-        is looked at no more. Requests leave little behind that is not freed at once.
+        is looked at no more.
         """
         await super().startup(sockets)
         gc.collect()
         gc.freeze()
-        gc.set_threshold(*_COLLECT)
 
     def handle_exit(self, sig: int, frame: object) -> None:
         """Remember the signal and answer what is held open."""
