@@ -14,6 +14,7 @@ AGENT_MARKER = "ADVISOR_AGENT"
 """Environment variable that names the agent which started a process."""
 SESSION_MARKER = "ADVISOR_SESSION"
 """Environment variable that names the session; the same on every node of the gang."""
+_CLEANING_S = 2.0
 _CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -82,24 +83,41 @@ def list_marked(**markers: str) -> list[int]:
 
 def is_module(pid: int, module: str) -> bool:
     """Whether a process was started as `python -m module`."""
+    return _read_words(pid).endswith(b"\0-m\0" + module.encode() + b"\0")
+
+
+def cleans_up(pid: int) -> bool:
+    """Whether a process only waits for others to end, to delete the shared memory that they leave (/dev/shm)."""
+    words = _read_words(pid)
+    return b"multiprocessing.resource_tracker" in words or b"torch_shm_manager\0" in words
+
+
+def _read_words(pid: int) -> bytes:
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read().endswith(b"\0-m\0" + module.encode() + b"\0")
+            return file.read()
     except OSError:
-        return False
+        return b""
 
 
 def kill_until_none(list_them: Callable[[], list[int]], timeout_s: float) -> list[int]:
     """Kill what `list_them` returns, again and again until it returns nothing; return who is left at the timeout.
 
     Each round stops everybody before it kills anybody, so that nobody forks away between the two. SIGTERM would be
-    pointless: torchrun forwards it and then waits for ranks that may hang.
+    pointless: torchrun forwards it and then waits for ranks that may hang. Who cleans up after the others is killed
+    two seconds after they are gone, if it has not left by itself.
     """
     deadline = time.monotonic() + timeout_s
+    cleaning_since_s: float | None = None
     while True:
         pids = list_them()
+        victims = [pid for pid in pids if not cleans_up(pid)]
+        if not victims:
+            now_s = time.monotonic()
+            cleaning_since_s = now_s if cleaning_since_s is None else cleaning_since_s
+            victims = pids if now_s - cleaning_since_s > _CLEANING_S else []
         for sign in (signal.SIGSTOP, signal.SIGKILL):
-            for pid in pids:
+            for pid in victims:
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, sign)
         if not pids or time.monotonic() > deadline:
