@@ -11,7 +11,7 @@ from advisor.protocol.messages import Assignment
 from agent.backends.rendezvous import find_interface, split_rendezvous
 from agent.errors import Unlaunchable
 from agent.guard.processes import AGENT_MARKER, SESSION_MARKER
-from agent.runtime.environment import BASE
+from agent.runtime.link.environment import BASE
 
 _RENDEZVOUS_VARIABLE = re.compile(
     r"PET_(NNODES|NODE_RANK|STANDALONE|RDZV_\w+|MASTER_\w+|MAX_RESTARTS|LOCAL_ADDR)"

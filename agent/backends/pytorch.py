@@ -23,7 +23,7 @@ from agent.backends.rendezvous import split_rendezvous
 from agent.devices.hardware import find_version
 from agent.errors import Unlaunchable
 
-START_RANKS = Path(__file__).parents[1] / "runtime" / "start_ranks.py"
+START_RANKS = Path(__file__).parents[1] / "runtime" / "inject" / "start_ranks.py"
 
 
 def build_launch(

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from agent.guard.processes import read_state
-from agent.runtime import beat
+from agent.runtime.link import beat
 
 _WAITING, _COMPILING = beat.PHASE_NAMES[beat.WAITING], beat.PHASE_NAMES[beat.COMPILING]
 _COMPILING_FACTOR = 10

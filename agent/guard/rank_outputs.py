@@ -1,7 +1,8 @@
 """What every rank of a session writes, line by line into the session's log, each line with its rank.
 
-Ranks that our runtime runs in hand over a pipe each (`agent/runtime/rank_output.py`). Everything else of the session
-(launchers, shells, other programs) writes into one common pipe, whose lines have no rank. Standard library only.
+Ranks that our runtime runs in hand over a pipe each (`agent/runtime/link/rank_output.py`). Everything else of the
+session (launchers, shells, other programs) writes into one common pipe, whose lines have no rank. Standard library
+only.
 """
 
 import os

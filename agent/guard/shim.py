@@ -27,7 +27,7 @@ from agent.guard import mounts
 from agent.guard.account import Account, become
 from agent.guard.processes import kill_until_none, list_descendants
 from agent.guard.rank_outputs import RankOutputs
-from agent.runtime.rank_output import OUTPUT
+from agent.runtime.link.rank_output import OUTPUT
 from agent.sessions.session_log import LogWriter
 
 _PR_SET_PDEATHSIG = 1

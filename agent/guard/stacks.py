@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.runtime import stacks
+from agent.runtime.link import stacks
 
 _MOST_BYTES = 64 * 1024
 """Read of each rank's file, which the script could write to as well."""
@@ -20,7 +20,7 @@ _POLL_S = 0.02
 
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*$", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
-_RUNTIME = str(Path(stacks.__file__).parent)
+_RUNTIME = str(Path(stacks.__file__).parents[1])
 _LIBRARY = re.compile(r".*/(?:site-packages|dist-packages|lib/python3[.\d]*)/|<frozen ")
 
 

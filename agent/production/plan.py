@@ -17,7 +17,7 @@ from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.strategy_file import StrategyFile, choose_changes
 from advisor.protocol.workload import WorkloadKind
 from agent.ranks_environment import find_lost_paths, reach_ranks
-from agent.runtime.environment import BASE
+from agent.runtime.link.environment import BASE
 
 _TUNER_START_S = 60.0
 RUNTIME = Path(__file__).parents[1] / "runtime"

@@ -12,12 +12,12 @@ import torch.distributed as dist
 
 from . import private_torch
 from .backends import find_backend
-from .environment import Environment
 from .levers.buckets.bucket_plan import MIB, BucketPlan
 from .levers.buckets.reducer import has_own_hook
 from .levers.lever import Training
-from .sharded import count_gradient_bytes as count_sharded_bytes
-from .sharded import find_device, find_group, find_kind, list_trained
+from .link.environment import Environment
+from .observe.sharded import count_gradient_bytes as count_sharded_bytes
+from .observe.sharded import find_device, find_group, find_kind, list_trained
 
 FRAMEWORKS = {
     "transformers": "transformers.trainer",

@@ -36,7 +36,7 @@ def load_runtime_package() -> ModuleType:
 
 def main() -> None:
     load_runtime_package()
-    session = importlib.import_module(f"{PRIVATE_NAME}.session")
+    session = importlib.import_module(f"{PRIVATE_NAME}.inject.session")
     session.run(sys.argv[1:])
 
 
@@ -45,7 +45,7 @@ def watch() -> None:
     if PRIVATE_NAME in sys.modules:
         return
     load_runtime_package()
-    importlib.import_module(f"{PRIVATE_NAME}.joining").watch_for_rank()
+    importlib.import_module(f"{PRIVATE_NAME}.inject.joining").watch_for_rank()
 
 
 if __name__ == "__main__":

@@ -12,29 +12,30 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import torch
 import torch.distributed as dist
 
-from . import beat, hooks
-from .clock import is_capturing
-from .control import AgentLost, ControlLine
-from .engines import find_engine
-from .environment import Environment
-from .exchange import PeerLost
+from . import hooks
 from .facts import count_batches, describe_loader
 from .levers.buckets.bucket_plan import MIB, BucketPlan, limit_first_bucket, plan_for_argument
 from .levers.buckets.launched import plan_launched_cap
 from .levers.computation.compilation import hides_optimizer_steps
-from .loss_factor import multiply_loss
-from .precision import ScriptPrecision
+from .link import beat
+from .link.control import AgentLost, ControlLine
+from .link.environment import Environment
+from .link.exchange import PeerLost
+from .link.trouble import describe_trouble
+from .loading.reading import Reading
+from .observe.clock import is_capturing
+from .observe.engines import find_engine
+from .observe.loss_factor import multiply_loss
+from .observe.precision import ScriptPrecision
+from .observe.recorder import INTERRUPTED, NEW_EPOCH, Recorder, find_loss
+from .observe.samples import SampleCount
+from .observe.sharded import explain_unknown, find_kind, find_sharded_roots
+from .observe.steps import StepWatch
 from .private_torch import explain_unusable
-from .reading import Reading
-from .recorder import INTERRUPTED, NEW_EPOCH, Recorder, find_loss
-from .samples import SampleCount
-from .sharded import explain_unknown, find_kind, find_sharded_roots
 from .steering.conversation import FAILED, Conversation
 from .steering.online import OnlineTuning
 from .steering.production import Production, say
 from .steering.steering import Steering
-from .steps import StepWatch
-from .trouble import describe_trouble
 from .untraced import untraced
 
 STEPS_WITHOUT_DDP = 50

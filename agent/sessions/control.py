@@ -27,7 +27,7 @@ from advisor.protocol.races import RacePlan
 from advisor.protocol.trials import BlockResult, Phases
 from advisor.protocol.workload import WorkloadFacts
 from agent.guard.account import Account
-from agent.runtime.control import PROTOCOL
+from agent.runtime.link.control import PROTOCOL
 from agent.sessions.session_log import clean_text
 
 _LONGEST_LINE = 8 * 2**20

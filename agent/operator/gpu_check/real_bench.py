@@ -21,7 +21,7 @@ from agent.guard.processes import kill_until_none, list_descendants, list_marked
 from agent.operator.gpu_check.bench import Interrupted, Machine, Struck, Trained
 from agent.operator.gpu_check.nvidia_smi import QUESTION
 from agent.operator.rehearsal import SERVER_URL, run_session
-from agent.runtime import beat
+from agent.runtime.link import beat
 from agent.settings import AgentSettings
 
 SCRIPTS = Path(__file__).parents[2] / "workloads" / "checks"

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from ..precision import ScriptPrecision
+from ..observe.precision import ScriptPrecision
 
 
 @dataclass(frozen=True)

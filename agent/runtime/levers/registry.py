@@ -7,8 +7,8 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import torch
 
-from ..reading import Reading
-from ..sharded import find_kind
+from ..loading.reading import Reading
+from ..observe.sharded import find_kind
 from .buckets import bucket_plan
 from .buckets.launched import observe_launched, prove_launched, refuse_launched
 from .computation.compilation import Compilation

@@ -6,9 +6,9 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
-from ..recorder import StepMarks, measure_steps, read_losses
-from ..results import choose_steps
+from ..observe.recorder import StepMarks, measure_steps, read_losses
 from .order import ArmOrder
+from .results import choose_steps
 from .verdicts import cap_steps
 
 

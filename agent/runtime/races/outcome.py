@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Sequence, Tuple
 
-from ..results import merge_losses, merge_ranks
+from .results import merge_losses, merge_ranks
 
 DRIFTED = (
     "The ranks held the same parameters before this race and different ones after it: a switch has broken their "

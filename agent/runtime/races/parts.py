@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, List
 
-from ..clock import choose_clock
-from ..exchange import Exchange
 from ..facts import locate
 from ..levers.lever import Training
 from ..levers.registry import Levers
+from ..link.exchange import Exchange
+from ..observe.clock import choose_clock
 from ..private_torch import GET_LOG, SET_LOG_RATE
 
 if TYPE_CHECKING:

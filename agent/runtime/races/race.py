@@ -10,14 +10,13 @@ import time
 from dataclasses import asdict
 from typing import Any, Dict, List, Optional, Tuple
 
-from .. import beat
-from ..calibration import CalibrationSteps
+from ..calibrating.calibration import CalibrationSteps
+from ..calibrating.link_sweep import LinkSweep
 from ..facts import count_gradient_bytes
 from ..levers.lever import RelaunchNeeded
-from ..link_sweep import LinkSweep
-from ..memory import count_free_bytes, read_peak_bytes, reset_peak
-from ..recorder import StepMarks, read_losses
-from ..snapshot import TrainingSnapshot
+from ..link import beat
+from ..observe.memory import count_free_bytes, read_peak_bytes, reset_peak
+from ..observe.recorder import StepMarks, read_losses
 from .arm import Arm
 from .equality import sum_bits
 from .judge import Course, Judge
@@ -25,6 +24,7 @@ from .loss_check import LossCheck, Steps, explain_no_check
 from .order import RaceOrder
 from .outcome import merge_race
 from .parts import PEER_TIMEOUT_S, RankParts, read_exposed_s
+from .snapshot import TrainingSnapshot
 from .turns import order_turns
 
 USUAL_SAMPLE_RATE = 100

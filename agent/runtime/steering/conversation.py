@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional
 
-from .. import beat
-from ..control import PROTOCOL, AgentLost
 from ..levers.lever import Training
-from ..memory import count_free_host_bytes
+from ..link import beat
+from ..link.control import PROTOCOL, AgentLost
+from ..link.trouble import describe_trouble
+from ..observe.memory import count_free_host_bytes
+from ..observe.recorder import StepMarks
 from ..races.order import parse_race
 from ..races.race import Race
-from ..recorder import StepMarks
-from ..snapshot import explain_no_snapshot
-from ..trouble import describe_trouble
+from ..races.snapshot import explain_no_snapshot
 from .steering import Steering
 
 if TYPE_CHECKING:

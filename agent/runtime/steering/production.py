@@ -10,12 +10,12 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any, Dict, Generator, Mapping, Optional
 
-from .. import beat
-from ..exchange import PeerLost
 from ..levers.lever import RelaunchNeeded
+from ..link import beat
+from ..link.exchange import PeerLost
+from ..observe.recorder import StepMarks
 from ..races.parts import PEER_TIMEOUT_S, RankParts
-from ..recorder import StepMarks
-from ..results import merge_evidence
+from ..races.results import merge_evidence
 from .mismatch import describe_mismatch
 from .steering import Steering
 from .watching import Watch

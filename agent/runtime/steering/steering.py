@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
 
 import torch.distributed as dist
 
-from .. import beat
 from ..facts import count_gradient_bytes, gather_baseline, gather_facts
-from ..host_reads import HostReads
 from ..levers.buckets.bucket_plan import observe_plan
 from ..levers.lever import Training
+from ..link import beat
+from ..observe.host_reads import HostReads
+from ..observe.recorder import StepMarks
 from ..private_torch import DEFAULT_STORE
 from ..races.parts import PEER_TIMEOUT_S, RankParts
-from ..recorder import StepMarks
 
 if TYPE_CHECKING:
     from ..runtime import Runtime

@@ -16,7 +16,7 @@ import time
 import urllib.request
 from typing import Any, Callable, Dict, List, Mapping, Optional, Set, Tuple
 
-from ..recorder import PLAIN, StepMarks
+from ..observe.recorder import PLAIN, StepMarks
 
 WINDOW_S = 30.0
 """Shortest window."""

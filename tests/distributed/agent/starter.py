@@ -31,7 +31,7 @@ def load(name):
     spec.loader.exec_module(module)
     return module
 
-beat = load("beat")
+beat = load("link/beat")
 
 def tell(message, answered=True):
     line = socket.socket(socket.AF_UNIX)
@@ -42,7 +42,7 @@ def tell(message, answered=True):
 class Advisor:
     tell = staticmethod(tell)
     beat = beat
-    stacks = load("stacks")
+    stacks = load("link/stacks")
     directory = os.environ["ADVISOR_SESSION_DIR"]
 
 module = types.ModuleType("fake_advisor")

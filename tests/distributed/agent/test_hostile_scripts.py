@@ -155,11 +155,7 @@ _REPOSITORY_RUNTIME = Path(__file__).parents[3] / "agent" / "runtime"
 
 def _copy_runtime(tmp_path):
     """The checkout may lie where another user cannot go."""
-    copy = tmp_path / "runtime"
-    copy.mkdir()
-    for name in ("beat.py", "stacks.py"):
-        shutil.copy(_REPOSITORY_RUNTIME / name, copy / name)
-    return copy
+    return Path(shutil.copytree(_REPOSITORY_RUNTIME, tmp_path / "runtime"))
 
 
 def _open_to_everybody(folder):

@@ -121,7 +121,7 @@ def test_session_ends_at_the_boundary_without_the_final_save(session: Session) -
 def test_beats_and_parity_logs_are_written(session: Session) -> None:
     import importlib.util
 
-    path = Path(__file__).parents[3] / "agent" / "runtime" / "beat.py"
+    path = Path(__file__).parents[3] / "agent" / "runtime" / "link" / "beat.py"
     spec = importlib.util.spec_from_file_location("beat_alone", path)
     assert spec is not None
     assert spec.loader is not None

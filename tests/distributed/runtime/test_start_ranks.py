@@ -15,7 +15,7 @@ import pytest
 
 pytestmark = pytest.mark.distributed
 
-STARTER = Path(__file__).parents[3] / "agent" / "runtime" / "start_ranks.py"
+STARTER = Path(__file__).parents[3] / "agent" / "runtime" / "inject" / "start_ranks.py"
 DESCRIBE = """
 import json, os, signal, sys
 what = {

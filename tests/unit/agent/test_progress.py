@@ -3,7 +3,7 @@
 import pytest
 
 from agent.guard.progress import Progress
-from agent.runtime import beat
+from agent.runtime.link import beat
 
 
 class Clock:

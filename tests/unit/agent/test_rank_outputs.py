@@ -10,7 +10,7 @@ import pytest
 
 from agent.guard.rank_outputs import RankOutputs, TaggedLines
 
-RUNTIME = Path(__file__).resolve().parents[3] / "agent" / "runtime" / "rank_output.py"
+RUNTIME = Path(__file__).resolve().parents[3] / "agent" / "runtime" / "link" / "rank_output.py"
 RANK = f"""
 import importlib.util, os, subprocess, sys
 spec = importlib.util.spec_from_file_location("rank_output", {str(RUNTIME)!r})

@@ -7,8 +7,8 @@ import importlib
 import pytest
 
 pytest.importorskip("torch")
-merging = importlib.import_module("fleet_advisor_runtime.calibration_results")
-link_sweep = importlib.import_module("fleet_advisor_runtime.link_sweep")
+merging = importlib.import_module("fleet_advisor_runtime.calibrating.calibration_results")
+link_sweep = importlib.import_module("fleet_advisor_runtime.calibrating.link_sweep")
 
 NAN = float("nan")
 

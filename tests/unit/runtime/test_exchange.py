@@ -15,7 +15,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
-exchange = importlib.import_module("fleet_advisor_runtime.exchange")
+exchange = importlib.import_module("fleet_advisor_runtime.link.exchange")
 Exchange, PeerLost = exchange.Exchange, exchange.PeerLost
 
 MANY = 1024

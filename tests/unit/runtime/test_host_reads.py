@@ -4,7 +4,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from agent.runtime.host_reads import CALLS, HostReads  # noqa: E402
+from agent.runtime.observe.host_reads import CALLS, HostReads  # noqa: E402
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from fleet_advisor_runtime.levers.lever import Training  # noqa: E402
-from fleet_advisor_runtime.memory import count_free_host_bytes  # noqa: E402
-from fleet_advisor_runtime.snapshot import count_snapshot_bytes, explain_no_snapshot  # noqa: E402
+from fleet_advisor_runtime.observe.memory import count_free_host_bytes  # noqa: E402
+from fleet_advisor_runtime.races.snapshot import count_snapshot_bytes, explain_no_snapshot  # noqa: E402
 
 MIB = 2**20
 FREE = {"proc/meminfo": "MemTotal: 99999 kB\nMemAvailable: 8192 kB\n"}
@@ -72,7 +72,7 @@ def test_a_snapshot_that_a_node_has_no_memory_for_is_refused() -> None:
 
 def test_every_knob_that_changes_training_is_refused_then() -> None:
     from fleet_advisor_runtime.levers.registry import Levers
-    from fleet_advisor_runtime.reading import Reading
+    from fleet_advisor_runtime.loading.reading import Reading
 
     levers = Levers(0, 2, 2, torch.device("cpu"), SimpleNamespace(), {}, Reading())
     refused = levers.refuse_inexact("no room")

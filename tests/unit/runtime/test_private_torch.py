@@ -112,7 +112,7 @@ def test_batches_come_and_knobs_of_reading_are_refused_with_unknown_iterators(
         monkeypatch.setattr(private_torch, "_import", lambda module: type("Module", (), names))
     else:
         break_iterator(monkeypatch, name)
-    reading = load("reading").Reading()
+    reading = load("loading.reading").Reading()
     assert [batch.tolist() for batch in reading.start_epoch(loader, original)] == [[0, 1], [2, 3], [4, 5]]
     lever = load("levers.computation.data_reading").DataReading(reading, torch.device("cpu"))
     refusals = lever.list_refusals(Training([], []))

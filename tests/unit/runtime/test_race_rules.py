@@ -16,7 +16,7 @@ verdicts = importlib.import_module("fleet_advisor_runtime.races.verdicts")
 judging = importlib.import_module("fleet_advisor_runtime.races.judge")
 arms = importlib.import_module("fleet_advisor_runtime.races.arm")
 equality = importlib.import_module("fleet_advisor_runtime.races.equality")
-recorder = importlib.import_module("fleet_advisor_runtime.recorder")
+recorder = importlib.import_module("fleet_advisor_runtime.observe.recorder")
 
 MESSAGE: dict[str, Any] = {
     "race_id": "r",

@@ -15,8 +15,8 @@ torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402
 
 loading = importlib.import_module("torch.utils.data.dataloader")
-reading = importlib.import_module("fleet_advisor_runtime.reading")
-loader_source = importlib.import_module("fleet_advisor_runtime.loader_source")
+reading = importlib.import_module("fleet_advisor_runtime.loading.reading")
+loader_source = importlib.import_module("fleet_advisor_runtime.loading.loader_source")
 
 READ_NEXT = loading._BaseDataLoaderIter.__next__
 PROCESS = os.getpid()

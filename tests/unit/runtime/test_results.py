@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
-results = importlib.import_module("fleet_advisor_runtime.results")
+results = importlib.import_module("fleet_advisor_runtime.races.results")
 bucket_plan = importlib.import_module("fleet_advisor_runtime.levers.buckets.bucket_plan")
 reduction_plan = importlib.import_module("fleet_advisor_runtime.levers.reduction.reduction_plan")
-environment = importlib.import_module("fleet_advisor_runtime.environment")
-beat = importlib.import_module("fleet_advisor_runtime.beat")
+environment = importlib.import_module("fleet_advisor_runtime.link.environment")
+beat = importlib.import_module("fleet_advisor_runtime.link.beat")
 
 
 def make_payload(step_time_s: list[float], **fields: Any) -> dict[str, Any]:

@@ -35,7 +35,9 @@ def run(python: str, code: str, *path: Path, **variables: str) -> subprocess.Com
 @pytest.mark.parametrize("python", list_pythons())
 def test_next_sitecustomize_runs_and_the_process_is_as_before(python: str, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("VALUE = 'the user\\'s own'")
-    (tmp_path / "torch.py").write_text("import sys\nassert 'fleet_advisor_runtime.joining' in sys.modules")
+    (tmp_path / "torch.py").write_text(
+        "import sys\nassert 'fleet_advisor_runtime.inject.joining' in sys.modules"
+    )
     code = "import os, sitecustomize, torch; print(sitecustomize.VALUE, os.environ['WANDB_MODE'])"
     found = run(python, code, RUNTIME / "injected", tmp_path, ADVISOR_TUNING="1")
     # This torch has no `distributed`: the runtime says so in one line, and the import goes on.

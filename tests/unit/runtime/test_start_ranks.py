@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.runtime import start_ranks
+from agent.runtime.inject import start_ranks
 
 GANG = [
     "--nnodes=1",

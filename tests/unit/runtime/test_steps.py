@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 torch = pytest.importorskip("torch")
-steps = importlib.import_module("fleet_advisor_runtime.steps")
-samples = importlib.import_module("fleet_advisor_runtime.samples")
+steps = importlib.import_module("fleet_advisor_runtime.observe.steps")
+samples = importlib.import_module("fleet_advisor_runtime.observe.samples")
 
 
 class Optimizer:

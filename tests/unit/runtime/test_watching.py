@@ -14,7 +14,7 @@ import pytest
 pytest.importorskip("torch")
 
 from advisor.protocol.runs import RunReport
-from agent.runtime.recorder import INTERRUPTED, StepMarks
+from agent.runtime.observe.recorder import INTERRUPTED, StepMarks
 from agent.runtime.steering.watching import SECRET, Watch
 
 

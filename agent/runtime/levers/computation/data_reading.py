@@ -11,8 +11,8 @@ from typing import Any, Dict, List, Mapping
 
 import torch
 
-from ...loader_source import explain_no_exchange, explain_no_grouping
-from ...reading import Reading
+from ...loading.loader_source import explain_no_exchange, explain_no_grouping
+from ...loading.reading import Reading
 from ..lever import Evidence, Lever, Training, read_count, read_switch
 
 WORKERS = "loader_num_workers"

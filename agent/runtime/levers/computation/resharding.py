@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-from ...sharded import FULLY_SHARD, explain_unknown_groups, find_kind, list_inner
+from ...observe.sharded import FULLY_SHARD, explain_unknown_groups, find_kind, list_inner
 from ..lever import Evidence, Lever, Training, read_count
 
 KNOB = "sharding_stage"

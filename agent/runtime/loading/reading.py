@@ -16,6 +16,19 @@ from typing import Any, Callable, Deque, Iterator, List, Mapping, Optional, Tupl
 
 import torch.utils.data.dataloader as loading
 
+from ..observe.samples import find_tensors
+from ..private_torch import (
+    ANY_ITERATOR,
+    ASKED,
+    BASE_SEED,
+    INDICES,
+    KEPT_ITERATOR,
+    PLAIN_ITERATOR,
+    RECEIVED,
+    WORKERS,
+    explain_unknown_iterator,
+    explain_unknown_loader,
+)
 from .loader_source import (
     Grouped,
     LoaderSettings,
@@ -29,19 +42,6 @@ from .loader_source import (
     open_source,
     resume_source,
 )
-from .private_torch import (
-    ANY_ITERATOR,
-    ASKED,
-    BASE_SEED,
-    INDICES,
-    KEPT_ITERATOR,
-    PLAIN_ITERATOR,
-    RECEIVED,
-    WORKERS,
-    explain_unknown_iterator,
-    explain_unknown_loader,
-)
-from .samples import find_tensors
 
 FEED = "_fleet_advisor_feed"
 MOST_TAPED_BYTES = 256 * 2**20

@@ -14,10 +14,10 @@ import sys
 import time
 from typing import Any, Callable
 
-from . import current
+from .. import current
+from ..link.environment import RUN, Environment, read_joined_environment
+from ..link.rank_output import take_own_output
 from .after_import import call_after_import
-from .environment import RUN, Environment, read_joined_environment
-from .rank_output import take_own_output
 from .session import keep_launch_order, listen_for_signals, start_runtime
 from .trackers import silence_trackers
 

@@ -12,8 +12,8 @@ import torch.utils.data.dataloader as loading
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from . import current, hooks
-from .private_torch import ANY_ITERATOR
+from .. import current, hooks
+from ..private_torch import ANY_ITERATOR
 
 
 def install_patches() -> None:

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import Any, Dict, List
 
+from ..observe.recorder import StepMarks
+from ..private_torch import PYTHON_REDUCER
 from .gradient_watch import GradientNorms, GradientTimes
 from .link_sweep import LinkSweep
-from .private_torch import PYTHON_REDUCER
-from .recorder import StepMarks
 
 SETTLING_STEPS = 1
 TIMES_STEPS = 4

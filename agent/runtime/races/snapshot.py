@@ -9,7 +9,7 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 import torch
 from torch.optim.swa_utils import AveragedModel
 
-from .levers.lever import Training
+from ..levers.lever import Training
 
 
 class TrainingSnapshot:

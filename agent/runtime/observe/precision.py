@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
-from .private_torch import AUTOCAST_ON
+from ..private_torch import AUTOCAST_ON
 
 
 class ScriptPrecision:

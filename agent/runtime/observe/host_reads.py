@@ -13,7 +13,7 @@ import torch
 CALLS = ("item", "tolist", "cpu", "numpy", "to", "__bool__", "__int__", "__float__", "__repr__", "__format__")
 """Tensor's methods that hand a value to the host. Indexing by a mask and nonzero() wait too, and are not seen."""
 MOST_SITES = 5
-OWN = os.path.dirname(os.path.abspath(__file__)) + os.sep
+OWN = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _MISSING = object()
 

@@ -10,7 +10,7 @@ from typing import Any, Callable, Deque, Iterator, Optional, Tuple
 import torch
 import torch.utils.data.dataloader as loading
 
-from . import private_torch
+from .. import private_torch
 
 USUAL_PREFETCH = 2
 """Batches per worker that a DataLoader asks for ahead unless told otherwise."""

@@ -9,10 +9,10 @@ from typing import Any, Dict, List, Sequence
 import torch
 import torch.distributed as dist
 
-from .backends import find_backend
-from .control import AgentLost
-from .exchange import Exchange, PeerLost
-from .levers.reduction.communicators import Communicators, explain_no_order
+from ..backends import find_backend
+from ..levers.reduction.communicators import Communicators, explain_no_order
+from ..link.control import AgentLost
+from ..link.exchange import Exchange, PeerLost
 
 WORLD, NODE, ACROSS = "world", "node", "across"
 SMALLEST_BYTES = 1024

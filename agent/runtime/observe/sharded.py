@@ -8,7 +8,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 
-from . import private_torch
+from .. import private_torch
 
 FULLY_SHARD, WRAPPER = "fully_shard", "FullyShardedDataParallel"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import statistics
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from .calibration_results import merge_calibrations
-from .recorder import INTERRUPTED, NEW_EPOCH
+from ..calibrating.calibration_results import merge_calibrations
+from ..observe.recorder import INTERRUPTED, NEW_EPOCH
 
 PHASES = ("data_wait_s", "forward_s", "backward_s", "optimizer_s", "other_s")
 

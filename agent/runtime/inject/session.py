@@ -5,14 +5,15 @@ from __future__ import annotations
 import os
 from typing import List
 
-from . import current, stacks
+from .. import current
+from ..link import stacks
+from ..link.control import AgentLost, ControlLine
+from ..link.environment import Environment, read_environment
+from ..link.rank_output import take_own_output
+from ..link.trouble import describe_trouble
 from .after_import import call_after_import
-from .control import AgentLost, ControlLine
-from .environment import Environment, read_environment
-from .rank_output import take_own_output
 from .script import parse_script, run_script
 from .trackers import silence_trackers
-from .trouble import describe_trouble
 
 
 def run(arguments: List[str]) -> None:
@@ -53,9 +54,9 @@ def listen_for_signals(environment: Environment) -> None:
 
 def start_runtime(environment: Environment) -> None:
     """Makes this process a rank that is observed and switched: the one place that arms. Torch has been imported."""
-    from .levers.computation.convolutions import set_search
+    from ..levers.computation.convolutions import set_search
+    from ..runtime import Runtime
     from .patches import install_patches
-    from .runtime import Runtime
 
     set_search(environment.cold)
     current.set_current(Runtime(environment))

@@ -1,0 +1,1 @@
+"""What is measured once for a launch: gradients, links, noise."""

@@ -1,0 +1,1 @@
+"""The script's training batches, read with other loader settings."""
