@@ -8,7 +8,7 @@ import logging
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 
 from advisor.errors import Unavailable, UnreadableRecord
 from advisor.services.background.thinking import Thought
@@ -20,7 +20,7 @@ _AT_ONCE = 1
 """Thoughts that are looked for at one time: more would only take each other's interpreter, and the requests'."""
 _AT_MOST = 4
 _PATIENCE_S = 0.25
-"""Who needs a thought waits as long behind a slow one; then another thread begins, up to the most."""
+"""As often as somebody has waited this long for a thought, another thread begins, up to the most."""
 
 Key = tuple[str, str | None]
 """A job, and the session it is asked for; None where the job itself asks."""
@@ -94,11 +94,9 @@ class Stock:
 
     def _wait(self, job_id: str, session_id: str) -> Thought:
         future = self.order(job_id, session_id)
-        try:
-            return future.result(_PATIENCE_S)
-        except TimeoutError:
+        while not wait([future], _PATIENCE_S).done:
             self._begin(_AT_MOST)
-            return future.result()
+        return future.result()
 
     def _begin(self, at_most: int) -> None:
         """Have another thread think, where there is something to think about and fewer than `at_most` do."""
