@@ -25,19 +25,16 @@ from advisor.api.edge.requests import RequestWatch
 from advisor.api.health import router as health
 from advisor.api.metrics import router as figures
 from advisor.errors import Unavailable
-from advisor.protocol.advice import Advice, Forecast, WhatIf
-from advisor.protocol.jobs import Job
-from advisor.protocol.previews import PlanPreview
-from advisor.protocol.trials import BlockResult, BlockSummary, JobHistory, Outcome, Trial
 from advisor.services.background.keeper import Keeper
 from advisor.services.background.leadership import Leadership, Term
 from advisor.services.background.lobby import Lobby
 from advisor.services.background.pruning import PAUSE_S, Pruner
 from advisor.services.background.reaper import AwakeClock, Reaper
 from advisor.services.background.scheduling import Scheduler
-from advisor.services.background.stock import Stock
-from advisor.services.background.thinking import Overdue, Thought, think
 from advisor.services.metrics import Metrics
+from advisor.services.thinking.processes import PlannerProcesses, Question, Setting
+from advisor.services.thinking.stock import Stock
+from advisor.services.thinking.thought import Overdue, Thought, settle, think
 from advisor.services.tokens import KnownTokens, ensure_first_tokens
 from advisor.services.tuning import Timers, Tuning
 from advisor.services.webhooks.courier import Courier
@@ -46,59 +43,11 @@ from advisor.services.webhooks.receivers import Receivers
 from advisor.settings import Settings
 from advisor.storage import Database
 from advisor.storage.bell import JOBS, PLACES, TERMS
-from advisor.storage.census import Census
 from advisor.storage.fault_points import Strike, pass_by
-from advisor.tuning.decisions import Decision
+from advisor.storage.whole.census import Census
+from advisor.tuning.asked import PlannerTuning
 
 _ID_BYTES = 5
-
-
-class PlannerTuning:
-    """The tuning package, as the services ask for it. It loads when it is first asked: its libraries are large."""
-
-    def plan(
-        self,
-        job: Job,
-        history: JobHistory,
-        now: datetime,
-        session_id: str | None = None,
-        *,
-        quick: bool = False,
-    ) -> Decision:
-        """Return the planner's decision."""
-        from advisor.tuning.planner import plan
-
-        return plan(job, history, now, session_id, quick=quick)
-
-    def judge(self, trial: Trial, result: BlockResult) -> tuple[Outcome, str] | None:
-        """Return how a block ends its trial."""
-        from advisor.tuning.measure.outcomes import judge_block
-
-        return judge_block(trial, result)
-
-    def summarise(self, result: BlockResult, reference: BlockResult | None = None) -> BlockSummary:
-        """Return a block's statistics."""
-        from advisor.tuning.measure.statistics import summarise_race
-
-        return summarise_race(result, reference)
-
-    def advise(self, job: Job, history: JobHistory, now: datetime) -> Advice:
-        """Return the advice."""
-        from advisor.tuning.explain.advice import build_advice
-
-        return build_advice(job, history, now)
-
-    def forecast(self, job: Job, history: JobHistory, now: datetime, asked: WhatIf) -> Forecast:
-        """Return the cost model's forecast."""
-        from advisor.tuning.explain.forecast import forecast
-
-        return forecast(job, history, now, asked)
-
-    def preview(self, job: Job, now: datetime) -> PlanPreview:
-        """Return what a job would do."""
-        from advisor.tuning.explain.preview import preview_plan
-
-        return preview_plan(job, now)
 
 
 def read_clock() -> datetime:
@@ -139,7 +88,7 @@ def create_app(
     metrics = Metrics()
     database = Database(settings.url, new_id, metrics.note_transaction, strike)
     metrics.ask_database(lambda: _take_census(database, clock(), timers))
-    asked, bell, tick_s = metrics.watch_planner(tuning or PlannerTuning()), database.bell, settings.tick_s
+    bell, tick_s = database.bell, settings.tick_s
 
     def begin_term() -> None:
         for topic in (JOBS, TERMS):
@@ -155,19 +104,27 @@ def create_app(
     )
     metrics.watch_leadership(lambda: leadership.term is not None, lambda: bell.is_heard)
 
-    overdue: Overdue = {}
+    processes, overdue = _make_processes(settings, timers) if tuning is None else None, Overdue()
+    tuning = tuning or PlannerTuning()
 
     def decide(job_id: str, session_id: str | None) -> Thought:
-        return think(database, asked, job_id, clock(), session_id, timers, overdue)
+        now = clock()
+        if processes is None:
+            thought = think(database, tuning, job_id, now, session_id, timers, overdue)
+        else:
+            question = Question(job_id, now, session_id)
+            thought = settle(database, lambda: processes.look(question), now)
+        metrics.note_plan(thought.took_s, quick=bool(thought.late))
+        return thought
 
     context = Context(
         settings=settings,
         database=database,
-        tuning=asked,
+        tuning=tuning,
         timers=timers,
         clock=clock,
         lobby=Lobby(database, timers),
-        stock=Stock(decide, _start_thread, lambda: bell.ring(JOBS)),
+        stock=Stock(decide, _start_thread, lambda: bell.ring(JOBS), max(1, settings.planner_processes)),
         known_tokens=KnownTokens(database),
         leadership=leadership,
         metrics=metrics,
@@ -182,7 +139,7 @@ def create_app(
         openapi_url=f"{PREFIX}/openapi.json",
         redoc_url=None,
         static_url="/docs/static",
-        lifespan=_live(context, poster or _make_poster(settings)),
+        lifespan=_live(context, poster or _make_poster(settings), processes),
     )
     app.state.context = context
     app.state.failures = FailureCounter()
@@ -206,7 +163,16 @@ def _make_poster(settings: Settings) -> Poster:
     return Poster(Receivers.of(settings.webhook_hosts), settings.webhook_secret.get_secret_value())
 
 
-def _live(context: Context, poster: Poster) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
+def _make_processes(settings: Settings, timers: Timers) -> PlannerProcesses | None:
+    if not settings.planner_processes:
+        return None
+    setting = Setting(settings.url, timers.think_s, settings.log_format)
+    return PlannerProcesses(setting, settings.planner_processes)
+
+
+def _live(
+    context: Context, poster: Poster, processes: PlannerProcesses | None
+) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(_open, context)
@@ -220,6 +186,8 @@ def _live(context: Context, poster: Poster) -> Callable[[FastAPI], AbstractAsync
             yield
         finally:
             context.stopping.set()
+            if processes is not None:
+                await run_in_threadpool(processes.close)
             for keeper in keepers:
                 await run_in_threadpool(keeper.stop)
             with suppress(Unavailable):

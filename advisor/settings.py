@@ -71,6 +71,9 @@ class Settings(BaseSettings):
     tick_s: float = Field(default=1.0, gt=0)
     """How often leases are checked and waiting jobs are looked at, in seconds."""
 
+    planner_processes: int = Field(default=1, ge=0, le=64)
+    """Processes that think about what comes next, so that requests do not wait for it (about 150 MB each); for as long
+    as thoughts are slow, up to four. 0: the server thinks itself, as one that serves a single job does."""
     prune: bool = True
     """Whether the server takes away what is older than the following days by itself; `false` leaves it to
     `advisor admin prune`, which counts the same days."""

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.protocol.trials import BlockResult, Contrast
-from advisor.tuning.measure.contrast import contrast_arms, forecast_error
+from advisor.tuning.measure.contrast import contrast_arms, forecast_errors
 from advisor.tuning.measure.sequential import Look, chance_to_decide, look_at, plan_confirmation
 
 ROOT = Path(__file__).parent.parent
@@ -145,9 +145,7 @@ def confirm(
     ended: list[int] = []
     spent, look = 0.0, None
     for budget in minutes:
-        plan = plan_confirmation(
-            lambda race_s: forecast_error(probe, _SEGMENT, race_s), _STARTUP_S, budget * 60.0, _MIN_GAIN
-        )
+        plan = plan_confirmation(forecast_errors(probe, _SEGMENT), _STARTUP_S, budget * 60.0, _MIN_GAIN)
         left, planned = budget * 60.0, len(launches) + plan.launches
         while True:
             apart = math.hypot(luck, _LUCK_PER_GAIN * luck * math.log1p(gain))
@@ -209,7 +207,7 @@ def list_noises(dice: np.random.Generator) -> Iterator[str]:
     for name, noise in NOISES.items():
         pairs = [race(noise, 0.0, 60.0, dice) for _ in range(150)]
         fine, coarse = [p[0] for p in pairs], [p[1] for p in pairs]
-        probes = [forecast_error(tuple(draw_steps(noise, 60, dice)), _SEGMENT, 60.0) for _ in range(150)]
+        probes = [forecast_errors(tuple(draw_steps(noise, 60, dice)), _SEGMENT)(60.0) for _ in range(150)]
         figures = [
             _spread([c.mean for c in fine]),
             _root(c.error for c in fine),

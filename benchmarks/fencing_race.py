@@ -35,10 +35,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from advisor.protocol.messages import Assignment, RaceReport
 from advisor.protocol.races import RacePlan
 from advisor.protocol.views import RaceAccepted
-from advisor.services import races
 from advisor.services.ending import lose_session
+from advisor.services.measuring import races
 from advisor.storage import Database
-from advisor.storage.upkeep import Ages
+from advisor.storage.whole.upkeep import Ages
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_result
 from tests.unit.services.world import World
 

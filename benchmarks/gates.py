@@ -48,6 +48,8 @@ from advisor.local.record import running_server  # noqa: E402
 BEATS_PER_S = 200
 LEAST_INTERVAL_S = 10.0
 POINTS = 20
+SETTINGS = {"ADVISOR_MOST_CONNECTIONS": "15000"}
+"""What every server is told."""
 _CONNECTIONS = 100
 _SETTLE_S = 2.0
 _TRIALS_A_JOB = 70
@@ -73,7 +75,7 @@ class Server:
         began_s = time.perf_counter()
         self.process = subprocess.Popen(
             words,
-            env=known | {"PYTHONPATH": str(ROOT), "ADVISOR_MOST_CONNECTIONS": "15000"},
+            env=known | {"PYTHONPATH": str(ROOT)} | SETTINGS,
             stdout=subprocess.DEVNULL,
             stderr=(data_dir / "server.log").open("ab"),
         )
@@ -83,7 +85,6 @@ class Server:
             time.sleep(0.02)
         self.start_s = time.perf_counter() - began_s
         self.url, self.data_dir = record.url, data_dir
-        self._usage = psutil.Process(self.process.pid)
 
     @property
     def enrolment(self) -> str:
@@ -91,13 +92,16 @@ class Server:
         return (self.data_dir / "agent-token").read_text().strip()
 
     def cpu_s(self) -> float:
-        """Return the CPU time used so far, in seconds."""
-        times = self._usage.cpu_times()
-        return times.user + times.system
+        """Return the CPU time used so far, in seconds; that of the processes that plan too."""
+        return sum(times.user + times.system for times in (one.cpu_times() for one in self._processes()))
 
     def rss_mb(self) -> float:
-        """Return the resident memory, in megabytes."""
-        return self._usage.memory_info().rss / 1e6
+        """Return the resident memory, in megabytes; that of the processes that plan too."""
+        return sum(one.memory_info().rss for one in self._processes()) / 1e6
+
+    def _processes(self) -> list[psutil.Process]:
+        server = psutil.Process(self.process.pid)
+        return [server, *server.children()]
 
     def stop(self) -> None:
         """Stop it."""
@@ -307,7 +311,12 @@ def main() -> None:
     parser.add_argument(
         "--trials", type=int, default=10_000, help="trials in the database that is started on"
     )
-    sys.exit(not uvloop.run(run(parser.parse_args())))
+    parser.add_argument(
+        "--planners", type=int, default=1, help="processes that plan; 0: the server does it itself"
+    )
+    arguments = parser.parse_args()
+    SETTINGS["ADVISOR_PLANNER_PROCESSES"] = str(arguments.planners)
+    sys.exit(not uvloop.run(run(arguments)))
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ import psutil
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from advisor.app import PlannerTuning, make_id  # noqa: E402
+from advisor.app import make_id  # noqa: E402
 from advisor.local.record import running_server  # noqa: E402
 from advisor.protocol.changes import Changes  # noqa: E402
 from advisor.protocol.cluster import Node  # noqa: E402
@@ -40,6 +40,7 @@ from advisor.protocol.trials import Block, BlockState, JobHistory, Purpose, Tria
 from advisor.protocol.views import EventKind  # noqa: E402
 from advisor.protocol.workload import Workload  # noqa: E402
 from advisor.storage import Database  # noqa: E402
+from advisor.tuning.asked import PlannerTuning  # noqa: E402
 from advisor.tuning.history.record import Record  # noqa: E402
 from advisor.tuning.search.candidate_pool import list_candidates  # noqa: E402
 from advisor.tuning.search.state import look  # noqa: E402

@@ -44,7 +44,7 @@ from advisor.app import make_id  # noqa: E402
 from advisor.protocol.jobs import Budget, JobSpec, Measurement  # noqa: E402
 from advisor.protocol.workload import Workload  # noqa: E402
 from advisor.storage import Database  # noqa: E402
-from advisor.storage.blocks import MAX_QUARANTINED  # noqa: E402
+from advisor.storage.repositories.blocks import MAX_QUARANTINED  # noqa: E402
 
 _ALIVE = {"queued", "running", "cancelling"}
 _SETTLING_S = 60.0

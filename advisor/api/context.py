@@ -12,8 +12,8 @@ from starlette.requests import HTTPConnection
 
 from advisor.services.background.leadership import Leadership
 from advisor.services.background.lobby import Lobby
-from advisor.services.background.stock import Stock
 from advisor.services.metrics import Metrics
+from advisor.services.thinking.stock import Stock
 from advisor.services.tokens import KnownTokens
 from advisor.services.tuning import Timers, Tuning
 from advisor.settings import Settings

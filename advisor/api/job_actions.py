@@ -8,7 +8,8 @@ from advisor.api.access import Submitter
 from advisor.api.context import Here
 from advisor.api.strict_json import make_router
 from advisor.protocol.jobs import Continuation, Job, Prioritisation
-from advisor.services import continuing, jobs, pausing, prioritising, tidying
+from advisor.services import jobs
+from advisor.services.changing import continuing, pausing, prioritising, tidying
 from advisor.services.webhooks.receivers import Receivers
 
 router = make_router(prefix="/jobs", tags=["jobs"])

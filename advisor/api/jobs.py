@@ -15,7 +15,9 @@ from advisor.protocol.queries import JobQuery
 from advisor.protocol.telemetry import SessionTelemetry, TelemetryPoint
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import JobPage
-from advisor.services import jobs, measured, telemetry
+from advisor.services import jobs
+from advisor.services.answers import measured
+from advisor.services.measuring import telemetry
 from advisor.services.webhooks.notices import refuse_webhooks
 from advisor.services.webhooks.receivers import Receivers
 

@@ -9,7 +9,7 @@ from advisor.protocol.base import Message, Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect, Knob, Place, Scale, Switch
 from advisor.protocol.strategy_file import describe_schema
-from advisor.services.exports import list_formats
+from advisor.services.answers.exports import list_formats
 
 router = make_router(tags=["reference"])
 

@@ -8,7 +8,7 @@ from advisor.api.access import Reader, Submitter
 from advisor.api.context import Here
 from advisor.api.strict_json import make_router
 from advisor.protocol.runs import ProductionRun, RunPage, RunReport
-from advisor.services.runs import list_runs, report_run
+from advisor.services.answers.runs import list_runs, report_run
 
 router = make_router(prefix="/jobs", tags=["production"])
 

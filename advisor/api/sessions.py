@@ -19,7 +19,7 @@ from advisor.protocol.messages import (
     Trouble,
 )
 from advisor.protocol.views import RaceAccepted
-from advisor.services import races, sessions
+from advisor.services.measuring import races, sessions
 
 router = make_router(prefix="/sessions", tags=["sessions"])
 

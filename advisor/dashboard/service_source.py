@@ -13,14 +13,14 @@ from advisor.protocol.runs import ProductionRun
 from advisor.protocol.telemetry import SessionTelemetry
 from advisor.protocol.trials import JobHistory
 from advisor.protocol.views import AgentView, JobEvent, JobPage, LogChunk, Role
-from advisor.services.advice import get_advice
 from advisor.services.agents import view_agents
-from advisor.services.continuing import continue_job
-from advisor.services.exports import export_strategy, list_formats
+from advisor.services.answers.advice import get_advice
+from advisor.services.answers.exports import export_strategy, list_formats
+from advisor.services.answers.runs import list_runs
+from advisor.services.changing.continuing import continue_job
+from advisor.services.changing.pausing import pause_job, resume_job
 from advisor.services.jobs import cancel_job, get_history, get_job, list_events, list_jobs, read_log
-from advisor.services.pausing import pause_job, resume_job
-from advisor.services.runs import list_runs
-from advisor.services.telemetry import read_series
+from advisor.services.measuring.telemetry import read_series
 from advisor.services.tokens import authenticate
 from advisor.storage import Database
 

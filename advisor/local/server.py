@@ -109,9 +109,13 @@ def local_server(
 
 
 def server_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for a server of this machine: the user's, without the certificate of another one."""
+    """Return the environment for a server of this machine: the user's, without the certificate of another one.
+
+    It serves a single job, beside the training: it needs no process that plans.
+    """
     others = {"ADVISOR_TLS_CERTIFICATE", "ADVISOR_TLS_KEY"}
-    return {name: value for name, value in environment.items() if name not in others}
+    kept = {name: value for name, value in environment.items() if name not in others}
+    return {"ADVISOR_PLANNER_PROCESSES": "0"} | kept
 
 
 def failure_of(died: ProcessDied, hint: str) -> LocalModeFailed:

@@ -20,9 +20,9 @@ from advisor.services.pages import cut_page, read_place
 from advisor.services.tokens import Principal, create_token, hash_secret
 from advisor.services.tuning import Timers
 from advisor.storage import UnitOfWork
-from advisor.storage.accounts import Agent
 from advisor.storage.fault_points import FaultPoint
-from advisor.storage.members import Member
+from advisor.storage.repositories.accounts import Agent
+from advisor.storage.repositories.members import Member
 
 
 def register_agent(

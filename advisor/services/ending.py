@@ -9,7 +9,7 @@ from advisor.protocol.views import EventKind
 from advisor.services.webhooks.notices import NoticeEvent, tell_webhooks
 from advisor.storage import UnitOfWork
 from advisor.storage.fault_points import FaultPoint
-from advisor.storage.members import Member
+from advisor.storage.repositories.members import Member
 
 _TELLING = (
     Outcome.OUT_OF_MEMORY,

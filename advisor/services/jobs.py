@@ -187,6 +187,11 @@ def get_job(work: UnitOfWork, job_id: str) -> Job:
 def get_history(work: UnitOfWork, job_id: str) -> JobHistory:
     """Return everything measured for a job so far. Raises JobNotFound."""
     get_job(work, job_id)
+    return read_history(work, job_id)
+
+
+def read_history(work: UnitOfWork, job_id: str) -> JobHistory:
+    """Return the same for a job that is there."""
     return JobHistory(
         trials=work.trials.of_job(job_id),
         blocks=work.blocks.of_job(job_id),

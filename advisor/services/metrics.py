@@ -6,20 +6,15 @@ Labels have few values, all of them ours: no names of jobs, agents or people, no
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import datetime
-from typing import Any, cast
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from advisor.errors import Unavailable
-from advisor.protocol.jobs import Job
-from advisor.protocol.trials import JobHistory
-from advisor.services.tuning import Tuning
 from advisor.services.webhooks.posting import Fate
-from advisor.storage.census import Census
-from advisor.tuning.decisions import Decision
+from advisor.storage.whole.census import Census
 
 FRESH_S = 5.0
 """What was asked of the database is told again for this long: many who look cost no more than one."""
@@ -150,33 +145,6 @@ class Metrics:
         """Note that the planner made a suggestion, perhaps the quick one that stands for a late one."""
         self._planner_s = self._now_s()
         self._plans.labels("quick" if quick else "full").observe(seconds)
-
-    def watch_planner(self, tuning: Tuning) -> Tuning:
-        """Return `tuning`, with the time of its suggestions noted."""
-        return cast(Tuning, _WatchedTuning(tuning, self, self._now_s))
-
-
-class _WatchedTuning:
-    def __init__(self, tuning: Tuning, metrics: Metrics, now_s: Callable[[], float]) -> None:
-        self._tuning, self._metrics, self._now_s = tuning, metrics, now_s
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._tuning, name)
-
-    def plan(
-        self,
-        job: Job,
-        history: JobHistory,
-        now: datetime,
-        session_id: str | None = None,
-        *,
-        quick: bool = False,
-    ) -> Decision:
-        began_s = self._now_s()
-        try:
-            return self._tuning.plan(job, history, now, session_id, quick=quick)
-        finally:
-            self._metrics.note_plan(self._now_s() - began_s, quick=quick)
 
 
 class _CensusTaker(Collector):

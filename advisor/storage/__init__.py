@@ -1,7 +1,7 @@
 """The database: tables, guarded transitions and migrations. The only package that imports sqlalchemy."""
 
 from advisor.storage.database import Database
-from advisor.storage.database_file import DatabaseRefused
+from advisor.storage.sqlite.database_file import DatabaseRefused
 from advisor.storage.work import Transactions, UnitOfWork
 
 __all__ = ["Database", "DatabaseRefused", "Transactions", "UnitOfWork"]

@@ -33,10 +33,10 @@ from sqlalchemy.exc import DataError, IntegrityError, InterfaceError, InternalEr
 from advisor import __version__
 from advisor.errors import InvalidRequest, LostRace, Unavailable
 from advisor.storage.bell import Bell, SharedBell
-from advisor.storage.database_file import DatabaseFile, DatabaseRefused
 from advisor.storage.fault_points import FaultPoint, Side, Strike, pass_by
-from advisor.storage.group_commit import GroupCommit
-from advisor.storage.known_blocks import KnownBlocks
+from advisor.storage.repositories.known_blocks import KnownBlocks
+from advisor.storage.sqlite.database_file import DatabaseFile, DatabaseRefused
+from advisor.storage.sqlite.group_commit import GroupCommit
 from advisor.storage.tables import VERSION_TABLE, Base
 from advisor.storage.work import UnitOfWork
 

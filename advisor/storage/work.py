@@ -6,21 +6,21 @@ from typing import Protocol
 
 from sqlalchemy import Connection, insert, text, update
 
-from advisor.storage.accounts import Agents, Tokens
-from advisor.storage.blocks import Blocks
-from advisor.storage.census import Counts
 from advisor.storage.fault_points import FaultPoint
-from advisor.storage.jobs import Jobs
-from advisor.storage.known_blocks import KnownBlocks
-from advisor.storage.leaders import Leaders
-from advisor.storage.members import Members
-from advisor.storage.outbox import Outbox
-from advisor.storage.records import AdviceShelf, Events, Logs, Telemetry
-from advisor.storage.runs import Runs
-from advisor.storage.sessions import Sessions
+from advisor.storage.repositories.accounts import Agents, Tokens
+from advisor.storage.repositories.blocks import Blocks
+from advisor.storage.repositories.jobs import Jobs
+from advisor.storage.repositories.known_blocks import KnownBlocks
+from advisor.storage.repositories.leaders import Leaders
+from advisor.storage.repositories.members import Members
+from advisor.storage.repositories.outbox import Outbox
+from advisor.storage.repositories.records import AdviceShelf, Events, Logs, Telemetry
+from advisor.storage.repositories.runs import Runs
+from advisor.storage.repositories.sessions import Sessions
+from advisor.storage.repositories.trials import Trials
 from advisor.storage.tables import PulseRow
-from advisor.storage.trials import Trials
-from advisor.storage.upkeep import Upkeep
+from advisor.storage.whole.census import Counts
+from advisor.storage.whole.upkeep import Upkeep
 
 _PULSE = 1
 """The one row of its table."""

@@ -17,7 +17,7 @@ from advisor.data_dir import data_dir_of
 if TYPE_CHECKING:
     from advisor.settings import Settings
     from advisor.storage import Database
-    from advisor.storage.database_file import DatabaseFile
+    from advisor.storage.sqlite.database_file import DatabaseFile
 
 Words = ParamSpec("Words")
 _Days = Annotated[float | None, typer.Option(min=0, metavar="DAYS")]

@@ -33,6 +33,7 @@ from advisor.protocol.jobs import Job, JobState, Priority
 from advisor.protocol.telemetry import SessionTelemetry
 from advisor.protocol.trials import Block, JobHistory, Outcome, Purpose
 from advisor.protocol.views import JobEvent
+from advisor.protocol.workload import WorkloadFacts
 
 
 @dataclass(frozen=True)
@@ -207,6 +208,7 @@ def _list_facts(job: Job) -> tuple[tuple[str, str], ...]:
     software = {"torch": facts.torch_version, **facts.software}
     told = {
         "ranks": f"{facts.world_size} ({facts.local_world_size} a node)",
+        **({"sharding": _describe_sharding(facts)} if facts.sharding else {}),
         "gradients per step": gradients,
         "model": model,
         "batch per rank": f"{facts.batch_size_per_rank:g} samples",
@@ -214,6 +216,13 @@ def _list_facts(job: Job) -> tuple[tuple[str, str], ...]:
         **{name: version for name, version in software.items() if version},
     }
     return tuple((name, text or formats.NO_VALUE) for name, text in told.items())
+
+
+def _describe_sharding(facts: WorkloadFacts) -> str:
+    if not facts.shard_ranks:
+        return facts.sharding
+    copies = f", {facts.shard_copies} copies (HSDP)" if facts.shard_copies > 1 else ""
+    return f"{facts.sharding} over {facts.shard_ranks} ranks{copies}"
 
 
 def _view_sessions(history: JobHistory, now: datetime) -> tuple[SessionLine, ...]:

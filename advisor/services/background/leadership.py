@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from advisor.errors import LostRace
 from advisor.services.background.reaper import AwakeClock
 from advisor.storage import Database, UnitOfWork
-from advisor.storage.leaders import Seat
+from advisor.storage.repositories.leaders import Seat
 
 _log = logging.getLogger(__name__)
 

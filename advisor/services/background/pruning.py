@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from advisor.settings import Settings
 from advisor.storage import Transactions
-from advisor.storage.upkeep import Ages
+from advisor.storage.whole.upkeep import Ages
 
 PAUSE_S = 3600.0
 """Between two sweeps; records are counted in days."""

@@ -18,7 +18,7 @@ from advisor.protocol.trials import Session, SessionState
 from advisor.services.ending import abandon_session, lose_session, settle_if_gone
 from advisor.services.tuning import Pace, Timers
 from advisor.storage import Transactions, UnitOfWork
-from advisor.storage.members import Watched
+from advisor.storage.repositories.members import Watched
 
 _CROWD_S = 60.0
 """Agents are told their pace by a count of before: leases are as long as those of a crowd that went this long ago."""

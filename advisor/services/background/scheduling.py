@@ -17,15 +17,15 @@ from advisor.services.agents import is_silent
 from advisor.services.allocation.allotment import Allotment
 from advisor.services.allocation.demand import Asked, Demand, Supply, find_kind
 from advisor.services.allocation.order import Claim, arrange
-from advisor.services.background.stock import Stock
-from advisor.services.background.thinking import Thought
 from advisor.services.ending import close_trials, end_session
+from advisor.services.thinking.stock import Stock
+from advisor.services.thinking.thought import Thought
 from advisor.services.tuning import Timers
 from advisor.services.webhooks.notices import NoticeEvent, tell_webhooks
 from advisor.storage import Transactions, UnitOfWork
-from advisor.storage.accounts import Agent
 from advisor.storage.fault_points import FaultPoint
-from advisor.storage.sessions import Holding
+from advisor.storage.repositories.accounts import Agent
+from advisor.storage.repositories.sessions import Holding
 from advisor.tuning.decisions import Fail, Finish, Launch
 
 _ACTIVE = (JobState.QUEUED, JobState.RUNNING)
@@ -154,14 +154,13 @@ class Scheduler:
         """Say what jobs wait for, all at once: a cluster that grows by a node changes every sentence."""
         with self._database.begin() as work:
             versions = [
-                work.jobs.set_waiting(thought.job.id, thought.job.version, sentence)
+                work.jobs.set_waiting(thought.job_id, thought.version, sentence)
                 for thought, sentence in changed
             ]
-        for (thought, sentence), version in zip(changed, versions, strict=True):
+        for (thought, _), version in zip(changed, versions, strict=True):
             if version is not None:
                 # What a job waits for is nothing that a decision rests on.
-                job = thought.job.model_copy(update={"version": version, "state_reason": sentence})
-                self._stock.renew(replace(thought, job=job))
+                self._stock.renew(replace(thought, version=version))
 
 
 def list_supplies(
@@ -194,7 +193,7 @@ def _supply(agent: Agent, holding: Holding | None, timers: Timers, now: datetime
 
 
 def _demand(job: Job, thought: Thought | None, timers: Timers, now: datetime) -> Demand:
-    sessions = thought.history.sessions if thought else ()
+    sessions = thought.sessions if thought else ()
     gang = _next_gang(job, [session for session in sessions if not session.state.is_final])
     before = [session.agents for session in sessions if session.gang == gang]
     return Demand(
@@ -218,7 +217,7 @@ def _limit_s(job: Job, sessions: Sequence[Session], now: datetime) -> float:
 
 def _has_begun(job: Job, thought: Thought | None) -> bool:
     """Whether a job goes on where it was; one that was lent agents comes no sooner than if it had not been."""
-    sessions = thought.history.sessions if thought else ()
+    sessions = thought.sessions if thought else ()
     return job.state is JobState.RUNNING and not (sessions and sessions[-1].lent_by)
 
 
@@ -230,11 +229,11 @@ def apply_thought(
     A session is given to `gang`, whose agents may be kept for the job `lent_by`. Returns the ids of those taken.
     """
     nobody: frozenset[str] = frozenset()
-    job = work.jobs.lock(thought.job.id)
-    if job is None or job.version != thought.job.version:
+    job = work.jobs.lock(thought.job_id)
+    if job is None or job.version != thought.version:
         return nobody
     live = work.sessions.live_of(job.id)
-    if len(live) != len(thought.history.live_sessions()):
+    if len(live) != sum(not session.state.is_final for session in thought.sessions):
         return nobody
     if isinstance(thought.decision, Launch):
         return _launch(work, job, thought, live, gang, now, lent_by)
@@ -250,7 +249,7 @@ def apply_thought(
 
 def _tell_late(work: UnitOfWork, thought: Thought, now: datetime) -> None:
     if thought.late:
-        work.events.append(thought.job.id, EventKind.JOB, thought.late, now)
+        work.events.append(thought.job_id, EventKind.JOB, thought.late, now)
 
 
 def _launch(
@@ -288,7 +287,7 @@ def _launch(
         because=launch.because,
         cold=launch.cold,
         created_at=now,
-        limit_s=_limit_s(job, thought.history.sessions, now),
+        limit_s=_limit_s(job, thought.sessions, now),
         lent_by=lent_by,
     )
     work.sessions.add(session)
@@ -307,7 +306,7 @@ def _launch(
 def _finish(work: UnitOfWork, thought: Thought, now: datetime) -> None:
     if thought.advice is None:
         return
-    job_id = thought.job.id
+    job_id = thought.job_id
     work.reach(FaultPoint.JOB_ENDED)
     work.advice.put(thought.advice, now)
     close_trials(work, job_id, finished=True, now=now)

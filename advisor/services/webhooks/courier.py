@@ -14,7 +14,7 @@ from advisor.protocol.webhooks import hide_path
 from advisor.services.webhooks.posting import POST_S, Fate, Posted, Poster
 from advisor.storage import Transactions, UnitOfWork
 from advisor.storage.fault_points import FaultPoint
-from advisor.storage.outbox import Notice
+from advisor.storage.repositories.outbox import Notice
 
 LONGEST_WAIT = timedelta(hours=24)
 """A notice that nobody has taken for this long is given up."""

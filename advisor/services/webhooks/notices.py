@@ -8,7 +8,7 @@ from advisor.errors import InvalidJob, UnreadableRecord
 from advisor.protocol.jobs import JobSpec
 from advisor.services.webhooks.receivers import Receivers
 from advisor.storage import UnitOfWork
-from advisor.storage.outbox import Notice
+from advisor.storage.repositories.outbox import Notice
 
 MOST_WAITING = 100
 """Notices of a job that wait at most; of more the oldest go."""

@@ -15,7 +15,7 @@ import httpx
 
 from advisor.protocol.webhooks import hide_path
 from advisor.services.webhooks.receivers import Receivers
-from advisor.storage.outbox import Notice
+from advisor.storage.repositories.outbox import Notice
 
 SIGNATURE = "X-Advisor-Signature"
 """Header `sha256=…`, the HMAC of the body: as `advisor run --webhook` signs."""

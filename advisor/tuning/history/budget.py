@@ -8,7 +8,7 @@ from advisor.protocol.spending import measure_wall_s
 from advisor.protocol.trials import Purpose
 from advisor.tuning.history.record import Record
 from advisor.tuning.history.scores import score_trials
-from advisor.tuning.measure.contrast import forecast_error
+from advisor.tuning.measure.contrast import forecast_errors
 from advisor.tuning.measure.sequential import ConfirmationPlan, plan_confirmation
 
 SEGMENT_STEPS = 5
@@ -82,11 +82,8 @@ def _plan(
     step_time_s: tuple[float, ...], fixed_s: float, available_s: float, min_gain: float, lead: float
 ) -> ConfirmationPlan:
     """The plan for the noise of these steps; kept, because one decision asks for it several times."""
-
-    def error_of(race_s: float) -> float:
-        return forecast_error(step_time_s, SEGMENT_STEPS, race_s / UNTIMED)
-
-    return plan_confirmation(error_of, fixed_s, available_s, min_gain, lead)
+    error_of = forecast_errors(step_time_s, SEGMENT_STEPS)
+    return plan_confirmation(lambda race_s: error_of(race_s / UNTIMED), fixed_s, available_s, min_gain, lead)
 
 
 def _find_lead(record: Record) -> float:

@@ -5,7 +5,7 @@ drift) cancels. Estimators, errors and what simulations showed of them: docs/dec
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,18 +103,18 @@ def mean_typical_step(result: BlockResult) -> float:
     return float(_cap(np.asarray(result.step_time_s))[0].mean()) if result.step_time_s else 0.0
 
 
-def forecast_error(step_time_s: Sequence[float], segment_steps: int, race_s: float) -> float:
+def forecast_errors(step_time_s: Sequence[float], segment_steps: int) -> Callable[[float], float]:
     """Return the standard error of the ln ratio that a race of two arms would have, from one arm's steps.
 
-    `segment_steps` is the steps of a segment, `race_s` the seconds of timed steps of both arms together. Neighbouring
-    segments of the block stand for the two segments of a cycle: the mean square of their differences (a variogram at
-    one segment's distance) is the variance of a cycle's ln ratio, and falls with the number of cycles that fit into
-    `race_s`. Blocks of few segments also ask their single steps, and the larger answer counts.
+    What is returned takes the seconds of timed steps of both arms together; `segment_steps` is the steps of a segment.
+    Neighbouring segments of the block stand for the two segments of a cycle: the mean square of their differences (a
+    variogram at one segment's distance) is the variance of a cycle's ln ratio, and falls with the number of cycles
+    that fit into the race. Blocks of few segments also ask their single steps, and the larger answer counts.
     """
     times = np.maximum(np.asarray(step_time_s, dtype=np.float64), _LEAST_S)
     size = max(1, min(segment_steps, len(times) // 2))
     if len(times) < 2:
-        return math.sqrt(2.0) * _UNKNOWN_ERROR
+        return lambda _: math.sqrt(2.0) * _UNKNOWN_ERROR
     capped = _cap(times)[1]
     centre = float(capped.mean())
     count = len(capped) // size
@@ -122,8 +122,8 @@ def forecast_error(step_time_s: Sequence[float], segment_steps: int, race_s: flo
     variance = float(np.mean(np.diff(segments) ** 2))
     if count <= _FEWEST_DIFFERENCES:
         variance = max(variance, 2.0 * _error_of_units(capped) ** 2 * len(capped) / size)
-    cycles = max(1.0, race_s / (2.0 * size * float(times.mean())))
-    return math.sqrt(variance / cycles)
+    cycle_s = 2.0 * size * float(times.mean())
+    return lambda race_s: math.sqrt(variance / max(1.0, race_s / cycle_s))
 
 
 # --- cycles ------------------------------------------------------------------------------------------

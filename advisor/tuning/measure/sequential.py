@@ -147,10 +147,10 @@ def plan_confirmation(
 ) -> ConfirmationPlan:
     """Return how many launches of how long a race find the smallest gain within `available_s` seconds.
 
-    `error_of` gives the standard error within a race of that many timed seconds (`forecast_error`); `startup_s` is what
-    a launch costs besides. Where gains of 1.5 % (1.5 × `min_gain`, if that is more) can be found, and equal strategies
-    can be kept, each with 80 % probability, the cheapest such plan is taken. `lead` is the gain, in ln(throughput),
-    that the winner surely seems to have: a tenth of it is then enough to find.
+    `error_of` gives the standard error within a race of that many timed seconds (`forecast_errors`); `startup_s` is
+    what a launch costs besides. Where gains of 1.5 % (1.5 × `min_gain`, if that is more) can be found, and equal
+    strategies can be kept, each with 80 % probability, the cheapest such plan is taken. `lead` is the gain, in
+    ln(throughput), that the winner surely seems to have: a tenth of it is then enough to find.
     """
     enough = max(_GOOD_ENOUGH, _PER_MIN_GAIN * min_gain)
     wide = math.expm1(_OF_LEAD * max(0.0, lead))

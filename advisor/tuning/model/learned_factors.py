@@ -91,6 +91,8 @@ _OTHER_TARGETS: Mapping[str, Target] = {
     "NCCL_NSOCKS_PERTHREAD": Target.HANDLING,
     "NCCL_BUFFSIZE": Target.HANDLING,
     "NCCL_MIN_CTAS": Target.HANDLING,
+    "NCCL_MAX_CTAS": Target.HANDLING,
+    "NCCL_CGA_CLUSTER_SIZE": Target.HANDLING,
 }
 _HALF_ON_GPU = math.log(0.65)
 """Expected effect of 16-bit arithmetic on a GPU's computation."""

@@ -26,7 +26,7 @@ def added_bytes(context: KnobContext, values: Mapping[str, Value]) -> dict[str, 
     facts, base = context.facts, context.baseline
     changed = {name for name, value in values.items() if value != base.get(name)}
     added: dict[str, float] = {}
-    if "fp16_allreduce" in changed and values["fp16_allreduce"]:
+    if "fp16_allreduce" in changed and values["fp16_allreduce"] and not facts.sharding:
         added["fp16_allreduce"] = facts.gradient_bytes / 2
     if "dgc" in changed and values["dgc"]:
         # The error fed back is as large as the gradients (arXiv 1905.13727), and a bucket is rebuilt beside them.

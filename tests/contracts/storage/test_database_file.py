@@ -12,7 +12,7 @@ from sqlalchemy import create_engine, text
 from advisor.protocol.jobs import Job, JobState
 from advisor.storage import Database, DatabaseRefused
 from advisor.storage.database import find_newest_revision, upgrade
-from advisor.storage.database_file import DatabaseFile
+from advisor.storage.sqlite.database_file import DatabaseFile
 from tests.unit.services.scripted_tuning import make_spec
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

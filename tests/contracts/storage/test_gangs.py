@@ -6,12 +6,13 @@ from datetime import datetime
 
 import pytest
 
-from advisor.app import PlannerTuning
 from advisor.protocol.base import Value
 from advisor.protocol.jobs import Budget, JobSpec, JobState, Measurement, Stage
 from advisor.protocol.trials import Block, BlockState, JobHistory, Outcome, Purpose, SessionState
 from advisor.protocol.workload import Workload, WorkloadKind
-from advisor.services import advice, jobs
+from advisor.services import jobs
+from advisor.services.answers import advice
+from advisor.tuning.asked import PlannerTuning
 from tests.unit.services.fleet import Fleet
 from tests.unit.services.world import ADA, World
 

@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, event, text
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from advisor.storage.group_commit import GroupCommit
+from advisor.storage.sqlite.group_commit import GroupCommit
 
 
 class Ledger:

@@ -6,7 +6,7 @@ import pytest
 
 from advisor.protocol.trials import Block, BlockState
 from advisor.storage import Database
-from advisor.storage.known_blocks import KnownBlocks, Mark
+from advisor.storage.repositories.known_blocks import KnownBlocks, Mark
 from tests.contracts.storage.test_storage import NOW, add_running_session, make_block
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_result
 

@@ -16,12 +16,12 @@ from advisor.protocol.messages import MemberState
 from advisor.services.background.leadership import Leadership, NotLeading, Term
 from advisor.services.background.reaper import AwakeClock, Reaper
 from advisor.services.background.scheduling import Scheduler
-from advisor.services.background.stock import Stock
+from advisor.services.thinking.stock import Stock
 from advisor.services.webhooks.courier import Courier
 from advisor.services.webhooks.posting import Poster
 from advisor.services.webhooks.receivers import Receivers
 from advisor.storage import Database
-from advisor.storage.leaders import Seat
+from advisor.storage.repositories.leaders import Seat
 from advisor.storage.tables import Base
 from tests.integration.server.served import wait_for
 from tests.unit.services.world import World

@@ -21,7 +21,7 @@ from advisor.protocol.trials import BlockResult
 from advisor.protocol.workload import Workload
 from advisor.storage import Database, database
 from advisor.storage.fault_points import FaultPoint, Side
-from advisor.storage.leaders import Seat
+from advisor.storage.repositories.leaders import Seat
 
 _INDEXES = "SELECT sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
 

@@ -16,8 +16,8 @@ from advisor.protocol.jobs import Job, JobSpec, JobState
 from advisor.protocol.queries import JobQuery
 from advisor.protocol.trials import Purpose, SessionState, Trial
 from advisor.services.background.scheduling import Scheduler
-from advisor.services.background.stock import Stock
-from advisor.services.background.thinking import Thought, think
+from advisor.services.thinking.stock import Stock
+from advisor.services.thinking.thought import Thought, think
 from advisor.services.tuning import Timers
 from advisor.storage import Database
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_node, make_spec

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from advisor.storage import Database
-from advisor.storage.outbox import Notice
+from advisor.storage.repositories.outbox import Notice
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=120)

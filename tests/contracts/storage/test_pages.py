@@ -12,8 +12,8 @@ from advisor.errors import InvalidRequest, JobNotFound
 from advisor.protocol.pages import BlockPage, SessionPage, TrialPage
 from advisor.protocol.queries import JobQuery
 from advisor.protocol.views import AgentPage, AgentView, NewToken, Role, TokenPage, TokenView
-from advisor.services import measured
 from advisor.services.agents import list_agents, view_agents
+from advisor.services.answers import measured
 from advisor.services.jobs import list_jobs
 from advisor.services.tokens import create_token, list_tokens
 from advisor.services.tuning import Timers

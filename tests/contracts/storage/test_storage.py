@@ -31,11 +31,11 @@ from advisor.protocol.trials import (
 )
 from advisor.protocol.views import EventKind, Role
 from advisor.storage import Database, UnitOfWork
-from advisor.storage.blocks import MAX_QUARANTINED, Blocks
 from advisor.storage.database import Database as DatabaseDoor
-from advisor.storage.known_blocks import KnownBlocks
-from advisor.storage.members import Watched
-from advisor.storage.records import Logs, Telemetry
+from advisor.storage.repositories.blocks import MAX_QUARANTINED, Blocks
+from advisor.storage.repositories.known_blocks import KnownBlocks
+from advisor.storage.repositories.members import Watched
+from advisor.storage.repositories.records import Logs, Telemetry
 from advisor.storage.tables import Base
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_facts, make_node, make_result, make_spec
 

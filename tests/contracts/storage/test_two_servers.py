@@ -11,8 +11,8 @@ from advisor.protocol.jobs import Budget
 from advisor.protocol.messages import MemberState
 from advisor.protocol.trials import SessionState
 from advisor.services.background.scheduling import Scheduler, apply_thought
-from advisor.services.background.stock import Stock
 from advisor.services.ending import lose_session
+from advisor.services.thinking.stock import Stock
 from tests.unit.services.scripted_tuning import make_node
 from tests.unit.services.world import World
 

@@ -14,8 +14,8 @@ from advisor.protocol.views import EventKind, Role
 from advisor.services.background.pruning import Pruner
 from advisor.settings import Settings
 from advisor.storage import Database
-from advisor.storage.blocks import MAX_QUARANTINED
-from advisor.storage.upkeep import Ages
+from advisor.storage.repositories.blocks import MAX_QUARANTINED
+from advisor.storage.whole.upkeep import Ages
 from tests.contracts.storage.test_runs import make_run
 from tests.contracts.storage.test_storage import NOW, add_running_session, make_block, make_job
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_node, make_result

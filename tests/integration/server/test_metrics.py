@@ -9,7 +9,7 @@ import pytest
 from advisor.errors import Unavailable
 from advisor.protocol.jobs import JobState
 from advisor.services.metrics import FRESH_S, Metrics
-from advisor.storage.census import Census
+from advisor.storage.whole.census import Census
 from tests.integration.server.served import FakeAgent, Served, wait_for
 
 CENSUS = Census(jobs={"queued": 3}, agents={}, sessions={}, members={})

@@ -10,8 +10,8 @@ from sqlalchemy import text
 
 from advisor.protocol.jobs import Job, JobState
 from advisor.protocol.trials import BlockState, JobHistory
-from advisor.services import races
-from advisor.services.background.stock import Stock
+from advisor.services.measuring import races
+from advisor.services.thinking.stock import Stock
 from advisor.services.tuning import Tuning
 from advisor.storage import Database, UnitOfWork
 from advisor.tuning.decisions import Decision

@@ -98,7 +98,7 @@ def test_terminal_signals_do_not_reach_it(tmp_path: Path) -> None:
 
 def test_server_of_this_machine_speaks_plainly_whatever_the_user_serves_elsewhere() -> None:
     given = {"ADVISOR_TLS_CERTIFICATE": "a.pem", "ADVISOR_TLS_KEY": "a.key", "ADVISOR_LEASE_S": "9"}
-    assert server_environment(given) == {"ADVISOR_LEASE_S": "9"}
+    assert server_environment(given) == {"ADVISOR_PLANNER_PROCESSES": "0", "ADVISOR_LEASE_S": "9"}
 
 
 def test_trainings_get_the_users_path_first_and_no_token_of_ours() -> None:

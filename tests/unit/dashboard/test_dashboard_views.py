@@ -120,6 +120,21 @@ def test_ladder_is_apart_from_what_changed() -> None:
     assert [rung.figure for rung in advice.ladder] == ["+19.7 %", "unconfirmed"]
 
 
+def test_sharding_is_told_with_the_ranks_that_share_a_copy() -> None:
+    def tell(**facts: object) -> str | None:
+        own = FINISHED.job.facts
+        assert own is not None
+        return dict(show(facts=own.model_copy(update=facts)).facts).get("sharding")
+
+    assert tell() is None
+    assert tell(sharding="fully_shard") == "fully_shard"
+    assert tell(sharding="fully_shard", shard_ranks=16, shard_copies=1) == "fully_shard over 16 ranks"
+    assert (
+        tell(sharding="fully_shard", shard_ranks=8, shard_copies=2)
+        == "fully_shard over 8 ranks, 2 copies (HSDP)"
+    )
+
+
 def test_failures_have_a_sentence_and_a_clean_log() -> None:
     failures = show().failures
     assert [failure.trial_number for failure in failures] == [8, 6]

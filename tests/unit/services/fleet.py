@@ -8,7 +8,7 @@ from advisor.protocol.base import Value
 from advisor.protocol.messages import Assignment, HelloReport, MemberState
 from advisor.protocol.races import RacePlan
 from advisor.protocol.trials import BlockResult, Outcome, Phases, SessionState
-from advisor.services import sessions
+from advisor.services.measuring import sessions
 from tests.unit.services.world import World
 from tests.unit.tuning.simulated_cluster import make_facts
 

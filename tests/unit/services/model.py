@@ -16,7 +16,7 @@ from advisor.protocol.messages import Assignment, MemberState
 from advisor.protocol.races import RacePlan
 from advisor.protocol.trials import BlockState, JobHistory, Session, SessionState, TrialState
 from advisor.protocol.views import RaceAccepted
-from advisor.services.races import Quarantined
+from advisor.services.measuring.races import Quarantined
 from advisor.storage.fault_points import FaultPoint, Side
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_result
 from tests.unit.services.world import START, World, count_ids

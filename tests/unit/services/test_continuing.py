@@ -14,7 +14,10 @@ from advisor.errors import (
 from advisor.protocol.jobs import Budget, Continuation, Job, JobState, Stage
 from advisor.protocol.messages import Trouble
 from advisor.protocol.trials import Outcome
-from advisor.services import advice, continuing, jobs, sessions
+from advisor.services import jobs
+from advisor.services.answers import advice
+from advisor.services.changing import continuing
+from advisor.services.measuring import sessions
 from tests.unit.services.scripted_tuning import ScriptedTuning
 from tests.unit.services.world import ADA, World
 

@@ -8,8 +8,10 @@ from advisor.errors import AdviceNotReady, IdempotencyConflict, InvalidJob, JobI
 from advisor.protocol.jobs import Budget, JobState, Measurement, Stage
 from advisor.protocol.messages import HelloReport, MemberState, Trouble
 from advisor.protocol.trials import BlockState, Outcome, SessionState, TrialState
-from advisor.services import advice, jobs, sessions
-from advisor.services.races import Quarantined
+from advisor.services import jobs
+from advisor.services.answers import advice
+from advisor.services.measuring import sessions
+from advisor.services.measuring.races import Quarantined
 from advisor.storage import UnitOfWork
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_facts, make_result, make_spec
 from tests.unit.services.world import ADA, World

@@ -3,7 +3,7 @@
 from advisor.protocol.jobs import JobState
 from advisor.protocol.messages import Assignment, Trouble
 from advisor.protocol.trials import Outcome, SessionState
-from advisor.services import sessions
+from advisor.services.measuring import sessions
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_node
 from tests.unit.services.world import World
 

@@ -12,8 +12,9 @@ from advisor.protocol.messages import Assignment, RaceReport
 from advisor.protocol.races import RacePlan
 from advisor.protocol.trials import BlockState, Outcome, TrialState
 from advisor.protocol.views import EventFacts, RaceAccepted
-from advisor.services import jobs, races
-from advisor.services.races import Quarantined
+from advisor.services import jobs
+from advisor.services.measuring import races
+from advisor.services.measuring.races import Quarantined
 from advisor.tuning.decisions import Decision, Race
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_result
 from tests.unit.services.world import World

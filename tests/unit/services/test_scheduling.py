@@ -10,8 +10,8 @@ from advisor.protocol.telemetry import FlagKind, NodeFlag
 from advisor.protocol.trials import JobHistory
 from advisor.services.agents import Agent, drain_agent, resume_agent
 from advisor.services.background.scheduling import Scheduler, apply_thought
-from advisor.services.background.stock import Stock
-from advisor.services.background.thinking import Thought
+from advisor.services.thinking.stock import Stock
+from advisor.services.thinking.thought import Thought
 from advisor.storage import Database
 from advisor.tuning.decisions import Decision
 from tests.unit.services.counted import CountedDatabase

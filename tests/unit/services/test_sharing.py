@@ -8,8 +8,10 @@ from advisor.protocol.messages import Assignment, SessionEnd
 from advisor.protocol.telemetry import FlagKind, NodeFlag
 from advisor.protocol.trials import Outcome, SessionState
 from advisor.protocol.views import RaceAccepted, Role
-from advisor.services import jobs, sessions, tidying
+from advisor.services import jobs
 from advisor.services.agents import resume_agent, view_agents
+from advisor.services.changing import tidying
+from advisor.services.measuring import sessions
 from advisor.services.tokens import Principal
 from advisor.services.webhooks.receivers import Receivers
 from tests.unit.services.fleet import Fleet

@@ -6,8 +6,8 @@ from collections.abc import Callable
 import pytest
 
 from advisor.errors import Unavailable
-from advisor.services.background.stock import Stock
-from advisor.services.background.thinking import Thought
+from advisor.services.thinking.stock import Stock
+from advisor.services.thinking.thought import Thought
 from tests.unit.services.scripted_tuning import ScriptedTuning
 from tests.unit.services.world import World
 
@@ -74,10 +74,10 @@ def test_who_waits_behind_slow_thoughts_has_other_threads_think(world: World) ->
 
     stock = Stock(think, lambda run: threading.Thread(target=run, daemon=True).start())
     held = [stock.order(job.id) for job in slow]
-    assert stock.take(quick.id, quick.version, "s1").job.id == quick.id
+    assert stock.take(quick.id, quick.version, "s1").job_id == quick.id
     assert not any(future.done() for future in held)
     is_over.set()
-    assert [future.result(60).job.id for future in held] == [job.id for job in slow]
+    assert [future.result(60).job_id for future in held] == [job.id for job in slow]
 
 
 def test_thought_about_an_older_version_is_looked_for_anew(world: World) -> None:
@@ -88,10 +88,10 @@ def test_thought_about_an_older_version_is_looked_for_anew(world: World) -> None
         version = work.jobs.set_waiting(job.id, job.version, "Something else.")
     assert version is not None
     assert old is not None
-    assert old.job.version < version
+    assert old.version < version
     new = stock.find(job.id, version)
     assert new is not None
-    assert new.job.version == version
+    assert new.version == version
 
 
 def test_what_could_not_be_thought_is_tried_again_and_told(world: World) -> None:
@@ -106,7 +106,7 @@ def test_what_could_not_be_thought_is_tried_again_and_told(world: World) -> None
     stock = Stock(think, lambda run: run())
     with pytest.raises(Unavailable):
         stock.take(job.id, job.version, "s1")
-    assert stock.take(job.id, job.version, "s1").job.id == job.id
+    assert stock.take(job.id, job.version, "s1").job_id == job.id
 
 
 def test_many_orders_share_one_thread(world: World) -> None:

@@ -7,8 +7,9 @@ import pytest
 from advisor.protocol.messages import Beat, HelloReport, MemberState
 from advisor.protocol.telemetry import FlagKind, NodeFlag, TelemetryBatch, TelemetrySample
 from advisor.protocol.views import EventFacts, Straggler
-from advisor.services import jobs, sessions, telemetry
+from advisor.services import jobs
 from advisor.services.agents import view_agents
+from advisor.services.measuring import sessions, telemetry
 from advisor.services.tuning import Pace
 
 from .scripted_tuning import ScriptedTuning, make_facts, make_result

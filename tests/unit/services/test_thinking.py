@@ -12,8 +12,9 @@ from advisor.protocol.base import Value
 from advisor.protocol.jobs import Job, JobState
 from advisor.protocol.messages import HelloReport
 from advisor.protocol.trials import JobHistory
-from advisor.services import jobs, sessions
-from advisor.services.background import thinking
+from advisor.services import jobs
+from advisor.services.measuring import sessions
+from advisor.services.thinking import thought as thinking
 from advisor.tuning.decisions import Decision
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_facts
 from tests.unit.services.world import World

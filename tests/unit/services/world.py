@@ -22,11 +22,13 @@ from advisor.protocol.messages import (
 from advisor.protocol.races import RacePlan
 from advisor.protocol.trials import BlockResult, JobHistory, Outcome
 from advisor.protocol.views import RaceAccepted, Role
-from advisor.services import agents, continuing, jobs, pausing, prioritising, races, sessions
+from advisor.services import agents, jobs
 from advisor.services.background.reaper import AwakeClock, Reaper
 from advisor.services.background.scheduling import Scheduler
-from advisor.services.background.stock import Stock
-from advisor.services.background.thinking import Overdue, Thought, think
+from advisor.services.changing import continuing, pausing, prioritising
+from advisor.services.measuring import races, sessions
+from advisor.services.thinking.stock import Stock
+from advisor.services.thinking.thought import Overdue, Thought, think
 from advisor.services.tokens import Principal
 from advisor.services.tuning import Timers, Tuning
 from advisor.storage import Database, UnitOfWork

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from advisor.protocol.trials import BlockResult, Contrast
-from advisor.tuning.measure.contrast import contrast_arms, forecast_error
+from advisor.tuning.measure.contrast import contrast_arms, forecast_errors
 
 Times = NDArray[np.float64]
 
@@ -189,7 +189,7 @@ def test_a_forecast_is_about_the_error_that_a_race_has() -> None:
     race_s = 2 * 60 * 5 * 0.05
     had = math.sqrt(np.mean([race(dice, 60, 5).error ** 2 for _ in range(50)]))
 
-    forecast = np.median([forecast_error(tuple(draw(dice, 60)), 5, race_s) for _ in range(50)])
+    forecast = np.median([forecast_errors(tuple(draw(dice, 60)), 5)(race_s) for _ in range(50)])
 
     assert 0.6 < forecast / had < 1.4
 
@@ -197,7 +197,7 @@ def test_a_forecast_is_about_the_error_that_a_race_has() -> None:
 @pytest.mark.parametrize("steps", [20, 30, 60, 100])
 def test_a_forecast_of_a_short_block_is_within_a_factor(steps: int) -> None:
     dice = np.random.default_rng(steps)
-    forecasts = [forecast_error(tuple(draw(dice, steps)), 5, 30.0) for _ in range(100)]
+    forecasts = [forecast_errors(tuple(draw(dice, steps)), 5)(30.0) for _ in range(100)]
 
     middle = float(np.median(forecasts))
 
@@ -207,9 +207,10 @@ def test_a_forecast_of_a_short_block_is_within_a_factor(steps: int) -> None:
 def test_a_forecast_falls_with_the_root_of_the_time() -> None:
     steps = tuple(draw(np.random.default_rng(1), 60))
 
-    assert forecast_error(steps, 5, 40.0) == pytest.approx(forecast_error(steps, 5, 10.0) / 2.0)
+    error_of = forecast_errors(steps, 5)
+    assert error_of(40.0) == pytest.approx(error_of(10.0) / 2.0)
 
 
 @pytest.mark.parametrize("steps", [(), (0.1,)])
 def test_a_forecast_from_next_to_nothing_is_a_cautious_one(steps: tuple[float, ...]) -> None:
-    assert forecast_error(steps, 5, 60.0) > 0.1
+    assert forecast_errors(steps, 5)(60.0) > 0.1

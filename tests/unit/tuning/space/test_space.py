@@ -120,9 +120,27 @@ def test_nccls_launch_settings_are_cold_knobs() -> None:
         "NCCL_SOCKET_NTHREADS",
         "NCCL_NSOCKS_PERTHREAD",
         "NCCL_BUFFSIZE",
-        "NCCL_MIN_CTAS",
+        "nccl_tuner_allreduce",
+        "nccl_tuner_channels",
         "PYTORCH_CUDA_ALLOC_CONF",
     }
+
+
+def test_a_sharded_models_collectives_are_gathers_and_scatters() -> None:
+    facts = make_facts(backend="nccl", device=DeviceKind.CUDA, sharding="fully_shard")
+    names = {d.knob.name for d in space_of(make_job(facts=facts)).costly}
+
+    assert {"nccl_tuner_all_gather", "nccl_tuner_reduce_scatter"} <= names
+    assert "nccl_tuner_allreduce" not in names
+
+
+def test_what_a_communicator_is_made_with_is_searched_like_any_hot_knob() -> None:
+    job = make_job(facts=make_facts(backend="nccl", device=DeviceKind.CUDA))
+    searched = {d.knob.name: d.values for d in space_of(job).dimensions}
+
+    assert {"NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_CGA_CLUSTER_SIZE"} <= searched.keys()
+    assert searched["NCCL_CGA_CLUSTER_SIZE"] == (0, 2, 4, 8)
+    assert not {name for d in space_of(make_job()).dimensions if (name := d.knob.name).startswith("NCCL_")}
 
 
 def test_layers_per_bucket_halve_from_all_of_them() -> None:

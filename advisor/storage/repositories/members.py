@@ -7,7 +7,7 @@ from sqlalchemy import Connection, bindparam, case, exists, func, insert, or_, s
 from advisor.protocol.messages import MemberState
 from advisor.protocol.trials import Outcome, SessionState
 from advisor.storage.columns import AnyRow, read_word
-from advisor.storage.sessions import LIVE
+from advisor.storage.repositories.sessions import LIVE
 from advisor.storage.tables import AgentRow, MemberRow, SessionRow
 
 _ORDER = list(MemberState)

@@ -4,7 +4,7 @@ from datetime import datetime
 
 from advisor.errors import AdviceNotReady
 from advisor.protocol.advice import Advice, ParetoPoint
-from advisor.services.jobs import get_history, get_job
+from advisor.services.jobs import get_job, read_history
 from advisor.storage import Database, UnitOfWork
 from advisor.tuning.explain.pareto import build_pareto
 from advisor.tuning.history.record import Record
@@ -30,5 +30,5 @@ def get_pareto(database: Database, job_id: str, now: datetime) -> tuple[ParetoPo
     Raises JobNotFound.
     """
     with database.read() as work:
-        job, history = get_job(work, job_id), get_history(work, job_id)
+        job, history = get_job(work, job_id), read_history(work, job_id)
     return build_pareto(Record(job, history, now))

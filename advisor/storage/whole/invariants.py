@@ -7,7 +7,7 @@ from sqlalchemy import Connection, Select, exists, func, select
 
 from advisor.protocol.jobs import JobState
 from advisor.protocol.trials import BlockState, Outcome, SessionState, TrialState
-from advisor.storage.blocks import MAX_QUARANTINED
+from advisor.storage.repositories.blocks import MAX_QUARANTINED
 from advisor.storage.tables import (
     AdviceRow,
     BlockRow,

@@ -1,4 +1,4 @@
-"""The stock of thoughts: the planner thinks ahead, in threads of its own, and who needs a decision takes it from here.
+"""The stock of thoughts: the planner thinks ahead, and who needs a decision takes it from here.
 
 A thought is kept with the version of the job it is about and counts for that version only, so that what is taken is
 always what the planner would say now. Nothing here has to be kept: a server that starts thinks anew, to the same end.
@@ -11,13 +11,11 @@ from collections.abc import Callable
 from concurrent.futures import Future, wait
 
 from advisor.errors import Unavailable, UnreadableRecord
-from advisor.services.background.thinking import Thought
+from advisor.services.thinking.thought import Thought
 
 _log = logging.getLogger(__name__)
 _MOST = 256
 """Thoughts that are kept: no more jobs than that wait for a decision at one time."""
-_AT_ONCE = 1
-"""Thoughts that are looked for at one time: more would only take each other's interpreter, and the requests'."""
 _AT_MOST = 4
 _PATIENCE_S = 0.25
 """As often as somebody has waited this long for a thought, another thread begins, up to the most."""
@@ -34,12 +32,16 @@ class Stock:
         think: Callable[[str, str | None], Thought],
         start: Callable[[Callable[[], None]], None],
         tell: Callable[[], None] = lambda: None,
+        at_once: int = 1,
     ) -> None:
         """`think` decides for a job and a session, `start` runs something in a thread.
 
-        `tell` is called when a thread has nothing left to think about, and found something.
+        `at_once` thoughts are looked for at one time: where they are of this process, more than one would only take
+        each other's interpreter, and the requests'. `tell` is called when a thread has nothing left to think about,
+        and found something.
         """
         self._think, self._start, self._tell = think, start, tell
+        self._at_once = at_once
         self._lock = threading.Lock()
         self._orders: deque[tuple[Key, Future[Thought]]] = deque()
         self._at_work = 0
@@ -54,7 +56,7 @@ class Stock:
                 return future
             future = self._keep(key, Future())
             self._orders.append((key, future))
-        self._begin(_AT_ONCE)
+        self._begin(self._at_once)
         return future
 
     def find(self, job_id: str, version: int, session_id: str | None = None) -> Thought | None:
@@ -76,7 +78,7 @@ class Stock:
         It is not kept any longer: with a thought goes the whole history that it was about.
         """
         thought = self._peek(job_id, version, session_id) or self._wait(job_id, session_id)
-        if thought.job.version < version:
+        if thought.version < version:
             # It was begun before the job changed.
             thought = self._wait(job_id, session_id)
         with self._lock:
@@ -90,12 +92,12 @@ class Stock:
         future: Future[Thought] = Future()
         future.set_result(thought)
         with self._lock:
-            self._keep((thought.job.id, session_id), future)
+            self._keep((thought.job_id, session_id), future)
 
     def _wait(self, job_id: str, session_id: str) -> Thought:
         future = self.order(job_id, session_id)
         while not wait([future], _PATIENCE_S).done:
-            self._begin(_AT_MOST)
+            self._begin(max(_AT_MOST, self._at_once))
         return future.result()
 
     def _begin(self, at_most: int) -> None:
@@ -120,7 +122,7 @@ class Stock:
             return None
         thought = future.result()
         # Thinking itself may have moved the job on; who acts upon a thought looks at the version once more.
-        return thought if thought.job.version >= version else None
+        return thought if thought.version >= version else None
 
     def _work_off(self) -> None:
         is_wiser = False

@@ -18,8 +18,7 @@ from sqlalchemy import (
 )
 
 from advisor.protocol.jobs import JobState
-from advisor.storage.invariants import list_broken, list_lost
-from advisor.storage.jobs import Jobs
+from advisor.storage.repositories.jobs import Jobs
 from advisor.storage.tables import (
     AgentRow,
     Base,
@@ -33,6 +32,7 @@ from advisor.storage.tables import (
     TelemetryRow,
     TokenRow,
 )
+from advisor.storage.whole.invariants import list_broken, list_lost
 
 _FINAL_JOBS = [state for state in JobState if state.is_final]
 _ALL = 2**31

@@ -9,11 +9,11 @@ from advisor.protocol.views import EventKind
 from advisor.protocol.workload import WorkloadFacts
 from advisor.services.ending import end_session, settle_if_gone
 from advisor.services.jobs import get_job
-from advisor.services.telemetry import keep_samples
+from advisor.services.measuring.telemetry import keep_samples
 from advisor.services.tuning import Pace
 from advisor.storage import UnitOfWork
 from advisor.storage.fault_points import FaultPoint
-from advisor.storage.members import Member
+from advisor.storage.repositories.members import Member
 
 _MAX_STEPS = 2**31 - 1
 

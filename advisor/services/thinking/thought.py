@@ -1,22 +1,24 @@
 """Asking the planner outside any transaction; what it decides is applied only to the job it looked at.
 
 A suggestion never blocks a session: the planner thinks in a thread of its own, and after a deadline a simpler
-suggestion takes the place of the one it still looks for.
+suggestion takes the place of the one it still looks for. What is read and decided needs no other transaction, so that
+a process of its own can do it (`processes`).
 """
 
 import logging
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from structlog.contextvars import bind_contextvars
 
 from advisor.protocol.advice import Advice
-from advisor.protocol.jobs import Job, JobState
-from advisor.protocol.trials import JobHistory
-from advisor.services.earlier import settle_earlier
-from advisor.services.jobs import get_history, get_job
+from advisor.protocol.jobs import JobState
+from advisor.protocol.trials import Session
+from advisor.services.jobs import get_job, read_history
+from advisor.services.thinking.earlier import Choice, choose, keep
 from advisor.services.tuning import Timers, Tuning
 from advisor.storage import Database
 from advisor.tuning.decisions import Decision, EndSession, Fail, Finish
@@ -28,15 +30,25 @@ Overdue = dict[str, threading.Thread]
 
 @dataclass(frozen=True)
 class Thought:
-    """A decision, and the job as it was when the decision was made."""
+    """A decision, and what it rests on."""
 
-    job: Job
-    history: JobHistory
+    job_id: str
+    version: int
+    """The job's, when the decision was made."""
+    sessions: tuple[Session, ...]
+    trials: frozenset[int]
+    """Numbers of the trials that were known."""
     decision: Decision
     advice: Advice | None = None
     """The advice, when the decision is to finish."""
     late: str = ""
     """A sentence when the planner took too long, so that this is the simpler decision."""
+    took_s: float = 0.0
+    """What the planner needed for it, in seconds."""
+
+
+Look = Callable[[], Thought | Choice]
+"""Asks the planner, which may have to be told first what earlier jobs teach."""
 
 
 def think(
@@ -48,38 +60,65 @@ def think(
     timers: Timers = Timers(),
     overdue: Overdue | None = None,
 ) -> Thought:
-    """Ask the planner what comes next for a session, or without one for the job.
+    """Ask the planner what comes next for a session, or without one for the job; `overdue` is one for all calls."""
+    spent = {} if overdue is None else overdue
+    return settle(
+        database, lambda: look(database, tuning, job_id, now, session_id, timers.think_s, spent), now
+    )
 
-    `overdue` is one for all calls of a server.
+
+def settle(database: Database, look: Look, now: datetime) -> Thought:
+    """Return the thought that `look` finds, once what it chose of earlier jobs is kept."""
+    while isinstance(found := look(), Choice):
+        keep(database, found, now)
+    return found
+
+
+def look(
+    database: Database,
+    tuning: Tuning,
+    job_id: str,
+    now: datetime,
+    session_id: str | None,
+    limit_s: float,
+    overdue: Overdue,
+) -> Thought | Choice:
+    """Read what is known of a job and ask the planner, for `limit_s` seconds at most; nothing is written.
 
     A planner that raises cannot be asked again with better luck, since it is a function of the history: the job fails
     with a sentence, and the log has the traceback.
     """
     bind_contextvars(job_id=job_id)
-    settle_earlier(database, job_id, now)
     with database.read() as work:
         # The job first: whatever changes while the rest is read makes its version too old to act upon.
         job = get_job(work, job_id)
-        history = get_history(work, job_id)
+        if (choice := choose(work, job)) is not None:
+            return choice
+        history = read_history(work, job_id)
         trouble = work.sessions.fatal_trouble(job_id)
+    thought = Thought(
+        job_id,
+        job.version,
+        history.sessions,
+        frozenset(trial.number for trial in history.trials),
+        EndSession(job.stage, "The job was paused."),
+    )
     if job.state is JobState.PAUSED:
-        return Thought(job, history, EndSession(job.stage, "The job was paused."))
+        return thought
     live = history.live_session() is not None
-    late = ""
+    late, began_s = "", time.perf_counter()
     try:
         decision, late = _plan_in_time(
-            job_id,
-            {} if overdue is None else overdue,
-            lambda quick: tuning.plan(job, history, now, session_id, quick=quick),
-            timers.think_s,
+            job_id, overdue, lambda quick: tuning.plan(job, history, now, session_id, quick=quick), limit_s
         )
         if trouble and not live and not isinstance(decision, Finish):
             decision = Fail(trouble)
         advice = tuning.advise(job, history, now) if isinstance(decision, Finish) and not live else None
     except Exception as error:
         _log.exception("The planner failed for job %s", job_id)
-        return Thought(job, history, Fail(_apologise(error)), late=late)
-    return Thought(job, history, decision, advice, late)
+        decision, advice = Fail(_apologise(error)), None
+    took_s = time.perf_counter() - began_s
+    return replace(thought, decision=decision, advice=advice, late=late, took_s=took_s)
 
 
 def _plan_in_time(
@@ -89,7 +128,7 @@ def _plan_in_time(
     found: list[Decision] = []
     errors: list[Exception] = []
 
-    def look() -> None:
+    def plan_whole() -> None:
         try:
             found.append(plan(False))
         except Exception as error:
@@ -98,7 +137,7 @@ def _plan_in_time(
     thinking = overdue.get(job_id)
     if thinking is None or not thinking.is_alive():
         overdue.pop(job_id, None)
-        thread = threading.Thread(target=look, name=f"planner-{job_id}", daemon=True)
+        thread = threading.Thread(target=plan_whole, name=f"planner-{job_id}", daemon=True)
         thread.start()
         thread.join(limit_s)
         if errors:

@@ -2,7 +2,7 @@
 
 from advisor.errors import UnknownFormat
 from advisor.exporters import FORMATS, Exported, ExportError, FormatInfo, export
-from advisor.services.advice import get_advice
+from advisor.services.answers.advice import get_advice
 from advisor.services.jobs import get_job
 from advisor.storage import UnitOfWork
 

@@ -49,6 +49,10 @@ class Jobs:
         row = self._connection.execute(_GET, {"job": job_id}).one_or_none()
         return _job(row) if row else None
 
+    def version(self, job_id: str) -> int | None:
+        """Return the version of a job, readable or not."""
+        return self._connection.execute(_VERSION, {"job": job_id}).scalar_one_or_none()
+
     def exists(self, job_id: str) -> bool:
         """Whether there is such a job, readable or not."""
         return self._connection.execute(select(JobRow.id).where(JobRow.id == job_id)).first() is not None
@@ -218,8 +222,8 @@ class Jobs:
 
     def earlier(self, job_id: str) -> tuple[EarlierJob, ...] | None:
         """Return the strategies of similar jobs that were chosen for this one; None while none were looked for."""
-        query = select(JobRow.earlier).where(JobRow.id == job_id)
-        found: tuple[EarlierJob, ...] | None = self._connection.execute(query).scalar_one_or_none()
+        row = self._connection.execute(_EARLIER, {"job": job_id})
+        found: tuple[EarlierJob, ...] | None = row.scalar_one_or_none()
         return found
 
     def choose_earlier(self, job_id: str, earlier: tuple[EarlierJob, ...]) -> bool:
@@ -270,6 +274,8 @@ _SET_STAGE = (
     .values(stage=bindparam("now_stage"), version=JobRow.version + 1)
 )
 _GET = select(JobRow).where(JobRow.id == bindparam("job"))
+_EARLIER = select(JobRow.earlier).where(JobRow.id == bindparam("job"))
+_VERSION = select(JobRow.version).where(JobRow.id == bindparam("job"))
 _LOCK_OF = (
     select(JobRow.serial)
     .where(

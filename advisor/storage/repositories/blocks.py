@@ -20,7 +20,7 @@ from sqlalchemy.orm import aliased
 from advisor.protocol.telemetry import NodeTelemetry
 from advisor.protocol.trials import Block, BlockResult, BlockState, BlockSummary, SessionState
 from advisor.storage.columns import AnyRow, read_word
-from advisor.storage.known_blocks import KnownBlocks, Mark
+from advisor.storage.repositories.known_blocks import KnownBlocks, Mark
 from advisor.storage.tables import BlockRow, QuarantineRow, ResultRow, SessionRow
 
 MAX_QUARANTINE_CHARS = 4 * 2**20
@@ -71,18 +71,11 @@ class Blocks:
 
     def of_job(self, job_id: str) -> tuple[Block, ...]:
         """Return all blocks of a job in the order they were issued."""
-        query = (
-            select(BlockRow.id, *_MARK)
-            .join(SessionRow, SessionRow.id == BlockRow.session_id)
-            .where(BlockRow.job_id == job_id)
-            .order_by(SessionRow.generation, BlockRow.ordinal)
-        )
-        marks = {row.id: _mark(row) for row in self._connection.execute(query)}
+        marks = {row.id: _mark(row) for row in self._connection.execute(_MARKS_OF_JOB, {"job": job_id})}
         blocks = self._known.find(marks)
         missing = [block_id for block_id in marks if block_id not in blocks]
         for start in range(0, len(missing), _AT_ONCE):
-            these = _QUERY.where(BlockRow.id.in_(missing[start : start + _AT_ONCE]))
-            for row in self._connection.execute(these):
+            for row in self._connection.execute(_THESE, {"blocks": missing[start : start + _AT_ONCE]}):
                 block = blocks[row.id] = _block(row)
                 if self._read_only and block.state is not BlockState.ISSUED:
                     self._known.keep(block, _mark(row))
@@ -242,6 +235,13 @@ _QUERY = select(BlockRow, _MARK[-1], ResultRow.body.label("result")).outerjoin(
 # Every beat, report or question for more runs these: putting a statement together takes several times as long as
 # running it.
 _GET = _QUERY.where(BlockRow.id == bindparam("block"))
+_THESE = _QUERY.where(BlockRow.id.in_(bindparam("blocks", expanding=True)))
+_MARKS_OF_JOB = (
+    select(BlockRow.id, *_MARK)
+    .join(SessionRow, SessionRow.id == BlockRow.session_id)
+    .where(BlockRow.job_id == bindparam("job"))
+    .order_by(SessionRow.generation, BlockRow.ordinal)
+)
 _ISSUE = insert(BlockRow)
 _COUNT = select(func.count()).select_from(BlockRow).where(BlockRow.session_id == bindparam("session"))
 _ISSUED_IN = _QUERY.where(

@@ -5,7 +5,7 @@ from datetime import datetime
 from advisor.errors import InvalidRequest, NoForecast
 from advisor.protocol.advice import Forecast, WhatIf
 from advisor.protocol.testbed import read_rate
-from advisor.services.jobs import get_history, get_job
+from advisor.services.jobs import get_job, read_history
 from advisor.services.tuning import Tuning
 from advisor.storage import Database
 
@@ -35,7 +35,7 @@ def predict(
     from advisor.tuning.explain.forecast import ForecastImpossible
 
     with database.read() as work:
-        job, history = get_job(work, job_id), get_history(work, job_id)
+        job, history = get_job(work, job_id), read_history(work, job_id)
     try:
         return tuning.forecast(job, history, now, WhatIf(nodes=nodes, bits_per_s=bits_per_s, batch=batch))
     except ForecastImpossible as error:

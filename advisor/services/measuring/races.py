@@ -22,12 +22,12 @@ from advisor.protocol.trials import (
     Trial,
 )
 from advisor.protocol.views import EventFacts, EventKind, RaceAccepted
-from advisor.services.background.stock import Stock
-from advisor.services.background.thinking import Thought
 from advisor.services.ending import end_session
 from advisor.services.jobs import get_job
-from advisor.services.sessions import find_leader_place
-from advisor.services.telemetry import observe_block
+from advisor.services.measuring.sessions import find_leader_place
+from advisor.services.measuring.telemetry import observe_block
+from advisor.services.thinking.stock import Stock
+from advisor.services.thinking.thought import Thought
 from advisor.services.tuning import Tuning
 from advisor.storage import Database, UnitOfWork
 from advisor.storage.fault_points import FaultPoint
@@ -64,7 +64,7 @@ def next_race(
             session = find_leader_place(work, session_id, agent_id, generation)
             if (answer := _known_answer(work, session)) is not None:
                 return answer
-            version = get_job(work, session.job_id).version
+            version = work.jobs.version(session.job_id) or 0
         thought = stock.take(session.job_id, version, session_id)
         if isinstance(thought.decision, Wait):
             raise SessionNotRunning(thought.decision.because)
@@ -173,21 +173,19 @@ def _still_holds(work: UnitOfWork, thought: Thought, *, patient: bool) -> bool:
     In the search of several gangs, results that came meanwhile would only have refined the suggestion, as long as
     no other gang has taken one of its strategies up.
     """
-    job = get_job(work, thought.job.id)
-    if job.version == thought.job.version:
+    if work.jobs.version(thought.job_id) == thought.version:
         return True
-    decision = thought.decision
+    job, decision = get_job(work, thought.job_id), thought.decision
     if patient or job.state.is_final or job.spec.gangs == 1:
         return False
     if not isinstance(decision, Race):
         return isinstance(decision, EndSession)
     if decision.stage is not Stage.SEARCH or job.stage is not Stage.SEARCH:
         return False
-    known = {trial.number for trial in thought.history.trials}
     in_hand = [
         trial.changes
         for trial in work.trials.of_job(job.id)
-        if trial.number not in known or _is_measured_now(work, job.id, trial)
+        if trial.number not in thought.trials or _is_measured_now(work, job.id, trial)
     ]
     return all(arm.changes not in in_hand for arm in decision.arms if arm.changes)
 

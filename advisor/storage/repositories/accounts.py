@@ -10,7 +10,7 @@ from advisor.protocol.cluster import Node
 from advisor.protocol.telemetry import NodeFlag
 from advisor.protocol.views import Role, TokenView
 from advisor.storage.columns import AnyRow, read_each, read_word
-from advisor.storage.sessions import STARTED
+from advisor.storage.repositories.sessions import STARTED
 from advisor.storage.tables import AgentRow, MemberRow, SessionRow, TokenRow
 
 

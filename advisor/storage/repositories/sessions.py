@@ -64,8 +64,7 @@ class Sessions:
 
     def of_job(self, job_id: str) -> tuple[Session, ...]:
         """Return all sessions of a job, oldest first."""
-        query = select(SessionRow).where(SessionRow.job_id == job_id).order_by(SessionRow.generation)
-        rows = self._connection.execute(query).all()
+        rows = self._connection.execute(_OF_JOB, {"job": job_id}).all()
         agents = self._agents([row.id for row in rows])
         return tuple(_session(row, agents[row.id]) for row in rows)
 
@@ -153,16 +152,11 @@ class Sessions:
 
         What ailed a job before it was continued may be mended since.
         """
-        query_job = select(JobRow.continued_at).where(JobRow.id == job_id)
-        continued: tuple[datetime, ...] = self._connection.execute(query_job).scalar_one_or_none() or ()
-        query = (
-            select(SessionRow.trouble_fatal, SessionRow.reason)
-            .where(SessionRow.job_id == job_id, *(SessionRow.created_at >= at for at in continued[-1:]))
-            .order_by(SessionRow.generation.desc())
-            .limit(1)
-        )
-        row = self._connection.execute(query).one_or_none()
-        return row.reason if row and row.trouble_fatal else None
+        row = self._connection.execute(_LAST_TROUBLE, {"job": job_id}).one_or_none()
+        if row is None or not row.trouble_fatal or any(row.created_at < at for at in row.continued_at[-1:]):
+            return None
+        reason: str = row.reason
+        return reason
 
     def close(
         self,
@@ -246,6 +240,14 @@ class Sessions:
 
 # Every beat runs these: putting a statement together takes several times as long as running it.
 _GET = select(SessionRow).where(SessionRow.id == bindparam("session"))
+_OF_JOB = select(SessionRow).where(SessionRow.job_id == bindparam("job")).order_by(SessionRow.generation)
+_LAST_TROUBLE = (
+    select(SessionRow.trouble_fatal, SessionRow.reason, SessionRow.created_at, JobRow.continued_at)
+    .join(JobRow, JobRow.id == SessionRow.job_id)
+    .where(SessionRow.job_id == bindparam("job"))
+    .order_by(SessionRow.generation.desc())
+    .limit(1)
+)
 _RENDEZVOUS = select(SessionRow.rendezvous).where(SessionRow.id == bindparam("session"))
 _RUNNING_JOB = select(SessionRow.job_id).where(
     SessionRow.id == bindparam("session"), SessionRow.state == SessionState.RUNNING

@@ -1,0 +1,1 @@
+"""One class for each kind of record: its statements, and nothing else."""
