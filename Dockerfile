@@ -8,6 +8,9 @@ COPY web web
 
 # It starts as root to make overlays; `--run-as trainer` is who the training scripts are.
 FROM base AS agent
+# ssh-keygen checks signed jobs, cc builds NCCL's tuner plugin.
+RUN apt-get update && apt-get install -y --no-install-recommends openssh-client gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/*
 RUN pip install --no-cache-dir -c constraints.txt ".[agent]"
 RUN useradd --create-home --uid 10002 trainer
 

@@ -25,7 +25,8 @@ from advisor.exporters.strategy_json import export_json
 from advisor.exporters.summary.report import write_report
 from advisor.exporters.summary.text import write_summary
 from advisor.exporters.torch.ddp_plan import EXPRESSED, PROCESS
-from advisor.exporters.torch.fsdp import STAGE, export_fsdp
+from advisor.exporters.torch.fsdp import KNOBS as SHARDING
+from advisor.exporters.torch.fsdp import export_fsdp
 from advisor.exporters.torch.snippet import export_pytorch
 from advisor.exporters.torch.wrapper import export_wrapper
 from advisor.protocol.advice import Advice
@@ -79,8 +80,8 @@ FORMATS: Mapping[str, FormatInfo] = MappingProxyType(
                 meaning="A Python file for PyTorch: call its wrap() in place of DistributedDataParallel.",
             ),
             FormatInfo(
-                name="fsdp", filename="fsdp_strategy.py", media_type=_PYTHON, knobs=(*PROCESS, STAGE), kinds=_PYTORCH,
-                software=_SHARDED,
+                name="fsdp", filename="fsdp_strategy.py", media_type=_PYTHON, kinds=_PYTORCH,
+                knobs=(*PROCESS, *SHARDING), software=_SHARDED,
                 meaning="A Python file for sharded models: call its apply(model) after fully_shard(model).",
             ),
             FormatInfo(

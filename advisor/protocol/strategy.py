@@ -143,6 +143,16 @@ def _last_group(values: Mapping[str, Value], _: Layout | None) -> str | None:
     return None
 
 
+def _channels(values: Mapping[str, Value], _: Layout | None) -> str | None:
+    least, most = int(values["NCCL_MIN_CTAS"]), int(values["NCCL_MAX_CTAS"])
+    if least > most:
+        return (
+            f"NCCL_MIN_CTAS is {least}, more than NCCL_MAX_CTAS ({most}), and NCCL takes the smaller one for both: "
+            "raise NCCL_MAX_CTAS, or lower NCCL_MIN_CTAS."
+        )
+    return None
+
+
 def _broadcast(values: Mapping[str, Value], _: Layout | None) -> str | None:
     if values["fuse_broadcast_ops"]:
         return (
@@ -200,6 +210,7 @@ COUPLING_RULES: tuple[CouplingRule, ...] = (
     CouplingRule("communicators overlap only asynchronously", _communicators),
     CouplingRule("the inner group divides the world", _inner_group),
     CouplingRule("the first group is the smaller one", _last_group),
+    CouplingRule("NCCL's fewest channels are no more than its most", _channels),
     CouplingRule("broadcast fusion is for Reduce mode", _broadcast),
     CouplingRule("one rule of communication", _one_update_rule),
     CouplingRule("compression is a reduction of its own", _whole_reduction),

@@ -194,6 +194,10 @@ class WorkloadFacts(Message):
     """How DDP was built."""
     sharding: str = ""
     """fully_shard or FullyShardedDataParallel, where one of them takes DDP's place."""
+    shard_ranks: int = 0
+    """Ranks that share one copy of a sharded model's parameters; 0 where nothing is sharded."""
+    shard_copies: int = 0
+    """Copies of a sharded model: more than one is hybrid sharding (HSDP); 0 where nothing is sharded."""
     dataloader: dict[str, bool | int | None] | None = None
     """num_workers, prefetch_factor and pin_memory of the training DataLoader; None without one."""
     host_reads: tuple[HostRead, ...] = ()

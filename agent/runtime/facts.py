@@ -17,7 +17,7 @@ from .levers.buckets.reducer import has_own_hook
 from .levers.lever import Training
 from .link.environment import Environment
 from .observe.sharded import count_gradient_bytes as count_sharded_bytes
-from .observe.sharded import find_device, find_group, find_kind, list_trained
+from .observe.sharded import count_ranks, find_device, find_group, find_kind, list_trained
 
 FRAMEWORKS = {
     "transformers": "transformers.trainer",
@@ -95,6 +95,7 @@ def gather_facts(
         "optimizers": [type(optimizer).__name__ for optimizer in training.optimizers],
         "ddp": _describe_ddp(replicas) if replicas else {},
         "sharding": find_kind(sharded[0]) if sharded else "",
+        **_describe_sharding(sharded),
         "dataloader": loader,
         "torch_version": torch.__version__,
         "python_version": platform.python_version(),
@@ -112,6 +113,11 @@ def _describe_ddp(replicas: List[Any]) -> Dict[str, bool]:
         "gradient_as_bucket_view": bool(main.gradient_as_bucket_view),
         "own_comm_hook": any(has_own_hook(ddp) for ddp in replicas),
     }
+
+
+def _describe_sharding(sharded: List[Any]) -> Dict[str, int]:
+    ranks, copies = count_ranks(max(sharded, key=count_sharded_bytes)) if sharded else (0, 0)
+    return {"shard_ranks": ranks, "shard_copies": copies}
 
 
 def main_dtype(parameters: List[torch.Tensor]) -> torch.dtype:

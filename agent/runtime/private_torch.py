@@ -127,6 +127,15 @@ DEFAULT_STORE = Private(
     "torch.distributed.distributed_c10d", "_get_default_store", "let the ranks talk to each other"
 )
 
+NCCL_GROUP = Private(
+    "torch.distributed.distributed_c10d",
+    "ProcessGroupNCCL",
+    "give communicators a configuration of their own",
+)
+GET_BACKEND = Private(
+    "torch._C._distributed_c10d:ProcessGroup", "_get_backend", "see what a communicator was made with", (2, 3)
+)
+
 # DistributedDataParallel as it stands.
 
 _DDP = "torch.nn.parallel.distributed:DistributedDataParallel"
@@ -194,6 +203,40 @@ GET_SHARDED_STATE = Private(
 )
 PARAMETER_GROUP = Private(_STATES, "_fsdp_param_group", _SHARDING, (2, 3))
 PARAMETER_GROUPS = Private(_STATES, "_fsdp_param_groups", _SHARDING, (2, 10))
+_FEWER = "shard a model's parameters again over fewer ranks"
+_INIT = "torch.distributed._composable.fsdp._fsdp_init|torch.distributed.fsdp._fully_shard._fsdp_init"
+MAKE_MESH = Private(_INIT, "_get_post_forward_mesh_info", _FEWER, (2, 3))
+CHOOSE_SHARES = Private(
+    "torch.distributed._composable.fsdp._fsdp_param|torch.distributed.fsdp._fully_shard._fsdp_param",
+    "_init_sharded_post_forward_param_metadata",
+    _FEWER,
+    (2, 3),
+)
+_GROUPS = "torch.distributed._composable.fsdp._fsdp_param_group|torch.distributed.fsdp._fully_shard._fsdp_param_group"
+_ROOTS = "torch.distributed.fsdp._fully_shard._fully_shard:FSDPModule"
+_AHEAD = "gather a sharded model's parameters ahead of their use"
+FORWARD_STATES = Private(_STATES, "_states_to_forward_prefetch", _AHEAD, (2, 5))
+BACKWARD_STATES = Private(_STATES, "_states_to_backward_prefetch", _AHEAD, (2, 5))
+GATHER_CONTEXT = Private(_GROUPS, "comm_ctx", "see what a sharded model communicates", (2, 3))
+FORWARD_ORDER = Private(_GROUPS, "post_forward_order", _AHEAD, (2, 3))
+GATHERED = Private(_GROUPS, "_all_gather_result", _AHEAD, (2, 3))
+CHOOSE_FORMATS = Private(_GROUPS, "_init_mp_dtypes", "reduce a sharded model's gradients in 16 bits", (2, 3))
+SCATTER_BUFFERS = Private(
+    _GROUPS, "reduce_scatter_max_input_buffers", "keep several reductions under way", (2, 13)
+)
+UNDER_WAY = Private(_GROUPS, "reduce_scatter_states", "keep several reductions under way", (2, 13))
+_OWN_GROUP = "reduce a sharded model's gradients over a communicator of their own"
+SCATTER_GROUP = Private(
+    "torch.distributed.fsdp._fully_shard._fsdp_common:FSDPMeshInfo",
+    "reduce_scatter_process_group",
+    _OWN_GROUP,
+    (2, 13),
+)
+SEPARATE_SCATTER = Private(_ROOTS, "set_separate_reduce_scatter_group", _OWN_GROUP, (2, 13))
+_OWN_MEMORY = "give a sharded model's communication memory of the communicator's own"
+GATHER_BUFFERS = Private(_GROUPS, "_all_gather_comm", _OWN_MEMORY, (2, 9))
+REDUCTION_BUFFERS = Private(_GROUPS, "_reduce_scatter_comm", _OWN_MEMORY, (2, 9))
+GET_BACKEND = Private(f"{_C10D}:ProcessGroup", "_get_backend", _OWN_MEMORY, (2, 3))
 HANDLE = Private("torch.distributed.fsdp._common_utils:_FSDPState", "_handle", "measure a sharded model")
 UNPADDED_SIZE = Private(
     "torch.distributed.fsdp.flat_param|torch.distributed.fsdp._flat_param",

@@ -194,6 +194,26 @@ def test_a_sharded_model_gathers_its_parameters_once_a_step(advise, tmp_path, cl
     assert report["threads"] == 2
 
 
+def test_a_sharded_model_gathers_and_reduces_as_the_file_says(advise, tmp_path, clean_environment) -> None:
+    changes = {
+        "sharding_gather_ranks": 2, "sharding_forward_prefetch": 2, "sharding_backward_prefetch": 3,
+        "sharding_separate_reduction": True, "sharding_reduce_buffers": 2, "sharding_group_memory": True,
+        "fp16_allreduce": True, "fp16_allreduce_dtype": "bf16",
+    }  # fmt: skip
+    advice, job = advise(changes)
+    job = job.model_copy(update={"facts": job.facts.model_copy(update={"sharding": "fully_shard"})})
+    file = export(advice, job, "fsdp")
+    assert file.provenance.keys() == changes.keys()
+    (tmp_path / file.filename).write_text(file.content)
+    script = str(SCRIPT.with_name("shard_unchanged.py"))
+    plain = run((*torchrun(4), script), tmp_path, clean_environment)
+    report = run((*torchrun(4), script, str(tmp_path / file.filename)), tmp_path, clean_environment)
+    assert (plain["over"], plain["most_ahead"], plain["shared"]) == ([4], 2, [True])
+    assert (report["over"], report["most_ahead"], report["shared"]) == ([2, 4], 3, [False])
+    assert (plain["formats"], report["formats"]) == (["torch.float32"], ["torch.bfloat16"])
+    assert report["sum"] == pytest.approx(plain["sum"], rel=1e-2)
+
+
 @pytest.mark.parametrize("through", [run_wrapped, run_snippet])
 def test_local_sgd_averages_every_k_steps(through, advise, tmp_path, clean_environment) -> None:
     changes = {"localsgd": True, "localsgd_k_steps": 2, "localsgd_begin_step": 2}

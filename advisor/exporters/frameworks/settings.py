@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from advisor.exporters.launch.environment import VARIABLES
 from advisor.exporters.selection import idle_because, typed_values
 from advisor.exporters.torch.ddp_plan import describe_by_hand
+from advisor.exporters.torch.sharding_words import describe_reduction
 from advisor.protocol.advice import Advice, Provenance
 from advisor.protocol.base import Value
 from advisor.protocol.cluster import DeviceKind
@@ -79,6 +80,9 @@ def choose_settings(advice: Advice, job: Job, framework: str, table: Table) -> S
     for knob in advice.changes:
         if idle_because(knob, values) is not None:
             chosen.unmapped[knob] = str(idle_because(knob, values))
+            continue
+        if sharded := describe_reduction(knob, values, job):
+            chosen.unmapped[knob] = sharded
             continue
         if knob not in table:
             chosen.unmapped[knob] = explain_unmapped(knob, framework, values)

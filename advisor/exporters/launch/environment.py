@@ -9,14 +9,22 @@ from advisor.protocol.advice import Advice, Provenance
 from advisor.protocol.base import Value
 from advisor.protocol.jobs import Job
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.environment import TUNER
 from advisor.protocol.knobs.knob import Place
 
 VARIABLES = {
-    **{name: name for name, knob in CATALOGUE.items() if knob.place is Place.ENVIRONMENT},
-    **{name: knob.variable for name, knob in CATALOGUE.items() if knob.variable},
+    **{
+        name: knob.variable or name
+        for name, knob in CATALOGUE.items()
+        if (knob.place is Place.ENVIRONMENT or knob.variable) and name not in TUNER
+    },
     "num_threads": "OMP_NUM_THREADS",
 }
 """Knob -> the variable that carries it."""
+IN_RANKS = (
+    "NCCL takes it from a plugin that the advisor builds in the ranks: use the torchrun export (run.sh)."
+)
+"""Of the knobs `TUNER`."""
 MEMORY, _ALLOCATOR = "FLAGS_fraction_of_gpu_memory_to_use", "FLAGS_allocator_strategy"
 """Paddle takes memory ahead with the second flag at naive_best_fit only; by default it allocates on demand."""
 
@@ -44,7 +52,9 @@ def export_environment(advice: Advice, job: Job) -> Exported:
         if name in by_variable
     }
     unmapped = {
-        knob: "It is no environment variable: use the torchrun, pytorch or paddle export."
+        knob: IN_RANKS
+        if knob in TUNER
+        else "It is no environment variable: use the torchrun, pytorch or paddle export."
         for knob in advice.changes
         if knob not in provenance
     }

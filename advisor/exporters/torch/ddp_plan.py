@@ -6,11 +6,14 @@ Only changed knobs are translated: whatever did not change is the script's own b
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from advisor.exporters.launch.environment import IN_RANKS
 from advisor.exporters.selection import idle_because, typed_values
+from advisor.exporters.torch.sharding_words import describe_reduction, describe_sharding
 from advisor.protocol.advice import Advice, Provenance
 from advisor.protocol.base import Value
 from advisor.protocol.jobs import Job
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.environment import TUNER
 from advisor.protocol.knobs.knob import Place
 
 BUCKETS = frozenset({"fuse_all_reduce_ops", "fuse_grad_size_in_MB", "last_comm_group_size_MB"})
@@ -42,6 +45,12 @@ EXPRESSED = tuple(
 """Knobs that a DDP script can take, in the catalogue's order."""
 
 
+NCCL_FIELDS: Mapping[str, str] = {
+    "NCCL_MIN_CTAS": "min_ctas",
+    "NCCL_MAX_CTAS": "max_ctas",
+    "NCCL_CGA_CLUSTER_SIZE": "cga_cluster_size",
+}
+"""What torch calls NCCL's settings of one communicator."""
 BY_HAND: Mapping[str, str] = {
     "fuse_grad_size_in_TFLOPS": "give DistributedDataParallel a bucket_cap_mb_list (torch 2.12) that holds the bytes "
     "of {value:g} layers each time, in the order in which gradients become ready.",
@@ -110,11 +119,16 @@ def plan_ddp(advice: Advice, job: Job) -> DdpPlan:
     values = typed_values(advice)
     active = [name for name in advice.changes if name in CATALOGUE and idle_because(name, values) is None]
     for name in active:
-        if name in EXPRESSED:
+        if sharded := describe_reduction(name, values, job):
+            plan.unmapped[name] = sharded
+        elif name in EXPRESSED:
             plan.provenance[name] = advice.provenance.get(name, Provenance.TRANSLATED)
+        elif name in TUNER:
+            plan.unmapped[name] = IN_RANKS
         elif CATALOGUE[name].place is Place.ENVIRONMENT or CATALOGUE[name].launch_variable:
             plan.unmapped[name] = (
                 "It is read from the environment when the ranks start: use the env or torchrun export."
+                + _describe_options(name, values[name])
             )
         elif by_hand := describe_by_hand(name, values):
             plan.unmapped[name] = by_hand
@@ -138,6 +152,17 @@ def plan_ddp(advice: Advice, job: Job) -> DdpPlan:
     untouched = (name for name in EXPRESSED if name not in said)
     plan.left |= dict.fromkeys(untouched, "Unchanged: as the script has it.")
     return plan
+
+
+def _describe_options(name: str, value: Value) -> str:
+    """What sets it for DDP's communicator alone; empty for a variable that NCCL has for whole processes only."""
+    if name not in NCCL_FIELDS:
+        return ""
+    return (
+        " Or give DDP a communicator of its own where the environment does not set it: options = "
+        f"dist.ProcessGroupNCCL.Options(); options.config.{NCCL_FIELDS[name]} = {value}; "
+        "DistributedDataParallel(model, process_group=dist.new_group(pg_options=options))."
+    )
 
 
 def _plan_buckets(plan: DdpPlan, advice: Advice) -> None:
@@ -184,9 +209,8 @@ def describe_by_hand(name: str, values: Mapping[str, Value]) -> str:
     if CATALOGUE[name].place is Place.DATA_READING:
         argument = f"{name.removeprefix('loader_')}={values[name]!r}"
         return f"Give it to the training loader by hand: DataLoader(..., {argument})."
-    if name == "sharding_stage":
-        again = values[name] == 3
-        return f"Call set_reshard_after_forward({again}, recurse=False) on each sharded layer by hand."
+    if sharding := describe_sharding(name, values):
+        return sharding
     if name in MERGE:
         steps = values["gradient_merge_k_steps"]
         share = f", each loss divided by {steps}" if values["gradient_merge_avg"] else ""

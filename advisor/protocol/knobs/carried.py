@@ -70,9 +70,6 @@ CARRIED: tuple[Knob, ...] = (
              switch=Switch.COLD),
     _carried("NCCL_IB_DISABLE", E, False, "Switch InfiniBand off.", realised=_SITE, switch=Switch.COLD),
     _carried("NCCL_IB_CUDA_SUPPORT", E, True, "GPU direct RDMA.", realised=_SITE, switch=Switch.COLD),
-    _carried("NCCL_MAX_CTAS", E, 64, "Most thread blocks (channels) of an NCCL communicator.",
-             realised="It can only slow communication down, for the sake of computation beside it: set it by hand.",
-             switch=Switch.COLD, low=1, high=64, unit="blocks"),
     _carried("NCCL_ALGO", E, "", "Force NCCL's algorithm.", choices=("", "Ring", "Tree"),
              realised="For debugging, as NCCL's documentation says: NCCL chooses by size and topology, and a forced "
              "choice may be missing on another machine.", switch=Switch.COLD),

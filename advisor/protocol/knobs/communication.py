@@ -220,7 +220,8 @@ COMMUNICATION: tuple[Knob, ...] = (
         default=False, effect=Effect.NUMERIC, switch=Switch.HOT,
         same_meaning=True,
         meaning="Send gradients in 16 bits: half the bytes, rounded gradients.",
-        realised="A compressing communication hook.", paddle_field="fp16_allreduce",
+        realised="A compressing communication hook; where fully_shard shards, its reduce_dtype.",
+        paddle_field="fp16_allreduce",
         unavailable_because=_half_unavailable,
         rule=lambda _: (Rule(True, "Halves the bytes on the wire where communication is exposed."),),
         inactive_because=_idle_without_reduction,
@@ -231,7 +232,7 @@ COMMUNICATION: tuple[Knob, ...] = (
         needs="fp16_allreduce",
         same_meaning=True,
         meaning="The 16-bit type of fp16_allreduce: fp16 has more digits, bf16 more range.",
-        realised="The type the hook compresses to. Paddle's fp16_allreduce is always fp16.",
+        realised="The type the hook compresses to, or fully_shard's reduce_dtype. Paddle's is always fp16.",
         unavailable_because=_half_unavailable, inactive_because=_half_dtype_idle,
     ),
 )  # fmt: skip

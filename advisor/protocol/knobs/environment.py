@@ -1,10 +1,18 @@
-"""The knobs that live in the environment of the launched ranks: each value costs a launch.
+"""The knobs that live in the environment of the launched ranks: each value costs a launch, unless it says otherwise.
 
 NCCL's are an allow-list: what its documentation offers for tuning. What it keeps for debugging stands among the carried
 knobs, with the reason.
 """
 
-from advisor.protocol.knobs.applicability import cuda_needed, nccl_needed, nccl_sockets_needed
+from collections.abc import Mapping
+
+from advisor.protocol.base import Value
+from advisor.protocol.knobs.applicability import (
+    cuda_needed,
+    idle_under_local_sgd,
+    nccl_needed,
+    nccl_sockets_needed,
+)
 from advisor.protocol.knobs.knob import Effect, Knob, KnobContext, Part, Place, Rule, Scale, Switch
 
 
@@ -18,8 +26,45 @@ def _network_needed(context: KnobContext) -> str | None:
     )
 
 
+def _allreduce_unavailable(context: KnobContext) -> str | None:
+    if context.facts.sharding:
+        return "The model is sharded: it gathers parameters and scatters gradients."
+    return nccl_needed(context)
+
+
+def _sharded_needed(context: KnobContext) -> str | None:
+    if not context.facts.sharding:
+        return "The model is not sharded: its gradients go through allreduces."
+    return nccl_needed(context)
+
+
+def _tuner_rule(context: KnobContext) -> tuple[Rule, ...]:
+    if context.facts.nodes > 2:
+        return (Rule("tree/simple", "Over many nodes a tree has fewer hops than a ring."),)
+    return (Rule("ring/simple", "A ring sends every byte of a large message once over each link."),)
+
+
+def _channels_idle(values: Mapping[str, Value]) -> str | None:
+    chosen = [str(values.get(name, "")) for name in TUNER if name != "nccl_tuner_channels"]
+    if any(choice.startswith(("ring", "tree")) for choice in chosen):
+        return None
+    return "No collective is given a ring or a tree, whose channels it sets."
+
+
 E = Place.ENVIRONMENT
+TUNER = ("nccl_tuner_allreduce", "nccl_tuner_all_gather", "nccl_tuner_reduce_scatter", "nccl_tuner_channels")
+"""Knobs that NCCL takes from a tuner plugin, which the runtime builds and loads in the ranks."""
+_PLUGIN = (
+    "A tuner plugin, built by the node's C compiler when the ranks start (NCCL 2.22 and later); refused without a "
+    "compiler and where another tuner is in its place. Never LL128, which corrupts data on hardware without guarantees "
+    "for it."
+)
 _ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
+_OWN_COMMUNICATORS = (
+    "Gradients go over communicators of their own, made with it (ProcessGroupNCCL.Options().config), where torch and "
+    "the card's memory allow that; else the environment of the launched ranks, which is exported in either case. NCCL "
+    "2.17 and later (torch 2.1 has 2.18)."
+)
 
 ENVIRONMENT: tuple[Knob, ...] = (
     Knob(
@@ -49,13 +94,61 @@ ENVIRONMENT: tuple[Knob, ...] = (
         rule=lambda _: (Rule(2**23, "A larger buffer keeps more data under way on a network with latency."),),
     ),
     Knob(
-        name="NCCL_MIN_CTAS", place=E, part=Part.COMMUNICATION,
+        name="NCCL_MIN_CTAS", place=E, part=Part.COMMUNICATION, variable="NCCL_MIN_CTAS",
         default=1, low=1, high=32, scale=Scale.LOG, unit="blocks",
-        effect=Effect.EXACT, switch=Switch.COLD,
+        effect=Effect.EXACT, switch=Switch.HOT,
         meaning="Fewest thread blocks (channels) of an NCCL communicator: more of them take more of the GPU.",
-        realised="Environment of the launched ranks. NCCL 2.17 and later (torch 2.1 has 2.18).",
-        unavailable_because=_network_needed,
+        realised=_OWN_COMMUNICATORS,
+        unavailable_because=_network_needed, inactive_because=idle_under_local_sgd,
         rule=lambda _: (Rule(8, "Between nodes NCCL makes few channels by itself; more of them share the work."),),
+    ),
+    Knob(
+        name="NCCL_MAX_CTAS", place=E, part=Part.COMMUNICATION, variable="NCCL_MAX_CTAS", minor=True,
+        default=64, low=1, high=64, scale=Scale.LOG, unit="blocks",
+        effect=Effect.EXACT, switch=Switch.HOT,
+        meaning="Most thread blocks (channels) of an NCCL communicator: fewer leave more of the GPU to the computation "
+        "beside it.",
+        realised=_OWN_COMMUNICATORS,
+        unavailable_because=nccl_needed, inactive_because=idle_under_local_sgd,
+        rule=lambda _: (Rule(8, "Communication that computation hides needs few channels; each takes an SM."),),
+    ),
+    Knob(
+        name="NCCL_CGA_CLUSTER_SIZE", place=E, part=Part.COMMUNICATION, variable="NCCL_CGA_CLUSTER_SIZE", minor=True,
+        default=4, low=0, high=8, unit="blocks", grid=lambda _: (0, 2, 4, 8),
+        effect=Effect.EXACT, switch=Switch.HOT,
+        meaning="Thread blocks of an NCCL kernel that are launched together as one cluster; 0: none are. Compute "
+        "capability 9.0 and later.",
+        realised=_OWN_COMMUNICATORS,
+        unavailable_because=nccl_needed, inactive_because=idle_under_local_sgd,
+    ),
+    Knob(
+        name="nccl_tuner_allreduce", place=E, part=Part.COMMUNICATION, variable="FLEET_NCCL_ALLREDUCE", minor=True,
+        default="", choices=("", "ring/simple", "ring/ll", "tree/simple", "tree/ll", "nvls/simple", "nvlstree/simple"),
+        effect=Effect.EXACT, switch=Switch.COLD,
+        meaning="Algorithm and protocol of NCCL's allreduces of 64 KiB and more; nothing: its own choice.",
+        realised=_PLUGIN, unavailable_because=_allreduce_unavailable, rule=_tuner_rule,
+        inactive_because=idle_under_local_sgd,
+    ),
+    Knob(
+        name="nccl_tuner_all_gather", place=E, part=Part.COMMUNICATION, variable="FLEET_NCCL_ALLGATHER", minor=True,
+        default="", choices=("", "ring/simple", "ring/ll", "nvls/simple", "pat/simple"),
+        effect=Effect.EXACT, switch=Switch.COLD,
+        meaning="Algorithm and protocol of NCCL's all-gathers of 64 KiB and more; nothing: its own choice.",
+        realised=_PLUGIN, unavailable_because=_sharded_needed,
+    ),
+    Knob(
+        name="nccl_tuner_reduce_scatter", place=E, part=Part.COMMUNICATION, variable="FLEET_NCCL_REDUCESCATTER",
+        minor=True, default="", choices=("", "ring/simple", "ring/ll", "nvls/simple", "pat/simple"),
+        effect=Effect.EXACT, switch=Switch.COLD,
+        meaning="Algorithm and protocol of NCCL's reduce-scatters of 64 KiB and more; nothing: its own choice.",
+        realised=_PLUGIN, unavailable_because=_sharded_needed,
+    ),
+    Knob(
+        name="nccl_tuner_channels", place=E, part=Part.COMMUNICATION, variable="FLEET_NCCL_CHANNELS", minor=True,
+        default=0, low=0, high=32, grid=lambda _: (0, 2, 4, 8, 16, 32), unit="blocks",
+        effect=Effect.EXACT, switch=Switch.COLD,
+        meaning="Channels of the collectives that nccl_tuner_… gives a ring or a tree; 0: NCCL's own number.",
+        realised=_PLUGIN, unavailable_because=nccl_needed, inactive_because=_channels_idle,
     ),
     Knob(
         name=_ALLOCATOR, place=E, part=Part.COMPUTATION, default="",

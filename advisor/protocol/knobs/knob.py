@@ -145,7 +145,8 @@ class Knob:
     unit: str = ""
     """Unit of a numeric knob."""
     variable: str = ""
-    """The environment variable that carries a cold knob, where it has another name than the knob."""
+    """The environment variable that carries it into a launch, where it has another name than the knob, or where
+    a launch can set what is hot."""
     carried: bool = False
     """Exported, never varied: the runtime has no lever for it."""
     paddle_field: str | None = None
@@ -166,10 +167,11 @@ class Knob:
 
     @property
     def launch_variable(self) -> str | None:
-        """The environment variable that carries a cold knob into the launched ranks; None where none does."""
-        if self.carried or self.switch is not Switch.COLD:
+        """The environment variable that carries this knob into the launched ranks; None where none does."""
+        if self.carried:
             return None
-        return self.variable or (self.name if self.place is Place.ENVIRONMENT else None)
+        is_read = self.switch is Switch.COLD and self.place is Place.ENVIRONMENT
+        return self.variable or (self.name if is_read else None)
 
     def parse(self, value: object) -> Value:
         """Return `value` in this knob's type.

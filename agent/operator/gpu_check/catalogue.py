@@ -1,6 +1,6 @@
 """All checks, in the order in which they are worth running: the quick ones that others rest on first."""
 
-from agent.operator.gpu_check import card, levers, timing, whole
+from agent.operator.gpu_check import card, levers, nccl_settings, timing, whole
 from agent.operator.gpu_check.check import Check
 
 CHECKS = (
@@ -71,6 +71,18 @@ CHECKS = (
         "Two and four communicators and two levels end without a hang, and give the card's memory back within "
         f"{levers.GIVEN_BACK_BYTES // 2**20} MiB.",
         levers.check_communicators,
+    ),
+    Check(
+        "channels",
+        "NCCL's kernels have as many blocks as their communicator was made with; a variable in the environment beats "
+        f"that; a communicator keeps at most {nccl_settings.KEPT_BYTES // 2**20} MiB; fewest and most blocks and "
+        "clusters are in force, switched while a training runs.",
+        nccl_settings.check_channels,
+    ),
+    Check(
+        "tuner",
+        "NCCL loads the tuner plugin that a rank builds, and takes rings of both protocols and 2 channels from it.",
+        nccl_settings.check_tuner,
     ),
     Check(
         "kill",

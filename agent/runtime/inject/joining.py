@@ -17,6 +17,7 @@ from typing import Any, Callable
 from .. import current
 from ..link.environment import RUN, Environment, read_joined_environment
 from ..link.rank_output import take_own_output
+from ..nccl_tuner.plugin import load_where_asked
 from .after_import import call_after_import
 from .session import keep_launch_order, listen_for_signals, start_runtime
 from .trackers import silence_trackers
@@ -32,6 +33,7 @@ def watch_for_rank() -> None:
     if not os.environ.get(RUN):  # a real training's dashboards are wanted
         silence_trackers(os.environ, os.environ.get("ADVISOR_SESSION_DIR"))
     keep_launch_order()
+    load_where_asked(os.environ, os.environ.get("ADVISOR_SESSION_DIR"))
     call_after_import("torch", _watch_process_groups)
 
 

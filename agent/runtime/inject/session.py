@@ -11,6 +11,7 @@ from ..link.control import AgentLost, ControlLine
 from ..link.environment import Environment, read_environment
 from ..link.rank_output import take_own_output
 from ..link.trouble import describe_trouble
+from ..nccl_tuner.plugin import load_where_asked
 from .after_import import call_after_import
 from .script import parse_script, run_script
 from .trackers import silence_trackers
@@ -23,6 +24,7 @@ def run(arguments: List[str]) -> None:
     process_id = os.getpid()
     silence_trackers(os.environ, environment.session_dir)
     keep_launch_order()
+    load_where_asked(os.environ, environment.session_dir)
     take_own_output(environment.rank, os.environ)
     listen_for_signals(environment)
     call_after_import("torch", lambda: start_runtime(environment))

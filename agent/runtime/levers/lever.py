@@ -64,6 +64,8 @@ class Lever(ABC):
 
     serves_sharded: bool = False
     """Whether it also works on models sharded by fully_shard, which have no DistributedDataParallel."""
+    serves_replicas: bool = True
+    """Whether it works on DistributedDataParallel models."""
 
     is_on: bool = False
     """Whether the strategy in force needs the hooks below in every step."""

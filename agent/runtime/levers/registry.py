@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 
@@ -18,7 +18,6 @@ from .computation.garbage_collection import GarbageCollection
 from .computation.memory_fraction import MemoryFraction
 from .computation.mixed_precision import MixedPrecision
 from .computation.optimizer_fusion import OptimizerFusion
-from .computation.resharding import Resharding
 from .computation.run_ahead import RunAhead
 from .computation.sync_batch_norm import SyncBatchNormalization
 from .computation.threads import Threads
@@ -27,7 +26,11 @@ from .reduction.adaptive_local_sgd import AdaptiveLocalSgd
 from .reduction.gradient_merge import GradientMerge
 from .reduction.gradient_reduction import GradientReduction
 from .reduction.local_sgd import LocalSgd
+from .reduction.nccl_configuration import NcclConfiguration
 from .reduction.step_gate import StepGate
+from .sharding.gradient_scatter import GradientScatter
+from .sharding.prefetching import Prefetching
+from .sharding.resharding import Resharding
 
 
 class Levers:
@@ -48,6 +51,7 @@ class Levers:
         self.reduction = GradientReduction(rank, world_size, local_world_size, device)
         self._compilation = Compilation(device, scratch)
         self._all: List[Lever] = [
+            NcclConfiguration(self.reduction, device),
             self.reduction,
             LocalSgd(clock),
             AdaptiveLocalSgd(clock),
@@ -58,6 +62,8 @@ class Levers:
             MemoryFraction(device),
             DataReading(reading, device),
             Resharding(),
+            Prefetching(),
+            GradientScatter(device),
             # After the levers whose settings compiled code has built in: buckets and threads.
             SyncBatchNormalization(device),
             OptimizerFusion(),
@@ -133,17 +139,26 @@ class Levers:
 
     def list_refusals(self, training: Training) -> Dict[str, str]:
         """Collective. Knobs that this job cannot use, each with its sentence."""
-        if training.sharded:
-            # The others act on DistributedDataParallel models, and this job has none.
-            idle = [lever for lever in self._all if not lever.serves_sharded]
-            self._all = [lever for lever in self._all if lever.serves_sharded]
-            sentence = f"It acts on DistributedDataParallel; this model is sharded by {find_kind(training.sharded[0])}."
-            self._refusals.update({knob: sentence for lever in idle for knob in lever.knobs})
+        self._leave_out_idle(training)
         self._refusals.update(refuse_launched(self._cold))
         self._refusals.update(refuse_convolutions(training, self._device))
         for lever in self._all:
             self._refusals.update(lever.list_refusals(training))
         return dict(self._refusals)
+
+    def _leave_out_idle(self, training: Training) -> None:
+        """Levers that this kind of model has no use for; a knob that another one serves stays."""
+        idle, self._all = self._all, []
+        for lever in idle:
+            if lever.serves_sharded if training.sharded else lever.serves_replicas:
+                self._all.append(lever)
+        served = {knob for lever in self._all for knob in lever.knobs}
+        sentence = "The model is not sharded: every rank holds all parameters all the time."
+        if training.sharded:
+            kind = find_kind(training.sharded[0])
+            sentence = f"It acts on DistributedDataParallel; this model is sharded by {kind}."
+        unserved = {knob: sentence for lever in idle for knob in lever.knobs if knob not in served}
+        self._refusals.update(unserved)
 
     def refuse(self, refusals: Mapping[str, str]) -> None:
         """What another rank cannot use, this one does not use either."""
@@ -164,8 +179,9 @@ class Levers:
     def needs_snapshot(self, overrides: Mapping[str, Any]) -> bool:
         return any(knob in self._inexact and knob not in self._refusals for knob in overrides)
 
-    def begin_race(self, holds: bool = False) -> None:
-        """From here on every strategy is switched to anew once; whether updates are going to be held back in it."""
+    def begin_race(self, strategies: Sequence[Mapping[str, Any]], holds: bool = False) -> None:
+        """From here on every one of them is switched to anew once; whether updates are going to be held back in it."""
+        self.reduction.keep_communicators(strategies)
         self._may_hold = holds
         self._in_force.clear()
         for lever in self._all:
@@ -178,7 +194,8 @@ class Levers:
         """
         self._unknown = {}
         self._held = False
-        self._given = tuple(overrides)
+        # A setting of the launch that is asked for as it stands is still to be proved: no lever will.
+        self._given = tuple(knob for knob in overrides if knob in self._owner)
         if any(knob in bucket_plan.KNOBS for knob in overrides):
             # The launched bucket size has been replaced on purpose: it is no longer to be proved.
             self._given += bucket_plan.KNOBS

@@ -15,6 +15,9 @@ from .. import private_torch
 USUAL_PREFETCH = 2
 """Batches per worker that a DataLoader asks for ahead unless told otherwise."""
 
+LONGEST_READ_S = 60
+"""Wait for a batch of workers that the script does not have: forked beside the rank's threads, one of them may hang."""
+
 ReadNext = Callable[[Any], Any]
 """The iterator's own __next__, without the runtime's patch."""
 
@@ -67,6 +70,8 @@ class LoaderView:
         self.pin_memory = settings.pin_memory
         self.persistent_workers = settings.persistent_workers
         self.timeout = loader.timeout if settings.num_workers else 0
+        if settings.num_workers and settings != observe_settings(loader):
+            self.timeout = loader.timeout or LONGEST_READ_S
         # Workers are seeded from here, so that the script's own generators stay untouched.
         self.generator = torch.Generator().manual_seed(seed)
 
@@ -144,8 +149,15 @@ class Source:
 
     def close(self) -> None:
         self.closed = True
-        if self._close:
-            private_torch.STOP_WORKERS.of(self.iterator)()
+        if not self._close:
+            return
+        workers = private_torch.WORKERS.find(self.iterator, [])
+        private_torch.STOP_WORKERS.of(self.iterator)()
+        for worker in workers:
+            if worker.is_alive():
+                # It hangs, and torch's polite signal with it: the rank's own end would wait for it.
+                worker.kill()
+                worker.join()
 
 
 def open_source(loader: Any, settings: LoaderSettings, remaining: Iterator[Any], seed: int) -> Source:

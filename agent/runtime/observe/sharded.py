@@ -7,6 +7,7 @@ import sys
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
+import torch.distributed as dist
 
 from .. import private_torch
 
@@ -90,10 +91,28 @@ def find_device(root: Any) -> torch.device:
 
 
 def find_group(root: Any) -> Any:
-    """The process group that it is sharded over: of its mesh's first dimension."""
+    """The process group that one copy of its parameters is sharded over."""
     if find_kind(root) == WRAPPER:
         return root.process_group
-    return list_trained(root)[0].device_mesh.get_group(0)
+    mesh = _find_mesh(root)
+    return list_trained(root)[0].device_mesh.get_group(0) if mesh is None else mesh.shard_process_group
+
+
+def _find_mesh(root: Any) -> Any:
+    """fully_shard's own view of the mesh, None where it shards nothing or this torch hides it."""
+    if explain_unknown_groups(root) is not None:
+        return None
+    meshes = (group.mesh_info for group in list_all_groups([root]))
+    return next((mesh for mesh in meshes if mesh.shard_mesh_dim is not None), None)
+
+
+def count_ranks(root: Any) -> Tuple[int, int]:
+    """Ranks that share one copy of its parameters, and copies: more than one in hybrid sharding (HSDP)."""
+    shared = dist.get_world_size(find_group(root))
+    if find_kind(root) == WRAPPER:
+        is_hybrid = "HYBRID" in root.sharding_strategy.name
+        return shared, dist.get_world_size() // shared if is_hybrid else 1
+    return shared, getattr(_find_mesh(root), "replicate_mesh_size", 1)
 
 
 def list_groups(module: Any) -> List[Any]:
@@ -103,6 +122,26 @@ def list_groups(module: Any) -> List[Any]:
     state = private_torch.GET_SHARDED_STATE.of(module)()
     groups = private_torch.PARAMETER_GROUPS.find(state)
     return [private_torch.PARAMETER_GROUP.of(state)] if groups is None else list(groups)
+
+
+def list_parts(root: Any) -> Dict[Any, Any]:
+    """fully_shard's state of each module that it took -> that module, the outermost first.
+
+    Several modules sharded together have one state; the first of them stands for all.
+    """
+    found: Dict[Any, Any] = {}
+    for module in root.modules():
+        if hasattr(module, "set_reshard_after_forward"):
+            found.setdefault(private_torch.GET_SHARDED_STATE.of(module)(), module)
+    return found
+
+
+def list_all_groups(roots: List[Any]) -> List[Any]:
+    """Everything that is gathered together in these models, each once."""
+    groups = {
+        id(group): group for root in roots for module in root.modules() for group in list_groups(module)
+    }
+    return [group for group in groups.values() if group is not None]
 
 
 def explain_unknown_groups(root: Any) -> Optional[str]:

@@ -148,7 +148,7 @@ class Race:
             self._bits_before = [bits for _, bits in views]
             keeps_live = len(self.arms) > 1 and not parts.drifted and all(found for found, _ in views)
         levers.reduction.is_compared = len(self.arms) > 1
-        levers.begin_race(holds=self._loss_check is not None)
+        levers.begin_race([arm.order.overrides for arm in self.arms], holds=self._loss_check is not None)
         levers.reduction.keeps_live = bool(parts.share(keeps_live, "whether reducers may live side by side"))
 
     def _has_room(self, replicas: List[Any]) -> bool:

@@ -86,7 +86,7 @@ class Production(Steering):
         wanted = {knob: v for knob, v in asked.items() if knob not in left and knob not in launched}
         parts.enter(beat.SWITCHING)
         levers.reduction.keeps_live = False
-        levers.begin_race()
+        levers.begin_race([wanted])
         failure = self._switch(wanted)
         if failure:
             left.update(dict.fromkeys(wanted, failure))

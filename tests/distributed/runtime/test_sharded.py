@@ -66,7 +66,12 @@ def test_a_wrapper_that_shards_is_tuned_where_it_can_be(tmp_path: Path) -> None:
     knobs = {"sharding_stage": 2, "num_threads": 2, "loader_num_workers": 1}
     session = launch(tmp_path, ["sharded.py", "--wrapper"], [measure("a", knobs), END])
     assert session.code == 0, session.log
-    assert session.hello["facts"]["sharding"] == "FullyShardedDataParallel"
-    assert session.hello["facts"]["gradient_bytes"] >= 12_804
+    facts = session.hello["facts"]
+    assert (facts["sharding"], facts["shard_ranks"], facts["shard_copies"]) == (
+        "FullyShardedDataParallel",
+        2,
+        1,
+    )
+    assert facts["gradient_bytes"] >= 12_804
     assert set(session.result("a")["consumed"]) == {"num_threads", "loader_num_workers"}
     assert "fully_shard, which can change it" in session.result("a")["not_consumed"]["sharding_stage"]

@@ -6,7 +6,7 @@ import pytest
 
 from advisor.protocol.messages import MOST_MESSAGE_BYTES, RaceReport
 from advisor.protocol.trials import BlockResult
-from advisor.services.races import refuse_implausible
+from advisor.services.measuring.races import refuse_implausible
 from advisor.tuning.measure.contrast import contrast_arms
 from agent.sessions.fitting import fit_report
 

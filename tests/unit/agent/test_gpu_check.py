@@ -318,6 +318,109 @@ def test_communicators_must_end_and_give_memory_back() -> None:
     assert "hung: Rank 1 hangs." in fault
 
 
+PAIR = replace(CARD, cards=("A", "A"))
+
+
+def settings(kept: int = 0, right: bool = True, **blocks: int) -> Trained:
+    """What the script saw: `most`, `fewest` and `alone` blocks of its kernels."""
+    asked = {"alone": {}, "most": {"max_ctas": 2}, "fewest": {"min_ctas": 16}}
+    usual = {"alone": 12, "most": 2, "fewest": 16, **blocks}
+    return Trained(
+        notes={
+            0: [
+                {
+                    "asked": asked[name],
+                    "blocks": [count] * 5,
+                    "is_right": right,
+                    "taken_bytes": 9,
+                    "kept_bytes": kept,
+                }
+                for name, count in usual.items()
+            ]
+        }
+    )
+
+
+def switched_arms(said: str = "over communicators of their own", **less: BlockResult) -> Trained:
+    knobs = {"fewest": "NCCL_MIN_CTAS", "most": "NCCL_MAX_CTAS", "clusters": "NCCL_CGA_CLUSTER_SIZE"}
+    return trained(
+        baseline=measured(),
+        **{**{name: measured(consumed={knob: said}) for name, knob in knobs.items()}, **less},
+    )
+
+
+BEATEN = settings(alone=1, most=1, fewest=1)
+
+
+def test_channels_are_those_of_the_communicator_and_a_variable_beats_them() -> None:
+    found = judge("channels", GivenBench(settings(), BEATEN, switched_arms(), machine=PAIR))
+    assert found.faults == []
+    assert "max_ctas 2: 2 to 2 blocks" in found.measured
+    assert "min_ctas 16 under NCCL_MAX_CTAS=1: 1 blocks" in found.measured
+    idle = measured(not_consumed={"NCCL_MAX_CTAS": "made with max_ctas [64]."})
+    for launches, word in (
+        ((settings(most=3), BEATEN, switched_arms()), "max_ctas 2: 3 to 3 blocks; 1 to 2 are expected."),
+        ((settings(fewest=15), BEATEN, switched_arms()), "16 to 64 are expected"),
+        ((settings(alone=0), BEATEN, switched_arms()), "nothing asked: 0 to 0 blocks"),
+        ((settings(right=False), BEATEN, switched_arms()), "gave a wrong sum"),
+        ((settings(kept=200 * MIB), BEATEN, switched_arms()), "keeps 200: 100 may be kept"),
+        ((settings(), settings(most=1, fewest=16, alone=1), switched_arms()), "so 1 is expected"),
+        ((settings(), BEATEN, switched_arms(most=idle)), "NCCL_MAX_CTAS was not in force: made with"),
+        ((settings(), BEATEN, switched_arms("in the ranks' environment")), "stood there already"),
+    ):
+        faults = judge("channels", GivenBench(*launches, machine=PAIR)).faults
+        assert word in " ".join(faults), faults
+
+
+def test_channels_need_kernels_a_pair_and_a_script_that_ends() -> None:
+    empty = Trained(
+        notes={0: [{"asked": {}, "blocks": [], "is_right": True, "taken_bytes": 0, "kept_bytes": 0}]}
+    )
+    faults = judge("channels", GivenBench(empty, BEATEN, switched_arms(), machine=PAIR)).faults
+    assert faults == ["The trace shows no kernel of NCCL's with nothing asked."]
+    failed = Trained(code=1, log="NCCL error")
+    for launch in (failed, replace(failed, notes=settings().notes)):
+        bench = GivenBench(launch, BEATEN, switched_arms(), machine=PAIR)
+        [outcome] = run_checks(choose_checks(CHECKS, "channels"), bench, lambda _: None)
+        assert outcome.status is Status.FAILED
+        assert "NCCL error" in outcome.judgement.faults[0]
+    for name in ("channels", "tuner"):
+        with pytest.raises(NotPossible, match="needs a second one"):
+            judge(name, GivenBench())
+
+
+def test_clusters_that_a_card_lacks_are_left_out() -> None:
+    arms = switched_arms(clusters=measured(not_consumed={"NCCL_CGA_CLUSTER_SIZE": "no clusters"}))
+    old = replace(arms, refusals={"NCCL_CGA_CLUSTER_SIZE": "Clusters exist from 9.0 on."})
+    found = judge("channels", GivenBench(settings(), BEATEN, old, machine=PAIR))
+    assert found.faults == []
+    assert found.left_out == ["NCCL_CGA_CLUSTER_SIZE: Clusters exist from 9.0 on."]
+
+
+def test_the_tuner_plugin_must_be_loaded_and_asked() -> None:
+    knobs = ("nccl_tuner_allreduce", "nccl_tuner_channels")
+    well = trained(tuned=measured(consumed=dict.fromkeys(knobs, "NCCL's tuner plugin chose it 20 times.")))
+    lacking = trained(
+        tuned=measured(not_consumed={knobs[0]: "NCCL's tuner plugin chose tree/simple 0 times, and …"})
+    )
+    silent = trained(
+        tuned=measured(not_consumed={knobs[0]: "NCCL has not loaded the advisor's tuner plugin."})
+    )
+    found = judge("tuner", GivenBench(well, well, well, lacking, well, machine=PAIR))
+    assert found.faults == []
+    assert [sentence.split(":")[0] for sentence in found.left_out] == ["nccl_tuner_allreduce tree/simple"]
+    faults = judge("tuner", GivenBench(lacking, silent, well, silent, well, machine=PAIR)).faults
+    assert len(faults) == 3, (
+        "a ring is always possible, and a plugin that is not loaded is no choice of NCCL's"
+    )
+    assert all("nccl_tuner_allreduce was not in force" in fault for fault in faults)
+    nan = trained(tuned=measured(consumed=dict.fromkeys(knobs, "yes"), diverged=True))
+    assert "not finite" in judge("tuner", GivenBench(nan, well, well, well, well, machine=PAIR)).faults[0]
+    refused = replace(well, refusals={knobs[0]: "No C compiler was found on this node."})
+    with pytest.raises(NotPossible, match="No C compiler"):
+        judge("tuner", GivenBench(refused, machine=PAIR))
+
+
 def test_a_killed_agent_must_leave_nothing() -> None:
     nothing = Struck(processes=5, left=(), on_cards=0, shared_memory=(), memory_bytes=0)
     assert judge("kill", GivenBench(struck=nothing)).faults == []
@@ -391,7 +494,7 @@ def test_checks_are_chosen_by_name() -> None:
 
 
 def test_what_needs_a_card_says_so_on_a_cpu() -> None:
-    about_cards = "nvml,nccl,memory_fraction,compile,cudnn,memory,demo"
+    about_cards = "nvml,nccl,memory_fraction,compile,cudnn,memory,channels,tuner,demo"
     bench = GivenBench(machine=Machine("cpu"))
     for outcome in run_checks(choose_checks(CHECKS, about_cards), bench, lambda _: None):
         assert outcome.status is Status.IMPOSSIBLE

@@ -8,7 +8,13 @@ BY_HAND = {
     "loader_num_workers": (4, "DataLoader(..., num_workers=4)"),
     "loader_prefetch_factor": (8, "DataLoader(..., prefetch_factor=8)"),
     "loader_pin_memory": (True, "DataLoader(..., pin_memory=True)"),
-    "sharding_stage": (2, "set_reshard_after_forward(False, recurse=False)"),
+    "sharding_stage": (3, "set_reshard_after_forward(True, recurse=False)"),
+    "sharding_gather_ranks": (4, "fully_shard(..., reshard_after_forward=4)"),
+    "sharding_forward_prefetch": (2, "each sharded module with the 2 after it"),
+    "sharding_backward_prefetch": (3, "each sharded module with the 3 before it"),
+    "sharding_separate_reduction": (True, "set_separate_reduce_scatter_group(True)"),
+    "sharding_reduce_buffers": (2, "set_reduce_scatter_max_input_buffers(2)"),
+    "sharding_group_memory": (True, "set_allocate_memory_from_process_group_for_comm(True)"),
 }
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -132,6 +133,47 @@ def test_a_bundle_holds_files_of_the_framework_at_work_only(advise) -> None:
         assert added == export(advice, used, name).filename
     sharded = job.model_copy(update={"facts": job.facts.model_copy(update={"sharding": "fully_shard"})})
     assert {info.name for info in list_at_work(sharded)} >= {"fsdp"}
+
+
+def shard(advised: tuple[Any, Any]) -> tuple[Any, Any]:
+    advice, job = advised
+    return advice, job.model_copy(update={"facts": job.facts.model_copy(update={"sharding": "fully_shard"})})
+
+
+def test_sixteen_bit_reductions_of_a_sharded_model_are_no_hook_of_ddps(advise) -> None:
+    half = {"fp16_allreduce": True, "fp16_allreduce_dtype": "bf16"}
+    for name in ("accelerate", "lightning", "pytorch", "wrapper"):
+        file = export(*shard(advise(half)), name)
+        assert not file.provenance
+        for sentence in (file.unmapped[knob] for knob in half):
+            assert "MixedPrecisionPolicy(reduce_dtype=torch.bfloat16)" in sentence
+        assert export(*advise(half, backend="nccl"), name).provenance.keys() == half.keys()
+    assert "the model is sharded" in export(*advise(half), "fsdp").unmapped["fp16_allreduce"]
+    file = export(*shard(advise(half)), "fsdp")
+    assert file.provenance.keys() == half.keys()
+
+
+def test_what_fully_shard_is_told_stays_apart_from_what_is_called_afterwards(advise) -> None:
+    told = {"sharding_gather_ranks": 4, "fp16_allreduce": True}
+    file = export(*shard(advise({**told, "sharding_reduce_buffers": 2})), "fsdp")
+    space: dict[str, Any] = {}
+    exec(compile(file.content, file.filename, "exec"), space)
+    arguments, outermost = space["shard_arguments"](), space["shard_arguments"](outermost=True)
+    assert (arguments.pop("reshard_after_forward"), str(arguments["mp_policy"].reduce_dtype)) == (
+        4,
+        "torch.float16",
+    )
+    assert arguments == outermost
+    own = replace(arguments["mp_policy"], output_dtype=arguments["mp_policy"].reduce_dtype, reduce_dtype=None)
+    assert space["shard_arguments"](own)["mp_policy"].output_dtype is own.output_dtype
+    assert "shard_arguments" in file.content.splitlines()[0]
+    assert "shard_arguments" not in export(*advise({"sharding_stage": 2}), "fsdp").content
+
+
+def test_what_stays_gathered_is_not_gathered_ahead(advise) -> None:
+    file = export(*advise({"sharding_stage": 2, "sharding_backward_prefetch": 2}), "fsdp")
+    assert file.provenance.keys() == {"sharding_stage"}
+    assert "nothing is gathered again" in file.unmapped["sharding_backward_prefetch"]
 
 
 def test_a_sharded_model_gets_its_stage_and_threads(advise) -> None:

@@ -165,6 +165,26 @@ def test_what_pytorch_lacks_is_said(advise) -> None:
     assert "env or torchrun export" in file.unmapped["NCCL_SOCKET_NTHREADS"]
 
 
+@pytest.mark.parametrize("name", ["pytorch", "env", "nccl"])
+def test_what_a_plugin_chooses_is_for_the_launch_script(name: str, advise) -> None:
+    file = export(*advise({"nccl_tuner_allreduce": "ring/simple", "num_threads": 2}), name)
+    assert "FLEET_NCCL" not in file.content
+    assert "nccl_tuner_allreduce" in file.unmapped
+    if name != "nccl":
+        assert "use the torchrun export (run.sh)" in file.unmapped["nccl_tuner_allreduce"]
+
+
+def test_a_communicators_own_settings_are_variables_and_a_line_of_torchs(advise) -> None:
+    changes = {"NCCL_MIN_CTAS": 8, "NCCL_CGA_CLUSTER_SIZE": 2}
+    for name in ("env", "nccl"):
+        content = export(*advise(changes), name).content
+        assert "NCCL_MIN_CTAS=8" in content
+        assert "NCCL_CGA_CLUSTER_SIZE=2" in content
+    unmapped = export(*advise(changes), "pytorch").unmapped
+    assert "options.config.min_ctas = 8;" in unmapped["NCCL_MIN_CTAS"]
+    assert "options.config.cga_cluster_size = 2;" in unmapped["NCCL_CGA_CLUSTER_SIZE"]
+
+
 def test_mixed_precision_runs_the_forward_in_bf16_and_hands_float32_back(advise, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     space: dict[str, Any] = {}

@@ -83,7 +83,10 @@ def test_a_numeric_knob_has_a_range_and_a_logarithm_where_it_says_so(knob: Knob)
 @every_knob
 def test_a_knob_that_is_varied_can_be_switched_in_trials(knob: Knob) -> None:
     if knob.place is Place.ENVIRONMENT and knob.name.startswith("NCCL_"):
-        assert knob.switch is Switch.COLD
+        # A communicator can be made with these by itself; where it cannot, the variable is read at a launch.
+        is_of_one = knob.name in {"NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_CGA_CLUSTER_SIZE"}
+        assert knob.switch is (Switch.HOT if is_of_one else Switch.COLD)
+        assert knob.launch_variable == (None if knob.carried else knob.name)
     if knob.paddle_field is not None:
         assert set(knob.paddle_versions) <= {"3.3.1", "2.6.2"}
         # Paddle's use_dynamic_loss_scaling is our amp_dynamic_loss_scaling: its block is part of a knob's name.

@@ -120,7 +120,7 @@ def test_all_broken_rules_are_told_at_once() -> None:
     changes = {
         "nccl_comm_num": 4, "use_hierarchical_allreduce": True, "last_comm_group_size_MB": 64.0,
         "fuse_broadcast_ops": True, "localsgd": True, "gradient_merge": True, "dgc": True, "sync_batch_norm": True,
-        "amp": True,
+        "amp": True, "NCCL_MIN_CTAS": 8, "NCCL_MAX_CTAS": 4,
     }  # fmt: skip
     strategy = DistributedStrategy.from_changes(changes)
     assert len(broken_rules(strategy, FOUR_ON_TWO_NODES, paddle=True)) == len(COUPLING_RULES)

@@ -316,7 +316,35 @@ def test_what_the_job_sets_itself_is_its_baseline_or_left_alone(monkeypatch: pyt
     assert launched.observe_launched({})["conv_workspace_size_limit"] == 65536
     assert "NCCL_BUFFSIZE" not in launched.observe_launched({"NCCL_BUFFSIZE": 2**20}), "that one is ours"
     assert launched.refuse_launched({})[ALLOCATOR].startswith("The job sets PYTORCH_ALLOC_CONF itself")
-    assert launched.refuse_launched({ALLOCATOR: "max_split_size_mb:512"}) == {}
+    assert ALLOCATOR not in launched.refuse_launched({ALLOCATOR: "max_split_size_mb:512"})
+
+
+def test_settings_of_the_launch_are_proved_also_where_an_arm_asks_for_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    levers = load("registry").Levers(0, 1, 1, CPU, None, {"NCCL_BUFFSIZE": 2**23}, load("registry").Reading())
+    monkeypatch.setenv("NCCL_BUFFSIZE", str(2**23))
+    for asked in ({"NCCL_BUFFSIZE": 2**23}, {}):
+        levers.switch(asked, Training([], []))
+        assert "NCCL_BUFFSIZE=8388608 in the rank's" in levers.prove("nccl", []).consumed["NCCL_BUFFSIZE"]
+    monkeypatch.delenv("NCCL_BUFFSIZE")
+    levers.switch({"NCCL_BUFFSIZE": 2**23}, Training([], []))
+    assert "NCCL_BUFFSIZE is None" in levers.prove("nccl", []).not_consumed["NCCL_BUFFSIZE"]
+
+
+def test_choices_of_nccls_plugin_are_refused_and_proved_with_the_launch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launched = load("buckets.launched")
+    monkeypatch.setenv("FLEET_NCCL_ALLREDUCE", "ring/simple")
+    monkeypatch.setenv("NCCL_TUNER_PLUGIN", "theirs.so")
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 3))
+    refused = launched.refuse_launched({})
+    assert set(refused) == set(launched.TUNED)
+    assert "The job sets NCCL_TUNER_PLUGIN=theirs.so itself" in refused["nccl_tuner_allreduce"]
+    found = launched.prove_launched({"nccl_tuner_allreduce": "ring/simple"}, "nccl", CUDA, [])
+    assert "has not loaded the advisor's tuner plugin" in found.not_consumed["nccl_tuner_allreduce"]
 
 
 def test_one_compilation_cannot_be_on_and_off_at_once() -> None:

@@ -7,6 +7,8 @@ import importlib
 import multiprocessing
 import os
 import random
+import signal
+import time
 from typing import Any
 
 import pytest
@@ -32,9 +34,10 @@ CHANGES: list[dict[str, Any]] = [
 
 
 class Samples(Dataset):
-    def __init__(self, size: int = 90, broken_elsewhere: bool = False) -> None:
+    def __init__(self, size: int = 90, broken_elsewhere: bool = False, hangs_at: int = -1) -> None:
         self.size = size
         self.broken_elsewhere = broken_elsewhere
+        self.hangs_at = hangs_at
 
     def __len__(self) -> int:
         return self.size
@@ -42,6 +45,9 @@ class Samples(Dataset):
     def __getitem__(self, index: int) -> int:
         if self.broken_elsewhere and os.getpid() != PROCESS:
             raise OSError("the archive is open in another process")
+        if index == self.hangs_at and os.getpid() != PROCESS:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            time.sleep(600)
         return index
 
 
@@ -153,6 +159,29 @@ def test_batches_that_workers_cannot_read_are_read_as_the_script_would() -> None
         "Reading with num_workers=2 and prefetch_factor=2 failed: "
         "OSError: the archive is open in another process."
     )
+    assert multiprocessing.active_children() == []
+
+
+def test_a_worker_that_hangs_ends_and_training_goes_on_with_the_scripts_own_reading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loader_source, "LONGEST_READ_S", 1)
+
+    def load() -> Any:
+        torch.manual_seed(7)
+        return DataLoader(Samples(hangs_at=17), 4, shuffle=True)
+
+    changes = {"num_workers": 2}
+    assert train(load(), {2: changes, 9: {}}, epochs=2) == train(load(), None, epochs=2)
+    loader, tuned = load(), reading.Reading()
+    iterator = tuned.start_epoch(loader, DataLoader.__iter__)
+    tuned.read(iterator, READ_NEXT)
+    tuned.change(changes)
+    for _ in range(len(loader) - 1):
+        tuned.read(iterator, READ_NEXT)
+    [(_, feed)] = tuned.list_live()
+    assert feed.failure.startswith("Reading with num_workers=2 and prefetch_factor=2 failed: ")
+    assert feed.failure.endswith("timed out after 1 seconds.")
     assert multiprocessing.active_children() == []
 
 

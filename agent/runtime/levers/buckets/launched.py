@@ -6,21 +6,25 @@ import os
 from typing import Any, Dict, List, Mapping, Optional
 
 import torch
+import torch.distributed as dist
 
+from ...nccl_tuner.plugin import VARIABLES as TUNED
+from ...nccl_tuner.plugin import explain_no_choice, prove_choice
 from ..computation.convolutions import SEARCH, WORKSPACE, prove_search
 from ..lever import Evidence
+from ..reduction.nccl_options import FIELDS
 
 MIB = 1024 * 1024
 UNLIMITED = 65536
 """MB: the largest value of the workspace limit, which stands for none."""
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
-VARIABLES = {WORKSPACE: "CUDNN_CONV_WSCAP_DBG"}
+VARIABLES = {WORKSPACE: "CUDNN_CONV_WSCAP_DBG", **TUNED}
 """Environment variables of knobs that have another name."""
 READ_ON_GPUS = {
     ALLOCATOR: "torch's allocator reads it when it starts",
     VARIABLES[WORKSPACE]: "cuDNN reads it when it starts",
 }
-NCCL_COUNTS = ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD", "NCCL_BUFFSIZE", "NCCL_MIN_CTAS")
+NCCL_COUNTS = ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD", "NCCL_BUFFSIZE", *FIELDS)
 
 
 def plan_launched_cap(cold: Mapping[str, Any]) -> Optional[float]:
@@ -32,9 +36,17 @@ def plan_launched_cap(cold: Mapping[str, Any]) -> Optional[float]:
 
 
 def refuse_launched(cold: Mapping[str, Any]) -> Dict[str, str]:
-    """Knobs of the launch that the job has set itself, in a way that no value of ours could stand beside."""
+    """Knobs of the launch that cannot be set here, or that the job has set itself in a way that no value of ours could
+    stand beside."""
+    refused: Dict[str, str] = {}
+    version = torch.cuda.nccl.version() if dist.is_nccl_available() else None
+    reason = explain_no_choice(version)
+    if reason is not None:
+        refused.update(dict.fromkeys(TUNED, reason))
     own = [name for name in ("PYTORCH_ALLOC_CONF", ALLOCATOR) if name in os.environ and ALLOCATOR not in cold]
-    return {ALLOCATOR: f"The job sets {own[0]} itself; it is left as it is."} if own else {}
+    if own:
+        refused[ALLOCATOR] = f"The job sets {own[0]} itself; it is left as it is."
+    return refused
 
 
 def observe_launched(cold: Mapping[str, Any]) -> Dict[str, Any]:
@@ -67,6 +79,9 @@ def prove_launched(
                 evidence.not_consumed[knob] = f"DistributedDataParallel has caps of {sorted(caps)} bytes."
         elif knob == SEARCH:
             proved, sentence = prove_search(value)
+            (evidence.consumed if proved else evidence.not_consumed)[knob] = sentence
+        elif knob in TUNED:
+            proved, sentence = prove_choice(knob, value)
             (evidence.consumed if proved else evidence.not_consumed)[knob] = sentence
         elif not variable.startswith("NCCL_") and variable not in READ_ON_GPUS:
             evidence.not_consumed[knob] = (

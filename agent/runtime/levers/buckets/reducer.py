@@ -43,12 +43,18 @@ def explain_no_rebuild(ddp: Any) -> Optional[str]:
 
 
 def rebuild_reducer(
-    ddp: Any, plan: BucketPlan, state: Any = None, hook: Any = None, keeps_old: bool = False
+    ddp: Any,
+    plan: BucketPlan,
+    state: Any = None,
+    hook: Any = None,
+    keeps_old: bool = False,
+    group: Any = None,
 ) -> None:
     """Runs DDP's own init helper again for another reducer. Call between steps, on every rank alike.
 
     `hook` replaces the script's own communication hooks when given; otherwise those are registered again, since a hook
     lives in the reducer. With `keeps_old` the reducer before lives on beside the new one (see `live_reducer`).
+    Gradients go over `group` where one is given; buffers and whatever else DDP sends stay with the model's own.
     """
     reason = explain_no_rebuild(ddp)
     if reason is not None:
@@ -63,11 +69,14 @@ def rebuild_reducer(
     _set_plan(ddp, plan)
     first_bytes = private_torch.FIRST_BUCKET_BYTES
     usual_first_bytes = first_bytes.find(dist)
+    own_group = ddp.process_group
     try:
+        ddp.process_group = group or own_group
         # torch before 2.12 reads the first bucket's size from this module constant.
         first_bytes.set(dist, plan.first_bytes)
         private_torch.BUILD_REDUCER.of(ddp)(parameters, sparse, names, ddp.static_graph)
     finally:
+        ddp.process_group = own_group
         first_bytes.set(dist, usual_first_bytes)
     private_torch.HAS_REBUILT.set(ddp, False)
     if ddp.static_graph:

@@ -1,15 +1,20 @@
-"""The process groups that carry gradients: made once, on every rank in the same order, and kept for the session."""
+"""The process groups that carry gradients: made once, on every rank in one order, kept while an arm needs them.
+
+Each of NCCL's takes device memory, half a gigabyte and more: see `Communicators.prepare` and `keep_only`.
+"""
 
 from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
 
 from ...backends import find_backend
+from .nccl_options import Configuration, build_options, read_fields
+from .reduction_plan import ReductionPlan
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,20 @@ def explain_no_order(backend: str) -> Optional[str]:
     return None
 
 
+KEPT_FREE = 0.02
+"""Share of a card's memory that stays free beside what a new communicator may take."""
+USUAL_BYTES = 1600 * 2**20
+"""What one communicator was seen to take at most, where none like it was made yet."""
+OPENING = (1, 2**21)
+"""Numbers in the first sums of a new communicator: NCCL opens the connections for short and for long messages with
+the first of each."""
+_Key = Tuple[int, int, Optional[str], Configuration]
+
+
+class NoRoom(RuntimeError):
+    """Some rank's card has no room for the communicators asked for; raised on every rank alike."""
+
+
 class Communicators:
     """Creating a group is collective: every rank asks for the same ones at the same step boundary."""
 
@@ -53,44 +72,151 @@ class Communicators:
         self._rank = rank
         self._world_size = world_size
         self._device = device
-        self._flat: List[Any] = []
-        self._levels: Dict[Tuple[int, int, Optional[str]], Levels] = {}
+        self._flat: Dict[Configuration, List[Any]] = {}
+        self._levels: Dict[_Key, Levels] = {}
+        self._taken: Dict[Configuration, int] = {}
+        """Device memory that one communicator of each kind took, where it was looked at."""
 
-    def provide_flat(self, count: int) -> List[Any]:
+    def prepare(self, plan: ReductionPlan) -> None:
+        """Collective. On NCCL: makes what the plan lacks, where every card has room for it, and opens its connections.
+
+        Else the first backward pass would, between timed steps and perhaps without memory. Raises NoRoom.
+        """
+        kind = plan.configuration
+        there = len(self._flat.get(kind, ()))
+        flat, levels = max(0, plan.own_groups - there), [k for k in _list_keys(plan) if k not in self._levels]
+        if not (flat or levels) or self._find_backend() != "nccl":
+            return
+        count = flat + len(levels) * (1 if plan.gloo_between else 2)
+        free, total = torch.cuda.mem_get_info(self._device)
+        # The allocator's own reserve is not counted as free: the next steps want it again.
+        needed = count * self._taken.get(kind, USUAL_BYTES) + int(KEPT_FREE * total)
+        [lacking] = self.agree_on_most([needed - free])
+        if lacking > 0:
+            raise NoRoom(
+                f"{count} more communicator(s) may take {needed / 1e9:.2g} GB of the card, and the fullest one has "
+                f"{(needed - lacking) / 1e9:.2g} GB free beside what the training uses."
+            )
+        failure = ""
+        try:
+            self.provide_flat(plan.own_groups, kind)
+            self._open(self._list_groups(plan))
+        except RuntimeError as error:
+            failure = str(error).splitlines()[0]
+        [has_failed] = self.agree_on_most([int(bool(failure))])
+        if has_failed:
+            self._destroy_flat(kind, there)
+            self._destroy_levels(levels)
+            raise NoRoom(
+                f"NCCL could not make {count} more communicator(s): {failure or 'another rank says why'}."
+            )
+        taken = max(0, free - torch.cuda.mem_get_info(self._device)[0])
+        self._taken[kind] = max(self._taken.get(kind, 0), -(-taken // count))
+
+    def keep_only(self, plans: Sequence[ReductionPlan]) -> None:
+        """Collective. On NCCL: destroys the communicators that none of the plans needs, which gives their memory back.
+
+        No reducer may be left that uses one of them.
+        """
+        if self._find_backend() != "nccl":
+            return
+        for kind in list(self._flat):
+            needed = max((plan.own_groups for plan in plans if plan.configuration == kind), default=0)
+            self._destroy_flat(kind, needed)
+        needed_keys = {key for plan in plans for key in _list_keys(plan)}
+        self._destroy_levels([key for key in self._levels if key not in needed_keys])
+
+    def agree_on_most(self, own: List[int]) -> List[int]:
+        """Collective. The largest of all ranks' numbers, place by place."""
+        numbers = torch.tensor(own, dtype=torch.int64, device=self._device)
+        dist.all_reduce(numbers, op=dist.ReduceOp.MAX)
+        return [int(number) for number in numbers.tolist()]
+
+    def provide_flat(self, count: int, configuration: Configuration = ()) -> List[Any]:
         """`count` groups of all ranks, none of them the script's own: another thread may use them undisturbed."""
-        while len(self._flat) < count:
-            self._flat.append(dist.new_group(list(range(self._world_size)), backend=self._find_backend()))
-        return self._flat[:count]
+        groups = self._flat.setdefault(configuration, [])
+        while len(groups) < count:
+            ranks = list(range(self._world_size))
+            groups.append(
+                dist.new_group(ranks, backend=self._find_backend(), **self._build_options(configuration))
+            )
+        return groups[:count]
 
-    def provide_levels(self, count: int, inner_size: int, between: Optional[str] = None) -> List[Levels]:
+    def provide_levels(
+        self, count: int, inner_size: int, between: Optional[str] = None, configuration: Configuration = ()
+    ) -> List[Levels]:
         """`count` sets of two-level groups with `inner_size` consecutive ranks inside.
 
         `between` is the backend of the outer groups; None is the job's own.
         """
-        for index in range(count):
-            if (index, inner_size, between) not in self._levels:
-                self._levels[index, inner_size, between] = self._make_levels(inner_size, between)
-        return [self._levels[index, inner_size, between] for index in range(count)]
+        keys = [(index, inner_size, between, configuration) for index in range(count)]
+        for key in keys:
+            if key not in self._levels:
+                self._levels[key] = self._make_levels(inner_size, between, configuration)
+        return [self._levels[key] for key in keys]
 
-    def _make_levels(self, inner_size: int, between: Optional[str]) -> Levels:
+    def read_made(self, plans: Sequence[ReductionPlan]) -> List[Dict[str, int]]:
+        """What each of NCCL's communicators of these plans was made with."""
+        groups = [group for plan in plans for group in self._list_groups(plan)]
+        return read_fields(groups, self._device) if self._find_backend() == "nccl" else []
+
+    def _list_groups(self, plan: ReductionPlan) -> List[Any]:
+        """Those of the job's own backend; makes what is missing."""
+        groups = self.provide_flat(plan.own_groups, plan.configuration)
+        if plan.inner_size:
+            between = "gloo" if plan.gloo_between else None
+            found = self.provide_levels(plan.communicators, plan.inner_size, between, plan.configuration)
+            groups += [levels.inner for levels in found]
+            groups += [] if plan.gloo_between else [levels.outer for levels in found]
+        return groups
+
+    def _open(self, groups: List[Any]) -> None:
+        for group in groups:
+            for length in OPENING:
+                dist.all_reduce(torch.zeros(length, device=self._device), group=group)
+        torch.cuda.synchronize(self._device)
+
+    def _destroy_flat(self, kind: Configuration, kept: int) -> None:
+        groups = self._flat.get(kind, [])
+        while len(groups) > kept:
+            dist.destroy_process_group(groups.pop())
+
+    def _destroy_levels(self, keys: List[_Key]) -> None:
+        for levels in [self._levels.pop(key) for key in keys if key in self._levels]:
+            dist.destroy_process_group(levels.inner)
+            dist.destroy_process_group(levels.outer)
+
+    def _make_levels(self, inner_size: int, between: Optional[str], configuration: Configuration) -> Levels:
         starts = range(0, self._world_size, inner_size)
-        inner = self._split([list(range(start, start + inner_size)) for start in starts], None)
+        inner = self._split([list(range(start, start + inner_size)) for start in starts], None, configuration)
         places = range(inner_size)
-        outer = self._split([[start + place for start in starts] for place in places], between)
+        apart = [[start + place for start in starts] for place in places]
+        outer = self._split(apart, between, () if between else configuration)
         return Levels(inner, inner_size, self._rank // inner_size * inner_size, outer)
 
-    def _split(self, parts: List[List[int]], backend: Optional[str]) -> Any:
+    def _split(self, parts: List[List[int]], backend: Optional[str], configuration: Configuration) -> Any:
         """This rank's group of a partition of all ranks: one call, whatever their number."""
         own = self._find_backend()
         backend = backend or own
         mine = next(part for part in parts if self._rank in part)
+        how = self._build_options(configuration)
         if backend != "nccl" or getattr(dist.group.WORLD, "bound_device_id", None) is None:
-            return dist.new_group(mine, backend=backend, use_local_synchronization=True)
+            return dist.new_group(mine, backend=backend, use_local_synchronization=True, **how)
         # The job bound a device to its process group: then NCCL splits communicators, which takes every rank.
         if hasattr(dist, "split_group") and dist.get_backend() == own:
-            return dist.split_group(split_ranks=parts)
-        groups = [dist.new_group(part, backend=backend) for part in parts]
+            return dist.split_group(split_ranks=parts, **how)
+        groups = [dist.new_group(part, backend=backend, **how) for part in parts]
         return groups[parts.index(mine)]
+
+    def _build_options(self, configuration: Configuration) -> Dict[str, Any]:
+        return {"pg_options": build_options(configuration, self._device)} if configuration else {}
 
     def _find_backend(self) -> str:
         return find_backend(dist.group.WORLD, self._device)
+
+
+def _list_keys(plan: ReductionPlan) -> List[_Key]:
+    if not plan.inner_size:
+        return []
+    between = "gloo" if plan.gloo_between else None
+    return [(index, plan.inner_size, between, plan.configuration) for index in range(plan.communicators)]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import astuple
-from typing import Any, Dict, List, Mapping, Optional, Tuple, Union
+from dataclasses import astuple, replace
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 import torch.distributed as dist
@@ -25,10 +25,12 @@ from ..buckets.reducer import SAMPLED_ITERATIONS, explain_no_rebuild, has_own_ho
 from ..lever import Evidence, Lever, RelaunchNeeded, Training
 from ..script_compilation import is_cut_at_buckets
 from . import reduction_plan
-from .communicators import Communicators, explain_no_order
+from .communicators import Communicators, NoRoom, explain_no_order
 from .low_rank_reduction import EXACT_STEPS, LowRankReduction, explain_no_compression
+from .nccl_options import Configuration
 from .reduction_hook import BucketReduction, reduce_bucket
-from .reduction_plan import ReductionPlan, resolve_reduction
+from .reduction_plan import ReductionPlan, plan_strategy, resolve_reduction
+from .reduction_proof import judge, judge_compression
 
 _CUT = "The script compiles its model, and torch.compile cut the graph where the script's buckets end (optimize_ddp)."
 
@@ -71,6 +73,7 @@ class GradientReduction(Lever):
         self._values: Mapping[str, Any] = {}
         self._rejected: Dict[str, str] = {}
         self._refusals: Dict[str, str] = {}
+        self._configuration: Configuration = ()
         self.is_compared = False
         """Whether `describe_in_force` is asked for right after the warm-up."""
         self.keeps_live = False
@@ -153,6 +156,22 @@ class GradientReduction(Lever):
             }
         return refusals
 
+    def explain_no_exchange(self, ddp: Any) -> Optional[str]:
+        """Why this model's gradients cannot be sent over other communicators, or None. Call between steps."""
+        if self._know(ddp).has_own_hook:
+            return (
+                "The script registered a communication hook of its own, with communicators of its own choice."
+            )
+        return explain_no_rebuild(ddp)
+
+    def configure(self, configuration: Configuration) -> None:
+        """What the next switch makes NCCL's communicators with; empty leaves gradients with the job's own."""
+        self._configuration = configuration
+
+    def read_made(self) -> List[Dict[str, int]]:
+        """What NCCL's communicators of the strategy in force were made with, beside the job's own."""
+        return self.communicators.read_made([replica.reduction for replica in self._replicas.values()])
+
     def switch(self, values: Mapping[str, Any], training: Training) -> None:
         self._values = values
         rebuilt = False
@@ -161,6 +180,7 @@ class GradientReduction(Lever):
             self._rejected["fp16_allreduce_dtype"] = self._refusals[reduction.wire_format]
             self._rejected["fp16_allreduce"] = self._refusals[reduction.wire_format]
             reduction = reduction_plan.BASELINE
+        reduction = self._make_room(replace(reduction, configuration=self._configuration))
         compressing = 1 + EXACT_STEPS if reduction.rank else 0
         for ddp in training.replicas:
             replica = self._know(ddp)
@@ -176,6 +196,18 @@ class GradientReduction(Lever):
         told = 3 if self.is_compared else 0
         self.least_warm_up = max(compressing, sampled, told) if rebuilt else compressing
         self.lead_in = max(compressing, sampled, 2) if rebuilt and not self.keeps_live else 1
+
+    def _make_room(self, reduction: ReductionPlan) -> ReductionPlan:
+        """The plan with its communicators made, or the baseline's where no card has room for them."""
+        try:
+            self.communicators.prepare(reduction)
+        except NoRoom as full:
+            if reduction.configuration:
+                # A launch sets it for the communicators that the job has anyway.
+                raise RelaunchNeeded(str(full)) from full
+            self._rejected.update({knob: str(full) for knob in reduction_plan.KNOBS if knob in self._values})
+            return reduction_plan.BASELINE
+        return reduction
 
     def _exchange(self, ddp: Any, replica: _Replica, plan: BucketPlan, reduction: ReductionPlan) -> bool:
         """Puts the plan in force; whether that took a new reducer."""
@@ -200,11 +232,12 @@ class GradientReduction(Lever):
         self, ddp: Any, replica: _Replica, plan: BucketPlan, reduction: ReductionPlan, keeps_old: bool
     ) -> Union[BucketReduction, LowRankReduction, None]:
         buckets = limit_layers(ddp, plan, replica.order)
-        if reduction == reduction_plan.BASELINE:
-            rebuild_reducer(ddp, buckets, keeps_old=keeps_old)
+        if not reduction.needs_hook:
+            groups = self.communicators.provide_flat(reduction.own_groups, reduction.configuration)
+            rebuild_reducer(ddp, buckets, keeps_old=keeps_old, group=next(iter(groups), None))
             return None
         state = (
-            LowRankReduction(reduction.rank, ddp, self.communicators, self._device)
+            LowRankReduction(reduction, ddp, self.communicators, self._device)
             if reduction.rank
             else BucketReduction(reduction, ddp, self.communicators, self._device)
         )
@@ -220,6 +253,11 @@ class GradientReduction(Lever):
         """Compression is begun anew in every race, so that no error of the last one is fed back."""
         for replica in self._replicas.values():
             replica.is_stale = bool(replica.reduction.rank)
+
+    def keep_communicators(self, strategies: Sequence[Mapping[str, Any]]) -> None:
+        """Collective. Gives back those that neither these strategies need nor what is in force."""
+        plans = [plan_strategy(values, self._world_size, self._local_world_size) for values in strategies]
+        self.communicators.keep_only([*plans, *(replica.reduction for replica in self._replicas.values())])
 
     def forget_errors(self) -> None:
         """What compression left out so far belongs to no state of the training that follows."""
@@ -297,7 +335,7 @@ class GradientReduction(Lever):
 
     def _prove_reduction(self, replica: _Replica, evidence: Evidence) -> None:
         chosen = [knob for knob in reduction_plan.KNOBS if knob in self._values]
-        if replica.reduction == reduction_plan.BASELINE:
+        if not replica.reduction.needs_hook:
             for knob in chosen:
                 evidence.consumed[knob] = "The value equals the baseline's: DDP's own allreduce is in force."
             return
@@ -305,51 +343,10 @@ class GradientReduction(Lever):
             return
         for knob in chosen:
             if isinstance(replica.state, LowRankReduction):
-                proved, sentence = _judge_compression(replica.state, replica.reduction.rank)
+                proved, sentence = judge_compression(replica.state, replica.reduction.rank)
             else:
-                proved, sentence = _judge(knob, replica.reduction, replica.state.counts)
+                proved, sentence = judge(knob, replica.reduction, replica.state.counts)
             (evidence.consumed if proved else evidence.not_consumed)[knob] = sentence
-
-
-def _judge_compression(state: LowRankReduction, rank: int) -> Tuple[bool, str]:
-    whole, sent = state.count_numbers()
-    if not whole:
-        return False, "The hook compressed no bucket in the timed steps."
-    if sent >= whole:
-        return False, f"No gradient is large enough to be worth compressing to rank {rank}."
-    return True, f"PowerSGD of rank {rank}, a translation of DGC: {sent} of {whole} numbers were sent."
-
-
-def _judge(knob: str, plan: ReductionPlan, counts: Mapping[str, List[int]]) -> Tuple[bool, str]:
-    buckets, sizes = counts["buckets"], counts["bytes"]
-    total = sum(buckets)
-    if total == 0:
-        return False, "The hook reduced no bucket in the timed steps."
-    if knob == "nccl_comm_num":
-        used = sum(1 for count in buckets if count)
-        sentence = f"Buckets per communicator {buckets}, bytes {sizes}."
-        if used < plan.communicators:
-            return (
-                False,
-                f"{sentence} Only {used} of {plan.communicators} carried gradients: too few buckets per step.",
-            )
-        return True, sentence
-    if knob == "sync_nccl_allreduce":
-        order = "one after another in one lane" if plan.serial else "each as soon as it was ready"
-        return (not plan.serial or counts["lane"][0] == total), f"{total} buckets were reduced {order}."
-    if knob.startswith(("use_hierarchical", "hierarchical")):
-        if plan.inner_size == 0:
-            return True, "The value equals the baseline's: one level."
-        two_level = counts["two_level"][0]
-        over = ", gloo between them" if plan.gloo_between else ""
-        return (
-            two_level > 0 and (knob != reduction_plan.BETWEEN or plan.gloo_between),
-            f"{two_level} of {total} buckets went through two levels of {plan.inner_size} ranks inside{over}.",
-        )
-    if plan.wire_format is None:
-        return True, "The value equals the baseline's: gradients travel as they are."
-    sentence = f"{counts['converted'][0]} of {total} buckets travelled as {plan.wire_format}."
-    return counts["converted"][0] > 0, sentence
 
 
 def _find_unsupported_formats(group: Any, device: torch.device) -> Dict[str, str]:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from .communicators import Communicators
 from .lanes import ThreadLane
+from .reduction_plan import ReductionPlan
 
 EXACT_STEPS = 2
 """Steps reduced whole first: DDP still moves gradients between buckets, and the error fed back belongs to a bucket."""
@@ -42,16 +43,19 @@ class _KeptBucket:
 class LowRankReduction:
     """State of the hook for one race: the error that it feeds back ends with it, and with each of its segments."""
 
-    def __init__(self, rank: int, ddp: Any, communicators: Communicators, device: torch.device) -> None:
+    def __init__(
+        self, plan: ReductionPlan, ddp: Any, communicators: Communicators, device: torch.device
+    ) -> None:
         from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd
 
         self._hook = power_sgd.powerSGD_hook
         # The hook waits for collectives inside callbacks of others. gloo runs both on the same few threads, so there
         # one bucket after another goes through a thread and a process group of its own.
         self._lane: Optional[ThreadLane] = None if device.type == "cuda" else ThreadLane()
-        group = ddp.process_group if self._lane is None else communicators.provide_flat(1)[0]
+        has_own = self._lane is not None or plan.configuration
+        group = communicators.provide_flat(1, plan.configuration)[0] if has_own else ddp.process_group
         self._state = power_sgd.PowerSGDState(
-            process_group=group, matrix_approximation_rank=rank, start_powerSGD_iter=EXACT_STEPS
+            process_group=group, matrix_approximation_rank=plan.rank, start_powerSGD_iter=EXACT_STEPS
         )
         self._before = self._after = 0
         self.counts: Dict[str, int] = {}

@@ -35,16 +35,17 @@ class BucketReduction:
         self._levels: List[Levels] = []
         # Reduce-scatter moves least, but gloo has none worth the name; there one leader stands for its group.
         self._scatters = find_backend(ddp.process_group, device) == "nccl"
+        self._flat = communicators.provide_flat(plan.own_groups, plan.configuration)
+        if len(self._flat) < plan.communicators:
+            self._flat = [ddp.process_group, *self._flat]
         if plan.serial or plan.inner_size:
-            # Lanes never use the script's own group: its collectives (SyncBatchNorm's, say) run on another thread.
-            self._flat = communicators.provide_flat(plan.communicators)
             lanes = 1 if plan.serial else plan.communicators
             self._lanes = [open_lane(device, plan.gloo_between) for _ in range(lanes)]
-        else:
-            self._flat = [ddp.process_group, *communicators.provide_flat(plan.communicators - 1)]
         if plan.inner_size:
             between = "gloo" if plan.gloo_between else None
-            self._levels = communicators.provide_levels(plan.communicators, plan.inner_size, between)
+            self._levels = communicators.provide_levels(
+                plan.communicators, plan.inner_size, between, plan.configuration
+            )
         self.counts: Dict[str, List[int]] = {}
         self.reset_counts()
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Dict, Mapping, Optional, Set, Tuple
 
 from ..lever import read_count, read_switch
+from .nccl_options import Configuration, read_configuration
 
 BETWEEN = "hierarchical_allreduce_gloo_between"
 LEVELS = ("use_hierarchical_allreduce", "hierarchical_allreduce_inter_nranks", BETWEEN)
@@ -33,6 +34,22 @@ class ReductionPlan:
     """The upper level goes over gloo, whatever the job's own backend is."""
     rank: int = 0
     """Rank to which gradient matrices are compressed (PowerSGD); 0 sends them whole."""
+    configuration: Configuration = ()
+    """What NCCL's communicators are made with where that is not the job's own."""
+
+    @property
+    def needs_hook(self) -> bool:
+        """Whether a communication hook reduces, and not DDP itself."""
+        return replace(self, configuration=()) != BASELINE
+
+    @property
+    def own_groups(self) -> int:
+        """Groups of all ranks that it takes beside the model's own."""
+        if self.rank or not self.needs_hook:
+            return int(bool(self.configuration))
+        # Lanes never use the script's own group: its collectives (SyncBatchNorm's, say) run on another thread.
+        keeps_own = not (self.serial or self.inner_size or self.configuration)
+        return self.communicators - keeps_own
 
 
 BASELINE = ReductionPlan()
@@ -97,6 +114,15 @@ def resolve_reduction(
         gloo_between,
     )
     return plan, rejected
+
+
+def plan_strategy(values: Mapping[str, Any], world_size: int, local_world_size: int) -> ReductionPlan:
+    """The plan of a whole strategy; what of it cannot be taken is left out."""
+    plan, _ = resolve_reduction(values, world_size, local_world_size)
+    try:
+        return replace(plan, configuration=read_configuration(values))
+    except ValueError:
+        return plan
 
 
 def _read(knob: str, value: Any) -> Any:

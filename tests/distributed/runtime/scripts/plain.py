@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import faulthandler
 import gc
 import hashlib
 import os
@@ -14,6 +15,9 @@ from placement import BACKEND, DEVICE
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
+
+# Whoever waits for a training that hangs gives up after 120 s, and shows what it wrote.
+faulthandler.dump_traceback_later(90)
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--name", default="run")

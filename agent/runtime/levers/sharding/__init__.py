@@ -1,0 +1,1 @@
+"""How a model sharded by fully_shard gathers its parameters and scatters its gradients."""

@@ -1,0 +1,108 @@
+"""fp16_allreduce of sharded models: the reduce_dtype of fully_shard's mixed precision, changed in place."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+import torch
+import torch.distributed as dist
+
+from ... import private_torch
+from ..lever import read_switch
+from ..reduction.reduction_hook import DTYPES
+from .scatter_watch import NAMES, ScatterWatch
+
+KNOBS = ("fp16_allreduce", "fp16_allreduce_dtype")
+
+
+class WireFormat:
+    """What was reduced in the script's own number format travels in 16 bits and comes back in the parameters' own."""
+
+    knobs = KNOBS
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._own: List[Tuple[Any, Any]] = []
+        """Each group with the script's own mixed precision."""
+        self._unsupported: Dict[str, str] = {}
+        self._wanted: Optional[str] = None
+        self._is_changed = False
+
+    def list_refusals(self, groups: List[Any], roots: List[Any]) -> Dict[str, str]:
+        sentence = self._explain_no_format(groups)
+        return {} if sentence is None else dict.fromkeys(KNOBS, sentence)
+
+    def _explain_no_format(self, groups: List[Any]) -> Optional[str]:
+        missing = (private_torch.explain_missing(group, (private_torch.CHOOSE_FORMATS,)) for group in groups)
+        sentence = next(filter(None, missing), None)
+        if sentence is not None:
+            return sentence
+        half = next((kind for kind in map(_find_format, groups) if kind in DTYPES.values()), None)
+        if half is not None:
+            return f"The script reduces gradients in {str(half).replace('torch.', '')} already."
+        self._unsupported = _find_unsupported(groups[0].mesh_info, self._device)
+        if len(self._unsupported) == len(DTYPES):
+            return f"The backend scatters no 16-bit format: {self._unsupported['fp16']}"
+        return None
+
+    def observe(self, groups: List[Any]) -> Dict[str, Any]:
+        self._own = [(group, group.mp_policy) for group in groups]
+        return {"fp16_allreduce": False, "fp16_allreduce_dtype": "fp16"}
+
+    def switch(self, values: Mapping[str, Any], roots: List[Any]) -> Dict[str, str]:
+        """Puts the values in force; those that it cannot take, with the reason."""
+        self._wanted, rejected = None, {}
+        try:
+            wanted = values.get("fp16_allreduce_dtype", "fp16")
+            if wanted not in DTYPES:
+                raise ValueError(f"{wanted!r} is none of {', '.join(DTYPES)}")
+            if read_switch(values.get("fp16_allreduce", False)):
+                if wanted in self._unsupported:
+                    raise ValueError(f"the backend cannot reduce {wanted} ({self._unsupported[wanted]})")
+                self._wanted = wanted
+            elif "fp16_allreduce_dtype" in values:
+                rejected = {"fp16_allreduce_dtype": "fp16_allreduce is off, so nothing is converted."}
+        except ValueError as error:
+            rejected = {knob: f"{knob} was not set: {error}." for knob in KNOBS if knob in values}
+        if self._wanted is not None or self._is_changed:
+            for group, own in self._own:
+                half = DTYPES.get(self._wanted or "")
+                group.mp_policy = own if half is None else dataclasses.replace(own, reduce_dtype=half)
+                private_torch.CHOOSE_FORMATS.of(group)()
+        self._is_changed = self._wanted is not None
+        return rejected
+
+    def judge(self, knob: str, watch: ScatterWatch) -> Tuple[bool, str]:
+        """Whether this knob was in force, with a sentence."""
+        total = len(watch.formats)
+        if self._wanted is None:
+            own = sum(kind not in DTYPES.values() for kind in watch.formats)
+            return own == total, f"{own} of {total} reductions travelled in the script's own number format."
+        found = watch.formats.count(DTYPES[self._wanted])
+        return 0 < found == total, f"{found} of {total} reductions travelled as {self._wanted}."
+
+    def is_as_before(self, knob: str) -> bool:
+        """Whether the value is the script's own."""
+        return self._wanted is None
+
+
+def _find_format(group: Any) -> Optional[torch.dtype]:
+    """The number format that this group's gradients are reduced in."""
+    trained = [p.sharded_param.dtype for p in group.fsdp_params if p.sharded_param.requires_grad]
+    policy = group.mp_policy
+    return (policy.reduce_dtype or policy.param_dtype or trained[0]) if trained else None
+
+
+def _find_unsupported(mesh: Any, device: torch.device) -> Dict[str, str]:
+    """Collective. 16-bit formats that the backend does not scatter the way fully_shard asks for it."""
+    scatter = next(getattr(dist, name) for name in NAMES if hasattr(dist, name))
+    group, unsupported = mesh.shard_process_group, {}
+    # fp16 is divided before and after a sum, bf16 averaged by the backend.
+    for name, op in (("fp16", dist.ReduceOp.SUM), ("bf16", dist.ReduceOp.AVG)):
+        parts = torch.ones(dist.get_world_size(group), dtype=DTYPES[name], device=device)
+        try:
+            scatter(torch.empty(1, dtype=DTYPES[name], device=device), parts, op=op, group=group)
+        except RuntimeError as error:
+            unsupported[name] = str(error).splitlines()[0]
+    return unsupported

@@ -1,0 +1,167 @@
+"""NCCL's tuner plugin of our own: built in a rank whose environment asks for a choice, and asked what it has chosen.
+
+NCCL looks for a plugin once, when a process makes its first communicator; so it stands there from the launch on, and a
+choice is a knob of the launch. A rank whose plugin cannot be built trains without it, and its proof is missing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from typing import Dict, Iterable, List, Mapping, MutableMapping, Optional, Tuple
+
+from ..link.c_environment import read_variable
+
+VARIABLES = {
+    "nccl_tuner_allreduce": "FLEET_NCCL_ALLREDUCE",
+    "nccl_tuner_all_gather": "FLEET_NCCL_ALLGATHER",
+    "nccl_tuner_reduce_scatter": "FLEET_NCCL_REDUCESCATTER",
+    "nccl_tuner_channels": "FLEET_NCCL_CHANNELS",
+}
+"""Knob -> the variable that the plugin reads."""
+COLLECTIVES = {"nccl_tuner_all_gather": 2, "nccl_tuner_reduce_scatter": 3, "nccl_tuner_allreduce": 4}
+"""Knob -> NCCL's number for the collective (ncclFunc_t)."""
+PLUGIN = "NCCL_TUNER_PLUGIN"
+FILE = "libnccl-tuner-fleet.so"
+SPOKEN_FROM = (2, 22)
+"""The first NCCL that hands a plugin its table of costs."""
+COMPILERS = ("cc", "gcc", "clang")
+COMPILE_TIMEOUT_S = 60
+FOREIGN = ("libnccl-tuner.so", "libnccl-net.so")
+"""Libraries in which NCCL looks for a tuner without being told of one."""
+USUAL_FOLDERS = (
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/local/lib",
+)
+SYMBOL = b"ncclTunerPlugin_v"
+
+
+class Unbuildable(RuntimeError):
+    """The plugin cannot be built here; the text says why."""
+
+
+def load_where_asked(variables: MutableMapping[str, str], folder: Optional[str]) -> None:
+    """Before NCCL starts: builds the plugin and names it to NCCL, where the environment asks for a choice.
+
+    It lies in a folder of its own in `folder`, the session's (None: where temporary files lie), and goes with the rank.
+    """
+    if variables.get(PLUGIN) or not any(variables.get(name) for name in VARIABLES.values()):
+        return
+    place = tempfile.mkdtemp(prefix="nccl-tuner-", dir=folder)
+    atexit.register(_remove, place, os.getpid())
+    try:
+        variables[PLUGIN] = build(place)
+    except Unbuildable as reason:
+        print(f"fleet advisor: NCCL chooses by itself: {reason}", file=sys.stderr, flush=True)
+
+
+def _remove(folder: str, owner: int) -> None:
+    if os.getpid() == owner:  # a forked child of the script comes through here as well
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def build(folder: str) -> str:
+    """Compiles the plugin into a folder; its path. Raises Unbuildable."""
+    compiler = find_compiler()
+    if compiler is None:
+        raise Unbuildable(_NO_COMPILER)
+    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tuner.c")
+    path = os.path.join(folder, FILE)
+    words = [compiler, "-std=c11", "-O2", "-fPIC", "-shared", "-o", path, source]
+    try:
+        done = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=COMPILE_TIMEOUT_S,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise Unbuildable(f"{compiler} did not compile NCCL's tuner plugin: {error}.") from error
+    if done.returncode:
+        said = done.stdout.decode(errors="replace").strip()[-300:]
+        raise Unbuildable(f"{compiler} did not compile NCCL's tuner plugin: {said}")
+    return path
+
+
+_NO_COMPILER = (
+    f"No C compiler ({', '.join(COMPILERS)}) was found on this node, to build NCCL's tuner plugin with."
+)
+
+
+def find_compiler() -> Optional[str]:
+    return next(filter(None, map(shutil.which, COMPILERS)), None)
+
+
+def explain_no_choice(version: Optional[Tuple[int, ...]]) -> Optional[str]:
+    """Why NCCL's choices cannot be made by our plugin on this node, or None. `version` is NCCL's, None without it."""
+    own = read_variable(PLUGIN)
+    if own is not None and os.path.basename(own) == FILE:
+        return None
+    if own is not None:
+        return f"The job sets {PLUGIN}={own} itself; that plugin goes on choosing."
+    if version is None:
+        return "This torch was built without NCCL."
+    if tuple(version[:2]) < SPOKEN_FROM:
+        found = ".".join(map(str, version))
+        return f"NCCL {found} hands a tuner plugin no table of costs: use a torch with NCCL 2.22 or later."
+    foreign = find_foreign(_list_folders(os.environ))
+    if foreign is not None:
+        return f"{foreign} has a tuner of the network's maker, whose place ours would take."
+    return None if find_compiler() else _NO_COMPILER
+
+
+def find_foreign(folders: Iterable[str]) -> Optional[str]:
+    """A library with a tuner in it that NCCL finds by itself, or None."""
+    named = read_variable("NCCL_NET_PLUGIN") or ""
+    names = [*FOREIGN, named, f"libnccl-net-{named}.so"] if named else list(FOREIGN)
+    for path in (os.path.join(folder, name) for folder in folders for name in names):
+        try:
+            with open(path, "rb") as file:
+                if SYMBOL in file.read():
+                    return path
+        except OSError:
+            continue
+    return None
+
+
+def _list_folders(variables: Mapping[str, str]) -> List[str]:
+    return [*filter(None, variables.get("LD_LIBRARY_PATH", "").split(":")), *USUAL_FOLDERS]
+
+
+def count_choices(path: str) -> Optional[Dict[str, List[int]]]:
+    """`chosen`, `impossible` and `narrowed`, by collective; None where nobody has loaded it."""
+    try:
+        # The one that NCCL has loaded, or none: a plugin of which nobody asks anything proves nothing.
+        library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except OSError:
+        return None
+    kind = ctypes.c_long * 5
+    return {
+        name: list(kind.in_dll(library, f"fleet_{name}")) for name in ("chosen", "impossible", "narrowed")
+    }
+
+
+def prove_choice(knob: str, value: object) -> Tuple[bool, str]:
+    """Whether NCCL took this choice in this rank, with the sentence that says so."""
+    path = os.environ.get(PLUGIN, "")
+    counts = count_choices(path) if os.path.basename(path) == FILE else None
+    if counts is None:
+        return False, "NCCL has not loaded the advisor's tuner plugin: the ranks' output says why."
+    if knob not in COLLECTIVES:
+        narrowed = sum(counts["narrowed"])
+        return narrowed > 0, f"NCCL's tuner plugin gave {narrowed} collectives {value} channels."
+    number = COLLECTIVES[knob]
+    chosen, impossible = counts["chosen"][number], counts["impossible"][number]
+    sentence = (
+        f"NCCL's tuner plugin chose {value} {chosen} times, and {impossible} times NCCL said that it cannot."
+    )
+    return chosen > 0, sentence
