@@ -24,6 +24,8 @@ from fleet_advisor_runtime.levers.reduction import (
     reduction_hook,
 )
 
+from tests.unit.runtime.lone_rank import kept
+
 UNSET = -(2**31)
 CPU = torch.device("cpu")
 GIB = 2**30
@@ -82,6 +84,7 @@ class NcclCard:
         group = self._make(ranks, backend=dist.get_backend(), **how)
         number, options = len(self.groups), pg_options or Options()
         self.groups.append(group)
+        kept.append(group)
         self.options[group], self.state[group] = options, "made"
         config = {name: getattr(options.config, name) for name in Config.__slots__}
         self.seen.append(

@@ -15,6 +15,7 @@ from fleet_advisor_runtime.loading.reading import Reading  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 
+from tests.unit.runtime.lone_rank import open_lone_rank  # noqa: E402
 from tests.unit.runtime.nccl_card import CPU, GIB, NcclCard, standing  # noqa: E402
 
 MIN, MAX, CLUSTER = "NCCL_MIN_CTAS", "NCCL_MAX_CTAS", "NCCL_CGA_CLUSTER_SIZE"
@@ -54,10 +55,8 @@ class Job:
 
 @pytest.fixture
 def group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    destroy = dist.destroy_process_group
-    yield
-    destroy()
+    with open_lone_rank():
+        yield
 
 
 @pytest.fixture

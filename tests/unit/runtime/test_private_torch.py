@@ -14,6 +14,8 @@ import torch.distributed as dist  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
 from torch.utils.data import DataLoader  # noqa: E402
 
+from tests.unit.runtime.lone_rank import open_lone_rank  # noqa: E402
+
 loading = importlib.import_module("torch.utils.data.dataloader")
 
 
@@ -28,9 +30,8 @@ registry, Training = load("levers.registry"), load("levers.lever").Training
 
 @pytest.fixture
 def ddp() -> Iterator[Any]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield DistributedDataParallel(torch.nn.Linear(4, 4))
-    dist.destroy_process_group()
+    with open_lone_rank():
+        yield DistributedDataParallel(torch.nn.Linear(4, 4))
 
 
 def test_this_torch_lacks_nothing(ddp: Any) -> None:

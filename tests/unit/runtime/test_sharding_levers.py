@@ -13,6 +13,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+from tests.unit.runtime.lone_rank import open_lone_rank
+
 
 def load(name: str) -> Any:
     return importlib.import_module(f"fleet_advisor_runtime.{name}")
@@ -28,9 +30,8 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def alone() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+    with open_lone_rank():
+        yield
 
 
 def shard(layers: int = 3, **arguments: Any) -> Any:

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from advisor.protocol.runs import RunReport
+from advisor.protocol.measured.runs import RunReport
 from agent.runtime.observe.recorder import INTERRUPTED, StepMarks
 from agent.runtime.steering.watching import SECRET, Watch
 
