@@ -117,6 +117,10 @@ class StruckServer(Served):
     def ask(self, method: str, path: str, token: str | None = None, **request: Any) -> Any:
         """Send a request until it is answered, as agents and clients do."""
         for _ in range(_TRIES):
+            # A dead one is not asked: who connects to the open socket would wait for as long as a reply may take.
+            if not self.process.is_alive():
+                self.deaths.append(self.process.exitcode)
+                self.start()
             try:
                 reply = super().ask(method, path, token, **request)
                 if reply.status_code != 503:
@@ -124,9 +128,6 @@ class StruckServer(Served):
                     return reply
             except httpx.TransportError:
                 self.process.join(1.0)
-            if not self.process.is_alive():
-                self.deaths.append(self.process.exitcode)
-                self.start()
         raise AssertionError(f"{method} {path} is not answered")
 
     def _note(self, path: str, reply: Any, request: dict[str, Any]) -> None:

@@ -8,9 +8,9 @@ import pytest
 from pydantic import SecretStr
 
 from advisor.app import read_clock
-from advisor.protocol.jobs import Job, JobState
-from advisor.protocol.trials import BlockState, SessionState
-from advisor.protocol.workload import WITH_SECRETS
+from advisor.protocol.asked.jobs import Job, JobState
+from advisor.protocol.measured.trials import BlockState, SessionState
+from advisor.protocol.training.workload import WITH_SECRETS
 from advisor.services.tuning import Timers
 from advisor.settings import Settings
 from advisor.storage import Database
@@ -218,6 +218,8 @@ def test_server_is_struck(
         poll_s=0.2,
         look_s=0.05,
         tick_s=0.05,
+        # Who comes after a server that died leads at once, where there is no other one anyway.
+        leader_s=0.5,
         webhook_hosts=("127.0.0.1",),
         webhook_secret=SecretStr("the key of these tests"),
     )
