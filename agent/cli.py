@@ -13,11 +13,11 @@ from typing import Annotated, NoReturn
 import typer
 from pydantic import SecretStr, ValidationError
 
-from advisor.protocol.labels import read_label
 from advisor.protocol.logs import LogFormat
-from advisor.protocol.messages import MOST_SECONDS
+from advisor.protocol.measured.messages import MOST_SECONDS
+from advisor.protocol.nodes.labels import read_label
+from advisor.protocol.nodes.testbed import Testbed, parse_testbed
 from advisor.protocol.spans import read_span
-from advisor.protocol.testbed import Testbed, parse_testbed
 from agent.client import ServerClient
 from agent.devices.gpus import open_gpus
 from agent.errors import AgentError, BadConfiguration, NotWelcome

@@ -15,7 +15,8 @@ import httpx
 import structlog
 from pydantic import BaseModel
 
-from advisor.protocol.messages import (
+from advisor.protocol.knobs.reach import refuse_unknown_knobs
+from advisor.protocol.measured.messages import (
     AgentRegistered,
     Assignment,
     Beat,
@@ -29,7 +30,6 @@ from advisor.protocol.messages import (
     SessionEnd,
 )
 from advisor.protocol.patterns import compile_pattern
-from advisor.protocol.reach import refuse_unknown_knobs
 from advisor.protocol.reading import Unreadable, read_document
 from advisor.protocol.views import RaceAccepted
 from agent.errors import (

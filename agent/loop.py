@@ -15,9 +15,8 @@ from typing import TypeVar
 import structlog
 from structlog.contextvars import bound_contextvars
 
-from advisor.protocol.cluster import Node
-from advisor.protocol.jobs import JobSpec
-from advisor.protocol.messages import (
+from advisor.protocol.asked.jobs import JobSpec
+from advisor.protocol.measured.messages import (
     AgentRegistered,
     Assignment,
     Place,
@@ -25,8 +24,9 @@ from advisor.protocol.messages import (
     SessionEnd,
     Trouble,
 )
+from advisor.protocol.measured.trials import Outcome
+from advisor.protocol.nodes.cluster import Node
 from advisor.protocol.reading import Unreadable, read_document
-from advisor.protocol.trials import Outcome
 from agent.client import ServerClient
 from agent.devices.gpus import Gpus
 from agent.devices.hardware import describe_node

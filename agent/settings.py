@@ -7,9 +7,9 @@ from pathlib import Path
 from pydantic import Field, SecretStr, field_validator
 
 from advisor.protocol.base import Spec
-from advisor.protocol.labels import Labels, Pool
-from advisor.protocol.messages import MOST_SECONDS
-from advisor.protocol.testbed import Testbed
+from advisor.protocol.measured.messages import MOST_SECONDS
+from advisor.protocol.nodes.labels import Labels, Pool
+from advisor.protocol.nodes.testbed import Testbed
 from agent.operator.allowance import Allowance
 
 RUNTIME_SCRIPT = Path(__file__).parent / "runtime" / "launch.py"

@@ -26,8 +26,8 @@ sys.path.insert(0, str(ROOT))
 
 from advisor.client import Client  # noqa: E402
 from advisor.local.server import local_server  # noqa: E402
-from advisor.protocol.jobs import JobSpec, Measurement  # noqa: E402
-from advisor.protocol.workload import Workload  # noqa: E402
+from advisor.protocol.asked.jobs import JobSpec, Measurement  # noqa: E402
+from advisor.protocol.training.workload import Workload  # noqa: E402
 from tests.fake_nvml import FakeNvml  # noqa: E402
 
 TRAINING = """

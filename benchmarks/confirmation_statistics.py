@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.protocol.trials import BlockResult, Contrast
+from advisor.protocol.measured.trials import BlockResult, Contrast
 from advisor.tuning.measure.contrast import contrast_arms, forecast_errors
 from advisor.tuning.measure.sequential import Look, chance_to_decide, look_at, plan_confirmation
 

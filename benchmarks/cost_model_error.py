@@ -30,8 +30,8 @@ sys.path.insert(0, str(ROOT))
 
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.knob import KnobContext
-from advisor.protocol.strategy import DistributedStrategy
-from advisor.protocol.trials import Block, BlockPlan, BlockResult, BlockState
+from advisor.protocol.knobs.strategy import DistributedStrategy
+from advisor.protocol.measured.trials import Block, BlockPlan, BlockResult, BlockState
 from advisor.tuning.measure.statistics import summarise_block
 from advisor.tuning.model.cost_model import CostModel, TimedStrategy, calibrate
 

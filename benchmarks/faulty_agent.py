@@ -16,8 +16,8 @@ import httpx
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from advisor.protocol.cluster import Node
-from advisor.protocol.testbed import Testbed
+from advisor.protocol.nodes.cluster import Node
+from advisor.protocol.nodes.testbed import Testbed
 from tests.unit.services.fleet import measure_steps
 from tests.unit.tuning.simulated_cluster import make_facts
 

@@ -32,8 +32,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from advisor.protocol.messages import Assignment, RaceReport
-from advisor.protocol.races import RacePlan
+from advisor.protocol.measured.messages import Assignment, RaceReport
+from advisor.protocol.measured.races import RacePlan
 from advisor.protocol.views import RaceAccepted
 from advisor.services.ending import lose_session
 from advisor.services.measuring import races

@@ -22,8 +22,8 @@ sys.path.insert(0, str(ROOT))
 
 from struck_server import PostgresCluster, Server, SqliteFile  # noqa: E402
 
-from advisor.protocol.jobs import Budget, JobSpec  # noqa: E402
-from advisor.protocol.workload import Workload  # noqa: E402
+from advisor.protocol.asked.jobs import Budget, JobSpec  # noqa: E402
+from advisor.protocol.training.workload import Workload  # noqa: E402
 from tests.unit.services.fleet import measure_steps  # noqa: E402
 from tests.unit.tuning.simulated_cluster import make_facts  # noqa: E402
 

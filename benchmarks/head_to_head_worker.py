@@ -220,8 +220,8 @@ class AdvisorWorker:
 
     def __init__(self, duty: Duty) -> None:
         sys.path.insert(0, str(Path(__file__).parents[1]))
-        from advisor.protocol import messages
-        from advisor.protocol.cluster import Node
+        from advisor.protocol.measured import messages
+        from advisor.protocol.nodes.cluster import Node
         from agent import errors
         from agent.client import ServerClient
         from agent.sessions.delivery import Delivery
@@ -286,7 +286,7 @@ class AdvisorWorker:
 
     def adopt(self, trial: Any) -> None:
         """Speak about another worker's race, with its token."""
-        from advisor.protocol.races import RacePlan
+        from advisor.protocol.measured.races import RacePlan
 
         self.client._token = trial["token"]
         self.race = RacePlan.model_validate(trial["race"])

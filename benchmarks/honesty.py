@@ -30,13 +30,13 @@ from surface_model import Cell, Launch, Surface
 from surfaces import FOLDER, load_surface
 from weathers import WEATHERS, SimulatedLaunch, Sky, Weather
 
-from advisor.protocol.advice import Advice, Verdict
+from advisor.protocol.answers.advice import Advice, Verdict
+from advisor.protocol.asked.jobs import Measurement
 from advisor.protocol.base import Value
-from advisor.protocol.cluster import Cluster, DeviceKind, Node
-from advisor.protocol.jobs import Measurement
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.trials import BlockResult, Outcome, Phases
-from advisor.protocol.workload import WorkloadFacts
+from advisor.protocol.measured.trials import BlockResult, Outcome, Phases
+from advisor.protocol.nodes.cluster import Cluster, DeviceKind, Node
+from advisor.protocol.training.workload import WorkloadFacts
 from advisor.tuning.job_in_memory import START
 
 GAINS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.2, 2.0)

@@ -25,7 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from advisor.local.testbed import build_testbed, unavailable_because
 from advisor.protocol.base import Value
-from advisor.protocol.testbed import Testbed
+from advisor.protocol.nodes.testbed import Testbed
 from advisor.tuning.measure.contrast import contrast_arms
 from advisor.tuning.measure.student_t import t_quantile
 from agent.sessions.control import parse_result

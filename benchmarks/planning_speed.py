@@ -23,7 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.changes import Changes
 from advisor.tuning.model.cost_model import TimedStrategy, calibrate
 from advisor.tuning.search.belief import Observation, learn
 from advisor.tuning.search.candidate_pool import list_candidates

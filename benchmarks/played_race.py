@@ -8,7 +8,7 @@ from typing import Any
 
 from sessions import ROOT  # noqa: F401  (makes the packages importable)
 
-from advisor.protocol.races import RaceRules
+from advisor.protocol.measured.races import RaceRules
 from agent.runtime.races.judge import Judge
 from agent.runtime.races.turns import order_turns
 from agent.runtime.races.verdicts import cap_steps

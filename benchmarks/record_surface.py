@@ -27,13 +27,13 @@ from sessions import ROOT, Ranks, SessionFailed, run_planned
 sys.path.insert(0, str(ROOT))
 
 from advisor.local.testbed import build_testbed, unavailable_because
+from advisor.protocol.asked.jobs import Job, JobSpec, JobState
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
-from advisor.protocol.cluster import Cluster, Node
-from advisor.protocol.jobs import Job, JobSpec, JobState
-from advisor.protocol.strategy import Layout
-from advisor.protocol.testbed import Testbed
-from advisor.protocol.workload import Workload, WorkloadFacts
+from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.knobs.strategy import Layout
+from advisor.protocol.nodes.cluster import Cluster, Node
+from advisor.protocol.nodes.testbed import Testbed
+from advisor.protocol.training.workload import Workload, WorkloadFacts
 from advisor.tuning.measure.statistics import summarise_block
 from advisor.tuning.space.composition import Composer, baseline_strategy
 from agent.sessions.control import parse_result

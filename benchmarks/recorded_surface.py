@@ -12,11 +12,11 @@ from played_race import Heat
 from surface_model import Cell, Key, Launch, Repeat, Surface, rescale
 
 from advisor.protocol.base import Value
-from advisor.protocol.calibration import Calibration
-from advisor.protocol.cluster import Cluster
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.trials import BlockResult
-from advisor.protocol.workload import WorkloadFacts
+from advisor.protocol.measured.calibration import Calibration
+from advisor.protocol.measured.trials import BlockResult
+from advisor.protocol.nodes.cluster import Cluster
+from advisor.protocol.training.workload import WorkloadFacts
 
 RUN_NOISE = 0.015
 """Standard deviation of ln(step time) from block to block where a recording has no repeats."""

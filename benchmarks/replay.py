@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from played_race import PlayedArm, play_race
 from surface_model import Cell, Surface
 
-from advisor.protocol.advice import Advice
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.asked.jobs import Budget, Measurement, Stage
 from advisor.protocol.base import Value
-from advisor.protocol.changes import period_of
-from advisor.protocol.jobs import Budget, Measurement, Stage
+from advisor.protocol.knobs.changes import period_of
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.trials import Block, BlockResult, Outcome, Trial
+from advisor.protocol.measured.trials import Block, BlockResult, Outcome, Trial
 from advisor.tuning.decisions import Race
 from advisor.tuning.history.record import Record
 from advisor.tuning.job_in_memory import Died, InMemoryJob, Raced

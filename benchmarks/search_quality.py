@@ -32,10 +32,10 @@ from simulated_surfaces import list_simulated
 from surface_model import ROOT, Surface, place_of
 from surfaces import FOLDER, SurfaceError, load_surface
 
-from advisor.protocol.changes import Changes, period_of
+from advisor.protocol.knobs.changes import Changes, period_of
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.races import RaceRules
-from advisor.protocol.trials import BlockResult
+from advisor.protocol.measured.races import RaceRules
+from advisor.protocol.measured.trials import BlockResult
 from advisor.tuning.measure.contrast import contrast_arms
 
 _NEEDS = {

@@ -13,14 +13,14 @@ from types import SimpleNamespace
 from server_load import MONTH_S, TUNING, fill, measure
 
 from advisor.app import make_id
-from advisor.protocol.changes import Changes
-from advisor.protocol.cluster import Cluster, Node
-from advisor.protocol.jobs import Budget, Job, JobSpec, JobState, Stage
-from advisor.protocol.messages import MemberState
-from advisor.protocol.races import BlockPlan
-from advisor.protocol.trials import Block, BlockState, Purpose, Session, SessionState, Trial
+from advisor.protocol.asked.jobs import Budget, Job, JobSpec, JobState, Stage
+from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.measured.messages import MemberState
+from advisor.protocol.measured.races import BlockPlan
+from advisor.protocol.measured.trials import Block, BlockState, Purpose, Session, SessionState, Trial
+from advisor.protocol.nodes.cluster import Cluster, Node
+from advisor.protocol.training.workload import Workload
 from advisor.protocol.views import NewToken, Role
-from advisor.protocol.workload import Workload
 from advisor.services.tokens import create_token
 from advisor.storage import Database, UnitOfWork
 from tests.unit.tuning.simulated_cluster import make_facts

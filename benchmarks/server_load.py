@@ -31,14 +31,14 @@ sys.path.insert(0, str(ROOT))
 
 from advisor.app import make_id  # noqa: E402
 from advisor.local.record import running_server  # noqa: E402
-from advisor.protocol.changes import Changes  # noqa: E402
-from advisor.protocol.cluster import Node  # noqa: E402
-from advisor.protocol.jobs import Budget, Job, JobSpec, Stage  # noqa: E402
+from advisor.protocol.asked.jobs import Budget, Job, JobSpec, Stage  # noqa: E402
+from advisor.protocol.knobs.changes import Changes  # noqa: E402
 from advisor.protocol.knobs.knob import Effect  # noqa: E402
-from advisor.protocol.races import BlockPlan  # noqa: E402
-from advisor.protocol.trials import Block, BlockState, JobHistory, Purpose, Trial  # noqa: E402
+from advisor.protocol.measured.races import BlockPlan  # noqa: E402
+from advisor.protocol.measured.trials import Block, BlockState, JobHistory, Purpose, Trial  # noqa: E402
+from advisor.protocol.nodes.cluster import Node  # noqa: E402
+from advisor.protocol.training.workload import Workload  # noqa: E402
 from advisor.protocol.views import EventKind  # noqa: E402
-from advisor.protocol.workload import Workload  # noqa: E402
 from advisor.storage import Database  # noqa: E402
 from advisor.tuning.asked import PlannerTuning  # noqa: E402
 from advisor.tuning.history.record import Record  # noqa: E402

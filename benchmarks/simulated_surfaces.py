@@ -17,14 +17,14 @@ from surface_model import Cell, Key, Surface
 from weathers import SimulatedLaunch, Sky, Weather
 
 from advisor.protocol.base import Value
-from advisor.protocol.calibration import Calibration, GradientTiming, LinkLevel, LinkTiming
-from advisor.protocol.changes import period_of
-from advisor.protocol.cluster import Cluster, Device, DeviceKind, Node
-from advisor.protocol.cluster import Link as Interface
+from advisor.protocol.knobs.changes import period_of
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.strategy import DistributedStrategy
-from advisor.protocol.trials import BlockResult, Outcome, Phases
-from advisor.protocol.workload import WorkloadFacts
+from advisor.protocol.knobs.strategy import DistributedStrategy
+from advisor.protocol.measured.calibration import Calibration, GradientTiming, LinkLevel, LinkTiming
+from advisor.protocol.measured.trials import BlockResult, Outcome, Phases
+from advisor.protocol.nodes.cluster import Cluster, Device, DeviceKind, Node
+from advisor.protocol.nodes.cluster import Link as Interface
+from advisor.protocol.training.workload import WorkloadFacts
 
 _STARTS = 10
 _GBIT = 1e9 / 8

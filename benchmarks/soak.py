@@ -41,8 +41,8 @@ from struck_agents import RealAgent, read_ledger, settle, strike_agents  # noqa:
 from struck_server import PostgresCluster, Server, SqliteFile, strike_server  # noqa: E402
 
 from advisor.app import make_id  # noqa: E402
-from advisor.protocol.jobs import Budget, JobSpec, Measurement  # noqa: E402
-from advisor.protocol.workload import Workload  # noqa: E402
+from advisor.protocol.asked.jobs import Budget, JobSpec, Measurement  # noqa: E402
+from advisor.protocol.training.workload import Workload  # noqa: E402
 from advisor.storage import Database  # noqa: E402
 from advisor.storage.repositories.blocks import MAX_QUARANTINED  # noqa: E402
 

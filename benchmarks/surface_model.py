@@ -14,15 +14,15 @@ from sessions import ROOT
 
 sys.path.insert(0, str(ROOT))
 
+from advisor.protocol.asked.jobs import Job, JobSpec, JobState
 from advisor.protocol.base import Value
-from advisor.protocol.calibration import Calibration
-from advisor.protocol.changes import Changes, period_of
-from advisor.protocol.cluster import Cluster
-from advisor.protocol.jobs import Job, JobSpec, JobState
+from advisor.protocol.knobs.changes import Changes, period_of
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.strategy import DistributedStrategy, Layout, Strategy
-from advisor.protocol.trials import BlockResult, Outcome, Phases
-from advisor.protocol.workload import Workload, WorkloadFacts
+from advisor.protocol.knobs.strategy import DistributedStrategy, Layout, Strategy
+from advisor.protocol.measured.calibration import Calibration
+from advisor.protocol.measured.trials import BlockResult, Outcome, Phases
+from advisor.protocol.nodes.cluster import Cluster
+from advisor.protocol.training.workload import Workload, WorkloadFacts
 from advisor.tuning.space.composition import Composer, baseline_strategy
 
 Key = tuple[int, ...]

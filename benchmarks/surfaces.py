@@ -19,13 +19,13 @@ from recorded_surface import RecordedSurface
 from surface_model import ROOT, Cell, Key, Repeat
 
 from advisor.protocol.base import Value
-from advisor.protocol.calibration import Calibration
-from advisor.protocol.changes import Changes, period_of
-from advisor.protocol.cluster import Cluster, DeviceKind, Node
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.changes import Changes, period_of
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.trials import BlockResult, Outcome, Phases
-from advisor.protocol.workload import WorkloadFacts
+from advisor.protocol.measured.calibration import Calibration
+from advisor.protocol.measured.trials import BlockResult, Outcome, Phases
+from advisor.protocol.nodes.cluster import Cluster, DeviceKind, Node
+from advisor.protocol.training.workload import WorkloadFacts
 
 FOLDER = ROOT / "benchmarks" / "surfaces"
 _FACTS: Mapping[str, Any] = {

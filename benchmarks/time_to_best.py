@@ -37,12 +37,12 @@ from advisor.client import Client
 from advisor.local.agents import local_agents
 from advisor.local.server import local_server
 from advisor.local.testbed import build_testbed, testbed_places, unavailable_because
+from advisor.protocol.asked.jobs import Budget, JobSpec, Measurement, Stage
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
-from advisor.protocol.jobs import Budget, JobSpec, Measurement, Stage
-from advisor.protocol.testbed import Testbed
-from advisor.protocol.trials import BlockState, JobHistory
-from advisor.protocol.workload import Workload
+from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.measured.trials import BlockState, JobHistory
+from advisor.protocol.nodes.testbed import Testbed
+from advisor.protocol.training.workload import Workload
 from advisor.tuning.history.record import Record
 from advisor.tuning.measure.statistics import summarise_block
 from advisor.tuning.search.state import look

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from played_race import Heat
 from surface_model import Cell, Key, Launch
 
-from advisor.protocol.trials import BlockResult
+from advisor.protocol.measured.trials import BlockResult
 
 _HOUR_S = 3600.0
 

@@ -60,7 +60,7 @@ def describe_rooms() -> str:
 
 def describe_schema() -> str:
     """Return `docs/strategy.schema.json`."""
-    from advisor.protocol.strategy_file import describe_schema as describe
+    from advisor.protocol.answers.strategy_file import describe_schema as describe
 
     return json.dumps(describe(), indent=2, ensure_ascii=False) + "\n"
 

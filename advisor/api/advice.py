@@ -8,7 +8,7 @@ from advisor.api.access import Reader
 from advisor.api.context import Here
 from advisor.api.strict_json import make_router
 from advisor.exporters import Exported
-from advisor.protocol.advice import Advice, Forecast, ParetoPoint
+from advisor.protocol.answers.advice import Advice, Forecast, ParetoPoint
 from advisor.services.answers.advice import get_advice, get_pareto
 from advisor.services.answers.exports import export_strategy
 from advisor.services.answers.forecasts import predict

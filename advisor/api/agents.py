@@ -12,9 +12,9 @@ from advisor.api.context import Context, Here
 from advisor.api.paging import Cursor, Limit
 from advisor.api.strict_json import make_router
 from advisor.errors import Forbidden
-from advisor.protocol.messages import AgentRegistered, Assignment, PollReply, RegisterAgent
+from advisor.protocol.measured.messages import AgentRegistered, Assignment, PollReply, RegisterAgent
+from advisor.protocol.training.workload import WITH_SECRETS
 from advisor.protocol.views import AgentPage, Drain
-from advisor.protocol.workload import WITH_SECRETS
 from advisor.services import agents
 
 router = make_router(prefix="/agents", tags=["agents"])

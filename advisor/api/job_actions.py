@@ -7,7 +7,7 @@ from fastapi import Header, Response
 from advisor.api.access import Submitter
 from advisor.api.context import Here
 from advisor.api.strict_json import make_router
-from advisor.protocol.jobs import Continuation, Job, Prioritisation
+from advisor.protocol.asked.jobs import Continuation, Job, Prioritisation
 from advisor.services import jobs
 from advisor.services.changing import continuing, pausing, prioritising, tidying
 from advisor.services.webhooks.receivers import Receivers

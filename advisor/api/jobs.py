@@ -8,12 +8,12 @@ from advisor.api.access import Reader, Submitter
 from advisor.api.context import Here
 from advisor.api.paging import Cursor, Limit
 from advisor.api.strict_json import make_router
-from advisor.protocol.jobs import Job, JobSpec
-from advisor.protocol.pages import BlockPage, SessionPage, TrialPage
-from advisor.protocol.previews import JobPreview
-from advisor.protocol.queries import JobQuery
-from advisor.protocol.telemetry import SessionTelemetry, TelemetryPoint
-from advisor.protocol.trials import JobHistory
+from advisor.protocol.answers.previews import JobPreview
+from advisor.protocol.asked.jobs import Job, JobSpec
+from advisor.protocol.asked.queries import JobQuery
+from advisor.protocol.measured.pages import BlockPage, SessionPage, TrialPage
+from advisor.protocol.measured.telemetry import SessionTelemetry, TelemetryPoint
+from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.views import JobPage
 from advisor.services import jobs
 from advisor.services.answers import measured

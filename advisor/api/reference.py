@@ -5,10 +5,10 @@ from typing import Any
 from advisor.api.access import Reader
 from advisor.api.strict_json import make_router
 from advisor.exporters import FormatInfo
+from advisor.protocol.answers.strategy_file import describe_schema
 from advisor.protocol.base import Message, Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect, Knob, Place, Scale, Switch
-from advisor.protocol.strategy_file import describe_schema
 from advisor.services.answers.exports import list_formats
 
 router = make_router(tags=["reference"])

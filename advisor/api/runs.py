@@ -7,7 +7,7 @@ from fastapi import Path
 from advisor.api.access import Reader, Submitter
 from advisor.api.context import Here
 from advisor.api.strict_json import make_router
-from advisor.protocol.runs import ProductionRun, RunPage, RunReport
+from advisor.protocol.measured.runs import ProductionRun, RunPage, RunReport
 from advisor.services.answers.runs import list_runs, report_run
 
 router = make_router(prefix="/jobs", tags=["production"])

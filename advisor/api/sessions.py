@@ -8,7 +8,7 @@ from advisor.api.access import AgentPrincipal, find_agent_id
 from advisor.api.context import Here
 from advisor.api.strict_json import make_router
 from advisor.errors import ResultQuarantined
-from advisor.protocol.messages import (
+from advisor.protocol.measured.messages import (
     Beat,
     BeatReply,
     HelloReport,

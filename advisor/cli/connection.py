@@ -9,8 +9,8 @@ from advisor.client import Client
 from advisor.data_dir import data_dir_of
 from advisor.local.record import running_server
 from advisor.local.server import local_server
-from advisor.protocol.jobs import Job, JobState
-from advisor.protocol.queries import JobQuery
+from advisor.protocol.asked.jobs import Job, JobState
+from advisor.protocol.asked.queries import JobQuery
 
 _PAGE = 200
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from advisor.protocol.base import Message
 
 if TYPE_CHECKING:  # A command that goes well has no use for what its errors are made of.
-    from advisor.protocol.jobs import JobState
+    from advisor.protocol.asked.jobs import JobState
 
 
 class Exit(IntEnum):

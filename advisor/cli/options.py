@@ -8,7 +8,7 @@ import typer
 
 from advisor.cli.moments import read_span
 from advisor.cli.screen import Screen
-from advisor.protocol.jobs import JobSpec, Priority
+from advisor.protocol.asked.jobs import JobSpec, Priority
 
 
 def screen_of(context: typer.Context) -> Screen:

@@ -11,14 +11,15 @@ from typing import Any, Generic, TypeVar
 import httpx
 
 from advisor.client.answers import ExportedFile, read_file
-from advisor.protocol.advice import Advice, Forecast
-from advisor.protocol.jobs import Continuation, Job, JobSpec, Prioritisation
-from advisor.protocol.pages import BlockPage, SessionPage, TrialPage
-from advisor.protocol.previews import JobPreview
-from advisor.protocol.queries import JobQuery
+from advisor.protocol.answers.advice import Advice, Forecast
+from advisor.protocol.answers.previews import JobPreview
+from advisor.protocol.asked.jobs import Continuation, Job, JobSpec, Prioritisation
+from advisor.protocol.asked.queries import JobQuery
+from advisor.protocol.measured.pages import BlockPage, SessionPage, TrialPage
+from advisor.protocol.measured.telemetry import TelemetryPoint
+from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.reading import read_document
-from advisor.protocol.telemetry import TelemetryPoint
-from advisor.protocol.trials import JobHistory
+from advisor.protocol.training.workload import WITH_SECRETS
 from advisor.protocol.views import (
     AgentPage,
     CreatedToken,
@@ -30,7 +31,6 @@ from advisor.protocol.views import (
     TokenPage,
     TokenRotation,
 )
-from advisor.protocol.workload import WITH_SECRETS
 
 Answer = TypeVar("Answer")
 Document = TypeVar("Document")

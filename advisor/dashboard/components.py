@@ -18,9 +18,9 @@ from advisor.dashboard.views.job import view_job_page
 from advisor.dashboard.views.jobs import view_job_line
 from advisor.dashboard.views.site import view_agents
 from advisor.dashboard.views.trials import view_trial_page
-from advisor.protocol.advice import Advice
-from advisor.protocol.jobs import JobState, Stage
-from advisor.protocol.trials import JobHistory
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.asked.jobs import JobState, Stage
+from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.views import Role
 
 

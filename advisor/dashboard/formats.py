@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 
-from advisor.protocol.advice import Interval
+from advisor.protocol.answers.advice import Interval
 from advisor.protocol.base import Value
 
 NO_VALUE = "–"

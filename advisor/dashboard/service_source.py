@@ -6,12 +6,12 @@ from datetime import datetime
 from advisor.dashboard.source import Person
 from advisor.errors import AdviceNotReady, Unauthenticated
 from advisor.exporters import Exported, FormatInfo
-from advisor.protocol.advice import Advice
-from advisor.protocol.jobs import Continuation, Job, JobState
-from advisor.protocol.queries import JobQuery
-from advisor.protocol.runs import ProductionRun
-from advisor.protocol.telemetry import SessionTelemetry
-from advisor.protocol.trials import JobHistory
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.asked.jobs import Continuation, Job, JobState
+from advisor.protocol.asked.queries import JobQuery
+from advisor.protocol.measured.runs import ProductionRun
+from advisor.protocol.measured.telemetry import SessionTelemetry
+from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.views import AgentView, JobEvent, JobPage, LogChunk, Role
 from advisor.services.agents import view_agents
 from advisor.services.answers.advice import get_advice

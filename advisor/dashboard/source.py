@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from advisor.exporters import Exported, FormatInfo
-from advisor.protocol.advice import Advice
-from advisor.protocol.jobs import Continuation, Job, JobState
-from advisor.protocol.runs import ProductionRun
-from advisor.protocol.telemetry import SessionTelemetry
-from advisor.protocol.trials import JobHistory
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.asked.jobs import Continuation, Job, JobState
+from advisor.protocol.measured.runs import ProductionRun
+from advisor.protocol.measured.telemetry import SessionTelemetry
+from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.views import AgentView, JobEvent, JobPage, LogChunk, Role
 from advisor.services.jobs import may_change
 from advisor.services.tokens import Principal

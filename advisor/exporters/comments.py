@@ -2,12 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 
-from advisor.protocol.advice import Advice, Provenance, Verdict, continue_command
+from advisor.protocol.answers.advice import Advice, Provenance, Verdict, continue_command
+from advisor.protocol.answers.carried import Carried, write_line
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
-from advisor.protocol.carried import Carried, write_line
-from advisor.protocol.changes import Changes
-from advisor.protocol.jobs import Job
-from advisor.protocol.workload import WorkloadKind
+from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.training.workload import WorkloadKind
 
 _ASCII = str.maketrans(
     {"−": "-", "…": "...", "×": "x", "–": "-", "—": "-", "±": "+/-", "’": "'", "‘": "'", "“": '"', "”": '"'}

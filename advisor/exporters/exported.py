@@ -2,9 +2,9 @@
 
 from pydantic import Field
 
-from advisor.protocol.advice import Provenance
+from advisor.protocol.answers.advice import Provenance
 from advisor.protocol.base import Message
-from advisor.protocol.workload import WorkloadKind
+from advisor.protocol.training.workload import WorkloadKind
 
 
 class ExportError(ValueError):

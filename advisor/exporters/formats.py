@@ -29,10 +29,10 @@ from advisor.exporters.torch.fsdp import KNOBS as SHARDING
 from advisor.exporters.torch.fsdp import export_fsdp
 from advisor.exporters.torch.snippet import export_pytorch
 from advisor.exporters.torch.wrapper import export_wrapper
-from advisor.protocol.advice import Advice
-from advisor.protocol.jobs import Job
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.workload import WorkloadKind
+from advisor.protocol.training.workload import WorkloadKind
 
 _PYTHON = "text/x-python; charset=utf-8"
 _TEXT = "text/plain; charset=utf-8"

@@ -13,7 +13,7 @@ from typing import Any
 from advisor.exporters.comments import describe_value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Knob, Place, Scale
-from advisor.protocol.strategy import COUPLING_RULES
+from advisor.protocol.knobs.strategy import COUPLING_RULES
 
 _PLACES = {
     Place.STRATEGY: (

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from advisor.protocol.advice import Advice, Provenance
+from advisor.protocol.answers.advice import Advice, Provenance
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 

@@ -3,10 +3,10 @@
 import json
 
 from advisor.exporters.exported import Exported
-from advisor.protocol.advice import Advice, Provenance
-from advisor.protocol.jobs import Job
+from advisor.protocol.answers.advice import Advice, Provenance
+from advisor.protocol.answers.strategy_file import StrategyFile
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.strategy_file import StrategyFile
 
 
 def export_json(advice: Advice, job: Job) -> Exported:

@@ -14,7 +14,7 @@ from advisor.local.agents import AgentPlace
 from advisor.local.namespaces import missing_tools, own_namespaces, remove_leftovers, run_tool
 from advisor.local.relay import relay_to
 from advisor.local.server import LocalModeFailed, LocalServer
-from advisor.protocol.testbed import Testbed
+from advisor.protocol.nodes.testbed import Testbed
 
 _BURST_S = 0.002
 """What a link may send at once, in seconds of its rate: short against a step, long against the kernel's timers."""

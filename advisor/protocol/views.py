@@ -6,11 +6,11 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Message, Spec
-from advisor.protocol.cluster import Node
-from advisor.protocol.jobs import Job
-from advisor.protocol.messages import MOST_SECONDS
-from advisor.protocol.telemetry import NodeFlag
+from advisor.protocol.measured.messages import MOST_SECONDS
+from advisor.protocol.measured.telemetry import NodeFlag
+from advisor.protocol.nodes.cluster import Node
 
 
 class EventKind(StrEnum):

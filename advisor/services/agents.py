@@ -4,15 +4,15 @@ import hmac
 from datetime import datetime, timedelta
 
 from advisor.errors import AgentNameTaken, AgentNotFound, AgentTurnedOut, ProtocolMismatch, Unauthenticated
-from advisor.protocol.cluster import Node
-from advisor.protocol.messages import (
+from advisor.protocol.measured.messages import (
     PROTOCOL_MAJOR,
     AgentRegistered,
     Assignment,
     MemberState,
     RegisterAgent,
 )
-from advisor.protocol.trials import Outcome, SessionState
+from advisor.protocol.measured.trials import Outcome, SessionState
+from advisor.protocol.nodes.cluster import Node
 from advisor.protocol.views import AgentPage, AgentState, AgentView, NewToken, Role
 from advisor.services.ending import end_session, settle_if_gone
 from advisor.services.jobs import get_job

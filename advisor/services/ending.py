@@ -2,9 +2,9 @@
 
 from datetime import datetime
 
-from advisor.protocol.jobs import JobState
-from advisor.protocol.messages import MemberState
-from advisor.protocol.trials import BlockState, Outcome, Purpose, Session, SessionState, TrialState
+from advisor.protocol.asked.jobs import JobState
+from advisor.protocol.measured.messages import MemberState
+from advisor.protocol.measured.trials import BlockState, Outcome, Purpose, Session, SessionState, TrialState
 from advisor.protocol.views import EventKind
 from advisor.services.webhooks.notices import NoticeEvent, tell_webhooks
 from advisor.storage import UnitOfWork

@@ -15,15 +15,15 @@ from advisor.errors import (
     NotYourJob,
     VersionMismatch,
 )
-from advisor.protocol.jobs import Job, JobSpec, JobState, Priority
-from advisor.protocol.launch_command import UnlaunchableCommand, choose_injection
-from advisor.protocol.queries import JobQuery
+from advisor.protocol.asked.jobs import Job, JobSpec, JobState, Priority
+from advisor.protocol.asked.queries import JobQuery
+from advisor.protocol.asked.signing import Statement, is_for
+from advisor.protocol.measured.telemetry import TelemetryPoint
+from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.reading import Unreadable, read_document
-from advisor.protocol.signing import Statement, is_for
-from advisor.protocol.telemetry import TelemetryPoint
-from advisor.protocol.trials import JobHistory
+from advisor.protocol.training.launch_command import UnlaunchableCommand, choose_injection
+from advisor.protocol.training.workload import HIDDEN, WITH_SECRETS
 from advisor.protocol.views import EventKind, JobEvent, JobPage, LogChunk, Role
-from advisor.protocol.workload import HIDDEN, WITH_SECRETS
 from advisor.services.ending import close_trials, end_session
 from advisor.services.pages import cut_page, read_cursor
 from advisor.services.tokens import Principal

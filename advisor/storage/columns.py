@@ -17,7 +17,7 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from advisor.errors import UnreadableRecord
 from advisor.protocol.reading import Unreadable, read_document
-from advisor.protocol.workload import WITH_SECRETS
+from advisor.protocol.training.workload import WITH_SECRETS
 
 Word = TypeVar("Word", bound=StrEnum)
 Found = TypeVar("Found")

@@ -15,17 +15,17 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-from advisor.protocol.advice import Advice
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.asked.jobs import JobSpec
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
-from advisor.protocol.cluster import Cluster, Node
-from advisor.protocol.jobs import JobSpec
-from advisor.protocol.races import BlockPlan
-from advisor.protocol.runs import ProductionRun
-from advisor.protocol.telemetry import NodeFlag, NodeTelemetry, TelemetrySample
-from advisor.protocol.trials import BlockResult, BlockSummary, EarlierJob
+from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.measured.races import BlockPlan
+from advisor.protocol.measured.runs import ProductionRun
+from advisor.protocol.measured.telemetry import NodeFlag, NodeTelemetry, TelemetrySample
+from advisor.protocol.measured.trials import BlockResult, BlockSummary, EarlierJob
+from advisor.protocol.nodes.cluster import Cluster, Node
+from advisor.protocol.training.workload import WorkloadFacts
 from advisor.protocol.views import EventFacts
-from advisor.protocol.workload import WorkloadFacts
 from advisor.storage.columns import NAMES, Document, Moment, Words
 
 _Changes = Document(Changes)

@@ -2,10 +2,10 @@
 
 from datetime import datetime
 
-from advisor.protocol.advice import Advice, Forecast, WhatIf
-from advisor.protocol.jobs import Job
-from advisor.protocol.previews import PlanPreview
-from advisor.protocol.trials import BlockResult, BlockSummary, JobHistory, Outcome, Trial
+from advisor.protocol.answers.advice import Advice, Forecast, WhatIf
+from advisor.protocol.answers.previews import PlanPreview
+from advisor.protocol.asked.jobs import Job
+from advisor.protocol.measured.trials import BlockResult, BlockSummary, JobHistory, Outcome, Trial
 from advisor.tuning.decisions import Decision
 
 

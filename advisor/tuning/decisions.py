@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-from advisor.protocol.changes import Changes
-from advisor.protocol.jobs import Stage
+from advisor.protocol.asked.jobs import Stage
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.races import RaceRules
-from advisor.protocol.trials import Purpose
+from advisor.protocol.measured.races import RaceRules
+from advisor.protocol.measured.trials import Purpose
 
 
 @dataclass(frozen=True)

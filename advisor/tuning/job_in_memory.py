@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from advisor.protocol.advice import Advice
-from advisor.protocol.jobs import Job, Stage
-from advisor.protocol.races import BlockPlan
-from advisor.protocol.trials import (
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.asked.jobs import Job, Stage
+from advisor.protocol.measured.races import BlockPlan
+from advisor.protocol.measured.trials import (
     Block,
     BlockResult,
     BlockState,

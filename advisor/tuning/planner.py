@@ -7,10 +7,10 @@ import math
 from dataclasses import replace
 from datetime import datetime
 
-from advisor.protocol.changes import Changes
-from advisor.protocol.jobs import Job, Stage
-from advisor.protocol.spending import describe_budget
-from advisor.protocol.trials import JobHistory, Purpose, Session, SessionState
+from advisor.protocol.asked.jobs import Job, Stage
+from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.measured.spending import describe_budget
+from advisor.protocol.measured.trials import JobHistory, Purpose, Session, SessionState
 from advisor.tuning.decisions import (
     BASELINE,
     Candidate,

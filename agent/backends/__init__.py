@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from advisor.protocol.messages import Assignment
-from advisor.protocol.workload import WorkloadKind
+from advisor.protocol.measured.messages import Assignment
+from advisor.protocol.training.workload import WorkloadKind
 from agent.backends.command import build_launch as build_command
 from agent.backends.launch import Launch, SessionPlace
 from agent.backends.paddle import build_launch as build_paddle

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from advisor.protocol.base import Value
-from advisor.protocol.messages import Assignment
-from advisor.protocol.reach import describe_in_environment, fill_command, list_given
+from advisor.protocol.knobs.reach import describe_in_environment, fill_command, list_given
+from advisor.protocol.measured.messages import Assignment
 from agent.backends.launch import Launch, SessionPlace, build_environment, choose_interface, find_working_dir
 from agent.backends.output import RESULTS_FILE
 from agent.backends.rendezvous import split_rendezvous

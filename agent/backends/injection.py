@@ -6,8 +6,8 @@ so a torchrun inside `bash run.sh` finds the other nodes, and a free port, witho
 
 from collections.abc import Mapping
 
-from advisor.protocol.messages import Assignment
-from advisor.protocol.workload import Injection
+from advisor.protocol.measured.messages import Assignment
+from advisor.protocol.training.workload import Injection
 from agent.backends.command import find_program, find_script
 from agent.backends.launch import Launch, SessionPlace, choose_interface, find_working_dir
 from agent.backends.rendezvous import split_rendezvous

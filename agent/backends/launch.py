@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from advisor.protocol.changes import Changes
-from advisor.protocol.messages import Assignment
+from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.measured.messages import Assignment
 from agent.backends.rendezvous import find_interface, split_rendezvous
 from agent.errors import Unlaunchable
 from agent.guard.processes import AGENT_MARKER, SESSION_MARKER

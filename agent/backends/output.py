@@ -15,13 +15,13 @@ from statistics import fmean, median
 import structlog
 from pydantic import ValidationError
 
-from advisor.protocol.changes import period_of
-from advisor.protocol.cluster import DeviceKind
-from advisor.protocol.messages import Assignment, Trouble
-from advisor.protocol.races import BlockPlan
-from advisor.protocol.reach import list_given, list_substituted, spell_plainly
-from advisor.protocol.trials import BlockResult
-from advisor.protocol.workload import Workload, WorkloadFacts, WorkloadKind
+from advisor.protocol.knobs.changes import period_of
+from advisor.protocol.knobs.reach import list_given, list_substituted, spell_plainly
+from advisor.protocol.measured.messages import Assignment, Trouble
+from advisor.protocol.measured.races import BlockPlan
+from advisor.protocol.measured.trials import BlockResult
+from advisor.protocol.nodes.cluster import DeviceKind
+from advisor.protocol.training.workload import Workload, WorkloadFacts, WorkloadKind
 from agent.backends.results import LONGEST_LINE, Results, Step
 from agent.guard.progress import Hang
 from agent.sessions.control import Dialogue, Hello

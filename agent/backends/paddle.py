@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from advisor.protocol.messages import Assignment
+from advisor.protocol.measured.messages import Assignment
 from agent.backends.command import build_with_values
 from agent.backends.launch import Launch, SessionPlace
 

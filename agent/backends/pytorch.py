@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from advisor.protocol.launch_command import (
+from advisor.protocol.measured.messages import Assignment
+from advisor.protocol.training.launch_command import (
     ForeignCommand,
     LaunchCommand,
     UnlaunchableCommand,
     choose_injection,
     parse_command,
 )
-from advisor.protocol.messages import Assignment
-from advisor.protocol.workload import Injection
+from advisor.protocol.training.workload import Injection
 from agent.backends.injection import inject_runtime, launch_as_typed
 from agent.backends.launch import Launch, SessionPlace, build_environment, choose_interface, find_working_dir
 from agent.backends.rendezvous import split_rendezvous

@@ -19,8 +19,8 @@ from typing import IO, Any, Protocol
 import structlog
 from pydantic import ValidationError
 
-from advisor.protocol.cluster import Device
-from advisor.protocol.telemetry import DeviceError, DeviceSample
+from advisor.protocol.measured.telemetry import DeviceError, DeviceSample
+from advisor.protocol.nodes.cluster import Device
 from agent.devices.xid import describe_failure
 
 _PACKAGE_ROOT = Path(__file__).parents[2]

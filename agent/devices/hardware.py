@@ -11,8 +11,8 @@ from types import MappingProxyType
 
 import psutil
 
-from advisor.protocol.cluster import Link, Node
-from advisor.protocol.testbed import Testbed
+from advisor.protocol.nodes.cluster import Link, Node
+from advisor.protocol.nodes.testbed import Testbed
 from agent.devices.gpus import Gpus
 
 RDMA = Path("/sys/class/infiniband")

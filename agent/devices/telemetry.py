@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from advisor.protocol.telemetry import TelemetryBatch, TelemetrySample
+from advisor.protocol.measured.telemetry import TelemetryBatch, TelemetrySample
 from agent.devices.gpus import Gpus
 from agent.guard.processes import list_descendants, read_cpu_s
 

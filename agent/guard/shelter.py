@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from advisor.protocol.workload import Workload
+from advisor.protocol.training.workload import Workload
 from agent.backends.launch import Launch
 from agent.errors import Unlaunchable
 from agent.guard.isolation import Protection, list_written_directories, plan_protection

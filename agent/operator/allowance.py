@@ -11,7 +11,7 @@ from pathlib import Path
 from pydantic import ValidationInfo, field_validator
 
 from advisor.protocol.base import Spec
-from advisor.protocol.launch_command import UnlaunchableCommand, parse_command
+from advisor.protocol.training.launch_command import UnlaunchableCommand, parse_command
 
 TRAINING_LAUNCHERS = ("torchrun", "python*", "accelerate launch", "deepspeed")
 """What an agent runs whose operator said nothing."""

@@ -11,8 +11,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from advisor.protocol.base import Spec
-from advisor.protocol.labels import Labels
 from advisor.protocol.logs import LogFormat
+from advisor.protocol.nodes.labels import Labels
 from agent.errors import BadConfiguration
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from advisor.protocol.findings import Finding
+from advisor.protocol.nodes.findings import Finding
 from agent.devices.gpus import Gpus
 from agent.devices.hardware import describe_node, find_version
 from agent.guard.isolation import detect_isolation, list_scratch_roots

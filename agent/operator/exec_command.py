@@ -13,7 +13,7 @@ import structlog
 import typer
 from pydantic import ValidationError
 
-from advisor.protocol.workload import Injection, Workload
+from advisor.protocol.training.workload import Injection, Workload
 from agent.devices.gpus import open_gpus
 from agent.errors import AgentError
 from agent.operator.config import describe_error

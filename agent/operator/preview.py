@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from advisor.protocol.base import Message
-from advisor.protocol.launch_command import choose_injection
-from advisor.protocol.messages import Assignment
-from advisor.protocol.workload import Injection, Workload
+from advisor.protocol.measured.messages import Assignment
+from advisor.protocol.training.launch_command import choose_injection
+from advisor.protocol.training.workload import Injection, Workload
 from agent.backends import BACKENDS
 from agent.backends.launch import SessionPlace
 from agent.backends.rendezvous import offer_rendezvous

@@ -13,11 +13,10 @@ import httpx
 from pydantic import BaseModel, Field
 
 from advisor.protocol.base import Message, Value
-from advisor.protocol.changes import Changes
-from advisor.protocol.cluster import Cluster, Node
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import KnobContext
-from advisor.protocol.messages import (
+from advisor.protocol.measured.messages import (
     AgentRegistered,
     Assignment,
     BeatReply,
@@ -28,10 +27,11 @@ from advisor.protocol.messages import (
     RegisterAgent,
     SessionEnd,
 )
-from advisor.protocol.races import BlockPlan, RacePlan
-from advisor.protocol.trials import BlockResult, SessionState
+from advisor.protocol.measured.races import BlockPlan, RacePlan
+from advisor.protocol.measured.trials import BlockResult, SessionState
+from advisor.protocol.nodes.cluster import Cluster, Node
+from advisor.protocol.training.workload import WITH_SECRETS, Workload, WorkloadFacts
 from advisor.protocol.views import RaceAccepted
-from advisor.protocol.workload import WITH_SECRETS, Workload, WorkloadFacts
 from agent.client import ServerClient
 from agent.devices.gpus import Gpus
 from agent.loop import Agent

@@ -12,11 +12,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from advisor.protocol.jobs import JobSpec
-from advisor.protocol.messages import Assignment
+from advisor.protocol.asked.jobs import JobSpec
+from advisor.protocol.asked.signatures import NAMESPACE, Signature
+from advisor.protocol.asked.signing import Statement, explain_foreign_strategy
+from advisor.protocol.measured.messages import Assignment
 from advisor.protocol.reading import Unreadable, read_document
-from advisor.protocol.signatures import NAMESPACE, Signature
-from advisor.protocol.signing import Statement, explain_foreign_strategy
 from agent.errors import BadConfiguration, NotSigned
 
 _KINDS = ("ssh-ed25519", "sk-ssh-ed25519@openssh.com")

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from advisor.protocol.strategy_file import read_strategy_file
+from advisor.protocol.answers.strategy_file import read_strategy_file
 from agent.production.plan import Unusable, find_program, make_plan, start_tuner, warn_of
 
 _TOKENS = ("ADVISOR_TOKEN", "ADVISOR_TOKEN_FILE")

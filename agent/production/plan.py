@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from advisor.protocol.answers.strategy_file import StrategyFile, choose_changes
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.strategy_file import StrategyFile, choose_changes
-from advisor.protocol.workload import WorkloadKind
+from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.training.workload import WorkloadKind
 from agent.ranks_environment import find_lost_paths, reach_ranks
 from agent.runtime.link.environment import BASE
 

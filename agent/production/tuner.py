@@ -4,7 +4,7 @@ import json
 import sys
 from pathlib import Path
 
-from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.changes import Changes
 from agent.production.tuning import Limits, Start, tune
 
 

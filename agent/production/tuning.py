@@ -17,19 +17,19 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from advisor.protocol.advice import Interval, Provenance, Verdict
+from advisor.protocol.answers.advice import Interval, Provenance, Verdict
+from advisor.protocol.answers.strategy_file import StrategyFile
+from advisor.protocol.asked.jobs import Budget, Job, JobSpec, JobState, Stage
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
-from advisor.protocol.cluster import Cluster
-from advisor.protocol.jobs import Budget, Job, JobSpec, JobState, Stage
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect, Switch
-from advisor.protocol.messages import NextReply, Trouble
-from advisor.protocol.races import RacePlan
-from advisor.protocol.strategy import DistributedStrategy
-from advisor.protocol.strategy_file import StrategyFile
-from advisor.protocol.trials import Block, BlockResult, Purpose, Trial
-from advisor.protocol.workload import Workload
+from advisor.protocol.knobs.strategy import DistributedStrategy
+from advisor.protocol.measured.messages import NextReply, Trouble
+from advisor.protocol.measured.races import RacePlan
+from advisor.protocol.measured.trials import Block, BlockResult, Purpose, Trial
+from advisor.protocol.nodes.cluster import Cluster
+from advisor.protocol.training.workload import Workload
 from advisor.tuning.decisions import BASELINE, Candidate, Launch, Race
 from advisor.tuning.history.comparisons import list_comparisons
 from advisor.tuning.history.record import Record

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from advisor.protocol.messages import AgentRegistered
+from advisor.protocol.measured.messages import AgentRegistered
 from agent.client import ServerClient
 from agent.devices.gpus import Gpus
 from agent.guard.account import Account

@@ -22,10 +22,10 @@ import structlog
 from pydantic import ValidationError
 
 from advisor.protocol.base import Value
-from advisor.protocol.messages import NextReply, Trouble
-from advisor.protocol.races import RacePlan
-from advisor.protocol.trials import BlockResult, Phases
-from advisor.protocol.workload import WorkloadFacts
+from advisor.protocol.measured.messages import NextReply, Trouble
+from advisor.protocol.measured.races import RacePlan
+from advisor.protocol.measured.trials import BlockResult, Phases
+from advisor.protocol.training.workload import WorkloadFacts
 from agent.guard.account import Account
 from agent.runtime.link.control import PROTOCOL
 from agent.sessions.session_log import clean_text

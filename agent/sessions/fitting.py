@@ -9,8 +9,8 @@ its error is larger. Thinning the steps out would not do: medians, stalls and co
 from collections.abc import Mapping
 from typing import Any
 
-from advisor.protocol.messages import MOST_MESSAGE_BYTES, RaceReport
-from advisor.protocol.trials import BlockResult
+from advisor.protocol.measured.messages import MOST_MESSAGE_BYTES, RaceReport
+from advisor.protocol.measured.trials import BlockResult
 
 _SERIES = ("step_time_s", "losses", "loss_at_start", "per_rank_step_time_s", "per_rank_work_s")
 _LEAST_KEPT = 1 / 64

@@ -8,8 +8,8 @@ import re
 from dataclasses import dataclass
 from enum import StrEnum
 
-from advisor.protocol.messages import Trouble
-from advisor.protocol.trials import Outcome
+from advisor.protocol.measured.messages import Trouble
+from advisor.protocol.measured.trials import Outcome
 
 _RUNTIME_LOST_ITS_AGENT = 75
 _LAST_LINES = 12

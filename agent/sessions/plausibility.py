@@ -7,8 +7,8 @@ race longer than the time that passed, answer another question than the one aske
 import math
 from collections.abc import Mapping
 
-from advisor.protocol.races import RacePlan
-from advisor.protocol.trials import BlockResult
+from advisor.protocol.measured.races import RacePlan
+from advisor.protocol.measured.trials import BlockResult
 
 _SHORTEST_STEP_S = 1e-6
 _CLOCK_TOLERANCE = 1.05

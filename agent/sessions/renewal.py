@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from advisor.protocol.messages import Beat, BeatReply, MemberState
-from advisor.protocol.telemetry import TelemetryBatch
-from advisor.protocol.trials import SessionState
+from advisor.protocol.measured.messages import Beat, BeatReply, MemberState
+from advisor.protocol.measured.telemetry import TelemetryBatch
+from advisor.protocol.measured.trials import SessionState
 from agent.client import ServerClient
 from agent.errors import AgentError, NotWelcome, ServerRefused, StaleSession
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import structlog
 
-from advisor.protocol.jobs import JobSpec
-from advisor.protocol.messages import Assignment, MemberState, SessionEnd
-from advisor.protocol.trials import Outcome
+from advisor.protocol.asked.jobs import JobSpec
+from advisor.protocol.measured.messages import Assignment, MemberState, SessionEnd
+from advisor.protocol.measured.trials import Outcome
 from agent.backends import BACKENDS
 from agent.backends.launch import Launch, SessionPlace
 from agent.backends.output import OutputReader

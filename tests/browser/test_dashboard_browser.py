@@ -9,7 +9,7 @@ from playwright.sync_api import expect
 
 from advisor.dashboard.samples.evidence import leave_undecided
 from advisor.dashboard.samples.job import make_finished_story
-from advisor.protocol.jobs import JobState
+from advisor.protocol.asked.jobs import JobState
 
 pytestmark = pytest.mark.browser
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from advisor.protocol.advice import Advice
-from advisor.protocol.jobs import Job
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.asked.jobs import Job
 
 HERE = Path(__file__).resolve().parent
 ENVIRONMENTS = HERE.parents[1] / ".conformance"

@@ -14,7 +14,7 @@ from advisor.exporters import Exported, export
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Knob
-from advisor.protocol.strategy import DistributedStrategy, broken_rules
+from advisor.protocol.knobs.strategy import DistributedStrategy, broken_rules
 
 pytestmark = pytest.mark.conformance
 READER = Path(__file__).with_name("read_with_paddle.py")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.protocol.trials import Purpose
+from advisor.protocol.measured.trials import Purpose
 from advisor.services.jobs import get_history
 from advisor.storage import Database
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from advisor.exporters import export, export_bundle
-from advisor.protocol.advice import Advice
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
-from advisor.protocol.jobs import Job
 
 pytestmark = [pytest.mark.conformance, pytest.mark.distributed]
 ADVISOR = Path(sys.executable).with_name("advisor")

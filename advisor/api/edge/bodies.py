@@ -7,7 +7,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from advisor.api.edge.problems import build_problem
-from advisor.protocol.messages import MOST_MESSAGE_BYTES
+from advisor.protocol.measured.messages import MOST_MESSAGE_BYTES
 
 
 class SizeCheck:

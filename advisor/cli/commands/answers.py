@@ -16,8 +16,8 @@ from advisor.client import ExportedFile
 from advisor.exporters import ExportError
 from advisor.exporters import export as make_export
 from advisor.exporters.summary.difference import describe_difference
-from advisor.protocol.advice import Advice
-from advisor.protocol.jobs import Job
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.asked.jobs import Job
 
 BUNDLE = "bundle"
 

@@ -8,7 +8,7 @@ import typer
 
 from advisor.cli.connection import look_up, resolve_job
 from advisor.cli.options import JobArgument, JsonOption, screen_of
-from advisor.protocol.jobs import Continuation, Job, Prioritisation, Priority
+from advisor.protocol.asked.jobs import Continuation, Job, Prioritisation, Priority
 
 
 def pause(context: typer.Context, job: JobArgument, as_json: JsonOption = False) -> None:

@@ -18,9 +18,9 @@ from advisor.cli.tuning.follow import watch_detachably
 from advisor.cli.views.devices_view import devices_table
 from advisor.cli.views.progress import STAGE_WORDS, describe_progress
 from advisor.cli.views.wording import spell_changes, spell_duration, spell_rate, spell_share
-from advisor.protocol.jobs import Job, JobState
-from advisor.protocol.queries import JobQuery
-from advisor.protocol.trials import JobHistory, Trial
+from advisor.protocol.asked.jobs import Job, JobState
+from advisor.protocol.asked.queries import JobQuery
+from advisor.protocol.measured.trials import JobHistory, Trial
 
 _WHEN = "then: a date or time such as 2026-11-20 (UTC), or how long ago, such as 36h or 7d"
 

@@ -13,7 +13,7 @@ from advisor.cli.options import JsonOption, screen_of
 from advisor.cli.views.wording import EFFECT_WORDS, spell_value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Knob
-from advisor.protocol.messages import PROTOCOL_MAJOR
+from advisor.protocol.measured.messages import PROTOCOL_MAJOR
 
 
 def list_knobs(

@@ -14,7 +14,7 @@ from advisor.data_dir import data_dir_of
 from advisor.local.agents import local_agents
 from advisor.local.server import LocalServer, local_server
 from advisor.local.testbed import require_testbed, testbed_places
-from advisor.protocol.testbed import Testbed
+from advisor.protocol.nodes.testbed import Testbed
 
 _CHECK_S = 1.0
 

@@ -27,9 +27,9 @@ from advisor.cli.options import (
 from advisor.cli.tuning.built_in import RANKS, launch_built_in
 from advisor.cli.tuning.job_spec import TuneOptions, WantedJob, Where, read_testbed, spec_from_options
 from advisor.cli.tuning.tune_anywhere import tune_anywhere
-from advisor.protocol.jobs import Job
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.workload import Injection, WorkloadKind
+from advisor.protocol.training.workload import Injection, WorkloadKind
 
 if TYPE_CHECKING:  # It loads while server and agents start.
     from advisor.client import Client

@@ -13,13 +13,13 @@ from advisor.cli.options import JsonOption, SignForOption, SignOption, VerboseOp
 from advisor.cli.screen import Screen
 from advisor.cli.tuning.job_spec import TuneOptions, WantedJob, read_testbed, spec_from_options
 from advisor.cli.tuning.tune_anywhere import tune_anywhere
-from advisor.protocol.advice import Advice, Interval, Verdict
+from advisor.protocol.answers.advice import Advice, Interval, Verdict
+from advisor.protocol.answers.carried import Carried, read_carried
+from advisor.protocol.answers.gains import spell_range
+from advisor.protocol.answers.strategy_file import choose_changes
+from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.base import Message, Value
-from advisor.protocol.carried import Carried, read_carried
-from advisor.protocol.changes import Changes
-from advisor.protocol.gains import spell_range
-from advisor.protocol.jobs import Job, JobState
-from advisor.protocol.strategy_file import choose_changes
+from advisor.protocol.knobs.changes import Changes
 
 if TYPE_CHECKING:  # It loads while server and agents start.
     from advisor.client import Client

@@ -8,9 +8,9 @@ from advisor.cli.tuning.strategy_files import default_directory, write_bundle
 from advisor.cli.tuning.usage import describe_use
 from advisor.cli.views.advice_view import render_advice
 from advisor.client import Client
-from advisor.protocol.advice import Advice
-from advisor.protocol.jobs import Job, JobState
-from advisor.protocol.trials import JobHistory
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.asked.jobs import Job, JobState
+from advisor.protocol.measured.trials import JobHistory
 
 
 def conclude(client: Client, job: Job, output: Path | None, screen: Screen) -> None:

@@ -15,8 +15,8 @@ from advisor.cli.screen import Screen
 from advisor.cli.views.progress import describe_progress, describe_stage, list_troubles
 from advisor.cli.views.wording import spell_clock, spell_duration
 from advisor.client import ApiProblem, Client, ServerUnreachable
-from advisor.protocol.jobs import Job, JobState
-from advisor.protocol.trials import JobHistory
+from advisor.protocol.asked.jobs import Job, JobState
+from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.views import AgentState, JobEvent
 
 _POLL_S = 1.0

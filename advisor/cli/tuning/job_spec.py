@@ -10,13 +10,13 @@ from pydantic import ValidationError
 
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.tuning.built_in import launch_built_in
+from advisor.protocol.asked.jobs import JobSpec, Priority
 from advisor.protocol.base import Value
-from advisor.protocol.jobs import JobSpec, Priority
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.labels import read_label
-from advisor.protocol.reach import read_typed
-from advisor.protocol.testbed import Testbed, parse_testbed
-from advisor.protocol.workload import Injection
+from advisor.protocol.knobs.reach import read_typed
+from advisor.protocol.nodes.labels import read_label
+from advisor.protocol.nodes.testbed import Testbed, parse_testbed
+from advisor.protocol.training.workload import Injection
 
 
 @dataclass(frozen=True)

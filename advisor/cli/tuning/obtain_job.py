@@ -8,9 +8,9 @@ from advisor.cli.screen import Screen
 from advisor.cli.tuning.job_spec import WantedJob
 from advisor.cli.views.wording import spell_duration
 from advisor.client import ApiProblem, Client
-from advisor.protocol.advice import CONTINUE_S
-from advisor.protocol.jobs import Continuation, Job, JobSpec, JobState
-from advisor.protocol.webhooks import hide_path
+from advisor.protocol.answers.advice import CONTINUE_S
+from advisor.protocol.asked.jobs import Continuation, Job, JobSpec, JobState
+from advisor.protocol.asked.webhooks import hide_path
 
 
 def obtain_job(client: Client, wanted: WantedJob, screen: Screen, alone: bool) -> Job:

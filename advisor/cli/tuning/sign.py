@@ -6,10 +6,10 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from advisor.cli.exits import CommandFailed, Exit
-from advisor.protocol.jobs import JobSpec
-from advisor.protocol.signatures import NAMESPACE, Signature
-from advisor.protocol.signing import Statement
-from advisor.protocol.workload import WITH_SECRETS
+from advisor.protocol.asked.jobs import JobSpec
+from advisor.protocol.asked.signatures import NAMESPACE, Signature
+from advisor.protocol.asked.signing import Statement
+from advisor.protocol.training.workload import WITH_SECRETS
 
 _NONCE_BYTES = 16
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.exporters import export_bundle
-from advisor.protocol.advice import Advice
-from advisor.protocol.jobs import Job
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.asked.jobs import Job
 
 
 def default_directory(job: Job) -> Path:

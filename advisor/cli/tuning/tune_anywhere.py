@@ -7,7 +7,7 @@ from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.screen import Screen
 from advisor.cli.tuning.job_spec import WantedJob
 from advisor.cli.tuning.tune_here import tune_here
-from advisor.protocol.jobs import Job
+from advisor.protocol.asked.jobs import Job
 
 if TYPE_CHECKING:  # It loads while server and agents start.
     from advisor.client import Client

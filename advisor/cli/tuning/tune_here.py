@@ -16,8 +16,8 @@ from advisor.data_dir import data_dir_of
 from advisor.local.agents import AgentPlace, HeldAgents, held_agents, places_here, training_environment
 from advisor.local.record import measuring_turn
 from advisor.local.server import LocalServer, starting_server
-from advisor.protocol.changes import Changes
-from advisor.protocol.jobs import Job, JobSpec
+from advisor.protocol.asked.jobs import Job, JobSpec
+from advisor.protocol.knobs.changes import Changes
 
 if TYPE_CHECKING:  # It loads while server and agents start.
     from advisor.client import Client

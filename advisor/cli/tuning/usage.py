@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 from advisor.exporters import ExportError, export
-from advisor.protocol.advice import Advice
-from advisor.protocol.jobs import Job
-from advisor.protocol.workload import WorkloadKind
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.asked.jobs import Job
+from advisor.protocol.training.workload import WorkloadKind
 
 _FORMATS = {
     WorkloadKind.PYTORCH: "torchrun",

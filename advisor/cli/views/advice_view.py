@@ -23,8 +23,8 @@ from advisor.cli.views.wording import (
     spell_rate,
     spell_value,
 )
-from advisor.protocol.advice import Advice, KnobReason, Provenance, RungAdvice, Verdict
-from advisor.protocol.gains import spell_percent
+from advisor.protocol.answers.advice import Advice, KnobReason, Provenance, RungAdvice, Verdict
+from advisor.protocol.answers.gains import spell_percent
 from advisor.protocol.knobs.knob import Effect
 
 _BOUND_WORDS = {

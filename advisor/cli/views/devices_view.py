@@ -5,8 +5,8 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.cli.views.wording import spell_share
-from advisor.protocol.telemetry import DeviceTelemetry, NodeTelemetry, Spread
-from advisor.protocol.trials import JobHistory
+from advisor.protocol.measured.telemetry import DeviceTelemetry, NodeTelemetry, Spread
+from advisor.protocol.measured.trials import JobHistory
 
 _GB = 1e9
 

@@ -8,8 +8,8 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.cli.views.wording import count, spell_bits, spell_changes, spell_rate, spell_share
-from advisor.protocol.advice import Diagnosis, Finding, Forecast, ParetoPoint
-from advisor.protocol.gains import spell_percent
+from advisor.protocol.answers.advice import Diagnosis, Finding, Forecast, ParetoPoint
+from advisor.protocol.answers.gains import spell_percent
 
 _POINTS_SHOWN = 8
 BOUNDS = {

@@ -11,8 +11,8 @@ from rich.text import Text
 from advisor.cli.views.evidence_view import BOUNDS
 from advisor.cli.views.step_view import phase_rows
 from advisor.cli.views.wording import EFFECT_WORDS, spell_duration, spell_rate, spell_share, spell_value
-from advisor.protocol.advice import Action, Advice, KnobReason, RungAdvice, Verdict, continue_command
-from advisor.protocol.gains import spell_bound, spell_fraction, spell_gain, spell_likely, spell_range
+from advisor.protocol.answers.advice import Action, Advice, KnobReason, RungAdvice, Verdict, continue_command
+from advisor.protocol.answers.gains import spell_bound, spell_fraction, spell_gain, spell_likely, spell_range
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect
 

@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from statistics import fmean, median, stdev
 
 from advisor.cli.views.wording import count, spell_clock, spell_rate
-from advisor.protocol.gains import spell_gain, spell_range
-from advisor.protocol.jobs import Job, JobState, Stage
-from advisor.protocol.spending import measure_device_hours, measure_wall_s
-from advisor.protocol.trials import Block, Contrast, JobHistory, Outcome, Purpose, Session, Trial
+from advisor.protocol.answers.gains import spell_gain, spell_range
+from advisor.protocol.asked.jobs import Job, JobState, Stage
+from advisor.protocol.measured.spending import measure_device_hours, measure_wall_s
+from advisor.protocol.measured.trials import Block, Contrast, JobHistory, Outcome, Purpose, Session, Trial
 
 STAGE_WORDS = {
     Stage.PROBE: "measuring your settings",

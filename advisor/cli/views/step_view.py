@@ -5,7 +5,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from advisor.protocol.trials import Phases
+from advisor.protocol.measured.trials import Phases
 
 _BAR_COLUMNS = 24
 _NOTICEABLE_S = 5e-5

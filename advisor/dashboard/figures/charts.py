@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from advisor.dashboard import formats
 from advisor.dashboard.figures.estimates import Estimate
-from advisor.protocol.trials import Phases
+from advisor.protocol.measured.trials import Phases
 
 BASELINE = "#8b93a3"
 ACCENT = "#4c7df0"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
-from advisor.protocol.trials import Block
+from advisor.protocol.measured.trials import Block
 
 _Z95 = 1.96
 

@@ -7,7 +7,7 @@ import plotly.graph_objects as go
 
 from advisor.dashboard import formats
 from advisor.dashboard.figures.charts import ACCENT, WORSE, Figure, Table, close_figure, lay_out
-from advisor.protocol.telemetry import SessionTelemetry, TelemetrySeries
+from advisor.protocol.measured.telemetry import SessionTelemetry, TelemetrySeries
 
 _MEASURES = {
     "sm": "share of the SMs with work",

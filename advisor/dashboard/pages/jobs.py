@@ -18,7 +18,7 @@ from advisor.dashboard.views.runs import view_runs
 from advisor.dashboard.views.site import view_log
 from advisor.dashboard.views.trials import view_trial_page
 from advisor.errors import NotFound
-from advisor.protocol.jobs import Continuation, JobState
+from advisor.protocol.asked.jobs import Continuation, JobState
 from advisor.protocol.views import JobEvent, read_last_event
 
 _PAGE_OF_JOBS = 25

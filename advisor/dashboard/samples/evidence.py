@@ -1,6 +1,6 @@
 """Made-up evidence: what the page of components shows beside the verdict of its made-up job."""
 
-from advisor.protocol.advice import (
+from advisor.protocol.answers.advice import (
     Action,
     Advice,
     Finding,
@@ -11,7 +11,7 @@ from advisor.protocol.advice import (
     ParetoPoint,
     Verdict,
 )
-from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
 
 SAVED = KnobEffect(saved_s=0.0184, low_s=0.0151, high_s=0.0216, rounds=8)

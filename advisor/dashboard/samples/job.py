@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from advisor.dashboard.samples import evidence
 from advisor.dashboard.samples.telemetry import make_flag, make_node_telemetry, make_session_telemetry
-from advisor.protocol.advice import (
+from advisor.protocol.answers.advice import (
     Action,
     Advice,
     Cost,
@@ -19,16 +19,15 @@ from advisor.protocol.advice import (
     RungAdvice,
     Verdict,
 )
+from advisor.protocol.asked.jobs import Job, JobSpec, JobState, Stage
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
-from advisor.protocol.cluster import Cluster, Device, DeviceKind, Link, Node
-from advisor.protocol.jobs import Job, JobSpec, JobState, Stage
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.races import BlockPlan
-from advisor.protocol.runs import ProductionRun
-from advisor.protocol.telemetry import SessionTelemetry
-from advisor.protocol.trials import (
+from advisor.protocol.measured.races import BlockPlan
+from advisor.protocol.measured.runs import ProductionRun
+from advisor.protocol.measured.telemetry import SessionTelemetry
+from advisor.protocol.measured.trials import (
     Block,
     BlockResult,
     BlockState,
@@ -42,8 +41,9 @@ from advisor.protocol.trials import (
     Trial,
     TrialState,
 )
+from advisor.protocol.nodes.cluster import Cluster, Device, DeviceKind, Link, Node
+from advisor.protocol.training.workload import Workload, WorkloadFacts
 from advisor.protocol.views import AgentState, AgentView, EventKind, JobEvent, LogChunk
-from advisor.protocol.workload import Workload, WorkloadFacts
 
 _MB = 2**20
 _SAMPLES_PER_STEP = 256

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from advisor.protocol.telemetry import (
+from advisor.protocol.measured.telemetry import (
     DeviceTelemetry,
     FlagKind,
     NodeFlag,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from advisor.dashboard import formats
 from advisor.dashboard.views.chips import Chip, chip_for_effect
 from advisor.dashboard.views.evidence import Evidence, show_knob, show_saving, view_evidence
-from advisor.protocol.advice import Advice, Interval, RungAdvice
+from advisor.protocol.answers.advice import Advice, Interval, RungAdvice
 from advisor.protocol.knobs.catalogue import CATALOGUE
 
 _BOUNDS = {

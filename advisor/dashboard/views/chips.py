@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from advisor.protocol.advice import Verdict
-from advisor.protocol.jobs import JobState, Stage
+from advisor.protocol.answers.advice import Verdict
+from advisor.protocol.asked.jobs import JobState, Stage
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.trials import BlockState, Outcome, SessionState, Trial, TrialState
+from advisor.protocol.measured.trials import BlockState, Outcome, SessionState, Trial, TrialState
 from advisor.protocol.views import AgentState
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from advisor.dashboard import formats
 from advisor.dashboard.views.chips import Chip, chip_for_effect
 from advisor.dashboard.views.forecasts import WhatIf, view_forecasts
-from advisor.protocol.advice import Advice, KnobEffect, ParetoPoint
+from advisor.protocol.answers.advice import Advice, KnobEffect, ParetoPoint
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 

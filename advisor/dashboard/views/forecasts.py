@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from advisor.dashboard import formats
-from advisor.protocol.advice import Forecast
+from advisor.protocol.answers.advice import Forecast
 from advisor.protocol.knobs.catalogue import CATALOGUE
 
 

@@ -28,12 +28,12 @@ from advisor.dashboard.views.trials import (
     view_trial_lines,
 )
 from advisor.dashboard.views.verdict import StageStep, VerdictCard, view_stages, view_verdict
-from advisor.protocol.advice import CONTINUE_S, Advice, Verdict
-from advisor.protocol.jobs import Job, JobState, Priority
-from advisor.protocol.telemetry import SessionTelemetry
-from advisor.protocol.trials import Block, JobHistory, Outcome, Purpose
+from advisor.protocol.answers.advice import CONTINUE_S, Advice, Verdict
+from advisor.protocol.asked.jobs import Job, JobState, Priority
+from advisor.protocol.measured.telemetry import SessionTelemetry
+from advisor.protocol.measured.trials import Block, JobHistory, Outcome, Purpose
+from advisor.protocol.training.workload import WorkloadFacts
 from advisor.protocol.views import JobEvent
-from advisor.protocol.workload import WorkloadFacts
 
 
 @dataclass(frozen=True)

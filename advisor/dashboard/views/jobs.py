@@ -6,11 +6,11 @@ from datetime import datetime
 
 from advisor.dashboard import formats
 from advisor.dashboard.views.chips import STAGES, Chip, chip_for_job
-from advisor.protocol.advice import Advice, Verdict
-from advisor.protocol.gains import spell_bound, spell_gain, spell_likely, spell_range
-from advisor.protocol.jobs import Job, JobState
-from advisor.protocol.spending import measure_device_hours
-from advisor.protocol.trials import JobHistory, Purpose
+from advisor.protocol.answers.advice import Advice, Verdict
+from advisor.protocol.answers.gains import spell_bound, spell_gain, spell_likely, spell_range
+from advisor.protocol.asked.jobs import Job, JobState
+from advisor.protocol.measured.spending import measure_device_hours
+from advisor.protocol.measured.trials import JobHistory, Purpose
 
 
 @dataclass(frozen=True)

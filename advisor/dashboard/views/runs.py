@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 
 from advisor.dashboard import formats
 from advisor.dashboard.views.chips import Chip
-from advisor.protocol.runs import ProductionRun
+from advisor.protocol.measured.runs import ProductionRun
 
 _SILENT = timedelta(minutes=10)
 """A training that reported nothing for so long has ended, or cannot reach the server."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from advisor.dashboard import formats
-from advisor.protocol.telemetry import DeviceTelemetry, NodeTelemetry, Spread
+from advisor.protocol.measured.telemetry import DeviceTelemetry, NodeTelemetry, Spread
 
 
 @dataclass(frozen=True)

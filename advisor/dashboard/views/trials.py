@@ -17,7 +17,7 @@ from advisor.dashboard.views.evidence import show_knob
 from advisor.dashboard.views.telemetry import DeviceLine, view_devices
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.trials import Block, BlockState, JobHistory, Outcome, Purpose, Trial
+from advisor.protocol.measured.trials import Block, BlockState, JobHistory, Outcome, Purpose, Trial
 
 _HINTS = {
     Outcome.OUT_OF_MEMORY: "The search keeps away from it; there is nothing to do.",

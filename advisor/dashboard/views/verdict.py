@@ -7,11 +7,11 @@ from advisor.dashboard import formats
 from advisor.dashboard.figures.estimates import estimate_blocks
 from advisor.dashboard.views.chips import STAGES, Chip, chip_for_verdict
 from advisor.dashboard.views.jobs import count_search_trials
-from advisor.protocol.advice import Action, Advice, Verdict, continue_command
-from advisor.protocol.gains import spell_bound, spell_likely, spell_range
-from advisor.protocol.jobs import Job, JobState, Stage
-from advisor.protocol.spending import measure_device_hours
-from advisor.protocol.trials import JobHistory, Outcome, Purpose, Trial
+from advisor.protocol.answers.advice import Action, Advice, Verdict, continue_command
+from advisor.protocol.answers.gains import spell_bound, spell_likely, spell_range
+from advisor.protocol.asked.jobs import Job, JobState, Stage
+from advisor.protocol.measured.spending import measure_device_hours
+from advisor.protocol.measured.trials import JobHistory, Outcome, Purpose, Trial
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ from advisor.exporters.frameworks.settings import (
     first_bucket,
     precision,
 )
-from advisor.protocol.advice import Advice
-from advisor.protocol.jobs import Job
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.asked.jobs import Job
 
 _BUCKET = bucket_in_one_size("ddp.bucket_cap_mb")
 _ACCUMULATION = accumulation("gradient_accumulation_steps")

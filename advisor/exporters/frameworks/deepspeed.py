@@ -16,9 +16,9 @@ from advisor.exporters.frameworks.settings import (
     first_bucket,
     plainly,
 )
-from advisor.protocol.advice import Advice
-from advisor.protocol.carried import HEAD
-from advisor.protocol.jobs import Job
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.answers.carried import HEAD
+from advisor.protocol.asked.jobs import Job
 
 _ACCUMULATION = accumulation("gradient_accumulation_steps")
 

@@ -12,8 +12,8 @@ from advisor.exporters.frameworks.settings import (
     plainly,
     precision,
 )
-from advisor.protocol.advice import Advice
-from advisor.protocol.jobs import Job
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.asked.jobs import Job
 
 _ACCUMULATION = accumulation("accumulate_grad_batches")
 _PRECISION = precision("precision", {"bf16": "bf16-mixed", "fp16": "16-mixed"}, off="32-true")

@@ -8,8 +8,8 @@ from advisor.exporters.frameworks.settings import Settings
 from advisor.exporters.selection import idle_because, typed_values
 from advisor.exporters.torch.ddp_code import write_imports, write_process_code
 from advisor.exporters.torch.ddp_plan import PROCESS
-from advisor.protocol.advice import Advice, Provenance
-from advisor.protocol.jobs import Job
+from advisor.protocol.answers.advice import Advice, Provenance
+from advisor.protocol.asked.jobs import Job
 
 
 def write_python_file(

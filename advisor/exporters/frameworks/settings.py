@@ -7,10 +7,10 @@ from advisor.exporters.launch.environment import VARIABLES
 from advisor.exporters.selection import idle_because, typed_values
 from advisor.exporters.torch.ddp_plan import describe_by_hand
 from advisor.exporters.torch.sharding_words import describe_reduction
-from advisor.protocol.advice import Advice, Provenance
+from advisor.protocol.answers.advice import Advice, Provenance
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
-from advisor.protocol.cluster import DeviceKind
-from advisor.protocol.jobs import Job
+from advisor.protocol.nodes.cluster import DeviceKind
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,8 @@ from advisor.exporters.frameworks.settings import (
     plainly,
     precision,
 )
-from advisor.protocol.advice import Advice
-from advisor.protocol.jobs import Job
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.asked.jobs import Job
 
 _BUCKET = bucket_in_one_size("ddp_bucket_cap_mb", whole=True)
 _ACCUMULATION = accumulation("gradient_accumulation_steps")

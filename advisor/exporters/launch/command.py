@@ -5,10 +5,10 @@ import shlex
 
 from advisor.exporters.comments import comment, head_lines
 from advisor.exporters.exported import Exported
-from advisor.protocol.advice import Advice, Provenance
+from advisor.protocol.answers.advice import Advice, Provenance
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
-from advisor.protocol.jobs import Job
-from advisor.protocol.reach import describe_in_environment, fill_command, list_given, list_substituted
+from advisor.protocol.knobs.reach import describe_in_environment, fill_command, list_given, list_substituted
 
 _PLACES = {
     "strategy_file": "$strategy_file",

@@ -5,9 +5,9 @@ import shlex
 from advisor.exporters.comments import comment, head_lines
 from advisor.exporters.exported import Exported
 from advisor.exporters.selection import idle_because, typed_values
-from advisor.protocol.advice import Advice, Provenance
+from advisor.protocol.answers.advice import Advice, Provenance
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
-from advisor.protocol.jobs import Job
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.environment import TUNER
 from advisor.protocol.knobs.knob import Place

@@ -7,9 +7,9 @@ from advisor.exporters.exported import Exported
 from advisor.exporters.launch.names import plain_name
 from advisor.exporters.launch.run_script import export_torchrun
 from advisor.exporters.strategy_json import export_json
-from advisor.protocol.advice import Advice
-from advisor.protocol.cluster import DeviceKind
-from advisor.protocol.jobs import Job
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.asked.jobs import Job
+from advisor.protocol.nodes.cluster import DeviceKind
 
 IMAGE = "REPLACE-WITH-YOUR-TRAINING-IMAGE"
 _FILES = "/etc/fleet-advisor"

@@ -1,6 +1,6 @@
 """The job's name where schedulers take few characters."""
 
-from advisor.protocol.jobs import Job
+from advisor.protocol.asked.jobs import Job
 
 
 def plain_name(job: Job) -> str:

@@ -3,8 +3,8 @@
 from advisor.exporters.comments import comment, head_lines
 from advisor.exporters.exported import Exported
 from advisor.exporters.launch.environment import choose_variables
-from advisor.protocol.advice import Advice, Provenance
-from advisor.protocol.jobs import Job
+from advisor.protocol.answers.advice import Advice, Provenance
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Place
 

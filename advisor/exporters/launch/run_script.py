@@ -5,9 +5,9 @@ import shlex
 from advisor.exporters.comments import comment, head_lines
 from advisor.exporters.exported import Exported
 from advisor.exporters.selection import idle_because, typed_values
-from advisor.protocol.advice import Advice, Provenance
-from advisor.protocol.jobs import Job
-from advisor.protocol.launch_command import LaunchCommand, UnlaunchableCommand, parse_command
+from advisor.protocol.answers.advice import Advice, Provenance
+from advisor.protocol.asked.jobs import Job
+from advisor.protocol.training.launch_command import LaunchCommand, UnlaunchableCommand, parse_command
 
 _TITLE = (
     "Trains for real under the strategy in strategy.json, beside it; arguments go to the script. Every change comes "

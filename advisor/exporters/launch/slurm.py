@@ -4,9 +4,9 @@ from advisor.exporters.comments import comment, head_lines
 from advisor.exporters.exported import Exported
 from advisor.exporters.launch.names import plain_name
 from advisor.exporters.launch.run_script import export_torchrun
-from advisor.protocol.advice import Advice
-from advisor.protocol.cluster import DeviceKind
-from advisor.protocol.jobs import Job
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.asked.jobs import Job
+from advisor.protocol.nodes.cluster import DeviceKind
 
 _MEET = """\
 # sbatch runs a copy of this file: the strategy's files are found where you submitted it.

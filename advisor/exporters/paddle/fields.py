@@ -16,12 +16,12 @@ from advisor.exporters.comments import describe_value
 from advisor.exporters.exported import ExportError
 from advisor.exporters.paddle.reach import Reach, explain_not_written, reach_of
 from advisor.exporters.selection import idle_because, is_timed, select_knobs, typed_values
-from advisor.protocol.advice import Advice, Provenance
+from advisor.protocol.answers.advice import Advice, Provenance
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
-from advisor.protocol.jobs import Job
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.strategy import DistributedStrategy, Layout, broken_rules
-from advisor.protocol.workload import WorkloadKind
+from advisor.protocol.knobs.strategy import DistributedStrategy, Layout, broken_rules
+from advisor.protocol.training.workload import WorkloadKind
 
 TARGETS = ("3.3.1", "2.6.2")
 """Paddle versions that can be written for, the default first."""

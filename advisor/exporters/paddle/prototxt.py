@@ -3,9 +3,9 @@
 from advisor.exporters.comments import comment, head_lines, one_line
 from advisor.exporters.exported import Exported
 from advisor.exporters.paddle.fields import PaddleField, choose_fields
-from advisor.protocol.advice import Advice
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
-from advisor.protocol.jobs import Job
 
 
 def export_paddle(advice: Advice, job: Job, target: str | None = None) -> Exported:

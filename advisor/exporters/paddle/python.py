@@ -3,8 +3,8 @@
 from advisor.exporters.comments import comment, head_lines, one_line
 from advisor.exporters.exported import Exported
 from advisor.exporters.paddle.fields import PaddleField, choose_fields
-from advisor.protocol.advice import Advice
-from advisor.protocol.jobs import Job
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.asked.jobs import Job
 
 _ATTRIBUTES = {"fuse_grad_size_in_TFLOPS": "_fuse_grad_size_in_TFLOPS"}
 """Fields whose attribute is spelled otherwise; Paddle 3.3.1 accepts the field's name and silently ignores it."""

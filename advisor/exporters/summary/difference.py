@@ -2,7 +2,7 @@
 
 from advisor.exporters.comments import describe_value
 from advisor.exporters.exported import Exported
-from advisor.protocol.advice import Advice
+from advisor.protocol.answers.advice import Advice
 
 
 def describe_difference(advice: Advice, file: Exported) -> str:

@@ -8,9 +8,9 @@ from string import Template
 from advisor.exporters.comments import describe_gain, describe_value
 from advisor.exporters.exported import Exported, FormatInfo
 from advisor.exporters.summary.text import KNOWN
-from advisor.protocol.advice import Advice, Interval, Provenance
-from advisor.protocol.gains import spell_gain
-from advisor.protocol.jobs import Job
+from advisor.protocol.answers.advice import Advice, Interval, Provenance
+from advisor.protocol.answers.gains import spell_gain
+from advisor.protocol.asked.jobs import Job
 
 _WIDTH, _HEIGHT, _MARGIN = 600, 70, 60
 

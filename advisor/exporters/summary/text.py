@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 
 from advisor.exporters.comments import describe_gain, describe_value, one_line
 from advisor.exporters.exported import Exported, FormatInfo
-from advisor.protocol.advice import Advice, Provenance, Verdict
-from advisor.protocol.jobs import Job
+from advisor.protocol.answers.advice import Advice, Provenance, Verdict
+from advisor.protocol.asked.jobs import Job
 
 KNOWN = {
     Provenance.MEASURED: "varied and timed as this very knob",

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from advisor.exporters.launch.environment import IN_RANKS
 from advisor.exporters.selection import idle_because, typed_values
 from advisor.exporters.torch.sharding_words import describe_reduction, describe_sharding
-from advisor.protocol.advice import Advice, Provenance
+from advisor.protocol.answers.advice import Advice, Provenance
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
-from advisor.protocol.jobs import Job
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.environment import TUNER
 from advisor.protocol.knobs.knob import Place

@@ -21,9 +21,9 @@ from advisor.exporters.torch.sharding_words import (
     SEPARATE,
     STAGE,
 )
-from advisor.protocol.advice import Advice, Provenance
+from advisor.protocol.answers.advice import Advice, Provenance
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
-from advisor.protocol.jobs import Job
 
 KNOBS = (*AFTERWARDS, *ARGUMENTS)
 _OWN_DEPTH: Mapping[str, int] = {AHEAD: 0, BACK: 1}

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
-from advisor.protocol.jobs import Job
 
 STAGE, GATHER = "sharding_stage", "sharding_gather_ranks"
 AHEAD, BACK = "sharding_forward_prefetch", "sharding_backward_prefetch"

@@ -7,8 +7,8 @@ from advisor.exporters.comments import comment, head_lines
 from advisor.exporters.exported import Exported
 from advisor.exporters.torch.ddp_code import DdpCode, write_ddp_code, write_imports
 from advisor.exporters.torch.ddp_plan import plan_ddp
-from advisor.protocol.advice import Advice
-from advisor.protocol.jobs import Job
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.asked.jobs import Job
 
 _SPAWN = (
     "It acts in the process that it starts: a script that spawns its own ranks (torch.multiprocessing.spawn) has to "

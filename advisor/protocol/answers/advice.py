@@ -4,12 +4,12 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from advisor.protocol.answers.gains import spell_bound, spell_likely, spell_range
 from advisor.protocol.base import Message, Value
-from advisor.protocol.changes import Changes
-from advisor.protocol.gains import spell_bound, spell_likely, spell_range
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.telemetry import NodeFlag
-from advisor.protocol.trials import Phases
+from advisor.protocol.measured.telemetry import NodeFlag
+from advisor.protocol.measured.trials import Phases
 
 CONTINUE_S = 300.0
 """What a job is given more where nobody says how much."""

@@ -4,11 +4,11 @@ import json
 
 from pydantic import Field
 
-from advisor.protocol.advice import Interval
+from advisor.protocol.answers.advice import Interval
+from advisor.protocol.answers.strategy_file import read_strategy_file
 from advisor.protocol.base import Message, Value
-from advisor.protocol.changes import Changes
-from advisor.protocol.strategy_file import read_strategy_file
-from advisor.protocol.workload import WorkloadKind
+from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.training.workload import WorkloadKind
 
 MARK = "Fleet Advisor carries: "
 """What the line begins with, after whatever the format makes a comment with."""

@@ -1,8 +1,8 @@
 """What a job would do, told before it is submitted: what would be searched, and within which limits."""
 
-from advisor.protocol.advice import DroppedKnob
+from advisor.protocol.answers.advice import DroppedKnob
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Message, Value
-from advisor.protocol.jobs import Job
 from advisor.protocol.knobs.knob import Effect
 
 

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from advisor.protocol.advice import Interval, Provenance, Verdict
+from advisor.protocol.answers.advice import Interval, Provenance, Verdict
 from advisor.protocol.base import Message, Value
-from advisor.protocol.changes import Changes
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.reach import read_typed
-from advisor.protocol.workload import WorkloadFacts, WorkloadKind
+from advisor.protocol.knobs.reach import read_typed
+from advisor.protocol.training.workload import WorkloadFacts, WorkloadKind
 
 SCHEMA = "fleet-advisor/strategy"
 VERSION = 1

@@ -5,17 +5,17 @@ from enum import StrEnum
 
 from pydantic import Field, field_validator, model_validator
 
+from advisor.protocol.asked.signatures import Signature
+from advisor.protocol.asked.webhooks import Webhook
 from advisor.protocol.base import Message, Spec, Value
-from advisor.protocol.changes import Changes
-from advisor.protocol.cluster import Cluster
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.labels import LabelKey, Labels, Pool
-from advisor.protocol.reach import refuse_unknown_knobs
-from advisor.protocol.signatures import Signature
-from advisor.protocol.testbed import Testbed
-from advisor.protocol.webhooks import Webhook
-from advisor.protocol.workload import Workload, WorkloadFacts, WorkloadKind
+from advisor.protocol.knobs.reach import refuse_unknown_knobs
+from advisor.protocol.nodes.cluster import Cluster
+from advisor.protocol.nodes.labels import LabelKey, Labels, Pool
+from advisor.protocol.nodes.testbed import Testbed
+from advisor.protocol.training.workload import Workload, WorkloadFacts, WorkloadKind
 
 
 class JobState(StrEnum):

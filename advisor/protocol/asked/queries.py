@@ -2,8 +2,8 @@
 
 from pydantic import AwareDatetime, Field
 
+from advisor.protocol.asked.jobs import JobState
 from advisor.protocol.base import Spec
-from advisor.protocol.jobs import JobState
 
 
 class JobQuery(Spec):

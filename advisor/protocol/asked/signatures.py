@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from advisor.protocol.base import Spec
-from advisor.protocol.workload import Secret
+from advisor.protocol.training.workload import Secret
 
 NAMESPACE = "fleet-advisor-job"
 """What a signature is for (`ssh-keygen -Y sign -n`): one that was made for anything else is none here."""

@@ -8,11 +8,11 @@ from collections.abc import Mapping
 
 from pydantic import AwareDatetime, Field
 
+from advisor.protocol.asked.jobs import Budget, JobSpec
 from advisor.protocol.base import Spec, Value
-from advisor.protocol.jobs import Budget, JobSpec
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Knob
-from advisor.protocol.reach import list_given
+from advisor.protocol.knobs.reach import list_given
 
 
 class Statement(Spec):

@@ -5,7 +5,7 @@ from urllib.parse import urlsplit
 
 from pydantic import PlainSerializer, SerializationInfo
 
-from advisor.protocol.workload import HIDDEN
+from advisor.protocol.training.workload import HIDDEN
 
 
 def hide_path(url: str) -> str:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from advisor.protocol.base import Value
-from advisor.protocol.cluster import DeviceKind
 from advisor.protocol.knobs.knob import KnobContext
+from advisor.protocol.nodes.cluster import DeviceKind
 
 
 def refused(context: KnobContext, name: str) -> str | None:

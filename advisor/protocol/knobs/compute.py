@@ -1,8 +1,8 @@
 """The knobs of computation: threads, memory, kernels, fusion."""
 
-from advisor.protocol.cluster import DeviceKind
 from advisor.protocol.knobs.applicability import cuda_needed, refused
 from advisor.protocol.knobs.knob import Effect, Knob, KnobContext, Part, Place, Rule, Scale, Switch
+from advisor.protocol.nodes.cluster import DeviceKind
 
 
 def _threads_unavailable(context: KnobContext) -> str | None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from advisor.protocol.base import Value
-from advisor.protocol.cluster import Cluster
-from advisor.protocol.workload import WorkloadFacts
+from advisor.protocol.nodes.cluster import Cluster
+from advisor.protocol.training.workload import WorkloadFacts
 
 
 class Place(StrEnum):

@@ -13,7 +13,7 @@ from contextlib import suppress
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Knob, Place
-from advisor.protocol.workload import Workload, WorkloadKind
+from advisor.protocol.training.workload import Workload, WorkloadKind
 
 PLACES = ("strategy_file", "results_file", "node_rank", "nodes", "master_addr", "master_port")
 """Placeholders that are no knobs: files of the session, and how several nodes meet."""

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Mapping
 
 from advisor.protocol.base import Value
-from advisor.protocol.cluster import DeviceKind
 from advisor.protocol.knobs.applicability import nccl_needed, refused
 from advisor.protocol.knobs.knob import Effect, Knob, KnobContext, Part, Place, Rule, Switch
+from advisor.protocol.nodes.cluster import DeviceKind
 
 NOT_SHARDED = "The model is not sharded: every rank holds all parameters all the time."
 _DEEPEST = 8

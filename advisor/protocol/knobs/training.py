@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 
 from advisor.protocol.base import Value
-from advisor.protocol.cluster import DeviceKind
 from advisor.protocol.knobs.applicability import (
     idle_under_local_sgd,
     idle_unless,
@@ -11,6 +10,7 @@ from advisor.protocol.knobs.applicability import (
     several_ranks_needed,
 )
 from advisor.protocol.knobs.knob import Effect, Knob, KnobContext, Part, Place, Rule, Scale, Switch
+from advisor.protocol.nodes.cluster import DeviceKind
 
 _SCHEDULED = (
     "Its value depends on the learning-rate schedule of the whole training, which a short trial does not see: set it "

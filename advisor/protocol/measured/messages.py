@@ -4,14 +4,14 @@ from enum import StrEnum
 
 from pydantic import Field
 
+from advisor.protocol.asked.signatures import Signature
 from advisor.protocol.base import Message, Value
-from advisor.protocol.changes import Changes
-from advisor.protocol.cluster import Node
-from advisor.protocol.races import RacePlan
-from advisor.protocol.signatures import Signature
-from advisor.protocol.telemetry import TelemetryBatch
-from advisor.protocol.trials import BlockResult, Outcome, SessionState
-from advisor.protocol.workload import Workload, WorkloadFacts
+from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.measured.races import RacePlan
+from advisor.protocol.measured.telemetry import TelemetryBatch
+from advisor.protocol.measured.trials import BlockResult, Outcome, SessionState
+from advisor.protocol.nodes.cluster import Node
+from advisor.protocol.training.workload import Workload, WorkloadFacts
 
 PROTOCOL_MAJOR = 2
 """A peer with another major version is refused."""

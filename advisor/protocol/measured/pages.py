@@ -1,7 +1,7 @@
 """Pages of what was measured for a job."""
 
 from advisor.protocol.base import Message
-from advisor.protocol.trials import Block, Session, Trial
+from advisor.protocol.measured.trials import Block, Session, Trial
 
 
 class TrialPage(Message):

@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from advisor.protocol.base import Message
-from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.changes import Changes
 
 
 class RaceRules(Message):

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from advisor.protocol.jobs import Job
-from advisor.protocol.trials import Session
+from advisor.protocol.asked.jobs import Job
+from advisor.protocol.measured.trials import Session
 
 _HOUR_S = 3600.0
 

@@ -6,11 +6,11 @@ from enum import StrEnum
 from pydantic import Field
 
 from advisor.protocol.base import Message
-from advisor.protocol.calibration import Calibration
-from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.races import BlockPlan
-from advisor.protocol.telemetry import NodeTelemetry
+from advisor.protocol.measured.calibration import Calibration
+from advisor.protocol.measured.races import BlockPlan
+from advisor.protocol.measured.telemetry import NodeTelemetry
 
 
 class SessionState(StrEnum):

@@ -5,8 +5,8 @@ from enum import StrEnum
 from pydantic import Field, field_validator
 
 from advisor.protocol.base import Message
-from advisor.protocol.labels import Labels, Pool
-from advisor.protocol.testbed import Testbed
+from advisor.protocol.nodes.labels import Labels, Pool
+from advisor.protocol.nodes.testbed import Testbed
 
 
 class DeviceKind(StrEnum):

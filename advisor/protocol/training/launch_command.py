@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from advisor.protocol.workload import Injection
+from advisor.protocol.training.workload import Injection
 
 _TORCHRUN_FLAGS = ("standalone", "module", "no-python", "run-path", "virtual-local-rank", "help")
 """torchrun's options that take no value; every other one takes exactly one."""

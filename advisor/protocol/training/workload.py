@@ -13,7 +13,7 @@ from pydantic import (
 )
 
 from advisor.protocol.base import Message, Spec, Value
-from advisor.protocol.cluster import DeviceKind
+from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.protocol.patterns import compile_pattern
 from advisor.protocol.reading import is_judged
 

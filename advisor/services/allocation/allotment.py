@@ -4,8 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from advisor.protocol.labels import RACK
-from advisor.protocol.testbed import Testbed
+from advisor.protocol.nodes.labels import RACK
+from advisor.protocol.nodes.testbed import Testbed
 from advisor.services.allocation.demand import Asked, Demand, Place, Supply, find_kind
 from advisor.services.allocation.waiting import explain_wait
 

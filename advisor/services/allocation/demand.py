@@ -3,9 +3,9 @@
 import math
 from dataclasses import dataclass
 
-from advisor.protocol.cluster import Node
-from advisor.protocol.jobs import JobSpec
-from advisor.protocol.testbed import Testbed
+from advisor.protocol.asked.jobs import JobSpec
+from advisor.protocol.nodes.cluster import Node
+from advisor.protocol.nodes.testbed import Testbed
 
 Kind = tuple[int, tuple[str, ...]]
 """What makes nodes alike: their CPUs, and their GPUs' models."""

@@ -5,7 +5,7 @@ from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from advisor.protocol.jobs import Priority
+from advisor.protocol.asked.jobs import Priority
 
 
 @dataclass(frozen=True)

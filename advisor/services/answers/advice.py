@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from advisor.errors import AdviceNotReady
-from advisor.protocol.advice import Advice, ParetoPoint
+from advisor.protocol.answers.advice import Advice, ParetoPoint
 from advisor.services.jobs import get_job, read_history
 from advisor.storage import Database, UnitOfWork
 from advisor.tuning.explain.pareto import build_pareto

@@ -3,8 +3,8 @@
 from datetime import datetime
 
 from advisor.errors import InvalidRequest, NoForecast
-from advisor.protocol.advice import Forecast, WhatIf
-from advisor.protocol.testbed import read_rate
+from advisor.protocol.answers.advice import Forecast, WhatIf
+from advisor.protocol.nodes.testbed import read_rate
 from advisor.services.jobs import get_job, read_history
 from advisor.services.tuning import Tuning
 from advisor.storage import Database

@@ -1,6 +1,6 @@
 """What was measured for a job, page by page: its trials, blocks and sessions."""
 
-from advisor.protocol.pages import BlockPage, SessionPage, TrialPage
+from advisor.protocol.measured.pages import BlockPage, SessionPage, TrialPage
 from advisor.services.jobs import get_job
 from advisor.services.pages import cut_page, read_cursor
 from advisor.storage import UnitOfWork

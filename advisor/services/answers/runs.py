@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from advisor.protocol.runs import MOST_POINTS, ProductionRun, RunEvent, RunPoint, RunReport
+from advisor.protocol.measured.runs import MOST_POINTS, ProductionRun, RunEvent, RunPoint, RunReport
 from advisor.protocol.views import EventKind
 from advisor.services.jobs import get_job, lock_own_job
 from advisor.services.tokens import Principal

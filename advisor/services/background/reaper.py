@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from advisor.errors import LostRace, UnreadableRecord
-from advisor.protocol.messages import MemberState
-from advisor.protocol.trials import Session, SessionState
+from advisor.protocol.measured.messages import MemberState
+from advisor.protocol.measured.trials import Session, SessionState
 from advisor.services.ending import abandon_session, lose_session, settle_if_gone
 from advisor.services.tuning import Pace, Timers
 from advisor.storage import Transactions, UnitOfWork

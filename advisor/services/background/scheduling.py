@@ -8,10 +8,10 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from advisor.errors import LostRace, UnreadableRecord
-from advisor.protocol.cluster import Cluster
-from advisor.protocol.jobs import Job, JobState, Stage
-from advisor.protocol.spending import measure_time_left_s
-from advisor.protocol.trials import Session, SessionState
+from advisor.protocol.asked.jobs import Job, JobState, Stage
+from advisor.protocol.measured.spending import measure_time_left_s
+from advisor.protocol.measured.trials import Session, SessionState
+from advisor.protocol.nodes.cluster import Cluster
 from advisor.protocol.views import EventKind
 from advisor.services.agents import is_silent
 from advisor.services.allocation.allotment import Allotment

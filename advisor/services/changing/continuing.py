@@ -4,8 +4,8 @@ import hashlib
 from datetime import datetime
 
 from advisor.errors import JobIsLive, NothingToContinue
-from advisor.protocol.jobs import Continuation, Job
-from advisor.protocol.trials import BlockState
+from advisor.protocol.asked.jobs import Continuation, Job
+from advisor.protocol.measured.trials import BlockState
 from advisor.protocol.views import EventKind
 from advisor.services.jobs import check_spec, find_repeated, get_job, lock_own_job
 from advisor.services.tokens import Principal

@@ -2,8 +2,8 @@
 
 from datetime import datetime
 
-from advisor.protocol.jobs import Job, JobState
-from advisor.protocol.trials import SessionState
+from advisor.protocol.asked.jobs import Job, JobState
+from advisor.protocol.measured.trials import SessionState
 from advisor.protocol.views import EventKind
 from advisor.services.ending import end_session
 from advisor.services.jobs import get_job, lock_own_job, refuse_ended

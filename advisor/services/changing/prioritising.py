@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from advisor.protocol.jobs import Job, Priority
+from advisor.protocol.asked.jobs import Job, Priority
 from advisor.protocol.views import EventKind
 from advisor.services.jobs import get_job, lock_own_job, refuse_ended, refuse_priority
 from advisor.services.tokens import Principal

@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from advisor.errors import JobIsLive, NotYourJob
-from advisor.protocol.jobs import Job, Priority
+from advisor.protocol.asked.jobs import Job, Priority
 from advisor.protocol.views import EventKind, Role
 from advisor.services.jobs import get_job, lock_own_job, may_change, submit_job
 from advisor.services.tokens import Principal

@@ -7,11 +7,11 @@ from datetime import datetime
 from itertools import chain
 
 from advisor.errors import InvalidResult, LostRace, SessionNotRunning
-from advisor.protocol.gains import say_smallest_gain
-from advisor.protocol.jobs import Stage
-from advisor.protocol.messages import NextReply, RaceReport
-from advisor.protocol.races import BlockPlan, RacePlan
-from advisor.protocol.trials import (
+from advisor.protocol.answers.gains import say_smallest_gain
+from advisor.protocol.asked.jobs import Stage
+from advisor.protocol.measured.messages import NextReply, RaceReport
+from advisor.protocol.measured.races import BlockPlan, RacePlan
+from advisor.protocol.measured.trials import (
     Block,
     BlockResult,
     BlockState,

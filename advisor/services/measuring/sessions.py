@@ -3,10 +3,10 @@
 from datetime import datetime
 
 from advisor.errors import Forbidden, StaleSession
-from advisor.protocol.messages import Beat, BeatReply, HelloReport, MemberState, SessionEnd, Trouble
-from advisor.protocol.trials import BlockState, Outcome, Session, SessionState
+from advisor.protocol.measured.messages import Beat, BeatReply, HelloReport, MemberState, SessionEnd, Trouble
+from advisor.protocol.measured.trials import BlockState, Outcome, Session, SessionState
+from advisor.protocol.training.workload import WorkloadFacts
 from advisor.protocol.views import EventKind
-from advisor.protocol.workload import WorkloadFacts
 from advisor.services.ending import end_session, settle_if_gone
 from advisor.services.jobs import get_job
 from advisor.services.measuring.telemetry import keep_samples

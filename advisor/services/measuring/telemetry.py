@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from advisor.protocol.jobs import Job
-from advisor.protocol.telemetry import FlagKind, NodeFlag, SessionTelemetry, TelemetrySample
-from advisor.protocol.trials import Block, Session
+from advisor.protocol.asked.jobs import Job
+from advisor.protocol.measured.telemetry import FlagKind, NodeFlag, SessionTelemetry, TelemetrySample
+from advisor.protocol.measured.trials import Block, Session
 from advisor.protocol.views import EventFacts, EventKind, Straggler
 from advisor.services.jobs import get_job
 from advisor.storage import UnitOfWork

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from datetime import datetime
 
-from advisor.protocol.jobs import Job
-from advisor.protocol.trials import EarlierJob
+from advisor.protocol.asked.jobs import Job
+from advisor.protocol.measured.trials import EarlierJob
 from advisor.protocol.views import EventKind
 from advisor.storage import Database, UnitOfWork
 from advisor.storage.fault_points import FaultPoint

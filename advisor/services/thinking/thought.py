@@ -14,9 +14,9 @@ from datetime import datetime
 
 from structlog.contextvars import bind_contextvars
 
-from advisor.protocol.advice import Advice
-from advisor.protocol.jobs import JobState
-from advisor.protocol.trials import Session
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.asked.jobs import JobState
+from advisor.protocol.measured.trials import Session
 from advisor.services.jobs import get_job, read_history
 from advisor.services.thinking.earlier import Choice, choose, keep
 from advisor.services.tuning import Timers, Tuning

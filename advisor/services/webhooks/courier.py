@@ -9,8 +9,8 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from advisor.errors import LostRace, Unavailable
+from advisor.protocol.asked.webhooks import hide_path
 from advisor.protocol.views import EventKind
-from advisor.protocol.webhooks import hide_path
 from advisor.services.webhooks.posting import POST_S, Fate, Posted, Poster
 from advisor.storage import Transactions, UnitOfWork
 from advisor.storage.fault_points import FaultPoint

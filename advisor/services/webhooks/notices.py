@@ -5,7 +5,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from advisor.errors import InvalidJob, UnreadableRecord
-from advisor.protocol.jobs import JobSpec
+from advisor.protocol.asked.jobs import JobSpec
 from advisor.services.webhooks.receivers import Receivers
 from advisor.storage import UnitOfWork
 from advisor.storage.repositories.outbox import Notice

@@ -13,7 +13,7 @@ from enum import StrEnum
 
 import httpx
 
-from advisor.protocol.webhooks import hide_path
+from advisor.protocol.asked.webhooks import hide_path
 from advisor.services.webhooks.receivers import Receivers
 from advisor.storage.repositories.outbox import Notice
 

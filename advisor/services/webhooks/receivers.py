@@ -10,8 +10,8 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 
 import httpx
 
-from advisor.protocol.webhooks import hide_path
-from advisor.protocol.workload import HIDDEN
+from advisor.protocol.asked.webhooks import hide_path
+from advisor.protocol.training.workload import HIDDEN
 
 _MOST_CHARS = 2000
 _NAT64 = ip_network("64:ff9b::/96")

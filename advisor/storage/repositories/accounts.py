@@ -6,8 +6,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, func, insert, select, update
 
-from advisor.protocol.cluster import Node
-from advisor.protocol.telemetry import NodeFlag
+from advisor.protocol.measured.telemetry import NodeFlag
+from advisor.protocol.nodes.cluster import Node
 from advisor.protocol.views import Role, TokenView
 from advisor.storage.columns import AnyRow, read_each, read_word
 from advisor.storage.repositories.sessions import STARTED

@@ -18,13 +18,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import InstrumentedAttribute
 
-from advisor.protocol.advice import Advice
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.asked.jobs import Job, JobSpec, JobState, Stage
+from advisor.protocol.asked.queries import JobQuery
 from advisor.protocol.base import Value
-from advisor.protocol.cluster import Cluster
-from advisor.protocol.jobs import Job, JobSpec, JobState, Stage
-from advisor.protocol.queries import JobQuery
-from advisor.protocol.trials import EarlierJob, SessionState
-from advisor.protocol.workload import WorkloadFacts
+from advisor.protocol.measured.trials import EarlierJob, SessionState
+from advisor.protocol.nodes.cluster import Cluster
+from advisor.protocol.training.workload import WorkloadFacts
 from advisor.storage.columns import AnyRow, read_each, read_word
 from advisor.storage.tables import AdviceRow, Base, BlockRow, IdempotencyRow, JobRow, LabelRow, SessionRow
 

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import datetime
 
-from advisor.protocol.trials import Block
+from advisor.protocol.measured.trials import Block
 
 MOST_STEPS = 2_000_000
 """Timed steps of all blocks that are kept: some 64 MB. Those that were not asked for longest go first."""

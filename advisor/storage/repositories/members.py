@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection, bindparam, case, exists, func, insert, or_, select, update
 
-from advisor.protocol.messages import MemberState
-from advisor.protocol.trials import Outcome, SessionState
+from advisor.protocol.measured.messages import MemberState
+from advisor.protocol.measured.trials import Outcome, SessionState
 from advisor.storage.columns import AnyRow, read_word
 from advisor.storage.repositories.sessions import LIVE
 from advisor.storage.tables import AgentRow, MemberRow, SessionRow

@@ -4,8 +4,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
-from advisor.protocol.advice import Advice
-from advisor.protocol.telemetry import TelemetryPoint, TelemetrySample
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.measured.telemetry import TelemetryPoint, TelemetrySample
 from advisor.protocol.views import EventFacts, EventKind, JobEvent, LogChunk
 from advisor.storage.bell import story_of
 from advisor.storage.tables import (

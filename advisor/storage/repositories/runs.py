@@ -2,7 +2,7 @@
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from advisor.protocol.runs import ProductionRun
+from advisor.protocol.measured.runs import ProductionRun
 from advisor.storage.tables import RunRow
 
 

@@ -7,8 +7,8 @@ from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, exists, func, insert, select, update
 
-from advisor.protocol.messages import MemberState
-from advisor.protocol.trials import Outcome, Session, SessionState
+from advisor.protocol.measured.messages import MemberState
+from advisor.protocol.measured.trials import Outcome, Session, SessionState
 from advisor.storage.columns import AnyRow, read_word
 from advisor.storage.tables import AgentRow, JobRow, MemberRow, SessionRow
 

@@ -6,9 +6,9 @@ from datetime import datetime
 
 from sqlalchemy import Connection, Select, case, exists, func, select
 
-from advisor.protocol.jobs import JobState
-from advisor.protocol.messages import MemberState
-from advisor.protocol.trials import SessionState
+from advisor.protocol.asked.jobs import JobState
+from advisor.protocol.measured.messages import MemberState
+from advisor.protocol.measured.trials import SessionState
 from advisor.protocol.views import AgentState
 from advisor.storage.tables import AgentRow, JobRow, MemberRow, OutboxRow, SessionRow
 

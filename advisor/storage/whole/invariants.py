@@ -5,8 +5,8 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, exists, func, select
 
-from advisor.protocol.jobs import JobState
-from advisor.protocol.trials import BlockState, Outcome, SessionState, TrialState
+from advisor.protocol.asked.jobs import JobState
+from advisor.protocol.measured.trials import BlockState, Outcome, SessionState, TrialState
 from advisor.storage.repositories.blocks import MAX_QUARANTINED
 from advisor.storage.tables import (
     AdviceRow,

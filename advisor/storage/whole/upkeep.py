@@ -17,7 +17,7 @@ from sqlalchemy import (
     update,
 )
 
-from advisor.protocol.jobs import JobState
+from advisor.protocol.asked.jobs import JobState
 from advisor.storage.repositories.jobs import Jobs
 from advisor.storage.tables import (
     AgentRow,

@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from datetime import datetime
 from statistics import fmean
 
-from advisor.protocol.advice import Advice, Cost, Diagnosis, RungAdvice, Verdict
+from advisor.protocol.answers.advice import Advice, Cost, Diagnosis, RungAdvice, Verdict
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
-from advisor.protocol.jobs import Job
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.spending import count_devices, measure_device_hours
-from advisor.protocol.strategy import DistributedStrategy
-from advisor.protocol.trials import Block, JobHistory, Outcome, Phases, Purpose, Trial
+from advisor.protocol.knobs.strategy import DistributedStrategy
+from advisor.protocol.measured.spending import count_devices, measure_device_hours
+from advisor.protocol.measured.trials import Block, JobHistory, Outcome, Phases, Purpose, Trial
 from advisor.tuning.explain.cases import Case, find_told, find_trial, judge, make_case, measure_total
 from advisor.tuning.explain.diagnosis import diagnose
 from advisor.tuning.explain.forecast import list_forecasts

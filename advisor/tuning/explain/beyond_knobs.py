@@ -1,9 +1,9 @@
 """What no knob can mend: lines that wait for the device, unequal parts of the data, the network, slow storage."""
 
-from advisor.protocol.advice import Diagnosis
-from advisor.protocol.jobs import Job
-from advisor.protocol.trials import Phases, Trial
-from advisor.protocol.workload import WorkloadFacts
+from advisor.protocol.answers.advice import Diagnosis
+from advisor.protocol.asked.jobs import Job
+from advisor.protocol.measured.trials import Phases, Trial
+from advisor.protocol.training.workload import WorkloadFacts
 
 _STALLING = 0.15
 _EVERY_STEP = 0.5

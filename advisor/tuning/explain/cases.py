@@ -4,9 +4,9 @@ import math
 from dataclasses import dataclass
 from statistics import fmean
 
-from advisor.protocol.advice import Interval, Verdict
+from advisor.protocol.answers.advice import Interval, Verdict
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.trials import Purpose, Trial
+from advisor.protocol.measured.trials import Purpose, Trial
 from advisor.tuning.decisions import Candidate
 from advisor.tuning.history.goodput import Efficiency, combine, efficiency_of
 from advisor.tuning.history.record import Record

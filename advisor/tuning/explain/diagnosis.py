@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
-from advisor.protocol.advice import Diagnosis, Finding
+from advisor.protocol.answers.advice import Diagnosis, Finding
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Part
-from advisor.protocol.trials import Block, Phases
+from advisor.protocol.measured.trials import Block, Phases
 from advisor.tuning.measure.phases import (
     computing_s,
     measure_busy,

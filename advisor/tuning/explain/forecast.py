@@ -5,13 +5,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 
-from advisor.protocol.advice import Forecast, WhatIf
+from advisor.protocol.answers.advice import Forecast, WhatIf
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
-from advisor.protocol.jobs import Job
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Part
-from advisor.protocol.strategy import DistributedStrategy, Layout
-from advisor.protocol.trials import JobHistory
+from advisor.protocol.knobs.strategy import DistributedStrategy, Layout
+from advisor.protocol.measured.trials import JobHistory
 from advisor.tuning.history.record import Record
 from advisor.tuning.model.cost_model import CostModel
 from advisor.tuning.search.state import SearchState, look

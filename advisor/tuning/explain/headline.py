@@ -6,9 +6,9 @@ Every case of an answer has its sentence here, so that command line, pages and e
 import math
 from dataclasses import dataclass
 
-from advisor.protocol.advice import CONTINUE_S, Action, Interval, Verdict, continue_command
-from advisor.protocol.changes import Changes
-from advisor.protocol.gains import say_smallest_gain, spell_likely, spell_percent, spell_range
+from advisor.protocol.answers.advice import CONTINUE_S, Action, Interval, Verdict, continue_command
+from advisor.protocol.answers.gains import say_smallest_gain, spell_likely, spell_percent, spell_range
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
 
 _KEEP = "Keep your settings:"

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from advisor.protocol.advice import KnobEffect
+from advisor.protocol.answers.advice import KnobEffect
 from advisor.protocol.base import Value
-from advisor.protocol.trials import Block
+from advisor.protocol.measured.trials import Block
 from advisor.tuning.history.record import Record
 from advisor.tuning.measure.statistics import LogInterval
 from advisor.tuning.search.state import choose_winner, look

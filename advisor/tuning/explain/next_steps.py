@@ -3,11 +3,11 @@
 from collections.abc import Mapping
 from statistics import fmean, stdev
 
-from advisor.protocol.advice import Diagnosis
-from advisor.protocol.changes import Changes
+from advisor.protocol.answers.advice import Diagnosis
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.trials import Phases, Trial
-from advisor.protocol.workload import WorkloadKind
+from advisor.protocol.measured.trials import Phases, Trial
+from advisor.protocol.training.workload import WorkloadKind
 from advisor.tuning.explain.beyond_knobs import list_beyond_knobs
 from advisor.tuning.history.comparisons import log_rate
 from advisor.tuning.history.record import Record

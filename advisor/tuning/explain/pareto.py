@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence
 
-from advisor.protocol.advice import ParetoPoint
+from advisor.protocol.answers.advice import ParetoPoint
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.trials import Purpose, Trial
+from advisor.protocol.measured.trials import Purpose, Trial
 from advisor.tuning.history.losses import contrast_losses, list_blocks
 from advisor.tuning.history.record import Record
 from advisor.tuning.history.scores import Scoreboard, score_trials

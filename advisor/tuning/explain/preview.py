@@ -2,14 +2,14 @@
 
 from datetime import datetime
 
-from advisor.protocol.advice import DroppedKnob
+from advisor.protocol.answers.advice import DroppedKnob
+from advisor.protocol.answers.previews import PlannedKnob, PlanPreview
+from advisor.protocol.asked.jobs import Job, JobSpec
 from advisor.protocol.base import Value
-from advisor.protocol.jobs import Job, JobSpec
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Knob
-from advisor.protocol.previews import PlannedKnob, PlanPreview
-from advisor.protocol.reach import fit_values, list_taken, out_of_reach_because
-from advisor.protocol.trials import JobHistory
+from advisor.protocol.knobs.reach import fit_values, list_taken, out_of_reach_because
+from advisor.protocol.measured.trials import JobHistory
 from advisor.tuning.history.budget import UNTIMED, limit_new_s, plan_verdict
 from advisor.tuning.history.record import Record
 from advisor.tuning.space.space import FROZEN, NOT_ASKED_FOR

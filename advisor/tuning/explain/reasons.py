@@ -3,13 +3,13 @@
 import math
 from collections.abc import Mapping, Sequence
 
-from advisor.protocol.advice import KnobReason, Provenance
+from advisor.protocol.answers.advice import KnobReason, Provenance
 from advisor.protocol.base import Value
-from advisor.protocol.changes import spell
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.changes import spell
 from advisor.protocol.knobs.knob import KnobContext, Part
-from advisor.protocol.trials import Block, Phases
-from advisor.protocol.workload import WorkloadKind
+from advisor.protocol.measured.trials import Block, Phases
+from advisor.protocol.training.workload import WorkloadKind
 from advisor.tuning.explain.knob_effects import Evidence
 from advisor.tuning.measure.phases import median_phases
 from advisor.tuning.measure.statistics import LogInterval

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
 
-from advisor.protocol.spending import measure_wall_s
-from advisor.protocol.trials import Purpose
+from advisor.protocol.measured.spending import measure_wall_s
+from advisor.protocol.measured.trials import Purpose
 from advisor.tuning.history.record import Record
 from advisor.tuning.history.scores import score_trials
 from advisor.tuning.measure.contrast import forecast_errors

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from advisor.protocol.base import Value
-from advisor.protocol.trials import Block, Contrast, Purpose
+from advisor.protocol.measured.trials import Block, Contrast, Purpose
 from advisor.tuning.history.record import Record
 from advisor.tuning.measure.contrast import contrast_arms
 

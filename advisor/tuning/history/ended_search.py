@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from advisor.protocol.trials import Purpose, Session, SessionState
+from advisor.protocol.measured.trials import Purpose, Session, SessionState
 from advisor.tuning.history.record import Record
 
 

@@ -10,12 +10,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from advisor.protocol.advice import Interval
+from advisor.protocol.answers.advice import Interval
 from advisor.protocol.base import Value
-from advisor.protocol.calibration import GradientNoise
-from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.trials import Block, Trial
+from advisor.protocol.measured.calibration import GradientNoise
+from advisor.protocol.measured.trials import Block, Trial
 from advisor.tuning.history.losses import LossContrast, contrast_losses, list_blocks
 from advisor.tuning.history.record import Record
 from advisor.tuning.measure.student_t import t_quantile

@@ -19,7 +19,7 @@ from statistics import fmean, stdev
 
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.trials import Block, BlockResult
+from advisor.protocol.measured.trials import Block, BlockResult
 from advisor.tuning.history.record import Record
 
 _FEWEST_LOSSES = 4

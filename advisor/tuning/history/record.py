@@ -6,11 +6,11 @@ from datetime import datetime
 from functools import cached_property
 from statistics import median
 
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
-from advisor.protocol.jobs import Job
-from advisor.protocol.spending import measure_time_left_s, measure_wall_s
-from advisor.protocol.trials import (
+from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.measured.spending import measure_time_left_s, measure_wall_s
+from advisor.protocol.measured.trials import (
     Block,
     BlockState,
     JobHistory,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.protocol.trials import BlockResult, Contrast
+from advisor.protocol.measured.trials import BlockResult, Contrast
 
 _CAP = 1.5
 """Longest step that counts in full, in medians of its own arm. Stalls are rare and say little of a strategy: means of

@@ -1,6 +1,6 @@
 """How a block's result ends its trial."""
 
-from advisor.protocol.trials import BlockResult, Outcome, Purpose, Trial
+from advisor.protocol.measured.trials import BlockResult, Outcome, Purpose, Trial
 from advisor.tuning.measure.statistics import is_cut_short, summarise_block
 
 

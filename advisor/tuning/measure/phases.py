@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from statistics import fmean, median
 
-from advisor.protocol.trials import Block, Phases
+from advisor.protocol.measured.trials import Block, Phases
 
 NEGLIGIBLE = 0.02
 """A phase with a smaller share of the step cannot bring 2 % (Amdahl: 1 / (1 - share) - 1)."""

@@ -10,7 +10,7 @@ from functools import lru_cache
 from statistics import NormalDist
 from typing import Literal
 
-from advisor.protocol.trials import Contrast
+from advisor.protocol.measured.trials import Contrast
 from advisor.tuning.measure.levels import FIRST_LOOK, FIRST_SHARE, find_level
 from advisor.tuning.measure.pooling import LUCK, Pooled, pool_launches
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from statistics import fmean, median
 
-from advisor.protocol.cluster import Cluster
-from advisor.protocol.telemetry import DeviceTelemetry, FlagKind, NodeFlag
-from advisor.protocol.trials import Block, Session
+from advisor.protocol.measured.telemetry import DeviceTelemetry, FlagKind, NodeFlag
+from advisor.protocol.measured.trials import Block, Session
+from advisor.protocol.nodes.cluster import Cluster
 
 _HARMFUL = ("HwThermalSlowdown", "HwPowerBrakeSlowdown", "SwThermalSlowdown", "Reliability", "HwSlowdown")
 """Reasons for reduced clocks that a healthy device under full load does not have (a power cap is usual there); the last

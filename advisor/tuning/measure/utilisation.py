@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from statistics import fmean, median
 
-from advisor.protocol.telemetry import (
+from advisor.protocol.measured.telemetry import (
     DeviceSample,
     DeviceTelemetry,
     NodeTelemetry,

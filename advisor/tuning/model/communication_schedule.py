@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from advisor.protocol.base import Value
-from advisor.protocol.changes import INTERVALS, period_of
-from advisor.protocol.trials import Block
-from advisor.protocol.workload import WorkloadFacts
+from advisor.protocol.knobs.changes import INTERVALS, period_of
+from advisor.protocol.measured.trials import Block
+from advisor.protocol.training.workload import WorkloadFacts
 from advisor.tuning.model.collectives import Shape, Traffic, flat, hierarchical
 from advisor.tuning.model.timeline import MIB, Entries, Gradient, Line, Plan, Schedule
 

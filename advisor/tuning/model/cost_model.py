@@ -8,9 +8,9 @@ from functools import cached_property
 import numpy as np
 
 from advisor.protocol.base import Value
-from advisor.protocol.calibration import LinkTiming
 from advisor.protocol.knobs.knob import KnobContext
-from advisor.protocol.trials import Block
+from advisor.protocol.measured.calibration import LinkTiming
+from advisor.protocol.measured.trials import Block
 from advisor.tuning.model.communication_schedule import find_gradients, shape_of
 from advisor.tuning.model.cost_priors import PAYLOAD, link_bits_per_s, prior_of
 from advisor.tuning.model.learned_factors import Target, name_pieces

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from advisor.protocol.cluster import DeviceKind
 from advisor.protocol.knobs.knob import KnobContext
+from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.tuning.model.learned_factors import Piece
 from advisor.tuning.model.map_fit import Prior, Unknown
 from advisor.tuning.model.step_model import Probe

@@ -9,9 +9,9 @@ from enum import IntEnum
 import numpy as np
 
 from advisor.protocol.base import Value
-from advisor.protocol.cluster import DeviceKind
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Knob, KnobContext, Part
+from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.tuning.model.timeline import Array
 
 

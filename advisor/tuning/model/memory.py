@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from advisor.protocol.base import Value
-from advisor.protocol.cluster import DeviceKind
 from advisor.protocol.knobs.knob import KnobContext
+from advisor.protocol.nodes.cluster import DeviceKind
 
 _GIB = 2**30
 _ROOM = 0.97

@@ -9,10 +9,10 @@ from statistics import median
 import numpy as np
 
 from advisor.protocol.base import Value
-from advisor.protocol.calibration import LinkLevel, LinkTiming
-from advisor.protocol.cluster import DeviceKind
 from advisor.protocol.knobs.knob import KnobContext
-from advisor.protocol.trials import Block
+from advisor.protocol.measured.calibration import LinkLevel, LinkTiming
+from advisor.protocol.measured.trials import Block
+from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.tuning.measure.phases import median_phases
 from advisor.tuning.model.collectives import Shape, flat_ring
 from advisor.tuning.model.communication_schedule import SCHEDULED, plan_of, schedule_of

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.changes import Changes
 from advisor.tuning.search.belief import Belief, normal_below
 from advisor.tuning.search.candidate_pool import compose_new, list_candidates, list_neighbours
 from advisor.tuning.search.surrogate import LEAST_VARIANCE, Array

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.changes import Changes
 from advisor.tuning.search.candidate_pool import list_axes, place
 from advisor.tuning.search.surrogate import Array, Axis, Data, Places, Points, Surrogate
 from advisor.tuning.search.surrogate_fit import fit

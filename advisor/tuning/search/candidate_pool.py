@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Part
 from advisor.tuning.search.surrogate import Axis, Places
 from advisor.tuning.space.space import Dimension, Space

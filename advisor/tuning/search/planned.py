@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect, Switch
-from advisor.protocol.trials import Purpose, Trial
+from advisor.protocol.measured.trials import Purpose, Trial
 from advisor.tuning.decisions import Candidate
 from advisor.tuning.search.state import SearchState
 from advisor.tuning.space.rules_of_thumb import (

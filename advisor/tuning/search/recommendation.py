@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.changes import Changes
 from advisor.tuning.search.acquisition import list_leaders
 from advisor.tuning.search.belief import Belief
 from advisor.tuning.search.surrogate import Array

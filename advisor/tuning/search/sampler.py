@@ -18,7 +18,7 @@ from typing import Any
 import optuna
 
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.changes import Changes
 from advisor.tuning.search.acquisition import Choice, Price, choose
 from advisor.tuning.search.belief import Belief, Observation, Predictor, learn, merge_repeats
 from advisor.tuning.search.candidate_pool import list_candidates, list_dimensions

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect, Switch
-from advisor.protocol.trials import Outcome, Purpose, Trial
+from advisor.protocol.measured.trials import Outcome, Purpose, Trial
 from advisor.tuning.decisions import Candidate
 from advisor.tuning.history.budget import limit_new_s
 from advisor.tuning.history.record import Record

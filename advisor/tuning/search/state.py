@@ -4,9 +4,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.trials import BlockState, Outcome, Purpose, Trial
+from advisor.protocol.measured.trials import BlockState, Outcome, Purpose, Trial
 from advisor.tuning.decisions import Candidate
 from advisor.tuning.history.record import Record
 from advisor.tuning.history.scores import Scoreboard, score_trials

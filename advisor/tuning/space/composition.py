@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
-from advisor.protocol.changes import INTERVALS, Changes
-from advisor.protocol.jobs import Job
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.strategy import COUPLING_RULES, DistributedStrategy, Layout, Strategy
+from advisor.protocol.knobs.changes import INTERVALS, Changes
+from advisor.protocol.knobs.strategy import COUPLING_RULES, DistributedStrategy, Layout, Strategy
 
 ACTIVATORS: Mapping[str, str] = {name: knob.needs for name, knob in CATALOGUE.items() if knob.needs}
 """Knobs that mean nothing unless another one is on."""

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping
 
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.changes import Changes
 from advisor.tuning.space.composition import ACTIVATORS, Composer
 
 Unit = tuple[str, ...]

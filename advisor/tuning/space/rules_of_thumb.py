@@ -4,10 +4,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
-from advisor.protocol.cluster import DeviceKind
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect, Part, Rule
-from advisor.protocol.strategy import UPDATE_RULES
+from advisor.protocol.knobs.strategy import UPDATE_RULES
+from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.tuning.space.composition import ACTIVATORS, join_names
 from advisor.tuning.space.space import Dimension, Space
 

@@ -2,12 +2,12 @@
 
 from collections.abc import Collection, Iterable, Mapping
 
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
-from advisor.protocol.cluster import DeviceKind
-from advisor.protocol.jobs import Job
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.tuning.space.rules_of_thumb import Prior
 from advisor.tuning.space.space import Space
 

@@ -4,13 +4,13 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from advisor.protocol.advice import Advice, Verdict
-from advisor.protocol.changes import Changes
-from advisor.protocol.cluster import Cluster
-from advisor.protocol.jobs import Job
+from advisor.protocol.answers.advice import Advice, Verdict
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.trials import EarlierJob
+from advisor.protocol.measured.trials import EarlierJob
+from advisor.protocol.nodes.cluster import Cluster
 
 MOST_EARLIER = 3
 """Earlier jobs that a new one hears of at most."""

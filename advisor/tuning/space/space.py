@@ -4,16 +4,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from advisor.protocol.advice import DroppedKnob
+from advisor.protocol.answers.advice import DroppedKnob
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
-from advisor.protocol.cluster import DeviceKind
-from advisor.protocol.jobs import Job
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect, Knob, KnobContext, Part, Switch
-from advisor.protocol.reach import fit_values, list_taken, out_of_reach_because
-from advisor.protocol.strategy import Layout
-from advisor.protocol.trials import Block
-from advisor.protocol.workload import Workload, WorkloadFacts, WorkloadKind
+from advisor.protocol.knobs.reach import fit_values, list_taken, out_of_reach_because
+from advisor.protocol.knobs.strategy import Layout
+from advisor.protocol.measured.trials import Block
+from advisor.protocol.nodes.cluster import DeviceKind
+from advisor.protocol.training.workload import Workload, WorkloadFacts, WorkloadKind
 from advisor.tuning.measure.phases import NEGLIGIBLE, exposed_share
 from advisor.tuning.space.composition import ACTIVATORS, Composer, baseline_strategy
 

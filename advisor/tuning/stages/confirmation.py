@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from advisor.protocol.asked.jobs import Stage
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
-from advisor.protocol.jobs import Stage
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.trials import BlockState, Contrast, Purpose, Session
+from advisor.protocol.measured.trials import BlockState, Contrast, Purpose, Session
 from advisor.tuning.decisions import BASELINE, Candidate, Race
 from advisor.tuning.history.budget import Reserve, affords, plan_verdict
 from advisor.tuning.history.comparisons import Comparison, list_comparisons

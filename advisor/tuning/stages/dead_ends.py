@@ -1,6 +1,6 @@
 """When a job cannot be advised: the same failure again and again, each with what to do about it."""
 
-from advisor.protocol.trials import BlockState, Outcome, Session
+from advisor.protocol.measured.trials import BlockState, Outcome, Session
 from advisor.tuning.history.record import Record
 from advisor.tuning.stages.turns import probe_rules
 

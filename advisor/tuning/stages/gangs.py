@@ -1,7 +1,7 @@
 """Several gangs of one job: they search side by side, and everything that is compared happens in one session."""
 
-from advisor.protocol.jobs import Stage
-from advisor.protocol.trials import BlockState, JobHistory, Outcome, Purpose, Session, SessionState
+from advisor.protocol.asked.jobs import Stage
+from advisor.protocol.measured.trials import BlockState, JobHistory, Outcome, Purpose, Session, SessionState
 from advisor.tuning.decisions import BASELINE, Candidate, EndSession, Launch, Race, Wait
 from advisor.tuning.history.budget import limit_search_s
 from advisor.tuning.history.record import Record

@@ -1,7 +1,7 @@
 """The ladder: what is raced beside the verdict, so that users see what other rungs would bring."""
 
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.trials import Trial
+from advisor.protocol.measured.trials import Trial
 from advisor.tuning.decisions import Candidate
 from advisor.tuning.search.state import SearchState
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import NormalDist
 
+from advisor.protocol.asked.jobs import Stage
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
-from advisor.protocol.jobs import Stage
-from advisor.protocol.trials import Purpose, Session, Trial
+from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.measured.trials import Purpose, Session, Trial
 from advisor.tuning.decisions import Candidate, Race
 from advisor.tuning.history.budget import limit_search_s
 from advisor.tuning.history.comparisons import Comparison, list_comparisons

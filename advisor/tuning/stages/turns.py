@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from advisor.protocol.changes import period_of
-from advisor.protocol.jobs import Stage
+from advisor.protocol.asked.jobs import Stage
+from advisor.protocol.knobs.changes import period_of
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.races import RaceRules
-from advisor.protocol.trials import Block
+from advisor.protocol.measured.races import RaceRules
+from advisor.protocol.measured.trials import Block
 from advisor.tuning.decisions import Candidate, Race
 from advisor.tuning.history.budget import SEGMENT_STEPS, UNTIMED
 from advisor.tuning.history.record import Record

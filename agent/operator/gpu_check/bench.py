@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from advisor.protocol.changes import Changes
-from advisor.protocol.races import RacePlan
-from advisor.protocol.trials import BlockResult, Outcome
+from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.measured.races import RacePlan
+from advisor.protocol.measured.trials import BlockResult, Outcome
 from agent.devices.gpus import DeviceProcess, Reading
 
 _LOG_CHARACTERS = 2000

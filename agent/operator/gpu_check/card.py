@@ -2,7 +2,7 @@
 
 from statistics import median
 
-from advisor.protocol.telemetry import DeviceSample
+from advisor.protocol.measured.telemetry import DeviceSample
 from agent.operator.gpu_check.bench import Bench
 from agent.operator.gpu_check.check import Judgement, NotPossible
 from agent.operator.gpu_check.launches import LaunchFailed, need_card

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
-from advisor.protocol.races import BlockPlan, RacePlan, RaceRules
-from advisor.protocol.trials import BlockResult
+from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.measured.races import BlockPlan, RacePlan, RaceRules
+from advisor.protocol.measured.trials import BlockResult
 from agent.operator.gpu_check.bench import Bench, Machine, Trained
 from agent.operator.gpu_check.check import Judgement, NotPossible
 

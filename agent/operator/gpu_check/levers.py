@@ -3,8 +3,8 @@
 from collections import Counter
 from statistics import median
 
-from advisor.protocol.changes import Changes
-from advisor.protocol.trials import BlockResult, Outcome
+from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.measured.trials import BlockResult, Outcome
 from agent.operator.gpu_check.bench import Bench
 from agent.operator.gpu_check.check import Judgement
 from agent.operator.gpu_check.launches import (

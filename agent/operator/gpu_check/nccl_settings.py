@@ -5,7 +5,7 @@ from statistics import median
 from typing import Any
 
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.changes import Changes
 from agent.operator.gpu_check.bench import Bench, Trained
 from agent.operator.gpu_check.check import Judgement, NotPossible
 from agent.operator.gpu_check.launches import (

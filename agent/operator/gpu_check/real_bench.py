@@ -13,9 +13,9 @@ from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
-from advisor.protocol.changes import Changes
-from advisor.protocol.races import RacePlan
-from advisor.protocol.workload import Workload
+from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.measured.races import RacePlan
+from advisor.protocol.training.workload import Workload
 from agent.devices.gpus import DeviceProcess, Gpus, Reading
 from agent.guard.processes import kill_until_none, list_descendants, list_marked, read_parents
 from agent.operator.gpu_check.bench import Interrupted, Machine, Struck, Trained

@@ -4,8 +4,8 @@ import math
 from datetime import UTC, datetime
 from statistics import fmean, median, stdev
 
-from advisor.protocol.advice import Diagnosis
-from advisor.protocol.trials import Block, BlockResult, BlockState
+from advisor.protocol.answers.advice import Diagnosis
+from advisor.protocol.measured.trials import Block, BlockResult, BlockState
 from advisor.tuning.explain.diagnosis import diagnose
 from agent.operator.gpu_check.bench import Bench, Trained
 from agent.operator.gpu_check.check import Judgement, NotPossible

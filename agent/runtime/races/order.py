@@ -9,7 +9,7 @@ from typing import Any, Mapping, Optional, Tuple
 
 @dataclass(frozen=True)
 class RaceRules:
-    """The server's own rules (`advisor.protocol.races.RaceRules`), with its names and defaults."""
+    """The server's own rules (`advisor.protocol.measured.races.RaceRules`), with its names and defaults."""
 
     warmup_steps: int = 5
     """Untimed steps of each arm before its first segment."""

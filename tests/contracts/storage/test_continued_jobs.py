@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from advisor.protocol.jobs import Job, JobState, Stage
-from advisor.protocol.trials import JobHistory, Outcome, Session, SessionState
+from advisor.protocol.asked.jobs import Job, JobState, Stage
+from advisor.protocol.measured.trials import JobHistory, Outcome, Session, SessionState
 from advisor.storage import Database
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_spec
 

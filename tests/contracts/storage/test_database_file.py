@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from advisor.protocol.jobs import Job, JobState
+from advisor.protocol.asked.jobs import Job, JobState
 from advisor.storage import Database, DatabaseRefused
 from advisor.storage.database import find_newest_revision, upgrade
 from advisor.storage.sqlite.database_file import DatabaseFile

@@ -7,8 +7,8 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from advisor.errors import LostRace
-from advisor.protocol.jobs import Job, JobState
-from advisor.protocol.queries import JobQuery
+from advisor.protocol.asked.jobs import Job, JobState
+from advisor.protocol.asked.queries import JobQuery
 from advisor.storage import Database
 from advisor.storage import database as database_module
 from tests.contracts.storage.test_migrations import downgrade, store_rounds

@@ -6,10 +6,10 @@ from datetime import datetime
 
 import pytest
 
+from advisor.protocol.asked.jobs import Budget, JobSpec, JobState, Measurement, Stage
 from advisor.protocol.base import Value
-from advisor.protocol.jobs import Budget, JobSpec, JobState, Measurement, Stage
-from advisor.protocol.trials import Block, BlockState, JobHistory, Outcome, Purpose, SessionState
-from advisor.protocol.workload import Workload, WorkloadKind
+from advisor.protocol.measured.trials import Block, BlockState, JobHistory, Outcome, Purpose, SessionState
+from advisor.protocol.training.workload import Workload, WorkloadKind
 from advisor.services import jobs
 from advisor.services.answers import advice
 from advisor.tuning.asked import PlannerTuning

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from sqlalchemy import Connection, create_engine, inspect, text
 
-from advisor.protocol.trials import Outcome, Session, SessionState
+from advisor.protocol.measured.trials import Outcome, Session, SessionState
 from advisor.storage import Database, database
 from tests.contracts.storage.test_migrations import downgrade
 from tests.contracts.storage.test_storage import NOW, make_job, make_session

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from advisor.protocol.trials import Block, BlockState
+from advisor.protocol.measured.trials import Block, BlockState
 from advisor.storage import Database
 from advisor.storage.repositories.known_blocks import KnownBlocks, Mark
 from tests.contracts.storage.test_storage import NOW, add_running_session, make_block

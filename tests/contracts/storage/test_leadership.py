@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from advisor.errors import Unavailable
-from advisor.protocol.messages import MemberState
+from advisor.protocol.measured.messages import MemberState
 from advisor.services.background.leadership import Leadership, NotLeading, Term
 from advisor.services.background.reaper import AwakeClock, Reaper
 from advisor.services.background.scheduling import Scheduler

@@ -15,10 +15,10 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, Engine, create_engine, event, inspect, text
 
 from advisor.errors import LostRace, Unavailable
-from advisor.protocol.jobs import JobSpec
-from advisor.protocol.races import BlockPlan
-from advisor.protocol.trials import BlockResult
-from advisor.protocol.workload import Workload
+from advisor.protocol.asked.jobs import JobSpec
+from advisor.protocol.measured.races import BlockPlan
+from advisor.protocol.measured.trials import BlockResult
+from advisor.protocol.training.workload import Workload
 from advisor.storage import Database, database
 from advisor.storage.fault_points import FaultPoint, Side
 from advisor.storage.repositories.leaders import Seat

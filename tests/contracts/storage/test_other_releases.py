@@ -12,9 +12,9 @@ import pytest
 from sqlalchemy import create_engine, text
 
 from advisor.errors import UnreadableRecord
-from advisor.protocol.jobs import Job, JobSpec, JobState
-from advisor.protocol.queries import JobQuery
-from advisor.protocol.trials import Purpose, SessionState, Trial
+from advisor.protocol.asked.jobs import Job, JobSpec, JobState
+from advisor.protocol.asked.queries import JobQuery
+from advisor.protocol.measured.trials import Purpose, SessionState, Trial
 from advisor.services.background.scheduling import Scheduler
 from advisor.services.thinking.stock import Stock
 from advisor.services.thinking.thought import Thought, think

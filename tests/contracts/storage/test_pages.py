@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import text
 
 from advisor.errors import InvalidRequest, JobNotFound
-from advisor.protocol.pages import BlockPage, SessionPage, TrialPage
-from advisor.protocol.queries import JobQuery
+from advisor.protocol.asked.queries import JobQuery
+from advisor.protocol.measured.pages import BlockPage, SessionPage, TrialPage
 from advisor.protocol.views import AgentPage, AgentView, NewToken, Role, TokenPage, TokenView
 from advisor.services.agents import list_agents, view_agents
 from advisor.services.answers import measured

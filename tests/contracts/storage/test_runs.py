@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
-from advisor.protocol.jobs import Job, JobState
-from advisor.protocol.runs import ProductionRun, RunPoint
+from advisor.protocol.asked.jobs import Job, JobState
+from advisor.protocol.measured.runs import ProductionRun, RunPoint
 from advisor.storage import Database
 from tests.unit.services.scripted_tuning import make_spec
 

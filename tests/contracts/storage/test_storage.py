@@ -11,12 +11,11 @@ from alembic.migration import MigrationContext
 from sqlalchemy import create_engine, inspect, text
 
 from advisor.errors import InvalidRequest, LostRace, Unavailable
-from advisor.protocol.cluster import Cluster
-from advisor.protocol.jobs import Job, JobState, Stage
-from advisor.protocol.messages import MemberState
-from advisor.protocol.queries import JobQuery
-from advisor.protocol.telemetry import TelemetrySample
-from advisor.protocol.trials import (
+from advisor.protocol.asked.jobs import Job, JobState, Stage
+from advisor.protocol.asked.queries import JobQuery
+from advisor.protocol.measured.messages import MemberState
+from advisor.protocol.measured.telemetry import TelemetrySample
+from advisor.protocol.measured.trials import (
     Block,
     BlockPlan,
     BlockState,
@@ -29,6 +28,7 @@ from advisor.protocol.trials import (
     Trial,
     TrialState,
 )
+from advisor.protocol.nodes.cluster import Cluster
 from advisor.protocol.views import EventKind, Role
 from advisor.storage import Database, UnitOfWork
 from advisor.storage.database import Database as DatabaseDoor

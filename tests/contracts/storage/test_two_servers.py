@@ -7,9 +7,9 @@ from contextlib import suppress
 import pytest
 
 from advisor.errors import LostRace
-from advisor.protocol.jobs import Budget
-from advisor.protocol.messages import MemberState
-from advisor.protocol.trials import SessionState
+from advisor.protocol.asked.jobs import Budget
+from advisor.protocol.measured.messages import MemberState
+from advisor.protocol.measured.trials import SessionState
 from advisor.services.background.scheduling import Scheduler, apply_thought
 from advisor.services.ending import lose_session
 from advisor.services.thinking.stock import Stock

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from advisor.protocol.jobs import JobState
-from advisor.protocol.telemetry import TelemetrySample
-from advisor.protocol.trials import JobHistory, Outcome, Purpose, SessionState, Trial
+from advisor.protocol.asked.jobs import JobState
+from advisor.protocol.measured.telemetry import TelemetrySample
+from advisor.protocol.measured.trials import JobHistory, Outcome, Purpose, SessionState, Trial
 from advisor.protocol.views import EventKind, Role
 from advisor.services.background.pruning import Pruner
 from advisor.settings import Settings

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from advisor.protocol.workload import Injection, Workload
+from advisor.protocol.training.workload import Injection, Workload
 
 from .fake_server import FakeServer
 from .starter import AgentStarter, list_session_processes, wait_for, write_fake_runtime

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from advisor.protocol.messages import AgentRegistered, Assignment, BeatReply, NextReply, PollReply
-from advisor.protocol.races import BlockPlan, RacePlan, RaceRules
-from advisor.protocol.trials import SessionState
+from advisor.protocol.measured.messages import AgentRegistered, Assignment, BeatReply, NextReply, PollReply
+from advisor.protocol.measured.races import BlockPlan, RacePlan, RaceRules
+from advisor.protocol.measured.trials import SessionState
+from advisor.protocol.training.workload import WITH_SECRETS, Workload
 from advisor.protocol.views import RaceAccepted
-from advisor.protocol.workload import WITH_SECRETS, Workload
 
 TOKEN = "adv_agent_canary_secret"
 OWN_TOKEN = "adv_agent_canary_own"

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from advisor.protocol.workload import Injection, Workload
+from advisor.protocol.training.workload import Injection, Workload
 from agent.guard.processes import SESSION_MARKER, kill_until_none, list_descendants, list_marked
 from tests.distributed.agent.fake_server import FakeServer
 from tests.distributed.agent.starter import AgentStarter, wait_for, write_fake_runtime

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from advisor.protocol.base import Value
-from advisor.protocol.races import BlockPlan, RaceRules
-from advisor.protocol.workload import Workload, WorkloadKind
+from advisor.protocol.measured.races import BlockPlan, RaceRules
+from advisor.protocol.training.workload import Workload, WorkloadKind
 
 pytestmark = pytest.mark.distributed
 

@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from advisor.protocol.cluster import Cluster
-from advisor.protocol.telemetry import FlagKind
-from advisor.protocol.trials import Block, BlockPlan, BlockResult, BlockState, Session, SessionState
+from advisor.protocol.measured.telemetry import FlagKind
+from advisor.protocol.measured.trials import Block, BlockPlan, BlockResult, BlockState, Session, SessionState
+from advisor.protocol.nodes.cluster import Cluster
 from advisor.tuning.measure.stragglers import flag_nodes
 from agent.devices.gpus import ChildGpus, Deadlines
 from agent.settings import RUNTIME_SCRIPT

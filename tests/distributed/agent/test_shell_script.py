@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.protocol.workload import Workload
+from advisor.protocol.training.workload import Workload
 from agent.settings import RUNTIME_SCRIPT
 
 pytestmark = pytest.mark.distributed

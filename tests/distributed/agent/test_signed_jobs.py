@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import pytest
 
 from advisor.cli.tuning.sign import sign_job
-from advisor.protocol.jobs import JobSpec
+from advisor.protocol.asked.jobs import JobSpec
 
 pytestmark = pytest.mark.distributed
 

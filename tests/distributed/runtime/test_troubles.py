@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.protocol.trials import Outcome
+from advisor.protocol.measured.trials import Outcome
 from agent.sessions.outcome import Cause, Ending, Evidence, judge
 
 from .fake_agent import SCRIPTS, launch, measure

@@ -18,9 +18,9 @@ import pytest
 
 from advisor.local.namespaces import NAMESPACES, run_tool
 from advisor.local.testbed import TestbedNode, build_testbed
-from advisor.protocol.jobs import Budget, JobSpec, Measurement
-from advisor.protocol.testbed import Testbed
-from advisor.protocol.workload import Workload
+from advisor.protocol.asked.jobs import Budget, JobSpec, Measurement
+from advisor.protocol.nodes.testbed import Testbed
+from advisor.protocol.training.workload import Workload
 from agent.guard.processes import SESSION_MARKER, list_marked
 from tests.distributed.agent.killing import TORCH_SCRIPT
 from tests.testbed.network import requires_testbed

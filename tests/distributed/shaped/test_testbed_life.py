@@ -17,7 +17,7 @@ from advisor.local.namespaces import NAMESPACES, own_namespaces, remove_leftover
 from advisor.local.relay import relay_to
 from advisor.local.server import LocalModeFailed
 from advisor.local.testbed import TestbedNode, build_testbed
-from advisor.protocol.testbed import Testbed
+from advisor.protocol.nodes.testbed import Testbed
 from tests.testbed.network import requires_testbed
 
 pytestmark = [pytest.mark.testbed, pytest.mark.distributed, requires_testbed]
@@ -27,7 +27,7 @@ PATIENCE_S = 60
 OWNER = """
 import sys, time
 from advisor.local.testbed import build_testbed
-from advisor.protocol.testbed import Testbed
+from advisor.protocol.nodes.testbed import Testbed
 import subprocess
 with build_testbed(Testbed(nodes=2, rate="100mbit")) as nodes:
     sleeper = subprocess.Popen([*nodes[0].prefix, "sleep", "600"])

@@ -14,9 +14,9 @@ import pytest
 
 from advisor.app import make_id
 from advisor.local.record import free_port
-from advisor.protocol.jobs import Budget, JobSpec, JobState
-from advisor.protocol.queries import JobQuery
-from advisor.protocol.workload import Workload
+from advisor.protocol.asked.jobs import Budget, JobSpec, JobState
+from advisor.protocol.asked.queries import JobQuery
+from advisor.protocol.training.workload import Workload
 from advisor.storage import Database
 from benchmarks.faulty_agent import SIMULATED, Counts, FaultyAgent
 

@@ -9,10 +9,10 @@ from fastapi.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
 from advisor.app import create_app
-from advisor.protocol.jobs import Job, JobState
-from advisor.protocol.messages import AgentRegistered, Assignment, RegisterAgent
-from advisor.protocol.trials import JobHistory
-from advisor.protocol.workload import WITH_SECRETS
+from advisor.protocol.asked.jobs import Job, JobState
+from advisor.protocol.measured.messages import AgentRegistered, Assignment, RegisterAgent
+from advisor.protocol.measured.trials import JobHistory
+from advisor.protocol.training.workload import WITH_SECRETS
 from advisor.services.tuning import Tuning
 from advisor.settings import Settings
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_facts, make_node, make_result, make_spec

@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from advisor.api.access import AGENTS
-from advisor.protocol.messages import PROTOCOL_MAJOR
+from advisor.protocol.measured.messages import PROTOCOL_MAJOR
 from advisor.serving import configure_server
 from tests.integration.server.served import FakeAgent, Served
 

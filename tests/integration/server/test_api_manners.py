@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from advisor.protocol.jobs import Job, JobState
-from advisor.protocol.pages import BlockPage, SessionPage, TrialPage
-from advisor.protocol.trials import JobHistory
+from advisor.protocol.asked.jobs import Job, JobState
+from advisor.protocol.measured.pages import BlockPage, SessionPage, TrialPage
+from advisor.protocol.measured.trials import JobHistory
 from tests.integration.server.served import FakeAgent, Served, start_gang
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_spec
 

@@ -13,7 +13,7 @@ import uvicorn
 
 from advisor.app import create_app
 from advisor.client import ApiProblem, AsyncClient, Client, ServerUnreachable, calls
-from advisor.protocol.jobs import JobState
+from advisor.protocol.asked.jobs import JobState
 from advisor.settings import Settings
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_spec
 

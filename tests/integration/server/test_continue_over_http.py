@@ -1,6 +1,6 @@
 """Continuing a job over HTTP: it goes on with the same agent, once per key, and refuses what cannot go on."""
 
-from advisor.protocol.jobs import JobState
+from advisor.protocol.asked.jobs import JobState
 from tests.integration.server.served import FakeAgent, Served, start_gang
 from tests.unit.services.scripted_tuning import make_result
 

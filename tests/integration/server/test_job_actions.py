@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from advisor.protocol.jobs import JobState
+from advisor.protocol.asked.jobs import JobState
 from advisor.storage.tables import Base
 from tests.integration.server.served import FakeAgent, Served, start_gang
 from tests.unit.services.scripted_tuning import make_spec

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from advisor.protocol.jobs import JobState
-from advisor.protocol.trials import BlockState, Outcome
+from advisor.protocol.asked.jobs import JobState
+from advisor.protocol.measured.trials import BlockState, Outcome
 from tests.integration.server.served import FakeAgent, Served, start_gang, wait_for
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_spec
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from advisor.errors import Unavailable
-from advisor.protocol.jobs import JobState
+from advisor.protocol.asked.jobs import JobState
 from advisor.services.metrics import FRESH_S, Metrics
 from advisor.storage.whole.census import Census
 from tests.integration.server.served import FakeAgent, Served, wait_for

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from advisor.errors import Unavailable
-from advisor.protocol.jobs import JobSpec, JobState, Priority
+from advisor.protocol.asked.jobs import JobSpec, JobState, Priority
 from advisor.services.answers.exports import list_formats
 from advisor.storage import Database
 from tests.integration.server.served import FakeAgent, Served, start_gang

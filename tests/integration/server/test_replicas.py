@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from advisor.protocol.jobs import Job, JobState
-from advisor.protocol.trials import BlockState, JobHistory
+from advisor.protocol.asked.jobs import Job, JobState
+from advisor.protocol.measured.trials import BlockState, JobHistory
 from advisor.services.measuring import races
 from advisor.services.thinking.stock import Stock
 from advisor.services.tuning import Tuning

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from advisor.cli.tuning.sign import sign_job
-from advisor.protocol.jobs import JobSpec, JobState
-from advisor.protocol.workload import HIDDEN, WITH_SECRETS, Workload
+from advisor.protocol.asked.jobs import JobSpec, JobState
+from advisor.protocol.training.workload import HIDDEN, WITH_SECRETS, Workload
 from tests.integration.server.served import FakeAgent, Served, wait_for
 
 CANARY = "hush-canary"

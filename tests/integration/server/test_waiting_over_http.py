@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import Engine, event
 
-from advisor.protocol.jobs import Job
-from advisor.protocol.trials import JobHistory, SessionState
+from advisor.protocol.asked.jobs import Job
+from advisor.protocol.measured.trials import JobHistory, SessionState
 from advisor.tuning.decisions import Decision
 from tests.integration.server.served import FakeAgent, Served, start_gang, wait_for
 from tests.unit.services.scripted_tuning import ScriptedTuning

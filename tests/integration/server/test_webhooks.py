@@ -15,9 +15,9 @@ import pytest
 import trustme
 from pydantic import ValidationError
 
-from advisor.protocol.jobs import JobState
-from advisor.protocol.runs import RunReport
-from advisor.protocol.workload import WITH_SECRETS
+from advisor.protocol.asked.jobs import JobState
+from advisor.protocol.measured.runs import RunReport
+from advisor.protocol.training.workload import WITH_SECRETS
 from advisor.services.answers import runs
 from advisor.services.webhooks.courier import FIRST_PAUSE_S, LONGEST_WAIT, Courier
 from advisor.services.webhooks.posting import Fate, Poster

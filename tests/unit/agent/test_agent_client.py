@@ -3,8 +3,8 @@
 import httpx
 import pytest
 
-from advisor.protocol.cluster import Node
-from advisor.protocol.messages import Beat, MemberState, NextRequest, RegisterAgent
+from advisor.protocol.measured.messages import Beat, MemberState, NextRequest, RegisterAgent
+from advisor.protocol.nodes.cluster import Node
 from agent.client import ServerClient
 from agent.errors import (
     NotTheServer,

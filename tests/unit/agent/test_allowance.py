@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from advisor.protocol.messages import Assignment
-from advisor.protocol.workload import Workload
+from advisor.protocol.measured.messages import Assignment
+from advisor.protocol.training.workload import Workload
 from agent.backends.command import build_launch
 from agent.backends.launch import SessionPlace
 from agent.errors import BadConfiguration

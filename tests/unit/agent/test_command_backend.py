@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from advisor.protocol.messages import Assignment
-from advisor.protocol.workload import Workload, WorkloadKind
+from advisor.protocol.measured.messages import Assignment
+from advisor.protocol.training.workload import Workload, WorkloadKind
 from agent.backends import BACKENDS
 from agent.backends.launch import Launch, SessionPlace
 from agent.errors import Unlaunchable

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import agent.runtime
-from advisor.protocol.calibration import LinkLevel
-from advisor.protocol.messages import NextReply
-from advisor.protocol.races import BlockPlan, RacePlan, RaceRules
+from advisor.protocol.measured.calibration import LinkLevel
+from advisor.protocol.measured.messages import NextReply
+from advisor.protocol.measured.races import BlockPlan, RacePlan, RaceRules
 from agent.sessions.control import ControlSocket, describe_next, parse_result, parse_trouble
 from agent.sessions.rank_folder import RankFolder, remove_leftover_folders
 

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from advisor.protocol.messages import MOST_MESSAGE_BYTES, RaceReport
-from advisor.protocol.trials import BlockResult
+from advisor.protocol.measured.messages import MOST_MESSAGE_BYTES, RaceReport
+from advisor.protocol.measured.trials import BlockResult
 from advisor.services.measuring.races import refuse_implausible
 from advisor.tuning.measure.contrast import contrast_arms
 from agent.sessions.fitting import fit_report

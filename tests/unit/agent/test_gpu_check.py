@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from advisor.protocol.races import RacePlan
-from advisor.protocol.telemetry import DeviceSample
-from advisor.protocol.trials import BlockResult, Outcome, Phases
+from advisor.protocol.measured.races import RacePlan
+from advisor.protocol.measured.telemetry import DeviceSample
+from advisor.protocol.measured.trials import BlockResult, Outcome, Phases
 from agent.cli import app
 from agent.devices.gpus import DeviceProcess, NoGpus, Reading
 from agent.operator.gpu_check.bench import Interrupted, Machine, Struck, Trained

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from advisor.protocol.messages import Assignment
-from advisor.protocol.workload import Workload
+from advisor.protocol.measured.messages import Assignment
+from advisor.protocol.training.workload import Workload
 from agent.backends.launch import SessionPlace
 from agent.backends.pytorch import build_launch
 from agent.errors import Unlaunchable

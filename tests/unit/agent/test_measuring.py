@@ -3,10 +3,10 @@
 import httpx
 import pytest
 
-from advisor.protocol.jobs import JobSpec
-from advisor.protocol.messages import Assignment
-from advisor.protocol.trials import BlockResult
-from advisor.protocol.workload import Workload
+from advisor.protocol.asked.jobs import JobSpec
+from advisor.protocol.measured.messages import Assignment
+from advisor.protocol.measured.trials import BlockResult
+from advisor.protocol.training.workload import Workload
 from agent.client import ServerClient
 from agent.sessions.control import Hello
 from agent.sessions.delivery import Delivery

@@ -8,7 +8,7 @@ import stat
 import pytest
 from typer.testing import CliRunner
 
-from advisor.protocol.telemetry import DeviceSample
+from advisor.protocol.measured.telemetry import DeviceSample
 from agent.backends.rendezvous import (
     find_advertised_address,
     find_interface,

@@ -4,7 +4,7 @@ import json
 
 import httpx
 
-from advisor.protocol.cluster import Node
+from advisor.protocol.nodes.cluster import Node
 from agent.client import ServerClient
 from agent.loop import Agent
 from agent.operator.secrets import read_node_secret

@@ -2,8 +2,8 @@
 
 import pytest
 
-from advisor.protocol.messages import Trouble
-from advisor.protocol.trials import Outcome
+from advisor.protocol.measured.messages import Trouble
+from advisor.protocol.measured.trials import Outcome
 from agent.sessions.outcome import Cause, Ending, Evidence, Judgement, find_exception, judge
 
 TORCHRUN_REPORT = """

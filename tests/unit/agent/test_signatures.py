@@ -9,9 +9,9 @@ import httpx
 import pytest
 
 from advisor.cli.tuning.sign import sign_job
-from advisor.protocol.jobs import JobSpec
-from advisor.protocol.messages import Assignment
-from advisor.protocol.workload import WITH_SECRETS
+from advisor.protocol.asked.jobs import JobSpec
+from advisor.protocol.measured.messages import Assignment
+from advisor.protocol.training.workload import WITH_SECRETS
 from agent.client import ServerClient
 from agent.devices.gpus import NoGpus
 from agent.errors import BadConfiguration, NotSigned

@@ -12,7 +12,7 @@ from simulated_surfaces import list_simulated
 from step_simulator import MB, Link, Machine, Training, fill_buckets, simulate_step, time_allreduce
 from surfaces import read_surface
 
-from advisor.protocol.advice import Advice, Verdict
+from advisor.protocol.answers.advice import Advice, Verdict
 
 MACHINE = Machine(2, 1, Link(1e-6, 1e12), Link(1e-5, 1e9), jitter=0.0, contention=0.0)
 TRAINING = Training(tuple((4.0 * MB, (i + 1) / 10) for i in range(10)), 0.02, 0.04, 100)

@@ -13,7 +13,7 @@ from recorded_surface import RecordedSurface
 from surface_model import Cell
 from surfaces import SurfaceError, load_surface, rate_of, read_surface
 
-from advisor.protocol.trials import Outcome
+from advisor.protocol.measured.trials import Outcome
 
 ROOT = Path(__file__).parents[3]
 BASELINE = {"fuse_grad_size_in_MB": 25, "nccl_comm_num": 1, "localsgd": False, "localsgd_k_steps": 1}

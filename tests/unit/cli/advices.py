@@ -1,6 +1,6 @@
 """Literal advices for the tests of the command line: a change, a keep, undecided, and nothing confirmed."""
 
-from advisor.protocol.advice import (
+from advisor.protocol.answers.advice import (
     Action,
     Advice,
     Cost,
@@ -15,7 +15,7 @@ from advisor.protocol.advice import (
 )
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.trials import Phases
+from advisor.protocol.measured.trials import Phases
 
 _DEFAULTS = {name: knob.default for name, knob in CATALOGUE.items()}
 _BEFORE = Phases(

@@ -11,11 +11,11 @@ from urllib.parse import parse_qs, urlsplit
 
 from pydantic import BaseModel
 
-from advisor.protocol.advice import Advice, Forecast
-from advisor.protocol.jobs import Continuation, Job, JobSpec, JobState, Prioritisation
-from advisor.protocol.previews import JobPreview
-from advisor.protocol.queries import JobQuery
-from advisor.protocol.trials import JobHistory
+from advisor.protocol.answers.advice import Advice, Forecast
+from advisor.protocol.answers.previews import JobPreview
+from advisor.protocol.asked.jobs import Continuation, Job, JobSpec, JobState, Prioritisation
+from advisor.protocol.asked.queries import JobQuery
+from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.views import EventFacts, EventKind, EventPage, JobEvent, JobPage, LogChunk, LogPage
 from advisor.tuning.explain.preview import preview_plan
 

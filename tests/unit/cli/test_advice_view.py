@@ -6,7 +6,7 @@ import pytest
 
 from advisor.cli.views.advice_view import format_advice
 from advisor.dashboard.samples.evidence import make_findings, make_pareto, make_taken_back
-from advisor.protocol.advice import Advice, Interval
+from advisor.protocol.answers.advice import Advice, Interval
 
 from .advices import a_change, a_keep, of_an_older_version, unconfirmed, undecided
 

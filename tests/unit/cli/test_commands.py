@@ -10,11 +10,11 @@ from advisor.cli.program import build_app
 from advisor.cli.screen import Screen
 from advisor.cli.tuning.job_spec import WantedJob
 from advisor.cli.tuning.tune_anywhere import tune_anywhere
-from advisor.protocol.advice import Forecast
-from advisor.protocol.gains import say_smallest_gain
-from advisor.protocol.jobs import Continuation, JobSpec, JobState, Priority
+from advisor.protocol.answers.advice import Forecast
+from advisor.protocol.answers.gains import say_smallest_gain
+from advisor.protocol.asked.jobs import Continuation, JobSpec, JobState, Priority
+from advisor.protocol.training.workload import Workload
 from advisor.protocol.views import EventFacts, EventKind, LogChunk
-from advisor.protocol.workload import Workload
 
 from .advices import a_change, undecided
 from .conftest import Run

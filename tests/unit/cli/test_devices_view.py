@@ -5,8 +5,8 @@ from io import StringIO
 from rich.console import Console
 
 from advisor.cli.views.devices_view import devices_table
-from advisor.protocol.telemetry import DeviceTelemetry, NodeTelemetry, Spread
-from advisor.protocol.trials import Block, BlockPlan, BlockState, BlockSummary, JobHistory
+from advisor.protocol.measured.telemetry import DeviceTelemetry, NodeTelemetry, Spread
+from advisor.protocol.measured.trials import Block, BlockPlan, BlockState, BlockSummary, JobHistory
 
 from .fake_server import BIRTH
 

@@ -8,9 +8,9 @@ import pytest
 
 from advisor.cli.tuning.usage import describe_use
 from advisor.cli.views.advice_view import format_advice
-from advisor.protocol.advice import Action, Advice, Verdict
-from advisor.protocol.telemetry import FlagKind, NodeFlag
-from advisor.protocol.workload import WorkloadKind
+from advisor.protocol.answers.advice import Action, Advice, Verdict
+from advisor.protocol.measured.telemetry import FlagKind, NodeFlag
+from advisor.protocol.training.workload import WorkloadKind
 
 from .advices import a_change, a_keep, of_an_older_version, unconfirmed, undecided
 from .fake_server import FakeServer

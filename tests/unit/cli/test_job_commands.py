@@ -2,7 +2,7 @@
 
 import json
 
-from advisor.protocol.jobs import Continuation, JobState
+from advisor.protocol.asked.jobs import Continuation, JobState
 
 from .conftest import Run
 from .fake_server import FakeServer

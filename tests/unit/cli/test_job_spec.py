@@ -14,8 +14,8 @@ from advisor.cli.tuning.job_spec import (
     spec_from_options,
 )
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.reach import list_given
-from advisor.protocol.workload import WorkloadKind
+from advisor.protocol.knobs.reach import list_given
+from advisor.protocol.training.workload import WorkloadKind
 
 COMMAND = ("torchrun", "--nproc-per-node", "2", "src/train.py", "--epochs", "3")
 

@@ -7,7 +7,7 @@ import pytest
 
 from advisor.local.server import LocalModeFailed
 from advisor.local.testbed import require_testbed, unavailable_because
-from advisor.protocol.testbed import Testbed
+from advisor.protocol.nodes.testbed import Testbed
 
 from .conftest import Run
 

@@ -6,7 +6,7 @@ from advisor.cli.exits import CommandFailed
 from advisor.cli.screen import Screen
 from advisor.cli.tuning.obtain_job import WantedJob, obtain_job
 from advisor.client import Client
-from advisor.protocol.jobs import JobSpec, JobState
+from advisor.protocol.asked.jobs import JobSpec, JobState
 
 from .fake_server import TOKEN, FakeServer
 

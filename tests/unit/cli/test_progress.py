@@ -13,11 +13,11 @@ from advisor.cli.views.progress import (
     gain_so_far,
     list_troubles,
 )
+from advisor.protocol.asked.jobs import Job, JobSpec, JobState, Stage
 from advisor.protocol.base import Value
-from advisor.protocol.jobs import Job, JobSpec, JobState, Stage
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.races import BlockPlan
-from advisor.protocol.trials import (
+from advisor.protocol.measured.races import BlockPlan
+from advisor.protocol.measured.trials import (
     Block,
     BlockState,
     BlockSummary,

@@ -3,8 +3,8 @@
 import subprocess
 from pathlib import Path
 
-from advisor.protocol.jobs import JobState
-from advisor.protocol.signing import Statement, is_for
+from advisor.protocol.asked.jobs import JobState
+from advisor.protocol.asked.signing import Statement, is_for
 
 from .conftest import Run
 from .fake_server import FakeServer

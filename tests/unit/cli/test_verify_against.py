@@ -4,7 +4,7 @@ import pytest
 
 from advisor.cli.commands.verify import relate
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.changes import Changes
 
 OWN: dict[str, Value] = {"num_threads": 2, "fuse_grad_size_in_MB": 25.0, "nccl_comm_num": 1}
 

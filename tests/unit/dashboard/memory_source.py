@@ -8,11 +8,11 @@ from advisor.dashboard.samples.job import Story
 from advisor.dashboard.source import Person
 from advisor.errors import AdviceNotReady, JobIsFinal, JobIsLive, JobNotFound, NotYourJob, UnknownFormat
 from advisor.exporters import Exported, FormatInfo
-from advisor.protocol.advice import Advice
-from advisor.protocol.jobs import Continuation, Job, JobState
-from advisor.protocol.runs import ProductionRun
-from advisor.protocol.telemetry import SessionTelemetry
-from advisor.protocol.trials import JobHistory
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.asked.jobs import Continuation, Job, JobState
+from advisor.protocol.measured.runs import ProductionRun
+from advisor.protocol.measured.telemetry import SessionTelemetry
+from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.views import AgentView, EventKind, JobEvent, JobPage, LogChunk
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from advisor.dashboard import formats
-from advisor.protocol.advice import Interval
+from advisor.protocol.answers.advice import Interval
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 

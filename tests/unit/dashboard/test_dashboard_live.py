@@ -7,7 +7,7 @@ from dataclasses import replace
 from memory_source import NOW, MemorySource
 
 from advisor.dashboard.live import stream_changes
-from advisor.protocol.jobs import JobState
+from advisor.protocol.asked.jobs import JobState
 
 
 def collect(source: MemorySource, after: int, script: list[object], welcome: int = 50) -> list[str]:

@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 
 from advisor.dashboard.door.visits import MOST_VISITS, VisitBook
 from advisor.dashboard.pages.access import keep_local
-from advisor.protocol.jobs import JobState
+from advisor.protocol.asked.jobs import JobState
 
 SignIn = Callable[[str], TestClient]
 PAGES = (

@@ -10,8 +10,8 @@ from advisor.dashboard.samples.job import make_running_story
 from advisor.dashboard.service_source import ServiceSource
 from advisor.dashboard.source import Person, Source
 from advisor.errors import AdviceNotReady, JobNotFound, NotYourJob
-from advisor.protocol.jobs import Continuation, JobState
-from advisor.protocol.trials import JobHistory
+from advisor.protocol.asked.jobs import Continuation, JobState
+from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.views import NewToken, Role
 from advisor.services.jobs import submit_job
 from advisor.services.tokens import authenticate, create_token

@@ -9,7 +9,7 @@ from advisor.dashboard.samples.job import make_agents, make_finished_story
 from advisor.dashboard.samples.telemetry import make_session_telemetry
 from advisor.dashboard.views.site import view_agents
 from advisor.dashboard.views.trials import view_trial_page
-from advisor.protocol.telemetry import SessionTelemetry, TelemetrySeries
+from advisor.protocol.measured.telemetry import SessionTelemetry, TelemetrySeries
 
 
 def test_every_device_is_a_line_and_a_row() -> None:

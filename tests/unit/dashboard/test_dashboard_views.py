@@ -14,10 +14,10 @@ from advisor.dashboard.views.jobs import view_job_line, view_job_lines
 from advisor.dashboard.views.site import view_agents, view_knobs, view_log
 from advisor.dashboard.views.trials import view_trial_page
 from advisor.dashboard.views.verdict import find_best_trial
-from advisor.protocol.advice import Verdict
-from advisor.protocol.jobs import JobState, Priority, Stage
+from advisor.protocol.answers.advice import Verdict
+from advisor.protocol.asked.jobs import JobState, Priority, Stage
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.trials import JobHistory
+from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.views import LogChunk, Role
 
 ADA = Person("ada", Role.SUBMITTER)

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from advisor.dashboard.views.runs import view_runs
-from advisor.protocol.runs import ProductionRun
+from advisor.protocol.measured.runs import ProductionRun
 from tests.unit.dashboard.memory_source import NOW
 
 RUN = ProductionRun(

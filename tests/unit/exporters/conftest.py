@@ -5,15 +5,15 @@ from datetime import UTC, datetime
 
 import pytest
 
-from advisor.protocol.advice import Advice, Cost, Diagnosis, Interval, KnobReason, Provenance, Verdict
+from advisor.protocol.answers.advice import Advice, Cost, Diagnosis, Interval, KnobReason, Provenance, Verdict
+from advisor.protocol.asked.jobs import Job, JobSpec, JobState
 from advisor.protocol.base import Value
-from advisor.protocol.cluster import DeviceKind
-from advisor.protocol.jobs import Job, JobSpec, JobState
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.strategy import DistributedStrategy
-from advisor.protocol.trials import Phases
-from advisor.protocol.workload import Workload, WorkloadFacts, WorkloadKind
+from advisor.protocol.knobs.strategy import DistributedStrategy
+from advisor.protocol.measured.trials import Phases
+from advisor.protocol.nodes.cluster import DeviceKind
+from advisor.protocol.training.workload import Workload, WorkloadFacts, WorkloadKind
 
 SCRIPT_AS_IT_STANDS: dict[str, Value] = {
     **DistributedStrategy().values(),

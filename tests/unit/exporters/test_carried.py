@@ -4,9 +4,9 @@ import pytest
 
 from advisor.exporters import export
 from advisor.exporters.formats import FORMATS
+from advisor.protocol.answers.carried import read_carried
 from advisor.protocol.base import Value
-from advisor.protocol.carried import read_carried
-from advisor.protocol.workload import WorkloadKind
+from advisor.protocol.training.workload import WorkloadKind
 
 CHANGES: dict[str, Value] = {
     "fuse_grad_size_in_MB": 4.0, "last_comm_group_size_MB": 4.0, "num_threads": 2, "loader_num_workers": 2,

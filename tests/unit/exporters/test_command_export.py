@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from advisor.exporters import ExportError, export, export_bundle
-from advisor.protocol.advice import Provenance
-from advisor.protocol.workload import WorkloadKind
+from advisor.protocol.answers.advice import Provenance
+from advisor.protocol.training.workload import WorkloadKind
 
 SHOW = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))"
 

@@ -7,9 +7,9 @@ import yaml
 
 from advisor.exporters import FORMATS, ExportError, export, export_bundle
 from advisor.exporters.formats import list_suitable
-from advisor.protocol.advice import Interval, Verdict
-from advisor.protocol.strategy_file import read_strategy_file
-from advisor.protocol.workload import WorkloadKind
+from advisor.protocol.answers.advice import Interval, Verdict
+from advisor.protocol.answers.strategy_file import read_strategy_file
+from advisor.protocol.training.workload import WorkloadKind
 
 SUITABLE = [name for name, info in FORMATS.items() if WorkloadKind.PYTORCH in info.kinds]
 """Formats for the jobs that `advise` makes unless told otherwise."""

@@ -6,9 +6,9 @@ import pytest
 
 from advisor.exporters import export
 from advisor.exporters.paddle.reach import Reach, reach_of
-from advisor.protocol.advice import Provenance
+from advisor.protocol.answers.advice import Provenance
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.strategy import UPDATE_RULES
+from advisor.protocol.knobs.strategy import UPDATE_RULES
 
 
 def fields_of(content: str) -> dict[str, str]:

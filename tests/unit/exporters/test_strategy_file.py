@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 
 from advisor.exporters import export
-from advisor.protocol.advice import Provenance
+from advisor.protocol.answers.advice import Provenance
+from advisor.protocol.answers.strategy_file import describe_schema, read_strategy_file
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect, Knob
-from advisor.protocol.strategy_file import describe_schema, read_strategy_file
 
 
 def test_the_file_reads_back_as_the_advice(advise) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from advisor.exporters import export
 from advisor.exporters.torch.ddp_plan import EXPRESSED, plan_ddp
-from advisor.protocol.advice import Provenance
+from advisor.protocol.answers.advice import Provenance
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Knob
 

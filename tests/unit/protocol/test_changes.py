@@ -6,9 +6,9 @@ import pickle
 import pytest
 from pydantic import ValidationError
 
-from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.races import BlockPlan
+from advisor.protocol.measured.races import BlockPlan
 
 BOTH = Changes({"num_threads": 2, "fuse_grad_size_in_MB": 4.0})
 

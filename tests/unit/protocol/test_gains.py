@@ -2,7 +2,7 @@
 
 import pytest
 
-from advisor.protocol.advice import Interval, continue_command
+from advisor.protocol.answers.advice import Interval, continue_command
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 import pytest
 
-from advisor.protocol.jobs import Budget
-from advisor.protocol.workload import Workload, WorkloadKind
+from advisor.protocol.asked.jobs import Budget
+from advisor.protocol.training.workload import Workload, WorkloadKind
 from tests.unit.tuning.simulated_cluster import make_spec
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect, Knob, Place, Scale, Switch
-from advisor.protocol.strategy import DistributedStrategy
+from advisor.protocol.knobs.strategy import DistributedStrategy
 
 DOCUMENTED = {
     Place.STRATEGY: (

@@ -4,14 +4,14 @@ import shlex
 
 import pytest
 
-from advisor.protocol import launch_command
-from advisor.protocol.launch_command import (
+from advisor.protocol.training import launch_command
+from advisor.protocol.training.launch_command import (
     ForeignCommand,
     UnlaunchableCommand,
     choose_injection,
     parse_command,
 )
-from advisor.protocol.workload import Injection
+from advisor.protocol.training.workload import Injection
 
 
 @pytest.mark.parametrize(

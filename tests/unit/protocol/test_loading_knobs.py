@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from advisor.protocol.cluster import Cluster, DeviceKind, Node
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import KnobContext
-from advisor.protocol.strategy import DistributedStrategy
-from advisor.protocol.workload import WorkloadFacts
+from advisor.protocol.knobs.strategy import DistributedStrategy
+from advisor.protocol.nodes.cluster import Cluster, DeviceKind, Node
+from advisor.protocol.training.workload import WorkloadFacts
 
 
 def make_context(

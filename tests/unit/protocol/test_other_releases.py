@@ -5,11 +5,18 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from advisor.protocol.cluster import Node
-from advisor.protocol.jobs import JobSpec
-from advisor.protocol.messages import Beat, HelloReport, NextRequest, RaceReport, RegisterAgent, SessionEnd
-from advisor.protocol.runs import RunReport
-from advisor.protocol.testbed import Testbed
+from advisor.protocol.asked.jobs import JobSpec
+from advisor.protocol.measured.messages import (
+    Beat,
+    HelloReport,
+    NextRequest,
+    RaceReport,
+    RegisterAgent,
+    SessionEnd,
+)
+from advisor.protocol.measured.runs import RunReport
+from advisor.protocol.nodes.cluster import Node
+from advisor.protocol.nodes.testbed import Testbed
 
 _NODE = {
     "hostname": "h", "cpu_count": 1, "memory_bytes": 1, "testbed": {"nodes": 2, "rate": "1gbit"},

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from advisor.protocol.patterns import compile_pattern
 from advisor.protocol.reading import read_document
-from advisor.protocol.workload import Workload, WorkloadKind
+from advisor.protocol.training.workload import Workload, WorkloadKind
 
 
 def _submit(pattern):

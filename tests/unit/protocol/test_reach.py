@@ -3,10 +3,10 @@
 import pytest
 from pydantic import ValidationError
 
-from advisor.protocol.jobs import JobSpec
+from advisor.protocol.asked.jobs import JobSpec
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.reach import fill_command, list_given, list_taken, out_of_reach_because
-from advisor.protocol.workload import Workload, WorkloadKind
+from advisor.protocol.knobs.reach import fill_command, list_given, list_taken, out_of_reach_because
+from advisor.protocol.training.workload import Workload, WorkloadKind
 
 
 def make_command(*words: str, **fields) -> Workload:

@@ -4,16 +4,16 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from advisor.protocol.cluster import Cluster, Device, Node
-from advisor.protocol.jobs import Budget, Job
-from advisor.protocol.spending import (
+from advisor.protocol.asked.jobs import Budget, Job
+from advisor.protocol.measured.spending import (
     count_devices,
     describe_budget,
     measure_device_hours,
     measure_time_left_s,
     measure_wall_s,
 )
-from advisor.protocol.trials import Session, SessionState
+from advisor.protocol.measured.trials import Session, SessionState
+from advisor.protocol.nodes.cluster import Cluster, Device, Node
 from tests.unit.tuning.simulated_cluster import make_job, make_spec
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

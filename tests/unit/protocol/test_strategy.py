@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect, Knob, Switch
-from advisor.protocol.strategy import (
+from advisor.protocol.knobs.strategy import (
     COUPLING_RULES,
     DistributedStrategy,
     Layout,

@@ -3,8 +3,8 @@
 import pytest
 from pydantic import ValidationError
 
-from advisor.protocol.jobs import JobSpec
-from advisor.protocol.testbed import Testbed, parse_testbed
+from advisor.protocol.asked.jobs import JobSpec
+from advisor.protocol.nodes.testbed import Testbed, parse_testbed
 
 
 @pytest.mark.parametrize(

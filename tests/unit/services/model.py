@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from hypothesis.stateful import RuleBasedStateMachine, invariant
 
 from advisor.errors import AdvisorError, StaleSession, Unavailable
-from advisor.protocol.jobs import Job, JobState
-from advisor.protocol.messages import Assignment, MemberState
-from advisor.protocol.races import RacePlan
-from advisor.protocol.trials import BlockState, JobHistory, Session, SessionState, TrialState
+from advisor.protocol.asked.jobs import Job, JobState
+from advisor.protocol.measured.messages import Assignment, MemberState
+from advisor.protocol.measured.races import RacePlan
+from advisor.protocol.measured.trials import BlockState, JobHistory, Session, SessionState, TrialState
 from advisor.protocol.views import RaceAccepted
 from advisor.services.measuring.races import Quarantined
 from advisor.storage.fault_points import FaultPoint, Side

@@ -5,16 +5,15 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from advisor.protocol.advice import Advice, Cost, Diagnosis, Forecast, Provenance, Verdict, WhatIf
+from advisor.protocol.answers.advice import Advice, Cost, Diagnosis, Forecast, Provenance, Verdict, WhatIf
+from advisor.protocol.answers.previews import PlanPreview
+from advisor.protocol.asked.jobs import Job, JobSpec, Stage
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
-from advisor.protocol.cluster import DeviceKind, Node
-from advisor.protocol.jobs import Job, JobSpec, Stage
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.previews import PlanPreview
-from advisor.protocol.races import RaceRules
-from advisor.protocol.strategy import DistributedStrategy
-from advisor.protocol.trials import (
+from advisor.protocol.knobs.strategy import DistributedStrategy
+from advisor.protocol.measured.races import RaceRules
+from advisor.protocol.measured.trials import (
     BlockResult,
     BlockState,
     BlockSummary,
@@ -24,7 +23,8 @@ from advisor.protocol.trials import (
     Purpose,
     Trial,
 )
-from advisor.protocol.workload import Workload, WorkloadFacts
+from advisor.protocol.nodes.cluster import DeviceKind, Node
+from advisor.protocol.training.workload import Workload, WorkloadFacts
 from advisor.tuning.decisions import Candidate, Decision, EndSession, Finish, Launch, Race, Wait
 from advisor.tuning.explain.forecast import forecast
 from advisor.tuning.explain.preview import preview_plan

@@ -2,8 +2,8 @@
 
 from datetime import timedelta
 
-from advisor.protocol.messages import MemberState
-from advisor.protocol.trials import Outcome, SessionState
+from advisor.protocol.measured.messages import MemberState
+from advisor.protocol.measured.trials import Outcome, SessionState
 from tests.unit.services.scripted_tuning import make_node
 from tests.unit.services.world import World
 

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.protocol.cluster import Device, Node
-from advisor.protocol.jobs import Priority
+from advisor.protocol.asked.jobs import Priority
+from advisor.protocol.nodes.cluster import Device, Node
 from advisor.services.allocation.allotment import Allotment
 from advisor.services.allocation.demand import Asked, Demand, Place, Supply, find_kind
 from advisor.services.allocation.order import Claim, arrange

@@ -11,9 +11,9 @@ from advisor.errors import (
     JobNotFound,
     NothingToContinue,
 )
-from advisor.protocol.jobs import Budget, Continuation, Job, JobState, Stage
-from advisor.protocol.messages import Trouble
-from advisor.protocol.trials import Outcome
+from advisor.protocol.asked.jobs import Budget, Continuation, Job, JobState, Stage
+from advisor.protocol.measured.messages import Trouble
+from advisor.protocol.measured.trials import Outcome
 from advisor.services import jobs
 from advisor.services.answers import advice
 from advisor.services.changing import continuing

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule, run_state_machine_as_test
 
 from advisor.errors import JobIsFinal, JobIsLive, NothingToContinue, StaleSession
-from advisor.protocol.jobs import JobState
-from advisor.protocol.messages import MemberState
-from advisor.protocol.trials import Outcome, SessionState
+from advisor.protocol.asked.jobs import JobState
+from advisor.protocol.measured.messages import MemberState
+from advisor.protocol.measured.trials import Outcome, SessionState
 from advisor.storage.fault_points import Side
 from tests.unit.services.model import AGENTS, Measured, ModelOfServer
 from tests.unit.services.scripted_tuning import ScriptedTuning

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from advisor.errors import AdviceNotReady, IdempotencyConflict, InvalidJob, JobIsFinal, LostRace, StaleSession
-from advisor.protocol.jobs import Budget, JobState, Measurement, Stage
-from advisor.protocol.messages import HelloReport, MemberState, Trouble
-from advisor.protocol.trials import BlockState, Outcome, SessionState, TrialState
+from advisor.protocol.asked.jobs import Budget, JobState, Measurement, Stage
+from advisor.protocol.measured.messages import HelloReport, MemberState, Trouble
+from advisor.protocol.measured.trials import BlockState, Outcome, SessionState, TrialState
 from advisor.services import jobs
 from advisor.services.answers import advice
 from advisor.services.measuring import sessions

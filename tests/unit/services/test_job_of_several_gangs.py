@@ -1,8 +1,8 @@
 """What the services promise about several gangs of one job, whoever decides what they measure."""
 
-from advisor.protocol.jobs import JobState
-from advisor.protocol.messages import Assignment, Trouble
-from advisor.protocol.trials import Outcome, SessionState
+from advisor.protocol.asked.jobs import JobState
+from advisor.protocol.measured.messages import Assignment, Trouble
+from advisor.protocol.measured.trials import Outcome, SessionState
 from advisor.services.measuring import sessions
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_node
 from tests.unit.services.world import World

@@ -7,9 +7,9 @@ from typing import cast
 import pytest
 
 from advisor.errors import Unavailable
-from advisor.protocol.jobs import JobState
-from advisor.protocol.messages import Assignment, MemberState
-from advisor.protocol.trials import Outcome, SessionState
+from advisor.protocol.asked.jobs import JobState
+from advisor.protocol.measured.messages import Assignment, MemberState
+from advisor.protocol.measured.trials import Outcome, SessionState
 from advisor.services.background.reaper import AwakeClock, Reaper
 from advisor.storage import Database
 from tests.unit.services.counted import CountedDatabase

@@ -3,8 +3,8 @@
 import pytest
 
 from advisor.errors import JobIsFinal
-from advisor.protocol.jobs import JobState
-from advisor.protocol.trials import BlockState, Outcome, SessionState
+from advisor.protocol.asked.jobs import JobState
+from advisor.protocol.measured.trials import BlockState, Outcome, SessionState
 from advisor.protocol.views import RaceAccepted
 from tests.unit.services.world import World
 

@@ -5,9 +5,9 @@ from typing import Any, cast
 import pytest
 
 from advisor.errors import AgentNotFound
-from advisor.protocol.jobs import Job, JobState
-from advisor.protocol.telemetry import FlagKind, NodeFlag
-from advisor.protocol.trials import JobHistory
+from advisor.protocol.asked.jobs import Job, JobState
+from advisor.protocol.measured.telemetry import FlagKind, NodeFlag
+from advisor.protocol.measured.trials import JobHistory
 from advisor.services.agents import Agent, drain_agent, resume_agent
 from advisor.services.background.scheduling import Scheduler, apply_thought
 from advisor.services.thinking.stock import Stock

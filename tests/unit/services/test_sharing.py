@@ -3,10 +3,10 @@
 import pytest
 
 from advisor.errors import Forbidden, JobIsFinal
-from advisor.protocol.jobs import Budget, Job, JobState, Priority
-from advisor.protocol.messages import Assignment, SessionEnd
-from advisor.protocol.telemetry import FlagKind, NodeFlag
-from advisor.protocol.trials import Outcome, SessionState
+from advisor.protocol.asked.jobs import Budget, Job, JobState, Priority
+from advisor.protocol.measured.messages import Assignment, SessionEnd
+from advisor.protocol.measured.telemetry import FlagKind, NodeFlag
+from advisor.protocol.measured.trials import Outcome, SessionState
 from advisor.protocol.views import RaceAccepted, Role
 from advisor.services import jobs
 from advisor.services.agents import resume_agent, view_agents

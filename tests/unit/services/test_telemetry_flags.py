@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from advisor.protocol.messages import Beat, HelloReport, MemberState
-from advisor.protocol.telemetry import FlagKind, NodeFlag, TelemetryBatch, TelemetrySample
+from advisor.protocol.measured.messages import Beat, HelloReport, MemberState
+from advisor.protocol.measured.telemetry import FlagKind, NodeFlag, TelemetryBatch, TelemetrySample
 from advisor.protocol.views import EventFacts, Straggler
 from advisor.services import jobs
 from advisor.services.agents import view_agents

@@ -1,6 +1,6 @@
 """Jobs for a testbed and jobs for real nodes: neither is measured on the other's agents."""
 
-from advisor.protocol.testbed import Testbed
+from advisor.protocol.nodes.testbed import Testbed
 from tests.unit.services.scripted_tuning import make_node
 from tests.unit.services.world import World
 

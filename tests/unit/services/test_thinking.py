@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from advisor.protocol.advice import Interval, Verdict
+from advisor.protocol.answers.advice import Interval, Verdict
+from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.base import Value
-from advisor.protocol.jobs import Job, JobState
-from advisor.protocol.messages import HelloReport
-from advisor.protocol.trials import JobHistory
+from advisor.protocol.measured.messages import HelloReport
+from advisor.protocol.measured.trials import JobHistory
 from advisor.services import jobs
 from advisor.services.measuring import sessions
 from advisor.services.thinking import thought as thinking

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 
+from advisor.protocol.asked.jobs import Continuation, Job, Priority
 from advisor.protocol.base import Value
-from advisor.protocol.cluster import Node
-from advisor.protocol.jobs import Continuation, Job, Priority
-from advisor.protocol.messages import (
+from advisor.protocol.measured.messages import (
     Assignment,
     Beat,
     BeatReply,
@@ -19,8 +18,9 @@ from advisor.protocol.messages import (
     RegisterAgent,
     SessionEnd,
 )
-from advisor.protocol.races import RacePlan
-from advisor.protocol.trials import BlockResult, JobHistory, Outcome
+from advisor.protocol.measured.races import RacePlan
+from advisor.protocol.measured.trials import BlockResult, JobHistory, Outcome
+from advisor.protocol.nodes.cluster import Node
 from advisor.protocol.views import RaceAccepted, Role
 from advisor.services import agents, jobs
 from advisor.services.background.reaper import AwakeClock, Reaper

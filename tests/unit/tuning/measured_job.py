@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 import numpy as np
 
 from advisor.protocol.base import Value
-from advisor.protocol.cluster import Cluster, Node
 from advisor.protocol.knobs.knob import KnobContext
-from advisor.protocol.strategy import DistributedStrategy
-from advisor.protocol.testbed import Testbed
-from advisor.protocol.trials import Block, BlockPlan, BlockResult, BlockState, Phases
-from advisor.protocol.workload import WorkloadFacts
+from advisor.protocol.knobs.strategy import DistributedStrategy
+from advisor.protocol.measured.trials import Block, BlockPlan, BlockResult, BlockState, Phases
+from advisor.protocol.nodes.cluster import Cluster, Node
+from advisor.protocol.nodes.testbed import Testbed
+from advisor.protocol.training.workload import WorkloadFacts
 from advisor.tuning.measure.statistics import summarise_block
 from advisor.tuning.model.cost_model import CostModel, TimedStrategy, calibrate
 

@@ -5,10 +5,10 @@ import random
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
-from advisor.protocol.jobs import Job
-from advisor.protocol.trials import (
+from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.measured.trials import (
     Block,
     BlockPlan,
     BlockResult,

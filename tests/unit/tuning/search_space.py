@@ -2,9 +2,9 @@
 
 from datetime import UTC, datetime
 
-from advisor.protocol.cluster import Cluster, DeviceKind, Node
-from advisor.protocol.jobs import Job, JobSpec, JobState
-from advisor.protocol.workload import Workload, WorkloadFacts
+from advisor.protocol.asked.jobs import Job, JobSpec, JobState
+from advisor.protocol.nodes.cluster import Cluster, DeviceKind, Node
+from advisor.protocol.training.workload import Workload, WorkloadFacts
 from advisor.tuning.space.space import Space, build_space
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from advisor.protocol.advice import Advice
-from advisor.protocol.changes import Changes, period_of
-from advisor.protocol.cluster import Cluster, DeviceKind, Node
-from advisor.protocol.jobs import Budget, Job, JobSpec, JobState, Measurement, Stage
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.asked.jobs import Budget, Job, JobSpec, JobState, Measurement, Stage
+from advisor.protocol.knobs.changes import Changes, period_of
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.races import BlockPlan, RaceRules
-from advisor.protocol.trials import (
+from advisor.protocol.measured.races import BlockPlan, RaceRules
+from advisor.protocol.measured.trials import (
     Block,
     BlockResult,
     BlockState,
@@ -25,7 +24,8 @@ from advisor.protocol.trials import (
     Trial,
     TrialState,
 )
-from advisor.protocol.workload import Workload, WorkloadFacts
+from advisor.protocol.nodes.cluster import Cluster, DeviceKind, Node
+from advisor.protocol.training.workload import Workload, WorkloadFacts
 from advisor.tuning.decisions import Candidate, Decision, EndSession, Fail, Finish, Launch, Race
 from advisor.tuning.explain.advice import build_advice
 from advisor.tuning.measure.outcomes import judge_block

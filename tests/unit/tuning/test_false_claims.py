@@ -7,9 +7,9 @@ from functools import cache
 
 import pytest
 
-from advisor.protocol.advice import Advice, Verdict
-from advisor.protocol.changes import Changes
-from advisor.protocol.jobs import Budget, Measurement
+from advisor.protocol.answers.advice import Advice, Verdict
+from advisor.protocol.asked.jobs import Budget, Measurement
+from advisor.protocol.knobs.changes import Changes
 
 from .simulated_cluster import Noise, SimulatedCluster, make_facts, make_job, make_spec
 

@@ -5,13 +5,13 @@ from functools import cache
 
 import pytest
 
-from advisor.protocol.advice import Advice, Verdict
+from advisor.protocol.answers.advice import Advice, Verdict
+from advisor.protocol.asked.jobs import Budget, Stage
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes, period_of
-from advisor.protocol.jobs import Budget, Stage
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.changes import Changes, period_of
 from advisor.protocol.knobs.knob import Effect, Part
-from advisor.protocol.trials import (
+from advisor.protocol.measured.trials import (
     BlockResult,
     BlockState,
     EarlierJob,

@@ -2,9 +2,9 @@
 
 import pytest
 
-from advisor.protocol.changes import Changes
-from advisor.protocol.jobs import Budget
-from advisor.protocol.signing import explain_foreign_strategy
+from advisor.protocol.asked.jobs import Budget
+from advisor.protocol.asked.signing import explain_foreign_strategy
+from advisor.protocol.knobs.changes import Changes
 from advisor.tuning.decisions import Launch, Race
 
 from .simulated_cluster import QUIET, SimulatedCluster, make_job, make_spec

@@ -4,11 +4,11 @@ import random
 from collections.abc import Mapping
 from datetime import timedelta
 
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
-from advisor.protocol.calibration import Calibration
-from advisor.protocol.changes import Changes
-from advisor.protocol.jobs import Job
-from advisor.protocol.trials import (
+from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.measured.calibration import Calibration
+from advisor.protocol.measured.trials import (
     Block,
     BlockPlan,
     BlockResult,

@@ -4,13 +4,13 @@ from collections.abc import Callable
 
 import pytest
 
-from advisor.protocol.advice import Advice, Provenance, Verdict
-from advisor.protocol.changes import Changes
-from advisor.protocol.jobs import Budget
+from advisor.protocol.answers.advice import Advice, Provenance, Verdict
+from advisor.protocol.asked.jobs import Budget
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.testbed import Testbed
-from advisor.protocol.trials import JobHistory
+from advisor.protocol.measured.trials import JobHistory
+from advisor.protocol.nodes.testbed import Testbed
 from advisor.tuning.explain.advice import build_advice
 from tests.unit.tuning.simulated_cluster import QUIET, START, SimulatedCluster, make_job, make_spec
 

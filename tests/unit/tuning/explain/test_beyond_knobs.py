@@ -2,12 +2,12 @@
 
 import pytest
 
-from advisor.protocol.advice import Diagnosis
+from advisor.protocol.answers.advice import Diagnosis
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
-from advisor.protocol.cluster import Cluster, Node
-from advisor.protocol.trials import Phases, Purpose, Trial
-from advisor.protocol.workload import HostRead
+from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.measured.trials import Phases, Purpose, Trial
+from advisor.protocol.nodes.cluster import Cluster, Node
+from advisor.protocol.training.workload import HostRead
 from advisor.tuning.explain.beyond_knobs import list_beyond_knobs
 from tests.unit.tuning.simulated_cluster import START, make_job
 

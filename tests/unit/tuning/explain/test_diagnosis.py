@@ -2,9 +2,9 @@
 
 import pytest
 
-from advisor.protocol.advice import Diagnosis, Finding
-from advisor.protocol.telemetry import DeviceTelemetry, NodeTelemetry, Spread
-from advisor.protocol.trials import Block, BlockPlan, BlockResult, BlockState, Phases
+from advisor.protocol.answers.advice import Diagnosis, Finding
+from advisor.protocol.measured.telemetry import DeviceTelemetry, NodeTelemetry, Spread
+from advisor.protocol.measured.trials import Block, BlockPlan, BlockResult, BlockState, Phases
 from advisor.tuning.explain.diagnosis import diagnose
 from advisor.tuning.measure.phases import exposed_share, median_phases
 from advisor.tuning.space.space import build_space

@@ -2,10 +2,10 @@
 
 import pytest
 
-from advisor.protocol.advice import Verdict, WhatIf
-from advisor.protocol.cluster import Cluster, Link, Node
-from advisor.protocol.jobs import Budget
+from advisor.protocol.answers.advice import Verdict, WhatIf
+from advisor.protocol.asked.jobs import Budget
 from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.nodes.cluster import Cluster, Link, Node
 from advisor.tuning.explain.forecast import ForecastImpossible, describe_forecast, forecast, list_forecasts
 from advisor.tuning.history.record import Record
 from advisor.tuning.search.state import look

@@ -4,7 +4,7 @@ import pytest
 
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.trials import Purpose
+from advisor.protocol.measured.trials import Purpose
 from advisor.tuning.explain.pareto import build_pareto
 from tests.unit.tuning.trainings import LOCAL, MIDDLE, Training
 

@@ -3,9 +3,9 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from advisor.protocol.jobs import Job, JobSpec, JobState
+from advisor.protocol.answers.previews import PlanPreview
+from advisor.protocol.asked.jobs import Job, JobSpec, JobState
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.previews import PlanPreview
 from advisor.tuning.explain.preview import preview_plan
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -3,7 +3,7 @@
 import pytest
 
 from advisor.protocol.base import Value
-from advisor.protocol.trials import Purpose
+from advisor.protocol.measured.trials import Purpose
 from advisor.tuning.history.comparisons import list_comparisons
 from tests.unit.tuning.raced import BASE, Raced
 

@@ -3,7 +3,7 @@
 from datetime import timedelta
 
 from advisor.protocol.base import Value
-from advisor.protocol.trials import BlockState, Outcome, Purpose, SessionState
+from advisor.protocol.measured.trials import BlockState, Outcome, Purpose, SessionState
 from advisor.tuning.stages.dead_ends import find_dead_end
 from tests.unit.tuning.raced import BASE, Raced
 

@@ -5,7 +5,7 @@ from statistics import fmean, stdev
 import pytest
 
 from advisor.protocol.base import Value
-from advisor.protocol.trials import Outcome, Purpose
+from advisor.protocol.measured.trials import Outcome, Purpose
 from advisor.tuning.history.scores import LAUNCH_LUCK, RACE_LUCK, Score, score_trials
 from tests.unit.tuning.raced import BASE, Raced
 

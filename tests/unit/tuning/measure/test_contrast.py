@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from advisor.protocol.trials import BlockResult, Contrast
+from advisor.protocol.measured.trials import BlockResult, Contrast
 from advisor.tuning.measure.contrast import contrast_arms, forecast_errors
 
 Times = NDArray[np.float64]

@@ -1,9 +1,9 @@
 """How a block's result ends its trial."""
 
+from advisor.protocol.asked.jobs import Budget, Measurement
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
-from advisor.protocol.jobs import Budget, Measurement
-from advisor.protocol.trials import BlockResult, Outcome, Purpose, Trial
+from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.measured.trials import BlockResult, Outcome, Purpose, Trial
 from advisor.tuning.measure.outcomes import judge_block
 from tests.unit.tuning.simulated_cluster import (
     START,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.protocol.trials import Contrast
+from advisor.protocol.measured.trials import Contrast
 from advisor.tuning.measure.levels import find_level
 from advisor.tuning.measure.pooling import pool_launches
 from advisor.tuning.measure.sequential import (

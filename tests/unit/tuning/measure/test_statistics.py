@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.protocol.trials import BlockResult
+from advisor.protocol.measured.trials import BlockResult
 from advisor.tuning.measure.statistics import (
     autocorrelate,
     cut_warmup,

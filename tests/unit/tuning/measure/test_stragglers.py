@@ -2,9 +2,17 @@
 
 import pytest
 
-from advisor.protocol.cluster import Cluster, Device, Node
-from advisor.protocol.telemetry import DeviceTelemetry, FlagKind, NodeTelemetry, Spread
-from advisor.protocol.trials import Block, BlockPlan, BlockResult, BlockState, Phases, Session, SessionState
+from advisor.protocol.measured.telemetry import DeviceTelemetry, FlagKind, NodeTelemetry, Spread
+from advisor.protocol.measured.trials import (
+    Block,
+    BlockPlan,
+    BlockResult,
+    BlockState,
+    Phases,
+    Session,
+    SessionState,
+)
+from advisor.protocol.nodes.cluster import Cluster, Device, Node
 from advisor.tuning.measure.stragglers import flag_nodes
 from tests.unit.tuning.simulated_cluster import START
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from advisor.protocol.telemetry import DeviceError, DeviceSample, TelemetryPoint, TelemetrySample
+from advisor.protocol.measured.telemetry import DeviceError, DeviceSample, TelemetryPoint, TelemetrySample
 from advisor.tuning.measure.utilisation import make_series, measure_utilisation, summarise_nodes
 
 

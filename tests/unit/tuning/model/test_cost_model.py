@@ -8,9 +8,9 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from advisor.protocol.calibration import Calibration, LinkLevel, LinkTiming
-from advisor.protocol.cluster import Cluster, Device, DeviceKind
-from advisor.protocol.trials import Phases
+from advisor.protocol.measured.calibration import Calibration, LinkLevel, LinkTiming
+from advisor.protocol.measured.trials import Phases
+from advisor.protocol.nodes.cluster import Cluster, Device, DeviceKind
 from advisor.tuning.model.cost_model import MOST_FITTED, TimedStrategy, calibrate, choose_telling
 from advisor.tuning.model.map_fit import Unknown
 from tests.unit.tuning.documents_table import STEP_S, find_errors

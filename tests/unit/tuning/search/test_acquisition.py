@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.changes import Changes
 from advisor.tuning.search.acquisition import choose, expect_best
 from advisor.tuning.search.belief import MOST_FAILURES, MOST_OBSERVED, Observation, learn, merge_repeats
 from advisor.tuning.search.candidate_pool import list_candidates, place

@@ -6,9 +6,9 @@ import optuna
 import pytest
 
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.strategy import DistributedStrategy, broken_rules
+from advisor.protocol.knobs.strategy import DistributedStrategy, broken_rules
 from advisor.tuning.search.belief import Observation, learn
 from advisor.tuning.search.sampler import AdvisorSampler, Suggestion, mix_seed, suggest
 from advisor.tuning.space.rules_of_thumb import first_strategies

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
+from advisor.protocol.knobs.changes import Changes
 from advisor.tuning.search.acquisition import choose, expect_improvement
 from advisor.tuning.search.belief import Observation, learn
 from advisor.tuning.search.candidate_pool import (

@@ -7,7 +7,7 @@ import pytest
 
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.strategy import COUPLING_RULES, DistributedStrategy, Strategy
+from advisor.protocol.knobs.strategy import COUPLING_RULES, DistributedStrategy, Strategy
 from advisor.tuning.model.timeline import MIB, Gradient, Line
 from advisor.tuning.space.composition import Composer
 from advisor.tuning.space.space import Space

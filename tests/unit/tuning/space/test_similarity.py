@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from advisor.protocol.advice import Advice, Interval, RungAdvice, Verdict
+from advisor.protocol.answers.advice import Advice, Interval, RungAdvice, Verdict
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
-from advisor.protocol.cluster import Cluster, Link, Node
-from advisor.protocol.jobs import Job
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.testbed import Testbed
-from advisor.protocol.trials import JobHistory
+from advisor.protocol.measured.trials import JobHistory
+from advisor.protocol.nodes.cluster import Cluster, Link, Node
+from advisor.protocol.nodes.testbed import Testbed
 from advisor.tuning.space.similarity import Fingerprint, choose_earlier, measure_likeness, take_fingerprint
 from tests.unit.services.scripted_tuning import ScriptedTuning
 from tests.unit.tuning.simulated_cluster import make_facts, make_job, make_spec

@@ -2,11 +2,11 @@
 
 import pytest
 
-from advisor.protocol.cluster import DeviceKind
-from advisor.protocol.jobs import Job
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect, Part
-from advisor.protocol.trials import Block, BlockPlan, BlockResult, BlockState, Phases
+from advisor.protocol.measured.trials import Block, BlockPlan, BlockResult, BlockState, Phases
+from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.tuning.space.composition import baseline_strategy
 from advisor.tuning.space.space import Space, build_space
 from tests.unit.tuning.search_space import START, make_cluster, make_facts, make_job, make_spec

@@ -4,11 +4,11 @@ from datetime import timedelta
 
 import pytest
 
+from advisor.protocol.asked.jobs import Budget, Stage
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
-from advisor.protocol.jobs import Budget, Stage
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.trials import BlockState, Outcome, Purpose
+from advisor.protocol.measured.trials import BlockState, Outcome, Purpose
 from advisor.tuning.decisions import Candidate
 from advisor.tuning.measure.levels import find_level
 from advisor.tuning.stages.confirmation import confirm, find_confirmed, find_raced, next_confirmation

@@ -4,13 +4,13 @@ from functools import lru_cache
 
 import pytest
 
-from advisor.protocol.advice import Advice, Verdict
+from advisor.protocol.answers.advice import Advice, Verdict
+from advisor.protocol.asked.jobs import Budget
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
-from advisor.protocol.cluster import DeviceKind
-from advisor.protocol.jobs import Budget
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.trials import BlockResult, Purpose, Session
+from advisor.protocol.measured.trials import BlockResult, Purpose, Session
+from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.tuning.space.rungs import caveat_of, missing_schedules, rung_strategies, share_trials
 from advisor.tuning.space.space import Space, build_space
 from tests.unit.tuning.simulated_cluster import QUIET, SimulatedCluster, make_facts, make_job, make_spec

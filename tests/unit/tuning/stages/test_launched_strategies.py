@@ -4,11 +4,11 @@ from itertools import groupby, pairwise
 
 import pytest
 
-from advisor.protocol.advice import Advice, Provenance, Verdict
-from advisor.protocol.jobs import Budget
+from advisor.protocol.answers.advice import Advice, Provenance, Verdict
+from advisor.protocol.asked.jobs import Budget
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.trials import Outcome, Purpose
-from advisor.protocol.workload import Workload, WorkloadFacts, WorkloadKind
+from advisor.protocol.measured.trials import Outcome, Purpose
+from advisor.protocol.training.workload import Workload, WorkloadFacts, WorkloadKind
 from advisor.tuning.space.space import build_space
 from tests.unit.tuning.simulated_cluster import Noise, SimulatedCluster, make_facts, make_job, make_spec
 

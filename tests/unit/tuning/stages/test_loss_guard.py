@@ -6,7 +6,7 @@ import pytest
 
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.workload import Workload, WorkloadKind
+from advisor.protocol.training.workload import Workload, WorkloadKind
 from advisor.tuning.history.losses import contrast_losses, list_blocks
 from advisor.tuning.stages.confirmation import confirm
 from advisor.tuning.stages.loss_guard import GuardFinding, check_losses

@@ -2,10 +2,10 @@
 
 import pytest
 
+from advisor.protocol.asked.jobs import Budget, Stage
 from advisor.protocol.base import Value
-from advisor.protocol.changes import Changes
-from advisor.protocol.jobs import Budget, Stage
-from advisor.protocol.trials import Outcome, Purpose
+from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.measured.trials import Outcome, Purpose
 from advisor.tuning.decisions import Candidate, Race
 from advisor.tuning.search.state import look
 from advisor.tuning.stages.trimming import NEGLIGIBLE, Trimming, choose_trimmed, next_trimming, trim

@@ -1,0 +1,1 @@
+"""What users get: advice, gains and files."""

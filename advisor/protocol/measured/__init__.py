@@ -1,0 +1,1 @@
+"""What agents measure and report: trials, races, telemetry, runs."""

@@ -1,0 +1,1 @@
+"""Nodes as agents tell of them, and what was found out about them."""
