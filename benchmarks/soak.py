@@ -7,12 +7,13 @@ Faults of the messages: answers lost after the server has acted; the same report
 beyond their lease and speak up again, or are killed and register anew. Of real agents: they and their ranks are killed
 or stopped for a while (SIGKILL, SIGSTOP). Of the server: killed and started again, stopped, its clock of the day
 stepped. Of SQLite: its write lock held by somebody else. Of PostgreSQL: stopped, crashed, suspended, its connections
-cut, its tables locked.
+cut, its tables locked. With `--servers 2` there are two of them on one PostgreSQL, each with its own faults: every
+agent knows one of them, and either may lead.
 
 In the end: no report is lost (the server's own answer is what the database holds), none is counted twice, no report
 that a real agent's spool had is missing, none of their processes is left, every job ends when it is cancelled, the
-rules of `advisor admin check` hold, and memory and descriptors have not grown: in the last third of the time the server
-is not killed, and what it uses early and late in it is compared. Exit code 1 where any of that fails.
+rules of `advisor admin check` hold, and memory and descriptors have not grown: in the last third of the time no server
+is killed, and what each uses early and late in it is compared. Exit code 1 where any of that fails.
 
     python benchmarks/soak.py --minutes 30 --database postgresql --agents 8 --real 2 --seed 1
 """
@@ -38,7 +39,7 @@ sys.path.insert(0, str(ROOT))
 
 from faulty_agent import SIMULATED, Counts, FaultyAgent  # noqa: E402
 from struck_agents import RealAgent, read_ledger, settle, strike_agents  # noqa: E402
-from struck_server import PostgresCluster, Server, SqliteFile, strike_server  # noqa: E402
+from struck_server import PostgresCluster, Server, SoakDatabase, SqliteFile, strike_server  # noqa: E402
 
 from advisor.app import make_id  # noqa: E402
 from advisor.protocol.asked.jobs import Budget, JobSpec, Measurement  # noqa: E402
@@ -168,9 +169,14 @@ def _list_missing(url: str, ledger: Sequence[set[str]]) -> list[str]:
 
 
 def print_counts(
-    server: Server, agents: Sequence[RealAgent], counts: Counts, ledger: int, uses: list[Use]
+    servers: Sequence[Server],
+    agents: Sequence[RealAgent],
+    counts: Counts,
+    ledger: int,
+    uses: Sequence[Sequence[Use]],
+    leaders: Sequence[str],
 ) -> None:
-    """Print what happened."""
+    """Print what happened; `uses` by server, `leaders` as they were met one after the other."""
     answers = collections.Counter(report.answer or "undecided" for report in counts.reports)
     tries = sum(report.tries for report in counts.reports)
     print(f"\n{counts.faults.total()} faults:")
@@ -182,57 +188,93 @@ def print_counts(
     if agents:
         starts = sum(agent.starts for agent in agents)
         print(f"{len(agents)} real agents, {starts} starts, {ledger} reports of real trainings in the ledger")
-    print(f"server: {server.starts} starts; resident MB and descriptors over the last third, without a kill:")
-    for passed, rss, files in uses[:: max(1, len(uses) // 8)]:
-        print(f"  {passed:5.0f} s  {rss / 2**20:6.0f} MB  {files} descriptors")
+    if len(servers) > 1:
+        print(f"{len(leaders)} leaders one after the other, as seen every five seconds")
+    for server, used in zip(servers, uses, strict=True):
+        print(
+            f"server: {server.starts} starts; resident MB and descriptors over the last third, without a kill:"
+        )
+        for passed, rss, files in used[:: max(1, len(used) // 8)]:
+            print(f"  {passed:5.0f} s  {rss / 2**20:6.0f} MB  {files} descriptors")
+
+
+def start_servers(folder: Path, database: SoakDatabase, count: int) -> list[Server]:
+    """Servers on one database, each with a directory of its own; all have the first one's tokens in it."""
+    servers = []
+    for number in range(count):
+        own = folder / f"server-{number}"
+        own.mkdir()
+        for name in ("admin-token", "agent-token") if servers else ():
+            shutil.copy(servers[0].folder / name, own)
+        servers.append(Server(own, database))
+    return servers
 
 
 def soak(chosen: argparse.Namespace, folder: Path, real_folder: Path) -> list[str]:
     """Soak and print; return what is wrong."""
     counts, over, last_third = Counts(), threading.Event(), threading.Event()
     database = SqliteFile(folder) if chosen.database == "sqlite" else PostgresCluster()
-    server = Server(folder, database)
-    real = [RealAgent(f"real-{i}", server.url, real_folder, folder) for i in range(chosen.real)]
+    servers = start_servers(folder, database, chosen.servers)
+    known = [(server.url, server.folder) for server in servers]
+    real = [
+        RealAgent(f"real-{i}", known[i % len(known)][0], real_folder, known[0][1]) for i in range(chosen.real)
+    ]
     agents = [
-        FaultyAgent(server.url, folder, f"a{i}", f"{chosen.seed}-{i}", counts, over, chosen.rate)
+        FaultyAgent(*known[i % len(known)], f"a{i}", f"{chosen.seed}-{i}", counts, over, chosen.rate)
         for i in range(chosen.agents)
     ]
     specs = make_specs(chosen.real, real_folder / "project")
     wanted = list(zip(specs, (max(1, chosen.agents // 2), 1), strict=False))
-    strikes = server, f"s{chosen.seed}", counts, over, chosen.pause, last_third
+    common = counts, over, chosen.pause, last_third
     helpers = [
-        threading.Thread(target=strike_server, args=strikes),
+        # The database has one row of faults, told together with those of the first server.
+        *(
+            threading.Thread(
+                target=strike_server,
+                args=(server, () if i else database.faults, f"s{chosen.seed}{'-' * i}", *common),
+            )
+            for i, server in enumerate(servers)
+        ),
         threading.Thread(
             target=strike_agents, args=(real, f"r{chosen.seed}", counts, over, 3 * chosen.pause)
         ),
-        threading.Thread(target=keep_jobs, args=(server, wanted, over)),
+        threading.Thread(target=keep_jobs, args=(servers[0], wanted, over)),
     ]
     for thread in (*agents, *helpers):
         thread.start()
-    uses: list[Use] = []
+    uses: list[list[Use]] = [[] for _ in servers]
+    leaders: list[str] = []
     began, length_s = time.monotonic(), 60 * chosen.minutes
     while (passed := time.monotonic() - began) < length_s:
         time.sleep(min(5.0, max(0.1, length_s - passed)))
         if passed > 2 / 3 * length_s:
             last_third.set()
-            with suppress(psutil.Error):
-                uses.append((passed, *server.use()))
+            for server, used in zip(servers, uses, strict=True):
+                with suppress(psutil.Error):
+                    used.append((passed, *server.use()))
+        leader = next(filter(None, (server.read_leader() for server in servers)), "")
+        if leader and leaders[-1:] != [leader]:
+            leaders.append(leader)
         print(f"{passed:5.0f} s  {counts.faults.total()} faults, {len(counts.reports)} reports", flush=True)
     over.set()
     for thread in (*helpers, *agents):
         thread.join(120)
-    server.set_clock(0.0)
-    counts.unexpected += end_jobs(server)
+    for server in servers:
+        server.set_clock(0.0)
+    counts.unexpected += end_jobs(servers[0])
     settle(real, counts)
     ledger = read_ledger(real_folder) if real else []
-    wrong = judge(database.url, counts, ledger) + find_growth(uses)
+    wrong = judge(database.url, counts, ledger)
+    for used in uses:
+        wrong += find_growth(used)
     if not counts.reports or (real and not ledger):
         wrong.append(
             "Nothing was measured, by simulated or by real agents: the soak proves nothing. Give it longer."
         )
-    print_counts(server, real, counts, len(ledger), uses)
-    server.process.terminate()
-    server.process.wait(30)
+    print_counts(servers, real, counts, len(ledger), uses, leaders)
+    for server in servers:
+        server.process.terminate()
+        server.process.wait(30)
     database.close()
     return wrong
 
@@ -243,6 +285,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--database", choices=["sqlite", "postgresql"], default="sqlite")
+    parser.add_argument("--servers", type=int, default=1, help="several need PostgreSQL")
     parser.add_argument("--minutes", type=float, default=2.0)
     parser.add_argument("--agents", type=int, default=8, help="simulated agents")
     parser.add_argument("--real", type=int, default=0, help="agents that really train")
@@ -251,6 +294,10 @@ def main() -> None:
     parser.add_argument("--pause", type=float, default=6.0, help="mean seconds between faults of the server")
     parser.add_argument("--keep", type=Path, help="copy logs, database file and work directories there")
     chosen = parser.parse_args()
+    if chosen.servers < 1 or (chosen.servers > 1 and chosen.database == "sqlite"):
+        parser.error(
+            f"--servers {chosen.servers}: give 1, or more with --database postgresql; a SQLite file has one server."
+        )
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as real_folder:
         wrong = soak(chosen, Path(folder), Path(real_folder))
         if chosen.keep:

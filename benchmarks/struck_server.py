@@ -188,6 +188,12 @@ class Server:
             return httpx.get(f"{self.url}/readyz", timeout=2).is_success
         return False
 
+    def read_leader(self) -> str:
+        """The name of the server that leads, as this one knows it; empty where it cannot say."""
+        with suppress(httpx.HTTPError, ValueError):
+            return str(httpx.get(f"{self.url}/readyz", timeout=2).json().get("leader") or "")
+        return ""
+
     def kill(self) -> None:
         """End it as a power cut would."""
         self.process.kill()
@@ -228,16 +234,18 @@ class Server:
 
 def strike_server(
     server: Server,
+    of_database: tuple[str, ...],
     seed: str,
     counts: Counts,
     over: threading.Event,
     pause_s: float,
     spares_server: threading.Event,
 ) -> None:
-    """Faults of the server's side, one after another; it is no longer killed once `spares_server` is set."""
+    """Faults of the server and these of its database, one after another; it is no longer killed once `spares_server`
+    is set."""
     chance = random.Random(seed)
     while not over.wait(chance.uniform(0.5, 1.5) * pause_s):
-        fault = chance.choice(["server killed", "server stopped", "clock stepped", *server.database.faults])
+        fault = chance.choice(["server killed", "server stopped", "clock stepped", *of_database])
         if fault == "server killed" and spares_server.is_set():
             continue
         counts.faults[fault] += 1
