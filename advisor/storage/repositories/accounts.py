@@ -150,14 +150,7 @@ class Agents:
 
     def leaving(self, before: datetime) -> dict[str, str]:
         """Return the sessions that go on and hold an agent whose allocation ends before then, with such an agent."""
-        query = (
-            select(MemberRow.session_id, AgentRow.name)
-            .join(AgentRow, AgentRow.id == MemberRow.agent_id)
-            .join(SessionRow, SessionRow.id == MemberRow.session_id)
-            .where(MemberRow.live, AgentRow.ends_at < before, SessionRow.state.in_(STARTED))
-            .order_by(AgentRow.name.desc())
-        )
-        return {row.session_id: row.name for row in self._connection.execute(query)}
+        return {row.session_id: row.name for row in self._connection.execute(_LEAVING, {"before": before})}
 
     def lock(self, agent_ids: Collection[str]) -> list[Agent]:
         """Return those of these agents that may take a session, and keep other transactions from allocating any until
@@ -261,6 +254,14 @@ _TOKENS = select(TokenRow, AgentRow.name.label("agent")).outerjoin(AgentRow, Age
 
 _TOKEN = _TOKENS.where(TokenRow.id == bindparam("token"))
 _EXISTS = select(AgentRow.id).where(AgentRow.id == bindparam("agent"))
+# Looked at every second, jobs or none.
+_LEAVING = (
+    select(MemberRow.session_id, AgentRow.name)
+    .join(AgentRow, AgentRow.id == MemberRow.agent_id)
+    .join(SessionRow, SessionRow.id == MemberRow.session_id)
+    .where(MemberRow.live, AgentRow.ends_at < bindparam("before"), SessionRow.state.in_(STARTED))
+    .order_by(AgentRow.name.desc())
+)
 
 
 def _agent(row: AnyRow) -> Agent:

@@ -90,18 +90,9 @@ class Jobs:
 
         The oldest comes first.
         """
-        held = (
-            select(func.count())
-            .select_from(SessionRow)
-            .where(SessionRow.job_id == JobRow.id, SessionRow.state.in_(_LIVE_SESSIONS))
-            .scalar_subquery()
+        found = read_each(
+            self._connection, _SHORT_OF_GANGS, JobRow.id, lambda row: (_job(row), int(row.held))
         )
-        query = (
-            select(JobRow, held.label("held"))
-            .where(JobRow.state.in_([JobState.QUEUED, JobState.RUNNING]), (held == 0) | _MAY_HAVE_GANGS)
-            .order_by(JobRow.serial)
-        )
-        found = read_each(self._connection, query, JobRow.id, lambda row: (_job(row), int(row.held)))
         return [(job, count) for job, count in found if count < job.spec.gangs]
 
     def start(self, job_id: str, cluster: Cluster | None, now: datetime) -> int | None:
@@ -264,6 +255,17 @@ class Jobs:
 
 _MAY_HAVE_GANGS = type_coerce(JobRow.spec, Text).not_like('%"gangs":1,%')
 """Of a job that has its one gang nothing more is read: specifications are long. (Within a text quotes are escaped.)"""
+_HELD = (
+    select(func.count())
+    .select_from(SessionRow)
+    .where(SessionRow.job_id == JobRow.id, SessionRow.state.in_(_LIVE_SESSIONS))
+    .scalar_subquery()
+)
+_SHORT_OF_GANGS = (
+    select(JobRow, _HELD.label("held"))
+    .where(JobRow.state.in_([JobState.QUEUED, JobState.RUNNING]), (_HELD == 0) | _MAY_HAVE_GANGS)
+    .order_by(JobRow.serial)
+)
 _SET_STAGE = (
     update(JobRow)
     .where(

@@ -79,21 +79,9 @@ class Members:
 
     def watched(self) -> list[Watched]:
         """Return every member whose lease runs: while the gang assembles, only of those that were heard of."""
-        query = (
-            select(MemberRow.session_id, MemberRow.agent_id, MemberRow.renewals, MemberRow.state)
-            .join(SessionRow, SessionRow.id == MemberRow.session_id)
-            .where(
-                MemberRow.live,
-                or_(
-                    MemberRow.renewals > 0,
-                    MemberRow.state != MemberState.PREPARING,
-                    SessionRow.state != SessionState.ASSEMBLING,
-                ),
-            )
-        )
         return [
             Watched(row.session_id, row.agent_id, row.renewals, MemberState(row.state))
-            for row in self._connection.execute(query)
+            for row in self._connection.execute(_WATCHED)
         ]
 
     def count_live(self) -> int:
@@ -102,16 +90,7 @@ class Members:
 
     def awaited(self) -> set[str]:
         """Return the agents that a place waits for, which they have not taken up yet."""
-        query = (
-            select(MemberRow.agent_id)
-            .join(SessionRow, SessionRow.id == MemberRow.session_id)
-            .where(
-                MemberRow.live,
-                MemberRow.state == MemberState.PREPARING,
-                SessionRow.state == SessionState.ASSEMBLING,
-            )
-        )
-        return set(self._connection.execute(query).scalars())
+        return set(self._connection.execute(_AWAITED).scalars())
 
     def renew(
         self,
@@ -171,10 +150,31 @@ class Members:
 
 
 _QUERY = select(MemberRow, AgentRow.name.label("agent")).join(AgentRow, AgentRow.id == MemberRow.agent_id)
-# Every beat runs these: putting a statement together takes several times as long as running it.
+# Every beat runs these, or every second: putting a statement together takes several times as long as running it.
 _MINE = (MemberRow.session_id == bindparam("session"), MemberRow.agent_id == bindparam("agent"))
 _GET = _QUERY.where(*_MINE)
 _COUNT_LIVE = select(func.count()).select_from(MemberRow).where(MemberRow.live)
+_WATCHED = (
+    select(MemberRow.session_id, MemberRow.agent_id, MemberRow.renewals, MemberRow.state)
+    .join(SessionRow, SessionRow.id == MemberRow.session_id)
+    .where(
+        MemberRow.live,
+        or_(
+            MemberRow.renewals > 0,
+            MemberRow.state != MemberState.PREPARING,
+            SessionRow.state != SessionState.ASSEMBLING,
+        ),
+    )
+)
+_AWAITED = (
+    select(MemberRow.agent_id)
+    .join(SessionRow, SessionRow.id == MemberRow.session_id)
+    .where(
+        MemberRow.live,
+        MemberRow.state == MemberState.PREPARING,
+        SessionRow.state == SessionState.ASSEMBLING,
+    )
+)
 _LIVE_OF = _QUERY.where(MemberRow.agent_id == bindparam("agent"), MemberRow.live)
 _RENEW = (
     update(MemberRow)
