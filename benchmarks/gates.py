@@ -44,8 +44,8 @@ from seeded_fleet import Seat, deepen, seed  # noqa: E402
 from server_load import Agent, measure  # noqa: E402
 
 from advisor.local.record import running_server  # noqa: E402
+from advisor.services.tuning import Timers  # noqa: E402
 
-BEATS_PER_S = 200
 LEAST_INTERVAL_S = 10.0
 POINTS = 20
 SETTINGS = {"ADVISOR_MOST_CONNECTIONS": "15000"}
@@ -145,7 +145,7 @@ async def _load_with_usage(server: Server, due: list[tuple[float, Line, bytes]],
 async def hold_agents(arguments: argparse.Namespace) -> list[Finding]:
     """Agents in sessions of eight that beat at the interval that the gate names, each with what it sampled."""
     count, gang = arguments.agents, 8
-    interval_s = max(LEAST_INTERVAL_S, count / BEATS_PER_S)
+    interval_s = max(LEAST_INTERVAL_S, Timers().pace(count).beat_s)
     target_ms, most_mb = (50, None) if count <= 1000 else (150, 400)
     with serve(lambda folder: seed(folder, count // gang, gang)) as (server, seats):
         lines = [Line(server.url) for _ in seats]

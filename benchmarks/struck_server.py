@@ -43,6 +43,7 @@ run_server(Settings(), clock=lambda: read_clock() + timedelta(seconds=float(step
 """The server, with a clock of the day that the soak may set."""
 _ONE_AT_A_TIME = threading.Lock()
 """The package's own lock is one between processes, and fails between threads."""
+_TRIES = 5
 _STEPS_S = (-3600.0, -90.0, -20.0, 0.0, 20.0, 90.0, 3600.0)
 
 
@@ -164,7 +165,18 @@ class Server:
         self.start()
 
     def start(self) -> None:
-        """Start the process, and wait until it serves."""
+        """Start the process, again where its database is away just then, as what looks after a service does; wait
+        until it serves."""
+        for _ in range(_TRIES):
+            self._start()
+            while self.process.poll() is None:
+                if self.is_ready():
+                    return
+                time.sleep(0.1)
+        log_text = (self.folder / "server.log").read_text(errors="replace")
+        raise RuntimeError(f"The server does not start: {log_text[-500:]}")
+
+    def _start(self) -> None:
         known = {name: value for name, value in os.environ.items() if not name.startswith("ADVISOR_")}
         own = {
             "ADVISOR_PORT": str(self.port), "ADVISOR_DATA_DIR": str(self.folder), "PYTHONPATH": str(ROOT),
@@ -176,11 +188,6 @@ class Server:
                 words, env={**known, **self.timers, **own}, stdout=log, stderr=log
             )
         self.starts += 1
-        while not self.is_ready():
-            if self.process.poll() is not None:
-                log_text = (self.folder / "server.log").read_text(errors="replace")
-                raise RuntimeError(f"The server does not start: {log_text[-500:]}")
-            time.sleep(0.1)
 
     def is_ready(self) -> bool:
         """Whether it serves."""

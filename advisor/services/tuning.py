@@ -75,8 +75,9 @@ class Timers:
 
     beat_s: float = 2.0
     """How often a session is renewed."""
-    most_beats_per_s: float = 200.0
-    """Renewals that a server takes a second: where more agents hold sessions, each renews less often."""
+    most_beats_per_s: float = 125.0
+    """Renewals that a server takes a second, half a core's work: where more agents hold sessions, each renews less
+    often."""
     lease_s: float = 30.0
     """A beat renews a member's lease for this long."""
     grace_s: float = 5.0
