@@ -11,7 +11,8 @@ FROM base AS agent
 # ssh-keygen checks signed jobs, cc builds NCCL's tuner plugin.
 RUN apt-get update && apt-get install -y --no-install-recommends openssh-client gcc libc6-dev \
     && rm -rf /var/lib/apt/lists/*
-RUN pip install --no-cache-dir -c constraints.txt ".[agent]"
+# torch is for the trainings: take the one that your cards need.
+RUN pip install --no-cache-dir -c constraints.txt torch ".[agent]"
 RUN useradd --create-home --uid 10002 trainer
 
 # Nothing is installed whose hash is not in the lock (`make lock`), not even what builds our own wheel.

@@ -1,25 +1,31 @@
-# What people and CI run. Each target sets up what it needs.
+# What people and CI run. Each target sets up what it needs: those that only run the advisor take its packages and torch
+# ($(RUNS)), the others the development packages besides ($(STAMP)).
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
+RUNS   := $(VENV)/.runs
 STAMP  := $(VENV)/.installed
 SOURCES := advisor agent tests benchmarks docs
 
-.PHONY: help setup demo gpu-check check quick test fuzz model conformance lock audit format serve testbed browser soak \
+.PHONY: help setup demo docs gpu-check check quick test fuzz model conformance lock audit format serve testbed browser soak \
     clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-$(STAMP): pyproject.toml constraints.txt
+$(RUNS): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "No $(PYTHON) found: install Python 3.11 or newer, or run make PYTHON=/path/to/python"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: make PYTHON=python3.12 …"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' constraints.txt)"
-	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server,postgres,agent,dev]'
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server,agent]'
 	@touch $@
 
-setup: $(STAMP)  ## make .venv and install everything into it
+$(STAMP): $(RUNS)
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[server,postgres,agent,dev,docs]'
+	@touch $@
+
+setup: $(STAMP)  ## make .venv and install everything into it, to develop
 
 # Two nodes of one rank each on CPUs; all GPUs of this machine over NCCL where there are several.
 GPUS := $(shell nvidia-smi -L 2>/dev/null | grep -c '^GPU ')
@@ -32,7 +38,7 @@ DEMO_JOB := --nodes 2 -- torchrun --nproc-per-node 1 agent/workloads/decoder.py 
 demo: export CUDA_VISIBLE_DEVICES :=
 endif
 
-demo: $(STAMP)  ## tune a built-in training workload on this machine: five minutes
+demo: $(RUNS)  ## tune a built-in training workload on this machine: five minutes
 	$(BIN)/advisor tune --name demo --minutes 4 --block-seconds 1.2 --output advisor-demo $(DEMO_JOB)
 
 CHECKS ?=
@@ -52,6 +58,9 @@ format: $(STAMP)  ## format the code and fix what can be fixed
 browser:  # Debian's Chromium for the browser tests, where we may install it; they say so and skip where not
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	    { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } ; } || true
+
+docs: $(STAMP)  ## the documents as a site, in site/
+	$(BIN)/mkdocs build --strict --quiet --site-dir site
 
 # Every test is in exactly one of these: tests/architecture/test_suites.py.
 QUICK   := tests/architecture tests/contracts tests/unit tests/integration/server
@@ -90,7 +99,7 @@ lock: $(STAMP)  ## write requirements-server.lock anew, from pyproject.toml
 audit: $(STAMP)  ## known vulnerabilities of what the server's image installs (asks pypi.org)
 	$(BIN)/pip-audit --strict --disable-pip --require-hashes -r requirements-server.lock
 
-serve: $(STAMP)  ## the server on http://127.0.0.1:8765
+serve: $(RUNS)  ## the server on http://127.0.0.1:8765
 	$(BIN)/advisor serve
 
 MINUTES ?= 5
@@ -106,8 +115,8 @@ NODES ?= 2
 RATE ?= 1gbit
 comma := ,
 
-testbed: $(STAMP)  ## nodes with shaped links on this machine (root; NODES=3 RATE=200mbit CPUS=1)
+testbed: $(RUNS)  ## nodes with shaped links on this machine (root; NODES=3 RATE=200mbit CPUS=1)
 	$(BIN)/advisor testbed nodes=$(NODES),rate=$(RATE)$(if $(CPUS),$(comma)cpus=$(CPUS))
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) .conformance advisor-demo .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) .conformance advisor-demo site .mypy_cache .ruff_cache .pytest_cache
