@@ -1,8 +1,8 @@
 """Writes what the documentation takes from the code: `python docs/make_reference.py`.
 
-`docs/code-map.md` lists every module with its first line; the README carries the rooms between two markers;
-`docs/strategy.schema.json` is the JSON Schema of `strategy.json`. Tests compare them with the code, so that none goes
-stale.
+`docs/code-map.md` lists every module with its first line; CONTRIBUTING.md carries the repository's layout between two
+markers; `docs/strategy.schema.json` is the JSON Schema of `strategy.json`; `reference_pages.py` has the pages of the
+command line, the job file and the REST API. Tests compare them with the code, so that none goes stale.
 """
 
 import ast
@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("advisor", "agent")
-BEGIN, END = "<!-- rooms: made by docs/make_reference.py -->", "<!-- end of rooms -->"
+BEGIN, END = "<!-- layout: made by docs/make_reference.py -->", "<!-- end of layout -->"
 
 
 def first_line(path: Path) -> str:
@@ -44,9 +44,9 @@ def describe_code() -> str:
     return "\n".join(lines).replace("\n\n\n", "\n\n") + "\n"
 
 
-def describe_rooms() -> str:
-    """Return the README's table: one row per package."""
-    lines = ["| room | what is in it |", "|---|---|"]
+def describe_layout() -> str:
+    """Return the table of the repository's folders: one row per package."""
+    lines = ["| folder | what is in it |", "|---|---|"]
     for package in PACKAGES:
         for path in list_modules(package):
             if path.name == "__init__.py" and len(path.relative_to(ROOT).parts) <= 3:
@@ -65,15 +65,19 @@ def describe_schema() -> str:
     return json.dumps(describe(), indent=2, ensure_ascii=False) + "\n"
 
 
-def place_rooms(readme: str) -> str:
-    """Return the README's text with the table between its markers."""
-    before, rest = readme.split(BEGIN)
+def place_layout(page: str) -> str:
+    """Return a page's text with the table between its markers."""
+    before, rest = page.split(BEGIN)
     _, after = rest.split(END)
-    return f"{before}{BEGIN}\n{describe_rooms()}\n{END}{after}"
+    return f"{before}{BEGIN}\n{describe_layout()}\n{END}{after}"
 
 
 if __name__ == "__main__":
     (ROOT / "docs" / "code-map.md").write_text(describe_code())
     (ROOT / "docs" / "strategy.schema.json").write_text(describe_schema())
-    readme = ROOT / "README.md"
-    readme.write_text(place_rooms(readme.read_text()))
+    import reference_pages
+
+    for name, describe in reference_pages.PAGES.items():
+        (ROOT / "docs" / name).write_text(describe())
+    contributing = ROOT / "CONTRIBUTING.md"
+    contributing.write_text(place_layout(contributing.read_text()))
