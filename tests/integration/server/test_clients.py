@@ -1,43 +1,18 @@
 """The typed clients against the real server over real sockets, and against one that fails for a moment."""
 
 import asyncio
-import socket
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import httpx
 import pytest
-import uvicorn
 
-from advisor.app import create_app
 from advisor.client import ApiProblem, AsyncClient, Client, ServerUnreachable, calls
 from advisor.protocol.asked.jobs import JobState
-from advisor.settings import Settings
-from tests.unit.services.scripted_tuning import ScriptedTuning, make_spec
+from tests.unit.services.scripted_tuning import make_spec
 
 PATIENCE_S = 30.0
-
-
-@pytest.fixture
-def served(tmp_path: Path, migrated_file: Path) -> Iterator[tuple[str, str]]:
-    """Address and administrator's token of a server on a socket."""
-    (tmp_path / "advisor.db").write_bytes(migrated_file.read_bytes())
-    settings = Settings(data_dir=tmp_path, poll_s=0.2, look_s=0.02, tick_s=0.05, stream_s=0.5)
-    listening = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(create_app(settings, tuning=ScriptedTuning()), ws="none", log_level="error")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-    with Client(url, None) as client:
-        while not client.is_ready():
-            assert thread.is_alive()
-    yield url, (tmp_path / "admin-token").read_text().strip()
-    server.should_exit = True
-    thread.join(PATIENCE_S)
-    listening.close()
 
 
 def test_a_job_is_followed_to_its_end_over_streams_that_the_server_closes(served: tuple[str, str]) -> None:

@@ -40,7 +40,7 @@ def test_cve_2023_48022_job_interface_without_authentication(server: Served, tmp
         with pytest.raises(ValueError, match="unencrypted"):
             run_server(Settings(data_dir=tmp_path, host=host))
     assert not [name for name in Settings.model_fields if re.search(r"auth|insecure|anonymous|disable", name)]
-    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    for page in (ROOT / "README.md", *(ROOT / "docs").rglob("*.md")):
         assert "--insecure" not in page.read_text(), page.name
     reply = server.ask("POST", "/jobs", "", json={"workload": {"command": ["torchrun", "x.py"]}})
     assert reply.status_code == 401
