@@ -1,0 +1,182 @@
+"""What documents point to exists: links, anchors, commands with their options; and the site builds from them."""
+
+import re
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.architecture.documents import (
+    PAGES,
+    ROOT,
+    Command,
+    list_anchors,
+    list_commands,
+    list_links,
+    list_mentions,
+    load_tool,
+    name_of,
+)
+
+REPOSITORY = "https://github.com/fleet-advisor/fleet-advisor/blob/main/"
+"""How pages link to files that are not documents, which the site does not hold."""
+reference_pages = load_tool("reference_pages")
+COMMANDS = [
+    command for page in PAGES for command in list_commands(page.read_text(encoding="utf-8"), name_of(page))
+]
+MENTIONS = sorted(
+    {mention for page in PAGES for mention in list_mentions(page.read_text(encoding="utf-8"), name_of(page))},
+    key=str,
+)
+PARSERS = reference_pages.list_commands()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_links_lead_somewhere(page: Path) -> None:
+    wrong = []
+    for link in list_links(page.read_text(encoding="utf-8")):
+        path, _, anchor = link.partition("#")
+        if path.startswith(REPOSITORY):
+            target = ROOT / path.removeprefix(REPOSITORY)
+        elif re.match(r"[a-z]+:", link):
+            continue
+        else:
+            target = (page.parent / path).resolve() if path else page
+        there = target.exists() and target.is_relative_to(ROOT)
+        if not there or (anchor and anchor not in list_anchors(target.read_text(encoding="utf-8"))):
+            wrong.append(link)
+    assert not wrong
+
+
+def test_documents_hold_commands_to_check() -> None:
+    pages = {command.page for command in COMMANDS}
+    assert {
+        "README.md",
+        "docs/jobs.md",
+        "docs/operating.md",
+        "docs/production.md",
+        "docs/install.md",
+    } <= pages
+    assert {command.program for command in COMMANDS} == {"advisor", "advisor-agent"}
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=str)
+def test_command_of_a_document_is_one_that_its_parser_takes(command: Command) -> None:
+    assert find_fault(command) == ""
+
+
+@pytest.mark.parametrize("mention", MENTIONS, ids=str)
+def test_command_that_a_sentence_names_exists_with_its_options(mention: Command) -> None:
+    parser, words = find_parser(mention)
+    assert parser or words[0].isupper(), f"{words[0]} is no command"
+    known = {
+        option for param in getattr(parser, "params", ()) for option in (*param.opts, *param.secondary_opts)
+    }
+    mine = words[: words.index("--")] if "--" in words else words
+    unknown = {word.partition("=")[0] for word in mine if word.startswith("-")} - known - {"-h", "--help"}
+    assert not unknown or not hasattr(parser, "params")
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        ("tune --minute 3 -- torchrun train.py", "--minute"),
+        ("tune --kind torch -- torchrun train.py", "torch"),
+        ("tunes -- torchrun train.py", "tunes"),
+        ("jobs --state running extra", "extra"),
+        ("token create --role nobody", "nobody"),
+        ("run --strategies x.json -- torchrun train.py", "--strategies"),
+        ("export", "missing"),
+    ],
+)
+def test_command_that_is_none_is_found(words: str, fault: str) -> None:
+    assert fault in find_fault(Command("a page", "advisor", tuple(words.split())))
+
+
+def find_parser(command: Command) -> tuple[Any, list[str]]:
+    """The parser that the first words name, and the words for it; None and the word that is no command."""
+    words = list(command.words)
+    parser: Any = SimpleNamespace(commands=PARSERS[command.program])
+    while hasattr(parser, "commands") and words and words[0] not in {"-h", "--help", "…"}:
+        if words[0] not in parser.commands:
+            return None, words
+        parser = parser.commands[words.pop(0)]
+    return parser, words
+
+
+def find_fault(command: Command) -> str:
+    """Say what the real parser has against the words, "" for nothing. Nothing is run, and no file has to exist."""
+    parser, words = find_parser(command)
+    if parser is None:
+        return f"{words[0]} is no command"
+    if not hasattr(parser, "params"):
+        return ""
+    elided = "…" in words
+    mine = words[: words.index("--")] if "--" in words else words
+    # Words that a document leaves out stand for others that are right.
+    words = [word for word in mine if word != "…"] + words[len(mine) :]
+    context = parser.context_class(parser, info_name=command.program, **parser.context_settings)
+    try:
+        values, left, _ = parser.make_parser(context).parse_args(words)
+    except Exception as error:
+        return getattr(error, "message", "") or str(error)
+    if left and not parser.allow_extra_args:
+        return f"{left[0]} is too much"
+    for param in parser.params:
+        value = values.get(param.name)
+        # An omitted value comes as the parser's own mark, and nothing is asked of what the document leaves out.
+        given = isinstance(value, (str, int, list, tuple)) and value != ()
+        if not given and param.required and not elided and not param.envvar:
+            return f"{param.name} is missing"
+        if given and param.callback is None and "…" not in str(value):
+            try:
+                param.process_value(context, value)
+            except Exception as error:
+                return str(error)
+    return ""
+
+
+class _Requests(HTMLParser):
+    """What a browser asks for by itself when it shows a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.addresses: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        named = dict(attrs)
+        address = named.get("src") or (named.get("href") if tag == "link" else None)
+        if address and named.get("rel") not in {"canonical", "prev", "next"}:
+            self.addresses.append(address)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The documents as `make docs` builds them: a warning is an error."""
+    pytest.importorskip("mkdocs")
+    import subprocess
+
+    folder = tmp_path_factory.mktemp("site")
+    words = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return folder
+
+
+def test_every_document_is_a_page_of_the_site(site: Path) -> None:
+    for page in (ROOT / "docs").rglob("*.md"):
+        made = page.with_stem("index") if page.name == "README.md" else page
+        assert (site / made.relative_to(ROOT / "docs")).with_suffix(".html").exists(), name_of(page)
+
+
+def test_site_loads_nothing_from_elsewhere(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        found = _Requests()
+        found.feed(page.read_text(encoding="utf-8"))
+        elsewhere = [address for address in found.addresses if re.match(r"[a-z]+:|//", address)]
+        assert not [address for address in elsewhere if not address.startswith("data:")], page.name
+    for sheet in site.rglob("*.css"):
+        assert not re.search(r"url\(\s*[\"']?(https?:)?//", sheet.read_text(encoding="utf-8")), sheet.name
