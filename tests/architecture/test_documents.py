@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from advisor.cli.exits import Exit
 from tests.architecture.documents import (
     PAGES,
     ROOT,
@@ -180,3 +181,17 @@ def test_site_loads_nothing_from_elsewhere(site: Path) -> None:
         assert not [address for address in elsewhere if not address.startswith("data:")], page.name
     for sheet in site.rglob("*.css"):
         assert not re.search(r"url\(\s*[\"']?(https?:)?//", sheet.read_text(encoding="utf-8")), sheet.name
+
+
+def test_every_exit_code_is_told() -> None:
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    told = re.findall(r"^\| (\d+) \|", page, re.M)
+    assert sorted(map(int, told)) == sorted(Exit)
+
+
+def test_readme_is_short_and_names_the_two_commands() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 90, "a screen and a half: move the rest to docs/"
+    assert "\nmake demo " in text
+    assert "advisor tune -- torchrun" in text
+    assert "`make test`" in text
