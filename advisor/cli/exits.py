@@ -1,5 +1,6 @@
 """How a command ends: exit codes, and errors that say what happened, why, and what to do."""
 
+from collections.abc import Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING
 
@@ -47,6 +48,8 @@ class Failure(Message):
     code: str
     detail: str
     hint: str = ""
+    details: str = ""
+    """What is behind it, a line for each fault; empty where the sentence says all."""
 
 
 _CODES_OF_STATUS = {
@@ -56,10 +59,18 @@ _CODES_OF_STATUS = {
     404: Exit.NOT_FOUND,
     422: Exit.INVALID_SPEC,
 }
-_HINTS_OF_STATUS = {
-    401: "Set ADVISOR_TOKEN or ADVISOR_TOKEN_FILE to a token of this server; `advisor token create` makes one.",
-    403: "Ask an administrator of the server for a token of a higher role.",
+_HINTS_OF_STATUS = {403: "Ask an administrator of the server for a token of a higher role."}
+_CODES_OF_PROBLEMS = {
+    "advice_not_ready": Exit.JOB_NOT_FINISHED,
+    "job_is_final": Exit.INVALID_SPEC,
+    "job_is_live": Exit.JOB_NOT_FINISHED,
 }
+_HINTS: Mapping[str | int, str] = {
+    401: "Set ADVISOR_TOKEN or ADVISOR_TOKEN_FILE to a token of this server; whoever runs it makes one with "
+    "`advisor token create`.",
+    "unknown_format": "`advisor export --help` names the formats; docs/exports.md says what each is for.",
+}
+"""By code or status, in place of the server's own: it speaks to programs, of headers and addresses."""
 
 
 def exit_of_state(state: "JobState") -> Exit:
@@ -86,9 +97,14 @@ def explain_failure(error: Exception) -> CommandFailed | None:
         )
     if isinstance(error, ApiProblem):
         code = _CODES_OF_STATUS.get(error.status, Exit.INTERNAL)
-        if error.code == "advice_not_ready":
-            code = Exit.JOB_NOT_FINISHED
-        return CommandFailed(code, error.detail, error.hint or _HINTS_OF_STATUS.get(error.status, ""))
+        code = _CODES_OF_PROBLEMS.get(error.code, code)
+        hint = (
+            _HINTS.get(error.code)
+            or _HINTS.get(error.status)
+            or error.hint
+            or _HINTS_OF_STATUS.get(error.status, "")
+        )
+        return CommandFailed(code, error.detail, hint)
     if isinstance(error, LocalModeFailed):
         return CommandFailed(Exit.INTERNAL, str(error), error.hint, error.log_tail)
     if isinstance(error, Unreadable):

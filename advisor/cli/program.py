@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -94,6 +94,23 @@ class Commands(TyperGroup):
             raise typer.Exit(failure.exit_code) from error
 
 
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        from advisor import __version__
+
+        typer.echo(f"fleet-advisor {__version__}")
+        raise typer.Exit
+
+
+def _begin(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version and leave.", is_eager=True, callback=_say_version),
+    ] = False,
+) -> None:
+    """What comes before every command: nothing, but for the version."""
+
+
 def build_app(words: Sequence[str] = ()) -> typer.Typer:
     """Return the application: with the one command that `words` begin with, or with all of them for help."""
     app = typer.Typer(
@@ -104,7 +121,7 @@ def build_app(words: Sequence[str] = ()) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     # With a callback of its own it stays a group, even of one command.
-    app.callback(help=_HELP)(lambda: None)
+    app.callback(help=_HELP)(_begin)
     wanted = words[:1] if words and words[0] in COMMANDS else COMMANDS
     for name in wanted:
         place = COMMANDS[name]

@@ -40,6 +40,11 @@ class Screen:
         """Whether a line may be redrawn in place: on a terminal that can, and not for programs."""
         return self.err.is_terminal and not self.err.is_dumb_terminal and not self.json
 
+    @property
+    def is_piped(self) -> bool:
+        """Whether another program reads the results."""
+        return not self.out.is_terminal
+
     def tell(self, sentence: str) -> None:
         """Say what is being done."""
         from rich.text import Text
@@ -74,7 +79,12 @@ class Screen:
         from rich.text import Text
 
         if self.json:
-            body = Failure(code=failure.exit_code.name.lower(), detail=failure.what, hint=failure.hint)
+            body = Failure(
+                code=failure.exit_code.name.lower(),
+                detail=failure.what,
+                hint=failure.hint,
+                details=failure.details,
+            )
             sys.stderr.write(f"{body.model_dump_json()}\n")
             return
         self.err.print(Text.assemble(("Error: ", "bold red"), failure.what), soft_wrap=True)

@@ -15,6 +15,7 @@ from advisor.protocol.answers.strategy_file import StrategyFile, choose_changes
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.knobs.nearest import say_unknown_knobs
 from advisor.protocol.training.workload import WorkloadKind
 from agent.ranks_environment import find_lost_paths, reach_ranks
 from agent.runtime.link.environment import BASE
@@ -124,7 +125,7 @@ def start_tuner(
     It ends with the training. Raises Unusable where the extras that it needs are not installed.
     """
     if unknown := [name for name in left if name not in CATALOGUE]:
-        raise Unusable(f"--leave {unknown[0]}: there is no such knob; `advisor knobs` lists them.")
+        raise Unusable(f"--leave {say_unknown_knobs(unknown)}.")
     missing = [
         name for name in ("optuna", "numpy", "psutil", "structlog") if importlib.util.find_spec(name) is None
     ]

@@ -15,6 +15,7 @@ from advisor.cli.views.advice_view import render_advice
 from advisor.client import ExportedFile
 from advisor.exporters import ExportError
 from advisor.exporters import export as make_export
+from advisor.exporters.formats import FORMATS
 from advisor.exporters.summary.difference import describe_difference
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
@@ -41,7 +42,12 @@ def export(
     context: typer.Context,
     job: JobArgument,
     format_name: Annotated[
-        str, typer.Option("--format", "-f", help="What to write; `bundle` is every format and a summary.")
+        str,
+        typer.Option(
+            "--format",
+            "-f",
+            help=f"What to write: bundle (every format, and a summary), {', '.join(FORMATS)}.",
+        ),
     ] = BUNDLE,
     target: Annotated[
         str | None, typer.Option(help="Version of the tool that reads the file, e.g. 3.3.1 for Paddle.")

@@ -1,6 +1,8 @@
 """`advisor jobs`, `show`, `watch` and `cancel`: the jobs of a server."""
 
 import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import fmean
 from typing import Annotated
@@ -18,6 +20,9 @@ from advisor.cli.tuning.follow import watch_detachably
 from advisor.cli.views.devices_view import devices_table
 from advisor.cli.views.progress import STAGE_WORDS, describe_progress
 from advisor.cli.views.wording import spell_changes, spell_duration, spell_rate, spell_share
+from advisor.client import ApiProblem, Client
+from advisor.protocol.answers.advice import Interval, Verdict
+from advisor.protocol.answers.gains import spell_gain
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.asked.queries import JobQuery
 from advisor.protocol.measured.trials import JobHistory, Trial
@@ -61,14 +66,23 @@ def list_jobs(
     )
     with look_up(os.environ) as client:
         jobs = client.list_jobs(wanted).items
+        gains = {job.id: _read_gain(client, job) for job in jobs}
     if as_json:
-        screen.print_json({"items": list(jobs)})
+        told = [
+            job.model_dump(mode="json") | {"gain": gain and gain.model_dump(mode="json")}
+            for job in jobs
+            for gain in (gains[job.id].gain,)
+        ]
+        screen.print_json({"items": told})
     elif not jobs and wanted != JobQuery(limit=limit):
         screen.tell("No job fits. `advisor jobs --archived` lists all of them.")
     elif not jobs:
         screen.tell("No jobs yet. Make one: advisor tune -- torchrun --nproc-per-node 2 train.py")
+    elif screen.is_piped:
+        for line in list_as_tsv(jobs, gains, now):
+            screen.print_text(line)
     else:
-        screen.show(_jobs_table(jobs, now))
+        screen.show(_jobs_table(jobs, gains, now))
 
 
 def show(context: typer.Context, job: JobArgument, as_json: JsonOption = False) -> None:
@@ -122,15 +136,58 @@ def cancel(context: typer.Context, job: JobArgument, as_json: JsonOption = False
         screen.show(f"{asked.spec.name or asked.id}: {asked.state}. {asked.state_reason}".strip())
 
 
-def _jobs_table(jobs: tuple[Job, ...], now: datetime) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
-    for title in ("id", "name", "state", "nodes", "age", "command"):
-        table.add_column(title, no_wrap=title != "state", overflow="ellipsis")
+@dataclass(frozen=True)
+class _Gain:
+    """What a job that has finished brings."""
+
+    words: str = ""
+    gain: Interval | None = None
+
+
+def _read_gain(client: Client, job: Job) -> _Gain:
+    """A list that lacks one gain is better than none: an answer that cannot be had is left out."""
+    if job.state is not JobState.FINISHED:
+        return _Gain()
+    try:
+        advice = client.advice(job.id)
+    except ApiProblem:
+        return _Gain()
+    if advice.verdict is Verdict.CHANGE and advice.gain is not None:
+        return _Gain(spell_gain(advice.gain.ratio), advice.gain)
+    return _Gain("keep yours" if advice.verdict is Verdict.KEEP else "undecided", advice.gain)
+
+
+def _spell_state(job: Job) -> str:
+    return f"running: {STAGE_WORDS[job.stage]}" if job.state is JobState.RUNNING else str(job.state)
+
+
+def list_as_tsv(jobs: Sequence[Job], gains: Mapping[str, _Gain], now: datetime) -> list[str]:
+    """Tab-separated lines under a header, for other programs: figures without words, seconds."""
+    lines = ["id\tname\tstate\tgain\tgain_low\tgain_high\tnodes\tage_s\tcommand"]
     for job in jobs:
-        state = f"running: {STAGE_WORDS[job.stage]}" if job.state is JobState.RUNNING else str(job.state)
-        age = spell_duration((now - job.created_at).total_seconds())
+        gain = gains[job.id].gain
+        figures = ("", "", "") if gain is None else (f"{x:.4f}" for x in (gain.ratio, gain.low, gain.high))
+        age = f"{(now - job.created_at).total_seconds():.0f}"
         command = " ".join(job.spec.workload.command)
-        table.add_row(job.id, job.spec.name, state, str(job.spec.nodes), age, Text(command))
+        fields = (job.id, job.spec.name, job.state, *figures, job.spec.nodes, age, command)
+        lines.append("\t".join(" ".join(str(field).split()) for field in fields))
+    return lines
+
+
+def _jobs_table(jobs: Sequence[Job], gains: Mapping[str, _Gain], now: datetime) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
+    table.add_column("id", no_wrap=True)
+    table.add_column("name", no_wrap=True, overflow="ellipsis", max_width=24)
+    table.add_column("state", overflow="fold")
+    table.add_column("gain", no_wrap=True)
+    table.add_column("nodes", no_wrap=True, justify="right")
+    table.add_column("age", no_wrap=True, justify="right")
+    table.add_column("command", no_wrap=True, overflow="ellipsis", ratio=1)
+    for job in jobs:
+        age = spell_duration((now - job.created_at).total_seconds())
+        command = Text(" ".join(job.spec.workload.command))
+        words = gains[job.id].words
+        table.add_row(job.id, job.spec.name, _spell_state(job), words, str(job.spec.nodes), age, command)
     return table
 
 

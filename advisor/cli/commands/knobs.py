@@ -9,41 +9,59 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor import __version__
+from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.options import JsonOption, screen_of
 from advisor.cli.views.wording import EFFECT_WORDS, spell_value
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.knob import Knob
+from advisor.protocol.knobs.knob import Effect, Knob, Switch
+from advisor.protocol.knobs.nearest import find_nearest_knobs
 from advisor.protocol.measured.messages import PROTOCOL_MAJOR
+
+
+def complete_knob(incomplete: str) -> list[str]:
+    """The knobs whose names begin so, for the shell."""
+    return [knob for knob in CATALOGUE if knob.casefold().startswith(incomplete.casefold())]
 
 
 def list_knobs(
     context: typer.Context,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            help="Tell everything about this one.", show_default=False, autocompletion=complete_knob
+        ),
+    ] = None,
     everything: Annotated[
         bool, typer.Option("--all", help="Also those that are exported but never varied.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List the knobs: what can be tuned, and what each may change besides the speed."""
+    """List the knobs: what can be tuned, and what each may change besides the speed; or tell all about one."""
     screen = screen_of(context)
+    if name is not None:
+        knob = find_knob(name)
+        if as_json:
+            screen.print_json(_as_json(knob))
+        else:
+            screen.show(_describe(knob))
+        return
     shown = [knob for knob in CATALOGUE.values() if everything or not knob.carried]
     if as_json:
         screen.print_json({"items": [_as_json(knob) for knob in shown]})
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
-    table.add_column("knob", overflow="fold")
-    table.add_column("default", no_wrap=True)
-    table.add_column("range", overflow="fold", max_width=20)
-    table.add_column("besides the speed", overflow="fold")
+    table.add_column("knob", no_wrap=True)
+    table.add_column("default", overflow="fold", max_width=16)
     table.add_column("meaning", overflow="fold", ratio=1)
     for knob in shown:
         meaning = Text(knob.meaning)
         if knob.carried:
             meaning.append(f" {knob.realised}", style="dim")
-        default = spell_value(knob.name, knob.default) or "–"
-        table.add_row(
-            Text(knob.name, style="bold"), default, _range(knob), EFFECT_WORDS[knob.effect], meaning
-        )
+        if knob.effect is not Effect.EXACT:
+            meaning.append(f" ({EFFECT_WORDS[knob.effect]})", style="yellow")
+        table.add_row(Text(knob.name, style="bold"), spell_value(knob.name, knob.default) or "–", meaning)
     screen.show(table)
+    screen.tell("All about one of them: advisor knobs NAME")
 
 
 def version(context: typer.Context, as_json: JsonOption = False) -> None:
@@ -57,6 +75,47 @@ def version(context: typer.Context, as_json: JsonOption = False) -> None:
         screen.print_text(
             f"fleet-advisor {__version__} (protocol {PROTOCOL_MAJOR}, Python {platform.python_version()})"
         )
+
+
+def find_knob(name: str) -> Knob:
+    """Return the knob of that name, in whatever case; raises `CommandFailed` with those that may be meant."""
+    by_small = {knob.name.casefold(): knob for knob in CATALOGUE.values()}
+    if (knob := by_small.get(name.casefold())) is None:
+        near = find_nearest_knobs(name)
+        hint = f"Did you mean {' or '.join(near)}? " if near else ""
+        raise CommandFailed(
+            Exit.NOT_FOUND, f"There is no knob {name}.", f"{hint}`advisor knobs --all` lists all of them."
+        )
+    return knob
+
+
+def _describe(knob: Knob) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    unit = f" {knob.unit}" if knob.unit else ""
+    switched = {
+        Switch.HOT: "between two steps of a running training",
+        Switch.SLOW: "between two steps, after work that takes about as long as a launch",
+        Switch.COLD: "in a launch of its own",
+    }
+    lines: dict[str, str | Text] = {
+        "knob": Text(knob.name, style="bold"),
+        "meaning": knob.meaning,
+        "default": f"{spell_value(knob.name, knob.default) or '–'}",
+        "values": f"{_range(knob)}{unit}".strip() or "any",
+        "acts on": str(knob.part),
+        "besides the speed": EFFECT_WORDS[knob.effect],
+        "takes effect": "never here: it is exported, not varied" if knob.carried else switched[knob.switch],
+        "in PyTorch": knob.realised,
+        "needs": knob.needs,
+        "Paddle's field": knob.paddle_field or "none",
+        "variable": knob.launch_variable or "",
+    }
+    for title, text in lines.items():
+        if text:
+            grid.add_row(title, text)
+    return grid
 
 
 def _range(knob: Knob) -> str:

@@ -10,9 +10,11 @@ from pydantic import ValidationError
 
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.tuning.built_in import launch_built_in
+from advisor.cli.tuning.field_faults import list_faults
 from advisor.protocol.asked.jobs import JobSpec, Priority
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.nearest import say_unknown_knobs
 from advisor.protocol.knobs.reach import read_typed
 from advisor.protocol.nodes.labels import read_label
 from advisor.protocol.nodes.testbed import Testbed, parse_testbed
@@ -152,7 +154,8 @@ def spec_from_file(path: Path, command: Sequence[str], overrides: FileOverrides 
     A relative working directory is relative to the file. Raises `CommandFailed` (invalid spec).
     """
     try:
-        body = yaml.safe_load(path.read_text())
+        text = path.read_text()
+        body = yaml.safe_load(text)
     except (OSError, yaml.YAMLError) as error:
         raise CommandFailed(
             Exit.INVALID_SPEC, f"{path} cannot be read: {error}", "Give a YAML file with a job's fields."
@@ -171,15 +174,16 @@ def spec_from_file(path: Path, command: Sequence[str], overrides: FileOverrides 
         workload = _with_built_in(workload)
         words = list(command) or workload.get("command")
         given = str(workload.get("working_dir", "."))
+        # One line is how people write a command; splitting at blanks is all that is done to it.
+        words = words.split() if isinstance(words, str) else words
         body["workload"] = {
             **workload,
-            # One line is how people write a command; splitting at blanks is all that is done to it.
-            "command": words.split() if isinstance(words, str) else words,
+            **({} if words is None else {"command": words}),
             "working_dir": str((path.parent / given).resolve()),
         }
-        if not body.get("name") and isinstance(body["workload"]["command"], list):
-            body["name"] = _name_from([str(word) for word in body["workload"]["command"]])
-    return parse_spec(_override(body, overrides))
+        if not body.get("name") and isinstance(words, list):
+            body["name"] = _name_from([str(word) for word in words])
+    return parse_spec(_override(body, overrides), str(path), text)
 
 
 def read_testbed(text: str) -> Testbed:
@@ -192,21 +196,17 @@ def read_testbed(text: str) -> Testbed:
         ) from error
 
 
-def parse_spec(body: dict[str, Any]) -> JobSpec:
-    """Return the validated job; raises `CommandFailed` that names every wrong field."""
+def parse_spec(body: dict[str, Any], source: str = "", text: str = "") -> JobSpec:
+    """Return the validated job; raises `CommandFailed` that names every wrong option, or line of the file `source`."""
     try:
         return JobSpec.model_validate(body)
     except ValidationError as error:
-        findings = [
-            f"{'.'.join(str(part) for part in finding['loc']) or 'job'}: "
-            f"{finding['msg'].removeprefix('Value error, ')}"
-            for finding in error.errors()
-        ]
+        where = "docs/job-file.md has every field" if source else "`advisor tune --help` lists the options"
         raise CommandFailed(
             Exit.INVALID_SPEC,
             "The job is not valid.",
-            "Correct these; `advisor knobs` lists the knobs and `advisor tune --help` the options.",
-            "\n".join(findings),
+            f"Correct these; `advisor knobs` lists the knobs, and {where}.",
+            "\n".join(list_faults(error, source, text)),
         ) from error
 
 
@@ -250,13 +250,15 @@ def _read_knob(text: str) -> tuple[str, Value]:
     knob = CATALOGUE.get(name)
     if knob is None:
         raise CommandFailed(
-            Exit.INVALID_SPEC, f"--reads {text}: {name} is no knob.", "`advisor knobs` lists them."
+            Exit.INVALID_SPEC,
+            f"--reads {text}: {say_unknown_knobs([name])}.",
+            "Write it as --reads num_threads=2.",
         )
     try:
         return name, read_typed(knob, typed) if equals else knob.default
     except ValueError as error:
         raise CommandFailed(
-            Exit.INVALID_SPEC, f"--reads {text}: {error}.", "`advisor knobs` lists them."
+            Exit.INVALID_SPEC, f"--reads {text}: {error}.", f"`advisor knobs {name}` says what it takes."
         ) from error
 
 
@@ -266,11 +268,9 @@ def _read_values(text: str) -> tuple[str, tuple[Value, ...]]:
     knob = CATALOGUE.get(name)
     words = [word.strip() for word in typed.split(",") if word.strip()]
     if knob is None or not equals or not words:
-        wrong = f"{name} is no knob" if knob is None else "it names no value"
+        wrong = say_unknown_knobs([name]) if knob is None else "it names no value"
         raise CommandFailed(
-            Exit.INVALID_SPEC,
-            f"--values {text}: {wrong}.",
-            "Write it as --values num_threads=1,2; `advisor knobs` lists the knobs.",
+            Exit.INVALID_SPEC, f"--values {text}: {wrong}.", "Write it as --values num_threads=1,2."
         )
     try:
         return name, tuple(read_typed(knob, word) for word in words)

@@ -1,19 +1,19 @@
 """Tune on this machine: a server and agents of our own, gone again when the command ends."""
 
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import typer
 
-from advisor.cli.exits import CommandFailed, Exit
+from advisor.cli.exits import Exit
 from advisor.cli.interrupts import interruptible
 from advisor.cli.screen import Screen
 from advisor.cli.tuning.job_spec import WantedJob
+from advisor.cli.tuning.preflight import check_here, warn_of_nodes
 from advisor.cli.views.wording import spell_duration
 from advisor.data_dir import data_dir_of
-from advisor.local.agents import AgentPlace, HeldAgents, held_agents, places_here, training_environment
+from advisor.local.agents import AgentPlace, HeldAgents, held_agents, places_here
 from advisor.local.record import measuring_turn
 from advisor.local.server import LocalServer, starting_server
 from advisor.protocol.asked.jobs import Job, JobSpec
@@ -35,7 +35,9 @@ def tune_here(
     An interrupt stops agents and server, loses nothing, and says how to go on.
     """
     if wanted.spec is not None:
-        check_launcher(wanted.spec.workload.command, environment)
+        check_here(wanted.spec, environment)
+        if warning := warn_of_nodes(wanted.spec):
+            screen.warn(warning)
         if wanted.spec.testbed is not None:
             from advisor.local.testbed import require_testbed
 
@@ -102,18 +104,6 @@ def _build_places(
     for _ in range(1 if spec.testbed.name else spec.gangs):
         places += stack.enter_context(testbed_places(spec.testbed, server, tell))
     return places
-
-
-def check_launcher(command: Sequence[str], environment: Mapping[str, str]) -> None:
-    """Raise `CommandFailed` when the first word of the command cannot be started on this machine."""
-    path = training_environment(environment)["PATH"]
-    if shutil.which(command[0], path=path) is None:
-        raise CommandFailed(
-            Exit.INVALID_SPEC,
-            f"{command[0]} is not a program on this machine's PATH.",
-            "Activate the environment that you train in, or give the launcher's full path. The command goes after "
-            "`--`, as you type it in your shell: advisor tune -- torchrun --nproc-per-node 2 train.py",
-        )
 
 
 def _say_nothing(_: str) -> None:

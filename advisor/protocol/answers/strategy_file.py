@@ -9,6 +9,7 @@ from advisor.protocol.base import Message, Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.nearest import say_unknown_knobs
 from advisor.protocol.knobs.reach import read_typed
 from advisor.protocol.training.workload import WorkloadFacts, WorkloadKind
 
@@ -84,7 +85,7 @@ def choose_changes(changes: Mapping[str, Value], settings: Sequence[str], leave:
     for setting in settings:
         name, sign, typed = setting.partition("=")
         if name not in CATALOGUE or not sign:
-            wrong = "there is no such knob; `advisor knobs` lists them" if sign else "write KNOB=VALUE"
+            wrong = say_unknown_knobs([name]) if sign else "write KNOB=VALUE"
             raise ValueError(f"--set {setting}: {wrong}.")
         try:
             chosen[name] = read_typed(CATALOGUE[name], typed)

@@ -11,6 +11,7 @@ from advisor.protocol.base import Message, Spec, Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.nearest import say_unknown_knobs
 from advisor.protocol.knobs.reach import refuse_unknown_knobs
 from advisor.protocol.nodes.cluster import Cluster
 from advisor.protocol.nodes.labels import LabelKey, Labels, Pool
@@ -181,7 +182,7 @@ class JobSpec(Spec):
     def _refuse_unknown_knobs(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         unknown = [name for name in names if name not in CATALOGUE]
         if unknown:
-            raise ValueError(f"{', '.join(unknown)}: no such knob; docs/knobs.md lists them")
+            raise ValueError(say_unknown_knobs(unknown))
         return names
 
     @field_validator("verify")
@@ -189,7 +190,7 @@ class JobSpec(Spec):
     def _parse_strategy(cls, changes: Changes) -> Changes:
         unknown = [name for name in changes if name not in CATALOGUE]
         if unknown:
-            raise ValueError(f"verify names {', '.join(unknown)}: no such knob; docs/knobs.md lists them")
+            raise ValueError(f"verify names {say_unknown_knobs(unknown)}")
         return Changes({name: CATALOGUE[name].parse(value) for name, value in changes.items()})
 
     @model_validator(mode="after")
@@ -207,7 +208,7 @@ class JobSpec(Spec):
         parsed: dict[str, tuple[Value, ...]] = {}
         for name, wanted in values.items():
             if name not in CATALOGUE:
-                raise ValueError(f"values names {name}: no such knob; docs/knobs.md lists them")
+                raise ValueError(f"values names {say_unknown_knobs([name])}")
             if not wanted:
                 raise ValueError(
                     f"values of {name} is empty: name the values to try, or put {name} in freeze"

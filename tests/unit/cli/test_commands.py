@@ -1,17 +1,20 @@
 """The commands against a pretended server: what goes to stdout, what to stderr, and the exit code."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 
+from advisor import __version__
 from advisor.cli.exits import CommandFailed
 from advisor.cli.program import build_app
 from advisor.cli.screen import Screen
 from advisor.cli.tuning.job_spec import WantedJob
 from advisor.cli.tuning.tune_anywhere import tune_anywhere
 from advisor.protocol.answers.advice import Forecast
-from advisor.protocol.answers.gains import say_smallest_gain
+from advisor.protocol.answers.gains import say_smallest_gain, spell_gain
 from advisor.protocol.asked.jobs import Continuation, JobSpec, JobState, Priority
 from advisor.protocol.training.workload import Workload
 from advisor.protocol.views import EventFacts, EventKind, LogChunk
@@ -28,10 +31,30 @@ def words_of(text: str) -> str:
 def test_jobs_lists_names_and_states(server: FakeServer, run: Run) -> None:
     server.add_job("aaa1", JobState.FINISHED, "bert [base]")
     server.add_job("bbb2", JobState.RUNNING)
-    result = run("jobs")
+    server.advice = a_change()
+    result = run("jobs", TTY_COMPATIBLE="1", COLUMNS="80")
     assert result.exit_code == 0
-    assert "bert [base]" in result.stdout
-    assert "running: measuring your settings" in words_of(result.stdout)
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", result.stdout)
+    assert "bert [base]" in shown
+    assert "running:" in shown
+    assert "measuring your settings" in words_of(shown)
+    assert spell_gain(server.advice.gain.ratio) in shown
+    assert all(cell_len(line) <= 80 for line in shown.splitlines())
+
+
+def test_jobs_in_a_pipe_are_tab_separated_values_and_gains_are_figures(server: FakeServer, run: Run) -> None:
+    server.add_job("aaa1", JobState.FINISHED, "a\tname\nof two lines")
+    server.add_job("bbb2", JobState.RUNNING)
+    server.advice = a_change()
+    gain = server.advice.gain
+    header, *lines = [line.split("\t") for line in run("jobs").stdout.splitlines()]
+    rows = {line[0]: dict(zip(header, line, strict=True)) for line in lines}
+    assert rows["aaa1"]["name"] == "a name of two lines"
+    assert float(rows["aaa1"]["gain_low"]) == pytest.approx(gain.low, abs=1e-4)
+    assert (rows["bbb2"]["state"], rows["bbb2"]["gain"]) == ("running", "")
+    listed = {job["id"]: job["gain"] for job in json.loads(run("jobs", "--json").stdout)["items"]}
+    assert listed["bbb2"] is None
+    assert (listed["aaa1"]["ratio"], listed["aaa1"]["high"]) == (gain.ratio, gain.high)
 
 
 def test_jobs_as_json_is_nothing_but_json(server: FakeServer, run: Run) -> None:
@@ -426,7 +449,9 @@ def test_problem_in_json_mode_is_json_on_stderr(server: FakeServer, run: Run) ->
     server.problems["/jobs"] = (500, {"code": "broken", "detail": "Out of luck.", "hint": "Try again."})
     result = run("jobs", "--json")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert json.loads(result.stderr) == {"code": "internal", "detail": "Out of luck.", "hint": "Try again."}
+    assert json.loads(result.stderr) == {
+        "code": "internal", "detail": "Out of luck.", "hint": "Try again.", "details": "",
+    }  # fmt: skip
 
 
 def test_answer_of_another_version_is_explained(server: FakeServer, run: Run) -> None:
@@ -440,6 +465,23 @@ def test_knobs_lists_the_catalogue_without_a_server(run: Run) -> None:
     listed = json.loads(run("knobs", "--json", "--all", ADVISOR_URL=None).stdout)["items"]
     assert {"fuse_grad_size_in_MB", "amp"} <= {knob["name"] for knob in listed}
     assert "fuse_grad_size_in_MB" in run("knobs", ADVISOR_URL=None).stdout
+
+
+def test_one_knob_is_told_whole_whatever_its_case(run: Run) -> None:
+    told = words_of(run("knobs", "fuse_grad_size_in_mb", ADVISOR_URL=None).stdout)
+    for words in (
+        "fuse_grad_size_in_MB",
+        "default 32 MB",
+        "0.0625 … 1024 MB",
+        "same results",
+        "between two steps",
+    ):
+        assert words in told
+    assert json.loads(run("knobs", "amp", "--json", ADVISOR_URL=None).stdout)["name"] == "amp"
+
+
+def test_version_is_an_option_too(run: Run) -> None:
+    assert run("--version").stdout == f"fleet-advisor {__version__}\n"
 
 
 def test_every_command_has_help_and_no_surprising_name() -> None:
