@@ -43,6 +43,30 @@ VerboseOption = Annotated[
     typer.Option("--verbose", "-v", help="Print everything that was left out as less important.",
                  callback=_choose_verbose),
 ]  # fmt: skip
+DryRunOption = Annotated[
+    bool,
+    typer.Option("--dry-run", help="Say what would be searched, within which limits, and measure nothing."),
+]
+DetachOption = Annotated[
+    bool, typer.Option("--detach", "-d", help="On a server: print the job's id and return at once.")
+]
+TrialsOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Most strategies to try; with --continue, how many more.", show_default="24"),
+]
+MinutesOption = Annotated[
+    float | None,
+    typer.Option(
+        min=0.01, help="Most minutes to measure; with --continue, how many more.", show_default="30"
+    ),
+]
+NodesOption = Annotated[
+    int | None, typer.Option(min=1, help="Machines that train together.", show_default="1")
+]
+ALLOW_HELP = (
+    "What a change may cost besides nothing: exact keeps the mathematics, numeric may round differently, convergence "
+    "may change how the model learns."
+)
 GangsOption = Annotated[
     int | None,
     typer.Option(

@@ -10,15 +10,21 @@ import typer
 from advisor.cli.connection import connect
 from advisor.cli.exits import exit_of_state
 from advisor.cli.options import (
+    ALLOW_HELP,
+    DetachOption,
+    DryRunOption,
     GangsOption,
     JsonOption,
     LabelOption,
     MaxDeviceHoursOption,
+    MinutesOption,
     NeedsOption,
+    NodesOption,
     PoolOption,
     PriorityOption,
     SignForOption,
     SignOption,
+    TrialsOption,
     ValuesOption,
     WebhookOption,
     WithinOption,
@@ -28,6 +34,7 @@ from advisor.cli.options import (
 from advisor.cli.tuning.follow import watch_detachably
 from advisor.cli.tuning.job_spec import FileOverrides, Where, spec_from_file
 from advisor.cli.views.plan_view import describe_plan
+from advisor.protocol.knobs.knob import Effect
 
 
 def submit(
@@ -37,12 +44,14 @@ def submit(
         list[str] | None,
         typer.Argument(metavar="[-- COMMAND…]", help="Takes the place of the file's command."),
     ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what the job would do, and store nothing.")
-    ] = False,
-    detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Print the job's id and return at once.")
-    ] = False,
+    dry_run: DryRunOption = False,
+    detach: DetachOption = False,
+    nodes: NodesOption = None,
+    allow: Annotated[
+        Effect | None, typer.Option(help=ALLOW_HELP, show_default="the file's, or exact")
+    ] = None,
+    trials: TrialsOption = None,
+    minutes: MinutesOption = None,
     gangs: GangsOption = None,
     values: ValuesOption = None,
     max_device_hours: MaxDeviceHoursOption = None,
@@ -61,6 +70,10 @@ def submit(
     overrides = FileOverrides(
         gangs=gangs,
         device_hours=max_device_hours,
+        nodes=nodes,
+        allow=allow,
+        trials=trials,
+        minutes=minutes,
         values=values or (),
         webhooks=webhook or (),
         labels=label or (),

@@ -8,15 +8,21 @@ import typer
 
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.options import (
+    ALLOW_HELP,
+    DetachOption,
+    DryRunOption,
     GangsOption,
     JsonOption,
     LabelOption,
     MaxDeviceHoursOption,
+    MinutesOption,
     NeedsOption,
+    NodesOption,
     PoolOption,
     PriorityOption,
     SignForOption,
     SignOption,
+    TrialsOption,
     ValuesOption,
     VerboseOption,
     WebhookOption,
@@ -26,7 +32,7 @@ from advisor.cli.options import (
 )
 from advisor.cli.tuning.built_in import RANKS, launch_built_in
 from advisor.cli.tuning.job_spec import TuneOptions, WantedJob, Where, read_testbed, spec_from_options
-from advisor.cli.tuning.tune_anywhere import tune_anywhere
+from advisor.cli.tuning.tune_anywhere import preview_anywhere, submit_detached, tune_anywhere
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.training.workload import Injection, WorkloadKind
@@ -75,9 +81,7 @@ def tune(
     nproc_per_node: Annotated[
         int | None, typer.Option(min=1, help="With --workload: processes on each node.", show_default=str(RANKS))
     ] = None,
-    nodes: Annotated[
-        int | None, typer.Option(min=1, help="Machines that train together.", show_default="1")
-    ] = None,
+    nodes: NodesOption = None,
     testbed: Annotated[
         str | None,
         typer.Option(
@@ -87,19 +91,10 @@ def tune(
     ] = None,
     allow: Annotated[
         Effect,
-        typer.Option(
-            help="What a change may cost besides nothing: exact keeps the mathematics, numeric may round "
-            "differently, convergence may change how the model learns."
-        ),
+        typer.Option(help=ALLOW_HELP),
     ] = Effect.EXACT,
-    trials: Annotated[
-        int | None, typer.Option(min=1, help="Most strategies to try; with --continue, how many more.",
-                                 show_default="24")
-    ] = None,
-    minutes: Annotated[
-        float | None, typer.Option(min=0.01, help="Most minutes to measure; with --continue, how many more.",
-                                   show_default="30")
-    ] = None,
+    trials: TrialsOption = None,
+    minutes: MinutesOption = None,
     max_device_hours: MaxDeviceHoursOption = None,
     webhook: WebhookOption = None,
     sign: SignOption = None,
@@ -157,6 +152,8 @@ def tune(
             min=0, help="Agents to start on this machine, without ADVISOR_URL.", show_default="--nodes times --gangs"
         ),
     ] = None,
+    dry_run: DryRunOption = False,
+    detach: DetachOption = False,
     as_json: JsonOption = False,  # noqa: ARG001 - its callback tells the screen
     verbose: VerboseOption = False,  # noqa: ARG001 - its callback tells the screen
 ) -> None:  # fmt: skip
@@ -224,6 +221,19 @@ def tune(
         more_trials=trials or 0,
         new=new,
     )
+
+    if dry_run:
+        if spec is None:
+            raise CommandFailed(
+                Exit.USAGE,
+                "--dry-run needs a launch command: what a job of before searches is settled.",
+                "`advisor show JOB` says where it stands.",
+            )
+        preview_anywhere(spec, os.environ, screen)
+        return
+    if detach:
+        submit_detached(wanted, os.environ, screen)
+        return
 
     def finish(client: "Client", job: Job) -> None:
         from advisor.cli.tuning.conclude import conclude

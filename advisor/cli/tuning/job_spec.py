@@ -95,6 +95,10 @@ class FileOverrides:
 
     gangs: int | None = None
     device_hours: float | None = None
+    nodes: int | None = None
+    allow: str | None = None
+    trials: int | None = None
+    minutes: float | None = None
     values: Sequence[str] = ()
     webhooks: Sequence[str] = ()
     labels: Sequence[str] = ()
@@ -216,10 +220,16 @@ def _override(body: dict[str, Any], overrides: FileOverrides) -> dict[str, Any]:
     if overrides.labels and isinstance(body.get("labels", {}), dict):
         typed = dict(_read_label("--label", text) for text in overrides.labels)
         changed["labels"] = {**body.get("labels", {}), **typed}
-    if overrides.gangs is not None:
-        changed["gangs"] = overrides.gangs
-    if overrides.device_hours is not None and isinstance(body.get("budget", {}), dict):
-        changed["budget"] = {**body.get("budget", {}), "max_device_hours": overrides.device_hours}
+    changed |= _given({"gangs": overrides.gangs, "nodes": overrides.nodes, "allow": overrides.allow})
+    budget = _given(
+        {
+            "max_device_hours": overrides.device_hours,
+            "max_trials": overrides.trials,
+            "max_seconds": None if overrides.minutes is None else overrides.minutes * 60,
+        }
+    )
+    if budget and isinstance(body.get("budget", {}), dict):
+        changed["budget"] = {**body.get("budget", {}), **budget}
     if overrides.values and isinstance(body.get("values", {}), dict):
         changed["values"] = {**body.get("values", {}), **dict(map(_read_values, overrides.values))}
     if overrides.webhooks:

@@ -1,13 +1,15 @@
 """A job that a command asks for, on the server that is named or on this machine, to its end."""
 
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.screen import Screen
 from advisor.cli.tuning.job_spec import WantedJob
+from advisor.cli.tuning.preflight import check_here
 from advisor.cli.tuning.tune_here import tune_here
-from advisor.protocol.asked.jobs import Job
+from advisor.protocol.asked.jobs import Job, JobSpec
 
 if TYPE_CHECKING:  # It loads while server and agents start.
     from advisor.client import Client
@@ -38,3 +40,46 @@ def tune_anywhere(
     with connect(environment) as client:
         job = obtain_job(client, wanted, screen, alone=False)
         finish(client, watch_detachably(client, job, screen))
+
+
+def preview_anywhere(spec: JobSpec, environment: Mapping[str, str], screen: Screen) -> None:
+    """Print what the job would search, within which limits; nothing is submitted and nothing measured."""
+    from advisor.cli.connection import connect
+    from advisor.cli.views.plan_view import describe_plan
+    from advisor.client import Client
+    from advisor.data_dir import data_dir_of
+    from advisor.local.server import local_server
+
+    with ExitStack() as stack:
+        if environment.get("ADVISOR_URL"):
+            client = stack.enter_context(connect(environment))
+        else:
+            check_here(spec, environment)
+            server = stack.enter_context(local_server(data_dir_of(environment), environment, lambda _: None))
+            client = stack.enter_context(Client(server.url, server.token, patience_s=0))
+        preview = client.preview_job(spec)
+    if screen.json:
+        screen.print_json(preview)
+        return
+    screen.show(describe_plan(preview.plan))
+    screen.tell("Nothing was started.")
+
+
+def submit_detached(wanted: WantedJob, environment: Mapping[str, str], screen: Screen) -> None:
+    """Obtain the job and print its id; the server's agents measure it, whoever watches."""
+    if not environment.get("ADVISOR_URL"):
+        raise CommandFailed(
+            Exit.USAGE,
+            "--detach needs a server: on this machine server and agents end with this command.",
+            "Name the server in ADVISOR_URL, or leave --detach out.",
+        )
+    from advisor.cli.connection import connect
+    from advisor.cli.tuning.obtain_job import obtain_job
+
+    with connect(environment) as client:
+        job = obtain_job(client, wanted, screen, alone=False)
+    if screen.json:
+        screen.print_json(job)
+        return
+    screen.print_text(job.id)
+    screen.tell(f"Watch it: advisor watch {job.id}")

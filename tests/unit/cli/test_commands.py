@@ -221,6 +221,28 @@ def test_submit_dry_run_stores_nothing(server: FakeServer, run: Run, tmp_path: P
     assert not server.jobs
 
 
+def test_tune_dry_run_tells_the_plan_and_detach_returns_at_once(server: FakeServer, run: Run) -> None:
+    told = run("tune", "--dry-run", "--trials", "7", "--", "torchrun", "t.py")
+    assert "7 at most" in told.stdout
+    assert "Nothing was started." in told.stderr
+    assert not server.jobs
+    left = run("tune", "--detach", "--minutes", "2", "--", "torchrun", "t.py")
+    assert left.stdout == "new-1\n"
+    assert "advisor watch new-1" in left.stderr
+    assert server.submitted[-1].budget.max_seconds == 120
+    assert "needs a server" in run("tune", "--detach", "--", "torchrun", "t.py", ADVISOR_URL=None).stderr
+
+
+def test_submit_takes_the_limits_of_tune_beside_the_file(
+    server: FakeServer, run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "job.yaml").write_text("workload: {command: [torchrun, t.py]}\nbudget: {max_trials: 3}\n")
+    limits = ("--minutes", "2", "--nodes", "2", "--allow", "numeric")
+    assert run("submit", "job.yaml", "--detach", *limits).exit_code == 0
+    spec = server.submitted[0]
+    assert (spec.budget.max_trials, spec.budget.max_seconds, spec.nodes, spec.allow) == (3, 120, 2, "numeric")
+
+
 def test_submit_says_where_and_how_soon_beside_what_the_file_says(
     server: FakeServer, run: Run, tmp_path: Path
 ) -> None:
