@@ -1,5 +1,6 @@
 """The commands put together, and the one place where their errors become sentences and exit codes."""
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -16,8 +17,8 @@ Exit codes: 0 ok (a job's answer may be change, keep or undecided) · 1 internal
 4 not allowed · 5 server unreachable · 100 job failed · 101 job not finished · 102 not found ·
 103 job cancelled · 104 verified to be below what was asked for · 105 not shown either way · 130 interrupted.
 
-Environment: ADVISOR_URL and ADVISOR_TOKEN (or ADVISOR_TOKEN_FILE) name a server; without them commands use
-the server of this machine (ADVISOR_DATA_DIR, default ~/.local/share/fleet-advisor)."""
+Environment: ADVISOR_URL and ADVISOR_TOKEN (or ADVISOR_TOKEN_FILE) name a server, or `advisor login` does; without
+them commands use the server of this machine (ADVISOR_DATA_DIR, default ~/.local/share/fleet-advisor)."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,8 @@ COMMANDS: Mapping[str, Place] = {
     "export": Place("answers", "export"),
     "predict": Place("predict", "predict"),
     "doctor": Place("doctor", "doctor"),
+    "login": Place("login", "login"),
+    "logout": Place("login", "logout"),
     "agents": Place("agents", "build_app", is_group=True),
     "token": Place("tokens", "build_app", is_group=True),
     "admin": Place("admin", "build_app", is_group=True),
@@ -71,6 +74,10 @@ COMMANDS: Mapping[str, Place] = {
     "version": Place("knobs", "version"),
 }
 """Every command, in the order of the help."""
+
+
+_SIGNING_IN = frozenset({"login", "logout"})
+"""They work however broken the file is that says who signed in."""
 
 
 class Commands(TyperGroup):
@@ -103,12 +110,17 @@ def _say_version(wanted: bool) -> None:
 
 
 def _begin(
-    version: Annotated[
+    context: typer.Context,
+    version: Annotated[  # noqa: ARG001 - its callback says it
         bool,
         typer.Option("--version", help="Print the version and leave.", is_eager=True, callback=_say_version),
     ] = False,
 ) -> None:
-    """What comes before every command: nothing, but for the version."""
+    """What comes before every command: who is signed in."""
+    from advisor.cli.login import apply_login
+
+    if context.invoked_subcommand not in _SIGNING_IN:
+        apply_login(os.environ)
 
 
 def build_app(words: Sequence[str] = ()) -> typer.Typer:

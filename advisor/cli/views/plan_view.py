@@ -1,6 +1,6 @@
 """What a job would do, as lines of text."""
 
-from advisor.cli.views.wording import spell_duration
+from advisor.cli.views.wording import spell_duration, spell_value
 from advisor.protocol.answers.gains import spell_fraction
 from advisor.protocol.answers.previews import PlannedKnob, PlanPreview
 
@@ -24,7 +24,7 @@ def describe_plan(plan: PlanPreview) -> str:
 
 def _spell_values(planned: PlannedKnob) -> str:
     if planned.values:
-        return f"{', '.join(map(str, planned.values))} {planned.unit}".rstrip()
+        return ", ".join(spell_value(planned.knob, value) or "–" for value in planned.values)
     if planned.low is None or planned.high is None:
         return ""
-    return f"{planned.low:g} … {planned.high:g} {planned.unit}".rstrip()
+    return f"{spell_value(planned.knob, planned.low)} … {spell_value(planned.knob, planned.high)}"

@@ -38,6 +38,7 @@ def run(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         "ADVISOR_TOKEN": TOKEN,
         "ADVISOR_TOKEN_FILE": None,
         "ADVISOR_DATA_DIR": str(tmp_path / "data"),
+        "XDG_CONFIG_HOME": str(tmp_path / "config"),
         "NO_COLOR": "1",
         "COLUMNS": "120",
     }
