@@ -1,6 +1,7 @@
 """Figures as Plotly JSON, each with a one-sentence summary and a table of the same numbers.
 
-Colours are middle tones that read on light and on dark; the browser fills in text and grid from its theme.
+Colours are those of Okabe and Ito, which eyes of every kind tell apart, and each comes with a shape or a pattern of its
+own; the browser fills in text and grid from its theme.
 """
 
 import json
@@ -14,11 +15,12 @@ from advisor.dashboard.figures.estimates import Estimate
 from advisor.protocol.measured.trials import Phases
 
 BASELINE = "#8b93a3"
-ACCENT = "#4c7df0"
-BETTER = "#1f9d7a"
-WORSE = "#d9622b"
-NUMERIC = "#c98a1b"
-CONVERGENCE = "#a463d6"
+ACCENT = "#0072b2"
+BETTER = "#009e73"
+WORSE = "#d55e00"
+NUMERIC = "#e69f00"
+CONVERGENCE = "#cc79a7"
+SKY = "#56b4e9"
 _MOST_POINTS = 2000
 
 
@@ -239,7 +241,7 @@ def draw_waterfall(before: Phases, after: Phases) -> Figure:
 
 def draw_phases(series: Sequence[tuple[str, Phases]], title: str) -> Figure:
     """Draw the phases of one step as stacked bars, one bar per entry of `series`."""
-    colours = (NUMERIC, "#8fb0f7", ACCENT, WORSE, CONVERGENCE, BASELINE, "#5b6270")
+    colours = (NUMERIC, SKY, ACCENT, WORSE, CONVERGENCE, BASELINE, "#5b6270")
     patterns = ("", "", "", "/", ".", "", "x")
     shown = [pair for pair in PHASE_NAMES if pair[1] != "stalls" or any(p.stalls_s for _, p in series)]
     figure = go.Figure()
@@ -253,7 +255,7 @@ def draw_phases(series: Sequence[tuple[str, Phases]], title: str) -> Figure:
             },
             hovertemplate=f"{name}: %{{x:.2f}} ms<extra></extra>",
         )  # fmt: skip
-    height = 200 if len(series) > 1 else 160
+    height = (160, 200, 240, 300)[min(len(series), 4) - 1]
     figure.update_layout(legend_traceorder="normal")
     lay_out(figure, height, barmode="stack", bargap=0.35, xaxis_title="ms per step")
     figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
@@ -277,7 +279,7 @@ def draw_phases(series: Sequence[tuple[str, Phases]], title: str) -> Figure:
     )
 
 
-_MARKS = {
+MARKS = {
     "baseline": (BASELINE, "square", "baseline"),
     "exact": (ACCENT, "circle", "exact"),
     "numeric": (NUMERIC, "diamond", "numeric"),
@@ -300,7 +302,7 @@ def draw_history(points: Sequence[HistoryPoint]) -> Figure:
             x=[number for number, _ in steps], y=[value for _, value in steps], mode="lines",
             line={"color": ACCENT, "width": 2, "shape": "hv"}, opacity=0.45, hoverinfo="skip", name="best so far",
         )  # fmt: skip
-    for kind, (colour, symbol, name) in _MARKS.items():
+    for kind, (colour, symbol, name) in MARKS.items():
         chosen = [(point, estimate) for point, estimate in measured if point.kind == kind]
         if not chosen:
             continue

@@ -42,7 +42,7 @@ def draw_utilisation(telemetry: SessionTelemetry) -> Figure | None:
                 "color": [share for _, _, share in cells],
                 "cmin": 0,
                 "cmax": 100,
-                "colorscale": [[0, "rgba(76,125,240,0.08)"], [1, ACCENT]],
+                "colorscale": [[0, "rgba(0,114,178,0.08)"], [1, ACCENT]],
                 "line": {"width": 0},
             },
             customdata=[share for _, _, share in cells],
