@@ -18,6 +18,7 @@ from advisor.dashboard.door.access import Door, SignInNeeded
 from advisor.dashboard.door.guards import SafeHeaders, refuse_other_sites
 from advisor.dashboard.door.visits import VisitBook
 from advisor.dashboard.pages.access import address_login, build_access_routes
+from advisor.dashboard.pages.job import build_view_routes
 from advisor.dashboard.pages.jobs import build_job_routes
 from advisor.dashboard.pages.site import build_site_routes
 from advisor.dashboard.rendering import Renderer, find_plotly, find_web
@@ -94,13 +95,15 @@ def build_pages(
         dependencies=[Depends(refuse_other_sites)],
     )
     pages.mount("/static", _LongLived(directory=web / "static"))
-    pages.mount("/plotly", GZipMiddleware(_LongLived(directory=find_plotly())))
+    pages.mount("/plotly", _LongLived(directory=find_plotly()))
     pages.include_router(build_access_routes(door, renderer, count_failure))
     pages.include_router(build_job_routes(source, door, renderer, clock, is_stopping))
+    pages.include_router(build_view_routes(source, door, renderer, clock))
     pages.include_router(build_site_routes(source, door, renderer, clock))
     _add_error_pages(pages, door, renderer)
     # Around everything, so that the page of a failure carries the headers too.
-    return SafeHeaders(pages)
+    # Compressed too: a page's secret is its form's key, and no other site can make a browser ask with its cookie.
+    return SafeHeaders(GZipMiddleware(pages, minimum_size=1000, compresslevel=5))
 
 
 def _add_error_pages(pages: FastAPI, door: Door, renderer: Renderer) -> None:

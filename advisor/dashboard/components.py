@@ -14,9 +14,12 @@ from advisor.dashboard.samples.job import (
 )
 from advisor.dashboard.source import Person
 from advisor.dashboard.views.chips import list_all_chips
-from advisor.dashboard.views.job import view_job_page
+from advisor.dashboard.views.job import view_overview
 from advisor.dashboard.views.jobs import view_job_line
+from advisor.dashboard.views.measured import measure_trials
 from advisor.dashboard.views.site import view_agents
+from advisor.dashboard.views.story import list_failures
+from advisor.dashboard.views.trial_table import view_trial_table
 from advisor.dashboard.views.trials import view_trial_page
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import JobState, Stage
@@ -30,9 +33,10 @@ def sample_components(now: datetime) -> dict[str, object]:
     running, finished = make_running_story(now), make_finished_story(now)
     advice = make_advice("sample")
 
-    def page(story: Story, given: Advice | None = None, **changes: object) -> object:
-        job = story.job.model_copy(update=changes)
-        return view_job_page(job, story.history, given, story.events, person, now, story.telemetry)
+    def page(name: str, story: Story, given: Advice | None = None, **changes: object) -> tuple[object, ...]:
+        job, history = story.job.model_copy(update=changes), story.history
+        overview = view_overview(job, history, given, story.events, person, now, story.telemetry)
+        return name, overview, view_trial_table(measure_trials(history), None), list_failures(history)
 
     empty = replace(running, history=JobHistory(), events=())
     lost = "The agents of the gang were lost three times in a row. Look at /agents, then submit it again."
@@ -56,14 +60,14 @@ def sample_components(now: datetime) -> dict[str, object]:
         "chips": list_all_chips(),
         "jobs": lines,
         "pages": [
-            ("a proven gain", page(finished, advice)),
-            ("no worthwhile gain", page(finished, keep_defaults(advice))),
-            ("undecided", page(finished, leave_undecided(advice))),
-            ("running", page(running)),
-            ("queued", page(empty, state=JobState.QUEUED, stage=Stage.PROBE)),
-            ("paused", page(empty, state=JobState.PAUSED, state_reason="Paused by ada.")),
-            ("failed", page(empty, state=JobState.FAILED, state_reason=lost)),
-            ("cancelled", page(empty, state=JobState.CANCELLED, state_reason="Cancelled by ada.")),
+            page("a proven gain", finished, advice),
+            page("no worthwhile gain", finished, keep_defaults(advice)),
+            page("undecided", finished, leave_undecided(advice)),
+            page("running", running),
+            page("queued", empty, state=JobState.QUEUED, stage=Stage.PROBE),
+            page("paused", empty, state=JobState.PAUSED, state_reason="Paused by ada."),
+            page("failed", empty, state=JobState.FAILED, state_reason=lost),
+            page("cancelled", empty, state=JobState.CANCELLED, state_reason="Cancelled by ada."),
         ],
         "trial": view_trial_page(finished.history.trial(5), finished.history),
         "agents": view_agents(make_agents(now), now),

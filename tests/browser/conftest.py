@@ -42,6 +42,8 @@ class Visitor:
     url: str
     complaints: list[str] = field(default_factory=list)
     """Console errors and warnings, exceptions, failed requests, policy violations."""
+    failures: list[str] = field(default_factory=list)
+    """Requests that were answered with an error."""
     strangers: list[str] = field(default_factory=list)
     """Requests that left the origin."""
 
@@ -112,6 +114,10 @@ def visit(browser: Browser, site: Site) -> Iterator[Callable[..., Visitor]]:
         page = visitor.page
         page.on(
             "console", lambda m: visitor.complaints.append(m.text) if m.type in {"error", "warning"} else None
+        )
+        page.on(
+            "response",
+            lambda r: visitor.failures.append(f"{r.status} {r.url}") if r.status >= 400 else None,
         )
         page.on("pageerror", lambda error: visitor.complaints.append(str(error)))
         page.on(

@@ -15,31 +15,30 @@ pytestmark = pytest.mark.browser
 
 PAGES = (
     "/jobs", "/jobs/busy", "/jobs/sample", "/jobs/sample/trials/5", "/jobs/sample/trials/6", "/jobs/busy/trials/10",
-    "/jobs/busy/log", "/jobs/sample/export", "/jobs/busy/export", "/agents", "/knobs", "/style",
+    "/jobs/busy/log", "/jobs/sample/export", "/jobs/busy/export", "/agents", "/knobs", "/style", "/jobs/sample/trials",
+    "/jobs/busy/trials?sort=-samples&state=ok", "/jobs/sample/compare?trials=0,3,5,7", "/jobs/sample/explore",
+    "/jobs/busy/explore", "/jobs/sample/what-if", "/jobs/busy/what-if", "/jobs/sample/log",
 )  # fmt: skip
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_every_page_renders_without_a_complaint_and_never_leaves_the_server(
-    visit: Callable, theme: str
+@pytest.mark.parametrize("width", [360, 1440])
+def test_every_page_fits_renders_without_a_complaint_and_never_leaves_the_server(
+    visit: Callable, theme: str, width: int
 ) -> None:
-    visitor = visit(color_scheme=theme).sign_in()
+    visitor = visit(color_scheme=theme, viewport={"width": width, "height": 800}).sign_in()
     for path in PAGES:
         page = visitor.go(path)
         expect(page.locator("h1").first).to_be_visible()
         for plot in page.locator(".plot").all():
             expect(plot.locator(".main-svg").first).to_be_attached()
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, path
+        assert (
+            page.locator("[role=img]:not([aria-label]), img:not([alt]), figure:not(:has(table))").count() == 0
+        )
     assert visitor.complaints == []
+    assert visitor.failures == []
     assert visitor.strangers == []
-
-
-def test_no_page_is_wider_than_a_small_phone(visit: Callable) -> None:
-    visitor = visit(viewport={"width": 400, "height": 800}).sign_in()
-    for path in PAGES:
-        page = visitor.go(path)
-        if page.locator(".plot").count():
-            expect(page.locator(".plot .main-svg").first).to_be_attached()
-        assert page.evaluate("document.documentElement.scrollWidth") <= 400, path
 
 
 def test_pages_say_everything_without_scripts(visit: Callable) -> None:
@@ -49,7 +48,7 @@ def test_pages_say_everything_without_scripts(visit: Callable) -> None:
     expect(page.locator(".plot").first).to_be_hidden()
     page.locator("#fig-waterfall summary").click()
     expect(page.locator("#fig-waterfall td", has_text="−21.1")).to_be_visible()
-    page.get_by_role("link", name="Export").click()
+    page.locator(".tabs").get_by_role("link", name="Export").click()
     page.get_by_label("Format", exact=True).select_option("paddle-prototxt")
     page.get_by_role("button", name="Show").click()
     expect(page.get_by_role("heading", name="strategy.prototxt")).to_be_visible()
@@ -69,12 +68,15 @@ def test_wrong_token_is_explained(visit: Callable) -> None:
 
 def test_job_page_follows_its_job_to_the_end(visit: Callable, site: object) -> None:
     visitor = visit().sign_in()
-    page = visitor.go("/jobs/busy")
-    expect(page.locator("#verdict")).to_contain_text("Measuring")
+    page = visitor.go("/jobs/busy/log")
     page.locator("#failures summary").first.click()
     site.source.happen("busy", "trial", "Trial 11 began: a neighbour of trial 5.", NOW)
     expect(page.locator("#events")).to_contain_text("Trial 11 began")
     expect(page.locator("#failures .log").first).to_be_visible()
+    page.get_by_role("link", name="Overview").click()
+    expect(page.locator("#verdict")).to_contain_text("Measuring")
+    site.source.happen("busy", "trial", "Trial 12 began: another neighbour.", NOW)
+    expect(page.locator("#latest")).to_contain_text("Trial 12 began")
 
     finished = make_finished_story(NOW)
     events = site.source.stories["busy"].events
@@ -82,8 +84,54 @@ def test_job_page_follows_its_job_to_the_end(visit: Callable, site: object) -> N
     site.source.happen("busy", "job", "Finished: +16.1 % throughput.", NOW)
     expect(page.locator("#verdict")).to_contain_text("+16.1 %")
     expect(page.locator("#fig-waterfall .main-svg").first).to_be_attached()
-    expect(page.get_by_role("link", name="Export")).to_be_visible()
+    expect(page.locator("#job-head").get_by_role("link", name="Export")).to_be_visible()
     assert visitor.complaints == []
+
+
+def test_trials_are_chosen_while_others_arrive_and_then_compared(visit: Callable, site: object) -> None:
+    visitor = visit().sign_in()
+    page = visitor.go("/jobs/busy/trials?sort=-samples")
+    expect(page.locator("tbody tr").first).to_contain_text("localsgd")
+    for number in (0, 5):
+        page.get_by_role("checkbox", name=f"Compare trial {number}", exact=True).check()
+    story = site.source.stories["busy"]
+    trial = story.history.trials[-1].model_copy(update={"number": 11})
+    trials = (*story.history.trials, trial)
+    site.source.tell(replace(story, history=story.history.model_copy(update={"trials": trials})))
+    site.source.happen("busy", "trial", "Trial 11 began.", NOW)
+    expect(page.locator("tbody tr")).to_have_count(12)
+    expect(page.get_by_role("checkbox", name="Compare trial 5", exact=True)).to_be_checked()
+    page.get_by_role("button", name="Compare ticked").click()
+    expect(page.get_by_role("heading", name="Side by side")).to_be_visible()
+    expect(page.locator(".compare thead")).to_contain_text("trial 5")
+    assert visitor.complaints == []
+
+
+def test_trials_are_sorted_filtered_and_compared_without_scripts(visit: Callable) -> None:
+    visitor = visit(java_script_enabled=False).sign_in()
+    page = visitor.go("/jobs/sample/trials")
+    page.get_by_role("link", name="samples/s").click()
+    expect(page.locator("tbody tr").first).to_contain_text("localsgd")
+    page.locator("select[name=state]").select_option("failed")
+    page.get_by_role("button", name="Apply").click()
+    expect(page.locator("tbody tr")).to_have_count(2)
+    for box in page.get_by_role("checkbox", name="Compare trial").all():
+        box.check()
+    page.get_by_role("button", name="Compare ticked").click()
+    expect(page.get_by_text("Rank 3 ran out of device memory")).to_be_visible()
+
+
+def test_tabs_stay_in_view_and_old_places_lead_to_their_new_address(visit: Callable) -> None:
+    for width in (360, 1440):
+        visitor = visit(viewport={"width": width, "height": 700}).sign_in()
+        page = visitor.go("/jobs/sample/explore")
+        expect(page.locator(".plot .main-svg").last).to_be_attached()
+        page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+        expect(page.locator(".tabs")).to_be_in_viewport()
+        expect(page.locator(".tabs [aria-current=page]")).to_have_text("Explore")
+    page = visitor.go("/jobs/sample#failures")
+    page.wait_for_url("**/jobs/sample/log#failures")
+    expect(page.locator("#failures")).to_be_in_viewport()
 
 
 def test_list_of_jobs_follows_by_itself(visit: Callable, site: object) -> None:

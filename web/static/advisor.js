@@ -62,9 +62,11 @@ function remember(scope) {
 function replacePart(part, fresh) {
   const open = new Set([...part.querySelectorAll("details[open][data-key]")].map((item) => item.dataset.key));
   const focused = part.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+  const chosen = new Set([...part.querySelectorAll("input:checked")].map((box) => box.value));
   const scrolled = part.querySelector(".events")?.scrollTop ?? 0;
   part.replaceChildren(...fresh.cloneNode(true).childNodes);
   for (const item of part.querySelectorAll("details[data-key]")) item.open = open.has(item.dataset.key);
+  for (const box of part.querySelectorAll("input[type='checkbox']")) box.checked = chosen.has(box.value);
   if (focused) part.querySelector(`a[href="${CSS.escape(focused)}"]`)?.focus();
   const list = part.querySelector(".events");
   if (list) list.scrollTop = scrolled;
@@ -180,6 +182,10 @@ document.addEventListener("change", (event) => {
   if (event.target.matches("select[data-submit]")) event.target.form.submit();
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawAll());
+
+// The job's page was one long page once: its sections have addresses of their own now.
+const moved = { trials: "trials", failures: "log", events: "log", details: "log" }[location.hash.slice(1)];
+if (moved && /^\/jobs\/[^/]+$/.test(location.pathname)) location.replace(`${location.pathname}/${moved}${location.hash}`);
 
 remember(document);
 drawAll();

@@ -54,7 +54,6 @@ class Rung:
 class AdviceSections:
     """The parts of the page that exist once there is an advice."""
 
-    headline: str
     changes: tuple[Change, ...]
     ladder: tuple[Rung, ...]
     allowed: Chip
@@ -63,10 +62,6 @@ class AdviceSections:
     ceiling: str
     skew: str
     buckets: str
-    dropped: tuple[tuple[str, str], ...]
-    valid_for: tuple[tuple[str, str], ...]
-    provenance: tuple[tuple[str, int], ...]
-    """How many knobs are measured, translated, carried."""
     evidence: Evidence
 
 
@@ -121,12 +116,7 @@ def _describe_buckets(before: tuple[int, ...], after: tuple[int, ...]) -> str:
 def view_advice(advice: Advice) -> AdviceSections:
     """Build the sections below the verdict."""
     ceiling = advice.diagnosis.ceiling_ratio
-    valid = [("hardware", advice.cluster)] if advice.cluster else []
-    counts: dict[str, int] = {}
-    for provenance in advice.provenance.values():
-        counts[provenance.value] = counts.get(provenance.value, 0) + 1
     return AdviceSections(
-        headline=advice.headline,
         changes=_view_changes(advice),
         ladder=tuple(view_rung(rung) for rung in advice.ladder),
         allowed=chip_for_effect(advice.allowed),
@@ -135,8 +125,5 @@ def view_advice(advice: Advice) -> AdviceSections:
         ceiling=formats.gain(ceiling) if ceiling is not None else "",
         skew=formats.percent(advice.diagnosis.skew, 1),
         buckets=_describe_buckets(advice.buckets_before, advice.buckets_after),
-        dropped=tuple((entry.knob, entry.reason) for entry in advice.dropped),
-        valid_for=(*valid, *advice.software.items()),
-        provenance=tuple(counts.items()),
         evidence=view_evidence(advice),
     )

@@ -1,16 +1,14 @@
-"""The evidence beside the verdict: what may bound a step, knobs taken back, throughput against loss."""
+"""The evidence beside the verdict: what may bound a step, and knobs taken back; a knob and a strategy in words."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from advisor.dashboard import formats
-from advisor.dashboard.views.chips import Chip, chip_for_effect
-from advisor.dashboard.views.forecasts import WhatIf, view_forecasts
-from advisor.protocol.answers.advice import Advice, KnobEffect, ParetoPoint
+from advisor.dashboard.views.chips import Chip
+from advisor.protocol.answers.advice import Advice, KnobEffect
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 
-_OTHERS_SHOWN = 7
 _BOUNDS = {
     "communication": "communication",
     "compute": "computation",
@@ -33,18 +31,6 @@ class FindingLine:
 
 
 @dataclass(frozen=True)
-class ParetoLine:
-    """A strategy in the plane of throughput and loss."""
-
-    trial_number: int
-    effect: Chip
-    throughput: str
-    loss: str
-    changes: str
-    on_front: bool
-
-
-@dataclass(frozen=True)
 class Evidence:
     """What stands beside the verdict."""
 
@@ -54,18 +40,19 @@ class Evidence:
     stalls: str
     """A sentence about stalls; empty where there are none to speak of."""
     taken_back: tuple[str, ...]
-    pareto: tuple[ParetoLine, ...]
-    pareto_left: int
-    """Measured strategies that the table leaves out: the API has all."""
-    search_ended: str
-    forecasts: tuple[WhatIf, ...] = ()
-    forecast_caveat: str = ""
 
 
 def show_knob(name: str, value: Value | None) -> str:
     """Return a knob's value with its unit."""
     knob = CATALOGUE.get(name)
     return formats.knob_value(value, knob.unit if knob and not isinstance(value, str) else "")
+
+
+def describe_changes(changes: Mapping[str, Value]) -> str:
+    """Return changes in one line; the baseline's own words when there is none."""
+    if not changes:
+        return "the script as it stands"
+    return ", ".join(f"{name} {show_knob(name, value)}" for name, value in changes.items())
 
 
 def show_saving(effect: KnobEffect | None) -> tuple[str, str]:
@@ -102,36 +89,6 @@ def view_evidence(advice: Advice) -> Evidence:
         scaling=tuple(scaling),
         stalls=_describe_stalls(advice),
         taken_back=tuple(dict.fromkeys(reason.sentence for reason in advice.taken_back)),
-        pareto=tuple(map(_view_point, _pick_points(advice.pareto))) if len(advice.pareto) > 1 else (),
-        pareto_left=max(0, len(advice.pareto) - len(_pick_points(advice.pareto))),
-        search_ended=advice.search_ended_because,
-        forecasts=view_forecasts(advice.forecasts),
-        forecast_caveat=advice.forecasts[0].caveat if advice.forecasts else "",
-    )
-
-
-def _pick_points(points: Sequence[ParetoPoint]) -> list[ParetoPoint]:
-    """The front, and the fastest of the others."""
-    others = [point for point in points if not point.on_front][:_OTHERS_SHOWN]
-    return [point for point in points if point.on_front or point in others]
-
-
-def _view_point(point: ParetoPoint) -> ParetoLine:
-    if point.loss_change is None:
-        loss = "not seen"
-    elif point.loss_change == 0 and point.loss_error is None:
-        loss = "same"
-    else:
-        error = f" ± {point.loss_error:.2g}" if point.loss_error is not None else ""
-        loss = f"{point.loss_change:+.3g}{error}".replace("-", "−")
-    return ParetoLine(
-        trial_number=point.trial_number,
-        effect=chip_for_effect(point.effect),
-        throughput=formats.gain(point.throughput_ratio),
-        loss=loss,
-        changes=", ".join(f"{name} {show_knob(name, value)}" for name, value in point.changes.items())
-        or "the script as it stands",
-        on_front=point.on_front,
     )
 
 

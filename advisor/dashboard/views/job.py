@@ -1,39 +1,30 @@
-"""A job's page: header, verdict, and the sections below them."""
+"""The top of every view of a job, and what its overview shows below the verdict."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from advisor.dashboard import formats
-from advisor.dashboard.figures.charts import (
-    Figure,
-    HistoryPoint,
-    Side,
-    draw_comparison,
-    draw_history,
-    draw_phases,
-    draw_waterfall,
-)
+from advisor.dashboard.figures.charts import Figure, Side, draw_comparison, draw_phases, draw_waterfall
 from advisor.dashboard.figures.estimates import estimate_blocks
 from advisor.dashboard.figures.utilisation import draw_utilisation
 from advisor.dashboard.source import Person
 from advisor.dashboard.views.advice import AdviceSections, view_advice
-from advisor.dashboard.views.chips import Chip, chip_for_job, chip_for_session
+from advisor.dashboard.views.chips import Chip, chip_for_job, chip_for_outcome
+from advisor.dashboard.views.explore import draw_search
 from advisor.dashboard.views.jobs import name_job
-from advisor.dashboard.views.trials import (
-    Failure,
-    TrialLine,
-    describe_changes,
-    list_failures,
-    view_trial_lines,
-)
+from advisor.dashboard.views.measured import QUIET, MeasuredTrial, measure_trials
+from advisor.dashboard.views.story import EventLine, view_events
 from advisor.dashboard.views.verdict import StageStep, VerdictCard, view_stages, view_verdict
 from advisor.protocol.answers.advice import CONTINUE_S, Advice, Verdict
 from advisor.protocol.asked.jobs import Job, JobState, Priority
 from advisor.protocol.measured.telemetry import SessionTelemetry
-from advisor.protocol.measured.trials import Block, JobHistory, Outcome, Purpose
-from advisor.protocol.training.workload import WorkloadFacts
+from advisor.protocol.measured.trials import Block, JobHistory, Purpose
 from advisor.protocol.views import JobEvent
+
+_LATEST = 6
+"""Events that the overview of a live job shows."""
 
 
 @dataclass(frozen=True)
@@ -63,50 +54,25 @@ class JobHeader:
 
 
 @dataclass(frozen=True)
-class SessionLine:
-    """One launch."""
-
-    generation: int
-    chip: Chip
-    because: str
-    agents: str
-    length: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class EventLine:
-    """One line of the story."""
-
-    at: str
-    clock: str
-    kind: str
-    sentence: str
-    trial_number: int | None
-
-
-@dataclass(frozen=True)
-class JobPage:
-    """Everything the page shows."""
+class Overview:
+    """Everything that the overview shows."""
 
     header: JobHeader
     stages: tuple[StageStep, ...]
+    """The way from probe to done; empty once there is an answer."""
     verdict: VerdictCard
     comparison: Figure | None
     breakdown: Figure | None
     """The waterfall from before to after; only the baseline's phases where nothing is to change."""
     history: Figure | None
+    """Every trial so far, while there is no advice."""
     utilisation: Figure | None
     """The devices of the latest session over time."""
     advice: AdviceSections | None
-    trials: tuple[TrialLine, ...]
-    failures: tuple[Failure, ...]
-    sessions: tuple[SessionLine, ...]
-    events: tuple[EventLine, ...]
-    facts: tuple[tuple[str, str], ...]
-    last_event: int
-    refused: tuple[tuple[str, str], ...]
-    """Knobs that the runtime cannot serve for this script, shown while there is no advice."""
+    failures: tuple[tuple[Chip, int], ...]
+    """How many trials and launches failed, by kind."""
+    latest: tuple[EventLine, ...]
+    """The last events, while the job is live."""
 
 
 def view_header(
@@ -171,88 +137,14 @@ def _list_throughputs(blocks: Sequence[Block]) -> tuple[float, ...]:
     return tuple(block.summary.samples_per_s for block in blocks if block.summary is not None)
 
 
-def _draw_history(job: Job, history: JobHistory) -> Figure | None:
-    done = history.done_blocks()
-    if not done:
-        return None
-    points = []
-    for trial in history.trials:
-        if trial.purpose not in {Purpose.BASELINE, Purpose.SEARCH}:
-            continue
-        failed = trial.outcome is not None and trial.outcome not in {Outcome.FINISHED, Outcome.PRUNED}
-        kind = "failed" if failed else "baseline" if trial.purpose is Purpose.BASELINE else trial.effect.value
-        outcome = trial.outcome.value.replace("_", " ") if trial.outcome else "open"
-        points.append(
-            HistoryPoint(
-                number=trial.number,
-                label=describe_changes(trial.changes),
-                kind=kind,
-                estimate=None
-                if failed
-                else estimate_blocks([b for b in done if b.trial_number == trial.number]),
-                outcome=outcome,
-                counts=not failed and trial.effect.rank <= job.spec.allow.rank,
-            )
-        )
-    return draw_history(points) if points else None
+def _count_failures(trials: Sequence[MeasuredTrial], history: JobHistory) -> tuple[tuple[Chip, int], ...]:
+    outcomes = [found.trial.outcome for found in trials]
+    outcomes += [session.outcome for session in history.sessions]
+    counts = Counter(outcome for outcome in outcomes if outcome is not None and outcome not in QUIET)
+    return tuple((chip_for_outcome(outcome), count) for outcome, count in counts.most_common())
 
 
-def _list_facts(job: Job) -> tuple[tuple[str, str], ...]:
-    if job.facts is None:
-        return ()
-    facts = job.facts
-    gradients = (
-        f"{formats.size(facts.gradient_bytes)} of {facts.gradient_dtype}" if facts.gradient_bytes else ""
-    )
-    model = f"{facts.parameter_tensors} tensors in {facts.layers} layers" if facts.parameter_tensors else ""
-    software = {"torch": facts.torch_version, **facts.software}
-    told = {
-        "ranks": f"{facts.world_size} ({facts.local_world_size} a node)",
-        **({"sharding": _describe_sharding(facts)} if facts.sharding else {}),
-        "gradients per step": gradients,
-        "model": model,
-        "batch per rank": f"{facts.batch_size_per_rank:g} samples",
-        "backend": f"{facts.backend} on {facts.device_name or facts.device.value}" if facts.backend else "",
-        **{name: version for name, version in software.items() if version},
-    }
-    return tuple((name, text or formats.NO_VALUE) for name, text in told.items())
-
-
-def _describe_sharding(facts: WorkloadFacts) -> str:
-    if not facts.shard_ranks:
-        return facts.sharding
-    copies = f", {facts.shard_copies} copies (HSDP)" if facts.shard_copies > 1 else ""
-    return f"{facts.sharding} over {facts.shard_ranks} ranks{copies}"
-
-
-def _view_sessions(history: JobHistory, now: datetime) -> tuple[SessionLine, ...]:
-    lines = []
-    for session in history.sessions:
-        started = session.started_at
-        length = formats.NO_VALUE
-        if started is not None:
-            length = formats.duration(((session.ended_at or now) - started).total_seconds())
-        lines.append(
-            SessionLine(
-                session.generation, chip_for_session(session.state), formats.clean_text(session.because),
-                ", ".join(session.agents), length, formats.clean_text(session.reason),
-            )
-        )  # fmt: skip
-    return tuple(lines)
-
-
-def view_events(events: Sequence[JobEvent]) -> tuple[EventLine, ...]:
-    """Build the story, newest first."""
-    return tuple(
-        EventLine(
-            event.at.isoformat(), event.at.strftime("%H:%M:%S"), event.kind, formats.clean_text(event.sentence),
-            event.trial_number,
-        )
-        for event in reversed(events)
-    )  # fmt: skip
-
-
-def view_job_page(
+def view_overview(
     job: Job,
     history: JobHistory,
     advice: Advice | None,
@@ -260,22 +152,19 @@ def view_job_page(
     person: Person,
     now: datetime,
     telemetry: SessionTelemetry = SessionTelemetry(),
-) -> JobPage:
-    """Build the page from what is stored."""
-    return JobPage(
+) -> Overview:
+    """Build the overview from what is stored."""
+    trials = measure_trials(history)
+    is_live = not job.state.is_final
+    return Overview(
         header=view_header(job, person, advice is not None, now, advice),
-        stages=view_stages(job),
-        verdict=view_verdict(job, history, advice, now),
+        stages=() if advice else view_stages(job),
+        verdict=view_verdict(job, history, trials, advice, now),
         comparison=_draw_sides(history, advice) if advice else None,
         breakdown=_draw_breakdown(advice) if advice else None,
-        history=_draw_history(job, history),
-        utilisation=draw_utilisation(telemetry),
+        history=None if advice else draw_search(job, trials),
+        utilisation=draw_utilisation(telemetry) if is_live else None,
         advice=view_advice(advice) if advice else None,
-        trials=view_trial_lines(history, advice.changes if advice else None),
-        failures=list_failures(history),
-        sessions=_view_sessions(history, now),
-        events=view_events(events),
-        facts=_list_facts(job),
-        last_event=events[-1].seq if events else 0,
-        refused=() if advice else tuple(sorted(job.refusals.items())),
+        failures=_count_failures(trials, history),
+        latest=view_events(events[-_LATEST:]) if is_live else (),
     )

@@ -1,4 +1,4 @@
-"""Trials as the job's page and their own page show them."""
+"""A trial's own page."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,56 +6,11 @@ from dataclasses import dataclass
 from advisor.dashboard import formats
 from advisor.dashboard.figures.charts import Figure, StepSeries, draw_phases, draw_steps
 from advisor.dashboard.figures.estimates import estimate_blocks
-from advisor.dashboard.views.chips import (
-    Chip,
-    chip_for_block,
-    chip_for_effect,
-    chip_for_outcome,
-    chip_for_trial,
-)
+from advisor.dashboard.views.chips import Chip, chip_for_block, chip_for_effect, chip_for_trial
 from advisor.dashboard.views.evidence import show_knob
 from advisor.dashboard.views.telemetry import DeviceLine, view_devices
-from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.measured.trials import Block, BlockState, JobHistory, Outcome, Purpose, Trial
-
-_HINTS = {
-    Outcome.OUT_OF_MEMORY: "The search keeps away from it; there is nothing to do.",
-    Outcome.HUNG: "Look for the rank that stopped first in the log below.",
-    Outcome.CRASHED: "Look for the first traceback in the log below.",
-    Outcome.INEFFECTIVE: "The script may override the knob itself; see docs/knobs.md.",
-    Outcome.DIVERGED: "Its speed does not count.",
-    Outcome.LOST: "It is measured again; see the agents if it keeps happening.",
-}
-
-
-@dataclass(frozen=True)
-class TrialLine:
-    """One row of the table of trials."""
-
-    number: int
-    chip: Chip
-    effect: Chip
-    purpose: str
-    samples: str
-    step_ms: str
-    exposed_ms: str
-    busy: str
-    changes: str
-    because: str
-    is_advised: bool
-
-
-@dataclass(frozen=True)
-class Failure:
-    """A trial or a session that failed, with what to do."""
-
-    title: str
-    trial_number: int | None
-    chip: Chip
-    sentence: str
-    hint: str
-    log_tail: str
+from advisor.protocol.measured.trials import Block, BlockState, JobHistory, Purpose, Trial
 
 
 @dataclass(frozen=True)
@@ -99,64 +54,6 @@ class TrialPage:
     buckets: tuple[str, ...]
     blocks: tuple[BlockLine, ...]
     log_tail: str
-
-
-def describe_changes(changes: Mapping[str, Value]) -> str:
-    """Return changes in one line; the baseline's own words when there is none."""
-    if not changes:
-        return "the script as it stands"
-    return ", ".join(f"{name} {show_knob(name, value)}" for name, value in changes.items())
-
-
-def view_trial_lines(history: JobHistory, advised: Mapping[str, Value] | None) -> tuple[TrialLine, ...]:
-    """Build the table, newest first; `advised` marks the trials that carry the advised strategy."""
-    lines = []
-    for trial in sorted(history.trials, key=lambda trial: trial.number, reverse=True):
-        blocks = [block for block in history.blocks if block.trial_number == trial.number]
-        estimate = estimate_blocks([block for block in blocks if block.state is BlockState.DONE])
-        measuring = any(block.state is BlockState.ISSUED for block in blocks)
-        lines.append(
-            TrialLine(
-                number=trial.number,
-                chip=chip_for_trial(trial, measuring),
-                effect=chip_for_effect(trial.effect),
-                purpose=trial.purpose.value,
-                samples=formats.rate(estimate.samples_per_s, estimate.half_width)
-                if estimate
-                else formats.NO_VALUE,
-                step_ms=formats.milliseconds(estimate.step_time_s if estimate else None),
-                exposed_ms=formats.milliseconds(estimate.exposed_comm_s if estimate else None),
-                busy=formats.percent(estimate.utilisation if estimate else None),
-                changes=describe_changes(trial.changes),
-                because=formats.clean_text(trial.because),
-                is_advised=bool(advised) and trial.changes == advised,
-            )
-        )
-    return tuple(lines)
-
-
-def list_failures(history: JobHistory) -> tuple[Failure, ...]:
-    """List failed trials and sessions, newest first; a pruned or cancelled one is no failure."""
-    quiet = {Outcome.FINISHED, Outcome.PRUNED, Outcome.CANCELLED}
-    failures = [
-        Failure(
-            f"Trial {trial.number}", trial.number, chip_for_outcome(trial.outcome),
-            formats.clean_text(trial.outcome_reason), _HINTS.get(trial.outcome, ""),
-            formats.clean_tail(trial.log_tail),
-        )
-        for trial in history.trials
-        if trial.outcome is not None and trial.outcome not in quiet
-    ]  # fmt: skip
-    failures += [
-        Failure(
-            f"Launch {session.generation}", None, chip_for_outcome(session.outcome),
-            formats.clean_text(session.reason), _HINTS.get(session.outcome, ""),
-            formats.clean_tail(session.log_tail),
-        )
-        for session in history.sessions
-        if session.outcome is not None and session.outcome not in quiet
-    ]  # fmt: skip
-    return tuple(reversed(failures))
 
 
 def _view_block(block: Block, generations: Mapping[str, int]) -> BlockLine:

@@ -1,17 +1,20 @@
 """The top of a job's page: how far it is, and the verdict with its bound first, why, and what to do next."""
 
+import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from advisor.dashboard import formats
-from advisor.dashboard.figures.estimates import estimate_blocks
 from advisor.dashboard.views.chips import STAGES, Chip, chip_for_verdict
 from advisor.dashboard.views.jobs import count_search_trials
+from advisor.dashboard.views.measured import MeasuredTrial, find_best_trial
 from advisor.protocol.answers.advice import Action, Advice, Verdict, continue_command
 from advisor.protocol.answers.gains import spell_bound, spell_likely, spell_range
 from advisor.protocol.asked.jobs import Job, JobState, Stage
 from advisor.protocol.measured.spending import measure_device_hours
-from advisor.protocol.measured.trials import JobHistory, Outcome, Purpose, Trial
+from advisor.protocol.measured.trials import JobHistory
+from advisor.protocol.training.workload import WorkloadKind
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,9 @@ class VerdictCard:
     chip: Chip | None = None
     """The verdict in a word, with its icon: colour alone says nothing."""
     command: str = ""
-    """What gives the job more time, to be copied; empty where that is not what to do."""
+    """What to paste: it uses the strategy, or gives the job more time; empty where nothing is to be done."""
+    command_lead: str = ""
+    """A sentence before it."""
 
 
 def view_stages(job: Job) -> tuple[StageStep, ...]:
@@ -71,10 +76,12 @@ def view_stages(job: Job) -> tuple[StageStep, ...]:
     return tuple(steps)
 
 
-def view_verdict(job: Job, history: JobHistory, advice: Advice | None, now: datetime) -> VerdictCard:
+def view_verdict(
+    job: Job, history: JobHistory, trials: Sequence[MeasuredTrial], advice: Advice | None, now: datetime
+) -> VerdictCard:
     """Build the card on top: the verdict with its interval, or the state of the search in its place."""
     if advice is not None:
-        return _view_answer(advice)
+        return _view_answer(job, advice)
     hours = formats.device_hours(measure_device_hours(job, history.sessions, now))
     tried, most = count_search_trials(history), job.spec.budget.max_trials
     cost = (("device-hours so far", hours), ("strategies tried", f"{tried} of at most {most}"))
@@ -102,7 +109,7 @@ def view_verdict(job: Job, history: JobHistory, advice: Advice | None, now: date
         "busy",
         "Measuring",
         "",
-        _describe_progress(job, history),
+        _describe_progress(job, history, trials),
         reason,
         (_say_next(job.stage),),
         cost,
@@ -126,31 +133,32 @@ def _say_next(stage: Stage) -> str:
     }[stage]
 
 
-def _describe_progress(job: Job, history: JobHistory) -> str:
+def _describe_progress(job: Job, history: JobHistory, trials: Sequence[MeasuredTrial]) -> str:
     name, meaning = STAGES[job.stage]
     done = len(history.done_blocks())
     text = f"{name}: {meaning[0].lower()}{meaning[1:]} {formats.plural(done, 'block')} measured so far."
-    best = find_best_trial(job, history)
+    best = find_best_trial(job, trials)
     if best is not None:
-        trial, words = best
-        text += f" Fastest so far, unconfirmed: trial {trial.number} with {words} samples/s."
+        text += f" Fastest so far, unconfirmed: trial {best.trial.number} with {best.throughput} samples/s."
     return text
 
 
-def find_best_trial(job: Job, history: JobHistory) -> tuple[Trial, str] | None:
-    """Return the search's fastest trial on an allowed rung and its throughput in words; unconfirmed."""
-    best: tuple[float, Trial, str] | None = None
-    for trial in history.trials:
-        failed = trial.outcome is not None and trial.outcome is not Outcome.FINISHED
-        if trial.purpose is Purpose.BASELINE or failed or trial.effect.rank > job.spec.allow.rank:
-            continue
-        estimate = estimate_blocks([b for b in history.done_blocks() if b.trial_number == trial.number])
-        if estimate is not None and (best is None or estimate.samples_per_s > best[0]):
-            best = (estimate.samples_per_s, trial, formats.rate(estimate.samples_per_s, estimate.half_width))
-    return None if best is None else (best[1], best[2])
+def _tell_how_to_use(job: Job) -> tuple[str, str]:
+    """What to paste for the strategy, and the sentence before it."""
+    command = shlex.join(job.spec.workload.command)
+    if job.spec.workload.kind is WorkloadKind.COMMAND:
+        return (
+            f"advisor export {job.id} --format command --output run.sh\nbash run.sh",
+            "Start it with the strategy:",
+        )
+    return (
+        f"advisor export {job.id} --format json --output strategy.json\n"
+        f"advisor run --strategy strategy.json --watch -- {command}",
+        "Your own command under the strategy, no line of the script changed:",
+    )
 
 
-def _view_answer(advice: Advice) -> VerdictCard:
+def _view_answer(job: Job, advice: Advice) -> VerdictCard:
     cost = [
         ("device-hours", formats.device_hours(advice.cost.device_hours)),
         ("wall time", formats.duration(advice.cost.wall_s)),
@@ -162,9 +170,15 @@ def _view_answer(advice: Advice) -> VerdictCard:
     why = tuple(reason.sentence for reason in advice.reasons) or (advice.diagnosis.sentence,)
     tones = {Verdict.CHANGE: "good", Verdict.KEEP: "muted", Verdict.UNDECIDED: "caution"}
     lead, figure, interval, sentence = _tell_figures(advice)
-    command = continue_command(advice.job_id, advice.continue_s) if advice.action is Action.CONTINUE else ""
+    command, command_lead = "", ""
+    if advice.action is Action.CONTINUE:
+        command = continue_command(advice.job_id, advice.continue_s)
+        command_lead = "Give it more time; nothing measured is lost:"
+    elif advice.verdict is Verdict.CHANGE:
+        command, command_lead = _tell_how_to_use(job)
     # An advice of an older version has no line of its own that says what to do.
-    first = (advice.what_to_do.replace("`", ""),) if advice.what_to_do and not command else ()
+    is_said = advice.action is Action.CONTINUE
+    first = (advice.what_to_do.replace("`", ""),) if advice.what_to_do and not is_said else ()
     return VerdictCard(
         tones[advice.verdict],
         figure,
@@ -177,6 +191,7 @@ def _view_answer(advice: Advice) -> VerdictCard:
         lead=lead,
         chip=chip_for_verdict(advice.verdict),
         command=command,
+        command_lead=command_lead,
     )
 
 

@@ -15,7 +15,10 @@ from advisor.protocol.asked.jobs import JobState
 SignIn = Callable[[str], TestClient]
 PAGES = (
     "/jobs", "/jobs?state=finished", "/jobs/busy", "/jobs/sample", "/jobs/sample/trials/5", "/jobs/busy/trials/10",
-    "/jobs/sample/trials/6", "/jobs/busy/log", "/jobs/sample/export",
+    "/jobs/sample/trials/6", "/jobs/busy/log", "/jobs/sample/log", "/jobs/sample/export", "/jobs/sample/trials",
+    "/jobs/busy/trials?sort=-samples&state=ok&columns=number&columns=loss", "/jobs/sample/compare?trials=0,5",
+    "/jobs/busy/compare?trials=0&trials=6&trials=9&trials=10", "/jobs/sample/explore", "/jobs/busy/explore",
+    "/jobs/sample/what-if", "/jobs/busy/what-if",
     "/jobs/sample/export?format=paddle-prototxt&target=2.6.2", "/jobs/busy/export", "/agents", "/knobs", "/style",
 )  # fmt: skip
 

@@ -9,11 +9,12 @@ from advisor.dashboard.samples.evidence import leave_undecided
 from advisor.dashboard.samples.job import keep_defaults, make_agents, make_finished_story, make_running_story
 from advisor.dashboard.source import Person
 from advisor.dashboard.views.chips import chip_for_verdict
-from advisor.dashboard.views.job import JobPage, view_job_page
+from advisor.dashboard.views.job import Overview, view_overview
 from advisor.dashboard.views.jobs import view_job_line, view_job_lines
+from advisor.dashboard.views.measured import find_best_trial, measure_trials
 from advisor.dashboard.views.site import view_agents, view_knobs, view_log
+from advisor.dashboard.views.story import list_failures, view_story
 from advisor.dashboard.views.trials import view_trial_page
-from advisor.dashboard.views.verdict import find_best_trial
 from advisor.protocol.answers.advice import Verdict
 from advisor.protocol.asked.jobs import JobState, Priority, Stage
 from advisor.protocol.knobs.catalogue import CATALOGUE
@@ -24,9 +25,9 @@ ADA = Person("ada", Role.SUBMITTER)
 RUNNING, FINISHED = make_running_story(NOW), make_finished_story(NOW)
 
 
-def show(story: object = FINISHED, person: Person = ADA, **changes: object) -> JobPage:
+def show(story: object = FINISHED, person: Person = ADA, **changes: object) -> Overview:
     story = replace(story, job=story.job.model_copy(update=changes))
-    return view_job_page(story.job, story.history, story.advice, story.events, person, NOW)
+    return view_overview(story.job, story.history, story.advice, story.events, person, NOW)
 
 
 def test_verdict_stands_with_its_bound_first() -> None:
@@ -86,8 +87,9 @@ def test_only_those_who_may_see_the_continue_button_and_only_when_a_job_has_ende
 
 
 def test_running_job_shows_its_fastest_trial_as_unconfirmed_and_on_an_allowed_rung() -> None:
-    trial, _ = find_best_trial(RUNNING.job, RUNNING.history)
-    assert trial.number == 5
+    best = find_best_trial(RUNNING.job, measure_trials(RUNNING.history))
+    assert best is not None
+    assert best.trial.number == 5
     card = show(RUNNING).verdict
     assert "unconfirmed: trial 5 with 1\u202f845 ± 15 samples/s" in card.sentence
     assert (card.tried, card.most) == (10, 24)
@@ -124,7 +126,8 @@ def test_sharding_is_told_with_the_ranks_that_share_a_copy() -> None:
     def tell(**facts: object) -> str | None:
         own = FINISHED.job.facts
         assert own is not None
-        return dict(show(facts=own.model_copy(update=facts)).facts).get("sharding")
+        job = FINISHED.job.model_copy(update={"facts": own.model_copy(update=facts)})
+        return dict(view_story(job, FINISHED.history, (), NOW).facts).get("sharding")
 
     assert tell() is None
     assert tell(sharding="fully_shard") == "fully_shard"
@@ -136,7 +139,7 @@ def test_sharding_is_told_with_the_ranks_that_share_a_copy() -> None:
 
 
 def test_failures_have_a_sentence_and_a_clean_log() -> None:
-    failures = show().failures
+    failures = list_failures(FINISHED.history)
     assert [failure.trial_number for failure in failures] == [8, 6]
     assert "\x1b" not in failures[1].log_tail
     assert "CUDA out of memory" in failures[1].log_tail
@@ -234,8 +237,23 @@ def test_evidence_stands_beside_the_verdict() -> None:
     )
     assert evidence.scaling == (("scaling efficiency before", "85 %"), ("scaling efficiency after", "98 %"))
     assert len(evidence.taken_back) == 1
-    assert [line.loss for line in evidence.pareto] == ["+0.031 ± 0.008", "not seen", "same"]
-    assert evidence.search_ended
+
+
+def test_overview_says_what_to_paste_and_counts_failures_by_kind() -> None:
+    page = show()
+    assert page.verdict.command.splitlines() == [
+        "advisor export sample --format json --output strategy.json",
+        "advisor run --strategy strategy.json --watch -- torchrun --nproc-per-node 8 train.py",
+    ]
+    assert page.verdict.next_steps[0].startswith("Use the strategy: advisor export sample")
+    assert page.stages == ()
+    assert [(chip.word, count) for chip, count in page.failures] == [("out of memory", 1), ("ineffective", 1)]
+
+
+def test_overview_of_a_live_job_tells_the_latest_and_no_more() -> None:
+    events = tuple(RUNNING.events[0].model_copy(update={"seq": seq}) for seq in range(1, 40))
+    assert len(show(replace(RUNNING, events=events)).latest) == 6
+    assert show().latest == ()
 
 
 def test_every_stage_has_its_words() -> None:

@@ -1,0 +1,227 @@
+"""Routes that look at one job: its overview, trials, comparison, figures, what-ifs, log and exports."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request
+from starlette.responses import Response
+
+from advisor.dashboard.door.access import Door, Guest
+from advisor.dashboard.rendering import Renderer
+from advisor.dashboard.source import Source
+from advisor.dashboard.views.compare import compare_trials, read_numbers
+from advisor.dashboard.views.explore import explore
+from advisor.dashboard.views.forecasts import view_forecasts
+from advisor.dashboard.views.job import view_header, view_overview
+from advisor.dashboard.views.measured import measure_trials
+from advisor.dashboard.views.runs import view_runs
+from advisor.dashboard.views.site import view_log
+from advisor.dashboard.views.story import view_story
+from advisor.dashboard.views.trial_table import COLUMNS, STATES, TrialQuery, view_trial_table, write_csv
+from advisor.dashboard.views.trials import view_trial_page
+from advisor.errors import NotFound
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.asked.jobs import Job
+from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.views import JobEvent
+
+_EVENTS_AT_ONCE = 500
+_MOST_EVENTS = 5000
+_LOG_PARTS = 200
+_RUN_REFRESH_S = 30
+"""A finished job's page, while trainings under its strategy report: as often as they do."""
+
+
+def read_all_events(source: Source, job_id: str) -> list[JobEvent]:
+    """Return the job's events, oldest first; beyond 5000 the oldest are left out."""
+    events: list[JobEvent] = []
+    while True:
+        part = source.events(job_id, events[-1].seq if events else 0, _EVENTS_AT_ONCE)
+        events = [*events, *part][-_MOST_EVENTS:]
+        if len(part) < _EVENTS_AT_ONCE:
+            return events
+
+
+@dataclass(frozen=True)
+class _Opened:
+    """A job that somebody looks at."""
+
+    guest: Guest
+    job: Job
+    advice: Advice | None
+    events: list[JobEvent]
+    """Read first: what happens while the page is built is then fetched again rather than missed."""
+
+
+def build_view_routes(
+    source: Source, door: Door, renderer: Renderer, clock: Callable[[], datetime]
+) -> APIRouter:
+    """Return the routes that look at one job."""
+    router = APIRouter()
+
+    def open_job(request: Request, job_id: str) -> _Opened:
+        guest = door.admit(request)
+        job = source.job(job_id)
+        events = read_all_events(source, job_id)
+        return _Opened(guest, job, source.advice(job_id) if job.state.is_final else None, events)
+
+    def show(
+        request: Request, opened: _Opened, tab: str, name: str, context: Mapping[str, object]
+    ) -> Response:
+        """Render one view of the job; `tab` is the view that the tab bar marks."""
+        job, guest = opened.job, opened.guest
+        last = opened.events[-1].seq if opened.events else 0
+        known = {
+            "person": guest.person,
+            "form_key": guest.form_key,
+            "section": "jobs",
+            "tab": tab,
+            "crumb": "",
+            "header": view_header(job, guest.person, opened.advice is not None, clock(), opened.advice),
+            "live_url": "" if job.state.is_final else f"/jobs/{job.id}/live?after={last}",
+        }
+        return renderer.render(request, name, {**known, **context})
+
+    @router.get("/jobs/{job_id}")
+    def show_job(request: Request, job_id: str) -> Response:
+        opened = open_job(request, job_id)
+        job, history = opened.job, source.history(job_id)
+        page = view_overview(
+            job, history, opened.advice, opened.events, opened.guest.person, clock(), source.telemetry(job_id)
+        )
+        runs = view_runs(source.runs(job_id), clock())
+        refresh = _RUN_REFRESH_S if runs and job.state.is_final else 0
+        context = {"page": page, "runs": runs, "refresh_s": refresh}
+        return show(request, opened, "", "job.html", context)
+
+    @router.get("/jobs/{job_id}/trials")
+    def show_trials(
+        request: Request,
+        job_id: str,
+        sort: str = "-number",
+        state: str = "",
+        rung: str = "",
+        changes: str = "",
+        columns: Annotated[list[str], Query()] = [],  # noqa: B006
+    ) -> Response:
+        opened = open_job(request, job_id)
+        query = TrialQuery.read(sort, state, rung, changes, columns)
+        advised = opened.advice.changes if opened.advice else None
+        context = {
+            "table": view_trial_table(measure_trials(source.history(job_id)), advised, query),
+            "columns": COLUMNS,
+            "states": STATES,
+            "rungs": [effect.value for effect in Effect],
+            "search_ended": opened.advice.search_ended_because if opened.advice else "",
+        }
+        return show(request, opened, "trials", "trials.html", context)
+
+    @router.get("/jobs/{job_id}/trials.csv")
+    def download_trials(
+        request: Request,
+        job_id: str,
+        sort: str = "-number",
+        state: str = "",
+        rung: str = "",
+        changes: str = "",
+    ) -> Response:
+        door.admit(request)
+        query = TrialQuery.read(sort, state, rung, changes, ())
+        content = write_csv(measure_trials(source.history(job_id)), query)
+        headers = {"content-disposition": f'attachment; filename="trials-{job_id}.csv"'}
+        return Response(content.encode(), media_type="text/csv; charset=utf-8", headers=headers)
+
+    @router.get("/jobs/{job_id}/compare")
+    def compare(
+        request: Request,
+        job_id: str,
+        trials: Annotated[list[str], Query()] = [],  # noqa: B006
+    ) -> Response:
+        opened = open_job(request, job_id)
+        numbers = read_numbers(trials)
+        context = {
+            "page": compare_trials(measure_trials(source.history(job_id)), numbers),
+            "crumb": f"trials {', '.join(map(str, numbers))}",
+        }
+        return show(request, opened, "trials", "compare.html", context)
+
+    @router.get("/jobs/{job_id}/trials/{number}")
+    def show_trial(request: Request, job_id: str, number: int) -> Response:
+        opened = open_job(request, job_id)
+        history = source.history(job_id)
+        try:
+            trial = history.trial(number)
+        except KeyError:
+            hint = (
+                f"It has the trials 0 to {len(history.trials) - 1}."
+                if history.trials
+                else "It has no trial yet."
+            )
+            raise NotFound(f"This job has no trial {number}.", hint=hint) from None
+        context = {"page": view_trial_page(trial, history), "crumb": f"trial {number}"}
+        if trial.outcome is not None:
+            context["live_url"] = ""
+        return show(request, opened, "trials", "trial.html", context)
+
+    @router.get("/jobs/{job_id}/explore")
+    def show_figures(request: Request, job_id: str) -> Response:
+        opened = open_job(request, job_id)
+        trials = measure_trials(source.history(job_id))
+        return show(
+            request, opened, "explore", "explore.html", {"page": explore(opened.job, opened.advice, trials)}
+        )
+
+    @router.get("/jobs/{job_id}/what-if")
+    def show_forecasts(request: Request, job_id: str) -> Response:
+        opened = open_job(request, job_id)
+        forecasts = opened.advice.forecasts if opened.advice else ()
+        context = {
+            "forecasts": view_forecasts(forecasts),
+            "caveat": forecasts[0].caveat if forecasts else "",
+        }
+        return show(request, opened, "what-if", "what_if.html", context)
+
+    @router.get("/jobs/{job_id}/log")
+    def show_log(request: Request, job_id: str, after: int = 0) -> Response:
+        opened = open_job(request, job_id)
+        parts = source.log(job_id, max(0, after), _LOG_PARTS)
+        context = {
+            "story": view_story(opened.job, source.history(job_id), opened.events, clock()),
+            "advice": opened.advice,
+            "blocks": view_log(parts),
+            "after": after,
+            "next_after": parts[-1].seq if len(parts) == _LOG_PARTS else None,
+        }
+        return show(request, opened, "log", "log.html", context)
+
+    @router.get("/jobs/{job_id}/export")
+    def show_export(request: Request, job_id: str, format: str = "", target: str = "") -> Response:
+        opened = open_job(request, job_id)
+        job, advice = opened.job, opened.advice
+        formats = [entry for entry in source.export_formats() if job.spec.workload.kind in entry.kinds]
+        chosen = next((entry for entry in formats if entry.name == format), formats[0])
+        exported = None
+        if advice is not None:
+            version = target if target in chosen.targets else None
+            exported = source.export(job_id, format or chosen.name, version)
+        context = {
+            "advice": advice,
+            "formats": formats,
+            "chosen": chosen,
+            "target": target if target in chosen.targets else (chosen.targets[0] if chosen.targets else ""),
+            "exported": exported,
+        }
+        return show(request, opened, "export", "export.html", context)
+
+    @router.get("/jobs/{job_id}/export/file")
+    def download_export(request: Request, job_id: str, format: str, target: str = "") -> Response:
+        door.admit(request)
+        exported = source.export(job_id, format, target or None)
+        name = exported.filename.replace('"', "").replace("/", "_")
+        # As plain bytes to be saved, whatever the format: nothing that a job wrote is ever shown as a page.
+        headers = {"content-disposition": f'attachment; filename="{name}"'}
+        return Response(exported.content.encode(), media_type="application/octet-stream", headers=headers)
+
+    return router

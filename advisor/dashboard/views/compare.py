@@ -1,0 +1,142 @@
+"""Two to four trials side by side: what they change, how fast they are, where their steps go, how they ended."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from advisor.dashboard import formats
+from advisor.dashboard.figures.charts import PHASE_NAMES, Figure, draw_phases
+from advisor.dashboard.views.chips import Chip, chip_for_effect, chip_for_trial
+from advisor.dashboard.views.evidence import show_knob
+from advisor.dashboard.views.measured import MeasuredTrial
+from advisor.errors import InvalidRequest, NotFound
+from advisor.protocol.measured.trials import Phases
+
+MOST = 4
+
+
+@dataclass(frozen=True)
+class Side:
+    """One trial of the comparison."""
+
+    number: int
+    chip: Chip
+    effect: Chip
+    purpose: str
+    because: str
+    outcome_reason: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the comparison."""
+
+    label: str
+    cells: tuple[str, ...]
+    differs: bool
+    """Whether the sides differ in it."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The page's tables and figure."""
+
+    sides: tuple[Side, ...]
+    knobs: tuple[Row, ...]
+    """Every knob that one of them changes; the script's own value where a trial leaves it."""
+    measures: tuple[Row, ...]
+    phases: tuple[Row, ...]
+    figure: Figure | None
+    no_figure: str
+    """Why there is no figure; empty where there is one."""
+
+
+def read_numbers(texts: Sequence[str]) -> list[int]:
+    """Return the trials that an address names: `trials=0,3` or `trials=0&trials=3`. Raises InvalidRequest."""
+    words = [word.strip() for text in texts for word in text.split(",") if word.strip()]
+    if any(not word.isascii() or not word.isdigit() or len(word) > 6 for word in words):
+        raise InvalidRequest("A trial is named by its number.", hint="Choose trials in the table of trials.")
+    numbers = list(dict.fromkeys(int(word) for word in words))
+    if not 2 <= len(numbers) <= MOST:
+        told = "none was chosen" if not numbers else f"{len(numbers)} chosen"
+        raise InvalidRequest(
+            f"Two to {MOST} trials can be compared; {told}.",
+            hint="Go back and choose them in the table of trials.",
+        )
+    return numbers
+
+
+def compare_trials(trials: Sequence[MeasuredTrial], numbers: Sequence[int]) -> Comparison:
+    """Build the comparison, in the order asked for. Raises NotFound for a trial that is not there."""
+    by_number = {found.trial.number: found for found in trials}
+    missing = [number for number in numbers if number not in by_number]
+    if missing:
+        raise NotFound(
+            f"This job has no trial {missing[0]}.", hint=f"It has {formats.plural(len(trials), 'trial')}."
+        )
+    chosen = [by_number[number] for number in numbers]
+    names = dict.fromkeys(name for found in chosen for name in found.trial.changes)
+    phases = [_find_phases(found) for found in chosen]
+    bars = [
+        (f"trial {found.trial.number}", told)
+        for found, told in zip(chosen, phases, strict=True)
+        if told is not None
+    ]
+    return Comparison(
+        sides=tuple(_view_side(found) for found in chosen),
+        knobs=tuple(
+            _row(name, [show_knob(name, found.trial.changes.get(name)) for found in chosen]) for name in names
+        ),
+        measures=tuple(_list_measures(chosen)),
+        phases=tuple(_list_phases(phases)) if bars else (),
+        figure=draw_phases(bars, "One step of each, phase by phase") if bars else None,
+        no_figure="" if bars else "None of them has a block that shows the phases of a step.",
+    )
+
+
+def _row(label: str, cells: Sequence[str]) -> Row:
+    return Row(label, tuple(cells), len(set(cells)) > 1)
+
+
+def _view_side(found: MeasuredTrial) -> Side:
+    trial = found.trial
+    return Side(
+        number=trial.number,
+        chip=chip_for_trial(trial, found.is_measuring),
+        effect=chip_for_effect(trial.effect),
+        purpose=trial.purpose.value,
+        because=formats.clean_text(trial.because),
+        outcome_reason=formats.clean_text(trial.outcome_reason),
+    )
+
+
+def _list_measures(chosen: Sequence[MeasuredTrial]) -> list[Row]:
+    estimates = [found.estimate for found in chosen]
+    memory = [
+        max((block.result.peak_memory_bytes for block in found.blocks if block.result is not None), default=0)
+        for found in chosen
+    ]
+    none = formats.NO_VALUE
+    return [
+        _row("samples/s, 95 % interval", [found.throughput for found in chosen]),
+        _row("against trial 0", [formats.gain(found.ratio) if found.ratio else none for found in chosen]),
+        _row("median step, ms", [formats.milliseconds(e.step_time_s if e else None) for e in estimates]),
+        _row("device busy", [formats.percent(e.utilisation if e else None) for e in estimates]),
+        _row("peak memory", [formats.size(peak) if peak else none for peak in memory]),
+        _row("blocks", [str(len(found.blocks)) for found in chosen]),
+    ]
+
+
+def _find_phases(found: MeasuredTrial) -> Phases | None:
+    for block in reversed(found.blocks):
+        if block.result is not None and block.result.phases.total_s() > 0:
+            return block.result.phases
+    return None
+
+
+def _list_phases(phases: Sequence[Phases | None]) -> list[Row]:
+    rows = []
+    for field_name, name in PHASE_NAMES:
+        values = [getattr(told, field_name) if told is not None else None for told in phases]
+        if field_name != "stalls_s" or any(values):
+            rows.append(_row(name, [formats.milliseconds(value) for value in values]))
+    return [*rows, _row("step", [formats.milliseconds(told.total_s() if told else None) for told in phases])]

@@ -1,0 +1,199 @@
+"""What a search saw, as figures: each of them, or the reason why there is none."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from advisor.dashboard.figures.charts import Figure, HistoryPoint, draw_history
+from advisor.dashboard.figures.explore import (
+    LossPoint,
+    Saving,
+    SlicePoint,
+    draw_importance,
+    draw_pareto,
+    draw_slice,
+)
+from advisor.dashboard.views.evidence import describe_changes, show_knob
+from advisor.dashboard.views.measured import MeasuredTrial
+from advisor.protocol.answers.advice import Advice, KnobReason
+from advisor.protocol.asked.jobs import Job
+from advisor.protocol.base import Value
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Scale
+from advisor.protocol.measured.trials import Purpose
+
+_MOST_SLICES = 12
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """The figures of the view; each reason is empty where its figures are there."""
+
+    history: Figure | None
+    no_history: str
+    slices: tuple[Figure, ...]
+    no_slices: str
+    slices_left: tuple[str, ...]
+    """Knobs that were varied and are not drawn, because the others moved throughput more."""
+    importance: Figure | None
+    no_importance: str
+    pareto: Figure | None
+    no_pareto: str
+
+
+def _kind(found: MeasuredTrial) -> str:
+    return "baseline" if found.trial.purpose is Purpose.BASELINE else found.trial.effect.value
+
+
+def draw_search(job: Job, trials: Sequence[MeasuredTrial]) -> Figure | None:
+    """Draw every trial of the search in its order; None before the first block."""
+    searched = [found for found in trials if found.trial.purpose in {Purpose.BASELINE, Purpose.SEARCH}]
+    if not any(found.estimate for found in searched):
+        return None
+    return draw_history(
+        [
+            HistoryPoint(
+                number=found.trial.number,
+                label=describe_changes(found.trial.changes),
+                kind="failed" if found.has_failed else _kind(found),
+                estimate=None if found.has_failed else found.estimate,
+                outcome=found.trial.outcome.value.replace("_", " ") if found.trial.outcome else "open",
+                counts=found.counts(job.spec.allow),
+            )
+            for found in searched
+        ]
+    )
+
+
+def _slice(name: str, own: Value | None, trials: Sequence[MeasuredTrial]) -> tuple[float, Figure] | None:
+    """A knob's figure, and how far the medians of its values lie apart; None where it had one value only."""
+    points = []
+    for found in trials:
+        value = found.trial.changes.get(name, own)
+        if value is not None and found.estimate is not None:
+            points.append(SlicePoint(found.trial.number, value, found.estimate.samples_per_s, _kind(found)))
+    values = {point.value for point in points}
+    if len(values) < 2:
+        return None
+    medians = [median(p.samples_per_s for p in points if p.value == value) for value in values]
+    knob = CATALOGUE.get(name)
+    is_log = knob is not None and knob.scale == Scale.LOG
+    unit = knob.unit if knob is not None else ""
+    return max(medians) / min(medians), draw_slice(name, unit, is_log, points)
+
+
+def _draw_slices(
+    baseline: Mapping[str, Value], trials: Sequence[MeasuredTrial]
+) -> tuple[tuple[Figure, ...], tuple[str, ...]]:
+    usable = [found for found in trials if found.estimate is not None and not found.has_failed]
+    names = dict.fromkeys(name for found in usable for name in found.trial.changes)
+    drawn = [made for name in names if (made := _slice(name, baseline.get(name), usable)) is not None]
+    drawn.sort(key=lambda made: -made[0])
+    figures = tuple(figure for _, figure in drawn)
+    return figures[:_MOST_SLICES], tuple(figure.title for figure in figures[_MOST_SLICES:])
+
+
+def _list_savings(advice: Advice) -> list[Saving]:
+    """Knobs that only go back together share one measurement, and one line."""
+    lines = []
+    for reasons, was_kept in ((advice.reasons, True), (advice.taken_back, False)):
+        together: dict[tuple[float, float, float], list[KnobReason]] = {}
+        for reason in reasons:
+            if reason.effect is not None:
+                key = (reason.effect.saved_s, reason.effect.low_s, reason.effect.high_s)
+                together.setdefault(key, []).append(reason)
+        for found in together.values():
+            effect = found[0].effect
+            if effect is not None:
+                label = " + ".join(
+                    f"{reason.knob} {show_knob(reason.knob, reason.after)}" for reason in found
+                )
+                ms = (effect.saved_s * 1000, effect.low_s * 1000, effect.high_s * 1000)
+                lines.append(Saving(label, *ms, effect.rounds, was_kept))
+    return lines
+
+
+def _measure_drop(trials: Sequence[MeasuredTrial]) -> float | None:
+    """How far the baseline's loss fell from its first timed step to the median of its last block."""
+    losses = [
+        block.result.losses
+        for found in trials
+        if found.trial.number == 0
+        for block in found.blocks
+        if block.result is not None and block.result.losses
+    ]
+    if not losses:
+        return None
+    drop = losses[0][0] - median(losses[-1])
+    return drop if drop > 0 else None
+
+
+def _draw_pareto(job: Job, advice: Advice, trials: Sequence[MeasuredTrial]) -> Figure | None:
+    if not any(point.loss_change for point in advice.pareto):
+        return None
+    drop = _measure_drop(trials)
+    share = job.spec.loss_tolerance
+    points = [
+        LossPoint(
+            trial=point.trial_number,
+            label=describe_changes(point.changes),
+            kind=point.effect.value if point.changes else "baseline",
+            gain_percent=(point.throughput_ratio - 1) * 100,
+            loss_change=point.loss_change,
+            loss_error=point.loss_error or 0.0,
+            on_front=point.on_front,
+        )
+        for point in advice.pareto
+    ]
+    return draw_pareto(points, drop * share if drop else None, share)
+
+
+def explore(job: Job, advice: Advice | None, trials: Sequence[MeasuredTrial]) -> Exploration:
+    """Build the figures from what was measured, and from the advice where there is one."""
+    known = {name: knob.default for name, knob in CATALOGUE.items()} | job.baseline
+    slices, left = _draw_slices(dict(advice.baseline) if advice else known, trials)
+    savings = _list_savings(advice) if advice else []
+    pareto = _draw_pareto(job, advice, trials) if advice else None
+    history = draw_search(job, trials)
+    ended = job.state.is_final
+    waits = (
+        "The job ended before a block was measured." if ended else "Drawn once the first block is measured."
+    )
+    return Exploration(
+        history=history,
+        no_history="" if history else waits,
+        slices=slices,
+        no_slices="" if slices else _say_why_no_slices(job, trials),
+        slices_left=left,
+        importance=draw_importance(savings) if savings else None,
+        no_importance="" if savings else _say_why_no_savings(job, advice),
+        pareto=pareto,
+        no_pareto="" if pareto else _say_why_no_pareto(job, advice),
+    )
+
+
+def _say_why_no_slices(job: Job, trials: Sequence[MeasuredTrial]) -> str:
+    if not any(found.estimate for found in trials):
+        return "Nothing is measured yet." if not job.state.is_final else "Nothing was measured."
+    return (
+        "A slice needs two values of a knob: no trial that changes one has been measured without a failure."
+    )
+
+
+def _say_why_no_savings(job: Job, advice: Advice | None) -> str:
+    if advice is None:
+        ends = "the job ended before that" if job.state.is_final else "the job is not that far"
+        return f"Measured at the end, when each knob of the winner is taken back on its own: {ends}."
+    if not advice.changes and not advice.taken_back:
+        return "Nothing is advised, so there was no winner whose knobs could be taken back one by one."
+    return (
+        "The budget ended before the winner's knobs could be taken back one by one, or it has a single one."
+    )
+
+
+def _say_why_no_pareto(job: Job, advice: Advice | None) -> str:
+    if advice is None:
+        return "Part of the advice, which this job has not." if job.state.is_final else "Part of the advice."
+    if any(point.loss_change is None for point in advice.pareto):
+        return "No strategy that changes rounding or convergence showed a loss beside the baseline's."
+    return "Only exact strategies were measured: they compute the same numbers, so the loss is the same."

@@ -1,0 +1,80 @@
+"""Trials with what their blocks say: looked up once for every table and figure of a page."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from advisor.dashboard import formats
+from advisor.dashboard.figures.estimates import Estimate, estimate_blocks
+from advisor.protocol.asked.jobs import Job
+from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.measured.trials import Block, BlockState, JobHistory, Outcome, Purpose, Trial
+
+QUIET = frozenset({Outcome.FINISHED, Outcome.PRUNED, Outcome.CANCELLED})
+"""Outcomes that are no failure."""
+
+
+@dataclass(frozen=True)
+class MeasuredTrial:
+    """One trial, and its blocks in a few numbers."""
+
+    trial: Trial
+    blocks: tuple[Block, ...]
+    """Its finished blocks."""
+    estimate: Estimate | None
+    """None before its first block."""
+    ratio: float | None
+    """Its throughput over the baseline's, unpaired; None for the baseline itself and where nothing was measured."""
+    is_measuring: bool
+    """Whether one of its blocks is being measured now."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended in a failure."""
+        return self.trial.outcome is not None and self.trial.outcome not in QUIET
+
+    def counts(self, allow: Effect) -> bool:
+        """Whether it may lead: measured, not failed, and on a rung that the job allows."""
+        return not self.has_failed and self.estimate is not None and self.trial.effect.rank <= allow.rank
+
+    @property
+    def throughput(self) -> str:
+        """Its throughput with the 95 % interval; a dash where nothing was measured."""
+        if self.estimate is None:
+            return formats.NO_VALUE
+        return formats.rate(self.estimate.samples_per_s, self.estimate.half_width)
+
+
+def measure_trials(history: JobHistory) -> tuple[MeasuredTrial, ...]:
+    """Return every trial with its estimate, by number."""
+    done: defaultdict[int, list[Block]] = defaultdict(list)
+    issued = set()
+    for block in history.blocks:
+        if block.state is BlockState.DONE:
+            done[block.trial_number].append(block)
+        elif block.state is BlockState.ISSUED:
+            issued.add(block.trial_number)
+    estimates = {trial.number: estimate_blocks(done[trial.number]) for trial in history.trials}
+    base = estimates.get(0)
+    return tuple(
+        MeasuredTrial(
+            trial=trial,
+            blocks=tuple(done[trial.number]),
+            estimate=(found := estimates[trial.number]),
+            ratio=found.samples_per_s / base.samples_per_s if found and base and trial.number else None,
+            is_measuring=trial.number in issued,
+        )
+        for trial in sorted(history.trials, key=lambda trial: trial.number)
+    )
+
+
+def find_best_trial(job: Job, trials: Sequence[MeasuredTrial]) -> MeasuredTrial | None:
+    """Return the search's fastest trial on an allowed rung; unconfirmed."""
+    able = [
+        found
+        for found in trials
+        if found.trial.purpose is not Purpose.BASELINE
+        and found.trial.outcome in {None, Outcome.FINISHED}
+        and found.counts(job.spec.allow)
+    ]
+    return max(able, key=lambda found: found.estimate.samples_per_s if found.estimate else 0.0, default=None)

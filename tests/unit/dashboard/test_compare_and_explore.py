@@ -1,0 +1,128 @@
+"""Trials side by side, and the figures of the search: each there, or with the reason why not."""
+
+import json
+from collections.abc import Callable
+
+import pytest
+from memory_source import NOW
+from starlette.testclient import TestClient
+
+from advisor.dashboard.figures.explore import (
+    LossPoint,
+    Saving,
+    SlicePoint,
+    draw_importance,
+    draw_pareto,
+    draw_slice,
+)
+from advisor.dashboard.samples.job import keep_defaults, make_finished_story, make_running_story
+from advisor.dashboard.views.compare import compare_trials, read_numbers
+from advisor.dashboard.views.explore import explore
+from advisor.dashboard.views.measured import measure_trials
+from advisor.errors import InvalidRequest, NotFound
+
+STORY, RUNNING = make_finished_story(NOW), make_running_story(NOW)
+TRIALS = measure_trials(STORY.history)
+
+
+def test_comparison_marks_what_differs() -> None:
+    page = compare_trials(TRIALS, [0, 5])
+    assert [side.number for side in page.sides] == [0, 5]
+    knobs = {row.label: row.cells for row in page.knobs}
+    assert knobs["fuse_grad_size_in_MB"] == ("–", "96 MB")
+    rows = {row.label: row for row in (*page.measures, *page.phases)}
+    assert rows["against trial 0"].cells == ("–", "+16.1 %")
+    assert rows["exposed communication"].cells == ("24.2", "3.10")
+    assert rows["exposed communication"].differs
+    assert not rows["forward"].differs
+    assert page.figure is not None
+
+
+def test_trials_that_were_not_measured_are_compared_by_what_they_changed() -> None:
+    page = compare_trials(TRIALS, [6, 8])
+    assert page.figure is None
+    assert page.no_figure
+    assert page.phases == ()
+    assert page.sides[0].outcome_reason.startswith("Rank 3 ran out of device memory")
+    assert {row.cells for row in page.measures if row.label.startswith("samples/s")} == {("–", "–")}
+
+
+def test_numbers_are_read_from_one_word_or_several() -> None:
+    assert read_numbers(["0,3", " 7 ", "3"]) == [0, 3, 7]
+    for wrong in ([], ["1"], ["1,2,3,4,5"], ["1", "x"], ["1", "-2"], ["1", "²"], ["1", "9" * 5000]):
+        with pytest.raises(InvalidRequest):
+            read_numbers(wrong)
+    with pytest.raises(NotFound):
+        compare_trials(TRIALS, [0, 99])
+
+
+def test_comparison_of_one_trial_is_refused_in_words(sign_in: Callable[[str], TestClient]) -> None:
+    client = sign_in("adv_viewer_3_x")
+    answer = client.get("/jobs/sample/compare?trials=4")
+    assert answer.status_code == 422
+    assert "Two to 4 trials can be compared" in answer.text
+    assert client.get("/jobs/sample/compare?trials=4,99").status_code == 404
+
+
+def test_every_figure_of_a_finished_search_is_drawn() -> None:
+    page = explore(STORY.job, STORY.advice, TRIALS)
+    assert (page.no_history, page.no_slices, page.no_importance, page.no_pareto) == ("", "", "", "")
+    names = [figure.title for figure in page.slices]
+    assert names[0] == "fuse_grad_size_in_MB"
+    assert "NCCL_SOCKET_NTHREADS" not in names
+    assert page.slices[0].table.rows[1] == ("25 MB", "4", "1\u202f786", "1\u202f955")
+    assert page.importance is not None
+    assert page.importance.table.rows[-1][-1] == "taken back"
+
+
+def test_figure_that_cannot_be_drawn_says_why() -> None:
+    early = explore(
+        RUNNING.job, None, measure_trials(RUNNING.history.model_copy(update={"trials": (), "blocks": ()}))
+    )
+    assert early.history is early.importance is early.pareto is None
+    assert early.slices == ()
+    assert all((early.no_history, early.no_slices, early.no_importance, early.no_pareto))
+    assert STORY.advice is not None
+    kept = keep_defaults(STORY.advice).model_copy(update={"pareto": ()})
+    page = explore(STORY.job, kept, TRIALS)
+    assert page.no_importance.startswith("Nothing is advised")
+    assert page.no_pareto.startswith("Only exact strategies")
+
+
+def test_slice_of_words_is_no_number_line() -> None:
+    points = [
+        SlicePoint(0, "a", 10.0, "baseline"),
+        SlicePoint(1, "", 12.0, "exact"),
+        SlicePoint(2, "a", 11.0, "exact"),
+    ]
+    figure = draw_slice("knob", "", True, points)
+    assert json.loads(figure.plot)["layout"]["xaxis"]["type"] == "category"
+    assert figure.table.rows == (("empty", "1", "12.0", "12.0"), ("a", "2", "10.5", "11.0"))
+    zero = draw_slice("knob", "", True, [SlicePoint(0, 0, 10.0, "baseline"), SlicePoint(1, 8, 12.0, "exact")])
+    assert json.loads(zero.plot)["layout"]["xaxis"]["type"] == "linear"
+
+
+def test_slice_of_many_values_keeps_its_table_short() -> None:
+    points = [SlicePoint(number, number, 10.0 + number, "exact") for number in range(300)]
+    figure = draw_slice("knob", "", False, points)
+    assert len(figure.table.rows) == 24
+    assert figure.table.rows[-1][0] == "299"
+    assert len(json.loads(figure.plot)["layout"]["xaxis"]["tickvals"]) <= 10
+
+
+def test_saving_whose_interval_holds_nothing_is_never_called_sure() -> None:
+    sure, open_ = Saving("a", 2.0, 1.0, 3.0, 8, True), Saving("b", 5.0, -1.0, 11.0, 8, True)
+    assert "a saves most for sure" in draw_importance([open_, sure]).summary
+    assert draw_importance([open_]).summary.startswith("No knob alone is sure to save time")
+
+
+def test_loss_that_was_not_seen_stands_in_the_table_only() -> None:
+    seen = LossPoint(1, "x", "convergence", 20.0, 0.03, 0.01, True)
+    unseen = LossPoint(2, "y", "numeric", 10.0, None, 0.0, False)
+    figure = draw_pareto([seen, unseen], 0.02, 0.02)
+    assert (
+        sum(len(trace["x"]) for trace in json.loads(figure.plot)["data"] if trace["mode"] == "markers") == 1
+    )
+    assert [row[2] for row in figure.table.rows] == ["+0.03", "not seen"]
+    assert "tolerated" in figure.plot
+    assert "tolerated" not in draw_pareto([seen], None, 0.02).plot

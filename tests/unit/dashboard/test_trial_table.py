@@ -1,0 +1,129 @@
+"""The table of trials: sorted, filtered, with chosen columns, and as a file that no spreadsheet runs."""
+
+import csv
+import io
+from collections.abc import Callable
+
+import pytest
+from memory_source import NOW, MemorySource
+from starlette.testclient import TestClient
+
+from advisor.dashboard.samples.job import make_finished_story
+from advisor.dashboard.views.measured import measure_trials
+from advisor.dashboard.views.trial_table import COLUMNS, TrialQuery, view_trial_table, write_csv
+from advisor.errors import InvalidRequest
+from advisor.protocol.measured.trials import JobHistory
+
+STORY = make_finished_story(NOW)
+TRIALS = measure_trials(STORY.history)
+
+
+def read(
+    sort: str = "-number", state: str = "", rung: str = "", changes: str = "", columns: str = ""
+) -> TrialQuery:
+    return TrialQuery.read(sort, state, rung, changes, [columns])
+
+
+def numbers(query: TrialQuery) -> list[int]:
+    return [found.trial.number for found in query.select(TRIALS)]
+
+
+def test_fastest_come_first_and_those_without_a_figure_last_whichever_way() -> None:
+    assert numbers(read("-samples"))[:3] == [9, 7, 10]
+    assert set(numbers(read("-samples"))[-2:]) == set(numbers(read("samples"))[-2:]) == {6, 8}
+    assert numbers(read("samples"))[0] == 4
+
+
+def test_filters_narrow_each_other() -> None:
+    assert numbers(read(state="failed")) == [8, 6]
+    assert numbers(read(state="pruned")) == [4]
+    assert numbers(read(rung="numeric")) == [7]
+    assert numbers(read(changes="GRAD_size 96")) == [10, 5]
+    assert numbers(read(changes="grad_size", state="pruned")) == [4]
+    assert numbers(read(changes="nothing like it")) == []
+
+
+@pytest.mark.parametrize(
+    ("query", "sentence"),
+    [
+        ({"sort": "speed"}, "There is no sort by speed."),
+        ({"sort": "--samples"}, "There is no sort by -samples."),
+        ({"state": "done"}, "There is no state done."),
+        ({"rung": "safe"}, "There is no rung safe."),
+        ({"columns": "number,colour"}, "There is no column colour."),
+    ],
+)
+def test_word_that_means_nothing_is_refused_with_those_that_do(query: dict[str, str], sentence: str) -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        read(**query)
+    assert refusal.value.sentence == sentence
+    assert refusal.value.hint.startswith("There are ")
+
+
+def test_heading_sorts_the_other_way_and_keeps_what_was_filtered() -> None:
+    table = view_trial_table(TRIALS, None, read("-samples", state="ok"))
+    heads = {heading.column.key: heading for heading in table.headings}
+    assert heads["samples"].sorted == "descending"
+    assert heads["samples"].address == "sort=samples&state=ok"
+    assert heads["step"].address == "sort=-step&state=ok"
+    assert heads["changes"].address == "sort=changes&state=ok"
+    assert table.total == len(TRIALS)
+
+
+def test_chosen_columns_stand_in_the_order_of_the_table() -> None:
+    table = view_trial_table(TRIALS, None, read(columns="loss,number,memory"))
+    assert [heading.column.key for heading in table.headings] == ["number", "memory", "loss"]
+    assert table.rows[0].cells["memory"] == "101.0 GB"
+    assert read(columns="loss,number").address() == "columns=loss%2Cnumber"
+
+
+def test_advised_strategy_is_marked_and_the_baseline_is_not() -> None:
+    assert STORY.advice is not None
+    rows = view_trial_table(TRIALS, STORY.advice.changes).rows
+    assert [row.number for row in rows if row.is_advised] == [10, 5]
+    assert not any(row.is_advised for row in view_trial_table(TRIALS, {}).rows)
+
+
+def test_file_has_every_column_and_no_cell_that_a_spreadsheet_calculates() -> None:
+    evil = tuple(
+        trial.model_copy(update={"because": f"{start}1+1", "outcome_reason": '"quoted",\nand on two lines'})
+        for trial, start in zip(STORY.history.trials, "=+-@'=+-@'=", strict=True)
+    )
+    text = write_csv(measure_trials(STORY.history.model_copy(update={"trials": evil})), read("number"))
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert len(rows) == len(TRIALS)
+    assert len(rows[0]) == len(COLUMNS) + 2
+    assert {row["because"][0] for row in rows} == {"'"}
+    assert rows[0]["outcome_reason"].startswith('"quoted",')
+    assert float(rows[5]["samples_per_s"]) == pytest.approx(1845, rel=0.01)
+    assert float(rows[5]["exposed_s"]) == pytest.approx(0.0031)
+    assert rows[6]["samples_per_s"] == ""
+
+
+def test_file_is_to_be_saved_and_follows_the_filters(sign_in: Callable[[str], TestClient]) -> None:
+    answer = sign_in("adv_viewer_3_x").get("/jobs/sample/trials.csv?state=failed")
+    assert answer.headers["content-disposition"] == 'attachment; filename="trials-sample.csv"'
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    assert [row["trial"] for row in csv.DictReader(io.StringIO(answer.text))] == ["8", "6"]
+
+
+def test_page_keeps_the_filters_and_says_when_they_leave_nothing(
+    sign_in: Callable[[str], TestClient],
+) -> None:
+    client = sign_in("adv_viewer_3_x")
+    page = client.get("/jobs/sample/trials?state=failed&changes=nccl").text
+    assert "1 of 11 trials" in page
+    assert 'value="nccl"' in page
+    assert "trials.csv?state=failed&amp;changes=nccl" in page
+    assert "None of the 11 trials fits these filters." in client.get("/jobs/sample/trials?changes=zzz").text
+    refused = client.get("/jobs/sample/trials?sort=speed")
+    assert refused.status_code == 422
+    assert "There is no sort by speed." in refused.text
+
+
+def test_page_without_a_trial_says_why(source: MemorySource, sign_in: Callable[[str], TestClient]) -> None:
+    client = sign_in("adv_viewer_3_x")
+    for job_id, sentence in (("busy", "No trial yet"), ("sample", "It ended before its first trial")):
+        story = source.stories[job_id]
+        source.tell(type(story)(story.job, JobHistory(), None, story.events, ()))
+        assert sentence in client.get(f"/jobs/{job_id}/trials").text
