@@ -292,7 +292,7 @@ class _LatePages:
         context = self._context
         with self._one_at_a_time:
             if self._pages is None:
-                source = ServiceSource(context.database, context.clock)
+                source = ServiceSource(context.database, context.clock, context.tuning, context.wake_leader)
                 self._pages = build_pages(
                     source,
                     context.clock,

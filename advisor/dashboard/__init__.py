@@ -20,6 +20,7 @@ from advisor.dashboard.door.visits import VisitBook
 from advisor.dashboard.pages.access import address_login, build_access_routes
 from advisor.dashboard.pages.job import build_view_routes
 from advisor.dashboard.pages.jobs import build_job_routes
+from advisor.dashboard.pages.new_job import build_new_job_routes
 from advisor.dashboard.pages.site import build_site_routes
 from advisor.dashboard.rendering import Renderer, find_plotly, find_web
 from advisor.dashboard.source import Source
@@ -94,16 +95,19 @@ def build_pages(
         redoc_url=None,
         dependencies=[Depends(refuse_other_sites)],
     )
+    # A page's secret is its form's key; no other site can make a browser ask with its cookie, and so measure lengths.
+    pages.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=5)
     pages.mount("/static", _LongLived(directory=web / "static"))
     pages.mount("/plotly", _LongLived(directory=find_plotly()))
     pages.include_router(build_access_routes(door, renderer, count_failure))
     pages.include_router(build_job_routes(source, door, renderer, clock, is_stopping))
+    # Before the job's own views: `new` is no job's id.
+    pages.include_router(build_new_job_routes(source, door, renderer, new_secret))
     pages.include_router(build_view_routes(source, door, renderer, clock))
     pages.include_router(build_site_routes(source, door, renderer, clock))
     _add_error_pages(pages, door, renderer)
     # Around everything, so that the page of a failure carries the headers too.
-    # Compressed too: a page's secret is its form's key, and no other site can make a browser ask with its cookie.
-    return SafeHeaders(GZipMiddleware(pages, minimum_size=1000, compresslevel=5))
+    return SafeHeaders(pages)
 
 
 def _add_error_pages(pages: FastAPI, door: Door, renderer: Renderer) -> None:

@@ -22,6 +22,11 @@ def number(value: float, digits: int = 3) -> str:
     return f"{value:,.{decimals}f}".replace(",", _THIN)
 
 
+def amount(value: float) -> str:
+    """Return a bound as it stands, thousands set apart: `0.0625`, `1 048 576`."""
+    return f"{value:,.10g}".replace(",", _THIN)
+
+
 def rate(value: float, half_width: float | None = None) -> str:
     """Return a throughput with its 95 % half width: `1 842 ± 14`."""
     if half_width is None:

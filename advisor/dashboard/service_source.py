@@ -4,10 +4,11 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from advisor.dashboard.source import Person
-from advisor.errors import AdviceNotReady, Unauthenticated
+from advisor.errors import AdviceNotReady, Forbidden, Unauthenticated
 from advisor.exporters import Exported, FormatInfo
 from advisor.protocol.answers.advice import Advice
-from advisor.protocol.asked.jobs import Continuation, Job, JobState
+from advisor.protocol.answers.previews import JobPreview
+from advisor.protocol.asked.jobs import Continuation, Job, JobSpec, JobState
 from advisor.protocol.asked.queries import JobQuery
 from advisor.protocol.measured.runs import ProductionRun
 from advisor.protocol.measured.telemetry import SessionTelemetry
@@ -19,18 +20,37 @@ from advisor.services.answers.exports import export_strategy, list_formats
 from advisor.services.answers.runs import list_runs
 from advisor.services.changing.continuing import continue_job
 from advisor.services.changing.pausing import pause_job, resume_job
-from advisor.services.jobs import cancel_job, get_history, get_job, list_events, list_jobs, read_log
+from advisor.services.jobs import (
+    cancel_job,
+    get_history,
+    get_job,
+    list_events,
+    list_jobs,
+    preview_job,
+    read_log,
+    submit_job,
+)
 from advisor.services.measuring.telemetry import read_series
 from advisor.services.tokens import authenticate
+from advisor.services.tuning import Tuning
 from advisor.storage import Database
 
 
 class ServiceSource:
     """Answers from the database, one transaction for each look-up."""
 
-    def __init__(self, database: Database, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        database: Database,
+        clock: Callable[[], datetime],
+        tuning: Tuning,
+        wake_leader: Callable[[], None],
+    ) -> None:
+        """`tuning` says what a job would do; `wake_leader` lets the server look at a new job at once."""
         self._database = database
         self._clock = clock
+        self._tuning = tuning
+        self._wake_leader = wake_leader
 
     def identify(self, token: str) -> Person | None:
         """Return whose token this is; None when it is unknown, revoked or an agent's."""
@@ -100,6 +120,24 @@ class ServiceSource:
         """Return the job's advised strategy in that format."""
         with self._database.read() as work:
             return export_strategy(work, job_id, format_name, target)
+
+    def preview(self, spec: JobSpec, person: Person) -> JobPreview:
+        """Return what submitting this job would do; stores nothing. Raises InvalidJob."""
+        now = self._clock()
+        job = preview_job(spec, person.principal, now)
+        return JobPreview(**dict(job), plan=self._tuning.preview(job, now))
+
+    def submit(self, spec: JobSpec, person: Person, request_key: str) -> Job:
+        """Store a new job; the same key gives the same job again. Raises InvalidJob, and Forbidden for viewers."""
+        if not person.may_submit:
+            raise Forbidden(
+                f"{person.name} may look at jobs, not submit one.",
+                hint="Ask an administrator for a token of the role submitter.",
+            )
+        with self._database.begin() as work:
+            job = submit_job(work, spec, person.principal, request_key, self._clock())
+        self._wake_leader()
+        return job
 
     def cancel(self, job_id: str, person: Person) -> Job:
         """Ask the job to stop; what it measured stays."""

@@ -6,7 +6,8 @@ from typing import Protocol
 
 from advisor.exporters import Exported, FormatInfo
 from advisor.protocol.answers.advice import Advice
-from advisor.protocol.asked.jobs import Continuation, Job, JobState
+from advisor.protocol.answers.previews import JobPreview
+from advisor.protocol.asked.jobs import Continuation, Job, JobSpec, JobState
 from advisor.protocol.measured.runs import ProductionRun
 from advisor.protocol.measured.telemetry import SessionTelemetry
 from advisor.protocol.measured.trials import JobHistory
@@ -28,6 +29,11 @@ class Person:
     def principal(self) -> Principal:
         """The same person as the services know them."""
         return Principal(self.token_id, self.role, self.name, self.team)
+
+    @property
+    def may_submit(self) -> bool:
+        """Whether this person may submit jobs."""
+        return self.role in {Role.SUBMITTER, Role.ADMIN}
 
     def may_change(self, job: Job) -> bool:
         """Whether this person may stop a job, and give it more time when it has ended."""
@@ -83,6 +89,14 @@ class Source(Protocol):
 
     def export(self, job_id: str, format_name: str, target: str | None) -> Exported:
         """Return the job's advised strategy in that format."""
+        ...
+
+    def preview(self, spec: JobSpec, person: Person) -> JobPreview:
+        """Return what submitting this job would do; stores nothing. Raises InvalidJob."""
+        ...
+
+    def submit(self, spec: JobSpec, person: Person, request_key: str) -> Job:
+        """Store a new job; the same key gives the same job again. Raises InvalidJob, and Forbidden for viewers."""
         ...
 
     def cancel(self, job_id: str, person: Person) -> Job:

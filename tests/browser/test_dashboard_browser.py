@@ -17,7 +17,7 @@ PAGES = (
     "/jobs", "/jobs/busy", "/jobs/sample", "/jobs/sample/trials/5", "/jobs/sample/trials/6", "/jobs/busy/trials/10",
     "/jobs/busy/log", "/jobs/sample/export", "/jobs/busy/export", "/agents", "/knobs", "/style", "/jobs/sample/trials",
     "/jobs/busy/trials?sort=-samples&state=ok", "/jobs/sample/compare?trials=0,3,5,7", "/jobs/sample/explore",
-    "/jobs/busy/explore", "/jobs/sample/what-if", "/jobs/busy/what-if", "/jobs/sample/log",
+    "/jobs/busy/explore", "/jobs/new", "/jobs/sample/what-if", "/jobs/busy/what-if", "/jobs/sample/log",
 )  # fmt: skip
 
 
@@ -132,6 +132,37 @@ def test_tabs_stay_in_view_and_old_places_lead_to_their_new_address(visit: Calla
     page = visitor.go("/jobs/sample#failures")
     page.wait_for_url("**/jobs/sample/log#failures")
     expect(page.locator("#failures")).to_be_in_viewport()
+
+
+def test_new_job_shows_its_plan_while_it_is_typed_and_is_submitted(visit: Callable, site: object) -> None:
+    visitor = visit().sign_in()
+    visitor.page.get_by_role("link", name="New job").click()
+    page = visitor.page
+    page.get_by_label("Command").fill("torchrun --nproc-per-node 8 'train.py")
+    expect(page.locator("#problem-command")).to_contain_text("A quotation mark is open")
+    expect(page.locator("#problem-working_dir")).to_be_hidden()
+    page.get_by_label("Command").fill("torchrun --nproc-per-node 8 train.py")
+    page.get_by_label("Folder on the nodes").fill("/srv/train")
+    expect(page.locator("#plan")).to_contain_text("What it would do")
+    expect(page.locator("#problem-command")).to_be_hidden()
+    expect(page.locator("#job-yaml")).to_contain_text("working_dir: /srv/train")
+    page.get_by_role("button", name="Submit the job").click()
+    page.wait_for_url("**/jobs/new0")
+    expect(page.locator("#verdict")).to_contain_text("Queued")
+    assert site.source.job("new0").spec.workload.command[-1] == "train.py"
+    assert visitor.complaints == []
+
+
+def test_new_job_is_planned_without_scripts(visit: Callable) -> None:
+    visitor = visit(java_script_enabled=False).sign_in()
+    page = visitor.go("/jobs/new")
+    page.get_by_label("Command").fill("torchrun train.py")
+    page.get_by_role("button", name="Show the plan").click()
+    expect(page.locator("#problem-working_dir")).to_contain_text("full path")
+    expect(page.get_by_label("Command")).to_have_value("torchrun train.py")
+    page.get_by_label("Folder on the nodes").fill("/srv/train")
+    page.get_by_role("button", name="Show the plan").click()
+    expect(page.locator("#plan")).to_contain_text("What it would do")
 
 
 def test_list_of_jobs_follows_by_itself(visit: Callable, site: object) -> None:

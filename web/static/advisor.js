@@ -137,6 +137,35 @@ function follow(url) {
   if (!document.hidden) open();
 }
 
+// --- the form of a new job ---------------------------------------------------------------------------
+
+/** Ask what the job would do whenever its form changes; the newest answer wins. */
+function planLive(form) {
+  let newest = 0;
+  let timer = 0;
+  const touched = new Set();
+  const plan = async () => {
+    const mine = (newest += 1);
+    const answer = await fetch(form.dataset.plan, { method: "POST", body: new URLSearchParams(new FormData(form)) });
+    if (!answer.ok || mine !== newest) return;
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    for (const fresh of liveParts(page)) {
+      const field = fresh.id.replace("problem-", "");
+      // A field that nobody has been to yet is not wrong, it is empty.
+      if (fresh.id.startsWith("problem-") && form.elements[field] && !touched.has(field)) continue;
+      replacePart(document.getElementById(fresh.id), fresh);
+      form.elements[field]?.setAttribute?.("aria-invalid", String(fresh.textContent !== ""));
+    }
+  };
+  const soon = (event) => {
+    touched.add(event.target.name);
+    clearTimeout(timer);
+    timer = setTimeout(() => plan().catch(() => {}), 350);
+  };
+  form.addEventListener("input", soon);
+  form.addEventListener("change", soon);
+}
+
 // --- small things ------------------------------------------------------------------------------------
 
 async function copy(button) {
@@ -189,6 +218,8 @@ if (moved && /^\/jobs\/[^/]+$/.test(location.pathname)) location.replace(`${loca
 
 remember(document);
 drawAll();
+const planned = document.querySelector("form[data-plan]");
+if (planned) planLive(planned);
 const { liveUrl, refreshS } = document.body.dataset;
 if (liveUrl) follow(liveUrl);
 if (refreshS) setInterval(() => { if (!document.hidden) refresh(); }, Number(refreshS) * 1000);

@@ -6,14 +6,25 @@ from datetime import UTC, datetime, timedelta
 
 from advisor.dashboard.samples.job import Story
 from advisor.dashboard.source import Person
-from advisor.errors import AdviceNotReady, JobIsFinal, JobIsLive, JobNotFound, NotYourJob, UnknownFormat
+from advisor.errors import (
+    AdviceNotReady,
+    Forbidden,
+    JobIsFinal,
+    JobIsLive,
+    JobNotFound,
+    NotYourJob,
+    UnknownFormat,
+)
 from advisor.exporters import Exported, FormatInfo
 from advisor.protocol.answers.advice import Advice
-from advisor.protocol.asked.jobs import Continuation, Job, JobState
+from advisor.protocol.answers.previews import JobPreview
+from advisor.protocol.asked.jobs import Continuation, Job, JobSpec, JobState
 from advisor.protocol.measured.runs import ProductionRun
 from advisor.protocol.measured.telemetry import SessionTelemetry
 from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.views import AgentView, EventKind, JobEvent, JobPage, LogChunk
+from advisor.services.jobs import check_spec
+from advisor.tuning.asked import PlannerTuning
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
@@ -56,6 +67,7 @@ class MemorySource:
         self.connected: tuple[AgentView, ...] = ()
         self.people: dict[str, Person] = {}
         self.continued: list[tuple[str, Continuation, str]] = []
+        self.submitted: dict[str, str] = {}
         self.is_broken = False
 
     def tell(self, story: Story) -> None:
@@ -130,6 +142,27 @@ class MemorySource:
             },
             warnings=("Valid for 16 ranks on this hardware.",),
         )
+
+    def preview(self, spec: JobSpec, person: Person) -> JobPreview:
+        check_spec(spec)
+        job = Job(id="", spec=spec, state=JobState.QUEUED, owner=person.name, created_at=NOW)
+        return JobPreview(**dict(job), plan=PlannerTuning().preview(job, NOW))
+
+    def submit(self, spec: JobSpec, person: Person, request_key: str) -> Job:
+        if not person.may_submit:
+            raise Forbidden(f"{person.name} may not submit jobs.")
+        check_spec(spec)
+        if request_key not in self.submitted:
+            made = Job(
+                id=f"new{len(self.submitted)}",
+                spec=spec,
+                state=JobState.QUEUED,
+                owner=person.name,
+                created_at=NOW,
+            )
+            self.submitted[request_key] = made.id
+            self.tell(Story(made, JobHistory(), None, (), ()))
+        return self.job(self.submitted[request_key])
 
     def cancel(self, job_id: str, person: Person) -> Job:
         return self._put(job_id, person, JobState.CANCELLING)

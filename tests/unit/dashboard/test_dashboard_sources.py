@@ -9,13 +9,14 @@ from memory_source import NOW, MemorySource
 from advisor.dashboard.samples.job import make_running_story
 from advisor.dashboard.service_source import ServiceSource
 from advisor.dashboard.source import Person, Source
-from advisor.errors import AdviceNotReady, JobNotFound, NotYourJob
+from advisor.errors import AdviceNotReady, Forbidden, InvalidJob, JobNotFound, NotYourJob
 from advisor.protocol.asked.jobs import Continuation, JobState
 from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.views import NewToken, Role
 from advisor.services.jobs import submit_job
 from advisor.services.tokens import authenticate, create_token
 from advisor.storage import Database
+from advisor.tuning.asked import PlannerTuning
 
 ADA = Person("ada", Role.SUBMITTER)
 
@@ -47,7 +48,9 @@ def prepared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Prepare
         person = create_token(work, NewToken(role=Role.SUBMITTER, label="ada"), NOW)
         job = submit_job(work, story.job.spec, authenticate(work, person.token, NOW), None, NOW)
         agent = create_token(work, NewToken(role=Role.AGENT, label="node01"), NOW)
-    yield Prepared(ServiceSource(database, lambda: NOW), job.id, person.token, agent.token)
+    yield Prepared(
+        ServiceSource(database, lambda: NOW, PlannerTuning(), lambda: None), job.id, person.token, agent.token
+    )
     database.close()
 
 
@@ -114,3 +117,31 @@ def test_paused_job_goes_on(prepared: Prepared) -> None:
 def test_cancelled_job_stops(prepared: Prepared) -> None:
     assert prepared.source.cancel(prepared.job_id, ADA).state in {JobState.CANCELLING, JobState.CANCELLED}
     assert prepared.source.job(prepared.job_id).state in {JobState.CANCELLING, JobState.CANCELLED}
+
+
+def test_job_is_planned_without_being_stored_and_submitted_once(prepared: Prepared) -> None:
+    source = prepared.source
+    spec = source.job(prepared.job_id).spec
+    ada = source.identify(prepared.person)
+    assert ada is not None
+    preview = source.preview(spec, ada)
+    assert preview.plan.most_trials == spec.budget.max_trials
+    assert len(source.list_jobs(None, 25, None).items) == 1
+    first, again = (source.submit(spec, ada, "one click") for _ in range(2))
+    assert first.id == again.id != source.submit(spec, ada, "another").id
+    assert source.job(first.id).owner == "ada"
+    with pytest.raises(Forbidden):
+        source.submit(spec, Person("vic", Role.VIEWER), "a viewer's")
+
+
+def test_job_that_breaks_a_rule_is_neither_planned_nor_stored(prepared: Prepared) -> None:
+    source = prepared.source
+    ada = source.identify(prepared.person)
+    assert ada is not None
+    spec = source.job(prepared.job_id).spec
+    broken = spec.model_copy(update={"budget": spec.budget.model_copy(update={"max_seconds": 1e9})})
+    with pytest.raises(InvalidJob):
+        source.preview(broken, ada)
+    with pytest.raises(InvalidJob):
+        source.submit(broken, ada, "key")
+    assert len(source.list_jobs(None, 25, None).items) == 1

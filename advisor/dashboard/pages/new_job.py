@@ -1,0 +1,123 @@
+"""Routes of the form for a new job: the empty form, what the job would do, and submitting it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Form, Request
+from starlette.responses import RedirectResponse, Response
+
+from advisor.dashboard.door.access import Door, Guest
+from advisor.dashboard.rendering import Renderer
+from advisor.dashboard.source import Source
+from advisor.dashboard.views.new_job import (
+    Draft,
+    Reading,
+    list_offered,
+    place_refusal,
+    read_draft,
+    view_plan,
+    write_curl,
+    write_yaml,
+)
+from advisor.errors import Forbidden, InvalidJob
+from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.training.workload import WorkloadKind
+from advisor.protocol.views import AgentState
+
+_Text = Annotated[str, Form(max_length=40_000)]
+
+
+@dataclass(frozen=True)
+class _Sent:
+    """What a browser sent."""
+
+    form_key: str
+    request_key: str
+    draft: Draft
+
+
+def _take_form(
+    form_key: _Text = "",
+    request_key: Annotated[str, Form(max_length=200)] = "",
+    name: _Text = "",
+    command: _Text = "",
+    kind: _Text = "pytorch",
+    working_dir: _Text = "",
+    nodes: _Text = "1",
+    minutes: _Text = "30",
+    trials: _Text = "24",
+    allow: _Text = "exact",
+    knobs: Annotated[list[str], Form()] = [],  # noqa: B006
+) -> _Sent:
+    return _Sent(
+        form_key,
+        request_key,
+        Draft(name, command, kind, working_dir, nodes, minutes, trials, allow, tuple(knobs)),
+    )
+
+
+def build_new_job_routes(
+    source: Source, door: Door, renderer: Renderer, new_secret: Callable[[], str]
+) -> APIRouter:
+    """Return the routes under /jobs/new; `new_secret` names a submission, so that two clicks make one job."""
+    router = APIRouter()
+
+    def refuse_viewers(guest: Guest) -> Guest:
+        if not guest.person.may_submit:
+            raise Forbidden(
+                f"{guest.person.name} may look at jobs, not submit one.",
+                hint="Ask an administrator for a token of the role submitter.",
+            )
+        return guest
+
+    def show(
+        request: Request, guest: Guest, draft: Draft, reading: Reading, key: str, status: int = 200
+    ) -> Response:
+        problems, plan, server_url = dict(reading.problems), None, str(request.base_url).rstrip("/")
+        spec = reading.spec
+        if spec is not None and not problems:
+            try:
+                idle = sum(agent.state is AgentState.IDLE for agent in source.agents())
+                plan = view_plan(spec, source.preview(spec, guest.person).plan, idle)
+            except InvalidJob as refusal:
+                problems |= place_refusal(refusal.sentence)
+        context = {
+            "person": guest.person,
+            "form_key": guest.form_key,
+            "section": "jobs",
+            "draft": draft,
+            "problems": problems,
+            "plan": plan,
+            "yaml": write_yaml(spec) if spec is not None and plan is not None else "",
+            "curl": write_curl(spec, server_url) if spec is not None and plan is not None else "",
+            "kinds": list(WorkloadKind),
+            "rungs": list(Effect),
+            "offered": list_offered(),
+            "request_key": key,
+        }
+        return renderer.render(request, "new_job.html", context, status)
+
+    @router.get("/jobs/new")
+    def show_form(request: Request) -> Response:
+        guest = refuse_viewers(door.admit(request))
+        return show(request, guest, Draft(), Reading(None), new_secret())
+
+    @router.post("/jobs/new/plan")
+    def show_plan(request: Request, sent: Annotated[_Sent, Depends(_take_form)]) -> Response:
+        guest = refuse_viewers(door.admit_form(request, sent.form_key))
+        return show(request, guest, sent.draft, read_draft(sent.draft), sent.request_key or new_secret())
+
+    @router.post("/jobs/new")
+    def submit(request: Request, sent: Annotated[_Sent, Depends(_take_form)]) -> Response:
+        guest = refuse_viewers(door.admit_form(request, sent.form_key))
+        reading = read_draft(sent.draft)
+        if reading.spec is not None:
+            try:
+                job = source.submit(reading.spec, guest.person, sent.request_key or new_secret())
+                return RedirectResponse(f"/jobs/{job.id}", status_code=303)
+            except InvalidJob as refusal:
+                reading = Reading(reading.spec, place_refusal(refusal.sentence))
+        return show(request, guest, sent.draft, reading, sent.request_key or new_secret(), 422)
+
+    return router
