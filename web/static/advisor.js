@@ -39,6 +39,10 @@ function draw(figure) {
   }
   if (!plot.classList.contains("js-plotly-plot")) plot.textContent = "";
   const { data, layout } = JSON.parse(source.textContent);
+  // On a phone a legend is a column above the chart: it gets room of its own, or it would take the chart's.
+  const entries = layout.showlegend && plot.clientWidth < 420 ? data.filter((trace) => trace.name).length : 0;
+  plot.style.height = entries ? `${layout.height + 20 * entries}px` : "";
+  layout.height += 20 * entries;
   window.Plotly.react(plot, data, dress(layout, plot), { displayModeBar: false, responsive: true });
 }
 

@@ -300,7 +300,7 @@ def draw_history(points: Sequence[HistoryPoint]) -> Figure:
         steps = [*best, (last, best[-1][1])]
         figure.add_scatter(
             x=[number for number, _ in steps], y=[value for _, value in steps], mode="lines",
-            line={"color": ACCENT, "width": 2, "shape": "hv"}, opacity=0.45, hoverinfo="skip", name="best so far",
+            line={"color": ACCENT, "width": 2, "shape": "hv"}, opacity=0.8, hoverinfo="skip", name="best so far",
         )  # fmt: skip
     for kind, (colour, symbol, name) in MARKS.items():
         chosen = [(point, estimate) for point, estimate in measured if point.kind == kind]
@@ -363,7 +363,7 @@ def draw_steps(series: Sequence[StepSeries]) -> Figure:
             x=list(range(offset, offset + len(block.step_time_s), stride)),
             y=[seconds * 1000 for seconds in block.step_time_s[::stride]],
             mode="markers", name=block.label,
-            marker={"size": 4, "color": ACCENT if index % 2 == 0 else BASELINE, "opacity": 0.75},
+            marker={"size": 5, "color": ACCENT if index % 2 == 0 else BASELINE},
             hovertemplate=f"{block.label}: %{{y:.2f}} ms<extra></extra>",
         )  # fmt: skip
         offset += len(block.step_time_s)

@@ -193,7 +193,8 @@ def _say_why_no_savings(job: Job, advice: Advice | None) -> str:
 
 def _say_why_no_pareto(job: Job, advice: Advice | None) -> str:
     if advice is None:
-        return "Part of the advice, which this job has not." if job.state.is_final else "Part of the advice."
+        ends = "the job ended without one" if job.state.is_final else "the job is not that far"
+        return f"Drawn with the advice, from strategies that change rounding or convergence: {ends}."
     if any(point.loss_change is None for point in advice.pareto):
         return "No strategy that changes rounding or convergence showed a loss beside the baseline's."
     return "Only exact strategies were measured: they compute the same numbers, so the loss is the same."
