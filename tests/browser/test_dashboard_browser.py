@@ -17,7 +17,8 @@ PAGES = (
     "/jobs", "/jobs/busy", "/jobs/sample", "/jobs/sample/trials/5", "/jobs/sample/trials/6", "/jobs/busy/trials/10",
     "/jobs/busy/log", "/jobs/sample/export", "/jobs/busy/export", "/agents", "/knobs", "/style", "/jobs/sample/trials",
     "/jobs/busy/trials?sort=-samples&state=ok", "/jobs/sample/compare?trials=0,3,5,7", "/jobs/sample/explore",
-    "/jobs/busy/explore", "/jobs/new", "/jobs/sample/what-if", "/jobs/busy/what-if", "/jobs/sample/log",
+    "/jobs/busy/explore", "/jobs/new", "/compare?jobs=sample,busy", "/jobs/sample/what-if",
+    "/jobs/busy/what-if", "/jobs/sample/log",
 )  # fmt: skip
 
 

@@ -1,10 +1,10 @@
-"""Routes of the list of jobs, of a job's live stream, and of what can be done to a job."""
+"""Routes of the list of jobs and of jobs side by side, of a job's live stream, and of what can be done to a job."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Form, Request
+from fastapi import APIRouter, Form, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
@@ -12,7 +12,8 @@ from advisor.dashboard.door.access import Door, Guest
 from advisor.dashboard.live import stream_changes
 from advisor.dashboard.rendering import Renderer
 from advisor.dashboard.source import Source
-from advisor.dashboard.views.jobs import view_job_lines
+from advisor.dashboard.views.compare import compare_jobs, read_ids
+from advisor.dashboard.views.jobs import view_job_line, view_job_lines
 from advisor.protocol.asked.jobs import Continuation, JobState
 from advisor.protocol.views import read_last_event
 
@@ -55,6 +56,21 @@ def build_job_routes(
             "refresh_s": _LIST_REFRESH_S,
         }
         return show(request, guest, "jobs.html", context)
+
+    @router.get("/compare")
+    def compare(
+        request: Request,
+        jobs: Annotated[list[str], Query()] = [],  # noqa: B006
+    ) -> Response:
+        guest = door.admit(request)
+        found = [source.job(job_id) for job_id in read_ids(jobs)]
+        advices = [source.advice(job.id) if job.state.is_final else None for job in found]
+        lines = [
+            view_job_line(job, advice, None if advice else source.history(job.id), clock())
+            for job, advice in zip(found, advices, strict=True)
+        ]
+        groups = compare_jobs(list(zip(found, advices, lines, strict=True)))
+        return show(request, guest, "compare_jobs.html", {"jobs": lines, "groups": groups})
 
     @router.post("/jobs/{job_id}/cancel")
     def cancel_job(request: Request, job_id: str, form_key: Annotated[str, Form()] = "") -> Response:

@@ -1,4 +1,4 @@
-"""Two to four trials side by side: what they change, how fast they are, where their steps go, how they ended."""
+"""Two to four trials, or jobs, side by side: what they change, how fast they are, where their steps go."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,8 +7,11 @@ from advisor.dashboard import formats
 from advisor.dashboard.figures.charts import PHASE_NAMES, Figure, draw_phases
 from advisor.dashboard.views.chips import Chip, chip_for_effect, chip_for_trial
 from advisor.dashboard.views.evidence import show_knob
+from advisor.dashboard.views.jobs import JobLine
 from advisor.dashboard.views.measured import MeasuredTrial
 from advisor.errors import InvalidRequest, NotFound
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.measured.trials import Phases
 
 MOST = 4
@@ -140,3 +143,47 @@ def _list_phases(phases: Sequence[Phases | None]) -> list[Row]:
         if field_name != "stalls_s" or any(values):
             rows.append(_row(name, [formats.milliseconds(value) for value in values]))
     return [*rows, _row("step", [formats.milliseconds(told.total_s() if told else None) for told in phases])]
+
+
+def read_ids(texts: Sequence[str]) -> list[str]:
+    """Return the jobs that an address names: `jobs=A,B` or `jobs=A&jobs=B`. Raises InvalidRequest."""
+    ids = list(dict.fromkeys(word for text in texts for word in text.split(",") if word))
+    if not 2 <= len(ids) <= MOST:
+        told = "none was chosen" if not ids else f"{len(ids)} chosen"
+        raise InvalidRequest(
+            f"Two to {MOST} jobs can be compared; {told}.", hint="Go back and tick them in the list of jobs."
+        )
+    return ids
+
+
+def compare_jobs(found: Sequence[tuple[Job, Advice | None, JobLine]]) -> list[tuple[str, tuple[Row, ...]]]:
+    """Build the groups of rows of two to four jobs: what was asked, what came of it, and what is advised."""
+    jobs, advices, lines = (
+        [job for job, _, _ in found],
+        [advice for _, advice, _ in found],
+        [line for _, _, line in found],
+    )
+    none = formats.NO_VALUE
+    names = dict.fromkeys(name for advice in advices if advice for name in advice.changes)
+    phases = [
+        (a.phases_before, a.phases_after if a.changes else a.phases_before) if a else None for a in advices
+    ]
+    return [
+        ("Asked", (
+            _row("cluster", [job.cluster.describe() for job in jobs]),
+            _row("command", [line.command for line in lines]),
+            _row("may change", [job.spec.allow.value for job in jobs]),
+        )),
+        ("Measured", (
+            _row("gain", [line.gain.figure for line in lines]),
+            _row("baseline, samples/s", [formats.number(a.baseline_samples_per_s) if a else none for a in advices]),
+            _row("advised, samples/s", [formats.number(a.strategy_samples_per_s) if a else none for a in advices]),
+            _row("step before, ms", [formats.milliseconds(told[0].total_s() if told else None) for told in phases]),
+            _row("step after, ms", [formats.milliseconds(told[1].total_s() if told else None) for told in phases]),
+            _row("strategies tried", [line.trials for line in lines]),
+            _row("device-hours", [line.device_hours for line in lines]),
+        )),
+        ("Advised", tuple(
+            _row(name, [show_knob(name, a.changes.get(name)) if a else none for a in advices]) for name in names
+        )),
+    ]  # fmt: skip

@@ -108,6 +108,7 @@ ROUTES: dict[str, set[str]] = {
     "POST /jobs/{job_id}/resume": CHANGE,
     "POST /jobs/{job_id}/continue": CHANGE,
     "GET /jobs/{job_id}/live": READ,
+    "GET /compare": READ,
     "GET /agents": READ,
     "GET /knobs": READ,
     "GET /style": READ,

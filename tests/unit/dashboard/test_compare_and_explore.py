@@ -64,6 +64,18 @@ def test_comparison_of_one_trial_is_refused_in_words(sign_in: Callable[[str], Te
     assert client.get("/jobs/sample/compare?trials=4,99").status_code == 404
 
 
+def test_jobs_are_compared_by_what_was_asked_measured_and_advised(
+    sign_in: Callable[[str], TestClient],
+) -> None:
+    client = sign_in("adv_viewer_3_x")
+    page = client.get("/compare?jobs=sample&jobs=busy").text
+    for words in ("at least +13.9", "measuring", "96 MB", "165.4", "138.9"):
+        assert words in page, words
+    assert client.get("/compare?jobs=sample").status_code == 422
+    assert client.get("/compare").status_code == 422
+    assert client.get("/compare?jobs=sample,none").status_code == 404
+
+
 def test_every_figure_of_a_finished_search_is_drawn() -> None:
     page = explore(STORY.job, STORY.advice, TRIALS)
     assert (page.no_history, page.no_slices, page.no_importance, page.no_pareto) == ("", "", "", "")
