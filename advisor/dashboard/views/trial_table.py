@@ -226,11 +226,6 @@ class TrialTable:
     total: int
     query: TrialQuery
 
-    @property
-    def left_out(self) -> int:
-        """How many trials the filters leave out."""
-        return self.total - len(self.rows)
-
 
 def view_trial_table(
     trials: Sequence[MeasuredTrial], advised: Mapping[str, Value] | None, query: TrialQuery = TrialQuery()
