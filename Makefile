@@ -8,7 +8,7 @@ STAMP  := $(VENV)/.installed
 SOURCES := advisor agent tests benchmarks docs
 
 .PHONY: help setup demo docs gpu-check check quick test fuzz model conformance lock audit format serve testbed browser soak \
-    clean
+    screenshots clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -58,6 +58,9 @@ format: $(STAMP)  ## format the code and fix what can be fixed
 browser:  # Debian's Chromium for the browser tests, where we may install it; they say so and skip where not
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	    { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } ; } || true
+
+screenshots: $(STAMP) browser  ## every page of the dashboard, in two themes and two widths, in site/screenshots
+	SCREENSHOTS=site/screenshots $(BIN)/pytest -q tests/browser -k every_page_fits
 
 docs: $(STAMP)  ## the documents as a site, in site/
 	$(BIN)/mkdocs build --strict --quiet --site-dir site

@@ -1,5 +1,7 @@
 """The dashboard in a real Chromium: it draws, follows, copies, and works without scripts."""
 
+import os
+import re
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -12,6 +14,9 @@ from advisor.dashboard.samples.job import make_finished_story
 from advisor.protocol.asked.jobs import JobState
 
 pytestmark = pytest.mark.browser
+
+SHOTS = os.environ.get("SCREENSHOTS", "")
+"""A folder for pictures of every page (`make screenshots`); without it none are taken."""
 
 PAGES = (
     "/jobs", "/jobs/busy", "/jobs/sample", "/jobs/sample/trials/5", "/jobs/sample/trials/6", "/jobs/busy/trials/10",
@@ -37,6 +42,9 @@ def test_every_page_fits_renders_without_a_complaint_and_never_leaves_the_server
         assert (
             page.locator("[role=img]:not([aria-label]), img:not([alt]), figure:not(:has(table))").count() == 0
         )
+        if SHOTS:
+            name = re.sub(r"\W+", "-", path).strip("-")
+            page.screenshot(path=f"{SHOTS}/{name}.{theme}-{width}.png", full_page=True)
     assert visitor.complaints == []
     assert visitor.failures == []
     assert visitor.strangers == []
