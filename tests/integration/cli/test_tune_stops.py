@@ -39,6 +39,7 @@ def test_interrupted_tune_leaves_no_process_and_its_job_is_not_measured_for_anot
     assert "advisor tune --resume" in told
     assert not processes_of(data_dir)
 
+    (tmp_path / "other.py").write_text(WAITS)
     other = advisor("tune", "--", "torchrun", "other.py", environment=environment, cwd=tmp_path)
     assert other.returncode == 2
     assert "was interrupted and would be measured first" in other.stderr
@@ -80,6 +81,7 @@ def test_agent_that_cannot_start_is_explained_with_its_log(
     tmp_path: Path, data_dir: Path, environment: dict[str, str]
 ) -> None:
     data_dir.mkdir()
+    (tmp_path / "train.py").write_text(WAITS)
     (data_dir / "agents").write_text("a file where the agents' directories should be")
     failed = advisor("tune", "--", "torchrun", "train.py", environment=environment, cwd=tmp_path)
     assert failed.returncode == 1
