@@ -207,7 +207,7 @@ def test_the_command_keeps_its_exit_code_and_its_trackers(tmp_path: Path) -> Non
     ("options", "sentence"),
     [
         ([], "Say what to run under"),
-        (["--set", "warp=1"], "there is no such knob"),
+        (["--set", "warp=1"], "warp: no such knob"),
         (["--set", "num_threads"], "write KNOB=VALUE"),
         (["--set", "num_threads=many"], "num_threads"),
         (["--set", "num_threads=2", "--leave", "amp"], "the strategy does not set it"),
