@@ -165,7 +165,7 @@ def _settle_race(
     if _is_first_death_in_verdict(work, session.job_id, number):
         return
     if work.trials.close(session.job_id, number, outcome, reason, now, log_tail=tail):
-        sentence = f"Trial {number} ended as {outcome.value}: {_as_clause(reason)}"
+        sentence = f"Trial {number} {outcome.words}: {_as_clause(reason)}"
         work.events.append(
             session.job_id, EventKind.TRIAL, sentence, now, trial_number=number, session_id=session.id
         )

@@ -71,7 +71,7 @@ def run(
         ),
     ] = False,
     minutes: Annotated[
-        float, typer.Option(min=0.05, help="With --tune: most minutes of taking turns.")
+        float, typer.Option(min=0.05, help="With --tune: most minutes of interleaved A/B rounds.")
     ] = 5.0,
     max_loss: Annotated[
         float, typer.Option(min=0.0, help="With --tune: most seconds that slower settings may cost in all.")

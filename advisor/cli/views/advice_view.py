@@ -32,7 +32,7 @@ _BOUND_WORDS = {
     "compute": "Limited by computing",
     "input": "Limited by reading data",
     "straggler": "Limited by one slow process",
-    "launch": "Limited by starting work on the device",
+    "launch": "Limited by host overhead (starting kernels)",
     "balanced": "No single limit",
     "unmeasured": "Not measured",
 }

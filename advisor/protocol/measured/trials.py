@@ -46,6 +46,21 @@ class Outcome(StrEnum):
     """Infrastructure: teaches the search nothing."""
 
     @property
+    def words(self) -> str:
+        """What is said of a trial that ended so: `is done`, `ran out of memory`."""
+        return {
+            Outcome.FINISHED: "is done",
+            Outcome.OUT_OF_MEMORY: "ran out of memory",
+            Outcome.HUNG: "hung",
+            Outcome.CRASHED: "crashed",
+            Outcome.INEFFECTIVE: "had no effect",
+            Outcome.PRUNED: "was pruned",
+            Outcome.DIVERGED: "diverged",
+            Outcome.CANCELLED: "was cancelled",
+            Outcome.LOST: "was lost",
+        }[self]
+
+    @property
     def is_configurations_fault(self) -> bool:
         """Whether the strategy itself is to blame, so that the search learns to avoid it."""
         return self in {Outcome.OUT_OF_MEMORY, Outcome.HUNG, Outcome.CRASHED, Outcome.DIVERGED}

@@ -307,7 +307,7 @@ def _conclude(
             continue
         outcome, reason = verdict
         if work.trials.close(job_id, trial.number, outcome, reason, now):
-            sentence = f"Trial {trial.number} ended as {outcome.value}: {reason}"
+            sentence = f"Trial {trial.number} {outcome.words}: {reason}"
             work.events.append(
                 job_id, EventKind.TRIAL, sentence, now, trial_number=trial.number, session_id=session.id
             )

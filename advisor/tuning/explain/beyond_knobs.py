@@ -46,7 +46,7 @@ def _describe_phases(diagnosis: Diagnosis, after: Phases) -> list[str]:
     if diagnosis.bound == "straggler" and not diagnosis.flags:
         steps.append(
             f"The slowest rank lags by {diagnosis.skew:.0%}: look for another load, throttling or a slower device on "
-            "its node; no strategy mends that."
+            "its node; tuning cannot fix this."
         )
     if diagnosis.bound == "compute":
         steps.append(

@@ -61,7 +61,7 @@ def list_next_steps(
             "job more time, to see smaller gains."
         )
     if chosen is None and has_ladder:
-        steps.append("The ladder shows what the rungs above the allowed one measured, and what they cost.")
+        steps.append("The ladder shows what riskier settings measured, and what they cost.")
     return tuple(steps)
 
 

@@ -75,8 +75,8 @@ def find_straggler(
         kind=FlagKind.STRAGGLER,
         sentence=(
             f"Rank {rank} on {agent} works {more_s * 1e3:.1f} ms longer in each step of {step_s * 1e3:.1f} ms "
-            "than the others, which wait for it. Look for another load, a slower device or throttling there; no "
-            "strategy mends that."
+            "than the others, which wait for it. Look for another load, a slower device or throttling there; "
+            "tuning cannot fix this."
         ),
         rank=rank,
     )

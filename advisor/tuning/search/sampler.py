@@ -183,11 +183,11 @@ def _ask_surrogate(question: _Question) -> list[Suggestion]:
 
 def _explain(choice: Choice, belief: Belief) -> str:
     gain, spread = math.expm1(choice.mean), math.exp(choice.mean) * choice.sd
-    what = f"{gain:+.1%} ± {spread * 100:.1f} is expected of it after {belief.count} measured strategies"
+    what = f"predicted {gain:+.1%} ± {spread * 100:.1f} after {belief.count} measured strategies"
     if choice.prior is not None:
         what += f", {math.expm1(choice.prior):+.1%} by the cost model alone"
-    best = f"the best so far is put at {math.expm1(choice.incumbent):+.1%}" if choice.incumbent > 0 else (
-        "none so far is put above the baseline"
+    best = f"best so far {math.expm1(choice.incumbent):+.1%}" if choice.incumbent > 0 else (
+        "none so far is predicted to beat the baseline"
     )  # fmt: skip
     again = "Measured again, because it may be the best: " if choice.repeat else ""
     return f"{again}{choice.changes.describe()}: {what}; {best}."

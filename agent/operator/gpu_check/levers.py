@@ -149,7 +149,7 @@ def check_memory(bench: Bench) -> Judgement:
     judgement.expect(
         trained.outcome in _WELL,
         "",
-        f"With {FILLED:.0%} of the card in use the session ended as {trained.describe_end()}",
+        f"With {FILLED:.0%} of the card in use the session ended: {trained.describe_end()}",
     )
     for name, knobs in asked.items():
         result = trained.results.get(name)
@@ -197,7 +197,7 @@ def _race_communicators(bench: Bench, judgement: Judgement, ranks: int) -> None:
         if result.step_time_s:
             judgement.note(f"{ranks} ranks, {name}: step time × {median(result.step_time_s) / base:.3f}")
     judgement.expect(
-        trained.outcome in _WELL, "", f"{ranks} ranks: the session ended as {trained.describe_end()}"
+        trained.outcome in _WELL, "", f"{ranks} ranks: the session ended: {trained.describe_end()}"
     )
     if before is None:
         return

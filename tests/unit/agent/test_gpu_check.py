@@ -296,7 +296,7 @@ def test_full_memory_must_be_refused_and_not_crash() -> None:
     assert judge("memory", GivenBench(trained(**results))).faults == []
     crashed = Trained(outcome=Outcome.CRASHED, reason="CUDA error", results={"links": measured()})
     faults = judge("memory", GivenBench(crashed)).faults
-    assert "ended as crashed: CUDA error" in faults[0]
+    assert "ended: crashed: CUDA error" in faults[0]
     assert len(faults) == 5
 
 

@@ -182,7 +182,7 @@ def test_a_suggestion_says_with_figures_what_is_expected() -> None:
     suggestion = ask(space, told, seed=3, number=7)
 
     assert suggestion.improvement is not None
-    assert f"after {len(told)} measured strategies; the best so far is put at +" in suggestion.because
+    assert f"after {len(told)} measured strategies; best so far +" in suggestion.because
 
 
 def test_seeds_differ_by_job_and_trial() -> None:
