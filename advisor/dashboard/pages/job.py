@@ -97,17 +97,9 @@ def build_view_routes(
         return show(request, opened, "", "job.html", context)
 
     @router.get("/jobs/{job_id}/trials")
-    def show_trials(
-        request: Request,
-        job_id: str,
-        sort: str = "-number",
-        state: str = "",
-        rung: str = "",
-        changes: str = "",
-        columns: Annotated[list[str], Query()] = [],  # noqa: B006
-    ) -> Response:
+    def show_trials(request: Request, job_id: str) -> Response:
         opened = open_job(request, job_id)
-        query = TrialQuery.read(sort, state, rung, changes, columns)
+        query = TrialQuery.read(request.query_params.multi_items())
         advised = opened.advice.changes if opened.advice else None
         context = {
             "table": view_trial_table(measure_trials(source.history(job_id)), advised, query),
@@ -119,16 +111,9 @@ def build_view_routes(
         return show(request, opened, "trials", "trials.html", context)
 
     @router.get("/jobs/{job_id}/trials.csv")
-    def download_trials(
-        request: Request,
-        job_id: str,
-        sort: str = "-number",
-        state: str = "",
-        rung: str = "",
-        changes: str = "",
-    ) -> Response:
+    def download_trials(request: Request, job_id: str) -> Response:
         door.admit(request)
-        query = TrialQuery.read(sort, state, rung, changes, ())
+        query = TrialQuery.read(request.query_params.multi_items())
         content = write_csv(measure_trials(source.history(job_id)), query)
         headers = {"content-disposition": f'attachment; filename="trials-{job_id}.csv"'}
         return Response(content.encode(), media_type="text/csv; charset=utf-8", headers=headers)

@@ -150,16 +150,20 @@ class TrialQuery:
     """Keys; empty takes the usual ones."""
 
     @classmethod
-    def read(cls, sort: str, state: str, rung: str, changes: str, columns: Sequence[str]) -> "TrialQuery":
+    def read(cls, parameters: Sequence[tuple[str, str]]) -> "TrialQuery":
         """Return the query of an address. Raises InvalidRequest with what there is instead."""
+        given = dict(parameters)
+        sort, state = given.get("sort", "-number"), given.get("state", "")
+        rung, changes = given.get("rung", ""), given.get("changes", "")
+        columns = [text for name, text in parameters if name == "columns"]
         keys = tuple(dict.fromkeys(key for text in columns for key in text.split(",") if key))
-        for what, given, known in (
+        for what, wanted, known in (
             ("sort by", [sort.removeprefix("-")], _BY_KEY),
             ("column", keys, _BY_KEY),
             ("state", [state] if state else [], STATES),
             ("rung", [rung] if rung else [], [effect.value for effect in Effect]),
         ):
-            if unknown := [key for key in given if key not in known]:
+            if unknown := [key for key in wanted if key not in known]:
                 hint = f"There are {', '.join(known)}."
                 raise InvalidRequest(f"There is no {what} {formats.clean_text(unknown[0])[:40]}.", hint=hint)
         return cls(sort, state, rung, changes.strip()[:200], keys)

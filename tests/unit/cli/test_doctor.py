@@ -4,7 +4,7 @@ import json
 import os
 from pathlib import Path
 
-from advisor.cli.commands.checks import (
+from advisor.cli.commands.operating.checks import (
     Status,
     check_agent,
     check_data_dir,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from advisor.cli.commands.verify import relate
+from advisor.cli.commands.measuring.verify import relate
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
 

@@ -21,7 +21,8 @@ TRIALS = measure_trials(STORY.history)
 def read(
     sort: str = "-number", state: str = "", rung: str = "", changes: str = "", columns: str = ""
 ) -> TrialQuery:
-    return TrialQuery.read(sort, state, rung, changes, [columns])
+    asked = {"sort": sort, "state": state, "rung": rung, "changes": changes, "columns": columns}
+    return TrialQuery.read(list(asked.items()))
 
 
 def numbers(query: TrialQuery) -> list[int]:

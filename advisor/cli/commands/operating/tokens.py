@@ -7,7 +7,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from advisor.cli.commands.agents import find_agent
+from advisor.cli.commands.operating.agents import find_agent
 from advisor.cli.connection import connect
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.moments import read_span

@@ -8,7 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 from rich.text import Text
 
-from advisor.cli.commands.checks import Check, Status, check_all
+from advisor.cli.commands.operating.checks import Check, Status, check_all
 from advisor.cli.exits import Exit
 from advisor.cli.options import JsonOption, screen_of
 from advisor.data_dir import data_dir_of

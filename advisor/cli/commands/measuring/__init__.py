@@ -1,0 +1,1 @@
+"""Commands that measure, and that train under what was measured."""

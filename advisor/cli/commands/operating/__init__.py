@@ -1,0 +1,1 @@
+"""Commands for whoever runs servers and nodes, and signs in to them."""
