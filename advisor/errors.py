@@ -36,6 +36,7 @@
 An error's docstring explains its code; its message says what happened this time; its hint says what to do.
 """
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 
@@ -70,6 +71,12 @@ class InvalidJob(InvalidRequest):
     """The job's specification contradicts itself or asks for more than the server allows."""
 
     code = "invalid_job"
+
+    def __init__(self, sentence: str, *, faults: Sequence[tuple[str, str]] = ()) -> None:
+        """`faults`: fields of the job, each with what is wrong with it, to be read after its name: ` has more …`,
+        `: it pipes.`"""
+        super().__init__(sentence)
+        self.faults = tuple(faults)
 
 
 class InvalidResult(InvalidRequest):

@@ -110,13 +110,14 @@ def refuse_priority(priority: Priority, asker: Principal) -> None:
 def check_spec(spec: JobSpec) -> None:
     """Raise InvalidJob naming every rule between fields, and every limit of the server, that `spec` breaks."""
     measurement, workload = spec.measurement, spec.workload
-    broken: list[str] = []
+    broken: list[tuple[str, str]] = []
+    """Fields, each with what is wrong with it."""
     if measurement.min_steps > measurement.max_steps:
-        broken.append("measurement.min_steps is larger than measurement.max_steps.")
+        broken.append(("measurement.min_steps", " is larger than measurement.max_steps."))
     if both := sorted(set(spec.knobs) & set(spec.freeze)):
-        broken.append(f"{', '.join(both)}: in knobs and in freeze; take it out of one of them.")
+        broken.append((", ".join(both), ": in knobs and in freeze; take it out of one of them."))
     broken += [
-        f"{name} is more than 30 days."
+        (name, " is more than 30 days.")
         for name, seconds in (
             ("budget.max_seconds", spec.budget.max_seconds),
             ("session_timeout_s", spec.session_timeout_s),
@@ -125,21 +126,23 @@ def check_spec(spec: JobSpec) -> None:
         if seconds > _MAX_SECONDS
     ]
     if spec.seed > _MAX_SEED:
-        broken.append(f"seed is larger than {_MAX_SEED}.")
+        broken.append(("seed", f" is larger than {_MAX_SEED}."))
     if sum(len(word) for word in workload.command) > _MAX_CHARS:
-        broken.append(f"workload.command has more than {_MAX_CHARS} characters.")
+        broken.append(("workload.command", f" has more than {_MAX_CHARS} characters."))
     else:
         try:
             choose_injection(workload.injection, workload.command)
         except UnlaunchableCommand as error:
-            broken.append(f"workload.command: {error}")
+            broken.append(("workload.command", f": {error}"))
     if sum(len(name) + len(value) for name, value in workload.environment.items()) > _MAX_CHARS:
-        broken.append(f"workload.environment has more than {_MAX_CHARS} characters.")
+        broken.append(("workload.environment", f" has more than {_MAX_CHARS} characters."))
     if any(not _VARIABLE.fullmatch(name) for name in workload.environment):
-        broken.append("workload.environment names a variable that is not letters, digits and underscores.")
+        broken.append(
+            ("workload.environment", " names a variable that is not letters, digits and underscores.")
+        )
     if hidden := sorted(name for name, value in workload.environment.items() if value == HIDDEN):
         broken.append(
-            f"workload.environment: {', '.join(hidden)} holds what stands for a hidden value; give it."
+            ("workload.environment", f": {', '.join(hidden)} holds what stands for a hidden value; give it.")
         )
     texts = (
         spec.name,
@@ -151,11 +154,13 @@ def check_spec(spec: JobSpec) -> None:
         *workload.protect,
     )
     if any("\x00" in text for text in texts):
-        broken.append("The job holds a NUL character, which no command line can carry.")
+        broken.append(("", "The job holds a NUL character, which no command line can carry."))
     if len(workload.working_dir) + sum(len(path) for path in workload.protect) > _MAX_CHARS:
-        broken.append(f"workload.working_dir and workload.protect have more than {_MAX_CHARS} characters.")
+        broken.append(
+            ("workload.working_dir", f" and workload.protect have more than {_MAX_CHARS} characters.")
+        )
     if broken:
-        raise InvalidJob(" ".join(broken))
+        raise InvalidJob(" ".join(field + wrong for field, wrong in broken), faults=broken)
 
 
 def _check_signed(spec: JobSpec) -> None:

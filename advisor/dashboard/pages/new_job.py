@@ -81,7 +81,7 @@ def build_new_job_routes(
                 idle = sum(agent.state is AgentState.IDLE for agent in source.agents())
                 plan = view_plan(spec, source.preview(spec, guest.person).plan, idle)
             except InvalidJob as refusal:
-                problems |= place_refusal(refusal.sentence)
+                problems |= place_refusal(refusal)
         context = {
             "person": guest.person,
             "form_key": guest.form_key,
@@ -117,7 +117,7 @@ def build_new_job_routes(
                 job = source.submit(reading.spec, guest.person, sent.request_key or new_secret())
                 return RedirectResponse(f"/jobs/{job.id}", status_code=303)
             except InvalidJob as refusal:
-                reading = Reading(reading.spec, place_refusal(refusal.sentence))
+                reading = Reading(reading.spec, place_refusal(refusal))
         return show(request, guest, sent.draft, reading, sent.request_key or new_secret(), 422)
 
     return router

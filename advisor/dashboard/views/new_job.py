@@ -11,6 +11,7 @@ from pydantic import ValidationError
 from advisor.dashboard import formats
 from advisor.dashboard.views.chips import Chip, chip_for_effect
 from advisor.dashboard.views.evidence import show_knob
+from advisor.errors import InvalidJob
 from advisor.protocol.answers.previews import PlannedKnob, PlanPreview
 from advisor.protocol.asked.jobs import JobSpec
 from advisor.protocol.knobs.catalogue import CATALOGUE
@@ -129,13 +130,14 @@ def read_draft(draft: Draft) -> Reading:
         return Reading(None, problems)
 
 
-def place_refusal(sentence: str) -> dict[str, str]:
-    """Return a refusal of the server beside the field that it is about, in the words of the form."""
-    for name, (place, word) in _FIELDS.items():
-        if sentence.startswith(name):
-            rest = sentence.removeprefix(name)
-            return {place: rest.removeprefix(":").strip() if rest.startswith(":") else f"{word}{rest}"}
-    return {"": sentence}
+def place_refusal(refusal: InvalidJob) -> dict[str, str]:
+    """Return what the server refuses beside the fields that it is about, in the words of the form."""
+    placed: dict[str, str] = {}
+    for name, wrong in refusal.faults:
+        place, word = _FIELDS.get(name, ("", name))
+        told = wrong.removeprefix(": ") if wrong.startswith(":") and place else f"{word}{wrong}"
+        placed[place] = f"{placed[place]} {told}" if place in placed else told
+    return placed or {"": refusal.sentence}
 
 
 def _say_values(knob: PlannedKnob) -> str:

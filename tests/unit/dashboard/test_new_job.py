@@ -12,7 +12,9 @@ from memory_source import MemorySource
 from starlette.testclient import TestClient
 
 from advisor.dashboard.views.new_job import Draft, place_refusal, read_draft, write_curl, write_yaml
+from advisor.errors import InvalidJob
 from advisor.protocol.asked.jobs import JobSpec
+from advisor.services.jobs import check_spec
 
 SignIn = Callable[[str], TestClient]
 GOOD = {"command": "torchrun --nproc-per-node 8 'my train.py'", "working_dir": "/srv/train", "nodes": "2"}
@@ -59,11 +61,18 @@ def test_every_wrong_field_is_told_at_once() -> None:
 
 
 def test_refusal_of_the_server_stands_beside_its_field_in_the_words_of_the_form() -> None:
-    assert place_refusal("workload.command: it pipes.") == {"command": "it pipes."}
-    assert place_refusal("budget.max_seconds is more than 30 days.") == {
-        "minutes": "the time is more than 30 days."
-    }
-    assert place_refusal("The job holds a NUL character.") == {"": "The job holds a NUL character."}
+    draft = Draft(command="ssh node train", working_dir="/srv", minutes="43200", knobs=("num_threads",))
+    spec = read_draft(draft).spec
+    assert spec is not None
+    long = spec.budget.model_copy(update={"max_seconds": 31 * 86400.0})
+    with pytest.raises(InvalidJob) as refused:
+        check_spec(spec.model_copy(update={"budget": long, "freeze": ("num_threads",), "name": "\x00"}))
+    placed = place_refusal(refused.value)
+    assert placed["minutes"] == "the time is more than 30 days."
+    assert placed["command"].startswith("ssh starts processes that no agent can reach")
+    assert placed[""].startswith("num_threads: in knobs and in freeze")
+    assert placed[""].endswith("The job holds a NUL character, which no command line can carry.")
+    assert place_refusal(InvalidJob("Signed by nobody.")) == {"": "Signed by nobody."}
 
 
 def test_file_and_request_make_the_very_job() -> None:
