@@ -31,10 +31,10 @@ def token_of(environment: Mapping[str, str]) -> str | None:
         ) from error
 
 
-def connect(environment: Mapping[str, str]) -> Client:
+def connect(environment: Mapping[str, str], timeout_s: float = 30.0) -> Client:
     """Return a client for the server that the environment names, or else for the one of this machine."""
     if url := environment.get("ADVISOR_URL"):
-        return Client(url, token_of(environment), patience_s=0)
+        return Client(url, token_of(environment), patience_s=0, timeout_s=timeout_s)
     data_dir = data_dir_of(environment)
     if (record := running_server(data_dir)) is None:
         raise CommandFailed(
@@ -47,7 +47,7 @@ def connect(environment: Mapping[str, str]) -> Client:
         local_token = (data_dir / "admin-token").read_text().strip()
     except OSError:
         local_token = None
-    return Client(record.url, token_of(environment) or local_token, patience_s=0)
+    return Client(record.url, token_of(environment) or local_token, patience_s=0, timeout_s=timeout_s)
 
 
 @contextmanager

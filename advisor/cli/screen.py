@@ -19,11 +19,16 @@ _PLAIN_WIDTH = 100
 
 
 class Screen:
-    """The two streams of a command. `json` is set by its `--json` option. What draws them loads at the first word."""
+    """The two streams of a command, and what its options `--json`, `--verbose` and `--quiet` say.
+
+    What draws them loads at the first word.
+    """
 
     def __init__(self) -> None:
         self.json = False
         self.verbose = False
+        self.quiet = False
+        """Only results and errors."""
 
     @cached_property
     def out(self) -> "Console":
@@ -38,7 +43,8 @@ class Screen:
     @property
     def is_live(self) -> bool:
         """Whether a line may be redrawn in place: on a terminal that can, and not for programs."""
-        return self.err.is_terminal and not self.err.is_dumb_terminal and not self.json
+        on_terminal = self.err.is_terminal and not self.err.is_dumb_terminal
+        return on_terminal and not self.json and not self.quiet
 
     @property
     def is_piped(self) -> bool:
@@ -47,12 +53,16 @@ class Screen:
 
     def tell(self, sentence: str) -> None:
         """Say what is being done."""
+        if self.quiet:
+            return
         from rich.text import Text
 
         self.err.print(Text(sentence, style="dim"), soft_wrap=True)
 
     def warn(self, sentence: str) -> None:
         """Say that something is not as it should be, and goes on."""
+        if self.quiet:
+            return
         from rich.text import Text
 
         self.err.print(Text(f"Note: {sentence}", style="yellow"), soft_wrap=True)

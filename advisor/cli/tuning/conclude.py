@@ -6,6 +6,7 @@ from advisor.cli.exits import CommandFailed, exit_of_state
 from advisor.cli.screen import Screen
 from advisor.cli.tuning.strategy_files import default_directory, write_bundle
 from advisor.cli.tuning.usage import describe_use
+from advisor.cli.views.advice_json import describe_advice
 from advisor.cli.views.advice_view import render_advice
 from advisor.client import Client
 from advisor.protocol.answers.advice import Advice
@@ -28,7 +29,7 @@ def conclude(client: Client, job: Job, output: Path | None, screen: Screen) -> N
     directory = output or default_directory(job)
     files = _write_files(advice, job, directory, screen)
     if screen.json:
-        screen.print_json(advice)
+        screen.print_json(describe_advice(advice))
         screen.tell(f"Files written: {', '.join(files) or 'none'}")
     else:
         usage = describe_use(advice, job, directory, is_written=bool(files))

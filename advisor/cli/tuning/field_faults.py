@@ -1,43 +1,17 @@
 """What is wrong with a job, in the words in which it was given: an option's name, or a line of its file."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from advisor.cli.tuning.job_options import TuneOptions, list_options
 from advisor.protocol.asked.jobs import JobSpec
 from advisor.protocol.knobs.nearest import find_nearest
 
-OPTIONS: Mapping[str, str] = {
-    "allow": "--allow",
-    "budget.max_device_hours": "--max-device-hours",
-    "budget.max_seconds": "--minutes",
-    "budget.max_trials": "--trials",
-    "freeze": "--freeze",
-    "gangs": "--gangs",
-    "knobs": "--knob",
-    "labels": "--label",
-    "measurement.block_s": "--block-seconds",
-    "min_gain": "--min-gain",
-    "name": "--name",
-    "needs": "--needs",
-    "nodes": "--nodes",
-    "pool": "--pool",
-    "priority": "--priority",
-    "seed": "--seed",
-    "values": "--values",
-    "webhooks": "--webhook",
-    "within": "--within",
-    "workload.command": "the launch command",
-    "workload.knobs": "--reads",
-    "workload.pattern": "--pattern",
-    "workload.protect": "--protect",
-    "workload.samples_per_step": "--samples-per-step",
-}
-"""The options of `advisor tune` by the fields of a job that they fill."""
-_UNITS = {"budget.max_seconds": 60.0, "min_gain": 0.01}
-"""What an option counts in, where the field counts otherwise: minutes, per cent."""
+_OPTIONS = {option.fills.field: option for option in list_options(TuneOptions)}
+_COMMAND = "workload.command"
 _KINDS = {
     "tuple_type": "it has to be a list",
     "list_type": "it has to be a list",
@@ -48,14 +22,20 @@ _KINDS = {
 }
 
 
-def list_faults(error: ValidationError, source: str = "", text: str = "") -> list[str]:
-    """Return a sentence for each fault; `source` names the file whose text this is, none where options were given."""
+def list_faults(
+    error: ValidationError, typed: Collection[str] = (), source: str = "", text: str = ""
+) -> list[str]:
+    """Return a sentence for each fault.
+
+    `source` names the file whose text this is, none where options were given; `typed` are the fields that options
+    filled beside a file.
+    """
     lines = yaml.compose(text) if source else None
     faults = []
     for finding in error.errors():
         path = [str(part) for part in finding["loc"]]
         told = _say(path, finding)
-        if source:
+        if source and not set(typed).intersection(_list_around(path)):
             faults.append(f"{source}:{_find_line(lines, finding['loc'])}: {'.'.join(path) or 'job'}: {told}")
         else:
             faults.append(f"{_name_option(path, finding['input'])}: {told}")
@@ -81,17 +61,23 @@ def _list_fields(path: Sequence[str]) -> list[str]:
     return list(model.model_fields)
 
 
+def _list_around(path: Sequence[str]) -> list[str]:
+    """A place in a job, and all that it lies in: `budget.max_trials`, `budget`."""
+    return [".".join(path[:length]) for length in range(len(path), 0, -1)]
+
+
 def _name_option(path: Sequence[str], given: object) -> str:
     """`--minutes -5`; the field itself where no option fills it."""
-    for length in range(len(path), 0, -1):
-        field = ".".join(path[:length])
-        if (option := OPTIONS.get(field)) is None:
-            continue
-        if isinstance(given, bool) or not isinstance(given, int | float | str):
-            return option
-        value = given / _UNITS[field] if field in _UNITS and not isinstance(given, str) else given
-        return f"{option} {value:g}" if isinstance(value, float) else f"{option} {value}"
-    return ".".join(path) or "job"
+    around = _list_around(path)
+    if _COMMAND in around:
+        return "the launch command"
+    option = next((_OPTIONS[field] for field in around if field in _OPTIONS), None)
+    if option is None:
+        return ".".join(path) or "job"
+    if isinstance(given, bool) or not isinstance(given, int | float | str):
+        return option.flag
+    value = given / option.fills.unit if option.fills.unit != 1.0 and not isinstance(given, str) else given
+    return f"{option.flag} {value:g}" if isinstance(value, float) else f"{option.flag} {value}"
 
 
 def _find_line(node: Any, path: Sequence[object]) -> int:

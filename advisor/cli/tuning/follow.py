@@ -52,7 +52,7 @@ class Watcher:
 
     def wants_history(self, job: Job, now: datetime) -> bool:
         """Return whether a line is due: a stage has begun, or nothing was told for a while."""
-        if self._as_result or (self._screen.verbose and self._live is None):
+        if self._as_result or self._screen.quiet or (self._screen.verbose and self._live is None):
             return False
         if self._live is not None or self._shown is None or self._last_at is None:
             return True
@@ -88,6 +88,8 @@ class Watcher:
             self._print(at, sentence)
 
     def _print(self, at: datetime, sentence: str) -> None:
+        if self._screen.quiet:
+            return
         clock = Text(f"{spell_clock(at - self._zero):>5}  ", style="dim")
         # One line an event, however long: that is what a batch job's log is searched by.
         self._screen.err.print(Text.assemble(clock, sentence), soft_wrap=True)

@@ -162,7 +162,8 @@ def test_advice_before_the_end_is_not_finished(server: FakeServer, run: Run) -> 
 def test_advice_as_json_is_the_advice(server: FakeServer, run: Run) -> None:
     server.add_job("aaa1", JobState.FINISHED)
     server.advice = a_change()
-    assert json.loads(run("advice", "aaa1", "--json").stdout)["verdict"] == "change"
+    told = json.loads(run("advice", "aaa1", "--json").stdout)
+    assert (told["schema_version"], told["verdict"]) == (1, "change")
     shown = run("advice", "aaa1").stdout
     assert "RESULT  at least +5.9 %" in shown
     assert "USE IT  advisor export aaa1 -o advisor-train && bash advisor-train/run.sh" in shown
@@ -307,6 +308,18 @@ def test_tune_again_resumes_the_same_unfinished_job_unless_new(server: FakeServe
     assert "Resuming job half" in result.stderr
     assert json.loads(result.stdout)["verdict"] == "change"
     assert len(server.submitted) == 1
+
+
+def test_quiet_tune_prints_the_answer_and_nothing_else(server: FakeServer, run: Run) -> None:
+    server.advice = a_change()
+    server.lives["new-1"] = [JobState.RUNNING, JobState.FINISHED]
+    result = run("tune", "-q", "--", "torchrun", "train.py")
+    assert result.stdout.strip().startswith("RESULT")
+    assert result.stderr == ""
+
+
+def test_quiet_tells_errors_all_the_same(run: Run) -> None:
+    assert "Error: " in run("tune", "-q", "--knob", "nothing", "--", "torchrun", "train.py").stderr
 
 
 def test_new_submits_although_the_same_job_is_unfinished(server: FakeServer, run: Run) -> None:

@@ -1,18 +1,14 @@
 """The job that options or a file describe."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.tuning.built_in import find_script
-from advisor.cli.tuning.job_spec import (
-    FileOverrides,
-    TuneOptions,
-    read_testbed,
-    spec_from_file,
-    spec_from_options,
-)
+from advisor.cli.tuning.job_options import JobOptions, TuneOptions, list_options, read_testbed
+from advisor.cli.tuning.job_spec import spec_from_file, spec_from_options
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.knobs.reach import list_given
 from advisor.protocol.training.workload import WorkloadKind
@@ -32,15 +28,15 @@ def test_options_reach_the_spec_in_its_units(tmp_path: Path) -> None:
     options = TuneOptions(
         name="mine",
         nodes=2,
-        allow="numeric",
+        allow=Effect.NUMERIC,
         trials=5,
         minutes=1.5,
-        knobs=("nccl_comm_num",),
-        freeze=("num_threads",),
+        knob=["nccl_comm_num"],
+        freeze=["num_threads"],
         samples_per_step=8,
         block_seconds=0.5,
-        protect=(Path("runs"),),
-        min_gain_percent=3,
+        protect=[tmp_path / "runs"],
+        min_gain=3,
         seed=7,
     )
     spec = spec_from_options(COMMAND, options, tmp_path)
@@ -53,7 +49,7 @@ def test_options_reach_the_spec_in_its_units(tmp_path: Path) -> None:
 
 def test_unknown_knob_and_impossible_budget_are_told_together(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed) as raised:
-        spec_from_options(COMMAND, TuneOptions(knobs=("warp_speed",), trials=0), tmp_path)
+        spec_from_options(COMMAND, TuneOptions(knob=["warp_speed"], trials=0), tmp_path)
     assert raised.value.exit_code is Exit.INVALID_SPEC
     assert "warp_speed: no such knob" in raised.value.details
     assert "--trials 0: it has to be greater than or equal to 1" in raised.value.details
@@ -95,9 +91,8 @@ def test_misspelt_field_is_refused_by_name(tmp_path: Path) -> None:
 
 
 def test_testbed_of_the_options_gives_the_job_its_nodes(tmp_path: Path) -> None:
-    testbed = read_testbed("nodes=3,rate=1gbit")
-    spec = spec_from_options(COMMAND, TuneOptions(nodes=3, testbed=testbed), tmp_path)
-    assert (spec.nodes, spec.testbed) == (3, testbed)
+    spec = spec_from_options(COMMAND, TuneOptions(testbed="nodes=3,rate=1gbit"), tmp_path)
+    assert (spec.nodes, spec.testbed) == (3, read_testbed("nodes=3,rate=1gbit"))
 
 
 def test_file_names_a_testbed_and_a_built_in_workload(tmp_path: Path) -> None:
@@ -139,17 +134,19 @@ def test_the_documented_command_job_is_valid(tmp_path: Path) -> None:
 
 
 def test_the_options_of_a_command_workload_reach_the_job(tmp_path: Path) -> None:
-    options = TuneOptions(kind="command", reads=("num_threads=4", "amp"), pattern="(?P<step_time_s>.)")
+    options = TuneOptions(
+        kind=WorkloadKind.COMMAND, reads=["num_threads=4", "amp"], pattern="(?P<step_time_s>.)"
+    )
     workload = spec_from_options(["train", "${nccl_comm_num:-2}"], options, tmp_path).workload
     assert workload.knobs == {"num_threads": 4, "amp": False}
     assert list_given(workload) == {"nccl_comm_num": 2, **workload.knobs}
     for wrong, sentence in (("nothing=1", "nothing: no such knob"), ("num_threads=0", "num_threads is 0")):
         with pytest.raises(CommandFailed, match=sentence):
-            spec_from_options(["train"], TuneOptions(kind="command", reads=(wrong,)), tmp_path)
+            spec_from_options(["train"], TuneOptions(kind=WorkloadKind.COMMAND, reads=[wrong]), tmp_path)
 
 
-def test_gangs_values_and_device_hours_reach_the_job(tmp_path: Path) -> None:
-    options = TuneOptions(gangs=2, device_hours=1.5, values=("num_threads=1, 2", "amp=true"))
+def test_gangs_values_and_max_device_hours_reach_the_job(tmp_path: Path) -> None:
+    options = TuneOptions(gangs=2, max_device_hours=1.5, values=["num_threads=1, 2", "amp=true"])
     spec = spec_from_options(COMMAND, options, tmp_path)
     assert (spec.gangs, spec.budget.max_device_hours) == (2, 1.5)
     assert spec.values == {"num_threads": (1, 2), "amp": (True,)}
@@ -158,7 +155,7 @@ def test_gangs_values_and_device_hours_reach_the_job(tmp_path: Path) -> None:
 @pytest.mark.parametrize("wrong", ["warp_speed=1", "num_threads", "num_threads=", "num_threads=many"])
 def test_values_that_mean_nothing_are_refused_with_what_was_typed(tmp_path: Path, wrong: str) -> None:
     with pytest.raises(CommandFailed, match="--values") as raised:
-        spec_from_options(COMMAND, TuneOptions(values=(wrong,)), tmp_path)
+        spec_from_options(COMMAND, TuneOptions(values=[wrong]), tmp_path)
     assert raised.value.exit_code is Exit.INVALID_SPEC
     assert wrong in str(raised.value)
 
@@ -171,7 +168,7 @@ def test_what_is_typed_beside_a_file_takes_the_place_of_its_fields(tmp_path: Pat
     )
     as_written = spec_from_file(path, ())
     assert (as_written.gangs, as_written.budget.max_device_hours) == (3, 9)
-    typed = FileOverrides(gangs=2, device_hours=0.5, values=("num_threads=4",))
+    typed = JobOptions(gangs=2, max_device_hours=0.5, values=["num_threads=4"])
     spec = spec_from_file(path, (), typed)
     assert (spec.gangs, spec.budget.max_device_hours, spec.budget.max_trials) == (2, 0.5, 7)
     assert spec.values == {"num_threads": (4,), "fuse_grad_size_in_MB": (4.0, 8.0)}
@@ -179,6 +176,26 @@ def test_what_is_typed_beside_a_file_takes_the_place_of_its_fields(tmp_path: Pat
 
 def test_impossible_gangs_and_hours_are_named(tmp_path: Path) -> None:
     with pytest.raises(CommandFailed) as raised:
-        spec_from_options(COMMAND, TuneOptions(gangs=0, device_hours=-1), tmp_path)
+        spec_from_options(COMMAND, TuneOptions(gangs=0, max_device_hours=-1), tmp_path)
     assert "gangs" in raised.value.details
     assert "--max-device-hours -1: it has to be greater than 0" in raised.value.details
+
+
+def test_a_wrong_option_beside_a_file_is_named_as_typed_and_a_wrong_line_as_written(tmp_path: Path) -> None:
+    path = tmp_path / "job.yaml"
+    path.write_text("workload: {command: [torchrun, train.py]}\nbudget: {max_trials: 0}\n")
+    with pytest.raises(CommandFailed) as raised:
+        spec_from_file(path, (), JobOptions(max_device_hours=-1, within="r a c k"))
+    trials, hours, within = sorted(raised.value.details.splitlines(), key=lambda line: "--" in line)
+    assert trials.startswith(f"{path}:2: budget.max_trials: ")
+    assert hours.startswith("--max-device-hours -1: ") or within.startswith("--max-device-hours -1: ")
+    assert any(line.startswith("--within r a c k: ") for line in (hours, within))
+
+
+def test_every_option_fills_a_field_that_a_job_has(tmp_path: Path) -> None:
+    body = spec_from_options(COMMAND, TuneOptions(), tmp_path).model_dump()
+    for option in list_options(TuneOptions):
+        held: Any = body
+        for part in option.fills.field.split("."):
+            assert part in held, option
+            held = held[part]

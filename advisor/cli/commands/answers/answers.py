@@ -6,11 +6,13 @@ from typing import Annotated
 
 import typer
 
+from advisor.cli.completions import complete_format
 from advisor.cli.connection import look_up, resolve_job
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.options import JobArgument, JsonOption, VerboseOption, screen_of
-from advisor.cli.tuning.strategy_files import default_directory, write_bundle, write_files
+from advisor.cli.tuning.strategy_files import BUNDLE, default_directory, write_bundle, write_files
 from advisor.cli.tuning.usage import describe_use
+from advisor.cli.views.advice_json import describe_advice
 from advisor.cli.views.advice_view import render_advice
 from advisor.client import ExportedFile
 from advisor.exporters import ExportError
@@ -19,8 +21,6 @@ from advisor.exporters.formats import FORMATS
 from advisor.exporters.summary.difference import describe_difference
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
-
-BUNDLE = "bundle"
 
 
 def advice(
@@ -32,7 +32,7 @@ def advice(
         found = resolve_job(client, job)
         answer = client.advice(found.id)
     if as_json:
-        screen.print_json(answer)
+        screen.print_json(describe_advice(answer))
     else:
         usage = describe_use(answer, found, default_directory(found), is_written=False)
         screen.show(render_advice(answer, found.spec.name or found.id, verbose=verbose, usage=usage))
@@ -47,6 +47,7 @@ def export(
             "--format",
             "-f",
             help=f"What to write: bundle (every format, and a summary), {', '.join(FORMATS)}.",
+            autocompletion=complete_format,
         ),
     ] = BUNDLE,
     target: Annotated[

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor import __version__
+from advisor.cli.completions import complete_knob
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.options import JsonOption, screen_of
 from advisor.cli.views.wording import EFFECT_WORDS, spell_value
@@ -16,11 +17,6 @@ from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect, Knob, Switch
 from advisor.protocol.knobs.nearest import find_nearest_knobs
 from advisor.protocol.measured.messages import PROTOCOL_MAJOR
-
-
-def complete_knob(incomplete: str) -> list[str]:
-    """The knobs whose names begin so, for the shell."""
-    return [knob for knob in CATALOGUE if knob.casefold().startswith(incomplete.casefold())]
 
 
 def list_knobs(

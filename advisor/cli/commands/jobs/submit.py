@@ -10,35 +10,25 @@ import typer
 from advisor.cli.connection import connect
 from advisor.cli.exits import exit_of_state
 from advisor.cli.options import (
-    ALLOW_HELP,
     DetachOption,
     DryRunOption,
-    GangsOption,
     JsonOption,
-    LabelOption,
-    MaxDeviceHoursOption,
-    MinutesOption,
-    NeedsOption,
-    NodesOption,
-    PoolOption,
-    PriorityOption,
+    QuietOption,
     SignForOption,
     SignOption,
-    TrialsOption,
-    ValuesOption,
-    WebhookOption,
-    WithinOption,
     screen_of,
     sign_as_asked,
 )
 from advisor.cli.tuning.follow import watch_detachably
-from advisor.cli.tuning.job_spec import FileOverrides, Where, spec_from_file
+from advisor.cli.tuning.job_options import JobOptions, takes
+from advisor.cli.tuning.job_spec import spec_from_file
 from advisor.cli.views.plan_view import describe_plan
-from advisor.protocol.knobs.knob import Effect
 
 
+@takes(JobOptions)
 def submit(
     context: typer.Context,
+    options: JobOptions,
     path: Annotated[Path, typer.Argument(metavar="JOB.YAML", help="A job's fields.")],
     command: Annotated[
         list[str] | None,
@@ -46,40 +36,14 @@ def submit(
     ] = None,
     dry_run: DryRunOption = False,
     detach: DetachOption = False,
-    nodes: NodesOption = None,
-    allow: Annotated[
-        Effect | None, typer.Option(help=ALLOW_HELP, show_default="the file's, or exact")
-    ] = None,
-    trials: TrialsOption = None,
-    minutes: MinutesOption = None,
-    gangs: GangsOption = None,
-    values: ValuesOption = None,
-    max_device_hours: MaxDeviceHoursOption = None,
-    webhook: WebhookOption = None,
-    label: LabelOption = None,
-    priority: PriorityOption = None,
-    pool: PoolOption = None,
-    needs: NeedsOption = None,
-    within: WithinOption = None,
     sign: SignOption = None,
     sign_for: SignForOption = "7d",  # type: ignore[assignment]
+    quiet: QuietOption = False,  # noqa: ARG001 - its callback tells the screen
     as_json: JsonOption = False,
 ) -> None:
     """Submit a job from a YAML file and watch it."""
     screen = screen_of(context)
-    overrides = FileOverrides(
-        gangs=gangs,
-        device_hours=max_device_hours,
-        nodes=nodes,
-        allow=allow,
-        trials=trials,
-        minutes=minutes,
-        values=values or (),
-        webhooks=webhook or (),
-        labels=label or (),
-        where=Where(priority, pool, needs or (), within),
-    )
-    spec = sign_as_asked(spec_from_file(path, command or (), overrides), sign, sign_for)
+    spec = sign_as_asked(spec_from_file(path, command or (), options), sign, sign_for)
     with connect(os.environ) as client:
         if dry_run:
             preview = client.preview_job(spec)

@@ -9,9 +9,18 @@ from xml.etree import ElementTree
 import typer
 
 from advisor.cli.exits import CommandFailed, Exit, exit_of_state
-from advisor.cli.options import JsonOption, SignForOption, SignOption, VerboseOption, screen_of, sign_as_asked
+from advisor.cli.options import (
+    JsonOption,
+    QuietOption,
+    SignForOption,
+    SignOption,
+    VerboseOption,
+    screen_of,
+    sign_as_asked,
+)
 from advisor.cli.screen import Screen
-from advisor.cli.tuning.job_spec import TuneOptions, WantedJob, read_testbed, spec_from_options
+from advisor.cli.tuning.job_options import TuneOptions
+from advisor.cli.tuning.job_spec import WantedJob, spec_from_options
 from advisor.cli.tuning.tune_anywhere import tune_anywhere
 from advisor.protocol.answers.advice import Advice, Interval, Verdict
 from advisor.protocol.answers.carried import Carried, read_carried
@@ -20,6 +29,7 @@ from advisor.protocol.answers.strategy_file import choose_changes
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.base import Message, Value
 from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.training.workload import WorkloadKind
 
 if TYPE_CHECKING:  # It loads while server and agents start.
     from advisor.client import Client
@@ -86,6 +96,7 @@ def verify(
     sign: SignOption = None,
     sign_for: SignForOption = "7d",  # type: ignore[assignment]
     as_json: JsonOption = False,  # noqa: ARG001 - its callback tells the screen
+    quiet: QuietOption = False,  # noqa: ARG001 - its callback tells the screen
     verbose: VerboseOption = False,  # noqa: ARG001 - its callback tells the screen
 ) -> None:  # fmt: skip
     """Measure today what a strategy brings here: it races your script as it stands, with the statistics of tuning.
@@ -112,20 +123,18 @@ def verify(
             "There is nothing to verify: it changes nothing.",
             "Give a strategy.json whose verdict is change (or an export that carries some of it), or --set KNOB=VALUE.",
         )
-    shaped = read_testbed(testbed) if testbed is not None else None
     options = TuneOptions(
         name=f"verify {file.job_name or file.job_id}" if file else "verify",
-        nodes=shaped.nodes if shaped else nodes,
-        testbed=shaped,
-        kind=file.kind if file else "pytorch",
+        nodes=nodes if testbed is None else None,
+        testbed=testbed,
+        kind=WorkloadKind(file.kind) if file else None,
         allow=changes.effect if rival is None else Changes({**rival.changes, **changes}).effect,
         minutes=minutes,
-        min_gain_percent=None if fail_below is None else max(0.0, (fail_below - 1.0) * 100.0),
+        min_gain=None if fail_below is None else max(0.0, (fail_below - 1.0) * 100.0),
         from_checkpoint=from_checkpoint,
-        verify=changes,
-        base=rival.changes if rival is not None else {},
     )
-    spec = sign_as_asked(spec_from_options(words, options, Path.cwd()), sign, sign_for)
+    held = {"verify": dict(changes), "workload": {"base": dict(rival.changes) if rival is not None else {}}}
+    spec = sign_as_asked(spec_from_options(words, options, Path.cwd(), held), sign, sign_for)
     wanted = WantedJob(spec, new=False)
 
     def finish(client: "Client", job: Job) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from advisor.cli.interrupts import interruptible
 from advisor.cli.options import screen_of
-from advisor.cli.tuning.job_spec import read_testbed
+from advisor.cli.tuning.job_options import read_testbed
 from advisor.data_dir import data_dir_of
 from advisor.local.agents import local_agents
 from advisor.local.server import LocalServer, local_server

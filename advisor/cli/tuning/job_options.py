@@ -1,0 +1,387 @@
+"""The options that describe a job, each once: how it is typed, what it says, and which field of a job it fills."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import MISSING, dataclass, fields
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_type_hints
+
+import typer
+
+from advisor.cli.completions import complete_knob, complete_values
+from advisor.cli.exits import CommandFailed, Exit
+from advisor.protocol.asked.jobs import Priority
+from advisor.protocol.base import Value
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.nearest import say_unknown_knobs
+from advisor.protocol.knobs.reach import read_typed
+from advisor.protocol.nodes.labels import read_label
+from advisor.protocol.nodes.testbed import Testbed, parse_testbed
+from advisor.protocol.training.workload import Injection, WorkloadKind
+
+
+@dataclass(frozen=True)
+class Fills:
+    """The field of a job that an option fills, `budget.max_seconds`, and how."""
+
+    field: str
+    unit: float = 1.0
+    """What the field counts one of the option's as: 60 where minutes are typed and seconds kept."""
+    read: Callable[[Any], Any] = lambda typed: typed
+    """What was typed as the field's value; raises `CommandFailed` (invalid spec)."""
+
+
+def read_testbed(text: str) -> Testbed:
+    """Return the testbed that `nodes=2,rate=1gbit` means; raises `CommandFailed` (invalid spec)."""
+    try:
+        return parse_testbed(text)
+    except ValueError as error:
+        raise CommandFailed(
+            Exit.INVALID_SPEC, f"{text!r} does not describe a testbed.", str(error)
+        ) from error
+
+
+def _read_reads(typed: Sequence[str]) -> dict[str, Value]:
+    """`num_threads=2` as name and value; the documented default where no value is given."""
+    read = {}
+    for text in typed:
+        name, equals, value = text.partition("=")
+        knob = CATALOGUE.get(name)
+        if knob is None:
+            raise _wrong(f"--reads {text}: {say_unknown_knobs([name])}", "Write it as --reads num_threads=2.")
+        try:
+            read[name] = read_typed(knob, value) if equals else knob.default
+        except ValueError as error:
+            raise _wrong(f"--reads {text}: {error}", f"`advisor knobs {name}` says what it takes.") from error
+    return read
+
+
+def _read_values(typed: Sequence[str]) -> dict[str, tuple[Value, ...]]:
+    """`num_threads=1,2` as the knob's name and the values to try."""
+    read = {}
+    for text in typed:
+        name, equals, listed = text.partition("=")
+        knob = CATALOGUE.get(name)
+        words = [word.strip() for word in listed.split(",") if word.strip()]
+        if knob is None or not equals or not words:
+            wrong = say_unknown_knobs([name]) if knob is None else "it names no value"
+            raise _wrong(f"--values {text}: {wrong}", "Write it as --values num_threads=1,2.")
+        try:
+            read[name] = tuple(read_typed(knob, word) for word in words)
+        except ValueError as error:
+            raise _wrong(
+                f"--values {text}: {error}", f"`advisor knobs {name}` says what it takes."
+            ) from error
+    return read
+
+
+def _read_labels_of(option: str) -> Callable[[Sequence[str]], dict[str, str]]:
+    """`rack=7` as a label and its value."""
+
+    def read(typed: Sequence[str]) -> dict[str, str]:
+        labels = {}
+        for text in typed:
+            try:
+                key, labels[key] = read_label(text)
+            except ValueError as error:
+                raise _wrong(f"{option} {text}: it has no value", f"Write it as {option} rack=7.") from error
+        return labels
+
+    return read
+
+
+def _read_paths(typed: Sequence[Path]) -> list[str]:
+    return [str(path.expanduser().resolve()) for path in typed]
+
+
+def _wrong(what: str, hint: str) -> CommandFailed:
+    return CommandFailed(Exit.INVALID_SPEC, f"{what}.", hint)
+
+
+@dataclass(frozen=True)
+class JobOptions:
+    """What is typed beside a command or a job's file; None leaves the file's own, or the documented default."""
+
+    nodes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Machines that train together.", show_default="1"),
+        Fills("nodes"),
+    ] = None
+    allow: Annotated[
+        Effect | None,
+        typer.Option(
+            help="What a change may cost besides nothing: exact keeps the mathematics, numeric may round "
+            "differently, convergence may change how the model learns.",
+            show_default="exact",
+        ),
+        Fills("allow"),
+    ] = None
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Most strategies to try; with --continue, how many more.", show_default="24"
+        ),
+        Fills("budget.max_trials"),
+    ] = None
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0.01, help="Most minutes to measure; with --continue, how many more.", show_default="30"
+        ),
+        Fills("budget.max_seconds", unit=60.0),
+    ] = None
+    max_device_hours: Annotated[
+        float | None,
+        typer.Option(
+            help="Most device-hours to spend: GPUs, or ranks on nodes without any, times hours.",
+            show_default="no limit",
+        ),
+        Fills("budget.max_device_hours"),
+    ] = None
+    gangs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=64,
+            help="Gangs of --nodes machines each that search side by side, where as many agents are idle.",
+            show_default="1",
+        ),
+        Fills("gangs"),
+    ] = None
+    values: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KNOB=V,V",
+            help="The only values to try of a knob, beside its present one; repeatable.",
+            autocompletion=complete_values,
+        ),
+        Fills("values", read=_read_values),
+    ] = None
+    label: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE", help="A label to find the job by (`advisor jobs --label`); repeatable."
+        ),
+        Fills("labels", read=_read_labels_of("--label")),
+    ] = None
+    priority: Annotated[
+        Priority | None,
+        typer.Option(
+            help="Which waiting jobs come first; administrators also give high.", show_default="normal"
+        ),
+        Fills("priority"),
+    ] = None
+    pool: Annotated[
+        str | None,
+        typer.Option(help="Measure on nodes of this pool.", show_default="nodes of no pool"),
+        Fills("pool"),
+    ] = None
+    needs: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="A label that each node must have; repeatable."),
+        Fills("needs", read=_read_labels_of("--needs")),
+    ] = None
+    within: Annotated[
+        str | None,
+        typer.Option(metavar="KEY", help="A label, such as rack, that all nodes must have with one value."),
+        Fills("within"),
+    ] = None
+    webhook: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL",
+            help="Tell this URL when the job ends (repeatable); the server's operator lists the hosts.",
+        ),
+        Fills("webhooks"),
+    ] = None
+
+    def fill(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a job's fields with what was typed in place; labels and values come beside those that are there."""
+        filled = dict(body)
+        for option in list_options(type(self)):
+            typed = getattr(self, option.name)
+            if typed is None or typed == []:
+                continue
+            value = option.fills.read(typed)
+            _put(
+                filled,
+                option.fills.field.split("."),
+                value * option.fills.unit if option.fills.unit != 1.0 else value,
+            )
+        return filled
+
+    def list_filled(self) -> frozenset[str]:
+        """Return the fields of a job that options were typed for."""
+        return frozenset(
+            option.fills.field
+            for option in list_options(type(self))
+            if getattr(self, option.name) is not None
+        )
+
+
+@dataclass(frozen=True)
+class TuneOptions(JobOptions):
+    """What describes a job that has no file."""
+
+    name: Annotated[
+        str | None, typer.Option(help="A name for the job.", show_default="the script's"), Fills("name")
+    ] = None
+    kind: Annotated[
+        WorkloadKind | None,
+        typer.Option(
+            help="pytorch switches settings inside the running script. command starts any program anew for each "
+            "strategy, with '${num_threads}' and the like replaced in its command (docs/commands.md). paddle starts "
+            "a PaddlePaddle dynamic-graph script anew for each strategy.",
+            show_default="pytorch",
+        ),
+        Fills("workload.kind"),
+    ] = None
+    reads: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KNOB[=VALUE]",
+            help="With --kind command: a knob that the program reads from ADVISOR_STRATEGY, and its present value; "
+            "repeatable.",
+        ),
+        Fills("workload.knobs", read=_read_reads),
+    ] = None
+    pattern: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX",
+            help="With --kind command: finds a step in a line of the output, e.g. 'step (?P<step_time_s>[0-9.]+) s'.",
+            show_default="JSON lines",
+        ),
+        Fills("workload.pattern"),
+    ] = None
+    testbed: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SPEC",
+            help="Measure on nodes with shaped links made on this machine, e.g. nodes=2,rate=1gbit. Needs root.",
+        ),
+        Fills("testbed", read=read_testbed),
+    ] = None
+    knob: Annotated[
+        list[str] | None,
+        typer.Option(help="Search only this knob; repeatable.", autocompletion=complete_knob),
+        Fills("knobs"),
+    ] = None
+    freeze: Annotated[
+        list[str] | None,
+        typer.Option(help="Leave this knob alone; repeatable.", autocompletion=complete_knob),
+        Fills("freeze"),
+    ] = None
+    samples_per_step: Annotated[
+        int | None,
+        typer.Option(help="Samples one process takes per forward pass.", show_default="observed"),
+        Fills("workload.samples_per_step"),
+    ] = None
+    block_seconds: Annotated[
+        float | None,
+        typer.Option(help="Seconds one measurement aims at.", show_default="3"),
+        Fills("measurement.block_s"),
+    ] = None
+    min_gain: Annotated[
+        float | None,
+        typer.Option(help="Smallest gain worth a change, in percent.", show_default="1"),
+        Fills("min_gain", unit=0.01),
+    ] = None
+    from_checkpoint: Annotated[
+        bool,
+        typer.Option(
+            "--from-checkpoint",
+            help="The command resumes a training from a checkpoint in its middle, by your script's own option. Without "
+            "it, a change to how the model learns is never advised: at the start of a training it does no harm yet.",
+        ),
+        Fills("from_checkpoint"),
+    ] = False
+    injection: Annotated[
+        Injection | None,
+        typer.Option(
+            help="How the advisor gets into the training processes; docs/integration.md.", show_default="auto"
+        ),
+        Fills("workload.injection"),
+    ] = None
+    protect: Annotated[
+        list[Path] | None,
+        typer.Option(help="Another directory that trials must not change; the working directory never is."),
+        Fills("workload.protect", read=_read_paths),
+    ] = None
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Seed of the search.", show_default="0"), Fills("seed")
+    ] = None
+
+    def fill(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """As of every job; a testbed says how many nodes there are."""
+        filled = super().fill(body)
+        if self.testbed is not None and self.nodes is None:
+            filled["nodes"] = filled["testbed"].nodes
+        return filled
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option as it is declared."""
+
+    name: str
+    """Of its parameter."""
+    flag: str
+    """As it is typed: `--max-device-hours`."""
+    fills: Fills
+
+
+def list_options(declared: type[JobOptions]) -> tuple[Option, ...]:
+    """Return the options of a class."""
+    hints = get_type_hints(declared, include_extras=True)
+    options = []
+    for field in fields(declared):
+        fills = next(extra for extra in get_args(hints[field.name]) if isinstance(extra, Fills))
+        options.append(Option(field.name, f"--{field.name.replace('_', '-')}", fills))
+    return tuple(options)
+
+
+def takes(declared: type[JobOptions]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of a class in place of its parameter `options`, which gets what was typed."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def called(**typed: Any) -> None:
+            own = {field.name: typed.pop(field.name) for field in fields(declared)}
+            command(**typed, options=declared(**own))
+
+        parameters = tuple(_list_parameters(command, declared))
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {each.name: each.annotation for each in parameters}
+        return called
+
+    return decorate
+
+
+def _list_parameters(command: Callable[..., None], declared: type[JobOptions]) -> Iterator[inspect.Parameter]:
+    hints = get_type_hints(declared, include_extras=True)
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        if parameter.name != "options":
+            yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            continue
+        for field in fields(declared):
+            default = inspect.Parameter.empty if field.default is MISSING else field.default
+            yield inspect.Parameter(
+                field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[field.name]
+            )
+
+
+def _put(body: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """Set a field at a place; dictionaries are put beside what is there. What is no dictionary is judged later."""
+    first, *rest = path
+    there = body.get(first, {})
+    if rest:
+        if isinstance(there, dict):
+            body[first] = dict(there)
+            _put(body[first], rest, value)
+    elif isinstance(value, dict) and isinstance(there, dict):
+        body[first] = {**there, **value}
+    else:
+        body[first] = value
