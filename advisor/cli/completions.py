@@ -22,8 +22,7 @@ def complete_values(incomplete: str) -> list[tuple[str, str]]:
 
 def complete_format(incomplete: str) -> list[tuple[str, str]]:
     """Return the formats of `advisor export` whose names begin so."""
-    from advisor.cli.tuning.strategy_files import BUNDLE
-    from advisor.exporters import FORMATS
+    from advisor.exporters.formats import BUNDLE, FORMATS
 
     told = {BUNDLE: "every format and a summary", **{name: made.meaning for name, made in FORMATS.items()}}
     return [(name, title) for name, title in told.items() if name.startswith(incomplete)]

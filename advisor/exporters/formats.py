@@ -42,6 +42,8 @@ _SHARDED, _NCCL = "fully_shard", "nccl"
 _PYTORCH, _COMMAND = (WorkloadKind.PYTORCH,), (WorkloadKind.COMMAND,)
 _IN_PADDLE = (WorkloadKind.PYTORCH, WorkloadKind.PADDLE)
 
+BUNDLE = "bundle"
+"""What stands for every format, and a summary, where one is named."""
 FORMATS: Mapping[str, FormatInfo] = MappingProxyType(
     {
         info.name: info

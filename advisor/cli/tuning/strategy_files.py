@@ -9,9 +9,6 @@ from advisor.exporters import export_bundle
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 
-BUNDLE = "bundle"
-"""Every format, and a summary."""
-
 
 def default_directory(job: Job) -> Path:
     """Return `advisor-<name of the job>`, with what no directory's name should hold replaced."""

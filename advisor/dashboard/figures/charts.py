@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import plotly.graph_objects as go
 
 from advisor.dashboard import formats
-from advisor.dashboard.figures.estimates import Estimate
+from advisor.protocol.measured.estimates import Estimate
 from advisor.protocol.measured.trials import Phases
 
 BASELINE = "#8b93a3"

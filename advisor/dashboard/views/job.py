@@ -7,7 +7,6 @@ from datetime import datetime
 
 from advisor.dashboard import formats
 from advisor.dashboard.figures.charts import Figure, Side, draw_comparison, draw_phases, draw_waterfall
-from advisor.dashboard.figures.estimates import estimate_blocks
 from advisor.dashboard.figures.utilisation import draw_utilisation
 from advisor.dashboard.source import Person
 from advisor.dashboard.views.advice import AdviceSections, view_advice
@@ -19,6 +18,7 @@ from advisor.dashboard.views.story import EventLine, view_events
 from advisor.dashboard.views.verdict import StageStep, VerdictCard, view_stages, view_verdict
 from advisor.protocol.answers.advice import CONTINUE_S, Advice, Verdict
 from advisor.protocol.asked.jobs import Job, JobState, Priority
+from advisor.protocol.measured.estimates import estimate_blocks
 from advisor.protocol.measured.telemetry import SessionTelemetry
 from advisor.protocol.measured.trials import Block, JobHistory, Purpose
 from advisor.protocol.views import JobEvent
@@ -159,7 +159,7 @@ def view_overview(
     return Overview(
         header=view_header(job, person, advice is not None, now, advice),
         stages=() if advice else view_stages(job),
-        verdict=view_verdict(job, history, trials, advice, now),
+        verdict=view_verdict(job, history, advice, now),
         comparison=_draw_sides(history, advice) if advice else None,
         breakdown=_draw_breakdown(advice) if advice else None,
         history=None if advice else draw_search(job, trials),

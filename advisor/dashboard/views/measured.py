@@ -1,14 +1,12 @@
 """Trials with what their blocks say: looked up once for every table and figure of a page."""
 
 from collections import defaultdict
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from advisor.dashboard import formats
-from advisor.dashboard.figures.estimates import Estimate, estimate_blocks
-from advisor.protocol.asked.jobs import Job
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.measured.trials import Block, BlockState, JobHistory, Outcome, Purpose, Trial
+from advisor.protocol.measured.estimates import Estimate, estimate_blocks
+from advisor.protocol.measured.trials import Block, BlockState, JobHistory, Outcome, Trial
 
 QUIET = frozenset({Outcome.FINISHED, Outcome.PRUNED, Outcome.CANCELLED})
 """Outcomes that are no failure."""
@@ -66,15 +64,3 @@ def measure_trials(history: JobHistory) -> tuple[MeasuredTrial, ...]:
         )
         for trial in sorted(history.trials, key=lambda trial: trial.number)
     )
-
-
-def find_best_trial(job: Job, trials: Sequence[MeasuredTrial]) -> MeasuredTrial | None:
-    """Return the search's fastest trial on an allowed rung; unconfirmed."""
-    able = [
-        found
-        for found in trials
-        if found.trial.purpose is not Purpose.BASELINE
-        and found.trial.outcome in {None, Outcome.FINISHED}
-        and found.counts(job.spec.allow)
-    ]
-    return max(able, key=lambda found: found.estimate.samples_per_s if found.estimate else 0.0, default=None)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from advisor.dashboard import formats
 from advisor.dashboard.figures.charts import Figure, StepSeries, draw_phases, draw_steps
-from advisor.dashboard.figures.estimates import estimate_blocks
 from advisor.dashboard.views.chips import Chip, chip_for_block, chip_for_effect, chip_for_trial
 from advisor.dashboard.views.evidence import show_knob
 from advisor.dashboard.views.telemetry import DeviceLine, view_devices
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.measured.estimates import estimate_blocks
 from advisor.protocol.measured.trials import Block, BlockState, JobHistory, Purpose, Trial
 
 

@@ -1,16 +1,15 @@
 """The top of a job's page: how far it is, and the verdict with its bound first, why, and what to do next."""
 
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
 from advisor.dashboard import formats
 from advisor.dashboard.views.chips import STAGES, Chip, chip_for_verdict
 from advisor.dashboard.views.jobs import count_search_trials
-from advisor.dashboard.views.measured import MeasuredTrial, find_best_trial
 from advisor.protocol.answers.advice import Action, Advice, Verdict, continue_command
 from advisor.protocol.answers.gains import spell_bound, spell_likely, spell_range
+from advisor.protocol.answers.so_far import best_so_far, gain_so_far
 from advisor.protocol.asked.jobs import Job, JobState, Stage
 from advisor.protocol.measured.spending import measure_device_hours
 from advisor.protocol.measured.trials import JobHistory
@@ -76,9 +75,7 @@ def view_stages(job: Job) -> tuple[StageStep, ...]:
     return tuple(steps)
 
 
-def view_verdict(
-    job: Job, history: JobHistory, trials: Sequence[MeasuredTrial], advice: Advice | None, now: datetime
-) -> VerdictCard:
+def view_verdict(job: Job, history: JobHistory, advice: Advice | None, now: datetime) -> VerdictCard:
     """Build the card on top: the verdict with its interval, or the state of the search in its place."""
     if advice is not None:
         return _view_answer(job, advice)
@@ -109,7 +106,7 @@ def view_verdict(
         "busy",
         "Measuring",
         "",
-        _describe_progress(job, history, trials),
+        _describe_progress(job, history),
         reason,
         (_say_next(job.stage),),
         cost,
@@ -133,13 +130,14 @@ def _say_next(stage: Stage) -> str:
     }[stage]
 
 
-def _describe_progress(job: Job, history: JobHistory, trials: Sequence[MeasuredTrial]) -> str:
+def _describe_progress(job: Job, history: JobHistory) -> str:
     name, meaning = STAGES[job.stage]
     done = len(history.done_blocks())
     text = f"{name}: {meaning[0].lower()}{meaning[1:]} {formats.plural(done, 'block')} measured so far."
-    best = find_best_trial(job, trials)
-    if best is not None:
-        text += f" Fastest so far, unconfirmed: trial {best.trial.number} with {best.throughput} samples/s."
+    if (raced := gain_so_far(job, history)) is not None:
+        return f"{text} The best strategy against yours: {raced.describe()}."
+    if (best := best_so_far(job, history)) is not None:
+        text += f" Best so far: trial {best.trial_number}, {best.describe()}."
     return text
 
 

@@ -15,8 +15,8 @@ from advisor.dashboard.figures.charts import (
     draw_steps,
     draw_waterfall,
 )
-from advisor.dashboard.figures.estimates import Estimate, estimate_blocks
 from advisor.dashboard.samples.job import make_finished_story
+from advisor.protocol.measured.estimates import Estimate, estimate_blocks
 from advisor.protocol.measured.trials import Phases
 
 BEFORE = Phases(forward_s=0.05, backward_s=0.07, exposed_comm_s=0.03, optimizer_s=0.01)

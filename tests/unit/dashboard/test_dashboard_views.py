@@ -11,11 +11,11 @@ from advisor.dashboard.source import Person
 from advisor.dashboard.views.chips import chip_for_verdict
 from advisor.dashboard.views.job import Overview, view_overview
 from advisor.dashboard.views.jobs import view_job_line, view_job_lines
-from advisor.dashboard.views.measured import find_best_trial, measure_trials
 from advisor.dashboard.views.site import view_agents, view_knobs, view_log
 from advisor.dashboard.views.story import list_failures, view_story
 from advisor.dashboard.views.trials import view_trial_page
 from advisor.protocol.answers.advice import Verdict
+from advisor.protocol.answers.so_far import best_so_far
 from advisor.protocol.asked.jobs import JobState, Priority, Stage
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.measured.trials import JobHistory
@@ -86,12 +86,11 @@ def test_only_those_who_may_see_the_continue_button_and_only_when_a_job_has_ende
     assert not show(FINISHED, Person("vic", Role.VIEWER)).header.may_continue
 
 
-def test_running_job_shows_its_fastest_trial_as_unconfirmed_and_on_an_allowed_rung() -> None:
-    best = find_best_trial(RUNNING.job, measure_trials(RUNNING.history))
+def test_running_job_tells_its_best_trial_as_the_terminal_does() -> None:
+    best = best_so_far(RUNNING.job, RUNNING.history)
     assert best is not None
-    assert best.trial.number == 5
     card = show(RUNNING).verdict
-    assert "unconfirmed: trial 5 with 1\u202f845 ± 15 samples/s" in card.sentence
+    assert f"Best so far: trial {best.trial_number}, {best.describe()}." in card.sentence
     assert (card.tried, card.most) == (10, 24)
 
 

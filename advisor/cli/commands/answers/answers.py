@@ -10,14 +10,14 @@ from advisor.cli.completions import complete_format
 from advisor.cli.connection import look_up, resolve_job
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.options import JobArgument, JsonOption, VerboseOption, screen_of
-from advisor.cli.tuning.strategy_files import BUNDLE, default_directory, write_bundle, write_files
+from advisor.cli.tuning.strategy_files import default_directory, write_bundle, write_files
 from advisor.cli.tuning.usage import describe_use
 from advisor.cli.views.advice_json import describe_advice
 from advisor.cli.views.advice_view import render_advice
 from advisor.client import ExportedFile
 from advisor.exporters import ExportError
 from advisor.exporters import export as make_export
-from advisor.exporters.formats import FORMATS
+from advisor.exporters.formats import BUNDLE, FORMATS
 from advisor.exporters.summary.difference import describe_difference
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job

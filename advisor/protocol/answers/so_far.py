@@ -1,0 +1,107 @@
+"""What a running job's blocks say up to now, for everybody who watches it; not the statistics behind the advice."""
+
+import math
+from dataclasses import dataclass
+from statistics import fmean, median, stdev
+
+from advisor.protocol.answers.gains import spell_gain, spell_range
+from advisor.protocol.asked.jobs import Job
+from advisor.protocol.measured.trials import Block, Contrast, JobHistory, Outcome, Purpose, Trial
+
+_TWO_SIDED = 2.0
+"""Standard errors on each side of what is told while it is still being measured."""
+
+
+@dataclass(frozen=True)
+class Leader:
+    """The best search trial so far."""
+
+    trial_number: int
+    ratio: float
+    """Its throughput over the baseline's."""
+
+    def describe(self) -> str:
+        """`about +110 %, unconfirmed`."""
+        return f"about {spell_gain(self.ratio)}, unconfirmed"
+
+
+@dataclass(frozen=True)
+class SoFar:
+    """What the races of one strategy against the baseline say up to now; not the statistics behind the advice."""
+
+    ratio: float
+    low: float
+    high: float
+    races: int
+    launches: int
+
+    def describe(self) -> str:
+        """`6 races in 2 launches · +12 % (+9 … +15 % so far)`."""
+        races = f"{self.races} race{'s' if self.races != 1 else ''}"
+        measured = f"{races} in {self.launches} launch{'es' if self.launches != 1 else ''}"
+        return (
+            f"{measured} · {spell_gain(self.ratio)} ({spell_range(self.ratio, self.low, self.high)} so far)"
+        )
+
+
+def best_so_far(job: Job, history: JobHistory) -> Leader | None:
+    """Return the best search trial and its throughput over the baseline's, a first impression only.
+
+    From its races where it has some, else against the baseline's blocks of the same session. None while there is
+    nothing to compare. Only strategies on a rung that the job allows count. Not the statistics behind the advice:
+    noise, and the luck of the best of many, are still in it.
+    """
+    baselines: dict[str, list[float]] = {}
+    trials = {trial.number: trial for trial in history.trials}
+    for block in history.done_blocks():
+        if trials[block.trial_number].purpose is Purpose.BASELINE:
+            baselines.setdefault(block.session_id, []).append(rate_of(block))
+    ratios: dict[int, list[float]] = {}
+    for block in history.done_blocks():
+        if not _may_win(trials[block.trial_number], job):
+            continue
+        anchors = baselines.get(block.session_id)
+        if (contrast := _contrast(block)) is not None:
+            ratios.setdefault(block.trial_number, []).append(math.exp(contrast.mean))
+        elif anchors and rate_of(block) > 0:
+            ratios.setdefault(block.trial_number, []).append(rate_of(block) / median(anchors))
+    leaders = (Leader(number, median(found)) for number, found in ratios.items())
+    return max(leaders, key=lambda leader: leader.ratio, default=None)
+
+
+def gain_so_far(job: Job, history: JobHistory) -> SoFar | None:
+    """Return what the verdict's races of the strategy that is being confirmed say; None before the first one.
+
+    That is the first strategy on an allowed rung that was confirmed in this budget; rungs beside it are not told.
+    """
+    numbers = {t.number for t in history.trials if t.purpose is Purpose.CONFIRM and t.changes}
+    numbers = {n for n in numbers if history.trial(n).effect.rank <= job.spec.allow.rank}
+    raced = [b for b in history.done_blocks() if b.trial_number in numbers and _contrast(b) is not None]
+    began = max(job.continued_at, default=job.created_at)
+    confirmed = next((b.trial_number for b in raced if b.issued_at >= began), None)
+    if confirmed is None:
+        return None
+    launches: dict[str, list[tuple[float, float]]] = {}
+    for block in raced:
+        if block.trial_number == confirmed and (contrast := _contrast(block)) is not None:
+            launches.setdefault(block.session_id, []).append((contrast.mean, contrast.error))
+    means = [fmean(mean for mean, _ in races) for races in launches.values()]
+    errors = [error for races in launches.values() for _, error in races]
+    within = math.sqrt(sum(error**2 for error in errors)) / len(errors)
+    between = stdev(means) / math.sqrt(len(means)) if len(means) > 1 else 0.0
+    mean, half = fmean(means), _TWO_SIDED * max(within, between)
+    return SoFar(math.exp(mean), math.exp(mean - half), math.exp(mean + half), len(errors), len(means))
+
+
+def _may_win(trial: Trial, job: Job) -> bool:
+    sound = trial.outcome in {None, Outcome.FINISHED}
+    return trial.purpose is Purpose.SEARCH and sound and trial.effect.rank <= job.spec.allow.rank
+
+
+def rate_of(block: Block) -> float:
+    """Return a block's samples per second; 0 where it has none."""
+    return block.summary.samples_per_s if block.summary else 0.0
+
+
+def _contrast(block: Block) -> Contrast | None:
+    return block.summary.contrast if block.summary else None
