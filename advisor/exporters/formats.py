@@ -32,6 +32,7 @@ from advisor.exporters.torch.wrapper import export_wrapper
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.training.workload import WorkloadKind
 
 _PYTHON = "text/x-python; charset=utf-8"
@@ -193,6 +194,12 @@ def _is_at_work(software: str, job: Job) -> bool:
     if software == _NCCL:
         return software == job.facts.backend
     return any(name.endswith(software) for name in job.facts.software)  # pytorch_lightning is lightning, too
+
+
+def export_report(advice: Advice, job: Job, history: JobHistory) -> str:
+    """Return the answer and everything that was measured as one HTML page that opens without a network."""
+    files = [export(advice, job, info.name) for info in list_at_work(job)]
+    return write_report(advice, job, files, FORMATS, history)
 
 
 def export_bundle(advice: Advice, job: Job) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """The end of a tuning: the advice on the screen, its files on disk, the exit code; or why there is none."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from advisor.cli.exits import CommandFailed, exit_of_state
@@ -14,7 +15,9 @@ from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.measured.trials import JobHistory
 
 
-def conclude(client: Client, job: Job, output: Path | None, screen: Screen) -> None:
+def conclude(
+    client: Client, job: Job, output: Path | None, screen: Screen, trackers: Sequence[tuple[str, str]] = ()
+) -> None:
     """Show the result of a job that is over; raises `CommandFailed` when it has none."""
     if job.state is not JobState.FINISHED:
         raise CommandFailed(
@@ -34,6 +37,10 @@ def conclude(client: Client, job: Job, output: Path | None, screen: Screen) -> N
     else:
         usage = describe_use(advice, job, directory, is_written=bool(files))
         screen.show(render_advice(advice, job.spec.name or job.id, files, screen.verbose, usage))
+    if trackers:
+        from advisor.cli.tuning.trackers import log_to_all
+
+        log_to_all(trackers, client, job, advice, screen)
 
 
 def _write_files(advice: Advice, job: Job, directory: Path, screen: Screen) -> list[str]:

@@ -9,7 +9,6 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.cli.views.evidence_view import BOUNDS
-from advisor.cli.views.step_view import phase_rows
 from advisor.cli.views.wording import EFFECT_WORDS, spell_duration, spell_rate, spell_share, spell_value
 from advisor.protocol.answers.advice import Action, Advice, KnobReason, RungAdvice, Verdict, continue_command
 from advisor.protocol.answers.gains import spell_bound, spell_fraction, spell_gain, spell_likely, spell_range
@@ -21,13 +20,7 @@ _PHASES_SHOWN = 4
 _WATCHED = 2
 _TOO_WIDE = 2.5
 """The ends of an interval this many times apart: more time would make it worth more."""
-_SHORT_PHASES = {
-    "waiting for data": "data",
-    "forward pass": "forward",
-    "backward pass": "backward",
-    "waiting for network": "network",
-    "everything else": "other",
-}
+_SHORT_PHASES = {"data wait": "data", "exposed communication": "network"}
 _NOTICEABLE_S = 5e-5
 """Half of the last digit shown: a smaller difference reads as none."""
 _WORTH_TELLING = 0.05
@@ -108,9 +101,9 @@ def _say_why(advice: Advice) -> str:
     before = advice.phases_before
     if before.total_s() <= 0:
         return advice.diagnosis.sentence
-    befores = [(name, seconds or 0.0) for name, seconds in phase_rows(before)]
+    befores = [(name, seconds or 0.0) for name, seconds in before.list_named()]
     if advice.verdict is Verdict.CHANGE and advice.phases_after.total_s() > 0:
-        afters = dict(phase_rows(advice.phases_after))
+        afters = dict(advice.phases_after.list_named())
         moved = [(name, was, afters[name] or 0.0) for name, was in befores]
         moved.sort(key=lambda row: -abs(row[2] - row[1]))
         least = max(_NOTICEABLE_S, _WORTH_TELLING * sum(abs(now - was) for _, was, now in moved))

@@ -14,22 +14,6 @@ _NOTICEABLE_S = 5e-5
 LEGEND_CHANGE = "█ still there   ░ saved   ▒ added"
 
 
-def phase_rows(phases: Phases) -> list[tuple[str, float | None]]:
-    """Return the phases in the order of a step, with a name that says what they are; seconds, None = unknown.
-
-    Stalls come last: what slow steps add to the typical one, so that the sum is the mean step.
-    """
-    return [
-        ("waiting for data", phases.data_wait_s),
-        ("forward pass", phases.forward_s),
-        ("backward pass", phases.backward_s),
-        ("waiting for network", phases.exposed_comm_s),
-        ("optimizer", phases.optimizer_s),
-        ("everything else", phases.other_s),
-        ("stalls", phases.stalls_s),
-    ]
-
-
 def render_phases(before: Phases, after: Phases | None) -> Table:
     """Return the table of phases; with `after`, what each gained or lost."""
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
@@ -39,8 +23,8 @@ def render_phases(before: Phases, after: Phases | None) -> Table:
         table.add_column("after", justify="right", no_wrap=True)
         table.add_column("change", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
-    befores = phase_rows(before)
-    afters = phase_rows(after) if after else befores
+    befores = before.list_named()
+    afters = after.list_named() if after else befores
     longest = max([0.0, *(seconds or 0.0 for _, seconds in befores + afters)])
     for (name, was), (_, now) in zip(befores, afters, strict=True):
         if name == "stalls" and max(was or 0.0, now or 0.0) < _NOTICEABLE_S:

@@ -149,26 +149,10 @@ def draw_comparison(before: Side, after: Side, gain_words: str) -> Figure:
     )
 
 
-PHASE_NAMES = (
-    ("data_wait_s", "data wait"),
-    ("forward_s", "forward"),
-    ("backward_s", "backward"),
-    ("exposed_comm_s", "exposed communication"),
-    ("optimizer_s", "optimizer"),
-    ("other_s", "other"),
-    ("stalls_s", "stalls"),
-)
-
-
-_NO_PHASE = {name: 0.0 for _, name in PHASE_NAMES}
-
-
 def list_phases(phases: Phases) -> list[tuple[str, float]]:
-    """Return the phases of a step by name, in seconds; an unmeasured one counts as 0."""
+    """Return the phases of a step by name, in seconds; an unmeasured one counts as 0, and no stalls are none."""
     return [
-        (name, getattr(phases, field_name) or 0.0)
-        for field_name, name in PHASE_NAMES
-        if field_name != "stalls_s" or phases.stalls_s
+        (name, seconds or 0.0) for name, seconds in phases.list_named() if name != "stalls" or phases.stalls_s
     ]
 
 
@@ -188,8 +172,8 @@ def _frame_waterfall(before_ms: float, deltas_ms: Sequence[float]) -> tuple[floa
 
 def draw_waterfall(before: Phases, after: Phases) -> Figure:
     """Draw how the step time of the baseline becomes that of the strategy, phase by phase."""
-    old, new = ({**_NO_PHASE, **dict(list_phases(phases))} for phases in (before, after))
-    names = [name for _, name in PHASE_NAMES if name != "stalls" or old[name] or new[name]]
+    old, new = ({name: seconds or 0.0 for name, seconds in phases.list_named()} for phases in (before, after))
+    names = [name for name in old if name != "stalls" or old[name] or new[name]]
     deltas = [new[name] - old[name] for name in names]
     figure = go.Figure(
         go.Waterfall(
@@ -243,12 +227,13 @@ def draw_phases(series: Sequence[tuple[str, Phases]], title: str) -> Figure:
     """Draw the phases of one step as stacked bars, one bar per entry of `series`."""
     colours = (NUMERIC, SKY, ACCENT, WORSE, CONVERGENCE, BASELINE, "#5b6270")
     patterns = ("", "", "", "/", ".", "", "x")
-    shown = [pair for pair in PHASE_NAMES if pair[1] != "stalls" or any(p.stalls_s for _, p in series)]
+    named = [dict(phases.list_named()) for _, phases in series]
+    shown = [name for name in named[0] if name != "stalls" or any(phases["stalls"] for phases in named)]
     figure = go.Figure()
-    for index, (field_name, name) in enumerate(shown):
+    for index, name in enumerate(shown):
         figure.add_bar(
             orientation="h", name=name, y=[label for label, _ in series],
-            x=[(getattr(phases, field_name) or 0.0) * 1000 for _, phases in series],
+            x=[(phases[name] or 0.0) * 1000 for phases in named],
             marker={
                 "color": colours[index],
                 "pattern": {"shape": patterns[index], "fillmode": "overlay", "solidity": 0.15},
@@ -261,10 +246,7 @@ def draw_phases(series: Sequence[tuple[str, Phases]], title: str) -> Figure:
     figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
     figure.update_layout(margin={"t": 44})
     figure.update_yaxes(autorange="reversed")
-    rows = tuple(
-        (name, *[formats.milliseconds(getattr(phases, field_name)) for _, phases in series])
-        for field_name, name in shown
-    )
+    rows = tuple((name, *[formats.milliseconds(phases[name]) for phases in named]) for name in shown)
     label, first = series[0]
     slowest, seconds = max(list_phases(first), key=lambda item: item[1])
     share = seconds / first.total_s() if first.total_s() else 0.0

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from advisor.dashboard import formats
-from advisor.dashboard.figures.charts import PHASE_NAMES, Figure, draw_phases
+from advisor.dashboard.figures.charts import Figure, draw_phases
 from advisor.dashboard.views.chips import Chip, chip_for_effect, chip_for_trial
 from advisor.dashboard.views.evidence import show_knob
 from advisor.dashboard.views.jobs import JobLine
@@ -138,9 +138,10 @@ def _find_phases(found: MeasuredTrial) -> Phases | None:
 
 def _list_phases(phases: Sequence[Phases | None]) -> list[Row]:
     rows = []
-    for field_name, name in PHASE_NAMES:
-        values = [getattr(told, field_name) if told is not None else None for told in phases]
-        if field_name != "stalls_s" or any(values):
+    named = [dict(told.list_named()) if told is not None else {} for told in phases]
+    for name, _ in Phases().list_named():
+        values = [told.get(name) for told in named]
+        if name != "stalls" or any(values):
             rows.append(_row(name, [formats.milliseconds(value) for value in values]))
     return [*rows, _row("step", [formats.milliseconds(told.total_s() if told else None) for told in phases])]
 

@@ -1,4 +1,4 @@
-"""report.html: the answer on one page that opens anywhere, without a network."""
+"""report.html: the answer on one page that opens anywhere, without a network; with a history, what was measured."""
 
 from collections.abc import Iterable, Mapping
 from html import escape
@@ -7,18 +7,30 @@ from string import Template
 
 from advisor.exporters.comments import describe_gain, describe_value
 from advisor.exporters.exported import Exported, FormatInfo
+from advisor.exporters.summary.measured import (
+    draw_step,
+    list_ladder,
+    list_sentences,
+    list_taken_back,
+    tabulate_tried,
+)
 from advisor.exporters.summary.text import KNOWN
 from advisor.protocol.answers.advice import Advice, Interval, Provenance
 from advisor.protocol.answers.gains import spell_gain
 from advisor.protocol.asked.jobs import Job
+from advisor.protocol.measured.trials import JobHistory
 
 _WIDTH, _HEIGHT, _MARGIN = 600, 70, 60
 
 
 def write_report(
-    advice: Advice, job: Job, files: Iterable[Exported], formats: Mapping[str, FormatInfo]
+    advice: Advice,
+    job: Job,
+    files: Iterable[Exported],
+    formats: Mapping[str, FormatInfo],
+    history: JobHistory | None = None,
 ) -> str:
-    """Return the page. Everything that a user or a job wrote is escaped."""
+    """Return the page; with `history`, every strategy that was tried. What a user or a job wrote is escaped."""
     when = job.finished_at or job.started_at or job.created_at
     name = job.spec.name or job.id
     facts = {
@@ -36,15 +48,33 @@ def write_report(
         title=escape(f"{name}: the advised strategy"),
         about=escape(f"Fleet Advisor, job {job.id} · {name}"),
         headline=escape(advice.headline),
-        what_to_do=escape("Start your training with: bash run.sh" if starts else advice.what_to_do),
+        what_to_do=escape(_say_what_to_do(advice, job, starts, stands_alone=history is not None)),
+        written_by="" if history is None else escape(f" (advisor export {job.id} writes them)"),
         interval=_draw_interval(advice.gain) if advice.gain is not None and advice.changes else "",
         changes=_tabulate_changes(advice),
         diagnosis=escape(advice.diagnosis.sentence),
+        step=draw_step(advice),
+        ladder=list_ladder(advice),
+        taken_back=list_taken_back(advice),
+        tried=tabulate_tried(job, history) if history is not None else "",
+        next_steps=list_sentences("What to do next", advice.next_steps),
         files=_list_files(files, formats),
         facts="".join(
-            f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in facts.items() if text
+            f'<tr><th>{name}</th><td class="text">{escape(text)}</td></tr>'
+            for name, text in facts.items()
+            if text
         ),
     )
+
+
+def _say_what_to_do(advice: Advice, job: Job, starts: bool, stands_alone: bool) -> str:
+    """A report that stands alone has no run.sh beside it."""
+    if not starts:
+        return advice.what_to_do
+    started = (
+        f"advisor export {job.id} -o strategy && bash strategy/run.sh" if stands_alone else "bash run.sh"
+    )
+    return f"Start your training with: {started}"
 
 
 def _draw_interval(gain: Interval) -> str:
@@ -73,12 +103,12 @@ def _tabulate_changes(advice: Advice) -> str:
     reasons = {reason.knob: reason.sentence for reason in advice.reasons}
     rows = "".join(
         f"<tr><td><code>{escape(knob)}</code></td><td>{escape(describe_value(advice.baseline[knob]))}</td>"
-        f"<td><strong>{escape(describe_value(value))}</strong></td><td>{escape(reasons.get(knob, ''))}"
+        f'<td><strong>{escape(describe_value(value))}</strong></td><td class="text">{escape(reasons.get(knob, ""))}'
         f'<br><span class="quiet">{KNOWN[advice.provenance.get(knob, Provenance.CARRIED)]}</span></td></tr>'
         for knob, value in advice.changes.items()
     )
     head = "<tr><th>Knob</th><th>Your script</th><th>Advised</th><th>Why</th></tr>"
-    return f"<h2>What changes</h2><table>{head}{rows}</table>"
+    return f'<h2>What changes</h2><div class="wide"><table>{head}{rows}</table></div>'
 
 
 def _list_files(files: Iterable[Exported], formats: Mapping[str, FormatInfo]) -> str:
@@ -89,6 +119,6 @@ def _list_files(files: Iterable[Exported], formats: Mapping[str, FormatInfo]) ->
         target = f" (for {escape(file.target)})" if file.target else ""
         rows.append(
             f"<tr><td><code>{escape(file.filename)}</code>{target}</td>"
-            f"<td>{escape(formats[file.format].meaning)}{notes}</td></tr>"
+            f'<td class="text">{escape(formats[file.format].meaning)}{notes}</td></tr>'
         )
-    return f"<table>{''.join(rows)}</table>"
+    return f'<div class="wide"><table>{"".join(rows)}</table></div>'

@@ -112,6 +112,21 @@ class Phases(Message):
             + self.optimizer_s + self.other_s + self.stalls_s
         )  # fmt: skip
 
+    def list_named(self) -> list[tuple[str, float | None]]:
+        """Return every phase with its name, in the order of a step, in seconds; None where it was not measured.
+
+        Stalls come last: what slow steps add to the typical one, so that the sum is the mean step.
+        """
+        return [
+            ("data wait", self.data_wait_s),
+            ("forward", self.forward_s),
+            ("backward", self.backward_s),
+            ("exposed communication", self.exposed_comm_s),
+            ("optimizer", self.optimizer_s),
+            ("other", self.other_s),
+            ("stalls", self.stalls_s),
+        ]
+
 
 class BlockResult(Message):
     """What the ranks measured in one block."""

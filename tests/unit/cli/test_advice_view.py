@@ -54,7 +54,7 @@ def test_changed_knob_without_a_reason_is_not_hidden() -> None:
 
 def test_phases_show_both_sides_and_the_difference() -> None:
     text = words_of(a_change())
-    assert "waiting for network 14.2 ms 3.1 ms −11.1 █░░░" in text
+    assert "exposed communication 14.2 ms 3.1 ms −11.1 █░░░" in text
     assert "one step 161.3 ms 150.1 ms −11.2" in text
 
 
@@ -108,7 +108,7 @@ def test_keep_is_neutral_and_promises_nothing() -> None:
 def test_unconfirmed_says_that_nothing_is_promised() -> None:
     text = words_of(unconfirmed())
     assert "Nothing was measured often enough to promise a gain" in text
-    assert "waiting for network not measured" in text
+    assert "exposed communication not measured" in text
 
 
 def test_every_dropped_knob_and_every_provenance_is_there() -> None:

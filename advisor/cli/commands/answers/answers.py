@@ -9,13 +9,14 @@ import typer
 from advisor.cli.completions import complete_format
 from advisor.cli.connection import look_up, resolve_job
 from advisor.cli.exits import CommandFailed, Exit
-from advisor.cli.options import JobArgument, JsonOption, VerboseOption, screen_of
+from advisor.cli.options import JobArgument, JsonOption, LogToOption, VerboseOption, screen_of
 from advisor.cli.tuning.strategy_files import default_directory, write_bundle, write_files
+from advisor.cli.tuning.trackers import log_to_all, read_targets
 from advisor.cli.tuning.usage import describe_use
 from advisor.cli.views.advice_json import describe_advice
 from advisor.cli.views.advice_view import render_advice
 from advisor.client import ExportedFile
-from advisor.exporters import ExportError
+from advisor.exporters import ExportError, export_report
 from advisor.exporters import export as make_export
 from advisor.exporters.formats import BUNDLE, FORMATS
 from advisor.exporters.summary.difference import describe_difference
@@ -84,6 +85,32 @@ def export(
         screen.print_json({"files": [str(path) for path in written]})
     else:
         screen.print_text("\n".join(str(path) for path in written))
+
+
+def report(
+    context: typer.Context,
+    job: JobArgument,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The file to write.", show_default="advisor-<name>.html"),
+    ] = None,
+    log_to: LogToOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Write the answer, its reasons and everything that was tried as one HTML file that opens without a network."""
+    screen = screen_of(context)
+    trackers = read_targets(log_to or ())
+    with look_up(os.environ) as client:
+        found = resolve_job(client, job)
+        answer, history = client.advice(found.id), client.history(found.id)
+        path = output or Path(f"{default_directory(found)}.html")
+        page = export_report(answer, found, history)
+        written = write_files({path.name: page.encode()}, path.parent)[0]
+        log_to_all(trackers, client, found, answer, screen)
+    if as_json:
+        screen.print_json({"files": [str(written)]})
+    else:
+        screen.print_text(str(written))
 
 
 def _describe_difference(answer: Advice, job: Job, format_name: str, target: str | None) -> str:

@@ -1,6 +1,7 @@
 """`advisor tune`: from a launch command to the advice, on this machine or on a server."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +13,7 @@ from advisor.cli.options import (
     DetachOption,
     DryRunOption,
     JsonOption,
+    LogToOption,
     QuietOption,
     SignForOption,
     SignOption,
@@ -52,6 +54,7 @@ def tune(
         Path | None, typer.Option("--output", "-o", help="Directory for the strategy's files.",
                                   show_default="advisor-<name>")
     ] = None,
+    log_to: LogToOption = None,
     new: Annotated[
         bool, typer.Option("--new", help="Start afresh, and give up this machine's unfinished jobs.")
     ] = False,
@@ -97,6 +100,7 @@ def tune(
             f"--local-agents {local_agents} does not go with --testbed: it starts one agent on each of its nodes.",
             "Leave --local-agents out; nodes=N of the testbed says how many there are.",
         )
+    trackers = _find_trackers(log_to or ())
     if workload is not None:
         command = launch_built_in(workload, nproc_per_node, command or ())
     if [bool(command), resume is not None, more is not None].count(True) != 1:
@@ -124,6 +128,12 @@ def tune(
             )
         preview_anywhere(spec, os.environ, screen)
         return
+    if detach and trackers:
+        raise CommandFailed(
+            Exit.USAGE,
+            "--log-to writes when the job has ended, and --detach does not wait for that.",
+            "Leave it out, and afterwards: advisor report JOB --log-to mlflow",
+        )
     if detach:
         submit_detached(wanted, os.environ, screen)
         return
@@ -131,6 +141,14 @@ def tune(
     def finish(client: "Client", job: Job) -> None:
         from advisor.cli.tuning.conclude import conclude
 
-        conclude(client, job, output, screen)
+        conclude(client, job, output, screen, trackers)
 
     tune_anywhere(wanted, local_agents, finish, os.environ, screen)
+
+
+def _find_trackers(log_to: Sequence[str]) -> Sequence[tuple[str, str]]:
+    if not log_to:
+        return ()
+    from advisor.cli.tuning.trackers import read_targets
+
+    return read_targets(log_to)

@@ -1,0 +1,246 @@
+"""Verdict and trials where a team keeps its results: MLflow, Weights & Biases or TensorBoard, when asked for."""
+
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from advisor.cli.exits import CommandFailed, Exit
+from advisor.cli.screen import Screen
+from advisor.client import Client
+from advisor.exporters import export_bundle, export_report
+from advisor.protocol.answers.advice import Advice
+from advisor.protocol.asked.jobs import Job
+from advisor.protocol.measured.estimates import estimate_blocks
+from advisor.protocol.measured.trials import Block, JobHistory
+
+
+@dataclass(frozen=True)
+class Tracker:
+    """One place that results can be kept in."""
+
+    modules: Sequence[str]
+    """Any of them writes to it."""
+    install: str
+    place: str
+    """What may stand behind the colon, and what it is without."""
+    write: Callable[[Any, str, "Results"], str]
+    """Writes with the imported module; returns where it went, for people."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """What is written: plain names, figures and files."""
+
+    job_id: str
+    name: str
+    figures: Mapping[str, float]
+    """The verdict in figures: `gain`, `gain_low`, `gain_high`, `baseline_samples_per_s`, `device_hours`, …"""
+    words: Mapping[str, str]
+    """The verdict in words, and the advised strategy's changes."""
+    trials: Sequence["TrialResult"]
+    files: Mapping[str, str]
+    """The export, and the report, by name."""
+
+
+@dataclass(frozen=True)
+class TrialResult:
+    """One strategy that was tried."""
+
+    number: int
+    changes: Mapping[str, bool | int | float | str]
+    figures: Mapping[str, float]
+    outcome: str
+
+
+def read_targets(texts: Sequence[str]) -> list[tuple[str, str]]:
+    """Return tracker and place of each `--log-to mlflow:http://host:5000`; raises `CommandFailed` (usage) for others.
+
+    The tracker's package is looked for here, before anything is measured.
+    """
+    return [_read_target(text) for text in texts]
+
+
+def _read_target(text: str) -> tuple[str, str]:
+    name, _, place = text.partition(":")
+    if name not in TRACKERS:
+        raise CommandFailed(
+            Exit.USAGE,
+            f"--log-to {text}: results can be kept in {', '.join(TRACKERS)}.",
+            "Write it as --log-to mlflow, --log-to wandb:PROJECT or --log-to tensorboard:DIRECTORY.",
+        )
+    _import_first(name)
+    return name, place
+
+
+def log_results(target: tuple[str, str], advice: Advice, job: Job, history: JobHistory) -> str:
+    """Write to the tracker, and return where it went. Raises `CommandFailed` where it cannot be written."""
+    name, place = target
+    module = _import_first(name)
+    try:
+        return TRACKERS[name].write(module, place, collect_results(advice, job, history))
+    except Exception as error:
+        raise CommandFailed(
+            Exit.UNREACHABLE,
+            f"{name} did not take the results: {type(error).__name__}: {error!s}",
+            f"The job keeps them: `advisor report {job.id} --log-to {name}` tries again.",
+        ) from error
+
+
+def log_to_all(
+    targets: Sequence[tuple[str, str]], client: Client, job: Job, advice: Advice, screen: Screen
+) -> None:
+    """Write to every tracker and say where it went; a tracker that fails takes nothing from the others."""
+    failures = []
+    history = client.history(job.id)
+    for target in targets:
+        try:
+            screen.tell(f"Verdict and trials are in {log_results(target, advice, job, history)}.")
+        except CommandFailed as failure:
+            failures.append(failure)
+    if failures:
+        raise failures[0]
+
+
+def collect_results(advice: Advice, job: Job, history: JobHistory) -> Results:
+    """Return what is written of a job."""
+    gain = advice.gain
+    figures = {
+        "baseline_samples_per_s": advice.baseline_samples_per_s,
+        "strategy_samples_per_s": advice.strategy_samples_per_s,
+        "device_hours": advice.cost.device_hours,
+        "wall_s": advice.cost.wall_s,
+        "trials": float(advice.cost.trials),
+    }
+    if gain is not None:
+        figures |= {"gain": gain.ratio, "gain_low": gain.low, "gain_high": gain.high}
+    blocks: defaultdict[int, list[Block]] = defaultdict(list)
+    for block in history.done_blocks():
+        blocks[block.trial_number].append(block)
+    words = {
+        "verdict": advice.verdict.value,
+        "headline": advice.headline,
+        "cluster": advice.cluster,
+        **{f"change.{knob}": str(value) for knob, value in advice.changes.items()},
+    }
+    trials = tuple(
+        TrialResult(
+            number=trial.number,
+            changes=dict(trial.changes),
+            figures=_list_figures(blocks[trial.number]),
+            outcome=trial.outcome.value if trial.outcome else "",
+        )
+        for trial in sorted(history.trials, key=lambda trial: trial.number)
+    )
+    files = {**export_bundle(advice, job), "report.html": export_report(advice, job, history)}
+    return Results(job.id, job.spec.name or job.id, figures, words, trials, files)
+
+
+def _list_figures(blocks: Sequence[Block]) -> dict[str, float]:
+    found = estimate_blocks(blocks)
+    if found is None:
+        return {}
+    figures = {
+        "samples_per_s": found.samples_per_s,
+        "samples_per_s_half_width": found.half_width,
+        "step_time_ms": found.step_time_s * 1e3,
+    }
+    if found.exposed_comm_s is not None:
+        figures["exposed_comm_ms"] = found.exposed_comm_s * 1e3
+    return figures
+
+
+def _write_mlflow(mlflow: Any, place: str, results: Results) -> str:
+    if place:
+        mlflow.set_tracking_uri(place)
+    experiment = mlflow.set_experiment("fleet-advisor")
+    with mlflow.start_run(run_name=results.name, tags={"job": results.job_id}) as run:
+        mlflow.set_tags(dict(results.words))
+        mlflow.log_metrics(dict(results.figures))
+        with _on_disk(results.files) as folder:
+            mlflow.log_artifacts(str(folder))
+        for trial in results.trials:
+            with mlflow.start_run(run_name=f"trial {trial.number}", nested=True):
+                mlflow.log_params(dict(trial.changes))
+                mlflow.log_metrics(dict(trial.figures))
+                mlflow.set_tag("outcome", trial.outcome)
+    return f"MLflow experiment {experiment.name}, run {run.info.run_id}"
+
+
+def _write_wandb(wandb: Any, place: str, results: Results) -> str:
+    project = place or "fleet-advisor"
+    with wandb.init(project=project, name=results.name, config={"job": results.job_id}) as run:
+        columns = ["trial", "changes", "outcome", "samples_per_s", "samples_per_s_half_width", "step_time_ms"]
+        rows = [
+            [trial.number, _say_changes(trial), trial.outcome, *map(trial.figures.get, columns[3:])]
+            for trial in results.trials
+        ]
+        run.log({"trials": wandb.Table(columns=columns, data=rows)})
+        run.summary.update({**results.figures, **results.words})
+        kept = wandb.Artifact(f"strategy-{results.job_id}", type="strategy")
+        with _on_disk(results.files) as folder:
+            kept.add_dir(str(folder))
+            run.log_artifact(kept)
+    return f"W&B project {project}, run {run.id}"
+
+
+def _write_tensorboard(module: Any, place: str, results: Results) -> str:
+    folder = Path(place or "runs") / f"advisor-{results.job_id}"
+    with module.SummaryWriter(str(folder)) as writer:
+        for name, value in results.figures.items():
+            writer.add_scalar(f"verdict/{name}", value, 0)
+        told = "\n\n".join(f"**{name}** {text}" for name, text in results.words.items() if text)
+        writer.add_text("verdict", told, 0)
+        for trial in results.trials:
+            for name, value in trial.figures.items():
+                writer.add_scalar(f"trials/{name}", value, trial.number)
+            writer.add_text("trials", f"{trial.number}: {_say_changes(trial)} {trial.outcome}", trial.number)
+    return f"TensorBoard's folder {folder}"
+
+
+def _say_changes(trial: TrialResult) -> str:
+    return ", ".join(f"{knob}={value}" for knob, value in trial.changes.items()) or "as the script stands"
+
+
+@contextmanager
+def _on_disk(files: Mapping[str, str]) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="advisor-") as folder:
+        for name, text in files.items():
+            (Path(folder) / name).write_text(text)
+        yield Path(folder)
+
+
+TRACKERS: Mapping[str, Tracker] = MappingProxyType(
+    {
+        "mlflow": Tracker(
+            ("mlflow",), "mlflow-skinny", "a tracking URI; else MLFLOW_TRACKING_URI", _write_mlflow
+        ),
+        "wandb": Tracker(("wandb",), "wandb", "a project; else fleet-advisor", _write_wandb),
+        "tensorboard": Tracker(
+            ("torch.utils.tensorboard", "tensorboardX"),
+            "tensorboard",
+            "a directory; else runs",
+            _write_tensorboard,
+        ),
+    }
+)
+
+
+def _import_first(name: str) -> Any:
+    """Import what writes to a tracker; raises `CommandFailed` (usage) with what to install."""
+    tracker = TRACKERS[name]
+    for module in tracker.modules:
+        try:
+            return import_module(module)
+        except ImportError:
+            continue
+    raise CommandFailed(
+        Exit.USAGE,
+        f"--log-to {name} needs the package {tracker.install}, which is not installed here.",
+        f"pip install {tracker.install}",
+    )
