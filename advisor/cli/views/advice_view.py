@@ -27,15 +27,6 @@ from advisor.protocol.answers.advice import Advice, KnobReason, Provenance, Rung
 from advisor.protocol.answers.gains import spell_percent
 from advisor.protocol.knobs.knob import Effect
 
-_BOUND_WORDS = {
-    "communication": "Limited by the network",
-    "compute": "Limited by computing",
-    "input": "Limited by reading data",
-    "straggler": "Limited by one slow process",
-    "launch": "Limited by host overhead (starting kernels)",
-    "balanced": "No single limit",
-    "unmeasured": "Not measured",
-}
 _TOO_WIDE = 1.0
 """An interval of a hundred points says that nothing is known: its ends would only look like figures."""
 
@@ -144,7 +135,7 @@ def _changes(advice: Advice) -> RenderableType:
 
 def _phases(advice: Advice) -> RenderableType:
     after = advice.phases_after if advice.verdict is Verdict.CHANGE else None
-    bound = _BOUND_WORDS.get(advice.diagnosis.bound, advice.diagnosis.bound.capitalize())
+    bound = advice.diagnosis.title
     parts: list[RenderableType] = [Text.assemble((f"{bound}: ", "bold"), advice.diagnosis.sentence)]
     if scaling := say_scaling(advice.diagnosis):
         parts.append(Text(scaling))

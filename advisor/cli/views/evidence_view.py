@@ -8,17 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.cli.views.wording import count, spell_bits, spell_changes, spell_rate, spell_share
-from advisor.protocol.answers.advice import Diagnosis, Finding, Forecast, ParetoPoint
+from advisor.protocol.answers.advice import Diagnosis, Finding, Forecast, ParetoPoint, name_bound
 from advisor.protocol.answers.gains import spell_percent
 
 _POINTS_SHOWN = 8
-BOUNDS = {
-    "communication": "network",
-    "compute": "computing",
-    "input": "reading data",
-    "straggler": "slow process",
-    "launch": "starting work",
-}
 
 
 def say_scaling(diagnosis: Diagnosis) -> str:
@@ -35,7 +28,7 @@ def render_findings(findings: Sequence[Finding]) -> RenderableType:
     lines = []
     for finding in findings:
         verdict = "bounds the step" if finding.holds else "does not bound it"
-        name = BOUNDS.get(finding.bound, finding.bound)
+        name = name_bound(finding.bound)
         line = Text.assemble(
             "· ", (name, "bold"), f", {spell_share(finding.share)} of the step, {verdict}: {finding.evidence}"
         )

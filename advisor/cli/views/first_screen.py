@@ -8,7 +8,6 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from advisor.cli.views.evidence_view import BOUNDS
 from advisor.cli.views.wording import EFFECT_WORDS, spell_duration, spell_rate, spell_share, spell_value
 from advisor.protocol.answers.advice import Action, Advice, KnobReason, RungAdvice, Verdict, continue_command
 from advisor.protocol.answers.gains import spell_bound, spell_fraction, spell_gain, spell_likely, spell_range
@@ -114,8 +113,8 @@ def _say_why(advice: Advice) -> str:
         return f"{total}:  {' · '.join(parts)}" if parts else total
     largest = sorted(befores, key=lambda row: -row[1])[:_PHASES_SHOWN]
     parts = [f"{_shorten(name)} {_ms(seconds)}" for name, seconds in largest if seconds >= _NOTICEABLE_S]
-    bound = BOUNDS.get(advice.diagnosis.bound, "")
-    limited = f" (bound by: {bound})" if bound else ""
+    title = advice.diagnosis.title
+    limited = f" ({title[0].lower()}{title[1:]})" if advice.diagnosis.bound != "unmeasured" else ""
     return f"one step {_ms(before.total_s())} ms:  {' · '.join(parts)}{limited}"
 
 

@@ -8,16 +8,6 @@ from advisor.dashboard.views.evidence import Evidence, show_knob, show_saving, v
 from advisor.protocol.answers.advice import Advice, Interval, RungAdvice
 from advisor.protocol.knobs.catalogue import CATALOGUE
 
-_BOUNDS = {
-    "communication": "Bound by communication",
-    "compute": "Bound by computation",
-    "input": "Bound by reading data",
-    "straggler": "Held up by one rank",
-    "launch": "Bound by starting work on the device",
-    "balanced": "No single bottleneck",
-    "unmeasured": "Not measured",
-}
-
 
 @dataclass(frozen=True)
 class Change:
@@ -120,7 +110,7 @@ def view_advice(advice: Advice) -> AdviceSections:
         changes=_view_changes(advice),
         ladder=tuple(view_rung(rung) for rung in advice.ladder),
         allowed=chip_for_effect(advice.allowed),
-        bound=_BOUNDS.get(advice.diagnosis.bound, f"Bound by {advice.diagnosis.bound}"),
+        bound=advice.diagnosis.title,
         diagnosis=advice.diagnosis.sentence,
         ceiling=formats.gain(ceiling) if ceiling is not None else "",
         skew=formats.percent(advice.diagnosis.skew, 1),

@@ -5,17 +5,9 @@ from dataclasses import dataclass
 
 from advisor.dashboard import formats
 from advisor.dashboard.views.chips import Chip
-from advisor.protocol.answers.advice import Advice, KnobEffect
+from advisor.protocol.answers.advice import Advice, KnobEffect, name_bound
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
-
-_BOUNDS = {
-    "communication": "communication",
-    "compute": "computation",
-    "input": "reading data",
-    "straggler": "one slow rank",
-    "launch": "starting work",
-}
 
 
 @dataclass(frozen=True)
@@ -73,7 +65,7 @@ def view_evidence(advice: Advice) -> Evidence:
     ]
     findings = tuple(
         FindingLine(
-            name=_BOUNDS.get(finding.bound, finding.bound),
+            name=name_bound(finding.bound),
             share=formats.percent(finding.share),
             chip=Chip("caution", "alert", "bounds the step")
             if finding.holds

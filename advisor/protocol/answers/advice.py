@@ -133,6 +133,20 @@ class RungAdvice(Message):
     """Whether the loss guard lets it be advised."""
 
 
+_BOUND_WORDS = {
+    "communication": "communication",
+    "compute": "computation",
+    "input": "data loading",
+    "straggler": "a straggler",
+    "launch": "host overhead (kernel launches)",
+}
+
+
+def name_bound(bound: str) -> str:
+    """Return what people call a thing that may bound a step: `data loading`; its own name where it has no other."""
+    return _BOUND_WORDS.get(bound, bound)
+
+
 class Finding(Message):
     """One thing that may bound a step, with its evidence."""
 
@@ -157,6 +171,13 @@ class Diagnosis(Message):
     """"communication", "compute", "input", "straggler", "launch", "balanced", "unmeasured"."""
     sentence: str
     """The finding with its figures."""
+
+    @property
+    def title(self) -> str:
+        """`Bound by data loading`, `No single bottleneck`, `Not measured`."""
+        others = {"balanced": "No single bottleneck", "unmeasured": "Not measured"}
+        return others.get(self.bound, f"Bound by {name_bound(self.bound)}")
+
     ceiling_ratio: float | None = None
     """Most that removing exposed communication altogether could bring (throughput ratio)."""
     skew: float = 0.0
