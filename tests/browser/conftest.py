@@ -32,6 +32,8 @@ class Site:
 
     url: str
     source: MemorySource
+    token: str = TOKEN
+    """A submitter's."""
 
 
 @dataclass

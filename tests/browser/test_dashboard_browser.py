@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from memory_source import NOW
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from advisor.dashboard.samples.evidence import leave_undecided
 from advisor.dashboard.samples.job import make_finished_story
@@ -27,12 +28,31 @@ PAGES = (
 )  # fmt: skip
 
 
+OPEN_EVERYTHING = "for (const part of document.querySelectorAll('details')) part.open = true"
+
+
+def list_barriers(page: Page) -> list[str]:
+    """What axe-core finds serious or critical on the page, with everything unfolded: rule and element.
+
+    It is evaluated through the DevTools protocol, which the page's content policy does not concern.
+    """
+    page.evaluate(OPEN_EVERYTHING)
+    violations = Axe().run(page, options={"resultTypes": ["violations"]}).response["violations"]
+    return [
+        f"{found['id']}: {node['html'][:200]} {[item['message'] for item in node['any'] + node['all']]}"
+        for found in violations
+        if found["impact"] in {"serious", "critical"}
+        for node in found["nodes"]
+    ]
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1440])
 def test_every_page_fits_renders_without_a_complaint_and_never_leaves_the_server(
     visit: Callable, theme: str, width: int
 ) -> None:
     visitor = visit(color_scheme=theme, viewport={"width": width, "height": 800}).sign_in()
+    barriers: list[str] = list_barriers(visit(color_scheme=theme).go("/login"))
     for path in PAGES:
         page = visitor.go(path)
         expect(page.locator("h1").first).to_be_visible()
@@ -45,6 +65,8 @@ def test_every_page_fits_renders_without_a_complaint_and_never_leaves_the_server
         if SHOTS:
             name = re.sub(r"\W+", "-", path).strip("-")
             page.screenshot(path=f"{SHOTS}/{name}.{theme}-{width}.png", full_page=True)
+        barriers += [f"{path} {barrier}" for barrier in list_barriers(page)]
+    assert not barriers, "\n".join(barriers)
     assert visitor.complaints == []
     assert visitor.failures == []
     assert visitor.strangers == []
@@ -239,13 +261,44 @@ def test_theme_changes_at_once_and_stays(visit: Callable) -> None:
     expect(page.get_by_role("button", name="Dark theme")).to_have_attribute("aria-pressed", "true")
 
 
-def test_page_can_be_walked_with_the_keyboard(visit: Callable) -> None:
-    visitor = visit().sign_in()
-    page = visitor.go("/jobs/sample")
-    page.keyboard.press("Tab")
-    expect(page.get_by_text("Skip to the content")).to_be_focused()
+SEE_FOCUS = """() => {
+    const at = document.activeElement, box = at.getBoundingClientRect(), style = getComputedStyle(at);
+    const top = document.elementFromPoint(box.x + Math.min(box.width, innerWidth) / 2, box.y + box.height / 2);
+    const isRinged = style.outlineStyle === "solid" && parseFloat(style.outlineWidth) >= 2;
+    const isOnTop = at.contains(top) || at.matches(".scroller, pre, .events, main");
+    const label = at.ariaLabel || (at.labels?.[0] ?? at).textContent.trim();
+    return { name: at.getAttribute("href") ?? label, isRinged, isOnTop };
+}"""
+
+
+def tab_to(page: Page, name: str, most: int = 80) -> None:
+    """Press Tab until the link to that address, or the field of that label, has the focus.
+
+    Whatever has it on the way is seen to have it.
+    """
+    for _ in range(most):
+        page.keyboard.press("Tab")
+        focus = page.evaluate(SEE_FOCUS)
+        assert focus["isRinged"], f"{focus['name']!r} has the focus and does not show it"
+        assert focus["isOnTop"], f"{focus['name']!r} has the focus and something lies over it"
+        if focus["name"] == name:
+            return
+    pytest.fail(f"{most} times Tab do not lead to {name!r}")
+
+
+@pytest.mark.parametrize("width", [360, 1440])
+def test_way_from_signing_in_to_an_export_needs_no_pointer(visit: Callable, site: object, width: int) -> None:
+    page = visit(viewport={"width": width, "height": 700}).go("/login")
+    expect(page.get_by_label("Token")).to_be_focused()
+    page.keyboard.type(site.token)
     page.keyboard.press("Enter")
-    page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.closest('main') !== null")
-    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
-    assert outline == "solid"
+    page.wait_for_url("**/jobs")
+    tab_to(page, "#content", most=1)
+    page.keyboard.press("Enter")
+    for address in ("/jobs/sample", "/jobs/sample/trials", "/jobs/sample/trials/5", "/jobs/sample/export"):
+        tab_to(page, address)
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"**{address}")
+    tab_to(page, "Format")
+    page.keyboard.press("ArrowDown")
+    page.wait_for_url("**/jobs/sample/export?format=paddle-prototxt*")
