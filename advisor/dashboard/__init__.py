@@ -16,7 +16,6 @@ from starlette.types import ASGIApp, Scope
 
 from advisor.dashboard.door.access import Door, SignInNeeded
 from advisor.dashboard.door.guards import SafeHeaders, refuse_other_sites
-from advisor.dashboard.door.visits import VisitBook
 from advisor.dashboard.pages.access import address_login, build_access_routes
 from advisor.dashboard.pages.job import build_view_routes
 from advisor.dashboard.pages.jobs import build_job_routes
@@ -87,7 +86,7 @@ def build_pages(
     """
     web = find_web()
     renderer = Renderer(web)
-    door = Door(source, VisitBook(new_secret), clock)
+    door = Door(source, new_secret)
     pages = FastAPI(
         title="Fleet Advisor dashboard",
         openapi_url=None,

@@ -1,10 +1,11 @@
 """The pages' look-ups, answered by the services."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 
 from advisor.dashboard.source import Person
-from advisor.errors import AdviceNotReady, Forbidden, Unauthenticated
+from advisor.errors import AdviceNotReady, Forbidden, Unauthenticated, Unavailable
 from advisor.exporters import Exported, FormatInfo
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.answers.previews import JobPreview
@@ -13,7 +14,7 @@ from advisor.protocol.asked.queries import JobQuery
 from advisor.protocol.measured.runs import ProductionRun
 from advisor.protocol.measured.telemetry import SessionTelemetry
 from advisor.protocol.measured.trials import JobHistory
-from advisor.protocol.views import AgentView, JobEvent, JobPage, LogChunk, Role
+from advisor.protocol.views import AgentView, JobEvent, JobPage, LogChunk
 from advisor.services.agents import view_agents
 from advisor.services.answers.advice import get_advice
 from advisor.services.answers.exports import export_strategy, list_formats
@@ -31,8 +32,9 @@ from advisor.services.jobs import (
     submit_job,
 )
 from advisor.services.measuring.telemetry import read_series
-from advisor.services.tokens import authenticate
+from advisor.services.tokens import hash_secret
 from advisor.services.tuning import Tuning
+from advisor.services.visits import find_visit, open_visit
 from advisor.storage import Database
 
 
@@ -52,16 +54,33 @@ class ServiceSource:
         self._tuning = tuning
         self._wake_leader = wake_leader
 
-    def identify(self, token: str) -> Person | None:
-        """Return whose token this is; None when it is unknown, revoked or an agent's."""
+    def open_visit(self, key: str, token: str) -> bool:
+        """Let `key` stand for the person whose token this is; False when it is unknown, revoked or an agent's."""
         try:
-            with self._database.read() as work:
-                principal = authenticate(work, token, self._clock())
+            with self._database.begin() as work:
+                open_visit(work, key, token, self._clock())
         except Unauthenticated:
+            return False
+        return True
+
+    def find_visitor(self, key: str) -> Person | None:
+        """Return for whom `key` stands; None when it stands for nobody any more."""
+        now = self._clock()
+        with self._database.read() as work:
+            found = find_visit(work, key, now)
+        if found is None:
             return None
-        if principal.role is Role.AGENT:
-            return None
+        principal, is_due = found
+        if is_due:
+            # A database that cannot be written to may still be read.
+            with suppress(Unavailable), self._database.begin() as work:
+                work.visits.mark(hash_secret(key), now)
         return Person(principal.name, principal.role, principal.team, principal.token_id)
+
+    def close_visit(self, key: str) -> None:
+        """Let `key` stand for nobody."""
+        with self._database.begin() as work:
+            work.visits.remove(hash_secret(key))
 
     def list_jobs(self, state: JobState | None, limit: int, cursor: str | None) -> JobPage:
         """Return one page of jobs, newest first."""

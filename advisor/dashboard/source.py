@@ -43,8 +43,16 @@ class Person:
 class Source(Protocol):
     """Every look-up of the pages. A method raises AdvisorError where it has no answer (404, 409, 422)."""
 
-    def identify(self, token: str) -> Person | None:
-        """Return whose token this is; None when it is unknown, revoked or an agent's."""
+    def open_visit(self, key: str, token: str) -> bool:
+        """Let `key` stand for the person whose token this is; False when it is unknown, revoked or an agent's."""
+        ...
+
+    def find_visitor(self, key: str) -> Person | None:
+        """Return for whom `key` stands; None when it stands for nobody any more."""
+        ...
+
+    def close_visit(self, key: str) -> None:
+        """Let `key` stand for nobody."""
         ...
 
     def list_jobs(self, state: JobState | None, limit: int, cursor: str | None) -> JobPage:

@@ -49,20 +49,21 @@ def identify(work: UnitOfWork, token: str, now: datetime) -> Principal:
         found = work.tokens.secret_of(parts[2])
         # The comparison comes last and takes the same time for every wrong secret.
         if found is not None and hmac.compare_digest(found[0], hash_secret(parts[3])):
-            _, view, agent_id = found
-            # Without a label nobody else is meant by the name: jobs of two such tokens have two owners.
-            name = view.label or f"{view.role.value} {view.id}"
-            return Principal(
-                view.id,
-                view.role,
-                name,
-                view.team,
-                agent_id,
-                view.agent,
-                _tell_spent(view, now),
-                view.expires_at,
-            )
+            return _name_principal(*found[1:], now)
     raise Unauthenticated("The token is unknown.")
+
+
+def find_principal(work: UnitOfWork, token_id: str, now: datetime) -> Principal | None:
+    """Return whose token that is, for whoever has proved before that it is theirs; None when it is gone."""
+    found = work.tokens.secret_of(token_id)
+    return None if found is None else _name_principal(*found[1:], now)
+
+
+def _name_principal(view: TokenView, agent_id: str | None, now: datetime) -> Principal:
+    # Without a label nobody else is meant by the name: jobs of two such tokens have two owners.
+    name = view.label or f"{view.role.value} {view.id}"
+    spent = _tell_spent(view, now)
+    return Principal(view.id, view.role, name, view.team, agent_id, view.agent, spent, view.expires_at)
 
 
 def authenticate(work: UnitOfWork, token: str, now: datetime) -> Principal:
@@ -111,8 +112,8 @@ class KnownTokens:
 
 def still_counts(work: UnitOfWork, principal: Principal, now: datetime) -> bool:
     """Whether a token that opened something earlier would open it now."""
-    found = work.tokens.secret_of(principal.token_id)
-    return found is not None and not _tell_spent(found[1], now)
+    found = find_principal(work, principal.token_id, now)
+    return found is not None and not found.spent
 
 
 def create_token(

@@ -18,6 +18,7 @@ from advisor.storage.repositories.records import AdviceShelf, Events, Logs, Tele
 from advisor.storage.repositories.runs import Runs
 from advisor.storage.repositories.sessions import Sessions
 from advisor.storage.repositories.trials import Trials
+from advisor.storage.repositories.visits import Visits
 from advisor.storage.tables import PulseRow
 from advisor.storage.whole.census import Counts
 from advisor.storage.whole.upkeep import Upkeep
@@ -43,6 +44,7 @@ class UnitOfWork:
         self.blocks = Blocks(connection, known_blocks, read_only)
         self.agents = Agents(connection)
         self.tokens = Tokens(connection)
+        self.visits = Visits(connection)
         self.rung: set[str] = set()
         """What is rung for once this transaction is committed."""
         self.events = Events(connection, self.rung)

@@ -77,8 +77,23 @@ function replacePart(part, fresh) {
   if (part.matches("figure.figure")) draw(part);
 }
 
+const lost = document.getElementById("lost");
+let losing = 0;
+
+/** A stream that ends and is opened again within seconds is no loss. */
+function missServer() {
+  losing ||= setTimeout(() => { lost.hidden = false; }, 5000);
+}
+
+function findServer() {
+  clearTimeout(losing);
+  losing = 0;
+  lost.hidden = true;
+}
+
 let fetching = false;
 let again = false;
+let version = "";
 
 /** Fetch this very page and replace the parts that differ. */
 async function refresh() {
@@ -88,9 +103,12 @@ async function refresh() {
   }
   fetching = true;
   try {
-    const answer = await fetch(location.href, { headers: { accept: "text/html" } });
+    const answer = await fetch(location.href, { headers: { accept: "text/html", "if-none-match": version } });
+    findServer();
+    if (answer.status === 304) return;
     if (answer.redirected && new URL(answer.url).pathname === "/login") location.reload();
     if (!answer.ok) return;
+    version = answer.headers.get("etag") ?? "";
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     const shape = (scope) => liveParts(scope).map((part) => part.id).join(" ");
     if (shape(page) !== shape(document)) {
@@ -108,7 +126,8 @@ async function refresh() {
     }
     document.title = page.title;
   } catch {
-    // The server is away for a moment; the stream or the next round tries again.
+    // The stream or the next round tries again.
+    missServer();
   } finally {
     fetching = false;
     if (again) {
@@ -123,6 +142,12 @@ function follow(url) {
   let stream = null;
   const open = () => {
     stream = new EventSource(url);
+    stream.addEventListener("open", findServer);
+    stream.addEventListener("error", () => {
+      missServer();
+      // The browser opens a stream again that broke, not one that was refused: the page says why, or it is well again.
+      if (stream.readyState === EventSource.CLOSED) setTimeout(change, 3000);
+    });
     stream.addEventListener("changed", refresh);
     stream.addEventListener("ended", () => {
       stream.close();

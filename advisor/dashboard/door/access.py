@@ -1,15 +1,16 @@
 """Signing in and out: a token becomes a cookie; every page asks here who is looking."""
 
+import hmac
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime
+from hashlib import sha256
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from advisor.dashboard.door.visits import IDLE, VisitBook
 from advisor.dashboard.source import Person, Source
 from advisor.errors import Forbidden
+from advisor.services.visits import IDLE
 
 
 class SignInNeeded(Exception):
@@ -18,7 +19,7 @@ class SignInNeeded(Exception):
 
 @dataclass(frozen=True)
 class Guest:
-    """A signed-in person and the key that their forms carry."""
+    """A signed-in person and the key that the forms of their visit carry."""
 
     person: Person
     form_key: str
@@ -27,10 +28,10 @@ class Guest:
 class Door:
     """Lets people in, and says who they are."""
 
-    def __init__(self, source: Source, visits: VisitBook, clock: Callable[[], datetime]) -> None:
+    def __init__(self, source: Source, new_secret: Callable[[], str]) -> None:
+        """`new_secret` returns a fresh unguessable string: the cookie of a visit."""
         self._source = source
-        self._visits = visits
-        self._clock = clock
+        self._new_secret = new_secret
 
     @staticmethod
     def cookie_name(request: Request) -> str:
@@ -39,12 +40,13 @@ class Door:
 
     def sign_in(self, request: Request, response: Response, token: str) -> bool:
         """Open a visit when the token is a person's; set its cookie on `response`."""
-        if self._source.identify(token) is None:
+        key = self._new_secret()
+        if not self._source.open_visit(key, token):
             return False
-        self._visits.close(request.cookies.get(self.cookie_name(request)))
+        self._close(request)
         response.set_cookie(
             self.cookie_name(request),
-            self._visits.open(token, self._clock()),
+            key,
             max_age=int(IDLE.total_seconds()),
             httponly=True,
             secure=request.url.scheme == "https",
@@ -54,22 +56,17 @@ class Door:
 
     def sign_out(self, request: Request, response: Response) -> None:
         """End the visit and take its cookie back."""
-        self._visits.close(request.cookies.get(self.cookie_name(request)))
+        self._close(request)
         response.delete_cookie(
             self.cookie_name(request), httponly=True, secure=request.url.scheme == "https", samesite="strict"
         )
 
     def recognise(self, request: Request) -> Guest | None:
         """Return who is looking; None when nobody is signed in or the token has been revoked."""
-        key = request.cookies.get(self.cookie_name(request))
-        visit = self._visits.find(key, self._clock())
-        if visit is None:
-            return None
-        person = self._source.identify(visit.token)
-        if person is None:
-            self._visits.close(key)
-            return None
-        return Guest(person, visit.form_key)
+        key = request.cookies.get(self.cookie_name(request), "")
+        person = self._source.find_visitor(key) if key else None
+        # Made from the cookie, which no page and no script can read: other sites know neither.
+        return None if person is None else Guest(person, sha256(f"form {key}".encode()).hexdigest())
 
     def admit(self, request: Request) -> Guest:
         """Return who is looking. Raises SignInNeeded when nobody is signed in."""
@@ -81,10 +78,13 @@ class Door:
     def admit_form(self, request: Request, form_key: str) -> Guest:
         """Return who sent a form of ours. Raises Forbidden for a form that an earlier visit showed."""
         guest = self.admit(request)
-        visit = self._visits.find(request.cookies.get(self.cookie_name(request)), self._clock())
-        if visit is None or not visit.accepts(form_key):
+        if not hmac.compare_digest(guest.form_key.encode(), form_key.encode()):
             raise Forbidden(
                 "This form belongs to an earlier visit, so nothing was done.",
                 hint="Reload the page and try again.",
             )
         return guest
+
+    def _close(self, request: Request) -> None:
+        if key := request.cookies.get(self.cookie_name(request)):
+            self._source.close_visit(key)

@@ -66,6 +66,7 @@ class MemorySource:
         self.stories: dict[str, Story] = {}
         self.connected: tuple[AgentView, ...] = ()
         self.people: dict[str, Person] = {}
+        self.visits: dict[str, str] = {}
         self.continued: list[tuple[str, Continuation, str]] = []
         self.submitted: dict[str, str] = {}
         self.is_broken = False
@@ -87,8 +88,15 @@ class MemorySource:
             raise JobNotFound(f"There is no job {job_id}.")
         return self.stories[job_id]
 
-    def identify(self, token: str) -> Person | None:
-        return self.people.get(token)
+    def open_visit(self, key: str, token: str) -> bool:
+        self.visits[key] = token
+        return token in self.people
+
+    def find_visitor(self, key: str) -> Person | None:
+        return self.people.get(self.visits.get(key, ""))
+
+    def close_visit(self, key: str) -> None:
+        self.visits.pop(key, None)
 
     def list_jobs(self, state: JobState | None, limit: int, cursor: str | None) -> JobPage:
         jobs = [story.job for story in self.stories.values() if state in {None, story.job.state}]

@@ -2,13 +2,11 @@
 
 import re
 from collections.abc import Callable
-from datetime import timedelta
 
 import pytest
-from memory_source import NOW, Clock, MemorySource
+from memory_source import NOW, MemorySource
 from starlette.testclient import TestClient
 
-from advisor.dashboard.door.visits import MOST_VISITS, VisitBook
 from advisor.dashboard.pages.access import keep_local
 from advisor.protocol.asked.jobs import JobState
 
@@ -81,15 +79,6 @@ def test_unknown_token_is_refused(client: TestClient) -> None:
 def test_visit_ends_when_its_token_is_revoked(sign_in: SignIn, source: MemorySource) -> None:
     client = sign_in("adv_viewer_3_x")
     del source.people["adv_viewer_3_x"]
-    assert client.get("/jobs", follow_redirects=False).status_code == 303
-
-
-def test_visit_ends_after_twelve_idle_hours_but_not_before(sign_in: SignIn, clock: Clock) -> None:
-    client = sign_in("adv_viewer_3_x")
-    for _ in range(3):
-        clock.pass_(timedelta(hours=11))
-        assert client.get("/jobs", follow_redirects=False).status_code == 200
-    clock.pass_(timedelta(hours=12, seconds=1))
     assert client.get("/jobs", follow_redirects=False).status_code == 303
 
 
@@ -285,11 +274,13 @@ def test_live_stream_needs_a_token(client: TestClient) -> None:
     assert client.get("/jobs/busy/live").status_code == 401
 
 
-def test_longest_idle_visit_makes_room_for_a_new_one() -> None:
-    numbers = iter(range(10_000))
-    book = VisitBook(lambda: str(next(numbers)))
-    keys = [book.open("token", NOW + timedelta(seconds=place)) for place in range(MOST_VISITS)]
-    book.find(keys[0], NOW + timedelta(hours=1))
-    book.open("token", NOW + timedelta(hours=1))
-    assert book.find(keys[0], NOW + timedelta(hours=1)) is not None
-    assert book.find(keys[1], NOW + timedelta(hours=1)) is None
+def test_page_that_has_not_changed_is_not_sent_again(sign_in: SignIn, source: MemorySource) -> None:
+    client = sign_in("adv_viewer_3_x")
+    first = client.get("/jobs/busy/log")
+    has = {"if-none-match": first.headers["etag"]}
+    again = client.get("/jobs/busy/log", headers=has)
+    assert (again.status_code, again.content, again.headers["cache-control"]) == (304, b"", "no-store")
+    source.happen("busy", "trial", "Trial 11 began.", NOW)
+    assert "Trial 11 began." in client.get("/jobs/busy/log", headers=has).text
+    client.cookies.clear()
+    assert client.get("/jobs/busy/log", headers=has, follow_redirects=False).status_code == 303

@@ -30,6 +30,11 @@ class Prepared:
         self.person = person
         self.agent = agent
 
+    def sign_in(self) -> Person | None:
+        """The person, as the pages know them."""
+        assert self.source.open_visit("key", self.person)
+        return self.source.find_visitor("key")
+
 
 @pytest.fixture(params=["memory", "services"])
 def prepared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Prepared]:
@@ -55,11 +60,16 @@ def prepared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Prepare
 
 
 def test_people_are_known_by_their_token_and_agents_are_not_people(prepared: Prepared) -> None:
-    person = prepared.source.identify(prepared.person)
+    source = prepared.source
+    assert source.open_visit("hers", prepared.person)
+    assert not source.open_visit("a node's", prepared.agent)
+    assert not source.open_visit("nobody's", "")
+    person = source.find_visitor("hers")
     assert person is not None
     assert (person.name, person.role) == ("ada", Role.SUBMITTER)
-    assert prepared.source.identify(prepared.agent) is None
-    assert prepared.source.identify("") is None
+    assert [source.find_visitor(key) for key in ("a node's", "nobody's", "unknown")] == [None] * 3
+    source.close_visit("hers")
+    assert source.find_visitor("hers") is None
 
 
 def test_job_is_listed_under_its_state(prepared: Prepared) -> None:
@@ -122,7 +132,7 @@ def test_cancelled_job_stops(prepared: Prepared) -> None:
 def test_job_is_planned_without_being_stored_and_submitted_once(prepared: Prepared) -> None:
     source = prepared.source
     spec = source.job(prepared.job_id).spec
-    ada = source.identify(prepared.person)
+    ada = prepared.sign_in()
     assert ada is not None
     preview = source.preview(spec, ada)
     assert preview.plan.most_trials == spec.budget.max_trials
@@ -136,7 +146,7 @@ def test_job_is_planned_without_being_stored_and_submitted_once(prepared: Prepar
 
 def test_job_that_breaks_a_rule_is_neither_planned_nor_stored(prepared: Prepared) -> None:
     source = prepared.source
-    ada = source.identify(prepared.person)
+    ada = prepared.sign_in()
     assert ada is not None
     spec = source.job(prepared.job_id).spec
     broken = spec.model_copy(update={"budget": spec.budget.model_copy(update={"max_seconds": 1e9})})
