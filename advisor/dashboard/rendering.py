@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from starlette.requests import Request
-from starlette.responses import HTMLResponse
+from starlette.responses import HTMLResponse, Response
 
 from advisor import __version__
 from advisor.dashboard.formats import plural
@@ -74,8 +74,8 @@ class Renderer:
 
     def render(
         self, request: Request, name: str, context: Mapping[str, object], status: int = 200
-    ) -> HTMLResponse:
-        """Return the page `name` with `context`, in the theme that the browser asked for."""
+    ) -> Response:
+        """Return the page `name` with `context`, in the theme that the browser asked for; 304 where it has it."""
         theme = request.cookies.get(THEME_COOKIE, "auto")
         page = self._templates.get_template(name).render(
             {
@@ -89,4 +89,8 @@ class Renderer:
                 "path": request.url.path,
             }
         )
-        return HTMLResponse(page, status_code=status)
+        # Weak, for the same page may be sent compressed. No cache keeps it: the page's own script asks with it.
+        tag = f'W/"{hashlib.sha256(page.encode()).hexdigest()[:20]}"'
+        if status == 200 and tag in request.headers.get("if-none-match", ""):
+            return Response(status_code=304, headers={"etag": tag})
+        return HTMLResponse(page, status_code=status, headers={"etag": tag})
