@@ -21,6 +21,7 @@ from advisor.dashboard.pages.job import build_view_routes
 from advisor.dashboard.pages.jobs import build_job_routes
 from advisor.dashboard.pages.new_job import build_new_job_routes
 from advisor.dashboard.pages.site import build_site_routes
+from advisor.dashboard.pages.tokens import build_token_routes
 from advisor.dashboard.rendering import Renderer, find_plotly, find_web
 from advisor.dashboard.source import Source
 from advisor.errors import AdvisorError
@@ -104,6 +105,7 @@ def build_pages(
     pages.include_router(build_new_job_routes(source, door, renderer, new_secret))
     pages.include_router(build_view_routes(source, door, renderer, clock))
     pages.include_router(build_site_routes(source, door, renderer, clock))
+    pages.include_router(build_token_routes(source, door, renderer, clock))
     _add_error_pages(pages, door, renderer)
     # Around everything, so that the page of a failure carries the headers too.
     return SafeHeaders(pages)

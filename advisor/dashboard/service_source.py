@@ -14,7 +14,16 @@ from advisor.protocol.asked.queries import JobQuery
 from advisor.protocol.measured.runs import ProductionRun
 from advisor.protocol.measured.telemetry import SessionTelemetry
 from advisor.protocol.measured.trials import JobHistory
-from advisor.protocol.views import AgentView, JobEvent, JobPage, LogChunk
+from advisor.protocol.views import (
+    AgentView,
+    CreatedToken,
+    JobEvent,
+    JobPage,
+    LogChunk,
+    NewToken,
+    TokenPage,
+    TokenRotation,
+)
 from advisor.services.agents import view_agents
 from advisor.services.answers.advice import get_advice
 from advisor.services.answers.exports import export_strategy, list_formats
@@ -32,7 +41,13 @@ from advisor.services.jobs import (
     submit_job,
 )
 from advisor.services.measuring.telemetry import read_series
-from advisor.services.tokens import hash_secret
+from advisor.services.tokens import (
+    create_token,
+    hash_secret,
+    list_tokens,
+    revoke_token,
+    rotate_token,
+)
 from advisor.services.tuning import Tuning
 from advisor.services.visits import find_visit, open_visit
 from advisor.storage import Database
@@ -177,3 +192,35 @@ class ServiceSource:
         """Give a job that has ended more budget; it goes on where it stood."""
         with self._database.begin() as work:
             return continue_job(work, job_id, more, person.principal, None, self._clock())
+
+    def tokens(self, person: Person, of_agents: bool, limit: int, cursor: str | None) -> TokenPage:
+        """Return a page of tokens, newest first: those of agents, or the others. Raises Forbidden."""
+        _refuse_all_but_administrators(person)
+        with self._database.read() as work:
+            return list_tokens(work, limit, cursor, of_agents)
+
+    def create_token(self, wanted: NewToken, person: Person) -> CreatedToken:
+        """Make a token; the answer is the only place where it can be read. Raises Forbidden."""
+        _refuse_all_but_administrators(person)
+        with self._database.begin() as work:
+            return create_token(work, wanted, self._clock())
+
+    def rotate_token(self, token_id: str, wanted: TokenRotation, person: Person) -> CreatedToken:
+        """Make a token like this one, which ends after a while of grace. Raises Forbidden."""
+        _refuse_all_but_administrators(person)
+        with self._database.begin() as work:
+            return rotate_token(work, token_id, wanted, self._clock())
+
+    def revoke_token(self, token_id: str, person: Person) -> None:
+        """Make a token useless at once. Raises Forbidden."""
+        _refuse_all_but_administrators(person)
+        with self._database.begin() as work:
+            revoke_token(work, token_id, self._clock())
+
+
+def _refuse_all_but_administrators(person: Person) -> None:
+    if not person.may_administer:
+        raise Forbidden(
+            f"Tokens are for administrators, and {person.name} is a {person.role.value}.",
+            hint="Ask an administrator for what you need.",
+        )

@@ -11,7 +11,17 @@ from advisor.protocol.asked.jobs import Continuation, Job, JobSpec, JobState
 from advisor.protocol.measured.runs import ProductionRun
 from advisor.protocol.measured.telemetry import SessionTelemetry
 from advisor.protocol.measured.trials import JobHistory
-from advisor.protocol.views import AgentView, JobEvent, JobPage, LogChunk, Role
+from advisor.protocol.views import (
+    AgentView,
+    CreatedToken,
+    JobEvent,
+    JobPage,
+    LogChunk,
+    NewToken,
+    Role,
+    TokenPage,
+    TokenRotation,
+)
 from advisor.services.jobs import may_change
 from advisor.services.tokens import Principal
 
@@ -29,6 +39,11 @@ class Person:
     def principal(self) -> Principal:
         """The same person as the services know them."""
         return Principal(self.token_id, self.role, self.name, self.team)
+
+    @property
+    def may_administer(self) -> bool:
+        """Whether this person may see, make and revoke tokens."""
+        return self.role is Role.ADMIN
 
     @property
     def may_submit(self) -> bool:
@@ -121,4 +136,20 @@ class Source(Protocol):
 
     def continue_job(self, job_id: str, more: Continuation, person: Person) -> Job:
         """Give a job that has ended more budget; it goes on where it stood."""
+        ...
+
+    def tokens(self, person: Person, of_agents: bool, limit: int, cursor: str | None) -> TokenPage:
+        """Return a page of tokens, newest first: those of agents, or the others. Raises Forbidden."""
+        ...
+
+    def create_token(self, wanted: NewToken, person: Person) -> CreatedToken:
+        """Make a token; the answer is the only place where it can be read. Raises Forbidden."""
+        ...
+
+    def rotate_token(self, token_id: str, wanted: TokenRotation, person: Person) -> CreatedToken:
+        """Make a token like this one, which ends after a while of grace. Raises Forbidden."""
+        ...
+
+    def revoke_token(self, token_id: str, person: Person) -> None:
+        """Make a token useless at once. Raises Forbidden."""
         ...

@@ -62,7 +62,7 @@ def find_principal(work: UnitOfWork, token_id: str, now: datetime) -> Principal 
 def _name_principal(view: TokenView, agent_id: str | None, now: datetime) -> Principal:
     # Without a label nobody else is meant by the name: jobs of two such tokens have two owners.
     name = view.label or f"{view.role.value} {view.id}"
-    spent = _tell_spent(view, now)
+    spent = tell_spent(view, now)
     return Principal(view.id, view.role, name, view.team, agent_id, view.agent, spent, view.expires_at)
 
 
@@ -156,7 +156,7 @@ def rotate_token(work: UnitOfWork, token_id: str, wanted: TokenRotation, now: da
         raise InvalidRequest(
             f"Token {token_id} is agent {view.agent}'s own.", hint="Start the agent again: it gets a new one."
         )
-    if spent := _tell_spent(view, now):
+    if spent := tell_spent(view, now):
         raise InvalidRequest(f"There is nothing to rotate. {spent}", hint="Make a new one.")
     work.tokens.expire(token_id, now + timedelta(seconds=wanted.grace_s))
     new = NewToken(
@@ -169,9 +169,12 @@ def rotate_token(work: UnitOfWork, token_id: str, wanted: TokenRotation, now: da
     return create_token(work, new, now)
 
 
-def list_tokens(work: UnitOfWork, limit: int, cursor: str | None) -> TokenPage:
-    """Return a page of tokens without their secrets. Raises InvalidRequest for a cursor that no page gave."""
-    found = work.tokens.page(limit + 1, read_moment(cursor))
+def list_tokens(work: UnitOfWork, limit: int, cursor: str | None, of_agents: bool | None = None) -> TokenPage:
+    """Return a page of tokens without their secrets: all, those that agents got for themselves, or the others.
+
+    Raises InvalidRequest for a cursor that no page gave.
+    """
+    found = work.tokens.page(limit + 1, read_moment(cursor), of_agents)
     places = [(f"{token.created_at.isoformat()} {token.id}", token) for token in found]
     items, next_cursor = cut_page(places, limit)
     return TokenPage(items=items, next_cursor=next_cursor)
@@ -209,7 +212,8 @@ def _find(work: UnitOfWork, token_id: str) -> tuple[TokenView, str | None]:
     return found[1:]
 
 
-def _tell_spent(view: TokenView, now: datetime) -> str:
+def tell_spent(view: TokenView, now: datetime) -> str:
+    """Return why a token opens nothing any more, in a sentence; "" while it does."""
     if view.revoked_at is not None:
         return "The token is revoked."
     if view.expires_at is not None and view.expires_at <= now:

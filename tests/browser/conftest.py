@@ -54,10 +54,10 @@ class Visitor:
         self.page.goto(self.url + path)
         return self.page
 
-    def sign_in(self) -> "Visitor":
-        """Sign in as a submitter."""
+    def sign_in(self, token: str = TOKEN) -> "Visitor":
+        """Sign in, as a submitter unless told otherwise."""
         self.go("/login")
-        self.page.get_by_label("Token").fill(TOKEN)
+        self.page.get_by_label("Token").fill(token)
         self.page.get_by_role("button", name="Sign in").click()
         self.page.wait_for_url("**/jobs")
         return self
@@ -65,7 +65,10 @@ class Visitor:
 
 def _make_source() -> MemorySource:
     source = MemorySource()
-    source.people = {TOKEN: Person("ada", Role.SUBMITTER)}
+    source.people = {
+        TOKEN: Person("ada", Role.SUBMITTER),
+        "adv_admin_1_x": Person("root", Role.ADMIN, token_id="1"),
+    }
     running = make_running_story(NOW)
     busy = running.job.model_copy(update={"id": "busy"})
     source.tell(type(running)(busy, running.history, None, running.events, running.log))

@@ -72,6 +72,27 @@ def test_every_page_fits_renders_without_a_complaint_and_never_leaves_the_server
     assert visitor.strangers == []
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1440])
+def test_page_of_tokens_fits_with_its_forms_open_and_shows_a_new_one_once(
+    visit: Callable, theme: str, width: int
+) -> None:
+    visitor = visit(color_scheme=theme, viewport={"width": width, "height": 800}).sign_in("adv_admin_1_x")
+    page = visitor.go("/tokens")
+    page.locator("#label").fill("ada")
+    page.get_by_role("button", name="Make the token").click()
+    expect(page.locator("#secret")).to_contain_text("adv_submitter_")
+    page.locator("summary", has_text="Rotate or revoke").first.click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    if SHOTS:
+        page.screenshot(path=f"{SHOTS}/tokens.{theme}-{width}.png", full_page=True)
+    visitor.go("/tokens")
+    expect(page.locator("#secret")).to_have_count(0)
+    assert visitor.complaints == []
+    assert visitor.failures == []
+    assert visitor.strangers == []
+
+
 def test_pages_say_everything_without_scripts(visit: Callable) -> None:
     visitor = visit(java_script_enabled=False).sign_in()
     page = visitor.go("/jobs/sample")

@@ -222,9 +222,16 @@ class Tokens:
         )
         self._connection.execute(query.values(expires_at=at))
 
-    def page(self, limit: int, before: tuple[datetime, str] | None = None) -> list[TokenView]:
-        """Return tokens, newest first: those behind the one that was made at that moment and has that id."""
+    def page(
+        self, limit: int, before: tuple[datetime, str] | None = None, of_agents: bool | None = None
+    ) -> list[TokenView]:
+        """Return tokens, newest first: those behind the one that was made at that moment and has that id.
+
+        `of_agents`: those that agents got for themselves, or the others; None for both.
+        """
         query = _TOKENS.order_by(TokenRow.created_at.desc(), TokenRow.id).limit(limit)
+        if of_agents is not None:
+            query = query.where(TokenRow.agent_id.is_not(None) if of_agents else TokenRow.agent_id.is_(None))
         if before is not None:
             made_at, token_id = before
             same = (TokenRow.created_at == made_at) & (TokenRow.id > token_id)

@@ -127,5 +127,5 @@ class Stage:
         if "advisor" not in pages.cookies:
             assert pages.post("/login", data={"token": self.server.admin}).status_code == 200
         job = f"/jobs/{self.job.id}"
-        for path in ("/jobs", job, f"{job}/trials/0", f"{job}/log", "/agents"):
+        for path in ("/jobs", job, f"{job}/trials/0", f"{job}/log", "/agents", "/tokens"):
             assert pages.get(path).status_code == 200, path

@@ -155,3 +155,19 @@ def test_every_form_without_its_visits_key_is_refused(visitors: Visitors, key: s
         if method != "GET" and template not in WITHOUT_KEY:
             assert visitors.ask("admin", method, template).status_code == 403, name
     assert visitors.look() == before
+
+
+def test_token_made_and_revoked_on_its_page_opens_and_closes_the_api(visitors: Visitors) -> None:
+    http, form = visitors.server.http, {"form_key": visitors.form_keys["admin"]}
+    headers = {"Cookie": f"advisor={visitors.cookies['admin']}"}
+    http.post("/tokens", data=form | {"role": "viewer"}, headers=headers, follow_redirects=False)
+    token = re.search(r"adv_viewer_[\w-]+", http.get("/tokens", headers=headers).text)[0]
+    assert visitors.server.ask("GET", "/jobs", token).status_code == 200
+    address = f"/tokens/{token.split('_')[2]}"
+    http.post(f"{address}/rotate", data=form | {"hours": "0"}, headers=headers, follow_redirects=False)
+    fresh = re.search(r"adv_viewer_[\w-]+", http.get("/tokens", headers=headers).text)[0]
+    assert visitors.server.ask("GET", "/jobs", token).status_code == 401
+    assert visitors.server.ask("GET", "/jobs", fresh).status_code == 200
+    address = f"/tokens/{fresh.split('_')[2]}/revoke"
+    assert http.post(address, data=form, headers=headers, follow_redirects=False).status_code == 303
+    assert visitors.server.ask("GET", "/jobs", fresh).status_code == 401

@@ -112,6 +112,10 @@ ROUTES: dict[str, set[str]] = {
     "GET /agents": READ,
     "GET /knobs": READ,
     "GET /style": READ,
+    "GET /tokens": ADMIN,
+    "POST /tokens": ADMIN,
+    "POST /tokens/{token_id}/rotate": ADMIN,
+    "POST /tokens/{token_id}/revoke": ADMIN,
     # Last: the visit is over then.
     "POST /logout": READ,
 }

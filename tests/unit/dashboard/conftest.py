@@ -26,7 +26,7 @@ def clock() -> Clock:
 def source() -> MemorySource:
     memory = MemorySource()
     memory.people = {
-        "adv_admin_1_x": Person("root", Role.ADMIN),
+        "adv_admin_1_x": Person("root", Role.ADMIN, token_id="1"),
         "adv_submitter_2_x": Person("ada", Role.SUBMITTER),
         "adv_viewer_3_x": Person("vic", Role.VIEWER),
     }

@@ -13,6 +13,7 @@ from advisor.errors import (
     JobIsLive,
     JobNotFound,
     NotYourJob,
+    TokenNotFound,
     UnknownFormat,
 )
 from advisor.exporters import Exported, FormatInfo
@@ -22,7 +23,19 @@ from advisor.protocol.asked.jobs import Continuation, Job, JobSpec, JobState
 from advisor.protocol.measured.runs import ProductionRun
 from advisor.protocol.measured.telemetry import SessionTelemetry
 from advisor.protocol.measured.trials import JobHistory
-from advisor.protocol.views import AgentView, EventKind, JobEvent, JobPage, LogChunk
+from advisor.protocol.views import (
+    AgentView,
+    CreatedToken,
+    EventKind,
+    JobEvent,
+    JobPage,
+    LogChunk,
+    NewToken,
+    Role,
+    TokenPage,
+    TokenRotation,
+    TokenView,
+)
 from advisor.services.jobs import check_spec
 from advisor.tuning.asked import PlannerTuning
 
@@ -69,6 +82,15 @@ class MemorySource:
         self.visits: dict[str, str] = {}
         self.continued: list[tuple[str, Continuation, str]] = []
         self.submitted: dict[str, str] = {}
+        self.known_tokens: dict[str, TokenView] = {
+            token.id: token
+            for token in (
+                TokenView(id="1", role=Role.ADMIN, label="root", created_at=NOW),
+                TokenView(id="old", role=Role.VIEWER, created_at=NOW, expires_at=NOW - timedelta(days=1)),
+                TokenView(id="many", role=Role.AGENT, label="rack 7", created_at=NOW, uses_left=3),
+                TokenView(id="own", role=Role.AGENT, label="node01", agent="node01", created_at=NOW),
+            )
+        }
         self.is_broken = False
 
     def tell(self, story: Story) -> None:
@@ -203,3 +225,43 @@ class MemorySource:
         job = story.job.model_copy(update={"state": JobState.QUEUED})
         self.tell(replace(story, job=job))
         return job
+
+    def tokens(self, person: Person, of_agents: bool, limit: int, cursor: str | None) -> TokenPage:
+        self._admit_administrator(person)
+        found = [token for token in self.known_tokens.values() if (token.agent is not None) is of_agents]
+        start = int(cursor or 0)
+        following = str(start + limit) if len(found) > start + limit else None
+        return TokenPage(items=tuple(found[start : start + limit]), next_cursor=following)
+
+    def create_token(self, wanted: NewToken, person: Person) -> CreatedToken:
+        self._admit_administrator(person)
+        token_id = f"made{len(self.known_tokens)}"
+        ends = None if wanted.expires_s is None else NOW + timedelta(seconds=wanted.expires_s)
+        view = TokenView(
+            id=token_id, role=wanted.role, label=wanted.label, team=wanted.team, created_at=NOW, expires_at=ends,
+            uses_left=wanted.uses,
+        )  # fmt: skip
+        self.known_tokens[token_id] = view
+        return CreatedToken(**dict(view), token=f"adv_{wanted.role.value}_{token_id}_secret")
+
+    def rotate_token(self, token_id: str, wanted: TokenRotation, person: Person) -> CreatedToken:
+        self._admit_administrator(person)
+        old = self._token(token_id)
+        ends = NOW + timedelta(seconds=wanted.grace_s)
+        self.known_tokens[token_id] = old.model_copy(update={"expires_at": ends})
+        new = NewToken(role=old.role, label=old.label, team=old.team, expires_s=wanted.expires_s)
+        return self.create_token(new, person)
+
+    def revoke_token(self, token_id: str, person: Person) -> None:
+        self._admit_administrator(person)
+        self.known_tokens[token_id] = self._token(token_id).model_copy(update={"revoked_at": NOW})
+
+    def _token(self, token_id: str) -> TokenView:
+        if token_id not in self.known_tokens:
+            raise TokenNotFound(f"There is no token {token_id}.")
+        return self.known_tokens[token_id]
+
+    @staticmethod
+    def _admit_administrator(person: Person) -> None:
+        if not person.may_administer:
+            raise Forbidden(f"Tokens are for administrators, and {person.name} is none.")

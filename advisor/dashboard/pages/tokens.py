@@ -1,0 +1,102 @@
+"""Routes of the page of tokens: the list, and making, rotating and revoking one. For administrators."""
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated
+
+from fastapi import APIRouter, Form, Request
+from starlette.responses import RedirectResponse, Response
+
+from advisor.dashboard.door.access import Door, Guest
+from advisor.dashboard.rendering import Renderer
+from advisor.dashboard.source import Source
+from advisor.dashboard.views.tokens import ROLES, view_new_token, view_tokens
+from advisor.errors import InvalidRequest
+from advisor.protocol.views import CreatedToken, NewToken, Role, TokenRotation
+
+_AT_ONCE = 100
+_DAY_S = 86_400.0
+_HOUR_S = 3600.0
+_MOST_DAYS = 3650
+
+FormKey = Annotated[str, Form()]
+Days = Annotated[float | None, Form(gt=0, le=_MOST_DAYS)]
+
+
+def build_token_routes(
+    source: Source, door: Door, renderer: Renderer, clock: Callable[[], datetime]
+) -> APIRouter:
+    """Return the routes below /tokens."""
+    router = APIRouter()
+
+    def show(
+        request: Request,
+        guest: Guest,
+        of: str = "",
+        cursor: str | None = None,
+        made: CreatedToken | None = None,
+    ) -> Response:
+        found = source.tokens(guest.person, of == "agents", _AT_ONCE, cursor)
+        server_url = str(request.base_url).rstrip("/")
+        context = {
+            "person": guest.person,
+            "form_key": guest.form_key,
+            "section": "tokens",
+            "tokens": view_tokens(found.items, guest.person, clock()),
+            "of": "agents" if of == "agents" else "",
+            "next_cursor": found.next_cursor,
+            "made": view_new_token(made, server_url) if made else None,
+            "roles": ROLES,
+            "most_days": _MOST_DAYS,
+        }
+        return renderer.render(request, "tokens.html", context)
+
+    @router.get("/tokens")
+    def show_tokens(request: Request, of: str = "", cursor: str | None = None) -> Response:
+        return show(request, door.admit(request), of, cursor)
+
+    @router.post("/tokens")
+    def create_token(
+        request: Request,
+        form_key: FormKey = "",
+        role: Annotated[Role, Form()] = Role.SUBMITTER,
+        label: Annotated[str, Form(max_length=200)] = "",
+        team: Annotated[str, Form(max_length=200)] = "",
+        days: Days = None,
+        uses: Annotated[int | None, Form(ge=1, le=1_000_000)] = None,
+    ) -> Response:
+        guest = door.admit_form(request, form_key)
+        if uses is not None and role is not Role.AGENT:
+            raise InvalidRequest(
+                "Only a token of the role agent counts the agents that it lets in.",
+                hint="Leave that field empty, or choose the role agent.",
+            )
+        wanted = NewToken(
+            role=role, label=label.strip(), team=team.strip(), expires_s=_seconds(days), uses=uses
+        )
+        # Answered at once: a secret is kept nowhere, and so shows on no other page.
+        return show(request, guest, made=source.create_token(wanted, guest.person))
+
+    @router.post("/tokens/{token_id}/rotate")
+    def rotate_token(
+        request: Request,
+        token_id: str,
+        form_key: FormKey = "",
+        hours: Annotated[float, Form(ge=0, le=24 * _MOST_DAYS)] = 1.0,
+        days: Days = None,
+    ) -> Response:
+        guest = door.admit_form(request, form_key)
+        wanted = TokenRotation(grace_s=hours * _HOUR_S, expires_s=_seconds(days))
+        return show(request, guest, made=source.rotate_token(token_id, wanted, guest.person))
+
+    @router.post("/tokens/{token_id}/revoke")
+    def revoke_token(request: Request, token_id: str, form_key: FormKey = "") -> Response:
+        guest = door.admit_form(request, form_key)
+        source.revoke_token(token_id, guest.person)
+        return RedirectResponse("/tokens", status_code=303)
+
+    return router
+
+
+def _seconds(days: float | None) -> float | None:
+    return None if days is None else days * _DAY_S
