@@ -258,7 +258,7 @@ def test_copy_button_fills_the_clipboard(visit: Callable) -> None:
     visitor = visit(permissions=["clipboard-read", "clipboard-write"]).sign_in()
     page = visitor.go("/jobs/sample/export")
     page.get_by_role("button", name="Copy").first.click()
-    expect(page.get_by_role("status")).to_have_text("Copied")
+    expect(page.locator("#status")).to_have_text("Copied")
     assert "bucket_cap_mb=96" in page.evaluate("navigator.clipboard.readText()")
 
 
