@@ -2,7 +2,8 @@
 
 `docs/code-map.md` lists every module with its first line; CONTRIBUTING.md carries the repository's layout between two
 markers; `docs/strategy.schema.json` is the JSON Schema of `strategy.json`; `reference_pages.py` has the pages of the
-command line, the job file and the REST API. Tests compare them with the code, so that none goes stale.
+command line, the job file and the REST API, `notebook.py` the client's guide as a notebook. Tests compare them with
+the code, so that none goes stale.
 """
 
 import ast
@@ -75,8 +76,10 @@ def place_layout(page: str) -> str:
 if __name__ == "__main__":
     (ROOT / "docs" / "code-map.md").write_text(describe_code())
     (ROOT / "docs" / "strategy.schema.json").write_text(describe_schema())
+    import notebook
     import reference_pages
 
+    (ROOT / "docs" / "python-client.ipynb").write_text(notebook.make_notebook())
     for name, describe in reference_pages.PAGES.items():
         (ROOT / "docs" / name).write_text(describe())
     contributing = ROOT / "CONTRIBUTING.md"

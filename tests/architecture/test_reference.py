@@ -13,6 +13,7 @@ from tests.architecture.documents import ROOT, load_tool
 
 make_reference = load_tool("make_reference")
 reference_pages = load_tool("reference_pages")
+notebook = load_tool("notebook")
 
 REMEDY = "run: python docs/make_reference.py"
 
@@ -23,6 +24,10 @@ def test_code_map_equals_the_code() -> None:
 
 def test_published_schema_equals_the_code() -> None:
     assert (ROOT / "docs" / "strategy.schema.json").read_text() == make_reference.describe_schema(), REMEDY
+
+
+def test_notebook_equals_the_guide() -> None:
+    assert (ROOT / "docs" / "python-client.ipynb").read_text() == notebook.make_notebook(), REMEDY
 
 
 def test_layout_in_contributing_equals_the_code() -> None:

@@ -1,6 +1,12 @@
-"""The cells of docs/python-client.md, one after the other, against a real server and an agent that obeys."""
+"""The cells of the client's notebook, one after the other, against a real server and an agent that obeys.
 
-import re
+It is made from docs/python-client.md, which tests/architecture compares it with.
+"""
+
+import ast
+import asyncio
+import inspect
+import json
 import threading
 from pathlib import Path
 
@@ -10,7 +16,7 @@ import pytest
 from advisor.protocol.asked.jobs import JobState
 from tests.integration.server.served import FakeAgent, Served, start_gang
 
-GUIDE = Path(__file__).parents[3] / "docs" / "python-client.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "python-client.ipynb"
 
 
 class OverTheNetwork(Served):
@@ -42,10 +48,15 @@ def test_cells_of_the_guide_run_as_they_stand(
     monkeypatch.chdir(tmp_path)
     agent = threading.Thread(target=serve_a_job, args=[OverTheNetwork(url, tmp_path)], daemon=True)
     agent.start()
-    cells = re.findall(r"^```python\n(.*?)^```", GUIDE.read_text(), re.M | re.S)
+    notebook = json.loads(GUIDE.read_text())
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
     names: dict[str, object] = {"__name__": "guide"}
     for number, cell in enumerate(cells, 1):
-        exec(compile(cell, f"cell {number} of {GUIDE.name}", "exec"), names)
+        where = f"cell {number} of {GUIDE.name}"
+        code = compile(cell, where, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        # As a notebook does: a cell that waits is a coroutine.
+        if inspect.iscoroutine(waits := eval(code, names)):
+            asyncio.run(waits)
     agent.join(30)
     assert len(cells) == 10
     printed = capsys.readouterr().out
