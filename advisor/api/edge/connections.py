@@ -18,6 +18,7 @@ BODY_S = 30.0
 """Time for a request's body, and for a reader to take what waits for it."""
 MOST_HEADER_BYTES = 64 * 1024
 """Largest request line and headers."""
+_LOOK_AGAIN_S = 0.001
 _FILES_KEPT = 256
 """Open files that are not connections: the database, logs, the web's files."""
 
@@ -78,6 +79,13 @@ class LimitedConnection(HttpToolsProtocol):
         """The request has come in full."""
         self._expect(None)
         super().on_message_complete()
+
+    def timeout_keep_alive_handler(self) -> None:
+        """Hang up on a connection that lay idle, after one more look: its next request may have come meanwhile.
+
+        A loop that was held up runs its timers before it reads, and would throw away what has arrived in time.
+        """
+        self.timeout_keep_alive_task = self.loop.call_later(_LOOK_AGAIN_S, super().timeout_keep_alive_handler)
 
     def pause_writing(self) -> None:
         """The client does not read what it is sent: that is due too."""

@@ -36,10 +36,15 @@ Connect = Callable[[], socket.socket]
 
 ENDED = threading.Event()
 """Set when an answer of `echo` is over."""
+STALLED, GO_ON = threading.Event(), threading.Event()
+KEEP_ALIVE_S = 0.001
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
-    """An application that answers with the body; /endless never stops."""
+    """An application that answers with the body; /endless never stops.
+
+    After the answer to /stall nothing runs until GO_ON; by then its connection has lain idle for too long.
+    """
     request = Request(scope, receive)
 
     async def write() -> object:
@@ -47,11 +52,21 @@ async def echo(scope: Scope, receive: Receive, send: Send) -> None:
             yield b"x" * 65_536
             await asyncio.sleep(0)
 
+    def stall() -> None:
+        STALLED.set()
+        GO_ON.wait(PATIENCE_S)
+
+    loop = asyncio.get_running_loop()
+    if scope["path"] == "/stall":
+        loop.call_later(KEEP_ALIVE_S, stall)
     answer = StreamingResponse(write()) if scope["path"] == "/endless" else Response(await request.body())  # type: ignore[arg-type]
     try:
         await answer(scope, receive, send)
     finally:
         ENDED.set()
+        due_s = loop.time() + 5 * KEEP_ALIVE_S
+        while scope["path"] == "/stall" and loop.time() < due_s:
+            pass
 
 
 @pytest.fixture
@@ -66,11 +81,15 @@ def serve() -> Iterator[Callable[..., Connect]]:
         body_s: float = 60.0,
         plain_from: tuple[str, ...] = (),
         address: str = "127.0.0.1",
+        keep_alive_s: float = 5,
     ) -> Connect:
         listening = socket.create_server((address, 0))
         sockets.append(listening)
         protocol = limit_connections(most, plain_from, header_s, body_s)
-        config = uvicorn.Config(echo, http=protocol, ws="none", lifespan="off", log_level="error")
+        config = uvicorn.Config(
+            echo, loop="uvloop", http=protocol, ws="none", lifespan="off", log_level="error",
+            timeout_keep_alive=keep_alive_s,  # type: ignore[arg-type]
+        )  # fmt: skip
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
@@ -99,6 +118,19 @@ def read_all(connection: socket.socket) -> bytes:
     except ConnectionResetError:
         pass
     return received
+
+
+def test_request_that_came_while_the_server_was_held_up_is_answered_on_a_connection_whose_time_is_over(
+    serve: Callable[..., Connect],
+) -> None:
+    STALLED.clear()
+    GO_ON.clear()
+    connection = serve(keep_alive_s=KEEP_ALIVE_S)()
+    connection.sendall(b"GET /stall HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    assert STALLED.wait(PATIENCE_S)
+    connection.sendall(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")
+    GO_ON.set()
+    assert read_all(connection).count(b"HTTP/1.1 200 OK") == 2
 
 
 @pytest.mark.parametrize("sent", [b"", b"G", b"GET / HTTP/1.1\r\nhost: loc", HEAD])
