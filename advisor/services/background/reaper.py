@@ -20,6 +20,9 @@ from advisor.services.tuning import Pace, Timers
 from advisor.storage import Transactions, UnitOfWork
 from advisor.storage.repositories.members import Watched
 
+_REST_SHARE = 0.02
+"""Where leases are stretched, the reaper rests for this share of what they are longer: a look at thousands of members
+holds up their beats."""
 _CROWD_S = 60.0
 """Agents are told their pace by a count of before: leases are as long as those of a crowd that went this long ago."""
 
@@ -43,7 +46,7 @@ class AwakeClock:
         return self._awake_s
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Sight:
     """Something that may not stay as it is for ever, and since when it was seen like this."""
 
@@ -60,6 +63,7 @@ class Reaper:
         self._sights: dict[tuple[str, str], _Sight] = {}
         """Session and agent, or a session and "" for its state -> how it was seen last."""
         self._is_new = True
+        self._rests_until_s = 0.0
         self._crowd = 0, 0.0
         """The most agents that held sessions lately, and when that was so last."""
 
@@ -74,6 +78,8 @@ class Reaper:
             with suppress(LostRace), self._database.begin() as work:
                 work.prove_writable()
         awake_s = self._clock.advance()
+        if awake_s < self._rests_until_s:
+            return 0
         with self._database.read() as work:
             self._watch(work, awake_s)
         late = {key: sight for key, sight in self._sights.items() if awake_s - sight.since_s > sight.limit_s}
@@ -98,6 +104,7 @@ class Reaper:
         if members >= most or awake_s - at_s > _CROWD_S:
             self._crowd = members, awake_s
         pace = self._timers.pace(self._crowd[0])
+        self._rests_until_s = awake_s + _REST_SHARE * (pace.lease_s - self._timers.lease_s)
         least_s = self._choose_least_s(work)
         for session_id, job_id, state in work.sessions.live_states():
             key = session_id, ""
@@ -110,10 +117,11 @@ class Reaper:
         for member in work.members.watched():
             key = member.session_id, member.agent_id
             known = self._sights.get(key)
-            # A node that is gone renews nothing: it only has the grace to say how it ended.
-            lease_s = 0.0 if member.state is MemberState.GONE else pace.lease_s
-            limit_s = max(least_s, lease_s + self._timers.grace_s)
-            found[key] = known if known and known.seen == member else _Sight(member, awake_s, limit_s)
+            if known is None or known.seen != member:
+                # A node that is gone renews nothing: it only has the grace to say how it ended.
+                lease_s = 0.0 if member.state == MemberState.GONE else pace.lease_s
+                known = _Sight(member, awake_s, max(least_s, lease_s + self._timers.grace_s))
+            found[key] = known
         self._sights, self._is_new = found, False
 
     def _choose_least_s(self, work: UnitOfWork) -> float:

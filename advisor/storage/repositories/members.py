@@ -1,6 +1,8 @@
 """Members: the agents of a gang, each with a lease of its own."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sqlalchemy import Connection, bindparam, case, exists, func, insert, or_, select, update
 
@@ -11,6 +13,7 @@ from advisor.storage.repositories.sessions import LIVE
 from advisor.storage.tables import AgentRow, MemberRow, SessionRow
 
 _ORDER = list(MemberState)
+_AT_ONCE = 200
 
 
 @dataclass(frozen=True)
@@ -34,14 +37,14 @@ class Member:
     total_steps: int
 
 
-@dataclass(frozen=True)
-class Watched:
-    """What a lease is judged by: as long as any of it changes, the agent lives."""
+class Watched(NamedTuple):
+    """What a lease is judged by: as long as any of it changes, the agent lives. There may be thousands every second."""
 
     session_id: str
     agent_id: str
     renewals: int
-    state: MemberState
+    state: str
+    """The word of a MemberState."""
 
 
 class Members:
@@ -77,12 +80,11 @@ class Members:
         row = self._connection.execute(_LIVE_OF, {"agent": agent_id}).one_or_none()
         return _member(row) if row else None
 
-    def watched(self) -> list[Watched]:
-        """Return every member whose lease runs: while the gang assembles, only of those that were heard of."""
-        return [
-            Watched(row.session_id, row.agent_id, row.renewals, MemberState(row.state))
-            for row in self._connection.execute(_WATCHED)
-        ]
+    def watched(self) -> Iterator[Watched]:
+        """Yield every member whose lease runs: while the gang assembles, only of those that were heard of."""
+        # A few at a time: thousands of objects at once call the garbage collector, which looks at all there are.
+        for rows in self._connection.execute(_WATCHED).partitions(_AT_ONCE):
+            yield from map(Watched._make, rows)
 
     def count_live(self) -> int:
         """Return how many agents hold a place."""

@@ -315,7 +315,7 @@ def test_watched_are_live_sessions_and_the_members_that_were_heard_of(database: 
         work.members.renew("s1", "a2", 1, MemberState.PREPARING, None)
         assert {(w.agent_id, w.renewals) for w in work.members.watched()} == {("a1", 2), ("a2", 1)}
         work.members.release("s1")
-        assert work.members.watched() == []
+        assert list(work.members.watched()) == []
 
 
 def test_database_proves_again_and_again_that_it_can_be_written(database: Database) -> None:

@@ -205,6 +205,18 @@ def test_agents_of_a_crowd_are_told_to_renew_less_often_and_keep_their_leases(
     assert crowded.run(4) == 1
 
 
+def test_reaper_of_a_crowd_looks_at_its_members_less_often(crowded: Server, world: World) -> None:
+    world.submit()
+    agent = world.register("one")
+    (place,) = world.start_session(agent)
+    crowded.run(10, beating=(place, agent))
+    before = crowded.database.reads
+    # Its leases are 120 s longer than usual.
+    assert crowded.run(9, beating=(place, agent)) == 0
+    assert crowded.database.reads == before + 3
+    assert crowded.database.writes >= 18
+
+
 def test_crowd_that_has_gone_still_lets_those_that_are_left_renew_when_they_were_told_to(
     world: World,
 ) -> None:
