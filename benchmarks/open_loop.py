@@ -68,13 +68,12 @@ class Line(asyncio.Protocol):
         head, found, body = self._read.partition(b"\r\n\r\n")
         if not found or self._asked is None:
             return
-        length = 0
-        for line in head.split(b"\r\n")[1:]:
-            name, _, value = line.partition(b":")
-            if name.lower() == b"content-length":
-                length = int(value)
-        if len(body) >= length:
+        fields = (line.lower().partition(b":") for line in head.split(b"\r\n")[1:])
+        headers = {name: value.strip() for name, _, value in fields}
+        if len(body) >= int(headers.get(b"content-length", 0)):
             self._read = b""
+            if headers.get(b"connection") == b"close" and self._transport is not None:
+                self._transport.close()
             self._answer(int(head[9:12]), body)
 
     def connection_lost(self, _: Exception | None) -> None:
@@ -96,8 +95,10 @@ class Line(asyncio.Protocol):
     def _send(self) -> None:
         if self._asked is not None or not self._waiting:
             return
+        if self._transport is not None and self._transport.is_closing():
+            return
         request, self._asked = self._waiting.popleft()
-        if self._transport is not None and not self._transport.is_closing():
+        if self._transport is not None:
             self._transport.write(request)
         else:
             self._connecting = asyncio.ensure_future(self._connect(request))

@@ -3,6 +3,7 @@
 from functools import partial
 
 from anyio import to_thread
+from fastapi import Response
 
 from advisor.api.access import AgentPrincipal, find_agent_id
 from advisor.api.context import Here
@@ -18,14 +19,20 @@ from advisor.protocol.measured.messages import (
     SessionEnd,
     Trouble,
 )
+from advisor.protocol.measured.trials import SessionState
 from advisor.protocol.views import RaceAccepted
 from advisor.services.measuring import races, sessions
+
+_KEPT_S = 5.0
+"""An agent's client uses no connection again that lay idle for longer (httpx's own limit)."""
 
 router = make_router(prefix="/sessions", tags=["sessions"])
 
 
 @router.post("/{session_id}/beat", summary="Renew a lease")
-def beat(session_id: str, message: Beat, principal: AgentPrincipal, context: Here) -> BeatReply:
+def beat(
+    session_id: str, message: Beat, principal: AgentPrincipal, context: Here, response: Response
+) -> BeatReply:
     """Renew an agent's lease, keep its telemetry and log, and tell where the session stands."""
     agent_id = find_agent_id(principal)
     with context.database.begin() as work:
@@ -34,6 +41,10 @@ def beat(session_id: str, message: Beat, principal: AgentPrincipal, context: Her
     context.lobby.hear(agent_id, now)
     if reply.state.is_final:
         context.wake_leader()
+    if reply.state is SessionState.RUNNING and pace.beat_s > _KEPT_S:
+        # Thousands of idle connections would be held for nothing, and one that the server gives up just when the next
+        # beat is on its way loses that beat.
+        response.headers["Connection"] = "close"
     return reply
 
 

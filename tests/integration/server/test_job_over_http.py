@@ -88,6 +88,20 @@ def test_every_lost_answer_can_be_asked_for_again(server: Served) -> None:
     assert len(history.sessions) == 1
 
 
+@pytest.mark.parametrize(("beat_s", "kept"), [(2.0, None), (8.0, "close")])
+def test_connection_of_an_agent_that_beats_rarely_is_not_kept(
+    start: Callable[..., Served], beat_s: float, kept: str | None
+) -> None:
+    server = start(beat_s=beat_s)
+    server.submit()
+    agent = FakeAgent(server, "one")
+    agent.take_place()
+    # Until its gang is complete an agent beats often.
+    assert "connection" not in agent.say("beat", state="preparing").headers
+    start_gang(agent)
+    assert agent.say("beat", state="running").headers.get("connection") == kept
+
+
 def test_restart_in_the_middle_keeps_results_and_sessions(start: Callable[..., Served]) -> None:
     first = start()
     job = first.submit()
