@@ -323,3 +323,28 @@ def test_way_from_signing_in_to_an_export_needs_no_pointer(visit: Callable, site
     tab_to(page, "Format")
     page.keyboard.press("ArrowDown")
     page.wait_for_url("**/jobs/sample/export?format=paddle-prototxt*")
+
+
+def test_figures_are_filtered_by_their_bar_and_zoomed_with_the_mouse(visit: Callable, site: object) -> None:
+    visitor = visit(viewport={"width": 1440, "height": 900}).sign_in()
+    page = visitor.go("/jobs/sample/explore")
+    bar = page.get_by_role("form", name="Filter the figures")
+    bar.get_by_label("State").select_option("finished")
+    bar.get_by_label("Value of").select_option("fuse_grad_size_in_MB")
+    bar.get_by_label("from", exact=True).fill("20")
+    bar.get_by_label("Contour, x").select_option("num_threads")
+    bar.get_by_role("button", name="Apply").click()
+    page.wait_for_url("**state=ok*low=20*x=num_threads*")
+    expect(page.locator("#filtered")).to_contain_text("of 11 trials")
+    expect(page.locator("#fig-slice-fuse_grad_size_in_MB .main-svg").first).to_be_attached()
+    plot = page.locator("#fig-history .plot")
+    read = "plot => [...plot.layout.xaxis.range]"
+    before = plot.evaluate(read)
+    box = plot.locator(".nsewdrag").bounding_box()
+    page.mouse.move(box["x"] + box["width"] / 3, box["y"] + box["height"] / 2)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 2 / 3, box["y"] + box["height"] / 2, steps=5)
+    page.mouse.up()
+    after = plot.evaluate(read)
+    assert after[1] - after[0] < 0.5 * (before[1] - before[0])
+    assert visitor.complaints == []

@@ -11,8 +11,11 @@ function dress(layout, plot) {
   const style = getComputedStyle(plot);
   const quiet = getComputedStyle(plot.closest("figure").querySelector("figcaption p")).color;
   const narrow = plot.clientWidth < 420;
+  // A finger that drags scrolls the page; a mouse that drags zooms, and a double click shows all again.
+  const zooms = matchMedia("(pointer: fine)").matches;
   const axis = (given) => ({
     ...given,
+    fixedrange: !zooms,
     gridcolor: style.borderTopColor,
     linecolor: style.borderTopColor,
     tickfont: { color: quiet, size: narrow ? 11 : 12 },
@@ -21,6 +24,8 @@ function dress(layout, plot) {
   return {
     ...layout,
     autosize: true,
+    dragmode: zooms ? "zoom" : false,
+    uirevision: "kept",
     font: { family: style.fontFamily, color: style.color, size: 12 },
     legend: { ...layout.legend, font: { color: quiet, size: 12 } },
     xaxis: axis(layout.xaxis),

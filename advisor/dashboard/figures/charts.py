@@ -101,11 +101,10 @@ def lay_out(figure: go.Figure, height: int, **more: object) -> None:
         plot_bgcolor="rgba(0,0,0,0)",
         hovermode="closest",
         showlegend=False,
-        dragmode=False,
         **more,
     )
-    figure.update_xaxes(automargin=True, zeroline=False, fixedrange=True)
-    figure.update_yaxes(automargin=True, zeroline=False, fixedrange=True)
+    figure.update_xaxes(automargin=True, zeroline=False)
+    figure.update_yaxes(automargin=True, zeroline=False)
 
 
 def draw_comparison(before: Side, after: Side, gain_words: str) -> Figure:

@@ -1,6 +1,5 @@
 """Figures of what a search saw: throughput against each knob, what each knob saves, and speed against loss."""
 
-import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +8,7 @@ from statistics import median
 import plotly.graph_objects as go
 
 from advisor.dashboard import formats
+from advisor.dashboard.figures.axes import KnobAxis
 from advisor.dashboard.figures.charts import (
     ACCENT,
     BASELINE,
@@ -72,31 +72,17 @@ def _title(text: str) -> dict[str, object]:
     return {"text": text, "standoff": 10}
 
 
-def _thin_ticks(values: Sequence[Value], is_log: bool) -> list[float]:
-    """The values that were tried, without those whose labels would stand on each other."""
-    places = [math.log(float(value)) if is_log else float(value) for value in values]
-    apart = (places[-1] - places[0]) / 9
-    kept: list[float] = []
-    last = -math.inf
-    for value, place in zip(values, places, strict=True):
-        if place - last >= apart:
-            kept.append(float(value))
-            last = place
-    return kept
-
-
-def draw_slice(name: str, unit: str, is_log: bool, points: Sequence[SlicePoint]) -> Figure:
+def draw_slice(name: str, points: Sequence[SlicePoint]) -> Figure:
     """Draw throughput against one knob: a mark for each trial, a line through the median of each value."""
     by_value: defaultdict[Value, list[SlicePoint]] = defaultdict(list)
     for point in points:
         by_value[point.value].append(point)
-    numeric = all(isinstance(value, int | float) and not isinstance(value, bool) for value in by_value)
-    values = sorted(by_value, key=(lambda v: v) if numeric else str)
-    shown = {value: value if numeric else formats.knob_value(value) or "empty" for value in values}
+    axis = KnobAxis.of(name, by_value)
+    values = axis.values
     medians = {value: median(point.samples_per_s for point in by_value[value]) for value in values}
     figure = go.Figure()
     figure.add_scatter(
-        x=[shown[value] for value in values], y=[float(f"{medians[value]:.5g}") for value in values],
+        x=[axis.show(value) for value in values], y=[float(f"{medians[value]:.5g}") for value in values],
         mode="lines", line={"color": BASELINE, "width": 1.5, "dash": "dot"}, hoverinfo="skip", name="median",
     )  # fmt: skip
     for kind, (colour, symbol, label) in MARKS.items():
@@ -104,21 +90,15 @@ def draw_slice(name: str, unit: str, is_log: bool, points: Sequence[SlicePoint])
         if not chosen:
             continue
         figure.add_scatter(
-            x=[shown[point.value] for point in chosen], y=[float(f"{point.samples_per_s:.5g}") for point in chosen],
+            x=[axis.show(point.value) for point in chosen], y=[float(f"{point.samples_per_s:.5g}") for point in chosen],
             customdata=[point.trial for point in chosen], mode="markers", name=label,
             marker={"color": colour, "symbol": symbol, "size": 8},
-            hovertemplate=f"trial %{{customdata}}: %{{y:.1f}} samples/s at %{{x}} {unit}<extra></extra>",
+            hovertemplate=f"trial %{{customdata}}: %{{y:.1f}} samples/s at %{{x}} {axis.unit}<extra></extra>",
         )  # fmt: skip
-    lay_out(figure, 240, xaxis_title=unit or "value", yaxis_title=_title("samples/s"))
-    if not numeric:
-        figure.update_xaxes(type="category")
-    else:
-        is_log = is_log and all(float(value) > 0 for value in values)
-        figure.update_xaxes(
-            type="log" if is_log else "linear", tickvals=_thin_ticks(values, is_log), tickformat="~g"
-        )
+    lay_out(figure, 240, xaxis_title=axis.unit or "value", yaxis_title=_title("samples/s"))
+    figure.update_xaxes(**axis.describe())
     best = max(values, key=lambda value: medians[value])
-    words = {value: formats.knob_value(value, unit if numeric else "") or "empty" for value in values}
+    words = {value: axis.spell(value) for value in values}
     summary = f"{formats.plural(len(values), 'value')} in {formats.plural(len(points), 'trial')}"
     if len(values) > 1:
         worst = min(values, key=lambda value: medians[value])

@@ -13,6 +13,7 @@ from advisor.dashboard.rendering import Renderer
 from advisor.dashboard.source import Source
 from advisor.dashboard.views.compare import compare_trials, read_numbers
 from advisor.dashboard.views.explore import explore
+from advisor.dashboard.views.explore_query import ExploreQuery
 from advisor.dashboard.views.forecasts import view_forecasts
 from advisor.dashboard.views.job import view_header, view_overview
 from advisor.dashboard.views.measured import measure_trials
@@ -32,6 +33,9 @@ _MOST_EVENTS = 5000
 _LOG_PARTS = 200
 _RUN_REFRESH_S = 30
 """A finished job's page, while trainings under its strategy report: as often as they do."""
+
+_FILTERS = {"states": STATES, "rungs": [effect.value for effect in Effect]}
+"""What trials are filtered by, on every page that does."""
 
 
 def read_all_events(source: Source, job_id: str) -> list[JobEvent]:
@@ -104,8 +108,7 @@ def build_view_routes(
         context = {
             "table": view_trial_table(measure_trials(source.history(job_id)), advised, query),
             "columns": COLUMNS,
-            "states": STATES,
-            "rungs": [effect.value for effect in Effect],
+            **_FILTERS,
             "search_ended": opened.advice.search_ended_because if opened.advice else "",
         }
         return show(request, opened, "trials", "trials.html", context)
@@ -153,10 +156,9 @@ def build_view_routes(
     @router.get("/jobs/{job_id}/explore")
     def show_figures(request: Request, job_id: str) -> Response:
         opened = open_job(request, job_id)
-        trials = measure_trials(source.history(job_id))
-        return show(
-            request, opened, "explore", "explore.html", {"page": explore(opened.job, opened.advice, trials)}
-        )
+        query = ExploreQuery.read(request.query_params.multi_items())
+        page = explore(opened.job, opened.advice, measure_trials(source.history(job_id)), query)
+        return show(request, opened, "explore", "explore.html", {"page": page, **_FILTERS})
 
     @router.get("/jobs/{job_id}/what-if")
     def show_forecasts(request: Request, job_id: str) -> Response:

@@ -1,7 +1,7 @@
 """What a search saw, as figures: each of them, or the reason why there is none."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 
 from advisor.dashboard.figures.charts import Figure, HistoryPoint, draw_history
@@ -13,13 +13,14 @@ from advisor.dashboard.figures.explore import (
     draw_pareto,
     draw_slice,
 )
+from advisor.dashboard.figures.spaces import MOST_AXES, SpacePoint, draw_contour, draw_parallel
 from advisor.dashboard.views.evidence import describe_changes, show_knob
+from advisor.dashboard.views.explore_query import ExploreQuery
 from advisor.dashboard.views.measured import MeasuredTrial
 from advisor.protocol.answers.advice import Advice, KnobReason
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.knob import Scale
 from advisor.protocol.measured.trials import Purpose
 
 _MOST_SLICES = 12
@@ -39,6 +40,16 @@ class Exploration:
     no_importance: str
     pareto: Figure | None
     no_pareto: str
+    contour: Figure | None
+    no_contour: str
+    parallel: Figure | None
+    no_parallel: str
+    knobs: tuple[str, ...]
+    """Every knob that was varied, whichever trials are shown: what can be chosen."""
+    query: ExploreQuery
+    """With the knobs of the contour that was drawn."""
+    shown: int
+    total: int
 
 
 def _kind(found: MeasuredTrial) -> str:
@@ -65,6 +76,34 @@ def draw_search(job: Job, trials: Sequence[MeasuredTrial]) -> Figure | None:
     )
 
 
+def _list_usable(trials: Sequence[MeasuredTrial]) -> list[MeasuredTrial]:
+    return [found for found in trials if found.estimate is not None and not found.has_failed]
+
+
+def _list_varied(trials: Sequence[MeasuredTrial]) -> list[str]:
+    return list(dict.fromkeys(name for found in trials for name in found.trial.changes))
+
+
+def _list_points(
+    names: Sequence[str], baseline: Mapping[str, Value], trials: Sequence[MeasuredTrial]
+) -> list[SpacePoint]:
+    """The trials for which a value of each of these knobs is known."""
+    points = []
+    for found in _list_usable(trials):
+        values = {name: found.trial.changes.get(name, baseline.get(name)) for name in names}
+        known = {name: value for name, value in values.items() if value is not None}
+        if found.estimate is not None and len(known) == len(names):
+            points.append(SpacePoint(found.trial.number, known, found.estimate.samples_per_s, _kind(found)))
+    return points
+
+
+def _choose_pair(query: ExploreQuery, names: Sequence[str]) -> tuple[str, str] | None:
+    """The knobs of the contour: those asked for where they were varied, then those that moved throughput most."""
+    asked = [name for name in (query.x, query.y) if name in names]
+    pair = list(dict.fromkeys([*asked, *names]))[:2]
+    return (pair[0], pair[1]) if len(pair) == 2 else None
+
+
 def _slice(name: str, own: Value | None, trials: Sequence[MeasuredTrial]) -> tuple[float, Figure] | None:
     """A knob's figure, and how far the medians of its values lie apart; None where it had one value only."""
     points = []
@@ -76,18 +115,18 @@ def _slice(name: str, own: Value | None, trials: Sequence[MeasuredTrial]) -> tup
     if len(values) < 2:
         return None
     medians = [median(p.samples_per_s for p in points if p.value == value) for value in values]
-    knob = CATALOGUE.get(name)
-    is_log = knob is not None and knob.scale == Scale.LOG
-    unit = knob.unit if knob is not None else ""
-    return max(medians) / min(medians), draw_slice(name, unit, is_log, points)
+    return max(medians) / min(medians), draw_slice(name, points)
 
 
 def _draw_slices(
     baseline: Mapping[str, Value], trials: Sequence[MeasuredTrial]
 ) -> tuple[tuple[Figure, ...], tuple[str, ...]]:
-    usable = [found for found in trials if found.estimate is not None and not found.has_failed]
-    names = dict.fromkeys(name for found in usable for name in found.trial.changes)
-    drawn = [made for name in names if (made := _slice(name, baseline.get(name), usable)) is not None]
+    usable = _list_usable(trials)
+    drawn = [
+        made
+        for name in _list_varied(usable)
+        if (made := _slice(name, baseline.get(name), usable)) is not None
+    ]
     drawn.sort(key=lambda made: -made[0])
     figures = tuple(figure for _, figure in drawn)
     return figures[:_MOST_SLICES], tuple(figure.title for figure in figures[_MOST_SLICES:])
@@ -128,8 +167,11 @@ def _measure_drop(trials: Sequence[MeasuredTrial]) -> float | None:
     return drop if drop > 0 else None
 
 
-def _draw_pareto(job: Job, advice: Advice, trials: Sequence[MeasuredTrial]) -> Figure | None:
-    if not any(point.loss_change for point in advice.pareto):
+def _draw_pareto(
+    job: Job, advice: Advice, trials: Sequence[MeasuredTrial], shown: Collection[int]
+) -> Figure | None:
+    placed = [point for point in advice.pareto if point.trial_number in shown]
+    if not any(point.loss_change for point in placed):
         return None
     drop = _measure_drop(trials)
     share = job.spec.loss_tolerance
@@ -143,32 +185,56 @@ def _draw_pareto(job: Job, advice: Advice, trials: Sequence[MeasuredTrial]) -> F
             loss_error=point.loss_error or 0.0,
             on_front=point.on_front,
         )
-        for point in advice.pareto
+        for point in placed
     ]
     return draw_pareto(points, drop * share if drop else None, share)
 
 
-def explore(job: Job, advice: Advice | None, trials: Sequence[MeasuredTrial]) -> Exploration:
-    """Build the figures from what was measured, and from the advice where there is one."""
-    known = {name: knob.default for name, knob in CATALOGUE.items()} | job.baseline
-    slices, left = _draw_slices(dict(advice.baseline) if advice else known, trials)
+def explore(
+    job: Job, advice: Advice | None, trials: Sequence[MeasuredTrial], query: ExploreQuery = ExploreQuery()
+) -> Exploration:
+    """Build the figures from the trials that the query selects, and from the advice where there is one."""
+    own = (
+        dict(advice.baseline) if advice else {name: k.default for name, k in CATALOGUE.items()} | job.baseline
+    )
+    chosen = query.select(trials, own)
+    slices, left = _draw_slices(own, chosen)
     savings = _list_savings(advice) if advice else []
-    pareto = _draw_pareto(job, advice, trials) if advice else None
-    history = draw_search(job, trials)
+    numbers = {found.trial.number for found in chosen}
+    pareto = _draw_pareto(job, advice, trials, numbers) if advice else None
+    history = draw_search(job, chosen)
+    names = [figure.title for figure in slices] + list(left)
+    pair = _choose_pair(query, names)
+    points = _list_points(names[:MOST_AXES], own, chosen)
+    contour = draw_contour(pair, _list_points(pair, own, chosen)) if pair else None
+    parallel = draw_parallel(names, points) if len(names) > 1 and len(points) > 2 else None
     ended = job.state.is_final
     waits = (
         "The job ended before a block was measured." if ended else "Drawn once the first block is measured."
     )
+    no_slices, no_pareto = _say_why_no_slices(job, chosen), _say_why_no_pareto(job, advice)
+    if query.is_filtered:
+        waits = no_slices = "Too few of the trials that fit the filter were measured."
+        no_pareto = "No strategy with a loss of its own fits the filter." if advice else no_pareto
+    few = "It needs two knobs with two values each." if slices and not query.is_filtered else no_slices
     return Exploration(
         history=history,
         no_history="" if history else waits,
         slices=slices,
-        no_slices="" if slices else _say_why_no_slices(job, trials),
+        no_slices="" if slices else no_slices,
         slices_left=left,
         importance=draw_importance(savings) if savings else None,
         no_importance="" if savings else _say_why_no_savings(job, advice),
         pareto=pareto,
-        no_pareto="" if pareto else _say_why_no_pareto(job, advice),
+        no_pareto="" if pareto else no_pareto,
+        contour=contour,
+        no_contour="" if contour else few,
+        parallel=parallel,
+        no_parallel="" if parallel else few,
+        knobs=tuple(sorted(_list_varied(_list_usable(trials)))),
+        query=replace(query, x=pair[0], y=pair[1]) if pair else query,
+        shown=len(chosen),
+        total=len(trials),
     )
 
 

@@ -15,11 +15,14 @@ from advisor.dashboard.figures.explore import (
     draw_pareto,
     draw_slice,
 )
+from advisor.dashboard.figures.spaces import MOST_LINES, SpacePoint, draw_parallel
 from advisor.dashboard.samples.job import keep_defaults, make_finished_story, make_running_story
 from advisor.dashboard.views.compare import compare_trials, read_numbers
 from advisor.dashboard.views.explore import explore
+from advisor.dashboard.views.explore_query import ExploreQuery
 from advisor.dashboard.views.measured import measure_trials
 from advisor.errors import InvalidRequest, NotFound
+from advisor.protocol.measured.trials import Outcome
 
 STORY, RUNNING = make_finished_story(NOW), make_running_story(NOW)
 TRIALS = measure_trials(STORY.history)
@@ -107,16 +110,18 @@ def test_slice_of_words_is_no_number_line() -> None:
         SlicePoint(1, "", 12.0, "exact"),
         SlicePoint(2, "a", 11.0, "exact"),
     ]
-    figure = draw_slice("knob", "", True, points)
+    figure = draw_slice("knob", points)
     assert json.loads(figure.plot)["layout"]["xaxis"]["type"] == "category"
     assert figure.table.rows == (("empty", "1", "12.0", "12.0"), ("a", "2", "10.5", "11.0"))
-    zero = draw_slice("knob", "", True, [SlicePoint(0, 0, 10.0, "baseline"), SlicePoint(1, 8, 12.0, "exact")])
+    zero = draw_slice(
+        "fuse_grad_size_in_MB", [SlicePoint(0, 0, 10.0, "baseline"), SlicePoint(1, 8, 12.0, "exact")]
+    )
     assert json.loads(zero.plot)["layout"]["xaxis"]["type"] == "linear"
 
 
 def test_slice_of_many_values_keeps_its_table_short() -> None:
     points = [SlicePoint(number, number, 10.0 + number, "exact") for number in range(300)]
-    figure = draw_slice("knob", "", False, points)
+    figure = draw_slice("knob", points)
     assert len(figure.table.rows) == 24
     assert figure.table.rows[-1][0] == "299"
     assert len(json.loads(figure.plot)["layout"]["xaxis"]["tickvals"]) <= 10
@@ -138,3 +143,82 @@ def test_loss_that_was_not_seen_stands_in_the_table_only() -> None:
     assert [row[2] for row in figure.table.rows] == ["+0.03", "not seen"]
     assert "tolerated" in figure.plot
     assert "tolerated" not in draw_pareto([seen], None, 0.02).plot
+
+
+def test_one_filter_applies_to_every_figure_and_lives_in_the_address(
+    sign_in: Callable[[str], TestClient],
+) -> None:
+    client = sign_in("adv_viewer_3_x")
+    everything = client.get("/jobs/sample/explore").text
+    assert "NCCL_SOCKET_NTHREADS" not in everything.partition('id="slices"')[2]
+    page = client.get("/jobs/sample/explore?state=ok&knob=fuse_grad_size_in_MB&low=50&x=nccl_comm_num").text
+    assert '<option value="ok" selected>' in page
+    assert 'name="low" inputmode="decimal" maxlength="30" value="50"' in page
+    assert "of 11 trials in every figure" in page
+    for figure in ("fig-history", "fig-parallel", "fig-slice-fuse_grad_size_in_MB"):
+        assert f'id="{figure}"' in page, figure
+        table = page.partition(f'id="{figure}"')[2].partition("</figure>")[0]
+        assert "25 MB" not in table.partition("<tbody>")[2], figure
+
+
+def test_figures_of_a_filter_are_those_of_the_trials_that_fit() -> None:
+    query = ExploreQuery.read([("state", "ok"), ("knob", "fuse_grad_size_in_MB"), ("low", "50")])
+    page = explore(STORY.job, STORY.advice, TRIALS, query)
+    fitting = [found for found in TRIALS if found.trial.changes.get("fuse_grad_size_in_MB", 25) >= 50]
+    numbers = [found.trial.number for found in fitting if found.trial.outcome is Outcome.FINISHED]
+    assert 0 < page.shown == len(numbers) < page.total == len(TRIALS)
+    assert page.history is not None
+    drawn = [int(row[0]) for row in page.history.table.rows]
+    assert len(drawn) > 0
+    assert set(drawn) <= set(numbers)
+    none = explore(STORY.job, STORY.advice, TRIALS, ExploreQuery.read([("changes", "nothing of the kind")]))
+    assert none.shown == 0
+    assert none.history is none.contour is none.parallel is none.pareto is None
+    assert all(
+        "fit" in reason for reason in (none.no_history, none.no_slices, none.no_contour, none.no_pareto)
+    )
+    assert none.knobs == page.knobs != ()
+
+
+def test_filter_that_means_nothing_says_so(sign_in: Callable[[str], TestClient]) -> None:
+    client = sign_in("adv_viewer_3_x")
+    for wrong, words in {
+        "knob=nccl_comm_num&low=many": "low: many is no number",
+        "knob=nccl_comm_num&high=nan": "high: nan is no number",
+        "low=3": "The range is of no knob",
+        "knob=nccl_comm_num&low=3&high=2": "No value lies between 3 and 2",
+        "state=fine": "There is no state fine",
+    }.items():
+        answer = client.get(f"/jobs/sample/explore?{wrong}")
+        assert (answer.status_code, words in answer.text) == (422, True), wrong
+
+
+def test_contour_is_of_the_knobs_that_were_asked_for() -> None:
+    usual = explore(STORY.job, STORY.advice, TRIALS)
+    assert usual.contour is not None
+    assert (usual.query.x, usual.query.y) == (usual.slices[0].title, usual.slices[1].title)
+    query = ExploreQuery.read([("x", usual.query.y), ("y", usual.query.x)])
+    turned = explore(STORY.job, STORY.advice, TRIALS, query)
+    assert turned.contour is not None
+    assert turned.contour.title == f"{usual.query.y} × {usual.query.x}"
+    shades = json.loads(turned.contour.plot)["data"][0]
+    assert len(shades["z"]) == len(shades["y"])
+    assert {len(row) for row in shades["z"]} == {len(shades["x"])}
+    tried = sum(value is not None for row in shades["z"] for value in row)
+    assert tried == len(turned.contour.table.rows)
+
+
+def test_parallel_coordinates_draw_the_fastest_of_many_trials() -> None:
+    points = [
+        SpacePoint(
+            number, {"fuse_grad_size_in_MB": 2 ** (number % 8), "a": str(number % 3)}, 100.0 + number, "exact"
+        )
+        for number in range(400)
+    ]
+    figure = draw_parallel(["fuse_grad_size_in_MB", "a"], points)
+    traces = json.loads(figure.plot)["data"]
+    assert sum(trace["x"].count(None) for trace in traces) == MOST_LINES
+    assert "The slower 250 are left out." in figure.summary
+    heights = [place for trace in traces for place in trace["y"] if place is not None]
+    assert (min(heights), max(heights)) == (0.0, 1.0)
+    assert figure.table.rows[1][:2] == ("a", "0 … 2")

@@ -1,0 +1,172 @@
+"""Figures of several knobs at once: throughput over two of them, and every trial as a line through all of them."""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import plotly.graph_objects as go
+
+from advisor.dashboard import formats
+from advisor.dashboard.figures.axes import KnobAxis
+from advisor.dashboard.figures.charts import (
+    ACCENT,
+    BASELINE,
+    MARKS,
+    SKY,
+    Figure,
+    Table,
+    close_figure,
+    lay_out,
+)
+from advisor.protocol.base import Value
+
+_SHADES = [[0.0, "#e3eef7"], [0.5, SKY], [1.0, ACCENT]]
+MOST_LINES = 150
+"""Of more trials the fastest are drawn: lines upon lines tell nothing."""
+MOST_AXES = 8
+_ROWS = 24
+
+
+@dataclass(frozen=True)
+class SpacePoint:
+    """One trial, with a value for every knob that was varied."""
+
+    trial: int
+    values: Mapping[str, Value]
+    samples_per_s: float
+    kind: str
+    """baseline, exact, numeric or convergence."""
+
+
+def draw_contour(names: tuple[str, str], points: Sequence[SpacePoint]) -> Figure:
+    """Draw throughput over two knobs: marks for trials, and shades between the medians of the pairs that were tried."""
+    cells: defaultdict[tuple[Value, Value], list[float]] = defaultdict(list)
+    across, up = (KnobAxis.of(name, [point.values[name] for point in points]) for name in names)
+    for point in points:
+        cells[point.values[across.name], point.values[up.name]].append(point.samples_per_s)
+    medians = {pair: median(found) for pair, found in cells.items()}
+    figure = go.Figure()
+    figure.add_contour(
+        x=[across.show(value) for value in across.values], y=[up.show(value) for value in up.values],
+        z=[[medians.get((x, y)) for x in across.values] for y in up.values], connectgaps=True, colorscale=_SHADES,
+        contours={"showlabels": True, "labelfont": {"size": 11, "color": "#1a1f29"}}, line={"color": BASELINE},
+        # The lines say their values; a bar of colours beside them would bring inline styles, which the policy forbids.
+        showscale=False, hoverinfo="skip",
+    )  # fmt: skip
+    for kind, (_, symbol, label) in MARKS.items():
+        chosen = [point for point in points if point.kind == kind]
+        if chosen:
+            figure.add_scatter(
+                x=[across.show(point.values[across.name]) for point in chosen],
+                y=[up.show(point.values[up.name]) for point in chosen],
+                customdata=[(point.trial, float(f"{point.samples_per_s:.5g}")) for point in chosen],
+                mode="markers", name=label, marker={
+                    "symbol": symbol, "size": 8, "color": "#ffffff", "line": {"color": "#1a1f29", "width": 1.5},
+                },
+                hovertemplate="trial %{customdata[0]}: %{customdata[1]:.1f} samples/s at %{x}, %{y}<extra></extra>",
+            )  # fmt: skip
+    lay_out(figure, 340, xaxis_title=across.name, yaxis_title={"text": up.name, "standoff": 10})
+    figure.update_xaxes(**across.describe())
+    figure.update_yaxes(**up.describe())
+    ordered = sorted(medians, key=lambda pair: -medians[pair])
+    best, worst = ordered[0], ordered[-1]
+
+    def spell(pair: tuple[Value, Value]) -> str:
+        return f"{across.spell(pair[0])} with {up.spell(pair[1])}"
+
+    summary = (
+        f"{formats.plural(len(medians), 'pair')} of values in {formats.plural(len(points), 'trial')}: the median is "
+        f"highest at {spell(best)} ({formats.number(medians[best])} samples/s) and lowest at {spell(worst)} "
+        f"({formats.number(medians[worst])}). Shades between marks are interpolated."
+    )
+    rows = tuple(
+        (f"{across.spell(x)} × {up.spell(y)}", str(len(cells[x, y])), formats.number(medians[x, y]))
+        for x, y in ordered[:_ROWS]
+    )
+    return Figure(
+        id="contour",
+        title=f"{across.name} × {up.name}",
+        summary=summary,
+        table=Table(("pair", "trials", "median samples/s"), rows),
+        plot=close_figure(figure),
+        height=340,
+    )
+
+
+def draw_parallel(names: Sequence[str], points: Sequence[SpacePoint]) -> Figure:
+    """Draw each trial as a line through its knobs' values to its throughput; the fastest quarter stands out.
+
+    Drawn as lines, for Plotly's own figure of this kind needs a graphics library that the content policy forbids.
+    """
+    ordered = sorted(points, key=lambda point: point.samples_per_s)
+    drawn = ordered[-MOST_LINES:]
+    front = drawn[-max(1, len(drawn) // 4) :]
+    others = drawn[: len(drawn) - len(front)]
+    axes = [KnobAxis.of(name, [point.values[name] for point in points]) for name in names[:MOST_AXES]]
+    speed = KnobAxis("samples/s", "", tuple(point.samples_per_s for point in ordered), True, False)
+    figure = go.Figure()
+    groups = (
+        ("other trials", others, {"color": BASELINE, "width": 1, "dash": "dot"}, 0.7),
+        ("the fastest quarter", front, {"color": ACCENT, "width": 2}, 0.85),
+    )
+    for label, group, line, opacity in groups:
+        x: list[int | None] = []
+        y: list[float | None] = []
+        for point in group:
+            places = [axis.place(point.values[axis.name]) for axis in axes] + [
+                speed.place(point.samples_per_s)
+            ]
+            x += [*range(len(places)), None]
+            y += [*(round(place, 3) for place in places), None]
+        figure.add_scatter(
+            x=x,
+            y=y,
+            mode="lines",
+            name=label,
+            line=line,
+            opacity=opacity,
+            hoverinfo="skip",
+            connectgaps=False,
+        )
+    lay_out(figure, 340)
+    figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
+    figure.update_layout(margin={"t": 40, "l": 70, "r": 50})
+    first, last = (formats.number(point.samples_per_s) for point in (ordered[0], ordered[-1]))
+    figure.update_xaxes(
+        tickvals=list(range(len(axes) + 1)),
+        ticktext=[f"{axis.name}<br>{_ends(axis)}" for axis in axes] + [f"samples/s<br>{first} … {last}"],
+        range=[-0.1, len(axes) + 0.1], ticklabeloverflow="allow",
+    )  # fmt: skip
+    figure.update_yaxes(range=[-0.05, 1.05], tickvals=[0, 1], ticktext=["first", "last"])
+    rows = tuple(
+        (axis.name, _ends(axis), _usual(axis, front), _usual(axis, others) if others else formats.NO_VALUE)
+        for axis in axes
+    )
+    slowest = front[0].samples_per_s
+    summary = (
+        f"A line for each of {formats.plural(len(drawn), 'trial')}; the {len(front)} that stand out reach "
+        f"{formats.number(slowest)} samples/s or more."
+    )
+    if len(points) > len(drawn):
+        summary += f" The slower {len(points) - len(drawn)} are left out."
+    return Figure(
+        id="parallel",
+        title="Parallel coordinates",
+        summary=summary,
+        table=Table(
+            ("knob", "values, first … last", "usual in the fastest quarter", "usual elsewhere"), rows
+        ),
+        plot=close_figure(figure),
+        height=340,
+    )
+
+
+def _ends(axis: KnobAxis) -> str:
+    return f"{axis.spell(axis.values[0])} … {axis.spell(axis.values[-1])}"
+
+
+def _usual(axis: KnobAxis, points: Sequence[SpacePoint]) -> str:
+    """The commonest value, and in how many of them."""
+    (value, count) = Counter(point.values[axis.name] for point in points).most_common(1)[0]
+    return f"{axis.spell(value)} ({count} of {len(points)})"
