@@ -6,6 +6,7 @@ from datetime import datetime
 
 from advisor.dashboard import formats
 from advisor.dashboard.views.chips import Chip, chip_for_agent, chip_for_effect
+from advisor.dashboard.views.node_findings import NodeFinding, list_findings
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Knob, Place
 from advisor.protocol.views import AgentState, AgentView, LogChunk
@@ -35,6 +36,8 @@ class AgentRow:
     choice: str
     """What jobs choose the node by, and when it leaves."""
     software: str
+    findings: tuple[NodeFinding, ...]
+    """What its agent told of the node."""
     seen: str
     job_id: str | None
 
@@ -110,6 +113,7 @@ def view_agents(agents: Sequence[AgentView], now: datetime) -> list[AgentRow]:
                 flag=formats.clean_text(_find_objection(agent)),
                 choice=formats.clean_text(_describe_choice(agent)),
                 software=", ".join(version for version in versions if version) or formats.NO_VALUE,
+                findings=list_findings(node),
                 seen=formats.age(agent.last_seen_at, now),
                 job_id=agent.job_id,
             )

@@ -1,0 +1,62 @@
+"""What the page of agents says of a node, and how another one is added."""
+
+from collections.abc import Callable
+
+from memory_source import NOW, MemorySource
+from starlette.testclient import TestClient
+
+from advisor.dashboard.samples.job import make_agents
+from advisor.dashboard.views.node_findings import FINE, LOOK, NOTE, list_findings
+from advisor.protocol.nodes.cluster import Device, Link, Node
+
+SignIn = Callable[[str], TestClient]
+GPU = Device(index=0, uuid="GPU-1", name="H200", memory_bytes=2**37, driver="580.1")
+
+
+def examine(**fields: object) -> dict[str, tuple[object, str]]:
+    node = Node(**{"hostname": "n1", "cpu_count": 4, "memory_bytes": 2**33, "rdma": (), **fields})
+    return {finding.name: (finding.chip, finding.sentence) for finding in list_findings(node)}
+
+
+def test_node_that_lacks_nothing_is_fine_throughout() -> None:
+    found = examine(
+        devices=(GPU,), telemetry="nvml", torch_version="2.13.0", rdma=("mlx5_0",),
+        links=(Link(name="eth0", address="10.0.0.1"),),
+    )  # fmt: skip
+    assert {chip for chip, _ in found.values()} == {FINE}
+    assert found["node"][1] == "n1: 4 CPUs, 1 × H200, driver 580.1."
+    assert found["links"][1] == "eth0 10.0.0.1."
+
+
+def test_what_stands_in_the_way_is_told_apart_from_what_is_good_to_know() -> None:
+    found = examine(devices=(GPU,), warning="NVML does not answer.", telemetry="psutil", signed_only=True)
+    assert found["node"] == (LOOK, "n1: 4 CPUs, 1 × H200, driver 580.1. NVML does not answer.")
+    assert found["telemetry"][0] is LOOK
+    assert {name for name, (chip, _) in found.items() if chip is NOTE} == {"torch", "links", "rdma", "signed"}
+
+
+def test_older_agent_that_did_not_look_is_not_said_to_have_found_nothing() -> None:
+    assert "did not look" in examine(rdma=None)["rdma"][1]
+    assert "over TCP" in examine(rdma=())["rdma"][1]
+
+
+def test_page_counts_what_to_look_at_and_names_the_command(sign_in: SignIn, source: MemorySource) -> None:
+    agent = make_agents(NOW)[0]
+    node = agent.node.model_copy(update={"warning": "<b>too hot</b>", "telemetry": "nvml"})
+    source.connected = (agent.model_copy(update={"node": node}),)
+    page = sign_in("adv_viewer_3_x").get("/agents").text
+    assert "(1 to look at)" in page
+    assert "&lt;b&gt;too hot" in page
+    assert "<b>too hot" not in page
+    assert "advisor-agent doctor --server http://127.0.0.1:8765" in page
+    assert "An administrator makes one" in page
+    assert 'href="/tokens"' not in page
+
+
+def test_empty_page_still_says_how_to_add_a_node(sign_in: SignIn, source: MemorySource) -> None:
+    source.connected = ()
+    page = sign_in("adv_admin_1_x").get("/agents").text
+    assert "No agent has called yet" in page
+    assert "Ask a node itself" not in page
+    assert '<a href="/tokens">Make one</a>' in page
+    assert "srun --ntasks-per-node=1 advisor-agent run --server http://127.0.0.1:8765" in page
