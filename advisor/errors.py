@@ -24,6 +24,7 @@
     │   ├── JobIsFinal           409 job_is_final
     │   ├── JobIsLive            409 job_is_live
     │   ├── NothingToContinue    409 nothing_to_continue
+    │   ├── NotRepeatable        409 not_repeatable
     │   ├── IdempotencyConflict  409 idempotency_conflict
     │   ├── UnreadableRecord     409 unreadable_record
     │   ├── StaleSession         409 stale_session
@@ -272,6 +273,13 @@ class NothingToContinue(Conflict):
 
     code = "nothing_to_continue"
     hint = "Submit the job again."
+
+
+class NotRepeatable(Conflict):
+    """Another race of this trial would tell nothing that the job can use: its search is over, or it never ran."""
+
+    code = "not_repeatable"
+    hint = "While a job searches, every strategy that its search has measured can be measured again."
 
 
 class IdempotencyConflict(Conflict):

@@ -1,4 +1,4 @@
-"""Routes that change a job: cancel, pause, resume, prioritise, extend, archive, clone and delete it."""
+"""Routes that change a job: cancel, pause, resume, prioritise, extend, archive, clone and delete it; repeat a trial."""
 
 from typing import Annotated
 
@@ -9,7 +9,7 @@ from advisor.api.context import Here
 from advisor.api.strict_json import make_router
 from advisor.protocol.asked.jobs import Continuation, Job, Prioritisation
 from advisor.services import jobs
-from advisor.services.changing import continuing, pausing, prioritising, tidying
+from advisor.services.changing import continuing, pausing, prioritising, repeating, tidying
 from advisor.services.webhooks.receivers import Receivers
 
 router = make_router(prefix="/jobs", tags=["jobs"])
@@ -83,6 +83,25 @@ def prioritise_job(
         now = context.clock()
         job = prioritising.prioritise_job(work, job_id, wanted.priority, principal, now, if_match)
     context.wake_leader()
+    return _with_etag(job, response)
+
+
+@router.post("/{job_id}/trials/{number}:repeat", summary="Measure a trial again")
+def repeat_trial(
+    job_id: str,
+    number: int,
+    principal: Submitter,
+    context: Here,
+    response: Response,
+    if_match: IfMatch = None,
+) -> Job:
+    """Let a strategy that the search has measured race the baseline once more, within the search's share of the budget.
+
+    409 `not_repeatable` for the baseline, for what failed and once the search is over, 409 `job_is_final` for a job
+    that has ended or is being cancelled, 403 `not_your_job`.
+    """
+    with context.database.begin() as work:
+        job = repeating.repeat_trial(work, job_id, number, principal, context.clock(), if_match)
     return _with_etag(job, response)
 
 

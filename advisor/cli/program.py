@@ -55,6 +55,7 @@ COMMANDS: Mapping[str, Place] = {
     "pause": Place("jobs.job_changes", "pause"),
     "resume": Place("jobs.job_changes", "resume"),
     "prioritise": Place("jobs.job_changes", "prioritise"),
+    "repeat": Place("jobs.job_changes", "repeat"),
     "extend": Place("jobs.job_changes", "extend"),
     "clone": Place("jobs.job_changes", "clone"),
     "archive": Place("jobs.job_changes", "archive"),

@@ -93,6 +93,11 @@ def prioritise_job(job_id: str, wanted: Prioritisation) -> Call[Job]:
     return Call("POST", f"/jobs/{job_id}:prioritise", _reader(Job), body=_dump(wanted))
 
 
+def repeat_trial(job_id: str, number: int) -> Call[Job]:
+    """Let a strategy that the search has measured race the baseline once more."""
+    return Call("POST", f"/jobs/{job_id}/trials/{number}:repeat", _reader(Job))
+
+
 def extend_job(job_id: str, more: Continuation, idempotency_key: str) -> Call[Job]:
     """Give a job that has ended more budget; repeating it with the same key gives it once."""
     path = f"/jobs/{job_id}:extend"

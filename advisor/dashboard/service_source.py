@@ -30,6 +30,7 @@ from advisor.services.answers.exports import export_strategy, list_formats
 from advisor.services.answers.runs import list_runs
 from advisor.services.changing.continuing import continue_job
 from advisor.services.changing.pausing import pause_job, resume_job
+from advisor.services.changing.repeating import repeat_trial
 from advisor.services.jobs import (
     cancel_job,
     get_history,
@@ -187,6 +188,11 @@ class ServiceSource:
         """Let a paused job go on where it stood."""
         with self._database.begin() as work:
             return resume_job(work, job_id, person.principal, self._clock())
+
+    def repeat_trial(self, job_id: str, number: int, person: Person) -> Job:
+        """Let a trial race once more, while the job searches."""
+        with self._database.begin() as work:
+            return repeat_trial(work, job_id, number, person.principal, self._clock())
 
     def continue_job(self, job_id: str, more: Continuation, person: Person) -> Job:
         """Give a job that has ended more budget; it goes on where it stood."""

@@ -134,6 +134,10 @@ class Source(Protocol):
         """Let a paused job go on where it stood."""
         ...
 
+    def repeat_trial(self, job_id: str, number: int, person: Person) -> Job:
+        """Let a trial race once more, while the job searches."""
+        ...
+
     def continue_job(self, job_id: str, more: Continuation, person: Person) -> Job:
         """Give a job that has ended more budget; it goes on where it stood."""
         ...

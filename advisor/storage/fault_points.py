@@ -16,6 +16,7 @@ class FaultPoint(StrEnum):
     JOB_RESUMED = "job resumed"
     JOB_PRIORITISED = "job prioritised"
     JOB_CANCELLED = "job cancelled"
+    TRIAL_REPEATED = "trial repeated"
     JOB_CONTINUED = "job continued"
     JOB_ARCHIVED = "job archived"
     JOB_DELETED = "job deleted"

@@ -244,6 +244,7 @@ class TrialRow(Base):
     log_tail: Mapped[str] = mapped_column(default="")
     created_at: Mapped[datetime]
     finished_at: Mapped[datetime | None]
+    asked_again_at: Mapped[datetime | None]
 
 
 class BlockRow(Base):

@@ -21,7 +21,7 @@ from advisor.dashboard.views.runs import view_runs
 from advisor.dashboard.views.site import view_log
 from advisor.dashboard.views.story import view_story
 from advisor.dashboard.views.trial_table import COLUMNS, STATES, TrialQuery, view_trial_table, write_csv
-from advisor.dashboard.views.trials import view_trial_page
+from advisor.dashboard.views.trials import view_repeat, view_trial_page
 from advisor.errors import NotFound
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
@@ -148,8 +148,9 @@ def build_view_routes(
                 else "It has no trial yet."
             )
             raise NotFound(f"This job has no trial {number}.", hint=hint) from None
-        context = {"page": view_trial_page(trial, history), "crumb": f"trial {number}"}
-        if trial.outcome is not None:
+        repeat = view_repeat(opened.job, trial, history, opened.guest.person)
+        context = {"page": view_trial_page(trial, history), "crumb": f"trial {number}", "repeat": repeat}
+        if trial.outcome is not None and not repeat.is_awaited:
             context["live_url"] = ""
         return show(request, opened, "trials", "trial.html", context)
 

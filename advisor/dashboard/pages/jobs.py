@@ -90,6 +90,14 @@ def build_job_routes(
         source.resume(job_id, guest.person)
         return RedirectResponse(f"/jobs/{job_id}", status_code=303)
 
+    @router.post("/jobs/{job_id}/trials/{number}/repeat")
+    def repeat_trial(
+        request: Request, job_id: str, number: int, form_key: Annotated[str, Form()] = ""
+    ) -> Response:
+        guest = door.admit_form(request, form_key)
+        source.repeat_trial(job_id, number, guest.person)
+        return RedirectResponse(f"/jobs/{job_id}/trials/{number}", status_code=303)
+
     @router.post("/jobs/{job_id}/continue")
     def continue_job(
         request: Request,

@@ -5,12 +5,15 @@ from dataclasses import dataclass
 
 from advisor.dashboard import formats
 from advisor.dashboard.figures.charts import Figure, StepSeries, draw_phases, draw_steps
+from advisor.dashboard.source import Person
 from advisor.dashboard.views.chips import Chip, chip_for_block, chip_for_effect, chip_for_trial
 from advisor.dashboard.views.evidence import show_knob
 from advisor.dashboard.views.telemetry import DeviceLine, view_devices
+from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.measured.estimates import estimate_blocks
 from advisor.protocol.measured.trials import Block, BlockState, JobHistory, Purpose, Trial
+from advisor.services.changing.repeating import say_why_not
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,31 @@ class TrialPage:
     buckets: tuple[str, ...]
     blocks: tuple[BlockLine, ...]
     log_tail: str
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """Whether the trial can be measured again, and whether somebody has asked for it."""
+
+    may_ask: bool
+    is_awaited: bool
+    """Another race of it was asked for, and has not begun."""
+    note: str
+    """A sentence for whoever may change the job: what became of it, or why there is no button."""
+
+
+def view_repeat(job: Job, trial: Trial, history: JobHistory, person: Person) -> Repeat:
+    """Build what the page says about measuring the trial again; nothing for a job that has ended."""
+    is_over = job.state.is_final or job.state is JobState.CANCELLING
+    why_not = say_why_not(job, history.trials, trial)
+    asked = trial.asked_again_at is not None and history.awaits_repeat(trial)
+    if asked and (is_over or why_not):
+        return Repeat(False, False, "Another race was asked for; the search was over before there was one.")
+    if asked:
+        return Repeat(False, True, "It is to be measured again, as soon as the search starts a race.")
+    if is_over or not person.may_change(job):
+        return Repeat(False, False, "")
+    return Repeat(not why_not, False, why_not)
 
 
 def _view_block(block: Block, generations: Mapping[str, int]) -> BlockLine:

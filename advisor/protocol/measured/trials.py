@@ -298,6 +298,8 @@ class Trial(Message):
     """Last lines of the log when it failed."""
     created_at: datetime
     finished_at: datetime | None = None
+    asked_again_at: datetime | None = None
+    """When somebody last asked for another race of it (UTC); None: nobody did."""
 
 
 class Session(Message):
@@ -338,6 +340,10 @@ class Session(Message):
         return self.state is SessionState.LOST or self.outcome is Outcome.LOST
 
 
+_MOST_VOID_REPEATS = 3
+"""Races without a result after which another race that somebody asked for is given up."""
+
+
 class EarlierJob(Message):
     """A strategy that an earlier, similar job confirmed."""
 
@@ -367,6 +373,14 @@ class JobHistory(Message):
             if trial.number == number:
                 return trial
         raise KeyError(number)
+
+    def awaits_repeat(self, trial: Trial) -> bool:
+        """Whether somebody asked for another race of the trial, and none that counts has begun since."""
+        asked_at = trial.asked_again_at
+        if asked_at is None:
+            return False
+        since = [b for b in self.blocks if b.trial_number == trial.number and b.issued_at >= asked_at]
+        return len(since) < _MOST_VOID_REPEATS and all(b.state is BlockState.VOID for b in since)
 
     def done_blocks(self) -> tuple[Block, ...]:
         """Blocks with a summary, in the order they were issued."""

@@ -66,6 +66,11 @@ class Trials:
         )
         return self._connection.execute(query).rowcount == 1
 
+    def ask_again(self, job_id: str, number: int, now: datetime) -> None:
+        """Note that somebody wants another race of a trial."""
+        query = update(TrialRow).where(TrialRow.job_id == job_id, TrialRow.number == number)
+        self._connection.execute(query.values(asked_again_at=now))
+
     def close_all(self, job_id: str, outcome: Outcome, reason: str, now: datetime) -> None:
         """Close every open trial of a job, readable or not."""
         query = update(TrialRow).where(TrialRow.job_id == job_id, TrialRow.state == TrialState.OPEN)

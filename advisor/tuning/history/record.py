@@ -256,6 +256,12 @@ class Record:
         return session is not None and session.cold == trial.changes
 
     @cached_property
+    def asked_again(self) -> tuple[Trial, ...]:
+        """Search trials that somebody wants raced once more."""
+        trials = self.trials_for(Purpose.SEARCH)
+        return tuple(t for t in trials if self.history.awaits_repeat(t) and not self.has_failed(t))
+
+    @cached_property
     def suspects(self) -> tuple[Trial, ...]:
         """Search trials that were in a race whose session died of a strategy: which one it was is not known yet.
 

@@ -43,7 +43,8 @@ class SearchOver:
 def next_strategies(state: SearchState, seats: int) -> list[Candidate] | SearchOver:
     """Return the strategies of the next race, at most `seats`, or why the search is over.
 
-    In order: suspects of a fatal race, strategies that still lack their race, the first strategies, the sampler's, the
+    In order: suspects of a fatal race, strategies that still lack their race, those that somebody wants measured
+    again, the first strategies, the sampler's, the
     costly knobs on top of the best where the sampler did not find them worth it, and the share of the rungs above the
     allowed one. All share a launch, and either all are exact or all start from one state of the training.
     """
@@ -69,6 +70,13 @@ def next_strategies(state: SearchState, seats: int) -> list[Candidate] | SearchO
         return SearchOver(
             "The search's share of the time budget is spent: what is left belongs to the verdict."
         )
+    again = [
+        Candidate(Purpose.SEARCH, t.changes, f"Measured again, because somebody asked for it: {t.because}")
+        for t in record.asked_again
+        if t.changes not in state.pending
+    ]
+    if again:
+        return _alike(record, again)[:seats]
     if len(record.tried) >= record.job.spec.budget.max_trials:
         return SearchOver(f"All {len(record.tried)} search trials of the budget are spent.")
     shares = share_trials(record.job, space)

@@ -143,11 +143,16 @@ def do_everything_to_a_job(server: StruckServer, _: Receiver) -> None:
     low = server.ask("POST", f"{path}:prioritise", json={"priority": "low"})
     assert low.json()["spec"]["priority"] == "low"
     agent = take_part(server)
+    agent.hello()
+    for _ in range(2):
+        agent.report(agent.next()["race"])
+    assert server.ask("POST", f"{path}/trials/1:repeat").status_code == 200
     finish(agent, job)
     report = {"host": "node", "ranks": 2, "step": 5, "step_s": 0.1, "samples_per_s": 9.0, "event": "below"}
     assert server.ask("PUT", f"{path}/runs/{RUN}", json=report | {"sentence": "Slow."}).status_code == 200
     events = server.ask("GET", f"{path}/events", params={"limit": 500}).json()["items"]
     assert len([event for event in events if event["kind"] == "production"]) == 1
+    assert len([event for event in events if "another race of trial 1" in event["sentence"]]) == 1
     assert len([event for event in events if "priority low" in event["sentence"]]) == 1
     more = {"more_seconds": 60.0, "more_trials": 1}
     reply = server.ask("POST", f"{path}:extend", json=more, headers={"Idempotency-Key": "more"})
@@ -185,6 +190,7 @@ STORIES: dict[FaultPoint, Callable[[StruckServer, Receiver], None]] = {
     FaultPoint.JOB_PAUSED: do_everything_to_a_job,
     FaultPoint.JOB_RESUMED: do_everything_to_a_job,
     FaultPoint.JOB_PRIORITISED: do_everything_to_a_job,
+    FaultPoint.TRIAL_REPEATED: do_everything_to_a_job,
     FaultPoint.JOB_CANCELLED: be_told_of_the_end,
     FaultPoint.JOB_CONTINUED: do_everything_to_a_job,
     FaultPoint.JOB_ARCHIVED: do_everything_to_a_job,

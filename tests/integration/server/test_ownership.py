@@ -36,6 +36,7 @@ def change_all(server: Served, job_id: str, token: str) -> dict[str, int]:
         "prioritise": server.ask(
             "POST", f"/jobs/{job_id}:prioritise", token, json={"priority": "low"}
         ).status_code,
+        "repeat": server.ask("POST", f"/jobs/{job_id}/trials/0:repeat", token).status_code,
         "cancel": server.ask("POST", f"/jobs/{job_id}:cancel", token).status_code,
     }
 
@@ -49,6 +50,7 @@ MINE = {
     "pause": 200,
     "resume": 200,
     "prioritise": 200,
+    "repeat": 404,
     "cancel": 200,
 }
 NOT_MINE = dict.fromkeys(MINE, 403)

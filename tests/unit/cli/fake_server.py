@@ -46,6 +46,7 @@ class FakeServer:
         self.problems: dict[str, tuple[int, dict[str, Any]]] = {}
         self.cancelled: list[str] = []
         self.continued: dict[str, Continuation] = {}
+        self.repeated: list[tuple[str, str]] = []
         self.submitted: list[JobSpec] = []
         self.tokens_wanted: list[tuple[str, dict[str, Any]]] = []
         """Path and body of every request that makes a token or readmits an agent."""
@@ -103,6 +104,9 @@ class FakeServer:
             return 200, self.jobs[job_id]
         if verb == "extend":
             self.continued[job_id] = Continuation.model_validate_json(body)
+        if rest.endswith(":repeat"):
+            self.repeated.append((job_id, rest))
+            return 200, self.jobs[job_id]
         if verb == "prioritise":
             wanted = Prioritisation.model_validate_json(body)
             spec = self.jobs[job_id].spec.model_copy(update={"priority": wanted.priority})

@@ -52,6 +52,14 @@ def test_paused_job_goes_on_with_the_command_that_made_it(server: FakeServer, ru
     assert (len(server.submitted), server.jobs["half"].state) == (1, JobState.CANCELLED)
 
 
+def test_trial_is_measured_again(server: FakeServer, run: Run) -> None:
+    server.add_job("half", JobState.RUNNING)
+    assert "train measures trial 3 again" in run("repeat", "half", "3").stdout
+    assert json.loads(run("repeat", "half", "4", "--json").stdout)["id"] == "half"
+    assert server.repeated == [("half", "trials/3:repeat"), ("half", "trials/4:repeat")]
+    assert run("repeat", "half", "nine").exit_code == 2
+
+
 def test_prioritised_job_goes_on_with_the_command_that_made_it(server: FakeServer, run: Run) -> None:
     server.lives["new-1"] = [JobState.CANCELLED]
     run("tune", "--", "torchrun", "train.py")

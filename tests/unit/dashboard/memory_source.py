@@ -217,6 +217,16 @@ class MemorySource:
             raise NotYourJob(f"Job {job_id} belongs to {story.job.owner}; you are {person.name}.")
         return story
 
+    def repeat_trial(self, job_id: str, number: int, person: Person) -> Job:
+        story = self._story_of(job_id, person)
+        asked = [
+            trial.model_copy(update={"asked_again_at": NOW}) if trial.number == number else trial
+            for trial in story.history.trials
+        ]
+        history = story.history.model_copy(update={"trials": tuple(asked)})
+        self.tell(replace(story, history=history))
+        return story.job
+
     def continue_job(self, job_id: str, more: Continuation, person: Person) -> Job:
         story = self._story_of(job_id, person)
         if not story.job.state.is_final:

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from memory_source import NOW, MemorySource
 from starlette.testclient import TestClient
 
 from advisor.dashboard.pages.access import keep_local
-from advisor.protocol.asked.jobs import JobState
+from advisor.protocol.asked.jobs import JobState, Stage
 
 SignIn = Callable[[str], TestClient]
 PAGES = (
@@ -96,6 +97,26 @@ def test_submitter_cancels_a_job(sign_in: SignIn, source: MemorySource) -> None:
     answer = client.post("/jobs/busy/cancel", data={"form_key": key}, follow_redirects=False)
     assert answer.headers["location"] == "/jobs/busy"
     assert source.job("busy").state is JobState.CANCELLING
+
+
+def test_submitter_has_a_trial_measured_again(sign_in: SignIn, source: MemorySource) -> None:
+    client = sign_in("adv_submitter_2_x")
+    story = source.stories["busy"]
+    job = story.job.model_copy(update={"stage": Stage.SEARCH})
+    source.tell(replace(story, job=job))
+    address = "/jobs/busy/trials/5"
+    page = client.get(address).text
+    assert "Measure again" in page
+    assert client.post(f"{address}/repeat", data={"form_key": "of nobody"}).status_code == 403
+    asked = client.post(f"{address}/repeat", data={"form_key": read_form_key(page)}).text
+    assert "It is to be measured again" in asked
+    assert "Measure again" not in asked
+    assert "data-live-url" in asked
+    assert "takes part in every race" in client.get("/jobs/busy/trials/0").text
+    source.tell(replace(source.stories["busy"], job=job.model_copy(update={"stage": Stage.CONFIRM})))
+    assert "the search was over before there was one" in client.get(address).text
+    client.cookies.clear()
+    assert "Measure again" not in sign_in("adv_viewer_3_x").get("/jobs/busy/trials/4").text
 
 
 def test_viewer_cannot_cancel(sign_in: SignIn, source: MemorySource) -> None:

@@ -25,7 +25,7 @@ from advisor.protocol.views import RaceAccepted, Role
 from advisor.services import agents, jobs
 from advisor.services.background.reaper import AwakeClock, Reaper
 from advisor.services.background.scheduling import Scheduler
-from advisor.services.changing import continuing, pausing, prioritising
+from advisor.services.changing import continuing, pausing, prioritising, repeating
 from advisor.services.measuring import races, sessions
 from advisor.services.thinking.stock import Stock
 from advisor.services.thinking.thought import Overdue, Thought, think
@@ -152,6 +152,11 @@ class World:
         """Give a job another priority."""
         with self.work() as work:
             return prioritising.prioritise_job(work, job_id, priority, asker, self.now)
+
+    def repeat(self, job_id: str, number: int, asker: Principal = ADA) -> Job:
+        """Let a trial race once more."""
+        with self.work() as work:
+            return repeating.repeat_trial(work, job_id, number, asker, self.now)
 
     def extend(self, job_id: str, key: str) -> Job:
         """Give a job that has ended a minute more."""

@@ -1,4 +1,4 @@
-"""`advisor pause`, `resume`, `prioritise`, `extend`, `clone`, `archive` and `delete`: changing a job of a server."""
+"""`advisor pause`, `resume`, `prioritise`, `repeat`, `extend`, `clone`, `archive` and `delete`: changing a job."""
 
 import os
 import uuid
@@ -40,6 +40,22 @@ def prioritise(
         screen_of(context).print_json(changed)
     else:
         screen_of(context).show(f"{changed.spec.name or changed.id} has priority {changed.spec.priority}.")
+
+
+def repeat(
+    context: typer.Context,
+    job: JobArgument,
+    trial: Annotated[int, typer.Argument(min=0, help="The trial's number.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Let a strategy that a job's search has measured race the baseline once more, while the search goes on."""
+    with look_up(os.environ) as client:
+        asked = client.repeat_trial(resolve_job(client, job).id, trial)
+    if as_json:
+        screen_of(context).print_json(asked)
+    else:
+        name = asked.spec.name or asked.id
+        screen_of(context).show(f"{name} measures trial {trial} again as soon as its search starts a race.")
 
 
 def extend(
