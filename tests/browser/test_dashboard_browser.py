@@ -24,7 +24,7 @@ PAGES = (
     "/jobs/busy/log", "/jobs/sample/export", "/jobs/busy/export", "/agents", "/knobs", "/style", "/jobs/sample/trials",
     "/jobs/busy/trials?sort=-samples&state=ok", "/jobs/sample/compare?trials=0,3,5,7", "/jobs/sample/explore",
     "/jobs/busy/explore", "/jobs/new", "/compare?jobs=sample,busy", "/jobs/sample/what-if",
-    "/jobs/busy/what-if", "/jobs/sample/log",
+    "/jobs/busy/what-if", "/jobs/sample/log", "/jobs/sample/trials/10",
 )  # fmt: skip
 
 

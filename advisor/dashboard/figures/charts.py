@@ -6,7 +6,7 @@ own; the browser fills in text and grid from its theme.
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
@@ -21,7 +21,6 @@ WORSE = "#d55e00"
 NUMERIC = "#e69f00"
 CONVERGENCE = "#cc79a7"
 SKY = "#56b4e9"
-_MOST_POINTS = 2000
 
 
 @dataclass(frozen=True)
@@ -72,14 +71,6 @@ class HistoryPoint:
     outcome: str
     counts: bool
     """Whether it may become the best so far: it is on a rung that the job allows and did not fail."""
-
-
-@dataclass(frozen=True)
-class StepSeries:
-    """The step times of one block."""
-
-    label: str
-    step_time_s: tuple[float, ...] = field(repr=False)
 
 
 def close_figure(figure: go.Figure) -> str:
@@ -331,45 +322,4 @@ def draw_history(points: Sequence[HistoryPoint]) -> Figure:
         table=Table(("trial", "changes", "samples/s", "outcome"), rows),
         plot=close_figure(figure),
         height=300,
-    )
-
-
-def draw_steps(series: Sequence[StepSeries]) -> Figure:
-    """Draw the time of every step of a trial's blocks, one after another, thinned to 2000 points."""
-    figure = go.Figure()
-    offset = 0
-    stride = max(1, sum(len(block.step_time_s) for block in series) // _MOST_POINTS)
-    for index, block in enumerate(series):
-        figure.add_scatter(
-            x=list(range(offset, offset + len(block.step_time_s), stride)),
-            y=[seconds * 1000 for seconds in block.step_time_s[::stride]],
-            mode="markers", name=block.label,
-            marker={"size": 5, "color": ACCENT if index % 2 == 0 else BASELINE},
-            hovertemplate=f"{block.label}: %{{y:.2f}} ms<extra></extra>",
-        )  # fmt: skip
-        offset += len(block.step_time_s)
-    lay_out(
-        figure,
-        240,
-        xaxis_title="timed step, blocks one after another",
-        yaxis_title={"text": "ms", "standoff": 10},
-    )
-    figure.update_yaxes(rangemode="tozero")
-    times = sorted(seconds for block in series for seconds in block.step_time_s)
-    rows = tuple(
-        (
-            block.label, str(len(block.step_time_s)), formats.milliseconds(min(block.step_time_s)),
-            formats.milliseconds(sorted(block.step_time_s)[len(block.step_time_s) // 2]),
-            formats.milliseconds(max(block.step_time_s)),
-        )
-        for block in series
-    )  # fmt: skip
-    return Figure(
-        id="steps",
-        title="Every timed step",
-        summary=f"{formats.plural(len(times), 'timed step')} between {formats.milliseconds(times[0])} and "
-        f"{formats.milliseconds(times[-1])} ms, half of them below {formats.milliseconds(times[len(times) // 2])} ms.",
-        table=Table(("block", "steps", "fastest ms", "median ms", "slowest ms"), rows),
-        plot=close_figure(figure),
-        height=240,
     )

@@ -98,6 +98,7 @@ _TRIALS: tuple[tuple[Purpose, Mapping[str, Value], Outcome | None, float], ...] 
     (Purpose.SEARCH, {"localsgd": True, "localsgd_k_steps": 4}, Outcome.FINISHED, 131.0),
     (Purpose.CONFIRM, _WINNER, None, 138.9),
 )
+_WARMUP = 2
 OUT_OF_MEMORY_LOG = (
     "\x1b[31mTraceback (most recent call last):\x1b[0m\n"
     '  File "train.py", line 88, in <module>\n    loss.backward()\n'
@@ -133,7 +134,8 @@ def _make_block(
     round_number: int | None,
 ) -> Block:
     scale = 1 + 0.006 * _wobble(ordinal * 7 + number)
-    times = tuple(step_ms / 1000 * scale * (1 + 0.012 * _wobble(step + ordinal * 31)) for step in range(60))
+    spread = [1 + 0.012 * _wobble(step + ordinal * 31) + 0.2 * (step < _WARMUP) for step in range(60)]
+    times = tuple(step_ms / 1000 * scale * each for each in spread)
     is_winner = changes == _WINNER
     buckets = (9 * _MB, *[96 * _MB] * 8) if is_winner else (_MB, *[25 * _MB] * 30)
     return Block(
@@ -141,10 +143,11 @@ def _make_block(
         state=BlockState.DONE,
         plan=BlockPlan(block_id=f"block{ordinal}", trial_number=number, overrides=dict(changes)),
         result=BlockResult(
-            steps=60, step_time_s=times, samples_per_step=_SAMPLES_PER_STEP, samples=60 * _SAMPLES_PER_STEP,
+            steps=60, warmup_steps=10, step_time_s=times, samples_per_step=_SAMPLES_PER_STEP,
+            samples=60 * _SAMPLES_PER_STEP,
             wall_s=sum(times),
             per_rank_step_time_s=tuple(step_ms / 1000 * (1 + 0.001 * (rank * 7 % 22)) for rank in range(16)),
-            per_rank_work_s=tuple(0.118 + (0.013 if rank == 3 else 0.0) for rank in range(16)),
+            per_rank_work_s=tuple(0.118 + (0.013 if r == 3 else 0.001 * _wobble(r + 5 * ordinal)) for r in range(16)),
             phases=_AFTER if is_winner else _BEFORE, worst_rank_phases=_WORST, worst_rank=3,
             losses=tuple(2.4 - 0.002 * step for step in range(60)), peak_memory_bytes=101 * 2**30,
             bucket_bytes=buckets,
@@ -152,7 +155,7 @@ def _make_block(
         ),
         summary=BlockSummary(
             samples_per_s=_SAMPLES_PER_STEP * 1000 / (step_ms * scale), log_step_time=math.log(step_ms * scale / 1000),
-            log_step_time_se=0.0041, steady_steps=58, steady=True, median_step_time_s=step_ms * scale / 1000,
+            log_step_time_se=0.0041, steady_steps=60 - _WARMUP, steady=True, median_step_time_s=step_ms * scale / 1000,
             p95_step_time_s=step_ms * scale / 1000 * 1.017,
         ),
         issued_at=at, finished_at=at + timedelta(seconds=12), utilisation=0.84 if step_ms > 155 else 0.95,

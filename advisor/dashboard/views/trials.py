@@ -1,10 +1,11 @@
 """A trial's own page."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from advisor.dashboard import formats
-from advisor.dashboard.figures.charts import Figure, StepSeries, draw_phases, draw_steps
+from advisor.dashboard.figures.charts import Figure, draw_phases
+from advisor.dashboard.figures.trial import RankBlock, StepSeries, draw_ranks, draw_steps
 from advisor.dashboard.source import Person
 from advisor.dashboard.views.chips import Chip, chip_for_block, chip_for_effect, chip_for_trial
 from advisor.dashboard.views.evidence import show_knob
@@ -12,7 +13,7 @@ from advisor.dashboard.views.telemetry import DeviceLine, view_devices
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.measured.estimates import estimate_blocks
-from advisor.protocol.measured.trials import Block, BlockState, JobHistory, Purpose, Trial
+from advisor.protocol.measured.trials import Block, BlockResult, BlockState, JobHistory, Purpose, Trial
 from advisor.services.changing.repeating import say_why_not
 
 
@@ -51,6 +52,9 @@ class TrialPage:
     phases: Figure | None
     worst_rank: int | None
     steps: Figure | None
+    rank_map: Figure | None
+    missing: tuple[str, ...]
+    """Why a figure is not there, a sentence for each; nothing while no block has been measured."""
     ranks: tuple[tuple[int, str, str, str], ...]
     """Rank, median step time in ms, its own work in it in ms, that work's difference from the median rank's."""
     devices: tuple[DeviceLine, ...]
@@ -139,6 +143,54 @@ def _list_ranks(block: Block | None) -> tuple[tuple[int, str, str, str], ...]:
     )  # fmt: skip
 
 
+def _draw_steps(done: Sequence[Block]) -> Figure | None:
+    series, untimed = [], 0
+    for block in done:
+        if block.result is None or not block.result.step_time_s:
+            continue
+        times, period = block.result.step_time_s, max(1, block.result.period)
+        # The arms of a race settle before their first timed step: nothing is cut. Whole periods are.
+        whole = len(times) - len(times) % period or len(times)
+        alone = block.summary is not None and not block.result.segments
+        cut = max(0, whole - block.summary.steady_steps) if alone and block.summary else 0
+        series.append(StepSeries(f"block {block.ordinal}", times, cut))
+        untimed = max(untimed, block.result.warmup_steps)
+    return draw_steps(series, untimed) if series else None
+
+
+def _draw_ranks(done: Sequence[Block], generations: Mapping[str, int]) -> Figure | None:
+    """Each rank's own work where it is known: ranks that wait for a slower one take equally long steps."""
+    results = [(block, block.result) for block in done if block.result is not None]
+    works = [(block, result.per_rank_work_s) for block, result in results if any(result.per_rank_work_s)]
+    found = works or [(block, result.per_rank_step_time_s) for block, result in results]
+    blocks = [
+        RankBlock(
+            f"launch {generations.get(block.session_id, formats.NO_VALUE)}, block {block.ordinal}", seconds
+        )
+        for block, seconds in found
+        if len(seconds) > 1 and min(seconds) > 0
+    ]
+    if not blocks:
+        return None
+    return draw_ranks(blocks, "own work of a step, without waiting for others" if works else "time of a step")
+
+
+def _say_missing(
+    result: BlockResult, phases: Figure | None, steps: Figure | None, rank_map: Figure | None
+) -> Iterator[str]:
+    if phases is None:
+        yield "Where a step's time goes: not told. Only PyTorch trainings are looked into; others tell step times."
+    if steps is None:
+        yield "Single steps: none was timed. The blocks' notes say why."
+    if rank_map is None:
+        ranks = len(result.per_rank_step_time_s)
+        yield (
+            "Ranks side by side: one rank trains, so that there is nothing to compare."
+            if ranks == 1
+            else "Ranks side by side: the training told no times of single ranks."
+        )
+
+
 def view_trial_page(trial: Trial, history: JobHistory) -> TrialPage:
     """Build the page; phases, ranks and buckets are those of the trial's last measured block."""
     blocks = [block for block in history.blocks if block.trial_number == trial.number]
@@ -162,12 +214,9 @@ def view_trial_page(trial: Trial, history: JobHistory) -> TrialPage:
         if result.worst_rank_phases.total_s() > 0:
             series.append((f"worst rank ({result.worst_rank})", result.worst_rank_phases))
         phases = draw_phases(series, "One step, phase by phase")
-    steps = [
-        StepSeries(f"block {block.ordinal}", block.result.step_time_s)
-        for block in done
-        if block.result is not None and block.result.step_time_s
-    ]
     generations = {session.id: session.generation for session in history.sessions}
+    steps = _draw_steps(done)
+    rank_map = _draw_ranks(done, generations)
     return TrialPage(
         number=trial.number,
         chip=chip_for_trial(trial, any(block.state is BlockState.ISSUED for block in blocks)),
@@ -179,7 +228,9 @@ def view_trial_page(trial: Trial, history: JobHistory) -> TrialPage:
         changes=_list_changes(trial, blocks),
         phases=phases,
         worst_rank=result.worst_rank if result else None,
-        steps=draw_steps(steps) if steps else None,
+        steps=steps,
+        rank_map=rank_map,
+        missing=tuple(_say_missing(result, phases, steps, rank_map)) if result else (),
         ranks=_list_ranks(last),
         devices=view_devices(last.telemetry) if last else (),
         buckets=tuple(formats.size(count) for count in result.bucket_bytes) if result else (),

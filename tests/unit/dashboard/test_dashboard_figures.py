@@ -8,11 +8,9 @@ from memory_source import NOW
 from advisor.dashboard.figures.charts import (
     HistoryPoint,
     Side,
-    StepSeries,
     draw_comparison,
     draw_history,
     draw_phases,
-    draw_steps,
     draw_waterfall,
 )
 from advisor.dashboard.samples.job import make_finished_story
@@ -67,12 +65,6 @@ def test_history_does_not_let_a_forbidden_rung_lead() -> None:
 def test_phases_without_measured_communication_leave_it_open() -> None:
     figure = draw_phases([("median rank", Phases(forward_s=0.1))], "One step")
     assert ("exposed communication", "–") in figure.table.rows
-
-
-def test_steps_are_thinned_out() -> None:
-    figure = draw_steps([StepSeries("block 0", tuple(0.1 for _ in range(10_000)))])
-    assert len(json.loads(figure.plot)["data"][0]["x"]) <= 2000
-    assert figure.table.rows[0][1] == "10000"
 
 
 def test_figure_cannot_end_its_script_element() -> None:
