@@ -5,12 +5,14 @@ from datetime import timedelta
 from advisor.protocol.asked.jobs import Budget, Stage
 from advisor.protocol.measured.trials import BlockState, Outcome, Purpose, Trial
 from advisor.tuning.decisions import Race
+from advisor.tuning.history.budget import limit_new_s
+from advisor.tuning.history.record import Record
 from tests.unit.tuning.simulated_cluster import QUIET, SimulatedCluster, make_job, make_spec
 
 
-def search_a_little(seconds: float = 600.0) -> tuple[SimulatedCluster, Trial]:
+def search_a_little() -> tuple[SimulatedCluster, Trial]:
     """A job in the middle of its search, and a trial that its search has measured."""
-    budget = Budget(max_trials=8, max_seconds=seconds)
+    budget = Budget(max_trials=8, max_seconds=600.0)
     knobs = ("fuse_grad_size_in_MB", "num_threads")
     sim = SimulatedCluster(job=make_job(make_spec(budget=budget, knobs=knobs)), noise=QUIET)
     while not any(t.outcome is Outcome.FINISHED for t in sim.trials):
@@ -73,9 +75,11 @@ def test_race_that_was_under_way_when_it_was_asked_for_does_not_count() -> None:
 
 
 def test_search_whose_time_is_spent_does_not_take_the_verdicts() -> None:
-    sim, trial = search_a_little(seconds=90.0)
-    while isinstance(sim.step(), Race) and sim.job.stage in {Stage.PROBE, Stage.SEARCH}:
-        pass
+    sim, trial = search_a_little()
     ask_again(sim, trial)
+    record = Record(sim.job, sim.history, sim.now)
+    sim.now += timedelta(seconds=limit_new_s(record) - record.spent_s)
+    assert Record(sim.job, sim.history, sim.now).remaining_s > 0
     sim.run()
+    assert sim.races_of(Stage.CONFIRM)
     assert not any("somebody asked for it" in race.because for race in sim.races)
