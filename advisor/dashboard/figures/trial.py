@@ -163,10 +163,10 @@ def _summarise(
 ) -> str:
     slowest = max(range(world), key=lambda rank: over[rank])
     times = sum(max(range(world), key=lambda rank: block.seconds[rank]) == slowest for block in blocks)
+    where = f"{world} ranks in {formats.plural(len(blocks), 'block')}"
     words = (
-        f"{what[0].upper()}{what[1:]}, {world} ranks in {formats.plural(len(blocks), 'block')}, darker is longer: "
-        f"rank {slowest} takes longest, {formats.gain(1.0 + over[slowest])} over the median rank, and was the slowest "
-        f"in {times} of {len(blocks)}."
+        f"{what[0].upper()}{what[1:]}, {where}, a fuller colour is longer: rank {slowest} takes longest, "
+        f"{formats.gain(1.0 + over[slowest])} over the median rank, and was the slowest in {times} of {len(blocks)}."
     )
     if shown < world:
         words += f" Drawn are the {shown} ranks that take longest."

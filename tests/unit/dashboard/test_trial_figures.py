@@ -66,7 +66,7 @@ def test_slow_rank_is_a_row_that_the_sentence_names() -> None:
     (cells,) = read(figure.plot)
     assert len(cells["base"]) == len(cells["y"]) == 4 * 5
     assert list(dict.fromkeys(cells["y"])) == ["rank 0", "rank 1", "rank 2", "rank 3"]
-    assert "rank 2 takes longest" in figure.summary
+    assert "a fuller colour is longer: rank 2 takes longest" in figure.summary
     assert "slowest in 5 of 5" in figure.summary
     assert figure.table.rows[2][:2] == ("2", "120.0")
     assert max(cells["marker"]["color"]) == 120.0
