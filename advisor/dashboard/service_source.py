@@ -1,13 +1,13 @@
 """The pages' look-ups, answered by the services."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 
 from advisor.dashboard.source import Person
 from advisor.errors import AdviceNotReady, Forbidden, Unauthenticated, Unavailable
 from advisor.exporters import Exported, FormatInfo
-from advisor.protocol.answers.advice import Advice
+from advisor.protocol.answers.advice import Advice, Forecast
 from advisor.protocol.answers.previews import JobPreview
 from advisor.protocol.asked.jobs import Continuation, Job, JobSpec, JobState
 from advisor.protocol.asked.queries import JobQuery
@@ -26,7 +26,8 @@ from advisor.protocol.views import (
 )
 from advisor.services.agents import view_agents
 from advisor.services.answers.advice import get_advice
-from advisor.services.answers.exports import export_strategy, list_formats
+from advisor.services.answers.exports import bundle_strategy, export_strategy, list_formats
+from advisor.services.answers.forecasts import predict
 from advisor.services.answers.runs import list_runs
 from advisor.services.changing.continuing import continue_job
 from advisor.services.changing.pausing import pause_job, resume_job
@@ -147,6 +148,10 @@ class ServiceSource:
         with self._database.read() as work:
             return view_agents(work, self._clock())
 
+    def predict(self, job_id: str, nodes: int | None, rate: str | None, batch: float) -> Forecast:
+        """Return what the cost model expects on another cluster; None is as measured. Raises NoForecast."""
+        return predict(self._database, self._tuning, job_id, nodes, rate, batch, self._clock())
+
     def export_formats(self) -> Sequence[FormatInfo]:
         """Return the formats that strategies can be written in."""
         return list_formats()
@@ -155,6 +160,11 @@ class ServiceSource:
         """Return the job's advised strategy in that format."""
         with self._database.read() as work:
             return export_strategy(work, job_id, format_name, target)
+
+    def bundle(self, job_id: str) -> Mapping[str, str]:
+        """Return the files of the job's advised strategy by name, with a summary and a report."""
+        with self._database.read() as work:
+            return bundle_strategy(work, job_id)
 
     def preview(self, spec: JobSpec, person: Person) -> JobPreview:
         """Return what submitting this job would do; stores nothing. Raises InvalidJob."""

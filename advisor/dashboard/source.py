@@ -1,11 +1,11 @@
 """What the pages look up: a small interface with one method per question a page asks."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from advisor.exporters import Exported, FormatInfo
-from advisor.protocol.answers.advice import Advice
+from advisor.protocol.answers.advice import Advice, Forecast
 from advisor.protocol.answers.previews import JobPreview
 from advisor.protocol.asked.jobs import Continuation, Job, JobSpec, JobState
 from advisor.protocol.measured.runs import ProductionRun
@@ -106,12 +106,20 @@ class Source(Protocol):
         """Return every agent that ever introduced itself."""
         ...
 
+    def predict(self, job_id: str, nodes: int | None, rate: str | None, batch: float) -> Forecast:
+        """Return what the cost model expects on another cluster; None is as measured. Raises NoForecast."""
+        ...
+
     def export_formats(self) -> Sequence[FormatInfo]:
         """Return the formats that strategies can be written in."""
         ...
 
     def export(self, job_id: str, format_name: str, target: str | None) -> Exported:
         """Return the job's advised strategy in that format."""
+        ...
+
+    def bundle(self, job_id: str) -> Mapping[str, str]:
+        """Return the files of the job's advised strategy by name, with a summary and a report."""
         ...
 
     def preview(self, spec: JobSpec, person: Person) -> JobPreview:

@@ -23,7 +23,8 @@ PAGES = (
     "/jobs", "/jobs/busy", "/jobs/sample", "/jobs/sample/trials/5", "/jobs/sample/trials/6", "/jobs/busy/trials/10",
     "/jobs/busy/log", "/jobs/sample/export", "/jobs/busy/export", "/agents", "/knobs", "/style", "/jobs/sample/trials",
     "/jobs/busy/trials?sort=-samples&state=ok", "/jobs/sample/compare?trials=0,3,5,7", "/jobs/sample/explore",
-    "/jobs/busy/explore", "/jobs/new", "/compare?jobs=sample,busy", "/jobs/sample/what-if",
+    "/jobs/busy/explore", "/jobs/new", "/compare?jobs=sample,busy",
+    "/jobs/sample/what-if?nodes=8&rate=25gbit&batch=x", "/jobs/sample/what-if?nodes=8&rate=25gbit",
     "/jobs/busy/what-if", "/jobs/sample/log", "/jobs/sample/trials/10",
 )  # fmt: skip
 
@@ -266,8 +267,11 @@ def test_download_saves_the_file(visit: Callable) -> None:
     visitor = visit(accept_downloads=True).sign_in()
     page = visitor.go("/jobs/sample/export")
     with page.expect_download() as waiting:
-        page.get_by_role("link", name="Download").click()
+        page.get_by_role("link", name="Download", exact=True).click()
     assert waiting.value.suggested_filename == "ddp_strategy.py"
+    with page.expect_download() as waiting:
+        page.get_by_role("link", name="All as one archive").click()
+    assert waiting.value.suggested_filename == "strategy-sample.zip"
 
 
 def test_theme_changes_at_once_and_stays(visit: Callable) -> None:

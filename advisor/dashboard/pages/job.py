@@ -14,7 +14,8 @@ from advisor.dashboard.source import Source
 from advisor.dashboard.views.compare import compare_trials, read_numbers
 from advisor.dashboard.views.explore import explore
 from advisor.dashboard.views.explore_query import ExploreQuery
-from advisor.dashboard.views.forecasts import view_forecasts
+from advisor.dashboard.views.exports import pack_files, view_difference
+from advisor.dashboard.views.forecasts import Cluster, view_forecasts
 from advisor.dashboard.views.job import view_header, view_overview
 from advisor.dashboard.views.measured import measure_trials
 from advisor.dashboard.views.runs import view_runs
@@ -22,7 +23,8 @@ from advisor.dashboard.views.site import view_log
 from advisor.dashboard.views.story import view_story
 from advisor.dashboard.views.trial_table import COLUMNS, STATES, TrialQuery, view_trial_table, write_csv
 from advisor.dashboard.views.trials import view_repeat, view_trial_page
-from advisor.errors import NotFound
+from advisor.errors import NoForecast, NotFound
+from advisor.exporters import REPORT
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.knobs.knob import Effect
@@ -87,6 +89,12 @@ def build_view_routes(
             "live_url": "" if job.state.is_final else f"/jobs/{job.id}/live?after={last}",
         }
         return renderer.render(request, name, {**known, **context})
+
+    def download(filename: str, content: bytes) -> Response:
+        """Answer with bytes to be saved, whatever they are: nothing that a job wrote is ever shown as a page."""
+        name = filename.replace('"', "").replace("/", "_")
+        headers = {"content-disposition": f'attachment; filename="{name}"'}
+        return Response(content, media_type="application/octet-stream", headers=headers)
 
     @router.get("/jobs/{job_id}")
     def show_job(request: Request, job_id: str) -> Response:
@@ -165,9 +173,22 @@ def build_view_routes(
     def show_forecasts(request: Request, job_id: str) -> Response:
         opened = open_job(request, job_id)
         forecasts = opened.advice.forecasts if opened.advice else ()
+        asked = Cluster.read(request.query_params)
+        answer, refusal = None, ""
+        if asked.is_asked:
+            try:
+                answer = source.predict(job_id, *asked.words)
+            except NoForecast as error:
+                refusal = f"{error.sentence} {error.hint}"
+        facts = opened.job.facts
         context = {
             "forecasts": view_forecasts(forecasts),
             "caveat": forecasts[0].caveat if forecasts else "",
+            "asked": asked,
+            "answer": view_forecasts([answer]) if answer else (),
+            "answer_caveat": answer.caveat if answer else "",
+            "refusal": refusal,
+            "measured": facts and (facts.nodes, facts.local_world_size, facts.batch_size_per_rank),
         }
         return show(request, opened, "what-if", "what_if.html", context)
 
@@ -200,6 +221,7 @@ def build_view_routes(
             "chosen": chosen,
             "target": target if target in chosen.targets else (chosen.targets[0] if chosen.targets else ""),
             "exported": exported,
+            "difference": view_difference(advice, exported) if advice and exported else (),
         }
         return show(request, opened, "export", "export.html", context)
 
@@ -207,9 +229,16 @@ def build_view_routes(
     def download_export(request: Request, job_id: str, format: str, target: str = "") -> Response:
         door.admit(request)
         exported = source.export(job_id, format, target or None)
-        name = exported.filename.replace('"', "").replace("/", "_")
-        # As plain bytes to be saved, whatever the format: nothing that a job wrote is ever shown as a page.
-        headers = {"content-disposition": f'attachment; filename="{name}"'}
-        return Response(exported.content.encode(), media_type="application/octet-stream", headers=headers)
+        return download(exported.filename, exported.content.encode())
+
+    @router.get("/jobs/{job_id}/export/bundle")
+    def download_bundle(request: Request, job_id: str) -> Response:
+        door.admit(request)
+        return download(f"strategy-{job_id}.zip", pack_files(source.bundle(job_id)))
+
+    @router.get("/jobs/{job_id}/export/report")
+    def download_report(request: Request, job_id: str) -> Response:
+        door.admit(request)
+        return download(f"report-{job_id}.html", source.bundle(job_id)[REPORT].encode())
 
     return router

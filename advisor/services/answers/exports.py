@@ -1,7 +1,7 @@
 """Exports: the advised strategy in other tools' formats."""
 
 from advisor.errors import UnknownFormat
-from advisor.exporters import FORMATS, Exported, ExportError, FormatInfo, export
+from advisor.exporters import FORMATS, Exported, ExportError, FormatInfo, export, export_bundle
 from advisor.services.answers.advice import get_advice
 from advisor.services.jobs import get_job
 from advisor.storage import UnitOfWork
@@ -19,6 +19,14 @@ def export_strategy(work: UnitOfWork, job_id: str, format: str, target: str | No
         return export(advice, job, format, target)
     except ExportError as error:
         raise UnknownFormat(str(error)) from error
+
+
+def bundle_strategy(work: UnitOfWork, job_id: str) -> dict[str, str]:
+    """Return the files of a job's advised strategy by name, with a summary and a report.
+
+    Raises JobNotFound and AdviceNotReady.
+    """
+    return export_bundle(get_advice(work, job_id), get_job(work, job_id))
 
 
 def list_formats() -> tuple[FormatInfo, ...]:

@@ -104,6 +104,8 @@ ROUTES: dict[str, set[str]] = {
     "GET /jobs/{job_id}/log": READ,
     "GET /jobs/{job_id}/export": READ,
     "GET /jobs/{job_id}/export/file": READ,
+    "GET /jobs/{job_id}/export/bundle": READ,
+    "GET /jobs/{job_id}/export/report": READ,
     "POST /jobs/{job_id}/cancel": CHANGE,
     "POST /jobs/{job_id}/pause": CHANGE,
     "POST /jobs/{job_id}/resume": CHANGE,

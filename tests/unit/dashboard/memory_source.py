@@ -1,6 +1,6 @@
 """A literal `Source` in memory: stories, agents and tokens as a test puts them there."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -12,17 +12,19 @@ from advisor.errors import (
     JobIsFinal,
     JobIsLive,
     JobNotFound,
+    NoForecast,
     NotYourJob,
     TokenNotFound,
     UnknownFormat,
 )
-from advisor.exporters import Exported, FormatInfo
-from advisor.protocol.answers.advice import Advice
+from advisor.exporters import Exported, FormatInfo, export_bundle
+from advisor.protocol.answers.advice import Advice, Forecast, Provenance, WhatIf
 from advisor.protocol.answers.previews import JobPreview
 from advisor.protocol.asked.jobs import Continuation, Job, JobSpec, JobState
 from advisor.protocol.measured.runs import ProductionRun
 from advisor.protocol.measured.telemetry import SessionTelemetry
 from advisor.protocol.measured.trials import JobHistory
+from advisor.protocol.nodes.testbed import read_rate
 from advisor.protocol.views import (
     AgentView,
     CreatedToken,
@@ -38,6 +40,7 @@ from advisor.protocol.views import (
 )
 from advisor.services.jobs import check_spec
 from advisor.tuning.asked import PlannerTuning
+from advisor.tuning.explain.forecast import ForecastImpossible
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
@@ -151,6 +154,14 @@ class MemorySource:
     def agents(self) -> Sequence[AgentView]:
         return self.connected
 
+    def predict(self, job_id: str, nodes: int | None, rate: str | None, batch: float) -> Forecast:
+        story = self._story(job_id)
+        asked = WhatIf(nodes=nodes, bits_per_s=read_rate(rate) if rate else None, batch=batch)
+        try:
+            return PlannerTuning().forecast(story.job, story.history, NOW, asked)
+        except ForecastImpossible as error:
+            raise NoForecast(str(error)) from error
+
     def export_formats(self) -> Sequence[FormatInfo]:
         return FORMATS
 
@@ -167,11 +178,18 @@ class MemorySource:
             filename=info.filename,
             media_type=info.media_type,
             content=f"# {advice.headline}\n# <script>alert(1)</script>\nmodel = DDP(model, bucket_cap_mb=96)\n",
+            provenance={"fuse_grad_size_in_MB": Provenance.TRANSLATED},
             unmapped={
                 "nccl_comm_num": "DDP has one communicator; the advisor's hook would have to come along."
             },
             warnings=("Valid for 16 ranks on this hardware.",),
         )
+
+    def bundle(self, job_id: str) -> Mapping[str, str]:
+        story = self._story(job_id)
+        if story.advice is None:
+            raise AdviceNotReady("The job has no advice yet.")
+        return export_bundle(story.advice, story.job)
 
     def preview(self, spec: JobSpec, person: Person) -> JobPreview:
         check_spec(spec)

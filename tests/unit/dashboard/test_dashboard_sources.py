@@ -9,7 +9,7 @@ from memory_source import NOW, MemorySource
 from advisor.dashboard.samples.job import make_running_story
 from advisor.dashboard.service_source import ServiceSource
 from advisor.dashboard.source import Person, Source
-from advisor.errors import AdviceNotReady, Forbidden, InvalidJob, JobNotFound, NotYourJob
+from advisor.errors import AdviceNotReady, Forbidden, InvalidJob, JobNotFound, NoForecast, NotYourJob
 from advisor.protocol.asked.jobs import Continuation, JobState
 from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.views import NewToken, Role
@@ -78,6 +78,11 @@ def test_job_is_listed_under_its_state(prepared: Prepared) -> None:
     assert [job.id for job in source.list_jobs(JobState.QUEUED, 25, None).items] == [prepared.job_id]
     assert source.list_jobs(JobState.FAILED, 25, None).items == ()
     assert source.list_jobs(None, 25, None).next_cursor is None
+
+
+def test_nothing_is_predicted_of_a_job_that_has_measured_nothing(prepared: Prepared) -> None:
+    with pytest.raises(NoForecast):
+        prepared.source.predict(prepared.job_id, 4, "10gbit", 1.0)
 
 
 def test_new_job_has_a_story_but_no_measurement(prepared: Prepared) -> None:

@@ -1,0 +1,45 @@
+"""The export page: what a file changes of the script, and everything as one archive."""
+
+import io
+import zipfile
+from collections.abc import Callable
+
+from memory_source import NOW, MemorySource
+from starlette.testclient import TestClient
+
+from advisor.dashboard.samples.job import make_finished_story
+from advisor.dashboard.views.exports import pack_files, view_difference
+from advisor.exporters import export, export_bundle
+
+SignIn = Callable[[str], TestClient]
+STORY = make_finished_story(NOW)
+
+
+def test_difference_names_what_a_format_changes_and_what_it_cannot_say(sign_in: SignIn) -> None:
+    assert STORY.advice is not None
+    lines = view_difference(STORY.advice, export(STORY.advice, STORY.job, "pytorch"))
+    assert ("del", "-fuse_grad_size_in_MB = 25") in lines
+    assert ("ins", "+fuse_grad_size_in_MB = 96") in lines
+    nccl = view_difference(STORY.advice, export(STORY.advice, STORY.job, "nccl"))
+    assert [tag for tag, line in nccl if "fuse_grad_size_in_MB" in line] == ["strong"]
+    page = sign_in("adv_viewer_3_x").get("/jobs/sample/export").text
+    assert "--- your script as it was measured" in page.partition('class="difference"')[2]
+
+
+def test_bundle_holds_every_file_and_the_report_is_saved_not_shown(
+    sign_in: SignIn, source: MemorySource
+) -> None:
+    assert STORY.advice is not None
+    files = export_bundle(STORY.advice, STORY.job)
+    client = sign_in("adv_viewer_3_x")
+    answer = client.get("/jobs/sample/export/bundle")
+    assert answer.headers["content-disposition"] == 'attachment; filename="strategy-sample.zip"'
+    with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
+        assert {name: archive.read(name).decode() for name in archive.namelist()} == files
+        assert archive.getinfo("run.sh").external_attr >> 16 == 0o755
+    assert pack_files(files) == answer.content
+    report = client.get("/jobs/sample/export/report")
+    assert report.headers["content-type"] == "application/octet-stream"
+    assert report.headers["content-disposition"].startswith("attachment")
+    assert report.text == files["report.html"]
+    assert client.get("/jobs/busy/export/bundle").status_code == 409
