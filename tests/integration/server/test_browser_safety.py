@@ -160,12 +160,13 @@ def test_every_form_without_its_visits_key_is_refused(visitors: Visitors, key: s
 def test_token_made_and_revoked_on_its_page_opens_and_closes_the_api(visitors: Visitors) -> None:
     http, form = visitors.server.http, {"form_key": visitors.form_keys["admin"]}
     headers = {"Cookie": f"advisor={visitors.cookies['admin']}"}
-    http.post("/tokens", data=form | {"role": "viewer"}, headers=headers, follow_redirects=False)
-    token = re.search(r"adv_viewer_[\w-]+", http.get("/tokens", headers=headers).text)[0]
+    made = http.post("/tokens", data=form | {"role": "viewer"}, headers=headers)
+    token = re.search(r"adv_viewer_[\w-]+", made.text)[0]
+    assert token not in http.get("/tokens", headers=headers).text
     assert visitors.server.ask("GET", "/jobs", token).status_code == 200
     address = f"/tokens/{token.split('_')[2]}"
-    http.post(f"{address}/rotate", data=form | {"hours": "0"}, headers=headers, follow_redirects=False)
-    fresh = re.search(r"adv_viewer_[\w-]+", http.get("/tokens", headers=headers).text)[0]
+    rotated = http.post(f"{address}/rotate", data=form | {"hours": "0"}, headers=headers)
+    fresh = re.search(r"adv_viewer_[\w-]+", rotated.text)[0]
     assert visitors.server.ask("GET", "/jobs", token).status_code == 401
     assert visitors.server.ask("GET", "/jobs", fresh).status_code == 200
     address = f"/tokens/{fresh.split('_')[2]}/revoke"
