@@ -14,13 +14,13 @@ from advisor.dashboard.samples.job import (
 )
 from advisor.dashboard.source import Person
 from advisor.dashboard.views.chips import list_all_chips
-from advisor.dashboard.views.job import view_overview
-from advisor.dashboard.views.jobs import view_job_line
-from advisor.dashboard.views.measured import measure_trials
-from advisor.dashboard.views.site import view_agents
-from advisor.dashboard.views.story import list_failures
-from advisor.dashboard.views.trial_table import view_trial_table
-from advisor.dashboard.views.trials import view_trial_page
+from advisor.dashboard.views.job.page import view_overview
+from advisor.dashboard.views.job.story import list_failures
+from advisor.dashboard.views.server.jobs import view_job_line
+from advisor.dashboard.views.server.site import view_agents
+from advisor.dashboard.views.trials.measured import measure_trials
+from advisor.dashboard.views.trials.page import view_trial_page
+from advisor.dashboard.views.trials.table import view_trial_table
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import JobState, Stage
 from advisor.protocol.measured.trials import JobHistory

@@ -26,7 +26,7 @@ from advisor.protocol.views import (
 )
 from advisor.services.agents import view_agents
 from advisor.services.answers.advice import get_advice
-from advisor.services.answers.exports import bundle_strategy, export_strategy, list_formats
+from advisor.services.answers.exports import bundle_strategy, export_strategy, list_formats, report_job
 from advisor.services.answers.forecasts import predict
 from advisor.services.answers.runs import list_runs
 from advisor.services.changing.continuing import continue_job
@@ -165,6 +165,11 @@ class ServiceSource:
         """Return the files of the job's advised strategy by name, with a summary and a report."""
         with self._database.read() as work:
             return bundle_strategy(work, job_id)
+
+    def report(self, job_id: str) -> str:
+        """Return the job's answer and all that was tried as one HTML page."""
+        with self._database.read() as work:
+            return report_job(work, job_id)
 
     def preview(self, spec: JobSpec, person: Person) -> JobPreview:
         """Return what submitting this job would do; stores nothing. Raises InvalidJob."""

@@ -122,6 +122,10 @@ class Source(Protocol):
         """Return the files of the job's advised strategy by name, with a summary and a report."""
         ...
 
+    def report(self, job_id: str) -> str:
+        """Return the job's answer and all that was tried as one HTML page."""
+        ...
+
     def preview(self, spec: JobSpec, person: Person) -> JobPreview:
         """Return what submitting this job would do; stores nothing. Raises InvalidJob."""
         ...

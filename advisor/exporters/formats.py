@@ -35,8 +35,6 @@ from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.training.workload import WorkloadKind
 
-REPORT = "report.html"
-"""The file of a bundle that shows everything to people, in any browser and without a server."""
 _PYTHON = "text/x-python; charset=utf-8"
 _TEXT = "text/plain; charset=utf-8"
 _PADDLE_KNOBS = tuple(name for name, knob in CATALOGUE.items() if knob.paddle_field is not None)
@@ -212,5 +210,5 @@ def export_bundle(advice: Advice, job: Job) -> dict[str, str]:
     files = [export(advice, job, info.name) for info in list_at_work(job)]
     return {file.filename: file.content for file in files} | {
         "SUMMARY.txt": write_summary(advice, job, files, FORMATS),
-        REPORT: write_report(advice, job, files, FORMATS),
+        "report.html": write_report(advice, job, files, FORMATS),
     }

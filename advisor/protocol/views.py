@@ -213,6 +213,21 @@ class TokenView(Message):
     uses_left: int | None = None
     """How many more agents may register with it; None: any number."""
 
+    def tell_state(self, now: datetime) -> str:
+        """Return `valid`, or why it opens nothing any more: `revoked`, `expired`, `used up`."""
+        if self.revoked_at is not None:
+            return "revoked"
+        if self.expires_at is not None and self.expires_at <= now:
+            return "expired"
+        return "used up" if self.uses_left == 0 else "valid"
+
+    def list_limits(self) -> tuple[str, ...]:
+        """Return `until 2026-11-30 12:00` and `for 3 more agents`, where it has such a limit."""
+        limits = [] if self.expires_at is None else [f"until {self.expires_at:%Y-%m-%d %H:%M}"]
+        if self.uses_left is not None:
+            limits.append(f"for {self.uses_left} more agent{'s' if self.uses_left != 1 else ''}")
+        return tuple(limits)
+
 
 class CreatedToken(TokenView):
     """The answer to making a token."""

@@ -214,13 +214,12 @@ def _find(work: UnitOfWork, token_id: str) -> tuple[TokenView, str | None]:
 
 def tell_spent(view: TokenView, now: datetime) -> str:
     """Return why a token opens nothing any more, in a sentence; "" while it does."""
-    if view.revoked_at is not None:
-        return "The token is revoked."
-    if view.expires_at is not None and view.expires_at <= now:
-        return f"The token expired at {view.expires_at:%Y-%m-%d %H:%M} UTC."
-    if view.uses_left == 0:
-        return "The token has let in as many agents as it was for."
-    return ""
+    return {
+        "valid": "",
+        "revoked": "The token is revoked.",
+        "expired": f"The token expired at {view.expires_at:%Y-%m-%d %H:%M} UTC." if view.expires_at else "",
+        "used up": "The token has let in as many agents as it was for.",
+    }[view.tell_state(now)]
 
 
 def _works(database: Database, path: Path, role: Role, now: datetime) -> bool:

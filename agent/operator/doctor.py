@@ -37,12 +37,7 @@ def examine(
 
 def _examine_node(gpus: Gpus) -> Finding:
     node = describe_node(gpus)
-    links = ", ".join(f"{link.name} {link.address}" for link in node.links) or "no network link but loopback"
-    devices = f"{len(node.devices)} × {node.devices[0].name}" if node.devices else "no GPU visible to NVML"
-    sentence = (
-        f"{node.hostname}: {node.cpu_count} CPUs, {node.memory_bytes / 2**30:.0f} GiB, {devices}; {links}."
-    )
-    return Finding("node", not node.warning, f"{sentence} {node.warning}".strip())
+    return Finding("node", not node.warning, node.describe())
 
 
 def _examine_torch(environment: Mapping[str, str]) -> Finding:

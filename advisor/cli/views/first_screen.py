@@ -123,7 +123,7 @@ def _say_stalls(advice: Advice) -> str:
     gain, total = advice.gain, advice.total_ratio
     if gain is None or total is None or gain.low <= total <= gain.high:
         return ""
-    return f" with stalls in full, {spell_gain(total)}; the result cuts them short"
+    return f" ({spell_gain(total)}: RESULT counts a slow step as 1.5 usual ones at most)"
 
 
 def _tabulate_changes(advice: Advice) -> RenderableType:

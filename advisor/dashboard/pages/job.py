@@ -11,20 +11,19 @@ from starlette.responses import Response
 from advisor.dashboard.door.access import Door, Guest
 from advisor.dashboard.rendering import Renderer
 from advisor.dashboard.source import Source
-from advisor.dashboard.views.compare import compare_trials, read_numbers
-from advisor.dashboard.views.explore import explore
-from advisor.dashboard.views.explore_query import ExploreQuery
-from advisor.dashboard.views.exports import pack_files, view_difference
-from advisor.dashboard.views.forecasts import Cluster, view_forecasts
-from advisor.dashboard.views.job import view_header, view_overview
-from advisor.dashboard.views.measured import measure_trials
-from advisor.dashboard.views.runs import view_runs
-from advisor.dashboard.views.site import view_log
-from advisor.dashboard.views.story import view_story
-from advisor.dashboard.views.trial_table import COLUMNS, STATES, TrialQuery, view_trial_table, write_csv
-from advisor.dashboard.views.trials import view_repeat, view_trial_page
+from advisor.dashboard.views.job.exports import pack_files, view_difference
+from advisor.dashboard.views.job.forecasts import Cluster, view_forecasts
+from advisor.dashboard.views.job.page import view_header, view_overview
+from advisor.dashboard.views.job.runs import view_runs
+from advisor.dashboard.views.job.story import view_story
+from advisor.dashboard.views.server.site import view_log
+from advisor.dashboard.views.trials.compare import compare_trials, read_numbers
+from advisor.dashboard.views.trials.explore import explore
+from advisor.dashboard.views.trials.explore_query import ExploreQuery
+from advisor.dashboard.views.trials.measured import measure_trials
+from advisor.dashboard.views.trials.page import view_repeat, view_trial_page
+from advisor.dashboard.views.trials.table import COLUMNS, STATES, TrialQuery, view_trial_table, write_csv
 from advisor.errors import NoForecast, NotFound
-from advisor.exporters import REPORT
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.knobs.knob import Effect
@@ -239,6 +238,6 @@ def build_view_routes(
     @router.get("/jobs/{job_id}/export/report")
     def download_report(request: Request, job_id: str) -> Response:
         door.admit(request)
-        return download(f"report-{job_id}.html", source.bundle(job_id)[REPORT].encode())
+        return download(f"report-{job_id}.html", source.report(job_id).encode())
 
     return router

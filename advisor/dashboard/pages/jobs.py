@@ -12,8 +12,8 @@ from advisor.dashboard.door.access import Door, Guest
 from advisor.dashboard.live import stream_changes
 from advisor.dashboard.rendering import Renderer
 from advisor.dashboard.source import Source
-from advisor.dashboard.views.compare import compare_jobs, read_ids
-from advisor.dashboard.views.jobs import view_job_line, view_job_lines
+from advisor.dashboard.views.server.jobs import view_job_line, view_job_lines
+from advisor.dashboard.views.trials.compare import compare_jobs, read_ids
 from advisor.protocol.asked.jobs import Continuation, JobState
 from advisor.protocol.views import read_last_event
 

@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from advisor.dashboard.door.access import Door, Guest
 from advisor.dashboard.rendering import Renderer
 from advisor.dashboard.source import Source
-from advisor.dashboard.views.new_job import (
+from advisor.dashboard.views.job.new_job import (
     Draft,
     Reading,
     list_offered,

@@ -10,7 +10,7 @@ from advisor.dashboard.components import sample_components
 from advisor.dashboard.door.access import Door
 from advisor.dashboard.rendering import Renderer
 from advisor.dashboard.source import Source
-from advisor.dashboard.views.site import view_agents, view_knobs
+from advisor.dashboard.views.server.site import view_agents, view_knobs
 
 _REFRESH_S = 10
 

@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from advisor.dashboard.door.access import Door, Guest
 from advisor.dashboard.rendering import Renderer
 from advisor.dashboard.source import Source
-from advisor.dashboard.views.tokens import ROLES, view_new_token, view_tokens
+from advisor.dashboard.views.server.tokens import ROLES, view_new_token, view_tokens
 from advisor.errors import InvalidRequest
 from advisor.protocol.views import CreatedToken, NewToken, Role, TokenRotation
 

@@ -74,6 +74,19 @@ class Node(Message):
     signed_only: bool = False
     """Whether its agent starts signed jobs only. Agents of before did not say so."""
 
+    def describe(self) -> str:
+        """`node7: 16 CPUs, 64 GiB, 8 × NVIDIA H100; eth0 10.0.0.7.`, and what is wrong with it."""
+        links = (
+            ", ".join(f"{link.name} {link.address}" for link in self.links) or "no network link but loopback"
+        )
+        devices = (
+            f"{len(self.devices)} × {self.devices[0].name}" if self.devices else "no GPU visible to NVML"
+        )
+        sizes = (
+            f"{self.cpu_count} CPU{'s' if self.cpu_count != 1 else ''}, {self.memory_bytes / 2**30:.0f} GiB"
+        )
+        return f"{self.hostname}: {sizes}, {devices}; {links}. {self.warning}".strip()
+
     @field_validator("testbed", mode="before")
     @classmethod
     def _read_like_a_message(cls, testbed: object) -> object:

@@ -1,9 +1,9 @@
 """Exports: the advised strategy in other tools' formats."""
 
 from advisor.errors import UnknownFormat
-from advisor.exporters import FORMATS, Exported, ExportError, FormatInfo, export, export_bundle
+from advisor.exporters import FORMATS, Exported, ExportError, FormatInfo, export, export_bundle, export_report
 from advisor.services.answers.advice import get_advice
-from advisor.services.jobs import get_job
+from advisor.services.jobs import get_history, get_job
 from advisor.storage import UnitOfWork
 
 
@@ -27,6 +27,14 @@ def bundle_strategy(work: UnitOfWork, job_id: str) -> dict[str, str]:
     Raises JobNotFound and AdviceNotReady.
     """
     return export_bundle(get_advice(work, job_id), get_job(work, job_id))
+
+
+def report_job(work: UnitOfWork, job_id: str) -> str:
+    """Return a job's answer and all that was tried as one HTML page, as `advisor report` writes it.
+
+    Raises JobNotFound and AdviceNotReady.
+    """
+    return export_report(get_advice(work, job_id), get_job(work, job_id), get_history(work, job_id))
 
 
 def list_formats() -> tuple[FormatInfo, ...]:

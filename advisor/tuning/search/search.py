@@ -44,9 +44,9 @@ def next_strategies(state: SearchState, seats: int) -> list[Candidate] | SearchO
     """Return the strategies of the next race, at most `seats`, or why the search is over.
 
     In order: suspects of a fatal race, strategies that still lack their race, those that somebody wants measured
-    again, the first strategies, the sampler's, the
-    costly knobs on top of the best where the sampler did not find them worth it, and the share of the rungs above the
-    allowed one. All share a launch, and either all are exact or all start from one state of the training.
+    again, the first strategies, the sampler's, the costly knobs on top of the best where the sampler did not find them
+    worth it, and the share of the rungs above the allowed one. All share a launch, and either all are exact or all
+    start from one state of the training.
     """
     record, space = state.record, state.space
     if record.suspects:

@@ -17,7 +17,7 @@ from advisor.errors import (
     TokenNotFound,
     UnknownFormat,
 )
-from advisor.exporters import Exported, FormatInfo, export_bundle
+from advisor.exporters import Exported, FormatInfo, export_bundle, export_report
 from advisor.protocol.answers.advice import Advice, Forecast, Provenance, WhatIf
 from advisor.protocol.answers.previews import JobPreview
 from advisor.protocol.asked.jobs import Continuation, Job, JobSpec, JobState
@@ -190,6 +190,12 @@ class MemorySource:
         if story.advice is None:
             raise AdviceNotReady("The job has no advice yet.")
         return export_bundle(story.advice, story.job)
+
+    def report(self, job_id: str) -> str:
+        story = self._story(job_id)
+        if story.advice is None:
+            raise AdviceNotReady("The job has no advice yet.")
+        return export_report(story.advice, story.job, story.history)
 
     def preview(self, spec: JobSpec, person: Person) -> JobPreview:
         check_spec(spec)

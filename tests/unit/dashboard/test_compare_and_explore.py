@@ -17,10 +17,10 @@ from advisor.dashboard.figures.explore import (
 )
 from advisor.dashboard.figures.spaces import MOST_LINES, SpacePoint, draw_parallel
 from advisor.dashboard.samples.job import keep_defaults, make_finished_story, make_running_story
-from advisor.dashboard.views.compare import compare_trials, read_numbers
-from advisor.dashboard.views.explore import explore
-from advisor.dashboard.views.explore_query import ExploreQuery
-from advisor.dashboard.views.measured import measure_trials
+from advisor.dashboard.views.trials.compare import compare_trials, read_numbers
+from advisor.dashboard.views.trials.explore import explore
+from advisor.dashboard.views.trials.explore_query import ExploreQuery
+from advisor.dashboard.views.trials.measured import measure_trials
 from advisor.errors import InvalidRequest, NotFound
 from advisor.protocol.measured.trials import Outcome
 

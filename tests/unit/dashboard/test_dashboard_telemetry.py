@@ -7,8 +7,8 @@ from memory_source import NOW
 from advisor.dashboard.figures.utilisation import draw_utilisation
 from advisor.dashboard.samples.job import make_agents, make_finished_story
 from advisor.dashboard.samples.telemetry import make_session_telemetry
-from advisor.dashboard.views.site import view_agents
-from advisor.dashboard.views.trials import view_trial_page
+from advisor.dashboard.views.server.site import view_agents
+from advisor.dashboard.views.trials.page import view_trial_page
 from advisor.protocol.measured.telemetry import SessionTelemetry, TelemetrySeries
 
 

@@ -9,11 +9,11 @@ from advisor.dashboard.samples.evidence import leave_undecided
 from advisor.dashboard.samples.job import keep_defaults, make_agents, make_finished_story, make_running_story
 from advisor.dashboard.source import Person
 from advisor.dashboard.views.chips import chip_for_verdict
-from advisor.dashboard.views.job import Overview, view_overview
-from advisor.dashboard.views.jobs import view_job_line, view_job_lines
-from advisor.dashboard.views.site import view_agents, view_knobs, view_log
-from advisor.dashboard.views.story import list_failures, view_story
-from advisor.dashboard.views.trials import view_trial_page
+from advisor.dashboard.views.job.page import Overview, view_overview
+from advisor.dashboard.views.job.story import list_failures, view_story
+from advisor.dashboard.views.server.jobs import view_job_line, view_job_lines
+from advisor.dashboard.views.server.site import view_agents, view_knobs, view_log
+from advisor.dashboard.views.trials.page import view_trial_page
 from advisor.protocol.answers.advice import Verdict
 from advisor.protocol.answers.so_far import best_so_far
 from advisor.protocol.asked.jobs import JobState, Priority, Stage

@@ -11,7 +11,7 @@ import yaml
 from memory_source import MemorySource
 from starlette.testclient import TestClient
 
-from advisor.dashboard.views.new_job import Draft, place_refusal, read_draft, write_curl, write_yaml
+from advisor.dashboard.views.job.new_job import Draft, place_refusal, read_draft, write_curl, write_yaml
 from advisor.errors import InvalidJob
 from advisor.protocol.asked.jobs import JobSpec
 from advisor.services.jobs import check_spec

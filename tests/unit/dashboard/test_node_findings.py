@@ -6,7 +6,7 @@ from memory_source import NOW, MemorySource
 from starlette.testclient import TestClient
 
 from advisor.dashboard.samples.job import make_agents
-from advisor.dashboard.views.node_findings import FINE, LOOK, NOTE, list_findings
+from advisor.dashboard.views.server.node_findings import FINE, LOOK, NOTE, list_findings
 from advisor.protocol.nodes.cluster import Device, Link, Node
 
 SignIn = Callable[[str], TestClient]
@@ -24,15 +24,18 @@ def test_node_that_lacks_nothing_is_fine_throughout() -> None:
         links=(Link(name="eth0", address="10.0.0.1"),),
     )  # fmt: skip
     assert {chip for chip, _ in found.values()} == {FINE}
-    assert found["node"][1] == "n1: 4 CPUs, 1 × H200, driver 580.1."
-    assert found["links"][1] == "eth0 10.0.0.1."
+    assert found["node"][1] == "n1: 4 CPUs, 8 GiB, 1 × H200; eth0 10.0.0.1."
+    assert found["driver"][1] == "580.1."
 
 
 def test_what_stands_in_the_way_is_told_apart_from_what_is_good_to_know() -> None:
     found = examine(devices=(GPU,), warning="NVML does not answer.", telemetry="psutil", signed_only=True)
-    assert found["node"] == (LOOK, "n1: 4 CPUs, 1 × H200, driver 580.1. NVML does not answer.")
+    assert found["node"] == (
+        LOOK,
+        "n1: 4 CPUs, 8 GiB, 1 × H200; no network link but loopback. NVML does not answer.",
+    )
     assert found["telemetry"][0] is LOOK
-    assert {name for name, (chip, _) in found.items() if chip is NOTE} == {"torch", "links", "rdma", "signed"}
+    assert {name for name, (chip, _) in found.items() if chip is NOTE} == {"torch", "rdma", "signed"}
 
 
 def test_older_agent_that_did_not_look_is_not_said_to_have_found_nothing() -> None:

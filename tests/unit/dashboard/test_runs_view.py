@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from advisor.dashboard.views.runs import view_runs
+from advisor.dashboard.views.job.runs import view_runs
 from advisor.protocol.measured.runs import ProductionRun
 from tests.unit.dashboard.memory_source import NOW
 

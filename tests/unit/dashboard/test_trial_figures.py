@@ -8,7 +8,7 @@ from memory_source import NOW
 
 from advisor.dashboard.figures.trial import RankBlock, StepSeries, draw_ranks, draw_steps
 from advisor.dashboard.samples.job import make_finished_story
-from advisor.dashboard.views.trials import TrialPage, view_trial_page
+from advisor.dashboard.views.trials.page import TrialPage, view_trial_page
 from advisor.protocol.measured.trials import Block, BlockResult, JobHistory, Phases
 
 

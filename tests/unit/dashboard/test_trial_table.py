@@ -9,8 +9,8 @@ from memory_source import NOW, MemorySource
 from starlette.testclient import TestClient
 
 from advisor.dashboard.samples.job import make_finished_story
-from advisor.dashboard.views.measured import measure_trials
-from advisor.dashboard.views.trial_table import COLUMNS, TrialQuery, view_trial_table, write_csv
+from advisor.dashboard.views.trials.measured import measure_trials
+from advisor.dashboard.views.trials.table import COLUMNS, TrialQuery, view_trial_table, write_csv
 from advisor.errors import InvalidRequest
 from advisor.protocol.measured.trials import JobHistory
 

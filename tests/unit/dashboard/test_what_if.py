@@ -7,7 +7,7 @@ import pytest
 from memory_source import MemorySource
 from starlette.testclient import TestClient
 
-from advisor.dashboard.views.forecasts import Cluster
+from advisor.dashboard.views.job.forecasts import Cluster
 from advisor.protocol.measured.trials import JobHistory
 
 SignIn = Callable[[str], TestClient]

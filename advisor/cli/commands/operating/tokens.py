@@ -1,6 +1,7 @@
 """`advisor token`: who may do what on a server."""
 
 import os
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -102,12 +103,8 @@ def list_tokens(context: typer.Context, as_json: JsonOption = False) -> None:
 
 
 def _tell_state(token: TokenView) -> str:
-    if token.revoked_at is not None:
-        return "revoked"
-    words = [] if token.uses_left is None else [f"{token.uses_left} uses left"]
-    if token.expires_at is not None:
-        words.append(f"until {token.expires_at:%Y-%m-%d %H:%M}")
-    return ", ".join(words) or "valid"
+    state = token.tell_state(datetime.now(UTC))
+    return state if state != "valid" else ", ".join(token.list_limits()) or state
 
 
 def revoke(

@@ -29,11 +29,9 @@ def list_findings(node: Node) -> tuple[NodeFinding, ...]:
 
 
 def _find(node: Node) -> Iterator[tuple[str, Chip, str]]:
-    drivers = formats.join_words(sorted({device.driver for device in node.devices if device.driver}))
-    devices = f"{len(node.devices)} × {node.devices[0].name}" if node.devices else "no GPU visible to NVML"
-    what = f"{node.hostname}: {formats.plural(node.cpu_count, 'CPU')}, {devices}"
-    what += f", driver {drivers}." if drivers else "."
-    yield "node", LOOK if node.warning else FINE, f"{what} {node.warning}".strip()
+    yield "node", LOOK if node.warning else FINE, node.describe()
+    if drivers := sorted({device.driver for device in node.devices if device.driver}):
+        yield "driver", FINE, f"{formats.join_words(drivers)}."
     if node.torch_version:
         yield "torch", FINE, f"torch {node.torch_version} in the agent's own environment."
     else:
@@ -42,12 +40,6 @@ def _find(node: Node) -> Iterator[tuple[str, Chip, str]]:
             "No torch in the agent's own environment: torchrun has to be on its PATH, or in each job's command with "
             "its full path.",
         )  # fmt: skip
-    links = ", ".join(f"{link.name} {link.address}" for link in node.links)
-    yield (
-        "links",
-        FINE if links else NOTE,
-        f"{links}." if links else "No network link but loopback: jobs of one node.",
-    )
     if node.rdma is None:
         yield "rdma", NOTE, "Not told: its agent is of a release that did not look for RDMA adapters."
     elif node.rdma:

@@ -9,7 +9,7 @@ from advisor.dashboard.figures.trial import RankBlock, StepSeries, draw_ranks, d
 from advisor.dashboard.source import Person
 from advisor.dashboard.views.chips import Chip, chip_for_block, chip_for_effect, chip_for_trial
 from advisor.dashboard.views.evidence import show_knob
-from advisor.dashboard.views.telemetry import DeviceLine, view_devices
+from advisor.dashboard.views.trials.telemetry import DeviceLine, view_devices
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.measured.estimates import estimate_blocks

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from advisor.dashboard import formats
-from advisor.dashboard.views.measured import MeasuredTrial
-from advisor.dashboard.views.trial_table import TrialQuery
+from advisor.dashboard.views.trials.measured import MeasuredTrial
+from advisor.dashboard.views.trials.table import TrialQuery
 from advisor.errors import InvalidRequest
 from advisor.protocol.base import Value
 

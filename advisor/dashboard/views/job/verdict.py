@@ -6,7 +6,7 @@ from datetime import datetime
 
 from advisor.dashboard import formats
 from advisor.dashboard.views.chips import STAGES, Chip, chip_for_verdict
-from advisor.dashboard.views.jobs import count_search_trials
+from advisor.dashboard.views.server.jobs import count_search_trials
 from advisor.protocol.answers.advice import Action, Advice, Verdict, continue_command
 from advisor.protocol.answers.gains import spell_bound, spell_likely, spell_range
 from advisor.protocol.answers.so_far import best_so_far, gain_so_far

@@ -9,13 +9,13 @@ from advisor.dashboard import formats
 from advisor.dashboard.figures.charts import Figure, Side, draw_comparison, draw_phases, draw_waterfall
 from advisor.dashboard.figures.utilisation import draw_utilisation
 from advisor.dashboard.source import Person
-from advisor.dashboard.views.advice import AdviceSections, view_advice
 from advisor.dashboard.views.chips import Chip, chip_for_job, chip_for_outcome
-from advisor.dashboard.views.explore import draw_search
-from advisor.dashboard.views.jobs import name_job
-from advisor.dashboard.views.measured import QUIET, MeasuredTrial, measure_trials
-from advisor.dashboard.views.story import EventLine, view_events
-from advisor.dashboard.views.verdict import StageStep, VerdictCard, view_stages, view_verdict
+from advisor.dashboard.views.job.advice import AdviceSections, view_advice
+from advisor.dashboard.views.job.story import EventLine, view_events
+from advisor.dashboard.views.job.verdict import StageStep, VerdictCard, view_stages, view_verdict
+from advisor.dashboard.views.server.jobs import name_job
+from advisor.dashboard.views.trials.explore import draw_search
+from advisor.dashboard.views.trials.measured import QUIET, MeasuredTrial, measure_trials
 from advisor.protocol.answers.advice import CONTINUE_S, Advice, Verdict
 from advisor.protocol.asked.jobs import Job, JobState, Priority
 from advisor.protocol.measured.estimates import estimate_blocks

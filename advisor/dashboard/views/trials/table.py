@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 from advisor.dashboard import formats
 from advisor.dashboard.views.chips import Chip, chip_for_effect, chip_for_trial
 from advisor.dashboard.views.evidence import describe_changes
-from advisor.dashboard.views.measured import MeasuredTrial
+from advisor.dashboard.views.trials.measured import MeasuredTrial
 from advisor.errors import InvalidRequest
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.knob import Effect

@@ -61,23 +61,15 @@ def _view(token: TokenView, person: Person, now: datetime) -> TokenLine:
         label=formats.clean_text(token.agent or token.label),
         role=token.role.value,
         team=formats.clean_text(token.team),
-        chip=_chip(token, spent),
+        chip=Chip("muted", "minus", token.tell_state(now), spent)
+        if spent
+        else Chip("good", "check", "valid"),
         created=f"{token.created_at:%Y-%m-%d %H:%M}",
-        limits=(
-            *([] if token.expires_at is None else [f"until {token.expires_at:%Y-%m-%d %H:%M}"]),
-            *([] if token.uses_left is None else [f"for {formats.plural(token.uses_left, 'more agent')}"]),
-        ),
+        limits=token.list_limits(),
         is_mine=token.id == person.token_id,
         may_rotate=not spent and token.agent is None,
         may_revoke=token.revoked_at is None,
     )
-
-
-def _chip(token: TokenView, spent: str) -> Chip:
-    if not spent:
-        return Chip("good", "check", "valid")
-    word = "revoked" if token.revoked_at else "used up" if token.uses_left == 0 else "expired"
-    return Chip("muted", "minus", word, spent)
 
 
 def view_new_token(token: CreatedToken, server_url: str) -> NewTokenNote:

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from advisor.dashboard import formats
 from advisor.dashboard.views.chips import Chip, chip_for_agent, chip_for_effect
-from advisor.dashboard.views.node_findings import NodeFinding, list_findings
+from advisor.dashboard.views.server.node_findings import NodeFinding, list_findings
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Knob, Place
 from advisor.protocol.views import AgentState, AgentView, LogChunk

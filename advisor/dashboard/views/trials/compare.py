@@ -7,8 +7,8 @@ from advisor.dashboard import formats
 from advisor.dashboard.figures.charts import Figure, draw_phases
 from advisor.dashboard.views.chips import Chip, chip_for_effect, chip_for_trial
 from advisor.dashboard.views.evidence import show_knob
-from advisor.dashboard.views.jobs import JobLine
-from advisor.dashboard.views.measured import MeasuredTrial
+from advisor.dashboard.views.server.jobs import JobLine
+from advisor.dashboard.views.trials.measured import MeasuredTrial
 from advisor.errors import InvalidRequest, NotFound
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job

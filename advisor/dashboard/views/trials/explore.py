@@ -15,8 +15,8 @@ from advisor.dashboard.figures.explore import (
 )
 from advisor.dashboard.figures.spaces import MOST_AXES, SpacePoint, draw_contour, draw_parallel
 from advisor.dashboard.views.evidence import describe_changes, show_knob
-from advisor.dashboard.views.explore_query import ExploreQuery
-from advisor.dashboard.views.measured import MeasuredTrial
+from advisor.dashboard.views.trials.explore_query import ExploreQuery
+from advisor.dashboard.views.trials.measured import MeasuredTrial
 from advisor.protocol.answers.advice import Advice, KnobReason
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value

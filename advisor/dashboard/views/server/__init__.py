@@ -1,0 +1,1 @@
+"""What a server has: jobs, agents, knobs, tokens."""

@@ -1,0 +1,1 @@
+"""What was tried: the table of trials, one trial, trials side by side, and figures over all of them."""
