@@ -6,6 +6,7 @@ from datetime import datetime
 
 from advisor.protocol.answers.advice import Interval
 from advisor.protocol.base import Value
+from advisor.protocol.knobs.spelling import spell_with_unit
 
 NO_VALUE = "–"
 _THIN = "\u202f"
@@ -105,12 +106,7 @@ def device_hours(hours: float) -> str:
 
 def knob_value(value: Value | None, unit: str = "") -> str:
     """Return a knob's value as people write it: `on`, `off`, `25 MB`."""
-    if value is None:
-        return NO_VALUE
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    return f"{text} {unit}" if unit else text
+    return NO_VALUE if value is None else spell_with_unit(value, unit)
 
 
 def plural(count: int, noun: str) -> str:

@@ -5,6 +5,7 @@ from datetime import timedelta
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.spelling import spell_with_unit
 
 EFFECT_WORDS = {
     Effect.EXACT: "same results",
@@ -16,13 +17,7 @@ EFFECT_WORDS = {
 
 def spell_value(name: str, value: Value) -> str:
     """`32 MB`, `on`, `2`."""
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    text = f"{value:g}" if isinstance(value, float) else str(value)
-    unit = CATALOGUE[name].unit if name in CATALOGUE else ""
-    if unit.endswith("s") and text == "1":
-        unit = unit[:-1]
-    return f"{text} {unit}".strip()
+    return spell_with_unit(value, CATALOGUE[name].unit if name in CATALOGUE else "")
 
 
 def spell_changes(changes: dict[str, Value]) -> str:

@@ -39,6 +39,10 @@ class SpacePoint:
     """baseline, exact, numeric or convergence."""
 
 
+_SHADED_VALUES = 3
+"""Values of each knob, and half of the pairs, from which shades are drawn."""
+
+
 def draw_contour(names: tuple[str, str], points: Sequence[SpacePoint]) -> Figure:
     """Draw throughput over two knobs: marks for trials, and shades between the medians of the pairs that were tried."""
     cells: defaultdict[tuple[Value, Value], list[float]] = defaultdict(list)
@@ -47,13 +51,24 @@ def draw_contour(names: tuple[str, str], points: Sequence[SpacePoint]) -> Figure
         cells[point.values[across.name], point.values[up.name]].append(point.samples_per_s)
     medians = {pair: median(found) for pair, found in cells.items()}
     figure = go.Figure()
-    figure.add_contour(
-        x=[across.show(value) for value in across.values], y=[up.show(value) for value in up.values],
-        z=[[medians.get((x, y)) for x in across.values] for y in up.values], connectgaps=True, colorscale=_SHADES,
-        contours={"showlabels": True, "labelfont": {"size": 11, "color": "#1a1f29"}}, line={"color": BASELINE},
-        # The lines say their values; a bar of colours beside them would bring inline styles, which the policy forbids.
-        showscale=False, hoverinfo="skip",
-    )  # fmt: skip
+    # Between fewer, shades would be made of nothing.
+    is_shaded = (
+        min(len(across.values), len(up.values)) >= _SHADED_VALUES and len(medians) >= 2 * _SHADED_VALUES
+    )
+    if is_shaded:
+        figure.add_contour(
+            x=[across.show(value) for value in across.values], y=[up.show(value) for value in up.values],
+            z=[[medians.get((x, y)) for x in across.values] for y in up.values], connectgaps=True, colorscale=_SHADES,
+            contours={"showlabels": True, "labelfont": {"size": 11, "color": "#1a1f29"}}, line={"color": BASELINE},
+            # The lines say their values; a bar of colours would bring inline styles, which the policy forbids.
+            showscale=False, hoverinfo="skip",
+        )  # fmt: skip
+    else:
+        figure.add_scatter(
+            x=[across.show(x) for x, _ in medians], y=[up.show(y) for _, y in medians], mode="text",
+            text=[f"{found:.4g}" for found in medians.values()], textposition="top center", hoverinfo="skip",
+            showlegend=False,
+        )  # fmt: skip
     for kind, (_, symbol, label) in MARKS.items():
         chosen = [point for point in points if point.kind == kind]
         if chosen:
@@ -78,7 +93,12 @@ def draw_contour(names: tuple[str, str], points: Sequence[SpacePoint]) -> Figure
     summary = (
         f"{formats.plural(len(medians), 'pair')} of values in {formats.plural(len(points), 'trial')}: the median is "
         f"highest at {spell(best)} ({formats.number(medians[best])} samples/s) and lowest at {spell(worst)} "
-        f"({formats.number(medians[worst])}). Shades between marks are interpolated."
+        f"({formats.number(medians[worst])}). "
+        + (
+            "Shades between marks are interpolated."
+            if is_shaded
+            else "Too few pairs for shades between them."
+        )
     )
     rows = tuple(
         (f"{across.spell(x)} × {up.spell(y)}", str(len(cells[x, y])), formats.number(medians[x, y]))

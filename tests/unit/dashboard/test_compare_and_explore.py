@@ -15,7 +15,7 @@ from advisor.dashboard.figures.explore import (
     draw_pareto,
     draw_slice,
 )
-from advisor.dashboard.figures.spaces import MOST_LINES, SpacePoint, draw_parallel
+from advisor.dashboard.figures.spaces import MOST_LINES, SpacePoint, draw_contour, draw_parallel
 from advisor.dashboard.samples.job import keep_defaults, make_finished_story, make_running_story
 from advisor.dashboard.views.trials.compare import compare_trials, read_numbers
 from advisor.dashboard.views.trials.explore import explore
@@ -201,11 +201,30 @@ def test_contour_is_of_the_knobs_that_were_asked_for() -> None:
     turned = explore(STORY.job, STORY.advice, TRIALS, query)
     assert turned.contour is not None
     assert turned.contour.title == f"{usual.query.y} × {usual.query.x}"
-    shades = json.loads(turned.contour.plot)["data"][0]
-    assert len(shades["z"]) == len(shades["y"])
-    assert {len(row) for row in shades["z"]} == {len(shades["x"])}
-    tried = sum(value is not None for row in shades["z"] for value in row)
-    assert tried == len(turned.contour.table.rows)
+
+
+@pytest.mark.parametrize(("pairs", "is_shaded"), [(5, False), (6, True), (9, True)])
+def test_shades_are_drawn_from_a_few_values_of_both_knobs_on(pairs: int, is_shaded: bool) -> None:
+    points = [
+        SpacePoint(
+            n,
+            {"fuse_grad_size_in_MB": 1 + n % 3, "num_threads": 1 + n // 3 if n < 8 else 3},
+            100.0 + n,
+            "exact",
+        )
+        for n in (0, 4, 8, 1, 2, 3, 5, 6, 7)[:pairs]
+    ]
+    figure = draw_contour(("fuse_grad_size_in_MB", "num_threads"), points)
+    first, *others = json.loads(figure.plot)["data"]
+    assert (first["type"] == "contour") is is_shaded
+    assert ("Too few pairs" in figure.summary) is not is_shaded
+    if is_shaded:
+        assert (
+            sum(value is not None for row in first["z"] for value in row) == len(figure.table.rows) == pairs
+        )
+        assert others[0]["mode"] == "markers"
+    else:
+        assert set(first["text"]) == {f"{point.samples_per_s:.4g}" for point in points}
 
 
 def test_parallel_coordinates_draw_the_fastest_of_many_trials() -> None:
