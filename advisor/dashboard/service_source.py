@@ -24,7 +24,7 @@ from advisor.protocol.views import (
     TokenPage,
     TokenRotation,
 )
-from advisor.services.agents import view_agents
+from advisor.services.agents import drain_agent, resume_agent, view_agents
 from advisor.services.answers.advice import get_advice
 from advisor.services.answers.exports import bundle_strategy, export_strategy, list_formats, report_job
 from advisor.services.answers.forecasts import predict
@@ -148,6 +148,19 @@ class ServiceSource:
         with self._database.read() as work:
             return view_agents(work, self._clock())
 
+    def drain_agent(self, agent_id: str, reason: str, person: Person) -> None:
+        """Give an agent no further session until it is resumed. Raises Forbidden."""
+        _refuse_all_but_administrators(person)
+        with self._database.begin() as work:
+            drain_agent(work, agent_id, reason)
+
+    def resume_agent(self, agent_id: str, person: Person) -> None:
+        """Give an agent sessions again that was drained or set aside. Raises Forbidden."""
+        _refuse_all_but_administrators(person)
+        with self._database.begin() as work:
+            resume_agent(work, agent_id)
+        self._wake_leader()
+
     def predict(self, job_id: str, nodes: int | None, rate: str | None, batch: float) -> Forecast:
         """Return what the cost model expects on another cluster; None is as measured. Raises NoForecast."""
         return predict(self._database, self._tuning, job_id, nodes, rate, batch, self._clock())
@@ -242,6 +255,6 @@ class ServiceSource:
 def _refuse_all_but_administrators(person: Person) -> None:
     if not person.may_administer:
         raise Forbidden(
-            f"Tokens are for administrators, and {person.name} is a {person.role.value}.",
+            f"Only administrators may do that, and {person.name} is a {person.role.value}.",
             hint="Ask an administrator for what you need.",
         )

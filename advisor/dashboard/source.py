@@ -42,7 +42,7 @@ class Person:
 
     @property
     def may_administer(self) -> bool:
-        """Whether this person may see, make and revoke tokens."""
+        """Whether this person may change agents, and see, make and revoke tokens."""
         return self.role is Role.ADMIN
 
     @property
@@ -104,6 +104,14 @@ class Source(Protocol):
 
     def agents(self) -> Sequence[AgentView]:
         """Return every agent that ever introduced itself."""
+        ...
+
+    def drain_agent(self, agent_id: str, reason: str, person: Person) -> None:
+        """Give an agent no further session until it is resumed. Raises Forbidden."""
+        ...
+
+    def resume_agent(self, agent_id: str, person: Person) -> None:
+        """Give an agent sessions again that was drained or set aside. Raises Forbidden."""
         ...
 
     def predict(self, job_id: str, nodes: int | None, rate: str | None, batch: float) -> Forecast:

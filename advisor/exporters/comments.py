@@ -7,6 +7,7 @@ from advisor.protocol.answers.carried import Carried, write_line
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.knobs.spelling import spell_with_unit
 from advisor.protocol.training.workload import WorkloadKind
 
 _ASCII = str.maketrans(
@@ -56,9 +57,7 @@ def describe_verdict(advice: Advice) -> str:
 
 def describe_value(value: Value) -> str:
     """Return a knob's value as people write it: `on`, `off`, `32`, `0.5`."""
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return spell_with_unit(value)
 
 
 def head_lines(

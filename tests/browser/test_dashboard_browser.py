@@ -75,7 +75,7 @@ def test_every_page_fits_renders_without_a_complaint_and_never_leaves_the_server
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1440])
-def test_page_of_tokens_fits_with_its_forms_open_and_shows_a_new_one_once(
+def test_pages_of_administrators_fit_with_their_forms_open_and_work(
     visit: Callable, theme: str, width: int
 ) -> None:
     visitor = visit(color_scheme=theme, viewport={"width": width, "height": 800}).sign_in("adv_admin_1_x")
@@ -89,6 +89,14 @@ def test_page_of_tokens_fits_with_its_forms_open_and_shows_a_new_one_once(
         page.screenshot(path=f"{SHOTS}/tokens.{theme}-{width}.png", full_page=True)
     visitor.go("/tokens")
     expect(page.locator("#secret")).to_have_count(0)
+    visitor.go("/agents")
+    page.locator("summary", has_text="Drain").first.click()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert not list_barriers(page)
+    if SHOTS:
+        page.screenshot(path=f"{SHOTS}/agents-admin.{theme}-{width}.png", full_page=True)
+    page.get_by_role("button", name=re.compile("^Drain ")).first.click()
+    expect(page.locator("#agents")).to_contain_text("Drained by ")
     assert visitor.complaints == []
     assert visitor.failures == []
     assert visitor.strangers == []

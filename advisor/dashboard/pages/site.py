@@ -1,10 +1,11 @@
-"""Routes beside the jobs: agents, the knob catalogue, and the page of components."""
+"""Routes beside the jobs: agents, to be drained and resumed; the knob catalogue; and the page of components."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
+from typing import Annotated
 
-from fastapi import APIRouter, Request
-from starlette.responses import Response
+from fastapi import APIRouter, Form, Request
+from starlette.responses import RedirectResponse, Response
 
 from advisor.dashboard.components import sample_components
 from advisor.dashboard.door.access import Door
@@ -13,6 +14,8 @@ from advisor.dashboard.source import Source
 from advisor.dashboard.views.server.site import view_agents, view_knobs
 
 _REFRESH_S = 10
+
+FormKey = Annotated[str, Form()]
 
 
 def build_site_routes(
@@ -35,6 +38,22 @@ def build_site_routes(
             "refresh_s": _REFRESH_S,
         }
         return show(request, "agents.html", "agents", context)
+
+    @router.post("/agents/{agent_id}/drain")
+    def drain_agent(
+        request: Request,
+        agent_id: str,
+        form_key: FormKey = "",
+        reason: Annotated[str, Form(max_length=500)] = "",
+    ) -> Response:
+        guest = door.admit_form(request, form_key)
+        source.drain_agent(agent_id, reason.strip() or f"Drained by {guest.person.name}.", guest.person)
+        return RedirectResponse("/agents", status_code=303)
+
+    @router.post("/agents/{agent_id}/resume")
+    def resume_agent(request: Request, agent_id: str, form_key: FormKey = "") -> Response:
+        source.resume_agent(agent_id, door.admit_form(request, form_key).person)
+        return RedirectResponse("/agents", status_code=303)
 
     @router.get("/knobs")
     def show_knobs(request: Request) -> Response:

@@ -114,6 +114,8 @@ ROUTES: dict[str, set[str]] = {
     "GET /jobs/{job_id}/live": READ,
     "GET /compare": READ,
     "GET /agents": READ,
+    "POST /agents/{agent_id}/drain": ADMIN,
+    "POST /agents/{agent_id}/resume": ADMIN,
     "GET /knobs": READ,
     "GET /style": READ,
     "GET /tokens": ADMIN,

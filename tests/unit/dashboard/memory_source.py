@@ -8,6 +8,7 @@ from advisor.dashboard.samples.job import Story
 from advisor.dashboard.source import Person
 from advisor.errors import (
     AdviceNotReady,
+    AgentNotFound,
     Forbidden,
     JobIsFinal,
     JobIsLive,
@@ -153,6 +154,22 @@ class MemorySource:
 
     def agents(self) -> Sequence[AgentView]:
         return self.connected
+
+    def drain_agent(self, agent_id: str, reason: str, person: Person) -> None:
+        self._change_agent(agent_id, reason, person)
+
+    def resume_agent(self, agent_id: str, person: Person) -> None:
+        self._change_agent(agent_id, None, person)
+
+    def _change_agent(self, agent_id: str, drained_because: str | None, person: Person) -> None:
+        if not person.may_administer:
+            raise Forbidden("Only administrators may do that.")
+        if agent_id not in {agent.id for agent in self.connected}:
+            raise AgentNotFound(f"There is no agent {agent_id}.")
+        update = {"drained_because": drained_because, "flag": None}
+        self.connected = tuple(
+            agent.model_copy(update=update) if agent.id == agent_id else agent for agent in self.connected
+        )
 
     def predict(self, job_id: str, nodes: int | None, rate: str | None, batch: float) -> Forecast:
         story = self._story(job_id)

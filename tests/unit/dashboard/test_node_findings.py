@@ -1,5 +1,6 @@
 """What the page of agents says of a node, and how another one is added."""
 
+import re
 from collections.abc import Callable
 
 from memory_source import NOW, MemorySource
@@ -63,3 +64,28 @@ def test_empty_page_still_says_how_to_add_a_node(sign_in: SignIn, source: Memory
     assert "Ask a node itself" not in page
     assert '<a href="/tokens">Make one</a>' in page
     assert "srun --ntasks-per-node=1 advisor-agent run --server http://127.0.0.1:8765" in page
+
+
+def test_administrator_drains_and_resumes_an_agent(sign_in: SignIn, source: MemorySource) -> None:
+    agent = source.connected[0]
+    client = sign_in("adv_admin_1_x")
+    key = re.search(r'name="form_key" value="([^"]+)"', client.get("/agents").text).group(1)
+    page = client.post(f"/agents/{agent.id}/drain", data={"form_key": key, "reason": " <b>fans</b> "}).text
+    assert source.connected[0].drained_because == "<b>fans</b>"
+    assert "Drained: &lt;b&gt;fans" in page
+    assert f"/agents/{agent.id}/drain" not in page
+    client.post(f"/agents/{agent.id}/resume", data={"form_key": key})
+    assert source.connected[0].drained_because is None
+    client.post(f"/agents/{agent.id}/drain", data={"form_key": key, "reason": ""})
+    assert (source.connected[0].drained_because or "").startswith("Drained by ")
+    assert client.post("/agents/none/drain", data={"form_key": key}).status_code == 404
+    assert client.post(f"/agents/{agent.id}/drain", data={"form_key": "wrong"}).status_code == 403
+
+
+def test_others_see_no_drain_and_may_not(sign_in: SignIn, source: MemorySource) -> None:
+    agent = source.connected[0]
+    client = sign_in("adv_submitter_2_x")
+    assert "/drain" not in client.get("/agents").text
+    key = re.search(r'name="form_key" value="([^"]+)"', client.get("/jobs").text).group(1)
+    assert client.post(f"/agents/{agent.id}/drain", data={"form_key": key}).status_code == 403
+    assert source.connected[0].drained_because is None

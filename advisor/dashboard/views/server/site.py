@@ -26,6 +26,7 @@ _PLACES = {
 class AgentRow:
     """One agent."""
 
+    id: str
     name: str
     chip: Chip
     hardware: str
@@ -33,6 +34,8 @@ class AgentRow:
     telemetry: str
     flag: str
     """What speaks against the node, in a sentence; "" when nothing does."""
+    is_out: bool
+    """Whether it takes no session until somebody resumes it: drained, or set aside for what it measured."""
     choice: str
     """What jobs choose the node by, and when it leaves."""
     software: str
@@ -105,12 +108,14 @@ def view_agents(agents: Sequence[AgentView], now: datetime) -> list[AgentRow]:
                     f"torch {node.torch_version}" if node.torch_version else ""]  # fmt: skip
         rows.append(
             AgentRow(
+                id=agent.id,
                 name=formats.clean_text(agent.name),
                 chip=chip_for_agent(agent.state),
                 hardware=f"{hardware}, {formats.size(node.memory_bytes)} memory",
                 links=_describe_links(agent),
                 telemetry=node.telemetry,
                 flag=formats.clean_text(_find_objection(agent)),
+                is_out=agent.drained_because is not None or agent.flag is not None,
                 choice=formats.clean_text(_describe_choice(agent)),
                 software=", ".join(version for version in versions if version) or formats.NO_VALUE,
                 findings=list_findings(node),
