@@ -42,7 +42,7 @@ from advisor.services.webhooks.posting import Poster
 from advisor.services.webhooks.receivers import Receivers
 from advisor.settings import Settings
 from advisor.storage import Database
-from advisor.storage.bell import JOBS, PLACES, TERMS
+from advisor.storage.bell import JOBS, NOTICES, PLACES, TERMS
 from advisor.storage.fault_points import Strike, pass_by
 from advisor.storage.whole.census import Census
 from advisor.tuning.asked import PlannerTuning
@@ -177,9 +177,9 @@ def _live(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(_open, context)
         courier = Courier(
-            context.leadership, poster, context.clock, context.settings.tick_s, context.metrics.note_webhook
+            context.leadership, poster, context.clock, context.stopping, context.metrics.note_webhook
         )
-        keepers: list[Keeper | Courier] = [*_make_keepers(context), courier]
+        keepers = _make_keepers(context, courier)
         for keeper in keepers:
             keeper.start()
         try:
@@ -190,6 +190,9 @@ def _live(
                 await run_in_threadpool(processes.close)
             for keeper in keepers:
                 await run_in_threadpool(keeper.stop)
+            # The server of one command ends with its job, whose end is to be told.
+            with suppress(Unavailable):
+                await run_in_threadpool(courier.run)
             with suppress(Unavailable):
                 await run_in_threadpool(context.leadership.leave)
             await run_in_threadpool(context.database.close)
@@ -216,14 +219,15 @@ def _start_thread(run: Callable[[], None]) -> None:
     threading.Thread(target=run, name="thought", daemon=True).start()
 
 
-def _make_keepers(context: Context) -> list[Keeper]:
+def _make_keepers(context: Context, courier: Courier) -> list[Keeper]:
     """The threads that do what time makes necessary."""
     database, timers, lobby, clock = context.database, context.timers, context.lobby, context.clock
     tick_s, look_s, watched = context.settings.tick_s, context.settings.look_s, context.metrics.watch_keeper
     leadership, bell = context.leadership, database.bell
-    scheduling = threading.Event()
+    scheduling, posting = threading.Event(), threading.Event()
     bell.on(JOBS, scheduling.set)
     bell.on(PLACES, lobby.wake.set)
+    bell.on(NOTICES, posting.set)
 
     def make_reaper(term: Term) -> Callable[[], int]:
         reaper = Reaper(term, timers, AwakeClock(time.monotonic, 2 * tick_s))
@@ -267,6 +271,7 @@ def _make_keepers(context: Context) -> list[Keeper]:
         Keeper("reaper", reap, tick_s, on_round=watched("reaper")),
         Keeper("scheduler", schedule, tick_s, scheduling, watched("scheduler")),
         Keeper("lobby", receive, look_s, lobby.wake, watched("lobby")),
+        Keeper("courier", courier.run, look_s, posting, watched("courier")),
     ]
 
 

@@ -68,7 +68,7 @@ class Settings(BaseSettings):
     """A gang that is not complete after this many seconds is lost."""
     leader_s: float = Field(default=10.0, gt=0)
     """Of several servers on one PostgreSQL another one leads when the leader was silent for longer, in seconds."""
-    tick_s: float = Field(default=1.0, gt=0)
+    tick_s: float = Field(default=2.0, gt=0)
     """How often leases are checked and waiting jobs are looked at, in seconds."""
 
     planner_processes: int = Field(default=1, ge=0, le=64)

@@ -54,7 +54,7 @@ class UnitOfWork:
         self.runs = Runs(connection)
         self.upkeep = Upkeep(connection)
         self.counts = Counts(connection)
-        self.outbox = Outbox(connection)
+        self.outbox = Outbox(connection, self.rung)
         self.leaders = Leaders(connection)
 
     def reach(self, point: FaultPoint) -> None:

@@ -9,8 +9,8 @@ silence. The server that leads looks; it loses a session only if nothing has cha
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 from advisor.errors import LostRace, UnreadableRecord
 from advisor.protocol.measured.messages import MemberState
@@ -18,7 +18,7 @@ from advisor.protocol.measured.trials import Session, SessionState
 from advisor.services.ending import abandon_session, lose_session, settle_if_gone
 from advisor.services.tuning import Pace, Timers
 from advisor.storage import Transactions, UnitOfWork
-from advisor.storage.repositories.members import Watched
+from advisor.storage.repositories.members import Watched, read_watched
 
 _REST_SHARE = 0.02
 """Where leases are stretched, the reaper rests for this share of what they are longer: a look at thousands of members
@@ -46,13 +46,32 @@ class AwakeClock:
         return self._awake_s
 
 
-@dataclass(frozen=True, slots=True)
 class _Sight:
-    """Something that may not stay as it is for ever, and since when it was seen like this."""
+    """A live session as it was seen last; each of its parts may stay as it is until a moment of its own."""
 
-    seen: SessionState | Watched
-    since_s: float
-    limit_s: float
+    __slots__ = "members", "members_text", "state", "state_until_s", "until_s"
+
+    def __init__(
+        self, state: SessionState, state_until_s: float, members_text: str, members: Mapping[Watched, float]
+    ) -> None:
+        """`members` were read from `members_text`; each is given with how long it may stay so."""
+        self.state, self.state_until_s = state, state_until_s
+        self.members_text, self.members = members_text, members
+        self.until_s = min(state_until_s, *members.values()) if members else state_until_s
+
+    def find_late(self, now_s: float) -> "_Late":
+        """Return what has stayed as it is for too long."""
+        return _Late(
+            self.state if now_s > self.state_until_s else None,
+            frozenset(member for member, until_s in self.members.items() if now_s > until_s),
+        )
+
+
+class _Late(NamedTuple):
+    """What of a session has stayed as it is for too long."""
+
+    state: SessionState | None
+    members: frozenset[Watched]
 
 
 class Reaper:
@@ -60,8 +79,8 @@ class Reaper:
 
     def __init__(self, database: Transactions, timers: Timers, clock: AwakeClock) -> None:
         self._database, self._timers, self._clock = database, timers, clock
-        self._sights: dict[tuple[str, str], _Sight] = {}
-        """Session and agent, or a session and "" for its state -> how it was seen last."""
+        self._sights: dict[str, _Sight] = {}
+        """By the sessions' ids."""
         self._is_new = True
         self._rests_until_s = 0.0
         self._crowd = 0, 0.0
@@ -82,9 +101,11 @@ class Reaper:
             return 0
         with self._database.read() as work:
             self._watch(work, awake_s)
-        late = {key: sight for key, sight in self._sights.items() if awake_s - sight.since_s > sight.limit_s}
         lost = 0
-        for session_id in dict.fromkeys(session_id for session_id, _ in late):
+        for session_id, sight in self._sights.items():
+            if awake_s <= sight.until_s:
+                continue
+            late = sight.find_late(awake_s)
             try:
                 with self._database.begin() as work:
                     lost += _lose_if_late(work, session_id, late, now)
@@ -97,31 +118,32 @@ class Reaper:
         return lost
 
     def _watch(self, work: UnitOfWork, awake_s: float) -> None:
-        """Note what is there, since when it is like this, and how long it may stay so."""
-        found: dict[tuple[str, str], _Sight] = {}
-        members = work.members.count_live()
+        """Note what is there, and how long it may stay so."""
+        live = work.sessions.live_states()
+        members = work.members.count_live() if live else 0
         most, at_s = self._crowd
         if members >= most or awake_s - at_s > _CROWD_S:
             self._crowd = members, awake_s
         pace = self._timers.pace(self._crowd[0])
         self._rests_until_s = awake_s + _REST_SHARE * (pace.lease_s - self._timers.lease_s)
         least_s = self._choose_least_s(work)
-        for session_id, job_id, state in work.sessions.live_states():
-            key = session_id, ""
-            known = self._sights.get(key)
-            found[key] = (
-                known
-                if known and known.seen is state
-                else _Sight(state, awake_s, max(least_s, self._limit_state_s(work, job_id, state, pace)))
-            )
-        for member in work.members.watched():
-            key = member.session_id, member.agent_id
-            known = self._sights.get(key)
-            if known is None or known.seen != member:
-                # A node that is gone renews nothing: it only has the grace to say how it ended.
-                lease_s = 0.0 if member.state == MemberState.GONE else pace.lease_s
-                known = _Sight(member, awake_s, max(least_s, lease_s + self._timers.grace_s))
-            found[key] = known
+        texts = work.members.watched() if live else {}
+        found: dict[str, _Sight] = {}
+        for session_id, job_id, state in live:
+            text, known = texts.get(session_id, ""), self._sights.get(session_id)
+            if known is None or known.state is not state:
+                until_s = awake_s + max(least_s, self._limit_state_s(work, job_id, state, pace))
+            elif known.members_text != text:
+                until_s = known.state_until_s
+            else:
+                found[session_id] = known
+                continue
+            earlier = known.members if known is not None else {}
+            leases = {
+                member: earlier.get(member, awake_s + max(least_s, self._limit_lease_s(member, pace)))
+                for member in read_watched(text)
+            }
+            found[session_id] = _Sight(state, until_s, text, leases)
         self._sights, self._is_new = found, False
 
     def _choose_least_s(self, work: UnitOfWork) -> float:
@@ -132,6 +154,10 @@ class Reaper:
         if not self._is_new:
             return 0.0
         return max(self._timers.restart_s, 2 * self._timers.pace(work.agents.count()).lease_s)
+
+    def _limit_lease_s(self, member: Watched, pace: Pace) -> float:
+        # A node that is gone renews nothing: it only has the grace to say how it ended.
+        return self._timers.grace_s + (0.0 if member.state == MemberState.GONE else pace.lease_s)
 
     def _limit_state_s(self, work: UnitOfWork, job_id: str, state: SessionState, pace: Pace) -> float:
         if state is SessionState.ASSEMBLING:
@@ -149,29 +175,22 @@ def _read_session_timeout(work: UnitOfWork, job_id: str) -> float:
     return 0.0
 
 
-def _abandon_if_late(
-    work: UnitOfWork, session_id: str, late: Mapping[tuple[str, str], _Sight], reason: str, now: datetime
-) -> bool:
+def _abandon_if_late(work: UnitOfWork, session_id: str, late: _Late, reason: str, now: datetime) -> bool:
     """Give up a session of which something cannot be read here: its agents are free, and its job waits."""
     job_ids = {live_id: job_id for live_id, job_id, _ in work.sessions.live_states()}
     if session_id not in job_ids or not work.jobs.hold(job_ids[session_id]):
         return False
     # As in `_lose_if_late`, nothing may have changed since the look.
     states = {live_id: state for live_id, _, state in work.sessions.live_states()}
-    lasted = late.get((session_id, ""))
-    is_late = lasted is not None and lasted.seen is states.get(session_id)
-    for member in work.members.watched():
-        sight = late.get((session_id, member.agent_id))
-        is_late |= member.session_id == session_id and sight is not None and sight.seen == member
+    members = read_watched(work.members.watched().get(session_id, ""))
+    is_late = states.get(session_id) is late.state or not late.members.isdisjoint(members)
     if is_late:
         _log.warning("Session %s was given up unread. %s", session_id, reason)
         abandon_session(work, session_id, job_ids[session_id], reason, now)
     return is_late
 
 
-def _lose_if_late(
-    work: UnitOfWork, session_id: str, late: Mapping[tuple[str, str], _Sight], now: datetime
-) -> bool:
+def _lose_if_late(work: UnitOfWork, session_id: str, late: _Late, now: datetime) -> bool:
     session = work.sessions.get(session_id)
     # A beat may have come since: look again, now that the job is locked.
     if session is None or work.jobs.lock(session.job_id) is None:
@@ -183,11 +202,9 @@ def _lose_if_late(
         member.agent
         for member in work.members.of_session(session_id)
         if member.state is not MemberState.GONE
-        and (sight := late.get((session_id, member.agent_id))) is not None
-        and sight.seen == Watched(session_id, member.agent_id, member.renewals, member.state)
+        and Watched(member.agent_id, member.renewals, member.state) in late.members
     ]
-    lasted = late.get((session_id, ""))
-    if not silent and (lasted is None or lasted.seen is not session.state):
+    if not silent and session.state is not late.state:
         return False
     lose_session(work, session, _explain(work, session, silent), now)
     return True

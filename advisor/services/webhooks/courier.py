@@ -1,4 +1,4 @@
-"""The courier: a thread that posts the notices of the outbox, each at least once, until they are taken or a day old."""
+"""The courier: posts the notices of the outbox, each at least once, until they are taken or a day old."""
 
 import asyncio
 import logging
@@ -6,9 +6,10 @@ import random
 import threading
 from collections import defaultdict
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 
-from advisor.errors import LostRace, Unavailable
+from advisor.errors import LostRace
 from advisor.protocol.asked.webhooks import hide_path
 from advisor.protocol.views import EventKind
 from advisor.services.webhooks.posting import POST_S, Fate, Posted, Poster
@@ -32,37 +33,35 @@ _log = logging.getLogger(__name__)
 
 
 class Courier:
-    """Posts what is due until it is stopped. It remembers nothing: another server takes over any time."""
+    """Posts what is due. It remembers nothing: another server takes over any time."""
 
     def __init__(
         self,
         database: Transactions,
         poster: Poster,
         clock: Callable[[], datetime],
-        tick_s: float,
+        stopping: threading.Event,
         note: Callable[[str], None] = lambda _: None,
         draw: Callable[[], float] = random.random,
     ) -> None:
-        """`note` is told what became of every try; `draw` returns random numbers from 0 to 1."""
-        self._database, self._poster, self._clock, self._tick_s = database, poster, clock, tick_s
-        self._note, self._draw = note, draw
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="courier", daemon=True)
+        """`note` is told what became of every try; `draw` returns random numbers from 0 to 1.
 
-    def start(self) -> None:
-        """Begin."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Stop, after a last short round: the server of one command ends with its job, whose end is to be told.
-
-        What could not be posted by then is posted by whoever serves next.
+        Once `stopping` is set a round is short: what it could not post is posted by whoever serves next.
         """
-        self._stopping.set()
-        self._thread.join()
+        self._database, self._poster, self._clock = database, poster, clock
+        self._stopping, self._note, self._draw = stopping, note, draw
+
+    def run(self) -> None:
+        """Post what is due, unless another server leads or takes the same notices up at this moment."""
+        with suppress(LostRace):
+            while self.deliver_due() == _AT_ONCE and not self._stopping.is_set():
+                pass
 
     def deliver_due(self) -> int:
-        """Post once what is due, hosts side by side; return how many notices were taken up."""
+        """Post once what is due, hosts side by side; return how many notices were taken up.
+
+        Raises LostRace where another server took them up at this moment, or leads.
+        """
         now = self._clock()
         with self._database.read() as work:
             if not work.outbox.has_due(now):
@@ -77,21 +76,6 @@ class Courier:
                 self._settle(work, notice, posted)
                 work.reach(FaultPoint.NOTICE_SETTLED)
         return len(notices)
-
-    def _run(self) -> None:
-        is_last = False
-        while not is_last:
-            is_last = self._stopping.is_set()
-            try:
-                self.deliver_due()
-            except LostRace:
-                # Another server took the same notices up at this moment.
-                pass
-            except Unavailable as error:
-                _log.warning("%s Notices are posted later.", error.sentence)
-            except Exception:
-                _log.exception("The courier failed; it tries again at its next tick.")
-            self._stopping.wait(self._tick_s)
 
     async def _post_all(self, notices: list[Notice]) -> list[tuple[Notice, Posted]]:
         by_host: defaultdict[str, list[Notice]] = defaultdict(list)

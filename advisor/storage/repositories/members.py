@@ -1,10 +1,9 @@
 """Members: the agents of a gang, each with a lease of its own."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sqlalchemy import Connection, bindparam, case, exists, func, insert, or_, select, update
+from sqlalchemy import Connection, String, bindparam, case, cast, exists, func, insert, or_, select, update
 
 from advisor.protocol.measured.messages import MemberState
 from advisor.protocol.measured.trials import Outcome, SessionState
@@ -13,7 +12,6 @@ from advisor.storage.repositories.sessions import LIVE
 from advisor.storage.tables import AgentRow, MemberRow, SessionRow
 
 _ORDER = list(MemberState)
-_AT_ONCE = 200
 
 
 @dataclass(frozen=True)
@@ -38,13 +36,18 @@ class Member:
 
 
 class Watched(NamedTuple):
-    """What a lease is judged by: as long as any of it changes, the agent lives. There may be thousands every second."""
+    """What a lease is judged by: as long as any of it changes, the agent lives."""
 
-    session_id: str
     agent_id: str
     renewals: int
     state: str
-    """The word of a MemberState."""
+    """The word of a MemberState, which another release may have written."""
+
+
+def read_watched(text: str) -> list[Watched]:
+    """Return the members of a session out of the text that `Members.watched` gave for it."""
+    found = (line.split(" ") for line in text.splitlines())
+    return [Watched(agent_id, int(renewals), state) for agent_id, renewals, state in found]
 
 
 class Members:
@@ -80,11 +83,13 @@ class Members:
         row = self._connection.execute(_LIVE_OF, {"agent": agent_id}).one_or_none()
         return _member(row) if row else None
 
-    def watched(self) -> Iterator[Watched]:
-        """Yield every member whose lease runs: while the gang assembles, only of those that were heard of."""
-        # A few at a time: thousands of objects at once call the garbage collector, which looks at all there are.
-        for rows in self._connection.execute(_WATCHED).partitions(_AT_ONCE):
-            yield from map(Watched._make, rows)
+    def watched(self) -> dict[str, str]:
+        """Return the sessions with members whose leases run, and of each those members in a text (`read_watched`).
+
+        While the gang assembles, these are only the members that were heard of. One text for each session, which the
+        database puts together: most are what they were a moment ago, and thousands of objects at once hold up beats.
+        """
+        return {row[0]: row[1] for row in self._connection.execute(_WATCHED)}
 
     def count_live(self) -> int:
         """Return how many agents hold a place."""
@@ -157,7 +162,12 @@ _MINE = (MemberRow.session_id == bindparam("session"), MemberRow.agent_id == bin
 _GET = _QUERY.where(*_MINE)
 _COUNT_LIVE = select(func.count()).select_from(MemberRow).where(MemberRow.live)
 _WATCHED = (
-    select(MemberRow.session_id, MemberRow.agent_id, MemberRow.renewals, MemberRow.state)
+    select(
+        MemberRow.session_id,
+        func.aggregate_strings(
+            MemberRow.agent_id + " " + cast(MemberRow.renewals, String) + " " + MemberRow.state, "\n"
+        ),
+    )
     .join(SessionRow, SessionRow.id == MemberRow.session_id)
     .where(
         MemberRow.live,
@@ -167,6 +177,7 @@ _WATCHED = (
             SessionRow.state != SessionState.ASSEMBLING,
         ),
     )
+    .group_by(MemberRow.session_id)
 )
 _AWAITED = (
     select(MemberRow.agent_id)

@@ -6,6 +6,7 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, insert, select, update
 
+from advisor.storage.bell import NOTICES
 from advisor.storage.tables import OutboxRow
 
 
@@ -29,8 +30,9 @@ class Notice:
 class Outbox:
     """The waiting notices of one transaction."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, rung: set[str]) -> None:
+        """`rung` is what is rung for after the commit."""
+        self._connection, self._rung = connection, rung
 
     def add(self, notice: Notice, most: int) -> None:
         """Store a notice that is due at once; of its job, keep the latest `most` only."""
@@ -48,6 +50,7 @@ class Outbox:
         of_job = OutboxRow.job_id == notice.job_id
         kept = select(OutboxRow.serial).where(of_job).order_by(OutboxRow.serial.desc()).limit(most)
         self._connection.execute(delete(OutboxRow).where(of_job, OutboxRow.serial.not_in(kept)))
+        self._rung.add(NOTICES)
 
     def has_due(self, now: datetime) -> bool:
         """Whether some notice is to be posted now."""

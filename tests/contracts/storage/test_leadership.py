@@ -42,7 +42,9 @@ class Replica:
         self.schedule = self.leadership.duty(self._make_scheduler)
         self.posts: list[str] = []
         poster = Poster(Receivers.of(("127.0.0.1",)), "secret")
-        self.courier = Courier(self.leadership, poster, lambda: self.world.now, TICK_S, self.posts.append)
+        self.courier = Courier(
+            self.leadership, poster, lambda: self.world.now, threading.Event(), self.posts.append
+        )
 
     def _make_reaper(self, term: Term) -> Any:
         reaper = Reaper(term, self.world.timers, AwakeClock(lambda: self.world.elapsed_s, 2 * TICK_S))

@@ -34,7 +34,7 @@ from advisor.storage import Database, UnitOfWork
 from advisor.storage.database import Database as DatabaseDoor
 from advisor.storage.repositories.blocks import MAX_QUARANTINED, Blocks
 from advisor.storage.repositories.known_blocks import KnownBlocks
-from advisor.storage.repositories.members import Watched
+from advisor.storage.repositories.members import Watched, read_watched
 from advisor.storage.repositories.records import Logs, Telemetry
 from advisor.storage.tables import Base
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_facts, make_node, make_result, make_spec
@@ -305,17 +305,18 @@ def test_watched_are_live_sessions_and_the_members_that_were_heard_of(database: 
         work.members.add("s1", "a2", 1)
         assert work.sessions.live_states() == [("s1", "j1", SessionState.RUNNING)]
         # While a gang assembles an agent may still be on its way; in a session that has begun it is missed.
-        assert {watched.agent_id for watched in work.members.watched()} == {"a1", "a2"}
+        assert {one.agent_id for one in read_watched(work.members.watched()["s1"])} == {"a1", "a2"}
         work.agents.add("a3", "three", make_node("three"), NOW)
         work.sessions.add(make_session().model_copy(update={"id": "s2", "gang": 1, "generation": 2}))
         work.members.add("s2", "a3", 0)
-        assert Watched("s1", "a1", 1, MemberState.READY) in work.members.watched()
-        assert "a3" not in {watched.agent_id for watched in work.members.watched()}
+        assert Watched("a1", 1, MemberState.READY) in read_watched(work.members.watched()["s1"])
+        assert "s2" not in work.members.watched()
         work.members.renew("s1", "a1", 1, MemberState.RUNNING, None)
         work.members.renew("s1", "a2", 1, MemberState.PREPARING, None)
-        assert {(w.agent_id, w.renewals) for w in work.members.watched()} == {("a1", 2), ("a2", 1)}
+        seen = read_watched(work.members.watched()["s1"])
+        assert {(one.agent_id, one.renewals) for one in seen} == {("a1", 2), ("a2", 1)}
         work.members.release("s1")
-        assert list(work.members.watched()) == []
+        assert work.members.watched() == {}
 
 
 def test_database_proves_again_and_again_that_it_can_be_written(database: Database) -> None:

@@ -58,7 +58,12 @@ class Post:
         self.fates: list[str] = []
         poster = Poster(Receivers.of(hosts), SECRET, **more)
         self.courier = Courier(
-            world.database, poster, lambda: world.now, 1.0, self.fates.append, draw=lambda: 1.0
+            world.database,
+            poster,
+            lambda: world.now,
+            threading.Event(),
+            self.fates.append,
+            draw=lambda: 1.0,
         )
 
     def events(self, job_id: str) -> list[str]:
@@ -242,7 +247,7 @@ def test_requests_and_keeper_go_on_while_a_receiver_does_not_answer(
 def test_end_that_is_told_last_is_posted_before_the_server_stops(
     start: Callable[..., Served], receiver: Receiver
 ) -> None:
-    server = start(**OPEN, tick_s=60)
+    server = start(**OPEN, tick_s=60, look_s=5)
     job = server.submit(webhooks=(receiver.url,))
     server.ask("POST", f"/jobs/{job.id}:cancel")
     server.stop()
