@@ -41,8 +41,8 @@ from advisor.storage.tables import VERSION_TABLE, Base
 from advisor.storage.work import UnitOfWork
 
 _BUSY_MS = 15_000
-_STOPPED_MS = 15_000
-"""PostgreSQL ends a transaction whose server does nothing for this long: it was stopped, and holds up all others."""
+_LIMIT = "idle_in_transaction_session_timeout = 15000"
+"""PostgreSQL ends a transaction whose server does nothing for 15 s: it was stopped, and holds up all others."""
 _VERSIONS = Path(__file__).parent / "migrations" / "versions"
 _MIGRATION_LOCK = 0x666C_6565_74
 _versions = Table(
@@ -292,8 +292,19 @@ def _read_versions(connection: Connection) -> list[str]:
 def _tune_postgresql(engine: Engine) -> None:
     @event.listens_for(engine, "connect")
     def _on_connect(connection: Any, _: object) -> None:
-        connection.execute(f"SET idle_in_transaction_session_timeout = {_STOPPED_MS}")
+        (process,) = connection.execute("SELECT pg_backend_pid()").fetchone()
+        if process != connection.info.backend_pid:
+            # A pooler answers, and may have another process run each transaction: nothing stays prepared.
+            connection.prepare_threshold = None
+        else:
+            connection.execute(f"SET {_LIMIT}")
         connection.commit()
+
+    @event.listens_for(engine, "begin")
+    def _on_begin(connection: Connection) -> None:
+        driver: Any = connection.connection.driver_connection
+        if driver.prepare_threshold is None:
+            connection.exec_driver_sql(f"SET LOCAL {_LIMIT}")
 
 
 def _tune_sqlite(engine: Engine) -> None:

@@ -1,20 +1,15 @@
 """Calls between servers: they come from other servers of a PostgreSQL, after whatever breaks, or it is said once."""
 
-import logging
 import queue
-import socket
-import struct
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import text
 
 from advisor.protocol.views import EventKind
 from advisor.storage import Database
-from advisor.storage.bell import JOBS, PLACES, SharedBell, story_of
+from advisor.storage.bell import JOBS, PLACES, story_of
 from tests.integration.server.served import wait_for
 from tests.unit.services.world import World
 
@@ -120,67 +115,3 @@ def test_on_sqlite_calls_stay_in_the_process(tmp_path: Path) -> None:
     assert called == [JOBS]
     assert database.bell.is_heard
     database.close()
-
-
-class Pooler:
-    """Stands between a client and PostgreSQL, and passes everything on but notifications.
-
-    So does a pooler that hands server connections on after each transaction: LISTEN succeeds, and nothing comes.
-    """
-
-    def __init__(self, behind: str) -> None:
-        self.behind = behind
-        self.accepted = threading.Semaphore(0)
-        self.door = socket.create_server(("127.0.0.1", 0))
-        self.port = self.door.getsockname()[1]
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                client, _ = self.door.accept()
-            except OSError:
-                return
-            self.accepted.release()
-            server = socket.socket(socket.AF_UNIX)
-            server.connect(self.behind)
-            threading.Thread(target=self._pass_on, args=(client, server), daemon=True).start()
-            threading.Thread(target=self._pass_back, args=(server, client), daemon=True).start()
-
-    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
-        while data := source.recv(65536):
-            sink.sendall(data)
-        sink.close()
-
-    def _pass_back(self, source: socket.socket, sink: socket.socket) -> None:
-        stream = source.makefile("rb")
-        while head := stream.read(5):
-            kind, length = struct.unpack("!ci", head)
-            body = stream.read(length - 4)
-            if kind != b"A":
-                sink.sendall(head + body)
-        sink.close()
-
-
-def test_pooler_that_passes_no_calls_on_is_told_of_once(
-    postgres_url: str, postgres_server: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    folder = make_url(postgres_url).query["host"]
-    pooler = Pooler(f"{folder}/.s.PGSQL.5432")
-    url = f"postgresql+psycopg://postgres@127.0.0.1:{pooler.port}/{make_url(postgres_url).database}"
-    engine = create_engine(f"{url}?sslmode=disable&gssencmode=disable")
-    bell = SharedBell(engine, echo_s=0.2, deaf_pause_s=0.01)
-    called: list[str] = []
-    bell.on(JOBS, lambda: called.append(JOBS))
-    with caplog.at_level(logging.WARNING):
-        bell.start("one")
-        for _ in range(5):
-            assert pooler.accepted.acquire(timeout=30), "it tries again"
-        assert not bell.is_heard
-        bell.ring(JOBS)
-        bell.stop()
-    assert called == [JOBS], "in the server itself calls come all the same"
-    (record,) = caplog.records
-    assert "Calls of other servers on this database do not come" in record.message
-    engine.dispose()
-    pooler.door.close()
