@@ -1,5 +1,7 @@
 """The Markdown files of the repository: their headings, links and commands, and the tools of docs/."""
 
+import ast
+import html
 import importlib.util
 import re
 import shlex
@@ -11,10 +13,13 @@ from types import ModuleType
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("*.md")])
+SOURCES = sorted(path for folder in ("advisor", "agent") for path in (ROOT / folder).rglob("*.py"))
+TEMPLATES = sorted((ROOT / "web").rglob("*.html"))
 PROGRAMS = ("advisor", "advisor-agent")
 
 _FENCE = re.compile(r"^( *)(```+)(\w*)[^\n]*\n(.*?)^\1\2 *$", re.M | re.S)
 _CODE = re.compile(r"(`+)(.+?)\1", re.S)
+_HTML_CODE = re.compile(r"<code\b[^>]*>(.*?)</code>", re.S)
 _LINK = re.compile(r"\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#{1,6} +(.+?)#* *$", re.M)
 _SHELLS = {"", "sh", "bash", "console"}
@@ -82,6 +87,22 @@ def list_mentions(text: str, page: str) -> Iterator[Command]:
         words = code.replace("\\|", "|").split()
         if words[0] in PROGRAMS and len(words) > 1:
             yield Command(page, words[0], tuple(words[1:]))
+
+
+def list_strings(source: str) -> Iterator[str]:
+    """The strings of a module, its docstrings among them; "…" stands for what is only known when it runs."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+        elif isinstance(node, ast.JoinedStr):
+            yield "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
+
+
+def list_template_mentions(template: str, page: str) -> Iterator[Command]:
+    """The commands of ours that a page of the dashboard names."""
+    for code in _HTML_CODE.findall(template):
+        text = re.sub(r"\{%.*?%\}|<[^>]*>", "", re.sub(r"\{\{.*?\}\}", "…", code))
+        yield from list_mentions(f"`{html.unescape(text)}`", page)
 
 
 def _read(line: str, page: str) -> Command | None:

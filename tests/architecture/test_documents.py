@@ -13,11 +13,15 @@ from advisor.cli.exits import Exit
 from tests.architecture.documents import (
     PAGES,
     ROOT,
+    SOURCES,
+    TEMPLATES,
     Command,
     list_anchors,
     list_commands,
     list_links,
     list_mentions,
+    list_strings,
+    list_template_mentions,
     load_tool,
     name_of,
 )
@@ -29,9 +33,23 @@ COMMANDS = [
     command for page in PAGES for command in list_commands(page.read_text(encoding="utf-8"), name_of(page))
 ]
 MENTIONS = sorted(
-    {mention for page in PAGES for mention in list_mentions(page.read_text(encoding="utf-8"), name_of(page))},
+    {
+        *(one for page in PAGES for one in list_mentions(page.read_text(encoding="utf-8"), name_of(page))),
+        *(
+            one
+            for path in SOURCES
+            for string in list_strings(path.read_text(encoding="utf-8"))
+            for one in list_mentions(string, name_of(path))
+        ),
+        *(
+            one
+            for path in TEMPLATES
+            for one in list_template_mentions(path.read_text(encoding="utf-8"), name_of(path))
+        ),
+    },
     key=str,
 )
+"""In documents, in every sentence and hint of the programs, and on the dashboard's pages."""
 PARSERS = reference_pages.list_commands()
 
 
@@ -62,6 +80,9 @@ def test_documents_hold_commands_to_check() -> None:
         "docs/install.md",
     } <= pages
     assert {command.program for command in COMMANDS} == {"advisor", "advisor-agent"}
+    pages = {mention.page for mention in MENTIONS}
+    assert {"advisor/errors.py", "advisor/cli/connection.py"} <= pages
+    assert any(page.startswith("web/") for page in pages)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
