@@ -41,6 +41,8 @@ def milliseconds(seconds: float | None) -> str:
     if seconds is None:
         return NO_VALUE
     value = seconds * 1000
+    if abs(value) < 0.005:
+        return "0"
     return f"{value:,.{0 if value >= 1000 else 1 if value >= 10 else 2}f}".replace(",", _THIN)
 
 

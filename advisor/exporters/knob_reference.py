@@ -108,7 +108,7 @@ def _write_row(knob: Knob, effects: Effects) -> tuple[str, ...]:
     paddle = (
         f"`{knob.paddle_field}`, {' and '.join(knob.paddle_versions)}" if knob.paddle_field else "no field"
     )
-    default = describe_value(knob.default) or "empty"
+    default = describe_value(knob.default)
     realised = f"*carried:* {knob.realised}" if knob.carried else knob.realised
     return (
         f"`{knob.name}`",
@@ -138,7 +138,7 @@ def _describe_values(knob: Knob) -> str:
     if knob.kind is bool:
         return "on or off"
     if knob.choices:
-        return " or ".join(choice or "empty" for choice in knob.choices)
+        return " or ".join(map(describe_value, knob.choices))
     if knob.low is None or knob.high is None:
         return "text" if knob.kind is str else f"a number{f' of {knob.unit}' if knob.unit else ''}"
     kind = "whole number" if knob.kind is int else "number"

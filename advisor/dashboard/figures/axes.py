@@ -33,11 +33,11 @@ class KnobAxis:
 
     def show(self, value: Value) -> Value:
         """Return what stands on the axis for a value."""
-        return value if self.is_numeric else formats.knob_value(value) or "empty"
+        return value if self.is_numeric else formats.knob_value(value)
 
     def spell(self, value: Value) -> str:
         """Return a value in words, with its unit."""
-        return formats.knob_value(value, self.unit if self.is_numeric else "") or "empty"
+        return formats.knob_value(value, self.unit if self.is_numeric else "")
 
     def place(self, value: Value) -> float:
         """Return where a value lies between the first one, 0, and the last one, 1."""

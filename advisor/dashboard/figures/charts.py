@@ -117,7 +117,7 @@ def draw_comparison(before: Side, after: Side, gain_words: str) -> Figure:
             },
             hovertemplate=f"{side.label}: %{{x:.1f}} samples/s<extra></extra>",
         )  # fmt: skip
-    lay_out(figure, 200, xaxis_title="samples/s (dots: blocks; bar: 95 % interval)")
+    lay_out(figure, 200, xaxis_title="samples/s<br>dots: blocks; bar: 95 % interval")
     figure.update_yaxes(tickvals=[0, 1], ticktext=[after.label, before.label], range=[-0.6, 1.5])
     rows = tuple(
         (
@@ -146,6 +146,10 @@ def list_phases(phases: Phases) -> list[tuple[str, float]]:
     ]
 
 
+_FOR_WORDS = 0.3
+"""A figure behind the longest bar takes this share of the bars on a phone."""
+
+
 def _frame_waterfall(before_ms: float, deltas_ms: Sequence[float]) -> tuple[float, float]:
     """Choose the axis: small changes of a long step would vanish beside zero, so it then starts further on."""
     level, levels = before_ms, [before_ms]
@@ -154,10 +158,8 @@ def _frame_waterfall(before_ms: float, deltas_ms: Sequence[float]) -> tuple[floa
         levels.append(level)
     span = max(levels) - min(levels)
     start = min(levels) - max(span, before_ms * 0.02) * 0.8
-    return (
-        float(round(start, -1 if start >= 50 else 0)) if start > before_ms * 0.3 else 0.0,
-        max(levels) + max(span, before_ms * 0.02) * 0.35 if start > before_ms * 0.3 else max(levels) * 1.18,
-    )
+    start = float(round(start, -1 if start >= 50 else 0)) if start > before_ms * 0.3 else 0.0
+    return start, max(levels) + (max(levels) - start) * _FOR_WORDS
 
 
 def draw_waterfall(before: Phases, after: Phases) -> Figure:

@@ -252,7 +252,8 @@ def make_advice(job_id: str) -> Advice:
             ),
             KnobReason(
                 knob="sync_nccl_allreduce", before=True, after=False,
-                sentence="Several communicators overlap only without it.", evidence="hook: concurrent",
+                sentence="Off: communicators overlap only where their reductions do not wait for each other.",
+                evidence="hook: concurrent",
             ),
         ),
         ladder=(
@@ -280,8 +281,7 @@ def make_advice(job_id: str) -> Advice:
             DroppedKnob(knob="conv_workspace_size_limit", reason="Not varied yet: exported at its default."),
         ),
         next_steps=(
-            "Export the strategy and load it in your script.",
-            "Compare one run at full length before you rely on it.",
+            "Put the strategy in place (run.sh trains your script under it) and compare one run at full length.",
             "With --allow numeric, 16-bit reduction could bring about 3 % more.",
         ),
         cluster="2 nodes × 8 NVIDIA H200", software={"torch": "2.13.0", "NCCL": "2.29.3", "driver": "580.82"},

@@ -10,6 +10,7 @@ from pydantic_core import CoreSchema, core_schema
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect, Switch
+from advisor.protocol.knobs.spelling import spell_with_unit
 
 INTERVALS: Mapping[str, str] = {
     "localsgd": "localsgd_k_steps",
@@ -56,7 +57,7 @@ class Changes(dict[str, Value]):
 
     def describe(self) -> str:
         """`fuse_grad_size_in_MB 4, num_threads 2`; `the baseline` without changes."""
-        return ", ".join(f"{name} {spell(value)}" for name, value in self.items()) or "the baseline"
+        return ", ".join(f"{name} {spell_with_unit(value)}" for name, value in self.items()) or "the baseline"
 
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError("Changes are frozen: make new ones.")
@@ -77,10 +78,3 @@ def period_of(values: Mapping[str, Value]) -> int:
     return max(
         (int(values.get(interval, 1)) for name, interval in INTERVALS.items() if values.get(name)), default=1
     )
-
-
-def spell(value: Value) -> str:
-    """A knob's value for people: on and off, short numbers."""
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from advisor.protocol.answers.advice import KnobReason, Provenance
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.changes import spell
 from advisor.protocol.knobs.knob import KnobContext, Part
+from advisor.protocol.knobs.spelling import spell_with_unit
 from advisor.protocol.measured.trials import Block, Phases
 from advisor.protocol.training.workload import WorkloadKind
 from advisor.tuning.explain.knob_effects import Evidence
@@ -66,7 +66,7 @@ def explain_taken_back(
     """Return one reason per knob that the search's winner changed and the advised strategy does not."""
     reasons = []
     for removal, evidence in taken_back:
-        tried = join_names(f"{name} {spell(removal.winner[name])}" for name in evidence.knobs)
+        tried = join_names(f"{name} {spell_with_unit(removal.winner[name])}" for name in evidence.knobs)
         together = " together" if len(evidence.knobs) > 1 else ""
         sentence = f"Tried and taken back: {tried}{together} brought {describe_ratio(evidence.brings)}."
         for name in evidence.knobs:
@@ -88,7 +88,7 @@ def describe_ratio(brings: LogInterval) -> str:
 
 def _describe_change(name: str, before: Value, after: Value, context: KnobContext | None) -> str:
     knob = CATALOGUE[name]
-    sentence = f"{knob.meaning} {spell(before)} → {spell(after)}{f' {knob.unit}' if knob.unit else ''}."
+    sentence = f"{knob.meaning} {spell_with_unit(before)} → {spell_with_unit(after, knob.unit)}."
     rule = next((r for r in (knob.rule(context) if context else ()) if r.value == after), None)
     return f"{sentence} {rule.because}" if rule is not None else sentence
 

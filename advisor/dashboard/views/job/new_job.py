@@ -142,7 +142,7 @@ def place_refusal(refusal: InvalidJob) -> dict[str, str]:
 
 def _say_values(knob: PlannedKnob) -> str:
     if knob.values:
-        told = ", ".join(show_knob(knob.knob, value) or "empty" for value in knob.values[:_MOST_SHOWN])
+        told = ", ".join(show_knob(knob.knob, value) for value in knob.values[:_MOST_SHOWN])
         left = len(knob.values) - _MOST_SHOWN
         return f"{told} and {left} more" if left > 0 else told
     if knob.low is not None and knob.high is not None:

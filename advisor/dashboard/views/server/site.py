@@ -130,7 +130,7 @@ def _describe_range(knob: Knob) -> str:
     if knob.kind is bool:
         return "on, off"
     if knob.choices:
-        return ", ".join(knob.choices)
+        return ", ".join(map(formats.knob_value, knob.choices))
     if knob.low is not None and knob.high is not None:
         scale = " (log)" if knob.scale == "log" else ""
         return f"{knob.low:g} … {knob.high:g}{scale}"
@@ -144,8 +144,7 @@ def view_knobs() -> list[tuple[str, list[KnobRow]]]:
         rows = [
             KnobRow(
                 name=knob.name,
-                default=formats.knob_value(knob.default, knob.unit if knob.kind in {int, float} else "")
-                or "empty",
+                default=formats.knob_value(knob.default, knob.unit if knob.kind in {int, float} else ""),
                 allowed=_describe_range(knob),
                 effect=chip_for_effect(knob.effect),
                 switch=knob.switch.value,
