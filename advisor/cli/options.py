@@ -66,7 +66,8 @@ LogToOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="TRACKER[:PLACE]",
-        help="Also write verdict and trials to mlflow[:URI], wandb[:PROJECT] or tensorboard[:DIRECTORY]; repeatable.",
+        help="Also write verdict and trials to mlflow[:URI], wandb[:PROJECT], tensorboard[:DIRECTORY] or "
+        "optuna[:FILE]; repeatable.",
     ),
 ]
 SignOption = Annotated[

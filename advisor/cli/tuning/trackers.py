@@ -1,4 +1,4 @@
-"""Verdict and trials where a team keeps its results: MLflow, Weights & Biases or TensorBoard, when asked for."""
+"""Verdict and trials where a team keeps its results: MLflow, W&B, TensorBoard or an Optuna study, when asked for."""
 
 import tempfile
 from collections import defaultdict
@@ -16,6 +16,7 @@ from advisor.client import Client
 from advisor.exporters import export_bundle, export_report
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
+from advisor.protocol.base import Value
 from advisor.protocol.measured.estimates import estimate_blocks
 from advisor.protocol.measured.trials import Block, JobHistory
 
@@ -27,8 +28,6 @@ class Tracker:
     modules: Sequence[str]
     """Any of them writes to it."""
     install: str
-    place: str
-    """What may stand behind the colon, and what it is without."""
     write: Callable[[Any, str, "Results"], str]
     """Writes with the imported module; returns where it went, for people."""
 
@@ -43,6 +42,8 @@ class Results:
     """The verdict in figures: `gain`, `gain_low`, `gain_high`, `baseline_samples_per_s`, `device_hours`, …"""
     words: Mapping[str, str]
     """The verdict in words, and the advised strategy's changes."""
+    baseline: Mapping[str, Value]
+    """What the script itself sets."""
     trials: Sequence["TrialResult"]
     files: Mapping[str, str]
     """The export, and the report, by name."""
@@ -53,9 +54,11 @@ class TrialResult:
     """One strategy that was tried."""
 
     number: int
-    changes: Mapping[str, bool | int | float | str]
+    changes: Mapping[str, Value]
     figures: Mapping[str, float]
     outcome: str
+    is_allowed: bool
+    """Whether it changes no more than the job allows; others are never advised."""
 
 
 def read_targets(texts: Sequence[str]) -> list[tuple[str, str]]:
@@ -72,7 +75,7 @@ def _read_target(text: str) -> tuple[str, str]:
         raise CommandFailed(
             Exit.USAGE,
             f"--log-to {text}: results can be kept in {', '.join(TRACKERS)}.",
-            "Write it as --log-to mlflow, --log-to wandb:PROJECT or --log-to tensorboard:DIRECTORY.",
+            "Write it as --log-to mlflow, or with a place as --log-to wandb:PROJECT or --log-to optuna:FILE.",
         )
     _import_first(name)
     return name, place
@@ -134,11 +137,12 @@ def collect_results(advice: Advice, job: Job, history: JobHistory) -> Results:
             changes=dict(trial.changes),
             figures=_list_figures(blocks[trial.number]),
             outcome=trial.outcome.value if trial.outcome else "",
+            is_allowed=trial.effect.rank <= job.spec.allow.rank,
         )
         for trial in sorted(history.trials, key=lambda trial: trial.number)
     )
     files = {**export_bundle(advice, job), "report.html": export_report(advice, job, history)}
-    return Results(job.id, job.spec.name or job.id, figures, words, trials, files)
+    return Results(job.id, job.spec.name or job.id, figures, words, advice.baseline, trials, files)
 
 
 def _list_figures(blocks: Sequence[Block]) -> dict[str, float]:
@@ -203,6 +207,52 @@ def _write_tensorboard(module: Any, place: str, results: Results) -> str:
     return f"TensorBoard's folder {folder}"
 
 
+def _write_optuna(optuna: Any, place: str, results: Results) -> str:
+    """Write a study of its own, with every strategy whole; one that was written before is replaced.
+
+    Strategies that change more than the job allows break a constraint, as Optuna's figures show.
+    """
+    place = place or "optuna.log"
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    journal = optuna.storages.journal
+    storage = place if "://" in place else journal.JournalStorage(journal.JournalFileBackend(place))
+    name = f"{results.name} ({results.job_id})"
+    if name in optuna.get_all_study_names(storage):
+        optuna.delete_study(study_name=name, storage=storage)
+    study = optuna.create_study(study_name=name, storage=storage, direction="maximize")
+    for key, value in {**results.words, **results.figures}.items():
+        study.set_user_attr(key, value)
+    states = optuna.trial.TrialState
+    knobs = sorted({knob for trial in results.trials for knob in trial.changes} & results.baseline.keys())
+    tried = [
+        {knob: trial.changes.get(knob, results.baseline[knob]) for knob in knobs} for trial in results.trials
+    ]
+    ranges = {knob: _choose_range(optuna.distributions, [values[knob] for values in tried]) for knob in knobs}
+    for trial, values in zip(results.trials, tried, strict=True):
+        rate = trial.figures.get("samples_per_s")
+        study.add_trial(
+            optuna.trial.create_trial(
+                state=states.FAIL if rate is None else states.COMPLETE,
+                value=rate,
+                params=values,
+                distributions=ranges,
+                user_attrs={**trial.figures, "trial": trial.number, "outcome": trial.outcome},
+                # Above 0 Optuna takes a trial for infeasible: it is the best one of nothing.
+                system_attrs={"constraints": (0.0 if trial.is_allowed else 1.0,)},
+            )
+        )
+    return f"the Optuna study {name} in {place} (optuna-dashboard {place})"
+
+
+def _choose_range(distributions: Any, values: Sequence[Value]) -> Any:
+    """The narrowest distribution that holds all values."""
+    if all(type(value) is int for value in values):
+        return distributions.IntDistribution(min(values), max(values))
+    if all(type(value) in {int, float} for value in values):
+        return distributions.FloatDistribution(min(values), max(values))
+    return distributions.CategoricalDistribution(list(dict.fromkeys(values)))
+
+
 def _say_changes(trial: TrialResult) -> str:
     return ", ".join(f"{knob}={value}" for knob, value in trial.changes.items()) or "as the script stands"
 
@@ -217,16 +267,12 @@ def _on_disk(files: Mapping[str, str]) -> Iterator[Path]:
 
 TRACKERS: Mapping[str, Tracker] = MappingProxyType(
     {
-        "mlflow": Tracker(
-            ("mlflow",), "mlflow-skinny", "a tracking URI; else MLFLOW_TRACKING_URI", _write_mlflow
-        ),
-        "wandb": Tracker(("wandb",), "wandb", "a project; else fleet-advisor", _write_wandb),
+        "mlflow": Tracker(("mlflow",), "mlflow-skinny", _write_mlflow),
+        "wandb": Tracker(("wandb",), "wandb", _write_wandb),
         "tensorboard": Tracker(
-            ("torch.utils.tensorboard", "tensorboardX"),
-            "tensorboard",
-            "a directory; else runs",
-            _write_tensorboard,
+            ("torch.utils.tensorboard", "tensorboardX"), "tensorboard", _write_tensorboard
         ),
+        "optuna": Tracker(("optuna",), "optuna", _write_optuna),
     }
 )
 

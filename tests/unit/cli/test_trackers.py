@@ -1,4 +1,4 @@
-"""Results where a team keeps them: TensorBoard's files in earnest, MLflow and W&B through their calls.
+"""Results where a team keeps them: TensorBoard and Optuna in earnest, MLflow and W&B through their calls.
 
 What stands in for MLflow and W&B takes what mlflow-skinny 3.17 and wandb 0.31 took on the day this was written.
 """
@@ -12,7 +12,9 @@ from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import optuna
 import pytest
+from optuna.storages.journal import JournalFileBackend, JournalStorage
 from tensorboardX.proto.event_pb2 import Event
 
 from advisor.cli.exits import CommandFailed, Exit
@@ -52,6 +54,26 @@ def test_tensorboard_gets_the_verdict_and_a_point_for_every_trial_that_was_measu
     assert found["verdict/gain", 0] == pytest.approx(STORY.advice.gain.ratio)
     steps = {step for tag, step in found if tag == "trials/samples_per_s"}
     assert steps == {trial.number for trial in collect_results(*WHAT).trials if trial.figures}
+
+
+def test_optuna_gets_a_study_with_every_strategy_whole_and_no_second_one(tmp_path: Path) -> None:
+    journal = tmp_path / "optuna.log"
+    for place in (str(journal), str(journal), f"sqlite:///{tmp_path}/trials.db"):
+        assert f"in {place}" in log_results(("optuna", place), *WHAT)
+    results = collect_results(*WHAT)
+    stores = (JournalStorage(JournalFileBackend(str(journal))), f"sqlite:///{tmp_path}/trials.db")
+    for storage in stores:
+        (name,) = optuna.get_all_study_names(storage)
+        study = optuna.load_study(study_name=name, storage=storage)
+        rates = [trial.figures.get("samples_per_s") for trial in results.trials]
+        assert [trial.value for trial in study.trials] == rates
+        allowed = [trial for trial in results.trials if trial.is_allowed and trial.figures]
+        assert study.best_value == max(trial.figures["samples_per_s"] for trial in allowed)
+        assert study.best_value < max(rate for rate in rates if rate is not None), "but not allowed"
+        assert study.user_attrs["verdict"] == "change"
+        whole = {**results.baseline, **results.trials[-1].changes}
+        assert study.trials[-1].params == {knob: whole[knob] for knob in study.trials[-1].params}
+        assert len({tuple(trial.params) for trial in study.trials}) == 1
 
 
 class Calls(ModuleType):
