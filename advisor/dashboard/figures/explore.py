@@ -127,6 +127,11 @@ def draw_slice(name: str, points: Sequence[SlicePoint]) -> Figure:
     )
 
 
+def _break_lines(label: str) -> str:
+    """A knob and its value in two lines, several knobs in one each: on a phone the plot needs the width."""
+    return label.replace(" + ", "<br>+ ") if " + " in label else label.replace(" ", "<br>", 1)
+
+
 def draw_importance(savings: Sequence[Saving]) -> Figure:
     """Draw what each knob of the winner saves, the largest first, with its 95 % interval."""
     ordered = sorted(savings, key=lambda saving: -abs(saving.saved_ms))
@@ -151,12 +156,14 @@ def draw_importance(savings: Sequence[Saving]) -> Figure:
             hovertemplate="%{y}: %{x:.2f} ms a step<extra></extra>",
         )  # fmt: skip
     height = next((size for size, most in ((200, 3), (240, 5), (300, 8)) if len(ordered) <= most), 340)
-    lay_out(figure, height, xaxis_title="ms a step saved (bar: 95 % interval)")
+    lay_out(figure, height, xaxis_title="ms a step saved<br>bar: 95 % interval")
     figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
     figure.update_layout(margin={"t": 40})
+    labels = [saving.label for saving in reversed(ordered)]
     figure.update_yaxes(
-        categoryorder="array", categoryarray=[s.label for s in reversed(ordered)], type="category"
-    )
+        categoryorder="array", categoryarray=labels, type="category",
+        tickmode="array", tickvals=labels, ticktext=[_break_lines(label) for label in labels],
+    )  # fmt: skip
     figure.add_vline(x=0, line={"color": BASELINE, "width": 1})
     first = ordered[0]
     sure = [saving for saving in ordered if saving.is_settled and saving.saved_ms > 0]

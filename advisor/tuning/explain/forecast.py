@@ -152,7 +152,9 @@ def _rank_of(space: Space) -> int:
 
 
 def _reservations(job: Job, measured: int, nodes: int, asked: WhatIf, model: CostModel) -> str:
-    doubts = [f"A prediction of the cost model, which misses its own measurements by {model.residual:.0%}."]
+    doubts = [
+        f"A prediction of the cost model, which misses its own measurements by {model.residual * 100:.0f} %."
+    ]
     if nodes > _FAR * measured:
         doubts.append(f"{nodes} nodes are more than {_FAR} times the {measured} that were measured.")
     if measured == 1 and nodes > 1:
