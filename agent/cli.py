@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -14,15 +14,14 @@ import typer
 from pydantic import SecretStr, ValidationError
 
 from advisor.protocol.logs import LogFormat
-from advisor.protocol.measured.messages import MOST_SECONDS
 from advisor.protocol.nodes.labels import read_label
 from advisor.protocol.nodes.testbed import Testbed, parse_testbed
-from advisor.protocol.spans import read_span
 from agent.client import ServerClient
 from agent.devices.gpus import open_gpus
 from agent.errors import AgentError, BadConfiguration, NotWelcome
 from agent.logs import configure_logs
 from agent.loop import Agent
+from agent.operator.allocation import find_seconds_left
 from agent.operator.allowance import TRAINING_LAUNCHERS, Allowance
 from agent.operator.config import describe_error, read_config
 from agent.operator.exec_command import execute
@@ -169,7 +168,7 @@ def run(
             testbed=_read_testbed(testbed),
             pool=pool,
             labels=_read_labels(label or ()),
-            ends_in_s=_read_end(ends_in, os.environ, time.clock_gettime(time.CLOCK_REALTIME)),
+            ends_in_s=_read_end(ends_in),
             allow=Allowance(
                 launchers=tuple(TRAINING_LAUNCHERS if allow_launcher is None else allow_launcher),
                 roots=tuple(root.absolute() for root in allow_root or ()),
@@ -281,23 +280,11 @@ def _read_labels(texts: Sequence[str]) -> dict[str, str]:
         _fail(f"--label {error}", _USAGE)
 
 
-def _read_end(typed: str | None, environment: Mapping[str, str], now_s: float) -> float | None:
-    """Return the seconds until this node's allocation ends: what was typed, or what Slurm says.
-
-    Slurm tells a time of the cluster's clocks. It is held against this node's, `now_s`, at once: only the span goes
-    any further.
-    """
-    if typed == "never":
-        return None
+def _read_end(typed: str | None) -> float | None:
     try:
-        if typed is not None:
-            return read_span(typed)
+        return find_seconds_left(typed, os.environ, time.clock_gettime(time.CLOCK_REALTIME))
     except ValueError as error:
         _fail(f"--ends-in: {error}", _USAGE)
-    end = environment.get("SLURM_JOB_END_TIME", "")
-    if not end.isascii() or not end.isdigit():
-        return None
-    return min(max(0.0, int(end[:12]) - now_s), MOST_SECONDS)
 
 
 def _read_testbed(text: str | None) -> Testbed | None:

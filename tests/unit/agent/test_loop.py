@@ -137,21 +137,6 @@ def test_labels_pools_and_ends_that_make_no_sense_are_refused(options, words, tm
     assert words in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("typed", "end", "left_s"),
-    [
-        (None, "5000", 1000.0),
-        ("30m", "5000", 1800.0),
-        (None, "3000", 0.0),
-        ("never", "5000", None),
-        (None, "", None),
-        (None, "soon", None),
-    ],
-)
-def test_end_of_a_slurm_allocation_is_known_without_a_word(typed, end, left_s):
-    assert cli._read_end(typed, {"SLURM_JOB_END_TIME": end}, now_s=4000.0) == left_s
-
-
 def test_agent_that_the_server_does_not_know_registers_again(tmp_path, monkeypatch):
     server = Server(_problem(404, "agent_not_found"))
     _serve(server, tmp_path, monkeypatch)
