@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from advisor.protocol.answers.advice import Interval
+from advisor.protocol.answers.gains import spell_share
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.spelling import spell_with_unit
 
@@ -57,7 +58,7 @@ def signed_milliseconds(seconds: float) -> str:
 
 def percent(share: float | None, decimals: int = 0) -> str:
     """Return a share as a percentage: `93 %`."""
-    return NO_VALUE if share is None else f"{share * 100:.{decimals}f} %"
+    return NO_VALUE if share is None else spell_share(share, decimals)
 
 
 def gain(ratio: float) -> str:

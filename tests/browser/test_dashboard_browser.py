@@ -47,8 +47,9 @@ def list_barriers(page: Page) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1440])
+@pytest.mark.parametrize(
+    ("width", "theme"), [(360, "light"), (360, "dark"), (768, "light"), (1440, "light"), (1440, "dark")]
+)
 def test_every_page_fits_renders_without_a_complaint_and_never_leaves_the_server(
     visit: Callable, theme: str, width: int
 ) -> None:

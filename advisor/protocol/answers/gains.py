@@ -67,3 +67,8 @@ def say_smallest_gain(smallest: float) -> str:
 def spell_fraction(gain: float) -> str:
     """A gain as a fraction, on its own: `2.1 %`, `80 %`."""
     return f"{gain * 100:.0f} %" if gain >= 0.1 else f"{gain * 100:.1f} %"
+
+
+def spell_share(share: float, decimals: int = 0) -> str:
+    """Return a share as people read it: `12 %`."""
+    return f"{share * 100:.{decimals}f} %"

@@ -1,6 +1,7 @@
 """What no knob can mend: lines that wait for the device, unequal parts of the data, the network, slow storage."""
 
 from advisor.protocol.answers.advice import Diagnosis
+from advisor.protocol.answers.gains import spell_share
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.measured.trials import Phases, Trial
 from advisor.protocol.training.workload import WorkloadFacts
@@ -45,8 +46,8 @@ def _describe_phases(diagnosis: Diagnosis, after: Phases) -> list[str]:
         )
     if diagnosis.bound == "straggler" and not diagnosis.flags:
         steps.append(
-            f"The slowest rank lags by {diagnosis.skew:.0%}: look for another load, throttling or a slower device on "
-            "its node; tuning cannot fix this."
+            f"The slowest rank lags by {spell_share(diagnosis.skew)}: look for another load, throttling or a slower "
+            "device on its node; tuning cannot fix this."
         )
     if diagnosis.bound == "compute":
         steps.append(

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 from advisor.protocol.answers.advice import Diagnosis, Finding
+from advisor.protocol.answers.gains import spell_share
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Part
 from advisor.protocol.measured.trials import Block, Phases
@@ -107,11 +108,11 @@ def _find_communication(phases: Phases) -> Finding:
 
 def _find_straggler(lead: float, total_s: float) -> Finding:
     if lead < _SKEWED:
-        evidence = f"The slowest rank needs {lead:.0%} of the step more than the median rank."
+        evidence = f"The slowest rank needs {spell_share(lead)} of the step more than the median rank."
         return Finding(bound="straggler", share=min(1.0, lead), holds=False, evidence=evidence)
     evidence = (
-        f"The slowest rank needs {lead:.0%} of the step more than the median rank ({_ms(lead * total_s)}): the "
-        "others wait for it. No knob can fix that: look for another process, a lower clock or uneven data there."
+        f"The slowest rank needs {spell_share(lead)} of the step more than the median rank ({_ms(lead * total_s)}): "
+        "the others wait for it. No knob can fix that: look for another process, a lower clock or uneven data there."
     )
     return Finding(bound="straggler", share=min(1.0, lead), holds=True, evidence=evidence)
 
@@ -158,14 +159,15 @@ def _find_launch(phases: Phases, blocks: Sequence[Block], space: Space | None) -
         cores = measure_host_cores(blocks, space)
         if idle > outside and cores is not None and cores < _HOST_BUSY:
             evidence += (
-                f". The devices ran no kernel for {1 - busy:.0%} of the time, and a rank kept only {cores:.1f} "
-                "processors busy meanwhile: it waited for something that is neither data nor a collective"
+                f". The devices ran no kernel for {spell_share(1 - busy)} of the time, and a rank kept only "
+                f"{cores:.1f} processors busy meanwhile: it waited for something that is neither data nor a collective"
             )
         elif idle > outside:
             share = idle
             evidence = (
-                f"The devices ran no kernel for {1 - busy:.0%} of the time, {phases.data_wait_s / total:.0%} of it "
-                "waiting for data: the rest is the host launching small kernels"
+                f"The devices ran no kernel for {spell_share(1 - busy)} of the time, "
+                f"{spell_share(phases.data_wait_s / total)} of it waiting for data: the rest is the host "
+                "launching small kernels"
             )
     holds = share >= _DOMINANT
     if holds:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from advisor.protocol.answers.advice import Forecast, WhatIf
+from advisor.protocol.answers.gains import spell_share
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
@@ -153,7 +154,7 @@ def _rank_of(space: Space) -> int:
 
 def _reservations(job: Job, measured: int, nodes: int, asked: WhatIf, model: CostModel) -> str:
     doubts = [
-        f"A prediction of the cost model, which misses its own measurements by {model.residual * 100:.0f} %."
+        f"A prediction of the cost model, which misses its own measurements by {spell_share(model.residual)}."
     ]
     if nodes > _FAR * measured:
         doubts.append(f"{nodes} nodes are more than {_FAR} times the {measured} that were measured.")
@@ -178,5 +179,5 @@ def describe_forecast(found: Forecast) -> str:
     batch = f", {found.batch:g} times the batch" if found.batch != 1.0 else ""
     return (
         f"{found.nodes} nodes{batch}: {found.samples_per_s:.4g} samples/s ({found.low:.4g} … {found.high:.4g}), "
-        f"{found.scaling_efficiency:.0%} of a step without communication, with {found.changes.describe()}"
+        f"{spell_share(found.scaling_efficiency)} of a step without communication, with {found.changes.describe()}"
     )

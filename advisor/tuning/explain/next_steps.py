@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from statistics import fmean, stdev
 
 from advisor.protocol.answers.advice import Diagnosis
+from advisor.protocol.answers.gains import spell_share
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.trials import Phases, Trial
@@ -57,8 +58,8 @@ def list_next_steps(
     noise = _measure_noise(record)
     if noise is not None and noise > _NOISY:
         steps.append(
-            f"The baseline alone varied by {noise:.1%} from launch to launch: tune on a quieter cluster, or give the "
-            "job more time, to see smaller gains."
+            f"The baseline alone varied by {spell_share(noise, 1)} from launch to launch: tune on a quieter "
+            "cluster, or give the job more time, to see smaller gains."
         )
     if chosen is None and has_ladder:
         steps.append("The ladder shows what riskier settings measured, and what they cost.")

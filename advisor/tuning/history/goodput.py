@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from advisor.protocol.answers.advice import Interval
+from advisor.protocol.answers.gains import spell_share
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
@@ -89,9 +90,9 @@ def judge_progress(contrast: LossContrast) -> Efficiency | None:
     value = min(1.0, max(_LEAST, 1.0 - lag))
     count = len(contrast.pairs)
     because = (
-        f"A sample taught {value:.0%} (± {error:.0%}) of what it teaches the baseline: after equally many samples the "
-        f"loss was {contrast.difference:+.3g} off where the baseline's fell by {contrast.fall:.3g} "
-        f"({count} {'comparison' if count == 1 else 'comparisons'})."
+        f"A sample taught {spell_share(value)} (± {spell_share(error)}) of what it teaches the baseline: after "
+        f"equally many samples the loss was {contrast.difference:+.3g} off where the baseline's fell by "
+        f"{contrast.fall:.3g} ({count} {'comparison' if count == 1 else 'comparisons'})."
     )
     return Efficiency(value, error, because, contrast.freedom)
 
@@ -156,8 +157,9 @@ def _from_noise(record: Record, changes: Mapping[str, Value]) -> Efficiency | No
     batch = noise.large_batch
     value = max(_LEAST, (scale + batch) / (scale + merged * batch))
     because = (
-        f"A sample of the {merged} times larger batch ({merged * batch:g} for {batch:g}) teaches at least {value:.0%} "
-        f"of what it teaches now: the gradient noise scale is at least {scale:.3g} samples (90 % bound over "
-        f"{noise.steps} steps). That supposes a learning rate raised {merged * value:.2g} times with the batch."
+        f"A sample of the {merged} times larger batch ({merged * batch:g} for {batch:g}) teaches at least "
+        f"{spell_share(value)} of what it teaches now: the gradient noise scale is at least {scale:.3g} samples (90 % "
+        f"bound over {noise.steps} steps). That supposes a learning rate raised {merged * value:.2g} times with the "
+        "batch."
     )
     return Efficiency(value, 0.0, because)

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from statistics import fmean, median
 
+from advisor.protocol.answers.gains import spell_share
 from advisor.protocol.measured.telemetry import DeviceTelemetry, FlagKind, NodeFlag
 from advisor.protocol.measured.trials import Block, Session
 from advisor.protocol.nodes.cluster import Cluster
@@ -111,8 +112,8 @@ def _flag_clocks(blocks: Sequence[Block], kinds: dict[tuple[str, int], str]) -> 
                     agent=agent,
                     kind=FlagKind.THROTTLED,
                     sentence=(
-                        f"GPU {index} of {agent} ran with reduced clocks in {reasons[reason]:.0%} of the samples: "
-                        f"{reason}{speed}. Look at its cooling and its power supply."
+                        f"GPU {index} of {agent} ran with reduced clocks in {spell_share(reasons[reason])} "
+                        f"of the samples: {reason}{speed}. Look at its cooling and its power supply."
                     ),
                 ),
             )

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from advisor.protocol.answers.gains import spell_share
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
@@ -131,8 +132,8 @@ def _next_allowed(state: SearchState, seats: int, quota: int) -> list[Candidate]
     improvement = found[0].improvement
     if improvement is not None and improvement < least and (measured >= _FEWEST or found[0].repeat):
         return SearchOver(
-            f"After {measured} strategies another race is expected to add {improvement:.2%}: what is left is better "
-            "spent on the verdict."
+            f"After {measured} strategies another race is expected to add {spell_share(improvement, 2)}: "
+            "what is left is better spent on the verdict."
         )
     chosen: list[Candidate] = []
     for suggestion in found:

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from advisor.protocol.answers.advice import DroppedKnob
+from advisor.protocol.answers.gains import spell_share
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
@@ -159,7 +160,9 @@ def _cannot_matter(job: Job, knob: Knob, context: KnobContext, probe: Sequence[B
     share = measure_shares(context, probe).get(knob.part)
     if share is None or share >= NEGLIGIBLE:
         return None
-    return f"{_PARTS[knob.part]} is {share:.1%} of the step: removing all of it could not bring 2 %."
+    return (
+        f"{_PARTS[knob.part]} is {spell_share(share, 1)} of the step: removing all of it could not bring 2 %."
+    )
 
 
 def measure_shares(context: KnobContext, probe: Sequence[Block]) -> dict[Part, float]:

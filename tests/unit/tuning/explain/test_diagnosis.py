@@ -93,7 +93,7 @@ def test_idle_devices_show_a_step_that_the_host_bounds() -> None:
 
     assert diagnosis.bound == "launch"
     assert finding(diagnosis, "launch").share == pytest.approx(0.45)
-    assert "45%" in diagnosis.sentence
+    assert "45 %" in diagnosis.sentence
 
 
 def test_idle_devices_and_an_idle_host_wait_for_something_else() -> None:

@@ -106,7 +106,7 @@ def test_hot_device_is_named_with_its_clock_and_its_peers(reason: str) -> None:
     (found,) = flag(block((0.05,) * 4, *nodes))
     assert (found.agent, found.kind) == ("a1", FlagKind.THROTTLED)
     assert (
-        f"GPU 1 of a1 ran with reduced clocks in 85% of the samples: {reason} (1200 MHz, " in found.sentence
+        f"GPU 1 of a1 ran with reduced clocks in 85 % of the samples: {reason} (1200 MHz, " in found.sentence
     )
     assert "1980 MHz on the other GPUs" in found.sentence
 
