@@ -7,9 +7,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from advisor.cli.views.wording import count, spell_bits, spell_changes, spell_rate, spell_share
+from advisor.cli.views.wording import count, spell_bits, spell_changes, spell_rate
 from advisor.protocol.answers.advice import Diagnosis, Finding, Forecast, ParetoPoint, name_bound
-from advisor.protocol.answers.gains import spell_percent
+from advisor.protocol.answers.gains import spell_percent, spell_share
 
 _POINTS_SHOWN = 8
 

@@ -8,9 +8,16 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from advisor.cli.views.wording import EFFECT_WORDS, spell_duration, spell_rate, spell_share, spell_value
+from advisor.cli.views.wording import EFFECT_WORDS, spell_duration, spell_rate, spell_value
 from advisor.protocol.answers.advice import Action, Advice, KnobReason, RungAdvice, Verdict, continue_command
-from advisor.protocol.answers.gains import spell_bound, spell_fraction, spell_gain, spell_likely, spell_range
+from advisor.protocol.answers.gains import (
+    spell_bound,
+    spell_fraction,
+    spell_gain,
+    spell_likely,
+    spell_range,
+    spell_share,
+)
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect
 

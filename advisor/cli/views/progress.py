@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 from statistics import fmean, stdev
 
 from advisor.cli.views.wording import count, spell_clock, spell_rate
+from advisor.protocol.answers.gains import spell_share
 from advisor.protocol.answers.so_far import best_so_far, gain_so_far, rate_of
 from advisor.protocol.asked.jobs import Job, JobState, Stage
 from advisor.protocol.measured.spending import measure_device_hours, measure_wall_s
@@ -87,7 +88,7 @@ def _describe_baseline(_: Job, history: JobHistory) -> str:
         return told
     spread = stdev(rates) / fmean(rates)
     noisy = ": a noisy machine" if spread > _NOISY else ""
-    return f"{told} (blocks vary by {spread:.0%}{noisy})".replace("%", " %")
+    return f"{told} (blocks vary by {spell_share(spread)}{noisy})"
 
 
 def _describe_search(job: Job, history: JobHistory) -> str:

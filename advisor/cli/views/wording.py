@@ -52,11 +52,6 @@ def spell_clock(span: timedelta) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
 
 
-def spell_share(share: float) -> str:
-    """A part of a whole as `93 %`."""
-    return f"{share * 100:.0f} %"
-
-
 def count(number: int, noun: str, plural: str = "") -> str:
     """`1 round`, `8 rounds`."""
     return f"{number} {noun if number == 1 else plural or noun + 's'}"

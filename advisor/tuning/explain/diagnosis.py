@@ -67,9 +67,7 @@ def diagnose(blocks: Sequence[Block], space: Space | None = None, after: Sequenc
     ceiling = total / (total - exposed) if exposed is not None and 0 <= exposed < total else None
     sentence = held[bound].evidence if bound in held else _say_balanced(phases)
     if ceiling is not None:
-        sentence += (
-            f" Without any exposed communication the job would run {(ceiling - 1) * 100:.0f} % faster."
-        )
+        sentence += f" Without any exposed communication the job would run {spell_share(ceiling - 1)} faster."
     elif exposed is None:
         sentence += " Exposed communication could not be measured."
     findings.sort(key=lambda finding: -finding.share)

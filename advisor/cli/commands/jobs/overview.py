@@ -19,10 +19,10 @@ from advisor.cli.options import JobArgument, JsonOption, VerboseOption, screen_o
 from advisor.cli.tuning.follow import watch_detachably
 from advisor.cli.views.devices_view import devices_table
 from advisor.cli.views.progress import STAGE_WORDS, describe_progress
-from advisor.cli.views.wording import spell_changes, spell_duration, spell_rate, spell_share
+from advisor.cli.views.wording import spell_changes, spell_duration, spell_rate
 from advisor.client import ApiProblem, Client
 from advisor.protocol.answers.advice import Interval, Verdict
-from advisor.protocol.answers.gains import spell_gain
+from advisor.protocol.answers.gains import spell_gain, spell_share
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.asked.queries import JobQuery
 from advisor.protocol.measured.trials import JobHistory, Trial
