@@ -191,8 +191,7 @@ def _live(
             for keeper in keepers:
                 await run_in_threadpool(keeper.stop)
             # The server of one command ends with its job, whose end is to be told.
-            with suppress(Unavailable):
-                await run_in_threadpool(courier.run)
+            await run_in_threadpool(keepers[-1].look)
             with suppress(Unavailable):
                 await run_in_threadpool(context.leadership.leave)
             await run_in_threadpool(context.database.close)
@@ -220,7 +219,7 @@ def _start_thread(run: Callable[[], None]) -> None:
 
 
 def _make_keepers(context: Context, courier: Courier) -> list[Keeper]:
-    """The threads that do what time makes necessary."""
+    """The threads that do what time makes necessary, the courier's last."""
     database, timers, lobby, clock = context.database, context.timers, context.lobby, context.clock
     tick_s, look_s, watched = context.settings.tick_s, context.settings.look_s, context.metrics.watch_keeper
     leadership, bell = context.leadership, database.bell

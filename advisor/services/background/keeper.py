@@ -32,6 +32,7 @@ class Keeper:
         self._wake = wake or threading.Event()
         self._on_round = on_round
         self._stopping = threading.Event()
+        self._was_away = False
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
@@ -44,24 +45,26 @@ class Keeper:
         self._wake.set()
         self._thread.join()
 
+    def look(self) -> None:
+        """Do it once; whatever goes wrong is logged: one defect must not end what keeps every job going."""
+        try:
+            self._do()
+            self._on_round()
+            self._was_away = False
+        except Unavailable as error:
+            if not self._was_away:
+                _log.warning("The %s waits: %s Trying again.", self._name, error.sentence)
+            self._was_away = True
+        except Exception:
+            _log.exception("The %s failed; it tries again at its next tick.", self._name)
+
     def _run(self) -> None:
-        was_away = False
         while not self._stopping.is_set():
             # Cleared before looking: whoever wakes it during the look gets another one.
             self._wake.clear()
             clear_contextvars()
             began_s = time.monotonic()
-            try:
-                self._do()
-                self._on_round()
-                was_away = False
-            except Unavailable as error:
-                if not was_away:
-                    _log.warning("The %s waits: %s Trying again.", self._name, error.sentence)
-                was_away = True
-            except Exception:
-                # One defect must not end what keeps every job going.
-                _log.exception("The %s failed; it tries again at its next tick.", self._name)
+            self.look()
             rest_s = min(_REST * (time.monotonic() - began_s), self._tick_s)
             if not self._stopping.wait(rest_s):
                 self._wake.wait(self._tick_s - rest_s)
