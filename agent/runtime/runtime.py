@@ -62,6 +62,8 @@ class Runtime:
         self.control: Optional[ControlLine] = None
         self._active = environment.control is not None or environment.strategy is not None
         self._steering: Optional[Steering] = None
+        self.at_work: Optional[Steering] = None
+        """The steering where it works inside steps: `multiply_loss` and `may_clear` are asked only then."""
         self._replicas: List[Any] = []
         self._sharded: List[Any] = []
         self._last_forward: Dict[int, int] = {}
@@ -108,16 +110,14 @@ class Runtime:
                 self._tell_no_steps(FORWARDS_WITHOUT_STEP)
         self.samples.note_forward(id(ddp), args, kwargs, self.reading.multiple)
         self._last_forward[id(ddp)] = self.steps
-        if self._steering is not None:
-            self._steering.begin_forward(ddp)
+        if self.at_work is not None:
+            self.at_work.begin_forward(ddp)
         self.recorder.begin_forward()
 
     def end_forward(self, ddp: Any, output: Any) -> Any:
         """What the script gets from this forward."""
         self.recorder.end_forward()
-        if self._steering is not None:
-            return self._steering.end_forward(ddp, output)
-        return output
+        return output if self.at_work is None else self.at_work.end_forward(ddp, output)
 
     @untraced
     def begin_backward(self, roots: Any) -> bool:
@@ -126,7 +126,7 @@ class Runtime:
             loss = find_loss(roots)
             if loss is not None:
                 with open(self._parity_path, "a") as file:
-                    file.write(repr(float(loss)) + "\n")
+                    file.write(repr(loss.item()) + "\n")
         return outermost
 
     @untraced
@@ -134,13 +134,13 @@ class Runtime:
         self, roots: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]
     ) -> Tuple[Any, Tuple[Any, ...], Dict[str, Any]]:
         """The arguments of the outermost backward, with the loss multiplied where the strategy in force asks for it."""
-        factor = self._steering.before_backward() if self._steering is not None else 1.0
+        factor = 1.0 if self.at_work is None else self.at_work.before_backward()
         return (roots, args, kwargs) if factor == 1.0 else multiply_loss(roots, args, kwargs, factor)
 
     @untraced
     def end_backward(self) -> None:
-        if self._steering is not None:
-            self._steering.end_backward()
+        if self.at_work is not None:
+            self.at_work.end_backward()
         self.recorder.end_backward()
 
     @untraced
@@ -216,7 +216,7 @@ class Runtime:
     @untraced
     def may_clear(self, owner: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> bool:
         """Whether a zero_grad() of an optimizer or a module is made."""
-        return self._steering is None or self._steering.may_clear(owner, args, kwargs)
+        return self.at_work is None or self.at_work.may_clear(owner, args, kwargs)
 
     def note_spawn(self, call: str) -> None:
         if not self._replicas:
@@ -260,7 +260,7 @@ class Runtime:
         if not self._active or already:
             return
         self._active = False
-        self._steering = None
+        self._steering = self.at_work = None
         if self.environment.rank != 0:
             return
         if self.environment.strategy is not None:
@@ -358,6 +358,8 @@ class Runtime:
                 self.stop_steering(str(lost))
             except Exception as error:
                 self._give_up(error)
+            works = self._steering is not None and self._steering.works_in_steps
+            self.at_work = self._steering if works else None
         self.write_beat()
 
     def _give_up(self, error: Exception) -> None:
@@ -381,7 +383,8 @@ class Runtime:
 
     def stop_steering(self, reason: str) -> None:
         """A real training is left to itself."""
-        self._active, self._steering = False, None
+        self._active = False
+        self._steering = self.at_work = None
         say(f"The training goes on by itself: {reason}")
 
     def go_on_with(self, steering: Production) -> None:

@@ -59,7 +59,7 @@ def _patch_backward() -> None:
             return
         outermost = runtime.begin_backward(tensors)
         try:
-            if outermost:
+            if outermost and runtime.at_work is not None:
                 tensors, args, kwargs = runtime.multiply_loss(tensors, args, kwargs)
             original(tensors, *args, **kwargs)
         finally:
@@ -130,7 +130,7 @@ def _patch_clearing(owner: Any) -> None:
     @functools.wraps(original)
     def zero_grad(self: Any, *args: Any, **kwargs: Any) -> None:
         runtime = current.current_runtime
-        if runtime is None or runtime.may_clear(self, args, kwargs):
+        if runtime is None or runtime.at_work is None or runtime.may_clear(self, args, kwargs):
             original(self, *args, **kwargs)
 
     owner.zero_grad = zero_grad

@@ -90,7 +90,7 @@ class Recorder:
             kept = None
             if loss is not None:
                 on_cpu = loss.device.type == "cpu" and not self.keeps_loss
-                kept = loss.item() if on_cpu else loss.clone()
+                kept = loss.item() if on_cpu else loss.detach().clone()
             if self.keeps_loss:
                 self.loss = kept
             if self.recording:
@@ -119,12 +119,12 @@ class Recorder:
 
 
 def find_loss(roots: Any) -> Optional[torch.Tensor]:
-    """The scalar that backward starts from, detached; None when there is no single number."""
+    """The scalar that backward starts from; None when there is no single number."""
     root = (
         roots if isinstance(roots, torch.Tensor) else next(iter(roots), None) if roots is not None else None
     )
     if isinstance(root, torch.Tensor) and root.numel() == 1:
-        return root.detach()
+        return root
     return None
 
 

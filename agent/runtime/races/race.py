@@ -83,6 +83,11 @@ class Race:
             return True
         return False
 
+    @property
+    def works_in_steps(self) -> bool:
+        """Whether forwards and backwards are looked at one by one."""
+        return self._profiling is not None or self.calibration is not None
+
     def note_exposed(self, ddp: Any) -> None:
         """After a training forward of this model."""
         if self._profiling is not None and ddp.require_backward_grad_sync:

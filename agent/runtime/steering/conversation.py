@@ -39,6 +39,10 @@ class Conversation(Steering):
 
     # Called by the runtime.
 
+    @property
+    def works_in_steps(self) -> bool:
+        return super().works_in_steps or (self._race is not None and self._race.works_in_steps)
+
     def end_forward(self, ddp: Any, output: Any) -> Any:
         race = self._race
         if race is not None and race.calibration is not None:

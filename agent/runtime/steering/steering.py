@@ -43,6 +43,11 @@ class Steering(ABC):
         self._has_begun = False
         self._reads = HostReads() if self._parts.rank == 0 else None
 
+    @property
+    def works_in_steps(self) -> bool:
+        """Whether anything has to be done before the next boundary: only then the hooks below are called."""
+        return self._levers.work_in_steps
+
     def begin_forward(self, ddp: Any) -> None:
         self._levers.before_forward(ddp)
 
