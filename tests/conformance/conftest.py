@@ -57,6 +57,12 @@ def provide_environment(
 
 
 @pytest.fixture(scope="session")
+def deepspeed_python() -> Path:
+    """Give the Python that has DeepSpeed beside this environment's torch."""
+    return provide_environment("deepspeed", HERE / "requirements-deepspeed.txt", beside=sys.prefix)
+
+
+@pytest.fixture(scope="session")
 def paddle_python() -> Callable[[str], Path]:
     """Give the Python interpreter that has the named Paddle version."""
     files = {"3.3.1": "requirements-paddle.txt", "2.6.2": "requirements-paddle-2.6.2.txt"}

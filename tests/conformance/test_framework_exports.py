@@ -14,7 +14,7 @@ import pytest
 from advisor.exporters import export
 from advisor.protocol.base import Value
 
-from .conftest import HERE, provide_environment
+from .conftest import HERE
 
 pytestmark = [pytest.mark.conformance, pytest.mark.distributed]
 SCRIPT = HERE / "train_with_framework.py"
@@ -28,12 +28,6 @@ COMMON: dict[str, Value] = {
     "gradient_merge_k_steps": 2,
     "amp": True,
 }
-
-
-@pytest.fixture(scope="session")
-def deepspeed_python() -> Path:
-    """Give the Python that has DeepSpeed beside this environment's torch."""
-    return provide_environment("deepspeed", HERE / "requirements-deepspeed.txt", beside=sys.prefix)
 
 
 def train(python: str, name: str, file: Path | None, environment: Mapping[str, str]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from advisor.exporters.frameworks.settings import (
     first_bucket,
     plainly,
 )
+from advisor.exporters.torch.sharding_words import DEEPSPEED
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.answers.carried import HEAD
 from advisor.protocol.asked.jobs import Job
@@ -29,9 +30,10 @@ def _bucket(situation: Situation) -> Said | Refusal:
     numbers = max(
         1, round(float(situation.values["fuse_grad_size_in_MB"]) * 2**20 / situation.bytes_per_number)
     )
+    stages = "reduce_bucket_size is read in ZeRO stages 1 to 3 only."
     return Said(
         {"zero_optimization.reduce_bucket_size": numbers},
-        "reduce_bucket_size is read in ZeRO stages 1 to 3 only.",
+        "" if situation.sharding == DEEPSPEED else stages,
     )
 
 
@@ -69,8 +71,8 @@ def export_deepspeed(advice: Advice, job: Job) -> Exported:
 
     JSON without comments, because DeepSpeed takes them and the libraries around it do not.
     """
-    chosen = choose_settings(advice, job, "DeepSpeed's configuration", TABLE)
-    if chosen.entries:
+    chosen = choose_settings(advice, job, "DeepSpeed's configuration", TABLE, DEEPSPEED)
+    if chosen.entries and (job.facts is None or job.facts.sharding != DEEPSPEED):
         chosen.warnings.append(
             "Measured with DistributedDataParallel, and translated: DeepSpeed's own engine was not timed."
         )

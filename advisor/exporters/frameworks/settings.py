@@ -26,6 +26,8 @@ class Situation:
     optimizers: tuple[str, ...]
     bytes_per_number: int
     """Of a gradient."""
+    sharding: str
+    """What takes DDP's place, as the script was measured; empty for DDP."""
     batch: int
     """Samples of one forward pass, as the script was measured; 0 where nobody knows."""
 
@@ -69,10 +71,11 @@ class Settings:
     warnings: list[str] = field(default_factory=list)
 
 
-def choose_settings(advice: Advice, job: Job, framework: str, table: Table) -> Settings:
+def choose_settings(advice: Advice, job: Job, framework: str, table: Table, engine: str = "") -> Settings:
     """Return the settings for every change of the strategy that the table has a line for.
 
-    Knobs that others make idle bring none; members of a group (`amp`, `amp_dtype`) share a line.
+    Knobs that others make idle bring none; members of a group (`amp`, `amp_dtype`) share a line. `engine` is what the
+    facts of a job call the framework's own engine, where that was measured.
     """
     values = typed_values(advice)
     situation = _describe(values, job)
@@ -81,7 +84,8 @@ def choose_settings(advice: Advice, job: Job, framework: str, table: Table) -> S
         if idle_because(knob, values) is not None:
             chosen.unmapped[knob] = str(idle_because(knob, values))
             continue
-        if sharded := describe_reduction(knob, values, job):
+        sharded = describe_reduction(knob, values, job)
+        if sharded and not (engine == situation.sharding and knob in table):
             chosen.unmapped[knob] = sharded
             continue
         if knob not in table:
@@ -117,6 +121,7 @@ def _describe(values: Mapping[str, Value], job: Job) -> Situation:
         microbatches=max(1, round(facts.microbatches_per_step)) if facts else 1,
         optimizers=facts.optimizers if facts else (),
         bytes_per_number=2 if facts and facts.gradient_dtype in {"float16", "bfloat16"} else 4,
+        sharding=facts.sharding if facts else "",
         batch=round(facts.batch_size_per_rank / max(1.0, facts.microbatches_per_step)) if facts else 0,
     )
 

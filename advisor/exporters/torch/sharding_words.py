@@ -1,4 +1,4 @@
-"""What the knobs of a sharded model are called in fully_shard's own words, for scripts that are changed by hand."""
+"""What knobs are called where DDP does not reduce: in fully_shard's words and DeepSpeed's, for changes by hand."""
 
 from collections.abc import Mapping
 
@@ -12,12 +12,16 @@ SEPARATE, BUFFERS, MEMORY = (
     "sharding_reduce_buffers",
     "sharding_group_memory",
 )
+SIZE = "fuse_grad_size_in_MB"
 HALF, HALF_TYPE = "fp16_allreduce", "fp16_allreduce_dtype"
 AFTERWARDS = (STAGE, AHEAD, BACK, SEPARATE, BUFFERS, MEMORY)
 """What can be set once the model is sharded."""
 ARGUMENTS = (GATHER, HALF, HALF_TYPE)
 """What fully_shard itself is told."""
 DTYPES: Mapping[str, str] = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
+DEEPSPEED = "DeepSpeed"
+"""What WorkloadFacts.sharding says of a script that trains through DeepSpeed's engine."""
+_ENGINE = "DeepSpeed's engine reduces the gradients: merge ds_config.json (export deepspeed) into its configuration."
 _BY_HAND: Mapping[str, str] = {
     GATHER: "Apply by hand: give fully_shard(..., reshard_after_forward={value}) for each layer.",
     AHEAD: "Apply by hand: call set_modules_to_forward_prefetch() on each sharded module with the {value} after it.",
@@ -37,8 +41,11 @@ def describe_sharding(name: str, values: Mapping[str, Value]) -> str:
 
 
 def describe_reduction(name: str, values: Mapping[str, Value], job: Job) -> str:
-    """Return what to write where for the number format of reductions; empty for another knob, and for DDP models."""
-    if name not in (HALF, HALF_TYPE) or job.facts is None or not job.facts.sharding:
+    """Return what to write where for how gradients are reduced; empty for another knob, and for DDP models."""
+    kind = job.facts.sharding if job.facts is not None else ""
+    if kind == DEEPSPEED:
+        return _ENGINE if name in (SIZE, HALF, HALF_TYPE) else ""
+    if not kind or name not in (HALF, HALF_TYPE):
         return ""
     kind = DTYPES[str(values[HALF_TYPE])] if values[HALF] else "None"
     return (

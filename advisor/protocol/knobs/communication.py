@@ -149,7 +149,8 @@ COMMUNICATION: tuple[Knob, ...] = (
         default=32.0, low=0.0625, high=1024.0, scale=Scale.LOG, unit="MB",
         same_meaning=True, timed_with="fuse_all_reduce_ops",
         effect=Effect.EXACT, switch=Switch.HOT, meaning="Bytes per fused allreduce.",
-        realised="DDP's bucket capacity, rebuilt in place; Paddle takes whole MB.",
+        realised="DDP's bucket capacity, rebuilt in place; DeepSpeed's reduce_bucket_size (ZeRO 1 and 2); Paddle takes "
+        "whole MB.",
         paddle_field="fuse_grad_size_in_MB",
         unavailable_because=_fusion_unavailable, rule=_fuse_size_rule, inactive_because=_fusion_size_idle,
     ),

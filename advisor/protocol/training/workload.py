@@ -193,7 +193,7 @@ class WorkloadFacts(Message):
     ddp: DdpFacts = DdpFacts()
     """How DDP was built."""
     sharding: str = ""
-    """fully_shard or FullyShardedDataParallel, where one of them takes DDP's place."""
+    """fully_shard, FullyShardedDataParallel or DeepSpeed, where one of them takes DDP's place."""
     shard_ranks: int = 0
     """Ranks that share one copy of a sharded model's parameters; 0 where nothing is sharded."""
     shard_copies: int = 0

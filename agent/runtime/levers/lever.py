@@ -64,6 +64,8 @@ class Lever(ABC):
 
     serves_sharded: bool = False
     """Whether it also works on models sharded by fully_shard, which have no DistributedDataParallel."""
+    serves_engines: bool = False
+    """Whether it also works on DeepSpeed's engine, which reduces gradients by itself."""
     serves_replicas: bool = True
     """Whether it works on DistributedDataParallel models."""
 

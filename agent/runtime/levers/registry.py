@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 import torch
 
 from ..loading.reading import Reading
+from ..observe import deepspeed
 from ..observe.sharded import find_kind
 from .buckets import bucket_plan
 from .buckets.launched import observe_launched, prove_launched, refuse_launched
@@ -28,6 +29,7 @@ from .reduction.gradient_reduction import GradientReduction
 from .reduction.local_sgd import LocalSgd
 from .reduction.nccl_configuration import NcclConfiguration
 from .reduction.step_gate import StepGate
+from .sharding.engine_reduction import EngineReduction
 from .sharding.gradient_scatter import GradientScatter
 from .sharding.prefetching import Prefetching
 from .sharding.resharding import Resharding
@@ -64,6 +66,7 @@ class Levers:
             Resharding(),
             Prefetching(),
             GradientScatter(device),
+            EngineReduction(device),
             # After the levers whose settings compiled code has built in: buckets and threads.
             SyncBatchNormalization(device),
             OptimizerFusion(),
@@ -149,13 +152,18 @@ class Levers:
     def _leave_out_idle(self, training: Training) -> None:
         """Levers that this kind of model has no use for; a knob that another one serves stays."""
         idle, self._all = self._all, []
+        kind = find_kind(training.sharded[0]) if training.sharded else ""
         for lever in idle:
-            if lever.serves_sharded if training.sharded else lever.serves_replicas:
+            serves = lever.serves_engines if kind == deepspeed.NAME else lever.serves_sharded
+            if serves if kind else lever.serves_replicas:
                 self._all.append(lever)
         served = {knob for lever in self._all for knob in lever.knobs}
         sentence = "The model is not sharded: every rank holds all parameters all the time."
-        if training.sharded:
-            kind = find_kind(training.sharded[0])
+        if kind == deepspeed.NAME:
+            sentence = (
+                "It acts on DistributedDataParallel or fully_shard; DeepSpeed's engine does this by itself."
+            )
+        elif kind:
             sentence = f"It acts on DistributedDataParallel; this model is sharded by {kind}."
         unserved = {knob: sentence for lever in idle for knob in lever.knobs if knob not in served}
         self._refusals.update(unserved)

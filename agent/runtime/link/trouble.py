@@ -12,9 +12,8 @@ SENTENCES: Dict[str, str] = {
     ),
     "own_engine": (
         "The script trains through {engine}, which exchanges gradients by itself: the runtime steers torch's "
-        "DistributedDataParallel and fully_shard only. Train through one of these for the trials (their advice can be "
-        "exported for DeepSpeed too), or tune the whole program from outside: --kind command with settings among its "
-        "arguments."
+        "DistributedDataParallel, fully_shard and DeepSpeed's engine up to ZeRO's stage 2. Train through one of these "
+        "for the trials, or tune the whole program from outside: --kind command with settings among its arguments."
     ),
     "spawns_own_ranks": (
         "The script starts its own training processes ({call}), which the advisor cannot reach. "

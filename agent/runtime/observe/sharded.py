@@ -1,4 +1,4 @@
-"""Models sharded by fully_shard or FullyShardedDataParallel: found through their optimizers, and described."""
+"""Models that FSDP or DeepSpeed reduces, not DDP: found through their optimizers, and described."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ import torch
 import torch.distributed as dist
 
 from .. import private_torch
+from . import deepspeed
 
 FULLY_SHARD, WRAPPER = "fully_shard", "FullyShardedDataParallel"
 
 
 def find_sharded_roots(optimizer: Any) -> List[Any]:
-    """The outermost sharded modules that hold this optimizer's parameters.
+    """The outermost sharded modules that hold this optimizer's parameters, or DeepSpeed's engine that steps it.
 
     They come in the order of its parameters, which is the same on every rank. Walks all objects of the process.
     """
+    engines = deepspeed.find_engines(optimizer)
     kinds = _list_kinds()
-    if not kinds:
-        return []
+    if engines or not kinds:
+        return engines
     modules = [item for item in gc.get_objects() if issubclass(type(item), kinds)]
     inner = {id(part) for module in modules for part in module.modules() if part is not module}
     owners = {
@@ -46,6 +48,8 @@ def _list_kinds() -> Tuple[type, ...]:
 
 def find_kind(root: Any) -> str:
     """What sharded this module."""
+    if deepspeed.is_engine(root):
+        return deepspeed.NAME
     return WRAPPER if type(root).__name__ == WRAPPER else FULLY_SHARD
 
 
@@ -56,7 +60,7 @@ def list_trained(root: Any) -> List[Any]:
 
 def count_gradient_bytes(root: Any) -> int:
     """Bytes of all its gradients before they are scattered over the ranks."""
-    if find_kind(root) == FULLY_SHARD:
+    if find_kind(root) != WRAPPER:
         return sum(parameter.numel() * parameter.element_size() for parameter in list_trained(root))
     flat = [parameter for parameter in _list_flat(root) if parameter.requires_grad]
     return sum(
@@ -67,7 +71,7 @@ def count_gradient_bytes(root: Any) -> int:
 
 def explain_unknown(root: Any) -> Optional[str]:
     """Which private name of torch is missing to measure this module; None where all are there."""
-    if find_kind(root) == FULLY_SHARD:
+    if find_kind(root) != WRAPPER:
         return None
     missing = private_torch.explain_missing(root, (private_torch.HANDLE,))
     if missing is not None:
@@ -86,6 +90,8 @@ def find_device(root: Any) -> torch.device:
     """Where it computes; its parameters may rest in host memory meanwhile."""
     if find_kind(root) == WRAPPER:
         return torch.device(root.compute_device)
+    if find_kind(root) == deepspeed.NAME:
+        return list_trained(root)[0].device
     kind = list_trained(root)[0].device_mesh.device_type
     return torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
 
@@ -94,6 +100,8 @@ def find_group(root: Any) -> Any:
     """The process group that one copy of its parameters is sharded over."""
     if find_kind(root) == WRAPPER:
         return root.process_group
+    if find_kind(root) == deepspeed.NAME:
+        return deepspeed.find_group(root)
     mesh = _find_mesh(root)
     return list_trained(root)[0].device_mesh.get_group(0) if mesh is None else mesh.shard_process_group
 
@@ -112,7 +120,8 @@ def count_ranks(root: Any) -> Tuple[int, int]:
     if find_kind(root) == WRAPPER:
         is_hybrid = "HYBRID" in root.sharding_strategy.name
         return shared, dist.get_world_size() // shared if is_hybrid else 1
-    return shared, getattr(_find_mesh(root), "replicate_mesh_size", 1)
+    mesh = _find_mesh(root) if find_kind(root) == FULLY_SHARD else None
+    return shared, getattr(mesh, "replicate_mesh_size", 1)
 
 
 def list_groups(module: Any) -> List[Any]:

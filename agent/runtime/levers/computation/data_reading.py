@@ -38,6 +38,7 @@ class DataReading(Lever):
     knobs = (*FIELDS, MULTIPLE)
     changes_training = (MULTIPLE,)
     serves_sharded = True
+    serves_engines = True
 
     def __init__(self, reading: Reading, device: torch.device) -> None:
         self._reading = reading

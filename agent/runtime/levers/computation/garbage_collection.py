@@ -17,6 +17,7 @@ class GarbageCollection(Lever):
 
     knobs = (KNOB,)
     serves_sharded = True
+    serves_engines = True
 
     def __init__(self) -> None:
         self.is_on = False

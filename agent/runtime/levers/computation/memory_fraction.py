@@ -16,6 +16,7 @@ LEAST_SEGMENT = 100
 class MemoryFraction(Lever):
     knobs = (KNOB,)
     serves_sharded = True
+    serves_engines = True
 
     def __init__(self, device: torch.device) -> None:
         self._device = device

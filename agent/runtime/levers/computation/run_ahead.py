@@ -19,6 +19,7 @@ class RunAhead(Lever):
 
     knobs = (KNOB,)
     serves_sharded = True
+    serves_engines = True
 
     def __init__(self, device: torch.device, make_event: Callable[[], Any] = torch.cuda.Event) -> None:
         """`make_event` returns an object with a CUDA event's `record`, `query` and `synchronize`."""

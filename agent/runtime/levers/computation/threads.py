@@ -13,6 +13,7 @@ from ..lever import Evidence, Lever, Training, read_count
 class Threads(Lever):
     knobs = ("num_threads",)
     serves_sharded = True
+    serves_engines = True
 
     def __init__(self) -> None:
         self._baseline = torch.get_num_threads()

@@ -28,7 +28,7 @@ from . import reduction_plan
 from .communicators import Communicators, NoRoom, explain_no_order
 from .low_rank_reduction import EXACT_STEPS, LowRankReduction, explain_no_compression
 from .nccl_options import Configuration
-from .reduction_hook import BucketReduction, reduce_bucket
+from .reduction_hook import BucketReduction, find_unsupported_formats, reduce_bucket
 from .reduction_plan import ReductionPlan, plan_strategy, resolve_reduction
 from .reduction_proof import judge, judge_compression
 
@@ -144,7 +144,7 @@ class GradientReduction(Lever):
         if reason:
             for knob in reduction_plan.COMPRESSION:
                 refusals.setdefault(knob, reason)
-        unsupported = _find_unsupported_formats(ddp.process_group, self._device)
+        unsupported = find_unsupported_formats(ddp.process_group, self._device)
         if len(unsupported) == len(reduction_plan.FORMATS):
             refusals.setdefault(
                 "fp16_allreduce", f"The backend reduces no 16-bit format: {unsupported['fp16']}"
@@ -347,13 +347,3 @@ class GradientReduction(Lever):
             else:
                 proved, sentence = judge(knob, replica.reduction, replica.state.counts)
             (evidence.consumed if proved else evidence.not_consumed)[knob] = sentence
-
-
-def _find_unsupported_formats(group: Any, device: torch.device) -> Dict[str, str]:
-    unsupported: Dict[str, str] = {}
-    for name, dtype in (("fp16", torch.float16), ("bf16", torch.bfloat16)):
-        try:
-            dist.all_reduce(torch.ones(2, dtype=dtype, device=device), group=group)
-        except RuntimeError as error:
-            unsupported[name] = str(error).splitlines()[0]
-    return unsupported

@@ -31,7 +31,7 @@ class NcclConfiguration(Lever):
     """Comes before the lever of the reducer, which makes the communicators that this one asks for."""
 
     knobs = tuple(FIELDS)
-    serves_sharded = True
+    serves_sharded = serves_engines = True
     """A sharded model has its own communicators: there, too, each value takes a launch."""
 
     def __init__(self, reduction: "GradientReduction", device: torch.device) -> None:

@@ -133,3 +133,14 @@ def reduce_in_levels(wire: torch.Tensor, levels: Levels, scatters: bool) -> None
 def _take_first(done: Any) -> torch.Tensor:
     result: torch.Tensor = done.value()[0]
     return result
+
+
+def find_unsupported_formats(group: Any, device: torch.device) -> Dict[str, str]:
+    """Collective. 16-bit formats that the group's backend does not reduce, each with its reason."""
+    unsupported: Dict[str, str] = {}
+    for name, dtype in DTYPES.items():
+        try:
+            dist.all_reduce(torch.ones(2, dtype=dtype, device=device), group=group)
+        except RuntimeError as error:
+            unsupported[name] = str(error).splitlines()[0]
+    return unsupported

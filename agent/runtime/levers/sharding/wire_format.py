@@ -52,19 +52,7 @@ class WireFormat:
 
     def switch(self, values: Mapping[str, Any], roots: List[Any]) -> Dict[str, str]:
         """Puts the values in force; those that it cannot take, with the reason."""
-        self._wanted, rejected = None, {}
-        try:
-            wanted = values.get("fp16_allreduce_dtype", "fp16")
-            if wanted not in DTYPES:
-                raise ValueError(f"{wanted!r} is none of {', '.join(DTYPES)}")
-            if read_switch(values.get("fp16_allreduce", False)):
-                if wanted in self._unsupported:
-                    raise ValueError(f"the backend cannot reduce {wanted} ({self._unsupported[wanted]})")
-                self._wanted = wanted
-            elif "fp16_allreduce_dtype" in values:
-                rejected = {"fp16_allreduce_dtype": "fp16_allreduce is off, so nothing is converted."}
-        except ValueError as error:
-            rejected = {knob: f"{knob} was not set: {error}." for knob in KNOBS if knob in values}
+        self._wanted, rejected = read_format(values, self._unsupported)
         if self._wanted is not None or self._is_changed:
             for group, own in self._own:
                 half = DTYPES.get(self._wanted or "")
@@ -85,6 +73,24 @@ class WireFormat:
     def is_as_before(self, knob: str) -> bool:
         """Whether the value is the script's own."""
         return self._wanted is None
+
+
+def read_format(
+    values: Mapping[str, Any], unsupported: Mapping[str, str]
+) -> Tuple[Optional[str], Dict[str, str]]:
+    """The 16-bit format that is asked for, None for the script's own; knobs that cannot be taken, with the reason."""
+    try:
+        wanted = values.get("fp16_allreduce_dtype", "fp16")
+        if wanted not in DTYPES:
+            raise ValueError(f"{wanted!r} is none of {', '.join(DTYPES)}")
+        if not read_switch(values.get("fp16_allreduce", False)):
+            idle = {"fp16_allreduce_dtype": "fp16_allreduce is off, so nothing is converted."}
+            return None, {knob: why for knob, why in idle.items() if knob in values}
+        if wanted in unsupported:
+            raise ValueError(f"the backend cannot reduce {wanted} ({unsupported[wanted]})")
+    except ValueError as error:
+        return None, {knob: f"{knob} was not set: {error}." for knob in KNOBS if knob in values}
+    return wanted, {}
 
 
 def _find_format(group: Any) -> Optional[torch.dtype]:
