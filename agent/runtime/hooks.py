@@ -7,6 +7,8 @@ from typing import Any
 import torch
 
 from . import current
+from .observe import deepspeed
+from .observe.recorder import Recorder
 from .untraced import untraced
 
 
@@ -28,3 +30,11 @@ def after_forward(ddp: Any, _args: Any, _kwargs: Any, output: Any) -> Any:
     if runtime is not None and ddp.training and torch.is_grad_enabled():
         return runtime.end_forward(ddp, output)
     return output
+
+
+def watch_sharded(root: Any, recorder: Recorder) -> None:
+    """Before fully_shard's own hook: parameters are still sharded when strategies are switched."""
+    root.register_forward_pre_hook(before_forward, prepend=True, with_kwargs=True)
+    root.register_forward_hook(after_forward, with_kwargs=True)
+    if deepspeed.is_engine(root):
+        deepspeed.extend_phases(root, recorder)

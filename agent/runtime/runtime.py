@@ -153,9 +153,7 @@ class Runtime:
         if not self.watch.knows(optimizer):
             known = [reference() for reference in self._sharded]
             for root in (root for root in find_sharded_roots(optimizer) if root not in known):
-                # Before fully_shard's own hook: parameters are still sharded when strategies are switched.
-                root.register_forward_pre_hook(hooks.before_forward, prepend=True, with_kwargs=True)
-                root.register_forward_hook(hooks.after_forward, with_kwargs=True)
+                hooks.watch_sharded(root, self.recorder)
                 self._sharded.append(weakref.ref(root))
                 self._last_forward[id(root)] = self.steps
         if self.watch.optimizer_steps != STEPS_WITHOUT_DDP:

@@ -133,6 +133,12 @@ def _find_compute(phases: Phases) -> Finding:
     share = computing / total
     holds = share >= _COMPUTING
     evidence = f"{_ms(computing)} of a {_ms(total)} step is computation."
+    if phases.exposed_comm_s is None:
+        holds = False
+        evidence = (
+            f"{_ms(computing)} of a {_ms(total)} step is forward, backward and optimizer, with the communication in "
+            "them, which could not be told apart."
+        )
     if holds:
         evidence = (
             f"{_ms(computing)} of a {_ms(total)} step is computation: communication and reading are hidden. "
@@ -186,6 +192,11 @@ def measure_host_cores(blocks: Sequence[Block], space: Space | None) -> float | 
 
 def _say_balanced(phases: Phases) -> str:
     total = phases.total_s()
+    if phases.exposed_comm_s is None:
+        return (
+            f"Forward, backward and optimizer take {_ms(computing_s(phases))} of a {_ms(total)} step, with the "
+            f"communication in them, waiting for data {_ms(phases.data_wait_s)}."
+        )
     return (
         f"No phase dominates: computation takes {_ms(computing_s(phases))} of a {_ms(total)} step, waiting for data "
         f"{_ms(phases.data_wait_s)}."

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 from typing import Any, List, Optional
 
 import torch
+
+from .recorder import Recorder
 
 NAME = "DeepSpeed"
 STEERED_STAGES = (0, 1, 2)
@@ -46,6 +49,23 @@ def find_group(engine: Any) -> Any:
     """The ranks that it reduces gradients over."""
     group = getattr(engine.optimizer, "dp_process_group", None)
     return torch.distributed.group.WORLD if group is None else group
+
+
+def extend_phases(engine: Any, recorder: Recorder) -> None:
+    """Counts reductions and gathers, which the engine does around backward and the optimizer's step, as theirs."""
+    backward, step = engine.backward, engine.step
+
+    @functools.wraps(backward)
+    def extended(*args: Any, **kwargs: Any) -> Any:
+        returned = backward(*args, **kwargs)
+        recorder.extend_backward()
+        return returned
+
+    @functools.wraps(step)
+    def surrounded(*args: Any, **kwargs: Any) -> Any:
+        return recorder.surround_optimizer(lambda: step(*args, **kwargs))
+
+    engine.backward, engine.step = extended, surrounded
 
 
 def explain_no_buckets(engine: Any) -> Optional[str]:

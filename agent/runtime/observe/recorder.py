@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 import torch
 
@@ -116,6 +116,20 @@ class Recorder:
         if self.recording and self._step is not None and self._optimizer_start is not None:
             self._step.optimizer.append((self._optimizer_start, self.clock.mark()))
         self._optimizer_start = None
+
+    def extend_backward(self) -> None:
+        """The last backward ends only now: an engine went on with what it had left."""
+        if self.recording and self._step is not None and self._step.backward:
+            self._step.backward[-1] = (self._step.backward[-1][0], self.clock.mark())
+
+    def surround_optimizer(self, step: Callable[[], Any]) -> Any:
+        """What `step` returns; the optimizer's step inside it lasts from its beginning to its end."""
+        start, known = (self.clock.mark(), self._step) if self.recording else (None, None)
+        before = len(known.optimizer) if known is not None else 0
+        returned = step()
+        if known is not None and len(known.optimizer) > before:
+            known.optimizer[before:] = [(start, self.clock.mark())]
+        return returned
 
 
 def find_loss(roots: Any) -> Optional[torch.Tensor]:

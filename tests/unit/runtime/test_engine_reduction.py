@@ -17,6 +17,8 @@ torch = pytest.importorskip("torch")
 from fleet_advisor_runtime.levers.lever import Training  # noqa: E402
 from fleet_advisor_runtime.levers.sharding import engine_reduction  # noqa: E402
 from fleet_advisor_runtime.levers.sharding.engine_reduction import EngineReduction  # noqa: E402
+from fleet_advisor_runtime.observe.deepspeed import extend_phases  # noqa: E402
+from fleet_advisor_runtime.observe.recorder import Recorder  # noqa: E402
 from fleet_advisor_runtime.observe.sharded import find_kind, find_sharded_roots  # noqa: E402
 
 SIZE, WIRE, TYPE = "fuse_grad_size_in_MB", "fp16_allreduce", "fp16_allreduce_dtype"
@@ -170,3 +172,44 @@ def test_a_size_that_is_none_is_told(size: object) -> None:
     lever.switch({SIZE: size}, training)
     assert "is not a size in MB" in lever.prove().not_consumed[SIZE]
     assert engine.optimizer.reduce_bucket_size == 100
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0
+
+    def mark(self) -> int:
+        self.now += 1
+        return self.now
+
+
+def test_what_the_engine_does_around_backward_and_step_counts_as_theirs() -> None:
+    recorder = Recorder()
+    recorder.clock, recorder.recording = Clock(), True
+    recorder.begin_step(0)
+    root = types.SimpleNamespace()
+
+    def backward(loss: str) -> str:
+        recorder.begin_backward(None)
+        recorder.end_backward()
+        recorder.clock.mark()  # the reduction
+        return loss
+
+    def step(last: bool) -> None:
+        if last:
+            recorder.begin_optimizer()
+            recorder.end_optimizer()
+        recorder.clock.mark()  # the gathering
+
+    root.backward, root.step = backward, step
+    extend_phases(root, recorder)
+    assert root.backward("loss") == "loss"
+    root.step(last=False)
+    root.step(last=True)
+    marks = recorder.close_step(100, 1)
+    assert marks is not None
+    assert marks.backward == [(1, 4)]
+    assert marks.optimizer == [(7, 11)]
+    recorder.recording = False
+    root.backward("loss")
+    root.step(last=True)

@@ -156,6 +156,16 @@ def test_unmeasured_communication_is_not_called_zero() -> None:
     assert exposed_share(Phases(forward_s=0.1)) is None
 
 
+def test_phases_that_hide_communication_are_not_called_computation() -> None:
+    diagnosis = diagnose([block(Phases(forward_s=0.03, backward_s=0.06))])
+
+    assert diagnosis.bound == "balanced"
+    found = finding(diagnosis, "compute")
+    assert not found.holds
+    assert "with the communication in them" in found.evidence
+    assert "hidden" not in diagnosis.sentence
+
+
 def test_without_phases_nothing_is_said() -> None:
     assert "not measured" in diagnose([]).sentence
     assert median_phases([]).total_s() == 0.0
