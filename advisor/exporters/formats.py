@@ -27,6 +27,7 @@ from advisor.exporters.summary.text import write_summary
 from advisor.exporters.torch.ddp_plan import EXPRESSED, PROCESS
 from advisor.exporters.torch.fsdp import KNOBS as SHARDING
 from advisor.exporters.torch.fsdp import export_fsdp
+from advisor.exporters.torch.sharding_words import DEEPSPEED as DEEPSPEED_ENGINE
 from advisor.exporters.torch.snippet import export_pytorch
 from advisor.exporters.torch.wrapper import export_wrapper
 from advisor.protocol.answers.advice import Advice
@@ -193,6 +194,8 @@ def _is_at_work(software: str, job: Job) -> bool:
         return software == job.facts.sharding
     if software == _NCCL:
         return software == job.facts.backend
+    if job.facts.sharding == DEEPSPEED_ENGINE and software == FORMATS["deepspeed"].software:
+        return True  # Trainer and Accelerate may have built the engine
     return any(name.endswith(software) for name in job.facts.software)  # pytorch_lightning is lightning, too
 
 

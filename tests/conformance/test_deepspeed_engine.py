@@ -86,14 +86,14 @@ def test_its_wire_format_is_switched_and_the_training_put_back(
     assert times >= 2 * 3
 
 
-def test_what_the_engine_does_by_itself_is_refused_with_a_sentence(
+def test_what_does_not_act_on_the_engine_is_refused_with_a_sentence(
     deepspeed_python: Path, tmp_path: Path
 ) -> None:
     session = train(tmp_path / "zero", deepspeed_python, 0, 20, [measure("base"), END])
 
     refusals = session.hello["refusals"]
     assert "this engine runs stage 0" in refusals[SIZE]
-    assert refusals["localsgd"].endswith("DeepSpeed's engine does this by itself.")
+    assert refusals["localsgd"].endswith("not on DeepSpeed's engine.")
     assert session.result("base")["steps"] == 4
 
 
@@ -102,3 +102,14 @@ def test_sharded_parameters_are_refused(deepspeed_python: Path, tmp_path: Path) 
 
     assert session.find("trouble")["code"] == "own_engine"
     assert "up to ZeRO's stage 2" in session.find("trouble")["sentence"]
+
+
+def test_trainer_may_have_built_the_engine(deepspeed_python: Path, tmp_path: Path) -> None:
+    session = launch(
+        tmp_path, [str(HERE / "train_by_trainer_and_engine.py")], [measure("b", {SIZE: 4 * LAYER}), END],
+        python=str(deepspeed_python), variables=VARIABLES, timeout_s=200.0,
+    )  # fmt: skip
+    assert session.code == 0, session.log
+    assert session.hello["facts"]["sharding"] == "DeepSpeed"
+    sentence = session.result("b")["consumed"][SIZE]
+    assert sentence == f"A step's gradients were reduced in 2 pieces of up to {4 * LAYER:.3g} MB."

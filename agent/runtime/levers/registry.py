@@ -160,9 +160,7 @@ class Levers:
         served = {knob for lever in self._all for knob in lever.knobs}
         sentence = "The model is not sharded: every rank holds all parameters all the time."
         if kind == deepspeed.NAME:
-            sentence = (
-                "It acts on DistributedDataParallel or fully_shard; DeepSpeed's engine does this by itself."
-            )
+            sentence = "It acts on DistributedDataParallel or fully_shard, not on DeepSpeed's engine."
         elif kind:
             sentence = f"It acts on DistributedDataParallel; this model is sharded by {kind}."
         unserved = {knob: sentence for lever in idle for knob in lever.knobs if knob not in served}

@@ -198,3 +198,5 @@ def test_what_deepspeeds_own_engine_was_measured_with_is_its_configuration_and_n
         refused = export(advice, measured, other)
         assert set(refused.unmapped) == {"fuse_grad_size_in_MB", "fp16_allreduce"}
         assert "merge ds_config.json" in refused.unmapped["fuse_grad_size_in_MB"]
+    assert "deepspeed" not in {info.name for info in list_at_work(job)}
+    assert "deepspeed" in {info.name for info in list_at_work(measured)}
