@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from advisor import __version__
-from advisor.dashboard.formats import plural
+from advisor.dashboard.formats import clean_text, plural
 
 THEMES = ("auto", "light", "dark")
 THEME_COOKIE = "advisor_theme"
@@ -49,14 +49,20 @@ def find_plotly_style_ids(script: Path) -> list[str]:
     )
 
 
+def _clean(value: object) -> object:
+    """What a template is about to write: text of jobs and agents without terminal codes and direction marks."""
+    return clean_text(value) if type(value) is str and not value.isprintable() else value
+
+
 class Renderer:
-    """Renders pages; undefined names in a template are errors, and everything is escaped."""
+    """Renders pages; undefined names in a template are errors, and everything is cleaned and escaped."""
 
     def __init__(self, web: Path) -> None:
         self._templates = Environment(
             loader=FileSystemLoader(web / "templates"),
             autoescape=True,
             undefined=StrictUndefined,
+            finalize=_clean,
             trim_blocks=True,
             lstrip_blocks=True,
         )

@@ -69,7 +69,7 @@ def view_evidence(advice: Advice) -> Evidence:
             share=formats.percent(finding.share),
             chip=Chip("caution", "alert", "bounds the step")
             if finding.holds
-            else Chip("muted", "check", "does not"),
+            else Chip("muted", "check", "does not bound it"),
             evidence=finding.evidence,
             knobs_in=", ".join(finding.knobs_in),
             knobs_out=", ".join(finding.knobs_out),

@@ -1,8 +1,10 @@
 """A literal `Source` in memory: stories, agents and tokens as a test puts them there."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from html import unescape
 
 from advisor.dashboard.samples.job import Story
 from advisor.dashboard.source import Person
@@ -44,6 +46,11 @@ from advisor.tuning.asked import PlannerTuning
 from advisor.tuning.explain.forecast import ForecastImpossible
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
+
+
+def read_words(page: str) -> str:
+    """Return what a page says, without its tags: a command's words stand in elements of their own."""
+    return unescape(re.sub(r"<[^>]+>", "", page))
 
 
 class Clock:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from memory_source import NOW, MemorySource
+from memory_source import NOW, MemorySource, read_words
 from starlette.testclient import TestClient
 
 from advisor.dashboard.pages.access import keep_local
@@ -272,8 +272,25 @@ def test_failing_server_shows_a_page_with_all_headers(sign_in: SignIn, source: M
 def test_first_page_of_an_empty_server_says_what_to_type(sign_in: SignIn, source: MemorySource) -> None:
     source.stories = {}
     page = sign_in("adv_viewer_3_x").get("/jobs").text
-    assert "advisor tune -- torchrun" in page
+    assert "advisor tune -- torchrun" in read_words(page)
     assert "http://127.0.0.1:8765" in page
+
+
+def test_pages_write_no_character_that_turns_or_hides_text(sign_in: SignIn, source: MemorySource) -> None:
+    foreign = "\x1b[31mred\x1b[0m \u202egnp.exe"
+    story = source.stories["busy"]
+    job = story.job.model_copy(update={"state_reason": foreign, "owner": foreign})
+    event = story.events[0].model_copy(update={"sentence": foreign})
+    trials = tuple(
+        t.model_copy(update={"because": foreign, "log_tail": foreign}) for t in story.history.trials
+    )
+    history = story.history.model_copy(update={"trials": trials})
+    source.tell(replace(story, job=job, history=history, events=(event,)))
+    client = sign_in("adv_viewer_3_x")
+    for path in ("/jobs", "/jobs/busy", "/jobs/busy/log", "/jobs/busy/trials", "/jobs/busy/trials/6"):
+        page = client.get(path).text
+        assert "red gnp.exe" in page, path
+        assert not set("\x1b\u202e") & set(page), path
 
 
 def test_theme_is_kept_without_scripts(client: TestClient) -> None:

@@ -70,7 +70,7 @@ def _view_changes(advice: Advice) -> tuple[Change, ...]:
                 saved=show_saving(reason.effect if reason else None)[0],
                 saved_range=show_saving(reason.effect if reason else None)[1],
                 sentence=reason.sentence if reason else "",
-                evidence=formats.clean_text(reason.evidence) if reason else "",
+                evidence=reason.evidence if reason else "",
                 provenance=advice.provenance[name].value if name in advice.provenance else "",
                 effect=chip_for_effect(knob.effect if knob else advice.allowed),
             )

@@ -4,7 +4,6 @@ import io
 import zipfile
 from collections.abc import Mapping
 
-from advisor.dashboard.formats import clean_text
 from advisor.exporters import Exported
 from advisor.exporters.summary.difference import describe_difference
 from advisor.protocol.answers.advice import Advice
@@ -16,8 +15,7 @@ def view_difference(advice: Advice, file: Exported) -> tuple[tuple[str, str], ..
     """Return the lines of the diff, each with the element that says so to who does not see its sign."""
     lines = describe_difference(advice, file).splitlines()
     return tuple(
-        ("span" if line.startswith(("---", "+++")) else _TAGS.get(line[:1], "span"), clean_text(line))
-        for line in lines
+        ("span" if line.startswith(("---", "+++")) else _TAGS.get(line[:1], "span"), line) for line in lines
     )
 
 

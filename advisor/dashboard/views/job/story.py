@@ -15,7 +15,7 @@ _HINTS = {
     Outcome.OUT_OF_MEMORY: "The search keeps away from it; there is nothing to do.",
     Outcome.HUNG: "Look for the rank that stopped first in the log below.",
     Outcome.CRASHED: "Look for the first traceback in the log below.",
-    Outcome.INEFFECTIVE: "The script may override the knob itself; see docs/knobs.md.",
+    Outcome.INEFFECTIVE: "The script may override the knob itself: the page of knobs says how each is realised.",
     Outcome.DIVERGED: "Its speed does not count.",
     Outcome.LOST: "It is measured again; see the agents if it keeps happening.",
 }
@@ -74,7 +74,7 @@ def list_failures(history: JobHistory) -> tuple[Failure, ...]:
     failures = [
         Failure(
             f"Trial {trial.number}", trial.number, chip_for_outcome(trial.outcome),
-            formats.clean_text(trial.outcome_reason), _HINTS.get(trial.outcome, ""),
+            trial.outcome_reason, _HINTS.get(trial.outcome, ""),
             formats.clean_tail(trial.log_tail),
         )
         for trial in history.trials
@@ -83,7 +83,7 @@ def list_failures(history: JobHistory) -> tuple[Failure, ...]:
     failures += [
         Failure(
             f"Launch {session.generation}", None, chip_for_outcome(session.outcome),
-            formats.clean_text(session.reason), _HINTS.get(session.outcome, ""),
+            session.reason, _HINTS.get(session.outcome, ""),
             formats.clean_tail(session.log_tail),
         )
         for session in history.sessions
@@ -129,8 +129,8 @@ def _view_sessions(history: JobHistory, now: datetime) -> tuple[SessionLine, ...
             length = formats.duration(((session.ended_at or now) - started).total_seconds())
         lines.append(
             SessionLine(
-                session.generation, chip_for_session(session.state), formats.clean_text(session.because),
-                ", ".join(session.agents), length, formats.clean_text(session.reason),
+                session.generation, chip_for_session(session.state), session.because,
+                ", ".join(session.agents), length, session.reason,
             )
         )  # fmt: skip
     return tuple(lines)
@@ -140,7 +140,7 @@ def view_events(events: Sequence[JobEvent]) -> tuple[EventLine, ...]:
     """Build the story, newest first."""
     return tuple(
         EventLine(
-            event.at.isoformat(), event.at.strftime("%H:%M:%S"), event.kind, formats.clean_text(event.sentence),
+            event.at.isoformat(), event.at.strftime("%H:%M:%S"), event.kind, event.sentence,
             event.trial_number,
         )
         for event in reversed(events)

@@ -23,9 +23,7 @@ class NodeFinding:
 
 def list_findings(node: Node) -> tuple[NodeFinding, ...]:
     """Build the findings, in doctor's order."""
-    return tuple(
-        NodeFinding(name, chip, formats.clean_text(sentence)) for name, chip, sentence in _find(node)
-    )
+    return tuple(NodeFinding(name, chip, sentence) for name, chip, sentence in _find(node))
 
 
 def _find(node: Node) -> Iterator[tuple[str, Chip, str]]:

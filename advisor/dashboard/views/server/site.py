@@ -109,14 +109,14 @@ def view_agents(agents: Sequence[AgentView], now: datetime) -> list[AgentRow]:
         rows.append(
             AgentRow(
                 id=agent.id,
-                name=formats.clean_text(agent.name),
+                name=agent.name,
                 chip=chip_for_agent(agent.state),
                 hardware=f"{hardware}, {formats.size(node.memory_bytes)} memory",
                 links=_describe_links(agent),
                 telemetry=node.telemetry,
-                flag=formats.clean_text(_find_objection(agent)),
+                flag=_find_objection(agent),
                 is_out=agent.drained_because is not None or agent.flag is not None,
-                choice=formats.clean_text(_describe_choice(agent)),
+                choice=_describe_choice(agent),
                 software=", ".join(version for version in versions if version) or formats.NO_VALUE,
                 findings=list_findings(node),
                 seen=formats.age(agent.last_seen_at, now),
@@ -167,9 +167,9 @@ def view_log(parts: Sequence[LogChunk]) -> list[LogBlock]:
     """Join log parts that follow each other from the same agent and session."""
     blocks: list[LogBlock] = []
     for part in parts:
-        text = formats.clean_text(part.text)
+        text = part.text
         if blocks and (blocks[-1].session_id, blocks[-1].agent) == (part.session_id, part.agent):
             blocks[-1] = LogBlock(part.session_id, part.agent, blocks[-1].text + text)
         else:
-            blocks.append(LogBlock(part.session_id, formats.clean_text(part.agent), text))
+            blocks.append(LogBlock(part.session_id, part.agent, text))
     return blocks

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from advisor.dashboard import formats
 from advisor.dashboard.source import Person
 from advisor.dashboard.views.chips import Chip
 from advisor.protocol.views import CreatedToken, Role, TokenView
@@ -58,9 +57,9 @@ def _view(token: TokenView, person: Person, now: datetime) -> TokenLine:
     spent = tell_spent(token, now)
     return TokenLine(
         id=token.id,
-        label=formats.clean_text(token.agent or token.label),
+        label=token.agent or token.label,
         role=token.role.value,
-        team=formats.clean_text(token.team),
+        team=token.team,
         chip=Chip("muted", "minus", token.tell_state(now), spent)
         if spent
         else Chip("good", "check", "valid"),
@@ -74,7 +73,7 @@ def _view(token: TokenView, person: Person, now: datetime) -> TokenLine:
 
 def view_new_token(token: CreatedToken, server_url: str) -> NewTokenNote:
     """Build the note about a token that was just made."""
-    of = f" for {formats.clean_text(token.label)}" if token.label else ""
+    of = f" for {token.label}" if token.label else ""
     if token.role is Role.AGENT:
         how = "Write it to the file agent-token on the node, readable by the agent only; then start the agent there:"
         command = f"advisor-agent run --server {server_url} --token-file agent-token --allow-root /srv/train"

@@ -107,8 +107,8 @@ def _view_side(found: MeasuredTrial) -> Side:
         chip=chip_for_trial(trial, found.is_measuring),
         effect=chip_for_effect(trial.effect),
         purpose=trial.purpose.value,
-        because=formats.clean_text(trial.because),
-        outcome_reason=formats.clean_text(trial.outcome_reason),
+        because=trial.because,
+        outcome_reason=trial.outcome_reason,
     )
 
 

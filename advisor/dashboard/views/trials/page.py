@@ -105,7 +105,7 @@ def _view_block(block: Block, generations: Mapping[str, int]) -> BlockLine:
         else formats.NO_VALUE,
         busy=formats.percent(block.utilisation),
         loss=f"{finite[-1]:.4g}" if finite else formats.NO_VALUE,
-        note=formats.clean_text(block.note or (result.relaunch_needed if result else "")),
+        note=block.note or (result.relaunch_needed if result else ""),
     )
 
 
@@ -122,9 +122,7 @@ def _list_changes(trial: Trial, blocks: list[Block]) -> tuple[tuple[str, str, st
             f"not in force: {refused[name]}" if name in refused else consumed.get(name, "no evidence yet")
         )
         knob = CATALOGUE.get(name)
-        lines.append(
-            (name, show_knob(name, value), formats.clean_text(evidence), knob.meaning if knob else "")
-        )
+        lines.append((name, show_knob(name, value), evidence, knob.meaning if knob else ""))
     return tuple(lines)
 
 
@@ -222,8 +220,8 @@ def view_trial_page(trial: Trial, history: JobHistory) -> TrialPage:
         chip=chip_for_trial(trial, any(block.state is BlockState.ISSUED for block in blocks)),
         effect=chip_for_effect(trial.effect),
         purpose="baseline" if trial.purpose is Purpose.BASELINE else trial.purpose.value,
-        because=formats.clean_text(trial.because),
-        outcome_reason=formats.clean_text(trial.outcome_reason),
+        because=trial.because,
+        outcome_reason=trial.outcome_reason,
         figures=tuple(figures),
         changes=_list_changes(trial, blocks),
         phases=phases,

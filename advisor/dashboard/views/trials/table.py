@@ -105,7 +105,7 @@ COLUMNS: tuple[Column, ...] = (
     _figure("interval", "± samples/s", "Half of that interval",
             lambda found: found.estimate.half_width if found.estimate else None, formats.number),
     _figure("gain", "gain", "Over trial 0, each in its own blocks: the verdict rests on interleaved rounds instead",
-            lambda found: found.ratio, formats.gain, is_usual=True, is_wide=True),
+            lambda found: found.ratio, formats.gain, is_usual=True),
     _time("step", "step ms", "Median step time",
           lambda found: found.estimate.step_time_s if found.estimate else None, is_usual=True, is_wide=True),
     _time("exposed", "exposed ms", "Communication that computation does not hide",
@@ -251,7 +251,7 @@ def view_trial_table(
             number=found.trial.number,
             chip=chip_for_trial(found.trial, found.is_measuring),
             effect=chip_for_effect(found.trial.effect),
-            because=f"{found.trial.purpose.value}: {formats.clean_text(found.trial.because)}",
+            because=f"{found.trial.purpose.value}: {found.trial.because}",
             is_advised=bool(advised) and found.trial.changes == advised,
             cells={column.key: column.show(found) for column in shown},
         )

@@ -29,7 +29,7 @@ def view_devices(nodes: Sequence[NodeTelemetry]) -> tuple[DeviceLine, ...]:
 
 
 def _view_node(node: NodeTelemetry) -> list[DeviceLine]:
-    agent = formats.clean_text(node.agent)
+    agent = node.agent
     if node.devices:
         return [_view_device(agent, device) for device in node.devices]
     return [
@@ -47,9 +47,7 @@ def _view_device(agent: str, device: DeviceTelemetry) -> DeviceLine:
         for name, rate in (("PCIe", device.pcie_bytes_per_s), ("NVLink", device.nvlink_bytes_per_s))
         if rate is not None
     ]
-    reasons = [
-        f"{formats.clean_text(name)} {formats.percent(part)}" for name, part in device.throttled.items()
-    ]
+    reasons = [f"{name} {formats.percent(part)}" for name, part in device.throttled.items()]
     return DeviceLine(
         place=f"{agent} GPU {device.index}",
         busy=_share(device.busy),
