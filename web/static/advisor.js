@@ -214,7 +214,11 @@ async function copy(button) {
     word.textContent = "Selected";
   }
   status.textContent = word.textContent;
-  setTimeout(() => { word.textContent = "Copy"; }, 1600);
+  button.classList.add("said");
+  setTimeout(() => {
+    word.textContent = "Copy";
+    button.classList.remove("said");
+  }, 1600);
 }
 
 function setTheme(theme) {

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from memory_source import NOW, MemorySource
+from memory_source import NOW, MemorySource, read_words
 from starlette.testclient import TestClient
 
 from advisor.dashboard.samples.job import make_agents
@@ -52,7 +52,7 @@ def test_page_counts_what_to_look_at_and_names_the_command(sign_in: SignIn, sour
     assert "(1 to look at)" in page
     assert "&lt;b&gt;too hot" in page
     assert "<b>too hot" not in page
-    assert "advisor-agent doctor --server http://127.0.0.1:8765" in page
+    assert "advisor-agent doctor --server http://127.0.0.1:8765" in read_words(page)
     assert "An administrator makes one" in page
     assert 'href="/tokens"' not in page
 
@@ -63,7 +63,7 @@ def test_empty_page_still_says_how_to_add_a_node(sign_in: SignIn, source: Memory
     assert "No agent has called yet" in page
     assert "Ask a node itself" not in page
     assert '<a href="/tokens">Make one</a>' in page
-    assert "srun --ntasks-per-node=1 advisor-agent run --server http://127.0.0.1:8765" in page
+    assert "srun --ntasks-per-node=1 advisor-agent run --server http://127.0.0.1:8765" in read_words(page)
 
 
 def test_administrator_drains_and_resumes_an_agent(sign_in: SignIn, source: MemorySource) -> None:

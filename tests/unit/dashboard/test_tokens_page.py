@@ -5,7 +5,7 @@ from collections.abc import Callable
 from html import unescape
 
 import pytest
-from memory_source import MemorySource
+from memory_source import MemorySource, read_words
 from starlette.testclient import TestClient
 
 SignIn = Callable[[str], TestClient]
@@ -82,7 +82,7 @@ def test_new_token_is_shown_once_with_how_it_is_used(sign_in: SignIn, source: Me
     secret = f"adv_viewer_{made.id}_secret"
     assert secret in page.text
     assert page.headers["cache-control"] == "no-store"
-    assert "advisor login http://127.0.0.1:8765" in page.text
+    assert "advisor login http://127.0.0.1:8765" in read_words(page.text)
     assert "<b>ada" not in page.text
     again = client.get("/tokens").text
     assert secret not in again
@@ -93,7 +93,7 @@ def test_token_for_agents_comes_with_the_agents_command(sign_in: SignIn, source:
     client, form_key = enter(sign_in)
     data = {"form_key": form_key, "role": "agent", "uses": "4", "days": ""}
     page = client.post("/tokens", data=data).text
-    assert "advisor-agent run --server http://127.0.0.1:8765 --token-file agent-token" in page
+    assert "advisor-agent run --server http://127.0.0.1:8765 --token-file agent-token" in read_words(page)
     made = list(source.known_tokens.values())[-1]
     assert (made.uses_left, made.expires_at) == (4, None)
 
