@@ -4,7 +4,6 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 
-from advisor.protocol.answers.advice import Interval
 from advisor.protocol.answers.gains import spell_share
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.spelling import spell_with_unit
@@ -61,24 +60,13 @@ def percent(share: float | None, decimals: int = 0) -> str:
     return NO_VALUE if share is None else spell_share(share, decimals)
 
 
-def gain(ratio: float) -> str:
-    """Return a ratio as a signed percentage: `+16.1 %`."""
-    return f"{(ratio - 1) * 100:+.1f} %".replace("-", "−")
-
-
-def gain_range(interval: Interval) -> str:
-    """Return the bounds of a ratio as signed percentages: `+13.9 … +18.2`."""
-    return f"{(interval.low - 1) * 100:+.1f} … {(interval.high - 1) * 100:+.1f}".replace("-", "−")
-
-
 def size(count: float) -> str:
-    """Return bytes in the largest fitting binary unit: `25.0 MB`."""
-    value = float(count)
-    for unit in ("B", "KB", "MB", "GB"):
-        if abs(value) < 1024 or unit == "GB":
-            return f"{value:.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}".replace(",", _THIN)
+    """Return bytes in the largest fitting binary unit, with three digits: `25 MB`, `1.46 GB`."""
+    value, units = float(count), ["B", "KB", "MB", "GB", "TB"]
+    while abs(value) >= 999.5 and len(units) > 1:
         value /= 1024
-    return NO_VALUE
+        units.pop(0)
+    return f"{value:.3g} {units[0]}"
 
 
 def duration(seconds: float) -> str:

@@ -53,7 +53,8 @@ class KnobAxis:
         if not self.is_numeric:
             return {"type": "category"}
         kind = "log" if self.is_log else "linear"
-        return {"type": kind, "tickvals": self._thin_ticks(), "tickformat": "~g"}
+        ticks = self._thin_ticks()
+        return {"type": kind, "tickvals": ticks, "ticktext": [formats.amount(tick) for tick in ticks]}
 
     def _lie(self, value: Value) -> float:
         return math.log(float(value)) if self.is_log else float(value)

@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 
 from advisor.dashboard import formats
 from advisor.dashboard.figures.charts import ACCENT, BASELINE, Figure, Table, close_figure, lay_out
+from advisor.protocol.answers.gains import spell_percent
 
 _MOST_POINTS = 2000
 _MOST_RANKS = 32
@@ -144,7 +145,7 @@ def draw_ranks(blocks: Sequence[RankBlock], what: str) -> Figure:
             str(rank), formats.milliseconds(median(block.seconds[rank] for block in blocks)),
             formats.milliseconds(min(block.seconds[rank] for block in blocks)),
             formats.milliseconds(max(block.seconds[rank] for block in blocks)),
-            formats.gain(1.0 + over[rank]),
+            spell_percent(1.0 + over[rank]),
         )
         for rank in shown
     )  # fmt: skip
@@ -166,7 +167,7 @@ def _summarise(
     where = f"{world} ranks in {formats.plural(len(blocks), 'block')}"
     words = (
         f"{what[0].upper()}{what[1:]}, {where}, a fuller colour is longer: rank {slowest} takes longest, "
-        f"{formats.gain(1.0 + over[slowest])} over the median rank, and was the slowest in {times} of {len(blocks)}."
+        f"{spell_percent(1.0 + over[slowest])} over the median rank, and was the slowest in {times} of {len(blocks)}."
     )
     if shown < world:
         words += f" Drawn are the {shown} ranks that take longest."

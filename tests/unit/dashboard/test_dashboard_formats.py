@@ -5,7 +5,6 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from advisor.dashboard import formats
-from advisor.protocol.answers.advice import Interval
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
@@ -22,10 +21,18 @@ def test_rate_never_shows_more_digits_than_its_interval() -> None:
     assert formats.rate(1.2345, 0.034) == "1.23 ± 0.03"
 
 
-def test_gain_is_signed_with_its_range() -> None:
-    interval = Interval(ratio=1.161, low=0.99, high=1.182, rounds=8, sessions=2)
-    assert formats.gain(interval.ratio) == "+16.1 %"
-    assert formats.gain_range(interval) == "−1.0 … +18.2"
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (9 * 2**20, "9 MB"),
+        (25.5 * 2**20, "25.5 MB"),
+        (101 * 2**30, "101 GB"),
+        (2**40, "1 TB"),
+        (1000, "0.977 KB"),
+    ],
+)
+def test_size_has_three_digits_and_no_zeros_behind_them(count: float, text: str) -> None:
+    assert formats.size(count) == text
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_heading_sorts_the_other_way_and_keeps_what_was_filtered() -> None:
 def test_chosen_columns_stand_in_the_order_of_the_table() -> None:
     table = view_trial_table(TRIALS, None, read(columns="loss,number,memory"))
     assert [heading.column.key for heading in table.headings] == ["number", "memory", "loss"]
-    assert table.rows[0].cells["memory"] == "101.0 GB"
+    assert table.rows[0].cells["memory"] == "101 GB"
     assert read(columns="loss,number").address() == "columns=loss%2Cnumber"
 
 

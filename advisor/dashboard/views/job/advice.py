@@ -6,6 +6,7 @@ from advisor.dashboard import formats
 from advisor.dashboard.views.chips import Chip, chip_for_effect
 from advisor.dashboard.views.evidence import Evidence, show_knob, show_saving, view_evidence
 from advisor.protocol.answers.advice import Advice, Interval, RungAdvice
+from advisor.protocol.answers.gains import spell_gain, spell_likely, spell_range
 from advisor.protocol.knobs.catalogue import CATALOGUE
 
 
@@ -78,19 +79,25 @@ def _view_changes(advice: Advice) -> tuple[Change, ...]:
     return tuple(lines)
 
 
+def _spell(gain: Interval) -> str:
+    return spell_likely(gain.ratio, gain.low, gain.high)
+
+
+def _spell_range(gain: Interval) -> str:
+    return spell_range(gain.ratio, gain.low, gain.high)
+
+
 def view_rung(rung: RungAdvice) -> Rung:
     """Build a rung's row."""
     gain: Interval | None = rung.gain
     return Rung(
         effect=chip_for_effect(rung.effect),
         changes=", ".join(f"{name} {show_knob(name, value)}" for name, value in rung.changes.items()),
-        figure=formats.gain(gain.ratio) if gain else "unconfirmed",
-        interval=f"{formats.gain_range(gain)} %" if gain else "",
+        figure=_spell(gain) if gain else "unconfirmed",
+        interval=_spell_range(gain) if gain else "",
         sentence=rung.sentence,
         caveat=rung.caveat,
-        goodput=f"goodput {formats.gain(rung.goodput.ratio)} ({formats.gain_range(rung.goodput)} %)"
-        if rung.goodput
-        else "",
+        goodput=f"goodput {_spell(rung.goodput)} ({_spell_range(rung.goodput)})" if rung.goodput else "",
     )
 
 
@@ -112,7 +119,7 @@ def view_advice(advice: Advice) -> AdviceSections:
         allowed=chip_for_effect(advice.allowed),
         bound=advice.diagnosis.title,
         diagnosis=advice.diagnosis.sentence,
-        ceiling=formats.gain(ceiling) if ceiling is not None else "",
+        ceiling=spell_gain(ceiling) if ceiling is not None else "",
         skew=formats.percent(advice.diagnosis.skew, 1),
         buckets=_describe_buckets(advice.buckets_before, advice.buckets_after),
         evidence=view_evidence(advice),

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from advisor.dashboard import formats
 from advisor.protocol.answers.advice import Forecast
+from advisor.protocol.answers.gains import spell_gain
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.nodes.testbed import read_rate
 
@@ -87,7 +88,7 @@ def view_forecasts(forecasts: Sequence[Forecast]) -> tuple[WhatIf, ...]:
             cluster=_name_cluster(found),
             rate=formats.rate(found.samples_per_s),
             band=f"{formats.rate(found.low)} … {formats.rate(found.high)}",
-            gain=formats.gain(found.baseline_step_time_s / found.step_time_s),
+            gain=spell_gain(found.baseline_step_time_s / found.step_time_s),
             scaling=formats.percent(found.scaling_efficiency),
             changes=", ".join(
                 f"{name} {formats.knob_value(value, CATALOGUE[name].unit if name in CATALOGUE else '')}".strip()

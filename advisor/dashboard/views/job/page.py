@@ -17,6 +17,7 @@ from advisor.dashboard.views.server.jobs import name_job
 from advisor.dashboard.views.trials.explore import draw_search
 from advisor.dashboard.views.trials.measured import QUIET, MeasuredTrial, measure_trials
 from advisor.protocol.answers.advice import CONTINUE_S, Advice, Verdict
+from advisor.protocol.answers.gains import spell_likely, spell_range
 from advisor.protocol.asked.jobs import Job, JobState, Priority
 from advisor.protocol.measured.estimates import estimate_blocks
 from advisor.protocol.measured.telemetry import SessionTelemetry
@@ -121,7 +122,8 @@ def _draw_sides(history: JobHistory, advice: Advice) -> Figure | None:
         "strategy", advice.strategy_samples_per_s, base * advice.gain.low, base * advice.gain.high,
         _list_throughputs(ours),
     )  # fmt: skip
-    words = f"{formats.gain(advice.gain.ratio)}, 95 % interval {formats.gain_range(advice.gain)} %"
+    figures = (advice.gain.ratio, advice.gain.low, advice.gain.high)
+    words = f"{spell_likely(*figures)}, 95 % interval {spell_range(*figures)}"
     return draw_comparison(before, after, words)
 
 

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from advisor.dashboard import formats
 from advisor.dashboard.views.chips import Chip, chip_for_agent, chip_for_effect
+from advisor.dashboard.views.evidence import show_knob
 from advisor.dashboard.views.server.node_findings import NodeFinding, list_findings
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Knob, Place
@@ -144,7 +145,7 @@ def view_knobs() -> list[tuple[str, list[KnobRow]]]:
         rows = [
             KnobRow(
                 name=knob.name,
-                default=formats.knob_value(knob.default, knob.unit if knob.kind in {int, float} else ""),
+                default=show_knob(knob.name, knob.default),
                 allowed=_describe_range(knob),
                 effect=chip_for_effect(knob.effect),
                 switch=knob.switch.value,

@@ -11,6 +11,7 @@ from advisor.dashboard.views.server.jobs import JobLine
 from advisor.dashboard.views.trials.measured import MeasuredTrial
 from advisor.errors import InvalidRequest, NotFound
 from advisor.protocol.answers.advice import Advice
+from advisor.protocol.answers.gains import spell_gain
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.measured.trials import Phases
 
@@ -121,7 +122,7 @@ def _list_measures(chosen: Sequence[MeasuredTrial]) -> list[Row]:
     none = formats.NO_VALUE
     return [
         _row("samples/s, 95 % interval", [found.throughput for found in chosen]),
-        _row("against trial 0", [formats.gain(found.ratio) if found.ratio else none for found in chosen]),
+        _row("against trial 0", [spell_gain(found.ratio) if found.ratio else none for found in chosen]),
         _row("median step, ms", [formats.milliseconds(e.step_time_s if e else None) for e in estimates]),
         _row("device busy", [formats.percent(e.utilisation if e else None) for e in estimates]),
         _row("peak memory", [formats.size(peak) if peak else none for peak in memory]),

@@ -10,6 +10,7 @@ from advisor.dashboard.source import Person
 from advisor.dashboard.views.chips import Chip, chip_for_block, chip_for_effect, chip_for_trial
 from advisor.dashboard.views.evidence import show_knob
 from advisor.dashboard.views.trials.telemetry import DeviceLine, view_devices
+from advisor.protocol.answers.gains import spell_percent
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.measured.estimates import estimate_blocks
@@ -135,7 +136,7 @@ def _list_ranks(block: Block | None) -> tuple[tuple[int, str, str, str], ...]:
     return tuple(
         (
             rank, formats.milliseconds(seconds), formats.milliseconds(work if middle else None),
-            formats.gain(work / middle) if middle else formats.NO_VALUE,
+            spell_percent(work / middle) if middle else formats.NO_VALUE,
         )
         for rank, (seconds, work) in enumerate(zip(times, works, strict=False))
     )  # fmt: skip

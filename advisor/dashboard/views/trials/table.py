@@ -11,6 +11,7 @@ from advisor.dashboard.views.chips import Chip, chip_for_effect, chip_for_trial
 from advisor.dashboard.views.evidence import describe_changes
 from advisor.dashboard.views.trials.measured import MeasuredTrial
 from advisor.errors import InvalidRequest
+from advisor.protocol.answers.gains import spell_gain
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.trials import Outcome, Phases
@@ -105,7 +106,7 @@ COLUMNS: tuple[Column, ...] = (
     _figure("interval", "± samples/s", "Half of that interval",
             lambda found: found.estimate.half_width if found.estimate else None, formats.number),
     _figure("gain", "gain", "Over trial 0, each in its own blocks: the verdict rests on interleaved rounds instead",
-            lambda found: found.ratio, formats.gain, is_usual=True),
+            lambda found: found.ratio, spell_gain, is_usual=True),
     _time("step", "step ms", "Median step time",
           lambda found: found.estimate.step_time_s if found.estimate else None, is_usual=True, is_wide=True),
     _time("exposed", "exposed ms", "Communication that computation does not hide",
