@@ -25,6 +25,8 @@ _SHADES = [[0.0, "#e3eef7"], [0.5, SKY], [1.0, ACCENT]]
 MOST_LINES = 150
 """Of more trials the fastest are drawn: lines upon lines tell nothing."""
 MOST_AXES = 8
+_LONGEST_LINE = 22
+"""Letters of a name that a phone has room for beside a figure."""
 _ROWS = 24
 
 
@@ -64,10 +66,12 @@ def draw_contour(names: tuple[str, str], points: Sequence[SpacePoint]) -> Figure
             showscale=False, hoverinfo="skip",
         )  # fmt: skip
     else:
+        pairs = sorted(medians, key=lambda pair: (up.place(pair[1]), across.place(pair[0])))
         figure.add_scatter(
-            x=[across.show(x) for x, _ in medians], y=[up.show(y) for _, y in medians], mode="text",
-            text=[f"{found:.4g}" for found in medians.values()], textposition="top center", hoverinfo="skip",
-            showlegend=False,
+            x=[across.show(x) for x, _ in pairs], y=[up.show(y) for _, y in pairs], mode="text",
+            text=[f"{medians[pair]:.4g}" for pair in pairs], hoverinfo="skip", showlegend=False,
+            # Neighbours would write over each other: one above its mark, the next below.
+            textposition=[("top center", "bottom center")[index % 2] for index in range(len(pairs))],
         )  # fmt: skip
     for kind, (_, symbol, label) in MARKS.items():
         chosen = [point for point in points if point.kind == kind]
@@ -131,17 +135,17 @@ def draw_parallel(names: Sequence[str], points: Sequence[SpacePoint]) -> Figure:
         ("the fastest quarter", front, {"color": ACCENT, "width": 2}, 0.85),
     )
     for label, group, line, opacity in groups:
-        x: list[int | None] = []
-        y: list[float | None] = []
+        across: list[float | None] = []
+        down: list[int | None] = []
         for point in group:
             places = [axis.place(point.values[axis.name]) for axis in axes] + [
                 speed.place(point.samples_per_s)
             ]
-            x += [*range(len(places)), None]
-            y += [*(round(place, 3) for place in places), None]
+            across += [*(round(place, 3) for place in places), None]
+            down += [*range(len(places)), None]
         figure.add_scatter(
-            x=x,
-            y=y,
+            x=across,
+            y=down,
             mode="lines",
             name=label,
             line=line,
@@ -149,16 +153,20 @@ def draw_parallel(names: Sequence[str], points: Sequence[SpacePoint]) -> Figure:
             hoverinfo="skip",
             connectgaps=False,
         )
-    lay_out(figure, 340)
+    height = 100 + 45 * (MOST_AXES + 1)
+    lay_out(figure, height)
     figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
-    figure.update_layout(margin={"t": 40, "l": 70, "r": 50})
     first, last = (formats.number(point.samples_per_s) for point in (ordered[0], ordered[-1]))
-    figure.update_xaxes(
+    # A row for each knob: names side by side would stand on each other, or on their heads.
+    figure.update_yaxes(
         tickvals=list(range(len(axes) + 1)),
-        ticktext=[f"{axis.name}<br>{_ends(axis)}" for axis in axes] + [f"samples/s<br>{first} … {last}"],
-        range=[-0.1, len(axes) + 0.1], ticklabeloverflow="allow",
-    )  # fmt: skip
-    figure.update_yaxes(range=[-0.05, 1.05], tickvals=[0, 1], ticktext=["first", "last"])
+        ticktext=[
+            *(f"{_fold(axis.name)}<br>{_fold_ends(_ends(axis))}" for axis in axes),
+            f"samples/s<br>{first} … {last}",
+        ],
+        range=[len(axes) + 0.3, -0.3],
+    )
+    figure.update_xaxes(range=[-0.05, 1.05], tickvals=[0, 1], ticktext=["first", "last"])
     rows = tuple(
         (axis.name, _ends(axis), _usual(axis, front), _usual(axis, others) if others else formats.NO_VALUE)
         for axis in axes
@@ -178,8 +186,21 @@ def draw_parallel(names: Sequence[str], points: Sequence[SpacePoint]) -> Figure:
             ("knob", "values, first … last", "usual in the fastest quarter", "usual elsewhere"), rows
         ),
         plot=close_figure(figure),
-        height=340,
+        height=height,
     )
+
+
+def _fold(name: str) -> str:
+    """A long name in two lines, parted at the underscore that is nearest to its middle."""
+    places = [place for place, letter in enumerate(name, 1) if letter == "_"]
+    if len(name) <= _LONGEST_LINE or not places:
+        return name
+    middle = min(places, key=lambda place: abs(place - len(name) / 2))
+    return f"{name[:middle]}<br>{name[middle:]}"
+
+
+def _fold_ends(ends: str) -> str:
+    return ends if len(ends) <= _LONGEST_LINE else ends.replace(" … ", " …<br>")
 
 
 def _ends(axis: KnobAxis) -> str:

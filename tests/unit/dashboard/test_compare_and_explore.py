@@ -227,6 +227,15 @@ def test_shades_are_drawn_from_a_few_values_of_both_knobs_on(pairs: int, is_shad
         assert set(first["text"]) == {f"{point.samples_per_s:.4g}" for point in points}
 
 
+def test_parallel_coordinates_fold_what_a_phone_has_no_room_for() -> None:
+    names = ["hierarchical_allreduce_inter_nranks", "NCCL_BUFFSIZE", "num_threads"]
+    points = [SpacePoint(at, dict.fromkeys(names, 2 ** (20 + at)), 100.0 + at, "exact") for at in range(3)]
+    labels = json.loads(draw_parallel(names, points).plot)["layout"]["yaxis"]["ticktext"]
+    assert labels[0].startswith("hierarchical_<br>allreduce_inter_nranks<br>")
+    assert labels[1] == "NCCL_BUFFSIZE<br>1048576 bytes …<br>4194304 bytes"
+    assert all(len(line) <= 24 for label in labels for line in label.split("<br>"))
+
+
 def test_parallel_coordinates_draw_the_fastest_of_many_trials() -> None:
     points = [
         SpacePoint(
@@ -238,6 +247,6 @@ def test_parallel_coordinates_draw_the_fastest_of_many_trials() -> None:
     traces = json.loads(figure.plot)["data"]
     assert sum(trace["x"].count(None) for trace in traces) == MOST_LINES
     assert "The slower 250 are left out." in figure.summary
-    heights = [place for trace in traces for place in trace["y"] if place is not None]
-    assert (min(heights), max(heights)) == (0.0, 1.0)
+    places = [place for trace in traces for place in trace["x"] if place is not None]
+    assert (min(places), max(places)) == (0.0, 1.0)
     assert figure.table.rows[1][:2] == ("a", "0 … 2")
