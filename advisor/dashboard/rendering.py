@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -11,7 +11,14 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from advisor import __version__
+from advisor.dashboard import formats
 from advisor.dashboard.formats import clean_text, plural
+from advisor.dashboard.views.chips import chip_for_effect, chip_for_session
+from advisor.dashboard.views.evidence import describe_changes, show_knob
+from advisor.dashboard.views.job.forecasts import name_cluster
+from advisor.dashboard.views.job.runs import judge_run
+from advisor.dashboard.views.server.site import describe_range
+from advisor.protocol.answers.gains import spell_gain
 
 THEMES = ("auto", "light", "dark")
 THEME_COOKIE = "advisor_theme"
@@ -49,6 +56,23 @@ def find_plotly_style_ids(script: Path) -> list[str]:
     )
 
 
+_FILTERS: Mapping[str, Callable[..., object]] = {
+    "age": formats.age,
+    "changes": describe_changes,
+    "cluster": name_cluster,
+    "duration": formats.duration,
+    "effect_chip": chip_for_effect,
+    "gain": spell_gain,
+    "percent": formats.percent,
+    "range": describe_range,
+    "rate": formats.rate,
+    "run_chip": judge_run,
+    "session_chip": chip_for_session,
+    "value": show_knob,
+}
+"""How templates show what they are given: the objects of the protocol, without a copy made for the page."""
+
+
 def _clean(value: object) -> object:
     """What a template is about to write: text of jobs and agents without terminal codes and direction marks."""
     return clean_text(value) if type(value) is str and not value.isprintable() else value
@@ -66,6 +90,7 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
         )
+        self._templates.filters.update(_FILTERS)
         digest = hashlib.sha256()
         for path in sorted((web / "static").iterdir()):
             digest.update(path.read_bytes())

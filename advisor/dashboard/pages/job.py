@@ -12,9 +12,8 @@ from advisor.dashboard.door.access import Door, Guest
 from advisor.dashboard.rendering import Renderer
 from advisor.dashboard.source import Source
 from advisor.dashboard.views.job.exports import pack_files, view_difference
-from advisor.dashboard.views.job.forecasts import Cluster, view_forecasts
+from advisor.dashboard.views.job.forecasts import Cluster
 from advisor.dashboard.views.job.page import view_header, view_overview
-from advisor.dashboard.views.job.runs import view_runs
 from advisor.dashboard.views.job.story import view_story
 from advisor.dashboard.views.server.site import view_log
 from advisor.dashboard.views.trials.compare import compare_trials, read_numbers
@@ -84,6 +83,7 @@ def build_view_routes(
             "section": "jobs",
             "tab": tab,
             "crumb": "",
+            "now": clock(),
             "header": view_header(job, guest.person, opened.advice is not None, clock(), opened.advice),
             "live_url": "" if job.state.is_final else f"/jobs/{job.id}/live?after={last}",
         }
@@ -102,7 +102,7 @@ def build_view_routes(
         page = view_overview(
             job, history, opened.advice, opened.events, opened.guest.person, clock(), source.telemetry(job_id)
         )
-        runs = view_runs(source.runs(job_id), clock())
+        runs = source.runs(job_id)
         refresh = _RUN_REFRESH_S if runs and job.state.is_final else 0
         context = {"page": page, "runs": runs, "refresh_s": refresh}
         return show(request, opened, "", "job.html", context)
@@ -181,10 +181,10 @@ def build_view_routes(
                 refusal = f"{error.sentence} {error.hint}"
         facts = opened.job.facts
         context = {
-            "forecasts": view_forecasts(forecasts),
+            "forecasts": forecasts,
             "caveat": forecasts[0].caveat if forecasts else "",
             "asked": asked,
-            "answer": view_forecasts([answer]) if answer else (),
+            "answer": [answer] if answer else (),
             "answer_caveat": answer.caveat if answer else "",
             "refusal": refusal,
             "measured": facts and (facts.nodes, facts.local_world_size, facts.batch_size_per_rank),
@@ -194,9 +194,11 @@ def build_view_routes(
     @router.get("/jobs/{job_id}/log")
     def show_log(request: Request, job_id: str, after: int = 0) -> Response:
         opened = open_job(request, job_id)
-        parts = source.log(job_id, max(0, after), _LOG_PARTS)
+        history, parts = source.history(job_id), source.log(job_id, max(0, after), _LOG_PARTS)
         context = {
-            "story": view_story(opened.job, source.history(job_id), opened.events, clock()),
+            "story": view_story(opened.job, history),
+            "sessions": history.sessions,
+            "events": opened.events,
             "advice": opened.advice,
             "blocks": view_log(parts),
             "after": after,

@@ -11,7 +11,7 @@ from advisor.dashboard.components import sample_components
 from advisor.dashboard.door.access import Door
 from advisor.dashboard.rendering import Renderer
 from advisor.dashboard.source import Source
-from advisor.dashboard.views.server.site import view_agents, view_knobs
+from advisor.dashboard.views.server.site import group_knobs, view_agents
 
 _REFRESH_S = 10
 
@@ -57,7 +57,7 @@ def build_site_routes(
 
     @router.get("/knobs")
     def show_knobs(request: Request) -> Response:
-        return show(request, "knobs.html", "knobs", {"groups": view_knobs()})
+        return show(request, "knobs.html", "knobs", {"groups": group_knobs()})
 
     @router.get("/style")
     def show_style(request: Request) -> Response:

@@ -12,7 +12,7 @@ from advisor.dashboard.views.chips import chip_for_verdict
 from advisor.dashboard.views.job.page import Overview, view_overview
 from advisor.dashboard.views.job.story import list_failures, view_story
 from advisor.dashboard.views.server.jobs import view_job_line, view_job_lines
-from advisor.dashboard.views.server.site import view_agents, view_knobs, view_log
+from advisor.dashboard.views.server.site import group_knobs, view_agents, view_log
 from advisor.dashboard.views.trials.page import view_trial_page
 from advisor.protocol.answers.advice import Verdict
 from advisor.protocol.answers.so_far import best_so_far
@@ -126,7 +126,7 @@ def test_sharding_is_told_with_the_ranks_that_share_a_copy() -> None:
         own = FINISHED.job.facts
         assert own is not None
         job = FINISHED.job.model_copy(update={"facts": own.model_copy(update=facts)})
-        return dict(view_story(job, FINISHED.history, (), NOW).facts).get("sharding")
+        return dict(view_story(job, FINISHED.history).facts).get("sharding")
 
     assert tell() is None
     assert tell(sharding="fully_shard") == "fully_shard"
@@ -196,7 +196,7 @@ def test_job_lines_fetch_no_history_where_the_advice_has_the_counts() -> None:
 
 
 def test_every_knob_is_on_its_page_once() -> None:
-    names = [row.name for _, rows in view_knobs() for row in rows]
+    names = [row.name for _, rows in group_knobs() for row in rows]
     assert sorted(names) == sorted(CATALOGUE)
 
 

@@ -1,12 +1,10 @@
 """What-ifs as their page asks for and shows them: predictions, kept apart from what was measured."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from advisor.dashboard import formats
 from advisor.protocol.answers.advice import Forecast
-from advisor.protocol.answers.gains import spell_gain
-from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.nodes.testbed import read_rate
 
 MOST_NODES = 4096
@@ -69,38 +67,8 @@ _FAULTS: Mapping[str, Callable[[str], str]] = {
 }
 
 
-@dataclass(frozen=True)
-class WhatIf:
-    """One row: another cluster, and what the cost model expects there."""
-
-    cluster: str
-    rate: str
-    band: str
-    gain: str
-    scaling: str
-    changes: str
-
-
-def view_forecasts(forecasts: Sequence[Forecast]) -> tuple[WhatIf, ...]:
-    """Build the rows."""
-    return tuple(
-        WhatIf(
-            cluster=_name_cluster(found),
-            rate=formats.rate(found.samples_per_s),
-            band=f"{formats.rate(found.low)} … {formats.rate(found.high)}",
-            gain=spell_gain(found.baseline_step_time_s / found.step_time_s),
-            scaling=formats.percent(found.scaling_efficiency),
-            changes=", ".join(
-                f"{name} {formats.knob_value(value, CATALOGUE[name].unit if name in CATALOGUE else '')}".strip()
-                for name, value in found.changes.items()
-            )
-            or "the script as it stands",
-        )
-        for found in forecasts
-    )
-
-
-def _name_cluster(found: Forecast) -> str:
+def name_cluster(found: Forecast) -> str:
+    """Return which cluster a forecast is for: `8 nodes, links of 25 Gbit/s`."""
     name = formats.plural(found.nodes, "node")
     if found.bits_per_s is not None:
         unit, scale = ("Gbit/s", 1e9) if found.bits_per_s >= 1e9 else ("Mbit/s", 1e6)

@@ -11,7 +11,6 @@ from advisor.dashboard.figures.utilisation import draw_utilisation
 from advisor.dashboard.source import Person
 from advisor.dashboard.views.chips import Chip, chip_for_job, chip_for_outcome
 from advisor.dashboard.views.job.advice import AdviceSections, view_advice
-from advisor.dashboard.views.job.story import EventLine, view_events
 from advisor.dashboard.views.job.verdict import StageStep, VerdictCard, view_stages, view_verdict
 from advisor.dashboard.views.server.jobs import name_job
 from advisor.dashboard.views.trials.explore import draw_search
@@ -72,7 +71,7 @@ class Overview:
     advice: AdviceSections | None
     failures: tuple[tuple[Chip, int], ...]
     """How many trials and launches failed, by kind."""
-    latest: tuple[EventLine, ...]
+    latest: tuple[JobEvent, ...]
     """The last events, while the job is live."""
 
 
@@ -168,5 +167,5 @@ def view_overview(
         utilisation=draw_utilisation(telemetry) if is_live else None,
         advice=view_advice(advice) if advice else None,
         failures=_count_failures(trials, history),
-        latest=view_events(events[-_LATEST:]) if is_live else (),
+        latest=tuple(events[-_LATEST:]) if is_live else (),
     )

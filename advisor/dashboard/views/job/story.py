@@ -1,15 +1,12 @@
 """A job's story: what happened, what failed, every launch, and the facts of its script."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 
 from advisor.dashboard import formats
-from advisor.dashboard.views.chips import Chip, chip_for_outcome, chip_for_session
+from advisor.dashboard.views.chips import Chip, chip_for_outcome
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.measured.trials import JobHistory, Outcome
 from advisor.protocol.training.workload import WorkloadFacts
-from advisor.protocol.views import JobEvent
 
 _HINTS = {
     Outcome.OUT_OF_MEMORY: "The search keeps away from it; there is nothing to do.",
@@ -34,35 +31,10 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class SessionLine:
-    """One launch."""
-
-    generation: int
-    chip: Chip
-    because: str
-    agents: str
-    length: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class EventLine:
-    """One line of the story."""
-
-    at: str
-    clock: str
-    kind: str
-    sentence: str
-    trial_number: int | None
-
-
-@dataclass(frozen=True)
 class Story:
     """What the view of the log shows beside the log."""
 
     failures: tuple[Failure, ...]
-    sessions: tuple[SessionLine, ...]
-    events: tuple[EventLine, ...]
     facts: tuple[tuple[str, str], ...]
     refused: tuple[tuple[str, str], ...]
     """Knobs that the runtime cannot serve for this script."""
@@ -120,39 +92,10 @@ def _describe_sharding(facts: WorkloadFacts) -> str:
     return f"{facts.sharding} over {facts.shard_ranks} ranks{copies}"
 
 
-def _view_sessions(history: JobHistory, now: datetime) -> tuple[SessionLine, ...]:
-    lines = []
-    for session in history.sessions:
-        started = session.started_at
-        length = formats.NO_VALUE
-        if started is not None:
-            length = formats.duration(((session.ended_at or now) - started).total_seconds())
-        lines.append(
-            SessionLine(
-                session.generation, chip_for_session(session.state), session.because,
-                ", ".join(session.agents), length, session.reason,
-            )
-        )  # fmt: skip
-    return tuple(lines)
-
-
-def view_events(events: Sequence[JobEvent]) -> tuple[EventLine, ...]:
-    """Build the story, newest first."""
-    return tuple(
-        EventLine(
-            event.at.isoformat(), event.at.strftime("%H:%M:%S"), event.kind, event.sentence,
-            event.trial_number,
-        )
-        for event in reversed(events)
-    )  # fmt: skip
-
-
-def view_story(job: Job, history: JobHistory, events: Sequence[JobEvent], now: datetime) -> Story:
+def view_story(job: Job, history: JobHistory) -> Story:
     """Build the story from what is stored."""
     return Story(
         failures=list_failures(history),
-        sessions=_view_sessions(history, now),
-        events=view_events(events),
         facts=_list_facts(job),
         refused=tuple(sorted(job.refusals.items())),
     )

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from advisor.dashboard import formats
-from advisor.dashboard.views.chips import Chip, chip_for_agent, chip_for_effect
-from advisor.dashboard.views.evidence import show_knob
+from advisor.dashboard.views.chips import Chip, chip_for_agent
 from advisor.dashboard.views.server.node_findings import NodeFinding, list_findings
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Knob, Place
@@ -44,30 +43,6 @@ class AgentRow:
     """What its agent told of the node."""
     seen: str
     job_id: str | None
-
-
-@dataclass(frozen=True)
-class KnobRow:
-    """One knob of the catalogue."""
-
-    name: str
-    default: str
-    allowed: str
-    effect: Chip
-    switch: str
-    meaning: str
-    realised: str
-    paddle: str
-    is_varied: bool
-
-
-@dataclass(frozen=True)
-class LogBlock:
-    """Consecutive log lines of one agent in one session."""
-
-    session_id: str
-    agent: str
-    text: str
 
 
 def _describe_links(agent: AgentView) -> str:
@@ -127,7 +102,8 @@ def view_agents(agents: Sequence[AgentView], now: datetime) -> list[AgentRow]:
     return rows
 
 
-def _describe_range(knob: Knob) -> str:
+def describe_range(knob: Knob) -> str:
+    """Return the values that a knob may take."""
     if knob.kind is bool:
         return "on, off"
     if knob.choices:
@@ -138,39 +114,20 @@ def _describe_range(knob: Knob) -> str:
     return "any"
 
 
-def view_knobs() -> list[tuple[str, list[KnobRow]]]:
-    """Build the catalogue by place, varied knobs first."""
-    groups: list[tuple[str, list[KnobRow]]] = []
-    for place, title in _PLACES.items():
-        rows = [
-            KnobRow(
-                name=knob.name,
-                default=show_knob(knob.name, knob.default),
-                allowed=_describe_range(knob),
-                effect=chip_for_effect(knob.effect),
-                switch=knob.switch.value,
-                meaning=knob.meaning,
-                realised=knob.realised,
-                paddle=f"{knob.paddle_field} ({', '.join(knob.paddle_versions)})"
-                if knob.paddle_field
-                else "no field",
-                is_varied=not knob.carried,
-            )
-            for knob in CATALOGUE.values()
-            if knob.place is place
-        ]
-        if rows:
-            groups.append((title, sorted(rows, key=lambda row: not row.is_varied)))
-    return groups
+def group_knobs() -> list[tuple[str, list[Knob]]]:
+    """Return the catalogue by place, varied knobs first."""
+    groups = [
+        (title, [k for k in CATALOGUE.values() if k.place is place]) for place, title in _PLACES.items()
+    ]
+    return [(title, sorted(knobs, key=lambda knob: knob.carried)) for title, knobs in groups if knobs]
 
 
-def view_log(parts: Sequence[LogChunk]) -> list[LogBlock]:
+def view_log(parts: Sequence[LogChunk]) -> list[LogChunk]:
     """Join log parts that follow each other from the same agent and session."""
-    blocks: list[LogBlock] = []
+    blocks: list[LogChunk] = []
     for part in parts:
-        text = part.text
         if blocks and (blocks[-1].session_id, blocks[-1].agent) == (part.session_id, part.agent):
-            blocks[-1] = LogBlock(part.session_id, part.agent, blocks[-1].text + text)
+            blocks[-1] = blocks[-1].model_copy(update={"text": blocks[-1].text + part.text})
         else:
-            blocks.append(LogBlock(part.session_id, part.agent, text))
+            blocks.append(part)
     return blocks
