@@ -13,11 +13,12 @@ from starlette.responses import HTMLResponse, Response
 from advisor import __version__
 from advisor.dashboard import formats
 from advisor.dashboard.formats import clean_text, plural
-from advisor.dashboard.views.chips import chip_for_effect, chip_for_session
-from advisor.dashboard.views.evidence import describe_changes, show_knob
+from advisor.dashboard.views.chips import chip_for_effect, chip_for_session, chip_for_trial
+from advisor.dashboard.views.evidence import describe_changes, judge_finding, show_knob
 from advisor.dashboard.views.job.forecasts import name_cluster
 from advisor.dashboard.views.job.runs import judge_run
 from advisor.dashboard.views.server.site import describe_range
+from advisor.protocol.answers.advice import name_bound
 from advisor.protocol.answers.gains import spell_gain
 
 THEMES = ("auto", "light", "dark")
@@ -58,16 +59,19 @@ def find_plotly_style_ids(script: Path) -> list[str]:
 
 _FILTERS: Mapping[str, Callable[..., object]] = {
     "age": formats.age,
+    "bound": name_bound,
     "changes": describe_changes,
     "cluster": name_cluster,
     "duration": formats.duration,
     "effect_chip": chip_for_effect,
+    "finding_chip": judge_finding,
     "gain": spell_gain,
     "percent": formats.percent,
     "range": describe_range,
     "rate": formats.rate,
     "run_chip": judge_run,
     "session_chip": chip_for_session,
+    "trial_chip": chip_for_trial,
     "value": show_knob,
 }
 """How templates show what they are given: the objects of the protocol, without a copy made for the page."""

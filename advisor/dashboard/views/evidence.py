@@ -5,28 +5,15 @@ from dataclasses import dataclass
 
 from advisor.dashboard import formats
 from advisor.dashboard.views.chips import Chip
-from advisor.protocol.answers.advice import Advice, KnobEffect, name_bound
+from advisor.protocol.answers.advice import Advice, Finding, KnobEffect
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
-
-
-@dataclass(frozen=True)
-class FindingLine:
-    """One thing that may bound a step."""
-
-    name: str
-    share: str
-    chip: Chip
-    evidence: str
-    knobs_in: str
-    knobs_out: str
 
 
 @dataclass(frozen=True)
 class Evidence:
     """What stands beside the verdict."""
 
-    findings: tuple[FindingLine, ...]
     scaling: tuple[tuple[str, str], ...]
     """Label and value."""
     stalls: str
@@ -55,6 +42,13 @@ def show_saving(effect: KnobEffect | None) -> tuple[str, str]:
     return formats.signed_milliseconds(effect.saved_s), f"{low} … {high}"
 
 
+def judge_finding(finding: Finding) -> Chip:
+    """Return the chip that says whether it bounds the step."""
+    if finding.holds:
+        return Chip("caution", "alert", "bounds the step")
+    return Chip("muted", "check", "does not bound it")
+
+
 def view_evidence(advice: Advice) -> Evidence:
     """Build the sections of evidence."""
     diagnosis = advice.diagnosis
@@ -63,21 +57,7 @@ def view_evidence(advice: Advice) -> Evidence:
         for when, share in (("before", diagnosis.scaling_before), ("after", diagnosis.scaling_after))
         if share is not None
     ]
-    findings = tuple(
-        FindingLine(
-            name=name_bound(finding.bound),
-            share=formats.percent(finding.share),
-            chip=Chip("caution", "alert", "bounds the step")
-            if finding.holds
-            else Chip("muted", "check", "does not bound it"),
-            evidence=finding.evidence,
-            knobs_in=", ".join(finding.knobs_in),
-            knobs_out=", ".join(finding.knobs_out),
-        )
-        for finding in diagnosis.findings
-    )
     return Evidence(
-        findings=findings,
         scaling=tuple(scaling),
         stalls=_describe_stalls(advice),
         taken_back=tuple(dict.fromkeys(reason.sentence for reason in advice.taken_back)),

@@ -30,7 +30,7 @@ TRIALS = measure_trials(STORY.history)
 
 def test_comparison_marks_what_differs() -> None:
     page = compare_trials(TRIALS, [0, 5])
-    assert [side.number for side in page.sides] == [0, 5]
+    assert [side.trial.number for side in page.sides] == [0, 5]
     knobs = {row.label: row.cells for row in page.knobs}
     assert knobs["fuse_grad_size_in_MB"] == ("–", "96 MB")
     rows = {row.label: row for row in (*page.measures, *page.phases)}
@@ -46,7 +46,7 @@ def test_trials_that_were_not_measured_are_compared_by_what_they_changed() -> No
     assert page.figure is None
     assert page.no_figure
     assert page.phases == ()
-    assert page.sides[0].outcome_reason.startswith("Rank 3 ran out of device memory")
+    assert page.sides[0].trial.outcome_reason.startswith("Rank 3 ran out of device memory")
     assert {row.cells for row in page.measures if row.label.startswith("samples/s")} == {("–", "–")}
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from advisor.dashboard import formats
 from advisor.dashboard.views.chips import Chip, chip_for_effect
 from advisor.dashboard.views.evidence import Evidence, show_knob, show_saving, view_evidence
-from advisor.protocol.answers.advice import Advice, Interval, RungAdvice
+from advisor.protocol.answers.advice import Advice, Finding, Interval, RungAdvice
 from advisor.protocol.answers.gains import spell_gain, spell_likely, spell_range
 from advisor.protocol.knobs.catalogue import CATALOGUE
 
@@ -50,6 +50,7 @@ class AdviceSections:
     allowed: Chip
     bound: str
     diagnosis: str
+    findings: tuple[Finding, ...]
     ceiling: str
     skew: str
     buckets: str
@@ -119,6 +120,7 @@ def view_advice(advice: Advice) -> AdviceSections:
         allowed=chip_for_effect(advice.allowed),
         bound=advice.diagnosis.title,
         diagnosis=advice.diagnosis.sentence,
+        findings=advice.diagnosis.findings,
         ceiling=spell_gain(ceiling) if ceiling is not None else "",
         skew=formats.percent(advice.diagnosis.skew, 1),
         buckets=_describe_buckets(advice.buckets_before, advice.buckets_after),

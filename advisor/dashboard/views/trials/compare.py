@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from advisor.dashboard import formats
 from advisor.dashboard.figures.charts import Figure, draw_phases
-from advisor.dashboard.views.chips import Chip, chip_for_effect, chip_for_trial
 from advisor.dashboard.views.evidence import show_knob
 from advisor.dashboard.views.server.jobs import JobLine
 from advisor.dashboard.views.trials.measured import MeasuredTrial
@@ -16,18 +15,6 @@ from advisor.protocol.asked.jobs import Job
 from advisor.protocol.measured.trials import Phases
 
 MOST = 4
-
-
-@dataclass(frozen=True)
-class Side:
-    """One trial of the comparison."""
-
-    number: int
-    chip: Chip
-    effect: Chip
-    purpose: str
-    because: str
-    outcome_reason: str
 
 
 @dataclass(frozen=True)
@@ -44,7 +31,7 @@ class Row:
 class Comparison:
     """The page's tables and figure."""
 
-    sides: tuple[Side, ...]
+    sides: tuple[MeasuredTrial, ...]
     knobs: tuple[Row, ...]
     """Every knob that one of them changes; the script's own value where a trial leaves it."""
     measures: tuple[Row, ...]
@@ -86,7 +73,7 @@ def compare_trials(trials: Sequence[MeasuredTrial], numbers: Sequence[int]) -> C
         if told is not None
     ]
     return Comparison(
-        sides=tuple(_view_side(found) for found in chosen),
+        sides=tuple(chosen),
         knobs=tuple(
             _row(name, [show_knob(name, found.trial.changes.get(name)) for found in chosen]) for name in names
         ),
@@ -99,18 +86,6 @@ def compare_trials(trials: Sequence[MeasuredTrial], numbers: Sequence[int]) -> C
 
 def _row(label: str, cells: Sequence[str]) -> Row:
     return Row(label, tuple(cells), len(set(cells)) > 1)
-
-
-def _view_side(found: MeasuredTrial) -> Side:
-    trial = found.trial
-    return Side(
-        number=trial.number,
-        chip=chip_for_trial(trial, found.is_measuring),
-        effect=chip_for_effect(trial.effect),
-        purpose=trial.purpose.value,
-        because=trial.because,
-        outcome_reason=trial.outcome_reason,
-    )
 
 
 def _list_measures(chosen: Sequence[MeasuredTrial]) -> list[Row]:
