@@ -40,7 +40,7 @@ _PYTHON = "text/x-python; charset=utf-8"
 _TEXT = "text/plain; charset=utf-8"
 _PADDLE_KNOBS = tuple(name for name, knob in CATALOGUE.items() if knob.paddle_field is not None)
 _LEVERS = tuple(name for name, knob in CATALOGUE.items() if not knob.carried)
-_SHARDED, _NCCL = "fully_shard", "nccl"
+_SHARDED, _NCCL, _DEEPSPEED = "fully_shard", "nccl", "deepspeed"
 _PYTORCH, _COMMAND = (WorkloadKind.PYTORCH,), (WorkloadKind.COMMAND,)
 _IN_PADDLE = (WorkloadKind.PYTORCH, WorkloadKind.PADDLE)
 
@@ -105,7 +105,7 @@ FORMATS: Mapping[str, FormatInfo] = MappingProxyType(
             ),
             FormatInfo(
                 name="deepspeed", filename="ds_config.json", media_type="application/json", kinds=_PYTORCH,
-                knobs=tuple(DEEPSPEED), software="deepspeed",
+                knobs=tuple(DEEPSPEED), software=_DEEPSPEED,
                 meaning="Keys to merge into DeepSpeed's configuration.",
             ),
             FormatInfo(
@@ -194,7 +194,7 @@ def _is_at_work(software: str, job: Job) -> bool:
         return software == job.facts.sharding
     if software == _NCCL:
         return software == job.facts.backend
-    if job.facts.sharding == DEEPSPEED_ENGINE and software == FORMATS["deepspeed"].software:
+    if software == _DEEPSPEED and job.facts.sharding == DEEPSPEED_ENGINE:
         return True  # Trainer and Accelerate may have built the engine
     return any(name.endswith(software) for name in job.facts.software)  # pytorch_lightning is lightning, too
 

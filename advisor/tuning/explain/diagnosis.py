@@ -55,15 +55,15 @@ def diagnose(blocks: Sequence[Block], space: Space | None = None, after: Sequenc
         return Diagnosis(bound="unmeasured", sentence=sentence, skew=skew)
     lead = max(0.0, skew, measure_compute_skew(blocks))
     findings = [
-        _find_communication(phases),
         _find_straggler(lead, total),
         _find_input(phases),
         _find_launch(phases, blocks, space),
-        _find_compute(phases),
     ]
+    if phases.exposed_comm_s is not None:
+        findings += [_find_communication(phases.exposed_comm_s, total), _find_compute(phases)]
     held = {finding.bound: finding for finding in findings if finding.holds}
-    bound = _name_bound(held)
     exposed = phases.exposed_comm_s
+    bound = _name_bound(held, "balanced" if exposed is not None else "unmeasured")
     ceiling = total / (total - exposed) if exposed is not None and 0 <= exposed < total else None
     sentence = held[bound].evidence if bound in held else _say_balanced(phases)
     if ceiling is not None:
@@ -82,20 +82,16 @@ def diagnose(blocks: Sequence[Block], space: Space | None = None, after: Sequenc
     )
 
 
-def _name_bound(held: Mapping[str, Finding]) -> str:
+def _name_bound(held: Mapping[str, Finding], otherwise: str) -> str:
     """The finding to act on first. A slow rank shows as communication elsewhere, so it goes before that."""
     if "communication" in held and "straggler" not in held:
         wait = held["input"].share if "input" in held else 0.0
         if held["communication"].share >= wait:
             return "communication"
-    return next((b for b in ("straggler", "input", "launch", "compute") if b in held), "balanced")
+    return next((b for b in ("straggler", "input", "launch", "compute") if b in held), otherwise)
 
 
-def _find_communication(phases: Phases) -> Finding:
-    exposed, total = phases.exposed_comm_s, phases.total_s()
-    if exposed is None:
-        evidence = "How much communication computation does not hide could not be measured."
-        return Finding(bound="communication", share=0.0, holds=False, evidence=evidence)
+def _find_communication(exposed: float, total: float) -> Finding:
     share = exposed / total
     holds = share >= _DOMINANT
     evidence = f"{_ms(exposed)} of a {_ms(total)} step is communication that computation does not hide."
@@ -133,12 +129,6 @@ def _find_compute(phases: Phases) -> Finding:
     share = computing / total
     holds = share >= _COMPUTING
     evidence = f"{_ms(computing)} of a {_ms(total)} step is computation."
-    if phases.exposed_comm_s is None:
-        holds = False
-        evidence = (
-            f"{_ms(computing)} of a {_ms(total)} step is forward, backward and optimizer, with the communication in "
-            "them, which could not be told apart."
-        )
     if holds:
         evidence = (
             f"{_ms(computing)} of a {_ms(total)} step is computation: communication and reading are hidden. "

@@ -156,9 +156,8 @@ class EngineReduction(Lever):
         kinds = [piece.format for watch in self._watches for piece in watch.pieces]
         if self._format is None:
             own = sum(kind not in DTYPES.values() for kind in kinds)
-            return own == len(
-                kinds
-            ), f"{own} of {len(kinds)} pieces travelled in the script's own number format."
+            sentence = f"{own} of {len(kinds)} pieces travelled in the script's own number format."
+            return own == len(kinds), sentence
         found = kinds.count(DTYPES[self._format])
         return found == len(kinds), f"{found} of {len(kinds)} pieces travelled as {self._format}."
 
