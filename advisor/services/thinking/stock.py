@@ -38,7 +38,7 @@ class Stock:
 
         `at_once` thoughts are looked for at one time: where they are of this process, more than one would only take
         each other's interpreter, and the requests'. `tell` is called when a thread has nothing left to think about,
-        and found something.
+        and found something for a job itself.
         """
         self._think, self._start, self._tell = think, start, tell
         self._at_once = at_once
@@ -134,7 +134,8 @@ class Stock:
                 key, future = self._orders.popleft()
             try:
                 future.set_result(self._think(*key))
-                is_wiser = True
+                # What is thought for a session waits for the session's own question.
+                is_wiser = is_wiser or key[1] is None
             except Exception as error:
                 if not isinstance(error, Unavailable | UnreadableRecord):
                     _log.exception("What comes next for job %s could not be thought about", key[0])

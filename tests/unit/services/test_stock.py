@@ -131,6 +131,16 @@ def test_thoughts_are_the_same_after_a_restart(world: World) -> None:
     assert before.decision == after.decision
 
 
+def test_what_is_thought_for_a_session_moves_no_job_on(world: World) -> None:
+    told: list[bool] = []
+    job = world.submit()
+    stock = Stock(world.think, lambda run: run(), lambda: told.append(True))
+    stock.order(job.id, "a session's own question")
+    assert told == []
+    stock.order(job.id)
+    assert told == [True]
+
+
 def test_only_what_was_found_is_told(world: World) -> None:
     told: list[bool] = []
     job = world.submit()
