@@ -1,7 +1,8 @@
 """Request bodies: JSON that can be stored, shown and calculated with, or a 422, before any route sees it.
 
 Python's own reader takes more than JSON has (NaN), integers that it cannot print, and halves of characters that it
-cannot write again. Each of these would fail later, for somebody else: when a page shows it or a row is read.
+cannot write again. Each of these would fail later, for somebody else: when a page shows it or a row is read. And the
+framework reads `true` and `"1"` as the number 1, which the API's document does not.
 """
 
 import json
@@ -11,7 +12,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from pydantic import TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -42,13 +45,15 @@ def read_json(body: bytes) -> Any:
 
 
 class StrictRoute(APIRoute):
-    """A route whose body is read by `read_json`."""
+    """A route whose body is read by `read_json`, and has the types that the API's document says."""
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
         """Return the route's handler, behind the reader."""
         handle = super().get_route_handler()
         if self.body_field is None:
             return handle
+        annotation: Any = self.body_field.field_info.annotation
+        expected = TypeAdapter(annotation)
 
         async def read_and_handle(request: Request) -> Response:
             try:
@@ -56,8 +61,9 @@ class StrictRoute(APIRoute):
             except ClientDisconnect as error:
                 raise HTTPException(400, "The body did not come in full.") from error
             if body:
-                # Where the framework's own reader keeps what it read.
-                request._json = read_json(body)
+                read_json(body)
+                # Where the framework's own reader keeps what it read; it takes an object of the type as it is.
+                request._json = _read_strictly(body, expected)
             return await handle(request)
 
         return read_and_handle
@@ -66,6 +72,14 @@ class StrictRoute(APIRoute):
 def make_router(prefix: str = "", tags: list[str] | None = None) -> APIRouter:
     """Return a router whose routes read their bodies strictly."""
     return APIRouter(prefix=prefix, tags=list(tags or ()), route_class=StrictRoute)
+
+
+def _read_strictly(body: bytes, expected: TypeAdapter[Any]) -> Any:
+    try:
+        return expected.validate_json(body, strict=True)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False, include_context=False)
+        raise RequestValidationError([{**one, "loc": ("body", *one["loc"])} for one in found]) from None
 
 
 def _read_integer(digits: str) -> int:

@@ -4,10 +4,26 @@ A Spec inside a peer's message, or in our database, was judged before: `advisor.
 Their errors do not repeat what they were given: it may hold a secret, and errors get into logs.
 """
 
-from pydantic import BaseModel, ConfigDict
+import re
+from typing import Annotated, Any
+
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict
 
 Value = bool | int | float | str
 """What a knob can hold."""
+
+_DATED = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d")
+
+
+def _refuse_number(given: Any) -> Any:
+    """Pydantic takes a number for seconds since 1970, also where it is text."""
+    if isinstance(given, int | float) or (isinstance(given, str) and not _DATED.match(given)):
+        raise ValueError("a moment looks like 2026-11-20T09:30:00Z")
+    return given
+
+
+Moment = Annotated[AwareDatetime, BeforeValidator(_refuse_number)]
+"""A date and time with its zone, in text as RFC 3339 has it."""
 
 
 class Spec(BaseModel):

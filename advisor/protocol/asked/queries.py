@@ -1,9 +1,9 @@
 """What a list of jobs is asked for: which jobs, how many, and from where on."""
 
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 
 from advisor.protocol.asked.jobs import JobState
-from advisor.protocol.base import Spec
+from advisor.protocol.base import Moment, Spec
 
 
 class JobQuery(Spec):
@@ -19,9 +19,9 @@ class JobQuery(Spec):
     """Only the job with this id; with a `*` at its end, every one whose id begins so."""
     label: tuple[str, ...] = Field(default=(), max_length=32)
     """Only jobs with this label: `KEY=VALUE`, or `KEY` for any value. Of several, a job needs all."""
-    created_since: AwareDatetime | None = None
+    created_since: Moment | None = None
     """Only jobs submitted then or later; with a time zone."""
-    created_until: AwareDatetime | None = None
+    created_until: Moment | None = None
     """Only jobs submitted before then; with a time zone."""
     archived: bool = False
     """Archived jobs as well."""

@@ -6,10 +6,10 @@ written twice in the same way, and releases need not agree about how.
 
 from collections.abc import Mapping
 
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 
 from advisor.protocol.asked.jobs import Budget, JobSpec
-from advisor.protocol.base import Spec, Value
+from advisor.protocol.base import Moment, Spec, Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Knob
 from advisor.protocol.knobs.reach import list_given
@@ -20,7 +20,7 @@ class Statement(Spec):
 
     nonce: str = Field(min_length=16, max_length=100)
     """Never the same again: an agent takes a statement for one job only."""
-    expires_at: AwareDatetime
+    expires_at: Moment
     """Until when sessions of the job may begin."""
     job: JobSpec
     """The job's specification, without its webhooks, which are no agent's business."""

@@ -37,6 +37,7 @@ def test_filters_hold_from_page_to_page(server: Served) -> None:
         {"state": "asleep"},
         {"created_since": "yesterday"},
         {"created_since": "2026-01-01T00:00:00"},
+        {"created_since": "1767225600"},
         {"limit": 0},
         {"cursor": "x"},
     ],

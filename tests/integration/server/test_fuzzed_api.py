@@ -1,12 +1,10 @@
 """Requests that schemathesis makes up from the OpenAPI document, with every kind of token: no 5xx, no surprises.
 
-`SCHEMATHESIS_CASES=10000` (`make fuzz`) makes up that many, each time others; without it they are few, always the same.
+`SCHEMATHESIS_CASES=20000` (`make fuzz`) makes up that many, each time others; without it they are always the same.
 """
 
-import json
 import math
 import os
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -36,13 +34,22 @@ DOCUMENT = create_app(Settings(data_dir=Path("unused"))).openapi()
 SCHEMA = schemathesis.openapi.from_dict(DOCUMENT)
 SCHEMA.config.generation.update(with_security_parameters=False)
 OPERATIONS = {found.ok().label: found.ok() for found in SCHEMA.get_all_operations()}
-FEW = 1500
+CASES = 11_000
+"""Some turn out alike, and are sent once: ten thousand are left."""
+
+
+def takes_text(schema: dict[str, Any]) -> bool:
+    """Whether a parameter, or each of its items, may be any text."""
+    forms = [schema, schema.get("items", {}), *schema.get("anyOf", ())]
+    return any(form.get("type") == "string" and not {"enum", "format"} & form.keys() for form in forms)
 
 
 def refuses_what_breaks_the_schema(context: CheckContext, response: Response, case: Case) -> bool | None:
-    """Requests against the schema are refused, but for this: where a number belongs, pydantic reads `true` as 1."""
-    holds_boolean = bool(re.search(r"\b(true|false)\b", json.dumps([case.body, case.query], default=str)))
-    return None if holds_boolean else negative_data_rejection(context, response, case)
+    """In an address all is text: what was made up as a number for one that takes text arrives as its text."""
+    told = case.operation.definition.raw.get("parameters", ())
+    texts = {one["name"] for one in told if one["in"] == "query" and takes_text(one["schema"])}
+    arrives_as_text = any(not isinstance((case.query or {}).get(name, ""), str) for name in texts)
+    return None if arrives_as_text else negative_data_rejection(context, response, case)
 
 
 CHECKS = [
@@ -84,7 +91,7 @@ def list_tokens(stage: Stage, label: str) -> list[str]:
 def count_cases(operation: Any) -> int:
     """This operation's share of all cases: bodies hold the most that can be wrong, and some requests have one form."""
     weights = {label: weigh(one) for label, one in OPERATIONS.items()}
-    return math.ceil(int(WANTED or FEW) * weights[operation.label] / sum(weights.values()))
+    return math.ceil(int(WANTED or CASES) * weights[operation.label] / sum(weights.values()))
 
 
 def weigh(operation: Any) -> int:

@@ -1,7 +1,7 @@
 """Hostile values in every field of every message: none is a failure of the server, is stored, or breaks a page."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -91,6 +91,25 @@ def test_value_that_cannot_be_kept_is_refused_everywhere(server: Served, raw: st
             assert len(reply.content) < 2000
     assert server.history(stage.job.id) == before
     stage.assert_everything_can_be_read()
+
+
+@pytest.mark.parametrize("make", [json.dumps, lambda _: "true"], ids=["its text", "true"])
+def test_what_is_no_number_is_refused_where_the_document_says_number(
+    server: Served, make: Callable[[str], str]
+) -> None:
+    stage, tried = Stage(server), 0
+    for name, (*_, document) in stage.documents.items():
+        for place in list_places(document):
+            number = document
+            for part in place:
+                number = number[part]
+            # A knob may hold anything, as far as the message's form goes.
+            if type(number) not in (int, float) or {"baseline", "changes", "values"} & set(place):
+                continue
+            reply = stage.send(name, put(document, place, make(str(number))))
+            assert reply.status_code == 422, (name, place, reply.status_code, reply.text[:300])
+            tried += 1
+    assert tried > 20
 
 
 @pytest.mark.parametrize("raw", STRANGE.values(), ids=STRANGE.keys())
