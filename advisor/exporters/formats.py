@@ -27,12 +27,12 @@ from advisor.exporters.summary.text import write_summary
 from advisor.exporters.torch.ddp_plan import EXPRESSED, PROCESS
 from advisor.exporters.torch.fsdp import KNOBS as SHARDING
 from advisor.exporters.torch.fsdp import export_fsdp
-from advisor.exporters.torch.sharding_words import DEEPSPEED as DEEPSPEED_ENGINE
 from advisor.exporters.torch.snippet import export_pytorch
 from advisor.exporters.torch.wrapper import export_wrapper
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.sharding import DEEPSPEED as DEEPSPEED_ENGINE
 from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.training.workload import WorkloadKind
 

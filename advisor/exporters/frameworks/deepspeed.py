@@ -16,10 +16,10 @@ from advisor.exporters.frameworks.settings import (
     first_bucket,
     plainly,
 )
-from advisor.exporters.torch.sharding_words import DEEPSPEED
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.answers.carried import HEAD
 from advisor.protocol.asked.jobs import Job
+from advisor.protocol.knobs.sharding import DEEPSPEED
 
 _ACCUMULATION = accumulation("gradient_accumulation_steps")
 
@@ -61,6 +61,7 @@ TABLE: Table = {
     "batch_size_multiple": batch_size("train_micro_batch_size_per_gpu"),
     "amp": _autocast,
     "amp_dtype": _autocast,
+    "sharding_overlap": plainly("zero_optimization.overlap_comm", "sharding_overlap"),
     "sharding_stage": plainly("zero_optimization.stage", "sharding_stage"),
 }
 """DeepSpeed 0.19."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
+from advisor.protocol.knobs.sharding import DEEPSPEED
 
 STAGE, GATHER = "sharding_stage", "sharding_gather_ranks"
 AHEAD, BACK = "sharding_forward_prefetch", "sharding_backward_prefetch"
@@ -12,6 +13,7 @@ SEPARATE, BUFFERS, MEMORY = (
     "sharding_reduce_buffers",
     "sharding_group_memory",
 )
+OVERLAP = "sharding_overlap"
 SIZE = "fuse_grad_size_in_MB"
 HALF, HALF_TYPE = "fp16_allreduce", "fp16_allreduce_dtype"
 AFTERWARDS = (STAGE, AHEAD, BACK, SEPARATE, BUFFERS, MEMORY)
@@ -19,8 +21,6 @@ AFTERWARDS = (STAGE, AHEAD, BACK, SEPARATE, BUFFERS, MEMORY)
 ARGUMENTS = (GATHER, HALF, HALF_TYPE)
 """What fully_shard itself is told."""
 DTYPES: Mapping[str, str] = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
-DEEPSPEED = "DeepSpeed"
-"""What WorkloadFacts.sharding says of a script that trains through DeepSpeed's engine."""
 _ENGINE = "DeepSpeed's engine reduces the gradients: merge ds_config.json (export deepspeed) into its configuration."
 _BY_HAND: Mapping[str, str] = {
     GATHER: "Apply by hand: give fully_shard(..., reshard_after_forward={value}) for each layer.",
@@ -44,7 +44,7 @@ def describe_reduction(name: str, values: Mapping[str, Value], job: Job) -> str:
     """Return what to write where for how gradients are reduced; empty for another knob, and for DDP models."""
     kind = job.facts.sharding if job.facts is not None else ""
     if kind == DEEPSPEED:
-        return _ENGINE if name in (SIZE, HALF, HALF_TYPE) else ""
+        return _ENGINE if name in (SIZE, HALF, HALF_TYPE, OVERLAP) else ""
     if not kind or name not in (HALF, HALF_TYPE):
         return ""
     kind = DTYPES[str(values[HALF_TYPE])] if values[HALF] else "None"

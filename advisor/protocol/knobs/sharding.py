@@ -1,4 +1,4 @@
-"""The knobs of sharded models (fully_shard): what ranks keep of the parameters, and how they gather and reduce."""
+"""The knobs of sharded models: what ranks keep of the parameters, and how they gather and reduce."""
 
 from collections.abc import Callable, Mapping
 
@@ -8,6 +8,8 @@ from advisor.protocol.knobs.knob import Effect, Knob, KnobContext, Part, Place, 
 from advisor.protocol.nodes.cluster import DeviceKind
 
 NOT_SHARDED = "The model is not sharded: every rank holds all parameters all the time."
+DEEPSPEED = "DeepSpeed"
+"""What WorkloadFacts.sharding says of a script that trains through DeepSpeed's engine."""
 _DEEPEST = 8
 _USUAL_DEPTH = 4
 
@@ -23,11 +25,19 @@ def _unless_overlapping(name: str) -> Callable[[KnobContext], str | None]:
     def unavailable_because(context: KnobContext) -> str | None:
         if not context.facts.sharding:
             return NOT_SHARDED
+        if sentence := refused(context, name):
+            return sentence
         if context.facts.device is not DeviceKind.CUDA:
-            return "On CPUs fully_shard waits for each of its collectives: there is nothing to overlap."
-        return refused(context, name)
+            return "On CPUs each collective is waited for: there is nothing to overlap."
+        return None
 
     return unavailable_because
+
+
+def _overlap_unavailable(context: KnobContext) -> str | None:
+    if context.facts.sharding not in ("", DEEPSPEED):
+        return f"{context.facts.sharding} reduces beside the backward always."
+    return _unless_overlapping("sharding_overlap")(context)
 
 
 def _memory_unavailable(context: KnobContext) -> str | None:
@@ -134,6 +144,17 @@ SHARDING: tuple[Knob, ...] = (
         unavailable_because=_unless_overlapping("sharding_reduce_buffers"),
         grid=_depths("sharding_reduce_buffers", 1),
         rule=lambda _: (Rule(2, "The backward need not wait for one reduction before it prepares the next."),),
+    ),
+    Knob(
+        name="sharding_overlap", place=S, part=C, default=False,
+        effect=Effect.EXACT, switch=Switch.HOT,
+        meaning="Reduce gradients on a stream of their own while the backward goes on. Takes a second buffer of "
+        "fuse_grad_size_in_MB.",
+        realised="DeepSpeed's overlap_comm (ZeRO 1 and 2).",
+        unavailable_because=_overlap_unavailable,
+        rule=lambda _: (
+            Rule(True, "Otherwise the backward waits for each bucket; in stage 1 no reduction begins before its end."),
+        ),
     ),
     Knob(
         name="sharding_group_memory", place=S, part=C, default=False, minor=True,

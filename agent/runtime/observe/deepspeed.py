@@ -83,6 +83,17 @@ def explain_no_buckets(engine: Any) -> Optional[str]:
     return None
 
 
+def explain_no_overlap(engine: Any) -> Optional[str]:
+    """Why reductions beside the backward cannot be switched between steps, or None."""
+    optimizer = engine.optimizer
+    if not hasattr(optimizer, "overlap_comm"):
+        version = getattr(sys.modules.get("deepspeed"), "__version__", "of this version")
+        return f"DeepSpeed {version} has no overlap_comm in its optimizer."
+    if not getattr(optimizer, "contiguous_gradients", False):
+        return "The engine keeps gradients apart (contiguous_gradients is off), and has no second buffer for them."
+    return None
+
+
 def explain_no_format(engine: Any) -> Optional[str]:
     """Why the number format of its reductions cannot be changed between steps, or None."""
     if engine.fp16_enabled():

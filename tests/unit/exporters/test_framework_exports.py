@@ -185,18 +185,18 @@ def test_a_sharded_model_gets_its_stage_and_threads(advise) -> None:
 
 
 def test_what_deepspeeds_own_engine_was_measured_with_is_its_configuration_and_nobody_elses(advise) -> None:
-    advice, job = advise({"fuse_grad_size_in_MB": 4.0, "fp16_allreduce": True})
+    advice, job = advise({"fuse_grad_size_in_MB": 4.0, "fp16_allreduce": True, "sharding_overlap": True})
     assert "own engine was not timed" in export(advice, job, "deepspeed").content
     facts = job.facts.model_copy(update={"sharding": "DeepSpeed"})
     measured = job.model_copy(update={"facts": facts})
     file = export(advice, measured, "deepspeed")
     told = json.loads(file.content)
-    assert told["zero_optimization"] == {"reduce_bucket_size": 2**20}
+    assert told["zero_optimization"] == {"reduce_bucket_size": 2**20, "overlap_comm": True}
     assert told["communication_data_type"] == "fp16"
     assert file.warnings == ()
     for other in ("pytorch", "accelerate"):
         refused = export(advice, measured, other)
-        assert set(refused.unmapped) == {"fuse_grad_size_in_MB", "fp16_allreduce"}
-        assert "merge ds_config.json" in refused.unmapped["fuse_grad_size_in_MB"]
+        assert set(refused.unmapped) == {"fuse_grad_size_in_MB", "fp16_allreduce", "sharding_overlap"}
+        assert all("merge ds_config.json" in sentence for sentence in refused.unmapped.values())
     assert "deepspeed" not in {info.name for info in list_at_work(job)}
     assert "deepspeed" in {info.name for info in list_at_work(measured)}

@@ -22,6 +22,7 @@ from fleet_advisor_runtime.observe.recorder import Recorder  # noqa: E402
 from fleet_advisor_runtime.observe.sharded import find_kind, find_sharded_roots  # noqa: E402
 
 SIZE, WIRE, TYPE = "fuse_grad_size_in_MB", "fp16_allreduce", "fp16_allreduce_dtype"
+OVERLAP = "sharding_overlap"
 MIB = 2**20
 
 
@@ -29,6 +30,7 @@ MIB = 2**20
 class Bucket:
     elements: int = 0
     params: list[int] = field(default_factory=list)
+    buffer: list[str] = field(default_factory=list)
 
 
 class DeepSpeedZeroOptimizer:
@@ -36,6 +38,7 @@ class DeepSpeedZeroOptimizer:
         self.reduce_bucket_size = 100
         self.communication_data_type = torch.float32
         self.ipg_buckets = {torch.float32: Bucket()}
+        self.overlap_comm, self.contiguous_gradients = False, True
         self.reduced = 0
 
     def reduce_ipg_grads(self) -> None:
@@ -45,7 +48,8 @@ class DeepSpeedZeroOptimizer:
         """Pieces of so many numbers from so many parameters."""
         for numbers, parameters in pieces:
             (kind,) = self.ipg_buckets
-            self.ipg_buckets[kind] = Bucket(numbers, list(range(parameters)))
+            buffers = ["one", "another"][: 1 + self.overlap_comm]
+            self.ipg_buckets[kind] = Bucket(numbers, list(range(parameters)), buffers)
             self.reduce_ipg_grads()
             self.ipg_buckets[kind] = Bucket()
 
@@ -100,7 +104,12 @@ def test_a_size_is_set_proved_and_undone() -> None:
     lever, training = make(engine)
     zero = engine.optimizer
     assert SIZE not in lever.list_refusals(training)
-    assert lever.observe(training) == {SIZE: 100 * 4 / MIB, WIRE: False, TYPE: "fp16"}
+    assert lever.observe(training) == {
+        SIZE: 100 * 4 / MIB,
+        OVERLAP: False,
+        WIRE: False,
+        TYPE: "fp16",
+    }
 
     lever.switch({SIZE: 1.0}, training)
     assert zero.reduce_bucket_size == MIB // 4
@@ -116,6 +125,56 @@ def test_a_size_is_set_proved_and_undone() -> None:
     lever.switch({}, training)
     assert zero.reduce_bucket_size == 100
     assert not lever.is_on
+
+
+def test_reductions_beside_the_backward_are_switched_proved_and_undone() -> None:
+    engine = DeepSpeedEngine()
+    lever, training = make(engine)
+    zero, pieces = engine.optimizer, [(50, 2), (60, 1)]
+    assert OVERLAP not in lever.list_refusals(training)
+    lever.observe(training)
+    own = lever.describe_in_force({})
+
+    lever.switch({OVERLAP: True}, training)
+    assert zero.overlap_comm is True
+    assert lever.describe_in_force({}) != own
+    proof = watch_step(lever, training, pieces)
+    assert proof.consumed == {OVERLAP: "2 of 2 pieces were collected in two buffers by turns."}
+    assert proof.no_effect == {}
+    # A release that reads the setting when it is made only.
+    zero.overlap_comm = False
+    assert "0 of 2 pieces" in watch_step(lever, training, pieces).not_consumed[OVERLAP]
+
+    lever.switch({OVERLAP: False}, training)
+    assert OVERLAP in watch_step(lever, training, pieces).no_effect
+    lever.switch({OVERLAP: True}, training)
+    lever.switch({}, training)
+    assert zero.overlap_comm is False
+    assert not lever.is_on
+
+
+def test_an_engine_that_overlaps_by_itself_may_be_asked_not_to() -> None:
+    engine = DeepSpeedEngine()
+    engine.optimizer.overlap_comm = True
+    lever, training = make(engine)
+    assert lever.observe(training)[OVERLAP] is True
+    lever.switch({OVERLAP: False}, training)
+    assert watch_step(lever, training, [(50, 2)]).consumed == {
+        OVERLAP: "0 of 1 pieces were collected in two buffers by turns."
+    }
+    lever.switch({SIZE: 1.0}, training)
+    assert engine.optimizer.overlap_comm is True
+
+
+def test_overlap_needs_a_buffer_of_the_engine_and_its_setting() -> None:
+    engine = DeepSpeedEngine()
+    lever, training = make(engine)
+    engine.optimizer.contiguous_gradients = False
+    assert "contiguous_gradients is off" in lever.list_refusals(training)[OVERLAP]
+    del engine.optimizer.overlap_comm
+    refusals = lever.list_refusals(training)
+    assert "has no overlap_comm" in refusals[OVERLAP]
+    assert SIZE not in refusals
 
 
 def test_sizes_that_hold_everything_are_the_same() -> None:

@@ -1,4 +1,4 @@
-"""How DeepSpeed's engine reduces gradients in ZeRO's stages 1 and 2: size of a piece, number format on the wire."""
+"""How DeepSpeed's engine reduces gradients in ZeRO's stages 1 and 2: size of a piece, number format, overlap."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from . import wire_format
 
 MIB = 2**20
 SIZE = "fuse_grad_size_in_MB"
+OVERLAP = "sharding_overlap"
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class _Own:
     bytes_per_number: int
     bucket_numbers: int
     format: torch.dtype
+    overlaps: bool
 
     def count(self, megabytes: Optional[float]) -> int:
         """Numbers in a piece of this size; None: the script's own."""
@@ -36,9 +38,9 @@ class _Own:
 
 
 class EngineReduction(Lever):
-    """DeepSpeed reads the size before each gradient, and makes its buffers anew with each backward."""
+    """DeepSpeed reads its settings before each gradient, and makes its buffers anew with each backward."""
 
-    knobs = (SIZE, *wire_format.KNOBS)
+    knobs = (SIZE, OVERLAP, *wire_format.KNOBS)
     changes_training = wire_format.KNOBS
     serves_engines = True
     serves_replicas = False
@@ -49,6 +51,7 @@ class EngineReduction(Lever):
         self._unsupported: Dict[str, str] = {}
         self._size: Optional[float] = None
         self._format: Optional[str] = None
+        self._overlap: Optional[bool] = None
         self._chosen: List[str] = []
         self._rejected: Dict[str, str] = {}
         self._watches: List[_Watch] = []
@@ -63,7 +66,9 @@ class EngineReduction(Lever):
         sentence = next(filter(None, map(deepspeed.explain_no_format, training.sharded)), None)
         if sentence is None and len(self._unsupported) == len(DTYPES):
             sentence = f"The backend reduces no 16-bit format: {self._unsupported['fp16']}"
-        return {} if sentence is None else dict.fromkeys(wire_format.KNOBS, sentence)
+        refusals = {} if sentence is None else dict.fromkeys(wire_format.KNOBS, sentence)
+        sentence = next(filter(None, map(deepspeed.explain_no_overlap, training.sharded)), None)
+        return refusals if sentence is None else {**refusals, OVERLAP: sentence}
 
     def observe(self, training: Training) -> Dict[str, Any]:
         if _explain_no_buckets(training) is not None:
@@ -73,10 +78,16 @@ class EngineReduction(Lever):
             parameters, optimizer = list_trained(engine), engine.optimizer
             numbers = sum(parameter.numel() for parameter in parameters)
             size, kind = int(optimizer.reduce_bucket_size), optimizer.communication_data_type
-            self._own.append(_Own(optimizer, numbers, parameters[0].element_size(), size, kind))
+            overlaps = bool(getattr(optimizer, "overlap_comm", False))
+            self._own.append(_Own(optimizer, numbers, parameters[0].element_size(), size, kind, overlaps))
         largest = max(self._own, key=lambda own: own.numbers)
         size_mb = largest.bucket_numbers * largest.bytes_per_number / MIB
-        return {SIZE: size_mb, "fp16_allreduce": False, "fp16_allreduce_dtype": "fp16"}
+        return {
+            SIZE: size_mb,
+            OVERLAP: largest.overlaps,
+            "fp16_allreduce": False,
+            "fp16_allreduce_dtype": "fp16",
+        }
 
     def switch(self, values: Mapping[str, Any], training: Training) -> None:
         self._stop_watching()
@@ -86,9 +97,11 @@ class EngineReduction(Lever):
             self._size = float(size)
         elif SIZE in values:
             self._rejected[SIZE] = f"{SIZE} was not set: {size!r} is not a size in MB."
+        self._overlap = values.get(OVERLAP)
         self._chosen = [knob for knob in values if knob not in self._rejected]
         for own in self._own:
             own.optimizer.reduce_bucket_size = own.count(self._size)
+            own.optimizer.overlap_comm = own.overlaps if self._overlap is None else bool(self._overlap)
             self._set_format(own)
         self.is_on = bool(self._chosen)
         self.begin_timing()
@@ -128,6 +141,7 @@ class EngineReduction(Lever):
             [
                 min(int(own.optimizer.reduce_bucket_size), own.numbers),
                 str(own.optimizer.communication_data_type),
+                bool(own.optimizer.overlap_comm),
             ]
             for own in self._own
         ]
@@ -138,7 +152,8 @@ class EngineReduction(Lever):
             if not any(watch.pieces for watch in self._watches):
                 evidence.not_consumed[knob] = "No gradient was reduced in the step that was watched."
                 continue
-            proved, sentence = self._judge_size() if knob == SIZE else self._judge_format()
+            judge = {SIZE: self._judge_size, OVERLAP: self._judge_overlap}.get(knob, self._judge_format)
+            proved, sentence = judge()
             (evidence.consumed if proved else evidence.not_consumed)[knob] = sentence
             if proved and self._is_as_before(knob):
                 evidence.no_effect[knob] = "It comes to what the script does by itself."
@@ -152,6 +167,12 @@ class EngineReduction(Lever):
         many = "1 piece" if len(pieces) == 1 else f"{len(pieces)} pieces"
         return within, f"A step's gradients were reduced in {many} of up to {largest:.3g} MB."
 
+    def _judge_overlap(self) -> Tuple[bool, str]:
+        pieces = [piece for watch in self._watches for piece in watch.pieces]
+        doubled = sum(piece.buffers == 2 for piece in pieces)
+        sentence = f"{doubled} of {len(pieces)} pieces were collected in two buffers by turns."
+        return doubled == (len(pieces) if self._overlap else 0), sentence
+
     def _judge_format(self) -> Tuple[bool, str]:
         kinds = [piece.format for watch in self._watches for piece in watch.pieces]
         if self._format is None:
@@ -162,6 +183,8 @@ class EngineReduction(Lever):
         return found == len(kinds), f"{found} of {len(kinds)} pieces travelled as {self._format}."
 
     def _is_as_before(self, knob: str) -> bool:
+        if knob == OVERLAP:
+            return all(own.overlaps == bool(self._overlap) for own in self._own)
         if knob != SIZE:
             return self._format is None
         return all(
@@ -177,6 +200,8 @@ class _Piece:
     numbers: int
     parameters: int
     format: torch.dtype
+    buffers: int
+    """That the engine collects gradients in: two where it collects the next piece while this one travels."""
 
 
 class _Watch:
@@ -191,7 +216,8 @@ class _Watch:
     def _reduce(self, *args: Any, **kwargs: Any) -> Any:
         for kind, bucket in self._optimizer.ipg_buckets.items():
             if bucket.elements:
-                self.pieces.append(_Piece(int(bucket.elements), len(bucket.params), kind))
+                buffers = len(getattr(bucket, "buffer", ()))
+                self.pieces.append(_Piece(int(bucket.elements), len(bucket.params), kind, buffers))
         return self._own(*args, **kwargs)
 
     def stop(self) -> None:
