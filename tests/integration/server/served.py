@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fastapi.testclient import TestClient
 from starlette.types import Message, Receive, Scope, Send
 
-from advisor.app import create_app
+from advisor.app import create_app, read_clock
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.measured.messages import AgentRegistered, Assignment, RegisterAgent
 from advisor.protocol.measured.trials import JobHistory
@@ -46,10 +47,16 @@ class LosesReplies:
 class Served:
     """One server from its start to its stop."""
 
-    def __init__(self, data_dir: Path, tuning: Tuning | None = None, **settings: object) -> None:
+    def __init__(
+        self,
+        data_dir: Path,
+        tuning: Tuning | None = None,
+        clock: Callable[[], datetime] = read_clock,
+        **settings: object,
+    ) -> None:
         quick: dict[str, Any] = {"poll_s": 0.2, "look_s": 0.02, "tick_s": 0.05} | settings
         self.settings = Settings(data_dir=data_dir, **quick)
-        self.app = create_app(self.settings, tuning=tuning or ScriptedTuning())
+        self.app = create_app(self.settings, tuning=tuning or ScriptedTuning(), clock=clock)
         self.loses = LosesReplies(self.app)
         self.http = TestClient(self.loses, base_url="http://localhost", raise_server_exceptions=False)
         self.http.__enter__()
