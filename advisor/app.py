@@ -20,7 +20,7 @@ from advisor.api.edge.bodies import SizeCheck
 from advisor.api.edge.buckets import Buckets
 from advisor.api.edge.headers import SafeAnswers
 from advisor.api.edge.hosts import HostCheck
-from advisor.api.edge.problems import answer_nothing, answer_with_problems, document_problems
+from advisor.api.edge.problems import NothingThere, answer_with_problems, document_problems
 from advisor.api.edge.requests import RequestWatch
 from advisor.api.health import router as health
 from advisor.api.metrics import router as figures
@@ -148,8 +148,9 @@ def create_app(
     app.add_middleware(HostCheck, allowed=settings.allowed_hosts)
     app.add_middleware(SafeAnswers)
     app.add_middleware(RequestWatch, metrics=metrics)
-    app.include_router(build_api())
-    app.mount(PREFIX, answer_nothing)
+    api = build_api()
+    app.include_router(api)
+    app.mount(PREFIX, NothingThere(api))
     app.include_router(health)
     app.include_router(figures)
     answer_with_problems(app)

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Annotated
 
 from anyio import CapacityLimiter
-from fastapi import Depends
+from fastapi import Depends, Header
 from starlette.requests import HTTPConnection
 
 from advisor.services.background.leadership import Leadership
@@ -61,3 +61,12 @@ async def get_context(connection: HTTPConnection) -> Context:
 
 
 Here = Annotated[Context, Depends(get_context)]
+
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        min_length=1,
+        max_length=200,
+        description="Repeating a request with the same key does once what it asks for, and gives the same job.",
+    ),
+]

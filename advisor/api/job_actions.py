@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Header, Response
 
 from advisor.api.access import Submitter
-from advisor.api.context import Here
+from advisor.api.context import Here, IdempotencyKey
 from advisor.api.strict_json import make_router
 from advisor.protocol.asked.jobs import Continuation, Job, Prioritisation
 from advisor.services import jobs
@@ -19,10 +19,6 @@ IfMatch = Annotated[
     Header(
         description="The ETag that the job has to have still: 412 `version_mismatch` where it has changed since."
     ),
-]
-Key = Annotated[
-    str | None,
-    Header(description="Repeating a request with the same key does once what it asks for."),
 ]
 
 
@@ -113,7 +109,7 @@ def extend_job(
     principal: Submitter,
     context: Here,
     response: Response,
-    idempotency_key: Key = None,
+    idempotency_key: IdempotencyKey = None,
     if_match: IfMatch = None,
 ) -> Job:
     """Queue it again; it goes on where it stood and keeps all that it measured. Also for failed and cancelled jobs.
@@ -152,7 +148,11 @@ def unarchive_job(
 
 @router.post("/{job_id}:clone", status_code=201, summary="Submit a job's specification again")
 def clone_job(
-    job_id: str, principal: Submitter, context: Here, response: Response, idempotency_key: Key = None
+    job_id: str,
+    principal: Submitter,
+    context: Here,
+    response: Response,
+    idempotency_key: IdempotencyKey = None,
 ) -> Job:
     """Submit the specification of a job as a new job of who asks.
 

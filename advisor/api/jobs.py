@@ -5,7 +5,7 @@ from typing import Annotated
 from fastapi import Header, Query, Response
 
 from advisor.api.access import Reader, Submitter
-from advisor.api.context import Here
+from advisor.api.context import Here, IdempotencyKey
 from advisor.api.paging import Cursor, Limit
 from advisor.api.strict_json import make_router
 from advisor.protocol.answers.previews import JobPreview
@@ -41,10 +41,7 @@ def submit_job(
         bool,
         Query(description="Store nothing; say what the job would do, as far as that is known (200)."),
     ] = False,
-    idempotency_key: Annotated[
-        str | None,
-        Header(description="Repeating a request with the same key gives the same job, not a second one."),
-    ] = None,
+    idempotency_key: IdempotencyKey = None,
 ) -> JobPreview | Job:
     """Store a job; it starts as soon as enough agents are idle."""
     now = context.clock()

@@ -25,6 +25,8 @@ LARGEST_INTEGER = 2**63 - 1
 LARGEST_FLOAT = 1e100
 """No quantity is as large, and squares and sums of such numbers are finite."""
 _MOST_DIGITS = 20
+_UNFIT = ""
+"""A body that no route takes."""
 _HALF_CHARACTER = re.compile(r"\\u[dD][89a-fA-F]")
 
 
@@ -60,11 +62,20 @@ class StrictRoute(APIRoute):
                 body = await request.body()
             except ClientDisconnect as error:
                 raise HTTPException(400, "The body did not come in full.") from error
-            if body:
-                read_json(body)
-                # Where the framework's own reader keeps what it read; it takes an object of the type as it is.
-                request._json = _read_strictly(body, expected)
-            return await handle(request)
+            wrong: Exception | None = None
+            try:
+                if body:
+                    # Where the framework's own reader keeps what it read; it takes an object of the type as it is.
+                    request._json = _read_strictly(body, expected)
+            except (InvalidRequest, RequestValidationError) as error:
+                # Told once it is known that whoever asks may ask: the framework looks at the body after that.
+                wrong, request._json = error, _UNFIT
+            try:
+                return await handle(request)
+            except RequestValidationError:
+                if wrong is not None:
+                    raise wrong from None
+                raise
 
         return read_and_handle
 
@@ -75,6 +86,7 @@ def make_router(prefix: str = "", tags: list[str] | None = None) -> APIRouter:
 
 
 def _read_strictly(body: bytes, expected: TypeAdapter[Any]) -> Any:
+    read_json(body)
     try:
         return expected.validate_json(body, strict=True)
     except ValidationError as error:

@@ -9,7 +9,6 @@ from advisor.errors import (
     Forbidden,
     IdempotencyConflict,
     InvalidJob,
-    InvalidRequest,
     JobIsFinal,
     JobNotFound,
     NotYourJob,
@@ -34,7 +33,6 @@ from advisor.storage.fault_points import FaultPoint
 _MAX_SECONDS = 30 * 24 * 3600.0
 _MAX_CHARS = 65_536
 _MAX_SEED = 2**63 - 1
-_MAX_KEY = 200
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -64,12 +62,10 @@ def find_repeated(
 ) -> Job | None:
     """Return the job that this very request, told by its hash, was for before; None the first time or without a key.
 
-    Raises InvalidRequest for a key of a wrong length, IdempotencyConflict when it came before with another request.
+    Raises IdempotencyConflict when it came before with another request.
     """
     if idempotency_key is None:
         return None
-    if not 0 < len(idempotency_key) <= _MAX_KEY:
-        raise InvalidRequest(f"The Idempotency-Key must have 1 to {_MAX_KEY} characters.")
     if (earlier := work.jobs.find_submission(asker.token_id, idempotency_key)) is None:
         return None
     job_id, earlier_request = earlier

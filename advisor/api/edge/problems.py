@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import FastAPI, Request
+from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
+from starlette.routing import Match
 from starlette.types import Receive, Scope, Send
 
 from advisor.api.edge.headers import SAFE_HEADERS
@@ -17,6 +18,7 @@ from advisor.api.edge.requests import REQUEST_ID, read_request_id
 from advisor.errors import AdvisorError, InvalidRequest, NotFound
 from advisor.protocol.base import Message
 
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _MAX_FINDINGS = 20
 _MAX_REASON = 300
 
@@ -113,10 +115,31 @@ def document_problems(app: FastAPI) -> None:
     app.openapi = build_with_problems  # type: ignore[method-assign]
 
 
-async def answer_nothing(scope: Scope, receive: Receive, send: Send) -> None:
-    """An application for addresses under the API that no route takes: otherwise the pages would answer in HTML."""
-    detail = f"There is nothing at {_shorten(scope['path'], _MAX_REASON)}, or not with this method."
-    await build_problem(404, NotFound.code, detail, NotFound.hint)(scope, receive, send)
+class NothingThere:
+    """An application for requests under the API that no route takes: otherwise the pages would answer in HTML."""
+
+    def __init__(self, api: APIRouter) -> None:
+        self._api = api
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer 405 where another method is taken, and 404 elsewhere."""
+        path, allowed = _shorten(scope["path"], _MAX_REASON), self._list_methods(scope)
+        if allowed:
+            named = ", ".join(allowed)
+            detail = f"{path} takes {named}, not {_shorten(scope['method'], 60)}."
+            answer = build_problem(405, "method_not_allowed", detail, NotFound.hint, {"Allow": named})
+        else:
+            answer = build_problem(404, NotFound.code, f"There is nothing at {path}.", NotFound.hint)
+        await answer(scope, receive, send)
+
+    def _list_methods(self, scope: Scope) -> list[str]:
+        # The routes name their whole addresses, and where this is mounted is a part of them.
+        asked = {**scope, "root_path": scope["root_path"].removesuffix(self._api.prefix)}
+        return [
+            method
+            for method in _METHODS
+            if any(route.matches({**asked, "method": method})[0] is Match.FULL for route in self._api.routes)
+        ]
 
 
 def build_problem(

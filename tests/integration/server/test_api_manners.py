@@ -108,7 +108,7 @@ def test_validation_names_every_field_with_a_reason(server: Served) -> None:
         ("GET", "/jobs?cursor=%C3%BC", 422, "invalid_request"),
         ("GET", f"/jobs?cursor={'A' * 90}", 422, "invalid_request"),
         ("GET", "/jobs?state=dancing", 422, "invalid_request"),
-        ("DELETE", "/jobs", 404, "not_found"),
+        ("DELETE", "/jobs", 405, "method_not_allowed"),
         ("GET", "/nothing/here", 404, "not_found"),
         ("DELETE", "/tokens/none", 404, "token_not_found"),
     ],
@@ -119,6 +119,32 @@ def test_errors_are_problems_with_a_code(
     reply = server.ask(method, path)
     assert (reply.status_code, reply.json().get("code")) == (status, code)
     assert_problem(reply)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/jobs", "GET, POST"),
+        ("TRACE", "/knobs", "GET"),
+        ("POST", "/jobs/abc", "GET, DELETE"),
+        ("DELETE", "/sessions/abc/beat", "POST"),
+    ],
+)
+def test_method_that_an_address_does_not_take_gets_those_that_it_takes(
+    server: Served, method: str, path: str, allowed: str
+) -> None:
+    reply = server.ask(method, path)
+    assert (reply.status_code, reply.headers["Allow"]) == (405, allowed)
+    assert reply.json()["detail"] == f"/api/v1{path} takes {allowed}, not {method}."
+    assert server.ask(method, "/nothing").status_code == 404
+
+
+@pytest.mark.parametrize("key", ["", "x" * 201])
+def test_key_of_a_request_has_a_length_that_the_document_names(server: Served, key: str) -> None:
+    document = make_spec().model_dump(mode="json")
+    reply = server.ask("POST", "/jobs", json=document, headers={"Idempotency-Key": key})
+    assert reply.status_code == 422
+    assert "idempotency-key" in reply.json()["detail"].lower()
 
 
 def test_defect_of_the_server_is_told_without_its_inner_workings(start: Callable[..., Served]) -> None:

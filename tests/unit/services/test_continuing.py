@@ -6,7 +6,6 @@ from advisor.errors import (
     AdviceNotReady,
     IdempotencyConflict,
     InvalidJob,
-    InvalidRequest,
     JobIsLive,
     JobNotFound,
     NothingToContinue,
@@ -166,5 +165,3 @@ def test_same_key_continues_once_and_belongs_to_one_request(world: World) -> Non
     assert len(world.job(job.id).continued_at) == 1
     with pytest.raises(IdempotencyConflict):
         extend(world, job.id, Continuation(more_seconds=1), key="once")
-    with pytest.raises(InvalidRequest):
-        extend(world, job.id, key="")
