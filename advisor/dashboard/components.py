@@ -12,31 +12,35 @@ from advisor.dashboard.samples.job import (
     make_finished_story,
     make_running_story,
 )
-from advisor.dashboard.source import Person
 from advisor.dashboard.views.chips import list_all_chips
 from advisor.dashboard.views.job.page import view_overview
 from advisor.dashboard.views.job.story import list_failures
 from advisor.dashboard.views.server.jobs import view_job_line
-from advisor.dashboard.views.server.site import view_agents
+from advisor.dashboard.views.server.site import order_agents
 from advisor.dashboard.views.trials.measured import measure_trials
 from advisor.dashboard.views.trials.page import view_trial_page
 from advisor.dashboard.views.trials.table import view_trial_table
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import JobState, Stage
 from advisor.protocol.measured.trials import JobHistory
-from advisor.protocol.views import Role
 
 
 def sample_components(now: datetime) -> dict[str, object]:
     """Return what the page of components shows: every component in every state."""
-    person = Person("ada", Role.SUBMITTER)
     running, finished = make_running_story(now), make_finished_story(now)
     advice = make_advice("sample")
 
     def page(name: str, story: Story, given: Advice | None = None, **changes: object) -> tuple[object, ...]:
         job, history = story.job.model_copy(update=changes), story.history
-        overview = view_overview(job, history, given, story.events, person, now, story.telemetry)
-        return name, overview, view_trial_table(measure_trials(history), None), list_failures(history)
+        overview = view_overview(job, history, given, story.events, now, story.telemetry)
+        return (
+            name,
+            job,
+            given,
+            overview,
+            view_trial_table(measure_trials(history), None),
+            list_failures(history),
+        )
 
     empty = replace(running, history=JobHistory(), events=())
     lost = "The agents of the gang were lost three times in a row. Look at /agents, then submit it again."
@@ -70,5 +74,6 @@ def sample_components(now: datetime) -> dict[str, object]:
             page("cancelled", empty, state=JobState.CANCELLED, state_reason="Cancelled by ada."),
         ],
         "trial": view_trial_page(finished.history.trial(5), finished.history),
-        "agents": view_agents(make_agents(now), now),
+        "agents": order_agents(make_agents(now)),
+        "now": now,
     }

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import distribution
 from pathlib import Path
 
@@ -11,15 +11,9 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
 from advisor import __version__
-from advisor.dashboard import formats
+from advisor.dashboard.filters import FILTERS
 from advisor.dashboard.formats import clean_text, plural
-from advisor.dashboard.views.chips import chip_for_effect, chip_for_session, chip_for_trial
-from advisor.dashboard.views.evidence import describe_changes, judge_finding, show_knob
-from advisor.dashboard.views.job.forecasts import name_cluster
-from advisor.dashboard.views.job.runs import judge_run
-from advisor.dashboard.views.server.site import describe_range
-from advisor.protocol.answers.advice import name_bound
-from advisor.protocol.answers.gains import spell_gain
+from advisor.protocol.knobs.catalogue import CATALOGUE
 
 THEMES = ("auto", "light", "dark")
 THEME_COOKIE = "advisor_theme"
@@ -57,26 +51,6 @@ def find_plotly_style_ids(script: Path) -> list[str]:
     )
 
 
-_FILTERS: Mapping[str, Callable[..., object]] = {
-    "age": formats.age,
-    "bound": name_bound,
-    "changes": describe_changes,
-    "cluster": name_cluster,
-    "duration": formats.duration,
-    "effect_chip": chip_for_effect,
-    "finding_chip": judge_finding,
-    "gain": spell_gain,
-    "percent": formats.percent,
-    "range": describe_range,
-    "rate": formats.rate,
-    "run_chip": judge_run,
-    "session_chip": chip_for_session,
-    "trial_chip": chip_for_trial,
-    "value": show_knob,
-}
-"""How templates show what they are given: the objects of the protocol, without a copy made for the page."""
-
-
 def _clean(value: object) -> object:
     """What a template is about to write: text of jobs and agents without terminal codes and direction marks."""
     return clean_text(value) if type(value) is str and not value.isprintable() else value
@@ -94,13 +68,14 @@ class Renderer:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._templates.filters.update(_FILTERS)
+        self._templates.filters.update(FILTERS)
         digest = hashlib.sha256()
         for path in sorted((web / "static").iterdir()):
             digest.update(path.read_bytes())
         self._templates.globals.update(
             version=__version__,
             plural=plural,
+            catalogue=CATALOGUE,
             # Browsers may keep static files for ever: a new release has new addresses.
             static_version=digest.hexdigest()[:10],
             plotly_version=distribution("plotly").version,

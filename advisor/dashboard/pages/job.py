@@ -13,8 +13,8 @@ from advisor.dashboard.rendering import Renderer
 from advisor.dashboard.source import Source
 from advisor.dashboard.views.job.exports import pack_files, view_difference
 from advisor.dashboard.views.job.forecasts import Cluster
-from advisor.dashboard.views.job.page import view_header, view_overview
-from advisor.dashboard.views.job.story import view_story
+from advisor.dashboard.views.job.page import list_actions, view_overview
+from advisor.dashboard.views.job.story import list_facts, list_failures
 from advisor.dashboard.views.server.site import view_log
 from advisor.dashboard.views.trials.compare import compare_trials, read_numbers
 from advisor.dashboard.views.trials.explore import explore
@@ -84,7 +84,9 @@ def build_view_routes(
             "tab": tab,
             "crumb": "",
             "now": clock(),
-            "header": view_header(job, guest.person, opened.advice is not None, clock(), opened.advice),
+            "job": job,
+            "advice": opened.advice,
+            "actions": list_actions(job, guest.person, opened.advice),
             "live_url": "" if job.state.is_final else f"/jobs/{job.id}/live?after={last}",
         }
         return renderer.render(request, name, {**known, **context})
@@ -99,9 +101,7 @@ def build_view_routes(
     def show_job(request: Request, job_id: str) -> Response:
         opened = open_job(request, job_id)
         job, history = opened.job, source.history(job_id)
-        page = view_overview(
-            job, history, opened.advice, opened.events, opened.guest.person, clock(), source.telemetry(job_id)
-        )
+        page = view_overview(job, history, opened.advice, opened.events, clock(), source.telemetry(job_id))
         runs = source.runs(job_id)
         refresh = _RUN_REFRESH_S if runs and job.state.is_final else 0
         context = {"page": page, "runs": runs, "refresh_s": refresh}
@@ -196,10 +196,11 @@ def build_view_routes(
         opened = open_job(request, job_id)
         history, parts = source.history(job_id), source.log(job_id, max(0, after), _LOG_PARTS)
         context = {
-            "story": view_story(opened.job, history),
+            "failures": list_failures(history),
+            "facts": list_facts(opened.job),
+            "refused": sorted(opened.job.refusals.items()),
             "sessions": history.sessions,
             "events": opened.events,
-            "advice": opened.advice,
             "blocks": view_log(parts),
             "after": after,
             "next_after": parts[-1].seq if len(parts) == _LOG_PARTS else None,
@@ -217,7 +218,6 @@ def build_view_routes(
             version = target if target in chosen.targets else None
             exported = source.export(job_id, format or chosen.name, version)
         context = {
-            "advice": advice,
             "formats": formats,
             "chosen": chosen,
             "target": target if target in chosen.targets else (chosen.targets[0] if chosen.targets else ""),

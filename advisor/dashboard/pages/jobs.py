@@ -12,7 +12,7 @@ from advisor.dashboard.door.access import Door, Guest
 from advisor.dashboard.live import stream_changes
 from advisor.dashboard.rendering import Renderer
 from advisor.dashboard.source import Source
-from advisor.dashboard.views.server.jobs import view_job_line, view_job_lines
+from advisor.dashboard.views.server.jobs import view_job_lines
 from advisor.dashboard.views.trials.compare import compare_jobs, read_ids
 from advisor.protocol.asked.jobs import Continuation, JobState
 from advisor.protocol.views import read_last_event
@@ -45,9 +45,10 @@ def build_job_routes(
         guest = door.admit(request)
         chosen = JobState(state) if state in set(JobState) else None
         found = source.list_jobs(chosen, _PAGE_OF_JOBS, cursor)
-        lines = view_job_lines(found.items, source.advice, source.history, clock())
+        now = clock()
         context = {
-            "jobs": lines,
+            "jobs": view_job_lines(found.items, source.advice, source.history, now),
+            "now": now,
             "state": chosen or "",
             "states": list(JobState),
             "next_cursor": found.next_cursor,
@@ -63,14 +64,10 @@ def build_job_routes(
         jobs: Annotated[list[str], Query()] = [],  # noqa: B006
     ) -> Response:
         guest = door.admit(request)
-        found = [source.job(job_id) for job_id in read_ids(jobs)]
-        advices = [source.advice(job.id) if job.state.is_final else None for job in found]
-        lines = [
-            view_job_line(job, advice, None if advice else source.history(job.id), clock())
-            for job, advice in zip(found, advices, strict=True)
-        ]
-        groups = compare_jobs(list(zip(found, advices, lines, strict=True)))
-        return show(request, guest, "compare_jobs.html", {"jobs": lines, "groups": groups})
+        found, now = [source.job(job_id) for job_id in read_ids(jobs)], clock()
+        lines = view_job_lines(found, source.advice, source.history, now)
+        context = {"jobs": [line.job for line in lines], "groups": compare_jobs(lines), "now": now}
+        return show(request, guest, "compare_jobs.html", context)
 
     @router.post("/jobs/{job_id}/cancel")
     def cancel_job(request: Request, job_id: str, form_key: Annotated[str, Form()] = "") -> Response:

@@ -16,7 +16,6 @@ from advisor.dashboard.views.job.new_job import (
     list_offered,
     place_refusal,
     read_draft,
-    view_plan,
     write_curl,
     write_yaml,
 )
@@ -74,12 +73,12 @@ def build_new_job_routes(
     def show(
         request: Request, guest: Guest, draft: Draft, reading: Reading, key: str, status: int = 200
     ) -> Response:
-        problems, plan, server_url = dict(reading.problems), None, str(request.base_url).rstrip("/")
-        spec = reading.spec
+        problems, plan, idle = dict(reading.problems), None, 0
+        spec, server_url = reading.spec, str(request.base_url).rstrip("/")
         if spec is not None and not problems:
             try:
                 idle = sum(agent.state is AgentState.IDLE for agent in source.agents())
-                plan = view_plan(spec, source.preview(spec, guest.person).plan, idle)
+                plan = source.preview(spec, guest.person).plan
             except InvalidJob as refusal:
                 problems |= place_refusal(refusal)
         context = {
@@ -89,6 +88,8 @@ def build_new_job_routes(
             "draft": draft,
             "problems": problems,
             "plan": plan,
+            "idle": idle,
+            "spec": spec,
             "yaml": write_yaml(spec) if spec is not None and plan is not None else "",
             "curl": write_curl(spec, server_url) if spec is not None and plan is not None else "",
             "kinds": list(WorkloadKind),

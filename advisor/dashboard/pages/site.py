@@ -11,7 +11,7 @@ from advisor.dashboard.components import sample_components
 from advisor.dashboard.door.access import Door
 from advisor.dashboard.rendering import Renderer
 from advisor.dashboard.source import Source
-from advisor.dashboard.views.server.site import group_knobs, view_agents
+from advisor.dashboard.views.server.site import group_knobs, order_agents
 
 _REFRESH_S = 10
 
@@ -33,7 +33,8 @@ def build_site_routes(
     def show_agents(request: Request) -> Response:
         door.admit(request)
         context = {
-            "agents": view_agents(source.agents(), clock()),
+            "agents": order_agents(source.agents()),
+            "now": clock(),
             "server_url": str(request.base_url).rstrip("/"),
             "refresh_s": _REFRESH_S,
         }

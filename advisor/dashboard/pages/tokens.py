@@ -10,7 +10,7 @@ from starlette.responses import RedirectResponse, Response
 from advisor.dashboard.door.access import Door, Guest
 from advisor.dashboard.rendering import Renderer
 from advisor.dashboard.source import Source
-from advisor.dashboard.views.server.tokens import ROLES, view_new_token, view_tokens
+from advisor.dashboard.views.server.tokens import ROLES
 from advisor.errors import InvalidRequest
 from advisor.protocol.views import CreatedToken, NewToken, Role, TokenRotation
 
@@ -37,15 +37,16 @@ def build_token_routes(
         made: CreatedToken | None = None,
     ) -> Response:
         found = source.tokens(guest.person, of == "agents", _AT_ONCE, cursor)
-        server_url = str(request.base_url).rstrip("/")
         context = {
             "person": guest.person,
             "form_key": guest.form_key,
             "section": "tokens",
-            "tokens": view_tokens(found.items, guest.person, clock()),
+            "tokens": found.items,
+            "now": clock(),
             "of": "agents" if of == "agents" else "",
             "next_cursor": found.next_cursor,
-            "made": view_new_token(made, server_url) if made else None,
+            "made": made,
+            "server_url": str(request.base_url).rstrip("/"),
             "roles": ROLES,
             "most_days": _MOST_DAYS,
         }

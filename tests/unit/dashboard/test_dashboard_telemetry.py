@@ -1,15 +1,19 @@
 """Telemetry on the pages: the job's devices over time, a trial's devices, and the agent that is flagged."""
 
 import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
 
-from memory_source import NOW
+from memory_source import NOW, MemorySource, read_words
+from starlette.testclient import TestClient
 
 from advisor.dashboard.figures.utilisation import draw_utilisation
 from advisor.dashboard.samples.job import make_agents, make_finished_story
 from advisor.dashboard.samples.telemetry import make_session_telemetry
-from advisor.dashboard.views.server.site import view_agents
+from advisor.dashboard.views.server.site import find_objection
 from advisor.dashboard.views.trials.page import view_trial_page
-from advisor.protocol.measured.telemetry import SessionTelemetry, TelemetrySeries
+from advisor.protocol.measured.telemetry import NodeTelemetry, SessionTelemetry, Spread, TelemetrySeries
 
 
 def test_every_device_is_a_line_and_a_row() -> None:
@@ -40,16 +44,35 @@ def test_without_samples_there_is_no_figure() -> None:
     assert draw_utilisation(SessionTelemetry(series=(empty,))) is None
 
 
-def test_trial_shows_its_devices_and_each_ranks_own_work() -> None:
+def test_trial_shows_its_devices_and_each_ranks_own_work(sign_in: Callable[[str], TestClient]) -> None:
     history = make_finished_story(NOW).history
-    page = view_trial_page(history.trial(5), history)
-    hot = next(line for line in page.devices if line.place == "node02 GPU 5")
-    assert (hot.clock, hot.throttled) == ("1275 MHz", "HwThermalSlowdown 85 %")
-    assert len(page.devices) == 16
-    assert page.ranks[3][2:] == ("131.0", "+11.0 %")
+    assert view_trial_page(history.trial(5), history).ranks[3][2:] == ("131.0", "+11.0 %")
+    page = sign_in("adv_viewer_3_x").get("/jobs/sample/trials/5").text
+    assert page.count(" MHz</td>") == 16
+    (hot,) = [words for words in map(read_words, page.split("<tr>")) if "HwThermalSlowdown" in words]
+    assert hot.startswith("node02 GPU 5reduced clocks: HwThermalSlowdown 85 %")
+    assert "1275 MHz" in hot
+
+
+def test_node_without_devices_tells_its_cpus_and_its_network(
+    source: MemorySource, sign_in: Callable[[str], TestClient]
+) -> None:
+    story = make_finished_story(NOW)
+    told = NodeTelemetry(
+        agent="<b>a0</b>", samples=3, cpu=Spread(mean=0.6, median=0.6, max=0.7),
+        session_cpu=Spread(mean=0.5, median=0.5, max=0.625), memory_bytes=2**31, network_bytes_per_s=2**20,
+    )  # fmt: skip
+    blocks = tuple(block.model_copy(update={"telemetry": (told,)}) for block in story.history.blocks)
+    source.tell(replace(story, history=story.history.model_copy(update={"blocks": blocks})))
+    page = sign_in("adv_viewer_3_x").get("/jobs/sample/trials/5").text
+    row = next(row for row in page.split("<tr>") if "a0" in row)
+    assert "<b>a0" not in row
+    words = re.findall(r"<td[^>]*>([^<]*)</td>", row)
+    assert words[0] == "50 % (most 62 %)"
+    assert words[-1] == "network 1 MB/s"
 
 
 def test_flagged_agent_says_why() -> None:
-    rows = {row.name: row.flag for row in view_agents(make_agents(NOW), NOW)}
-    assert "GPU 5 of node02 ran with reduced clocks" in rows["node02"]
-    assert rows["laptop"] == ""
+    said = {agent.name: find_objection(agent) for agent in make_agents(NOW)}
+    assert "GPU 5 of node02 ran with reduced clocks" in said["node02"]
+    assert said["laptop"] == ""

@@ -1,34 +1,51 @@
 """View models: what a page says about a job in each of its states."""
 
+import re
+from collections.abc import Callable
 from dataclasses import replace
 
-from memory_source import NOW
+from memory_source import NOW, MemorySource, read_words
+from starlette.testclient import TestClient
 
 from advisor.dashboard.components import sample_components
 from advisor.dashboard.samples.evidence import leave_undecided
-from advisor.dashboard.samples.job import keep_defaults, make_agents, make_finished_story, make_running_story
+from advisor.dashboard.samples.job import (
+    Story,
+    keep_defaults,
+    make_agents,
+    make_finished_story,
+    make_running_story,
+)
 from advisor.dashboard.source import Person
 from advisor.dashboard.views.chips import chip_for_verdict
 from advisor.dashboard.views.evidence import judge_finding
-from advisor.dashboard.views.job.page import Overview, view_overview
-from advisor.dashboard.views.job.story import list_failures, view_story
-from advisor.dashboard.views.server.jobs import view_job_line, view_job_lines
-from advisor.dashboard.views.server.site import group_knobs, view_agents, view_log
+from advisor.dashboard.views.job.page import JobActions, Overview, list_actions, view_overview
+from advisor.dashboard.views.job.story import list_facts, list_failures
+from advisor.dashboard.views.job.verdict import WAY, place_stage
+from advisor.dashboard.views.server.jobs import tell_gain, tell_gain_range, view_job_line, view_job_lines
+from advisor.dashboard.views.server.site import group_knobs, order_agents, view_log
 from advisor.dashboard.views.trials.page import view_trial_page
-from advisor.protocol.answers.advice import Verdict
+from advisor.protocol.answers.advice import Advice, Verdict
 from advisor.protocol.answers.so_far import best_so_far
 from advisor.protocol.asked.jobs import JobState, Priority, Stage
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.measured.trials import JobHistory
+from advisor.protocol.measured.trials import JobHistory, Outcome
 from advisor.protocol.views import LogChunk, Role
 
 ADA = Person("ada", Role.SUBMITTER)
 RUNNING, FINISHED = make_running_story(NOW), make_finished_story(NOW)
 
 
-def show(story: object = FINISHED, person: Person = ADA, **changes: object) -> Overview:
+SignIn = Callable[[str], TestClient]
+
+
+def show(story: Story = FINISHED, **changes: object) -> Overview:
     story = replace(story, job=story.job.model_copy(update=changes))
-    return view_overview(story.job, story.history, story.advice, story.events, person, NOW)
+    return view_overview(story.job, story.history, story.advice, story.events, NOW)
+
+
+def may(story: Story = FINISHED, person: Person = ADA, **changes: object) -> JobActions:
+    return list_actions(story.job.model_copy(update=changes), person, story.advice)
 
 
 def test_verdict_stands_with_its_bound_first() -> None:
@@ -49,28 +66,25 @@ def test_verdict_that_excludes_a_worthwhile_gain_keeps_the_settings() -> None:
     assert page.verdict.command == ""
     assert page.comparison is None
     assert page.breakdown is not None
-    assert not page.advice.changes
 
 
 def test_undecided_verdict_has_its_own_look_and_the_command_that_continues() -> None:
-    page = show(replace(FINISHED, advice=leave_undecided(FINISHED.advice)))
-    card = page.verdict
+    story = replace(FINISHED, advice=leave_undecided(FINISHED.advice))
+    card, actions = show(story).verdict, may(story)
     assert (card.tone, card.figure) == ("caution", "Undecided")
     assert card.chip is not None
     assert (card.chip.word, card.chip.icon) == ("undecided", "clock")
     assert card.sentence.startswith("Probably faster (1.6x measured, 95 % CI 0.92x … 2.8x)")
     assert card.command == "advisor tune --continue sample --minutes 10"
-    assert (page.header.may_continue, page.header.continue_minutes, page.header.is_undecided) == (
-        True,
-        10,
-        True,
-    )
+    assert (actions.may_continue, actions.continue_minutes) == (True, 10)
 
 
-def test_priority_is_shown_where_it_is_not_the_usual_one() -> None:
-    assert show().header.priority == ""
+def test_priority_is_shown_where_it_is_not_the_usual_one(source: MemorySource, sign_in: SignIn) -> None:
+    client = sign_in("adv_viewer_3_x")
+    assert " priority" not in client.get("/jobs/sample/log").text
     spec = FINISHED.job.spec.model_copy(update={"priority": Priority.HIGH})
-    assert show(spec=spec).header.priority == "high"
+    source.tell(replace(FINISHED, job=FINISHED.job.model_copy(update={"spec": spec})))
+    assert "· high priority" in client.get("/jobs/sample/log").text
 
 
 def test_three_verdicts_differ_in_word_icon_and_tone() -> None:
@@ -80,11 +94,11 @@ def test_three_verdicts_differ_in_word_icon_and_tone() -> None:
 
 
 def test_only_those_who_may_see_the_continue_button_and_only_when_a_job_has_ended() -> None:
-    assert show(FINISHED).header.may_continue
-    assert show(RUNNING, state=JobState.FAILED).header.may_continue
-    assert not show(RUNNING).header.may_continue
-    assert not show(RUNNING, state=JobState.CANCELLED, started_at=None).header.may_continue
-    assert not show(FINISHED, Person("vic", Role.VIEWER)).header.may_continue
+    assert may(FINISHED).may_continue
+    assert may(RUNNING, state=JobState.FAILED).may_continue
+    assert not may(RUNNING).may_continue
+    assert not may(RUNNING, state=JobState.CANCELLED, started_at=None).may_continue
+    assert not may(FINISHED, Person("vic", Role.VIEWER)).may_continue
 
 
 def test_running_job_tells_its_best_trial_as_the_terminal_does() -> None:
@@ -105,10 +119,11 @@ def test_failed_job_gives_its_reason_and_a_next_step() -> None:
 
 
 def test_only_those_who_may_see_the_cancel_button_and_only_while_it_helps() -> None:
-    assert show(RUNNING).header.may_cancel
-    assert not show(RUNNING, Person("vic", Role.VIEWER)).header.may_cancel
-    assert not show(RUNNING, state=JobState.CANCELLING).header.may_cancel
-    assert not show(FINISHED).header.may_cancel
+    assert may(RUNNING).may_cancel
+    assert may(RUNNING, state=JobState.PAUSED).may_cancel
+    assert not may(RUNNING, Person("vic", Role.VIEWER)).may_cancel
+    assert not may(RUNNING, state=JobState.CANCELLING).may_cancel
+    assert not may(FINISHED).may_cancel
 
 
 def test_comparison_rests_on_the_rounds_of_the_confirmation() -> None:
@@ -116,10 +131,14 @@ def test_comparison_rests_on_the_rounds_of_the_confirmation() -> None:
     assert [row[3] for row in rows] == ["8", "8"]
 
 
-def test_ladder_is_apart_from_what_changed() -> None:
-    advice = show().advice
-    assert {change.knob for change in advice.changes} == set(FINISHED.advice.changes)
-    assert [rung.figure for rung in advice.ladder] == ["+19.7 %", "unconfirmed"]
+def test_ladder_is_apart_from_what_changed(sign_in: SignIn) -> None:
+    page = sign_in("adv_viewer_3_x").get("/jobs/sample").text
+    changed = re.search(r'<table class="stacks changes">.*?</table>', page, re.S).group(0)
+    assert set(re.findall(r"<th scope=\"row\">.*?<code>(\w+)</code>", changed)) == set(
+        FINISHED.advice.changes
+    )
+    rungs = re.search(r'<ul class="rungs">.*?</ul>', page, re.S).group(0)
+    assert re.findall(r"<strong>(.*?)</strong>", rungs) == ["+19.7 %", "unconfirmed"]
 
 
 def test_sharding_is_told_with_the_ranks_that_share_a_copy() -> None:
@@ -127,7 +146,7 @@ def test_sharding_is_told_with_the_ranks_that_share_a_copy() -> None:
         own = FINISHED.job.facts
         assert own is not None
         job = FINISHED.job.model_copy(update={"facts": own.model_copy(update=facts)})
-        return dict(view_story(job, FINISHED.history).facts).get("sharding")
+        return dict(list_facts(job)).get("sharding")
 
     assert tell() is None
     assert tell(sharding="fully_shard") == "fully_shard"
@@ -138,19 +157,33 @@ def test_sharding_is_told_with_the_ranks_that_share_a_copy() -> None:
     )
 
 
-def test_failures_have_a_sentence_and_a_clean_log() -> None:
-    failures = list_failures(FINISHED.history)
-    assert [failure.trial_number for failure in failures] == [8, 6]
-    assert "\x1b" not in failures[1].log_tail
-    assert "CUDA out of memory" in failures[1].log_tail
+def test_failures_have_a_sentence_a_hint_and_a_clean_log(sign_in: SignIn) -> None:
+    assert [failed.number for failed in list_failures(FINISHED.history)] == [8, 6]
+    page = sign_in("adv_viewer_3_x").get("/jobs/sample/log").text
+    failures = re.search(r'<ul class="failures">.*?</ul>', page, re.S).group(0)
+    assert "\x1b" not in failures
+    assert "CUDA out of memory" in failures
+    assert "The search keeps away from it; there is nothing to do." in failures
 
 
-def test_trial_page_shows_the_evidence_and_the_slowest_rank() -> None:
+def test_launch_that_failed_is_told_as_one(source: MemorySource, sign_in: SignIn) -> None:
+    failed = FINISHED.history.sessions[0].model_copy(update={"outcome": Outcome.LOST, "reason": "Gone <b>."})
+    source.tell(replace(FINISHED, history=JobHistory(sessions=(failed,))))
+    page = read_words(sign_in("adv_viewer_3_x").get("/jobs/sample/log").text)
+    assert f"Launch {failed.generation} Gone <b>." in page
+    assert "It is measured again; see the agents if it keeps happening." in page
+
+
+def test_trial_page_shows_the_evidence_and_the_slowest_rank(sign_in: SignIn) -> None:
     page = view_trial_page(FINISHED.history.trial(5), FINISHED.history)
-    assert page.changes[0][:3] == ("fuse_grad_size_in_MB", "96 MB", "read back from DDP's own log as 96.0")
+    assert page.evidence["fuse_grad_size_in_MB"] == "read back from DDP's own log as 96.0"
     assert page.worst_rank == 3
     assert len(page.ranks) == 16
-    assert len(page.buckets) == 9
+    shown = sign_in("adv_viewer_3_x").get("/jobs/sample/trials/5").text
+    assert '<td class="nowrap">96 MB</td>' in shown
+    assert "9 in the order that the framework itself tells" in shown
+    assert '<td class="num nowrap">58 of 60</td>' in shown
+    assert shown.count('<th scope="row" class="num">') >= 16
 
 
 def test_trial_page_says_that_a_knob_was_not_in_force() -> None:
@@ -160,28 +193,37 @@ def test_trial_page_says_that_a_knob_was_not_in_force() -> None:
     )
     history = FINISHED.history.model_copy(update={"blocks": (block.model_copy(update={"result": result}),)})
     page = view_trial_page(history.trial(1), history)
-    assert page.changes[0][2] == "not in force: DDP ignored it."
+    assert page.evidence == {"fuse_grad_size_in_MB": "not in force: DDP ignored it."}
 
 
 def test_trial_without_a_block_has_no_figure() -> None:
     page = view_trial_page(RUNNING.history.trial(10), RUNNING.history)
     assert page.phases is None
     assert page.steps is None
-    assert page.chip.word == "measuring"
+    assert page.estimate is None
+    assert page.is_measuring
 
 
 def test_job_line_of_each_kind() -> None:
-    assert view_job_line(FINISHED.job, FINISHED.advice, None, NOW).gain.figure == "at least +13.9 %"
-    assert view_job_line(RUNNING.job, None, RUNNING.history, NOW).gain.figure == "measuring"
-    assert view_job_line(RUNNING.job, None, RUNNING.history, NOW).trials == "10 / 24"
-    kept = view_job_line(FINISHED.job, keep_defaults(FINISHED.advice), None, NOW)
-    assert (kept.gain.figure, kept.gain.interval) == ("keep", "at most +1.7 %")
-    open_ = view_job_line(FINISHED.job, leave_undecided(FINISHED.advice), None, NOW)
-    assert (open_.gain.tone, open_.gain.figure, open_.gain.interval) == (
-        "caution",
-        "undecided",
-        "0.92x … 2.8x",
-    )
+    def tell(advice: Advice) -> tuple[str, str]:
+        line = view_job_line(FINISHED.job, advice, None, NOW)
+        return tell_gain(line), tell_gain_range(line)
+
+    assert tell(FINISHED.advice) == ("at least +13.9 %", "most likely +16.1 %")
+    assert tell(keep_defaults(FINISHED.advice)) == ("keep", "at most +1.7 %")
+    assert tell(leave_undecided(FINISHED.advice)) == ("undecided", "0.92x … 2.8x")
+    running = view_job_line(RUNNING.job, None, RUNNING.history, NOW)
+    assert (tell_gain(running), tell_gain_range(running), running.trials) == ("measuring", "", 10)
+    queued = RUNNING.job.model_copy(update={"state": JobState.QUEUED})
+    assert tell_gain(view_job_line(queued, None, None, NOW)) == "–"
+
+
+def test_list_of_jobs_colours_a_gain_as_its_verdict(source: MemorySource, sign_in: SignIn) -> None:
+    client = sign_in("adv_viewer_3_x")
+    assert 'gain-good">at least +13.9 %' in client.get("/jobs").text
+    assert 'gain-busy">measuring' in client.get("/jobs").text
+    source.tell(replace(FINISHED, advice=leave_undecided(FINISHED.advice)))
+    assert 'gain-caution">undecided' in client.get("/jobs").text
 
 
 def test_job_lines_fetch_no_history_where_the_advice_has_the_counts() -> None:
@@ -202,7 +244,7 @@ def test_every_knob_is_on_its_page_once() -> None:
 
 
 def test_connected_agents_come_first() -> None:
-    assert [row.name for row in view_agents(make_agents(NOW), NOW)] == [
+    assert [row.name for row in order_agents(make_agents(NOW))] == [
         "laptop",
         "node01",
         "node02",
@@ -225,17 +267,21 @@ def test_components_show_a_job_in_every_state() -> None:
     assert chips == {state.value for state in JobState}
 
 
-def test_evidence_stands_beside_the_verdict() -> None:
-    advice = show().advice
-    evidence = advice.evidence
-    saved = {change.knob: (change.saved, change.saved_range) for change in advice.changes}
-    assert saved["fuse_grad_size_in_MB"] == ("+18.4", "+15.1 … +21.6")
-    assert saved["nccl_comm_num"] == ("", "")
-    assert [judge_finding(found).word for found in advice.findings] == ["bounds the step"] + [
+def test_evidence_stands_beside_the_verdict(sign_in: SignIn) -> None:
+    findings = FINISHED.advice.diagnosis.findings
+    assert [judge_finding(found).word for found in findings] == ["bounds the step"] + [
         "does not bound it"
     ] * 2
-    assert evidence.scaling == (("scaling efficiency before", "85 %"), ("scaling efficiency after", "98 %"))
-    assert len(evidence.taken_back) == 1
+    page = sign_in("adv_viewer_3_x").get("/jobs/sample").text
+    found = re.findall(r'<tr>\s*<th scope="row"><a href="/knobs#.*?</tr>', page, re.S)
+    rows = {row.split("#")[1].split('"')[0]: row for row in found}
+    assert '+18.4 ms<span class="sub">+15.1 … +21.6</span>' in rows["fuse_grad_size_in_MB"]
+    assert '<td class="num nowrap none">–</td>' in rows["nccl_comm_num"]
+    words = read_words(page)
+    assert "scaling efficiency before85 %" in words
+    assert "scaling efficiency after98 %" in words
+    back = page.split("Tried and taken back</h2>")[1].split("</section>")[0]
+    assert back.count("<li>") == 1
 
 
 def test_overview_says_what_to_paste_and_counts_failures_by_kind() -> None:
@@ -258,8 +304,15 @@ def test_overview_of_a_live_job_tells_the_latest_and_no_more() -> None:
 def test_every_stage_has_its_words() -> None:
     for stage in Stage:
         page = show(RUNNING, stage=stage)
-        assert [step.place for step in page.stages].count("now") == 1
+        job = RUNNING.job.model_copy(update={"stage": stage})
+        assert [place_stage(step, job) for step in page.stages].count("now") == 1
         assert page.verdict.next_steps
+
+
+def test_stages_of_a_job_that_finished_are_past_and_finals_end_the_search() -> None:
+    finals = RUNNING.job.model_copy(update={"stage": Stage.FINALS})
+    assert [place_stage(stage, finals) for stage in WAY] == ["past", "now", "ahead", "ahead", "ahead"]
+    assert {place_stage(stage, FINISHED.job) for stage in WAY} == {"past"}
 
 
 def test_stalls_are_part_of_the_breakdown() -> None:

@@ -2,7 +2,9 @@
 
 import csv
 import io
+import re
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from memory_source import NOW, MemorySource
@@ -62,27 +64,32 @@ def test_word_that_means_nothing_is_refused_with_those_that_do(query: dict[str, 
 
 
 def test_heading_sorts_the_other_way_and_keeps_what_was_filtered() -> None:
-    table = view_trial_table(TRIALS, None, read("-samples", state="ok"))
-    heads = {heading.column.key: heading for heading in table.headings}
-    assert heads["samples"].sorted == "descending"
-    assert heads["samples"].address == "sort=samples&state=ok"
-    assert heads["step"].address == "sort=-step&state=ok"
-    assert heads["changes"].address == "sort=changes&state=ok"
-    assert table.total == len(TRIALS)
+    query = read("-samples", state="ok")
+    columns = {column.key: column for column in COLUMNS}
+    assert query.direction(columns["samples"]) == "descending"
+    assert query.direction(columns["step"]) == ""
+    assert query.sort_by(columns["samples"]) == "sort=samples&state=ok"
+    assert query.sort_by(columns["step"]) == "sort=-step&state=ok"
+    assert query.sort_by(columns["changes"]) == "sort=changes&state=ok"
+    assert view_trial_table(TRIALS, None, query).total == len(TRIALS)
 
 
 def test_chosen_columns_stand_in_the_order_of_the_table() -> None:
     table = view_trial_table(TRIALS, None, read(columns="loss,number,memory"))
-    assert [heading.column.key for heading in table.headings] == ["number", "memory", "loss"]
-    assert table.rows[0].cells["memory"] == "101 GB"
+    assert [column.key for column in table.columns] == ["number", "memory", "loss"]
+    assert table.columns[1].show(table.rows[0]) == "101 GB"
     assert read(columns="loss,number").address() == "columns=loss%2Cnumber"
 
 
-def test_advised_strategy_is_marked_and_the_baseline_is_not() -> None:
+def test_advised_strategy_is_marked_and_the_baseline_is_not(
+    source: MemorySource, sign_in: Callable[[str], TestClient]
+) -> None:
     assert STORY.advice is not None
-    rows = view_trial_table(TRIALS, STORY.advice.changes).rows
-    assert [row.number for row in rows if row.is_advised] == [10, 5]
-    assert not any(row.is_advised for row in view_trial_table(TRIALS, {}).rows)
+    client = sign_in("adv_viewer_3_x")
+    page = client.get("/jobs/sample/trials").text
+    assert re.findall(r'<tr class="advised"><td><input [^>]*value="(\d+)"', page) == ["10", "5"]
+    source.tell(replace(STORY, advice=STORY.advice.model_copy(update={"changes": {}})))
+    assert 'class="advised"' not in client.get("/jobs/sample/trials").text
 
 
 def test_file_has_every_column_and_no_cell_that_a_spreadsheet_calculates() -> None:

@@ -9,7 +9,6 @@ import yaml
 from pydantic import ValidationError
 
 from advisor.dashboard import formats
-from advisor.dashboard.views.chips import Chip, chip_for_effect
 from advisor.dashboard.views.evidence import show_knob
 from advisor.errors import InvalidJob
 from advisor.protocol.answers.previews import PlannedKnob, PlanPreview
@@ -43,21 +42,6 @@ class Draft:
     allow: str = Effect.EXACT.value
     knobs: tuple[str, ...] = ()
     """Knobs to search; none means every knob that can matter."""
-
-
-@dataclass(frozen=True)
-class PlanView:
-    """What the job would do."""
-
-    figures: tuple[tuple[str, str], ...]
-    knobs: tuple[tuple[str, Chip, str], ...]
-    """Knob, what it may change, the values to try."""
-    shown_only: tuple[str, ...]
-    """Knobs of a higher rung, measured beside the verdict."""
-    dropped: tuple[tuple[str, str], ...]
-    unknown: tuple[str, ...]
-    nodes: str
-    """How many of the nodes that it needs are idle."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +124,8 @@ def place_refusal(refusal: InvalidJob) -> dict[str, str]:
     return placed or {"": refusal.sentence}
 
 
-def _say_values(knob: PlannedKnob) -> str:
+def say_values(knob: PlannedKnob) -> str:
+    """Return the values of a knob that would be tried."""
     if knob.values:
         told = ", ".join(show_knob(knob.knob, value) for value in knob.values[:_MOST_SHOWN])
         left = len(knob.values) - _MOST_SHOWN
@@ -150,8 +135,8 @@ def _say_values(knob: PlannedKnob) -> str:
     return "known after the first launch"
 
 
-def view_plan(spec: JobSpec, plan: PlanPreview, idle: int) -> PlanView:
-    """Build what the page says the job would do; `idle` counts the agents that wait for work."""
+def list_limits(plan: PlanPreview) -> list[tuple[str, str]]:
+    """Return what the job may spend and can find, as label and value."""
     figures = [
         ("strategies", f"about {plan.likely_trials}, at most {plan.most_trials}"),
         ("time", f"at most {formats.duration(plan.most_seconds)}"),
@@ -160,17 +145,7 @@ def view_plan(spec: JobSpec, plan: PlanPreview, idle: int) -> PlanView:
         figures.append(("device-hours", f"at most {formats.device_hours(plan.most_device_hours)}"))
     if plan.smallest_gain is not None:
         figures.append(("smallest gain it can find", formats.percent(plan.smallest_gain, 1)))
-    missing = spec.nodes - idle
-    nodes = f"{formats.plural(idle, 'agent')} idle, {spec.nodes} needed"
-    nodes += f": it waits for {missing} more." if missing > 0 else ": it can start at once."
-    return PlanView(
-        figures=tuple(figures),
-        knobs=tuple((k.knob, chip_for_effect(k.effect), _say_values(k)) for k in plan.knobs if k.for_verdict),
-        shown_only=tuple(knob.knob for knob in plan.knobs if not knob.for_verdict),
-        dropped=tuple((entry.knob, entry.reason) for entry in plan.dropped),
-        unknown=plan.unknown,
-        nodes=nodes,
-    )
+    return figures
 
 
 def write_yaml(spec: JobSpec) -> str:

@@ -1,23 +1,20 @@
-"""The top of every view of a job, and what its overview shows below the verdict."""
+"""What somebody may do about a job, and what its overview shows."""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from advisor.dashboard import formats
 from advisor.dashboard.figures.charts import Figure, Side, draw_comparison, draw_phases, draw_waterfall
 from advisor.dashboard.figures.utilisation import draw_utilisation
 from advisor.dashboard.source import Person
-from advisor.dashboard.views.chips import Chip, chip_for_job, chip_for_outcome
-from advisor.dashboard.views.job.advice import AdviceSections, view_advice
-from advisor.dashboard.views.job.verdict import StageStep, VerdictCard, view_stages, view_verdict
-from advisor.dashboard.views.server.jobs import name_job
+from advisor.dashboard.views.chips import Chip, chip_for_outcome
+from advisor.dashboard.views.evidence import interval, likely
+from advisor.dashboard.views.job.verdict import WAY, VerdictCard, view_verdict
 from advisor.dashboard.views.trials.explore import draw_search
 from advisor.dashboard.views.trials.measured import QUIET, MeasuredTrial, measure_trials
-from advisor.protocol.answers.advice import CONTINUE_S, Advice, Verdict
-from advisor.protocol.answers.gains import spell_likely, spell_range
-from advisor.protocol.asked.jobs import Job, JobState, Priority
+from advisor.protocol.answers.advice import CONTINUE_S, Advice
+from advisor.protocol.asked.jobs import Job, JobState, Stage
 from advisor.protocol.measured.estimates import estimate_blocks
 from advisor.protocol.measured.telemetry import SessionTelemetry
 from advisor.protocol.measured.trials import Block, JobHistory, Purpose
@@ -28,20 +25,9 @@ _LATEST = 6
 
 
 @dataclass(frozen=True)
-class JobHeader:
-    """What every page of a job has on top."""
+class JobActions:
+    """What somebody may do about a job."""
 
-    id: str
-    name: str
-    chip: Chip
-    cluster: str
-    command: str
-    working_dir: str
-    owner: str
-    priority: str
-    """Empty for the usual one."""
-    created: str
-    is_live: bool
     may_cancel: bool
     may_pause: bool
     may_resume: bool
@@ -49,16 +35,13 @@ class JobHeader:
     """Whether it has ended after it measured something, and this person may give it more time."""
     continue_minutes: int
     """Minutes that are offered."""
-    is_undecided: bool
-    has_advice: bool
 
 
 @dataclass(frozen=True)
 class Overview:
     """Everything that the overview shows."""
 
-    header: JobHeader
-    stages: tuple[StageStep, ...]
+    stages: tuple[Stage, ...]
     """The way from probe to done; empty once there is an answer."""
     verdict: VerdictCard
     comparison: Figure | None
@@ -68,36 +51,23 @@ class Overview:
     """Every trial so far, while there is no advice."""
     utilisation: Figure | None
     """The devices of the latest session over time."""
-    advice: AdviceSections | None
     failures: tuple[tuple[Chip, int], ...]
     """How many trials and launches failed, by kind."""
     latest: tuple[JobEvent, ...]
     """The last events, while the job is live."""
 
 
-def view_header(
-    job: Job, person: Person, has_advice: bool, now: datetime, advice: Advice | None = None
-) -> JobHeader:
-    """Build the top of a job's pages; with the advice it says how much more time is worth trying."""
-    return JobHeader(
-        id=job.id,
-        name=name_job(job),
-        chip=chip_for_job(job.state),
-        cluster=job.cluster.describe(),
-        command=" ".join(job.spec.workload.command),
-        working_dir=job.spec.workload.working_dir,
-        owner=job.owner,
-        priority="" if job.spec.priority is Priority.NORMAL else job.spec.priority.value,
-        created=formats.age(job.created_at, now),
-        is_live=not job.state.is_final,
-        may_cancel=person.may_change(job)
-        and job.state in {JobState.QUEUED, JobState.RUNNING, JobState.PAUSED},
-        may_pause=person.may_change(job) and job.state in {JobState.QUEUED, JobState.RUNNING},
-        may_resume=person.may_change(job) and job.state is JobState.PAUSED,
-        may_continue=person.may_change(job) and job.state.is_final and job.started_at is not None,
+def list_actions(job: Job, person: Person, advice: Advice | None) -> JobActions:
+    """Return what a person may do about a job; its advice says how much more time is worth trying."""
+    may_change = person.may_change(job)
+    may_pause = may_change and job.state in {JobState.QUEUED, JobState.RUNNING}
+    may_resume = may_change and job.state is JobState.PAUSED
+    return JobActions(
+        may_cancel=may_pause or may_resume,
+        may_pause=may_pause,
+        may_resume=may_resume,
+        may_continue=may_change and job.state.is_final and job.started_at is not None,
         continue_minutes=max(1, round(((advice and advice.continue_s) or CONTINUE_S) / 60)),
-        is_undecided=advice is not None and advice.verdict is Verdict.UNDECIDED,
-        has_advice=has_advice,
     )
 
 
@@ -121,9 +91,7 @@ def _draw_sides(history: JobHistory, advice: Advice) -> Figure | None:
         "strategy", advice.strategy_samples_per_s, base * advice.gain.low, base * advice.gain.high,
         _list_throughputs(ours),
     )  # fmt: skip
-    figures = (advice.gain.ratio, advice.gain.low, advice.gain.high)
-    words = f"{spell_likely(*figures)}, 95 % interval {spell_range(*figures)}"
-    return draw_comparison(before, after, words)
+    return draw_comparison(before, after, f"{likely(advice.gain)}, 95 % interval {interval(advice.gain)}")
 
 
 def _draw_breakdown(advice: Advice) -> Figure | None:
@@ -150,7 +118,6 @@ def view_overview(
     history: JobHistory,
     advice: Advice | None,
     events: Sequence[JobEvent],
-    person: Person,
     now: datetime,
     telemetry: SessionTelemetry = SessionTelemetry(),
 ) -> Overview:
@@ -158,14 +125,12 @@ def view_overview(
     trials = measure_trials(history)
     is_live = not job.state.is_final
     return Overview(
-        header=view_header(job, person, advice is not None, now, advice),
-        stages=() if advice else view_stages(job),
+        stages=() if advice else WAY,
         verdict=view_verdict(job, history, advice, now),
         comparison=_draw_sides(history, advice) if advice else None,
         breakdown=_draw_breakdown(advice) if advice else None,
         history=None if advice else draw_search(job, trials),
         utilisation=draw_utilisation(telemetry) if is_live else None,
-        advice=view_advice(advice) if advice else None,
         failures=_count_failures(trials, history),
         latest=tuple(events[-_LATEST:]) if is_live else (),
     )

@@ -1,11 +1,9 @@
-"""A job's story: what happened, what failed, every launch, and the facts of its script."""
-
-from dataclasses import dataclass
+"""What the view of the log shows beside the log: what failed, with what to do, and the facts of the script."""
 
 from advisor.dashboard import formats
-from advisor.dashboard.views.chips import Chip, chip_for_outcome
+from advisor.dashboard.views.trials.measured import QUIET
 from advisor.protocol.asked.jobs import Job
-from advisor.protocol.measured.trials import JobHistory, Outcome
+from advisor.protocol.measured.trials import JobHistory, Outcome, Session, Trial
 from advisor.protocol.training.workload import WorkloadFacts
 
 _HINTS = {
@@ -18,53 +16,20 @@ _HINTS = {
 }
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A trial or a session that failed, with what to do."""
-
-    title: str
-    trial_number: int | None
-    chip: Chip
-    sentence: str
-    hint: str
-    log_tail: str
+def hint_at(outcome: Outcome) -> str:
+    """Return what to do about a failure; "" where there is nothing to say."""
+    return _HINTS.get(outcome, "")
 
 
-@dataclass(frozen=True)
-class Story:
-    """What the view of the log shows beside the log."""
-
-    failures: tuple[Failure, ...]
-    facts: tuple[tuple[str, str], ...]
-    refused: tuple[tuple[str, str], ...]
-    """Knobs that the runtime cannot serve for this script."""
-
-
-def list_failures(history: JobHistory) -> tuple[Failure, ...]:
+def list_failures(history: JobHistory) -> tuple[Trial | Session, ...]:
     """List failed trials and sessions, newest first; a pruned or cancelled one is no failure."""
-    quiet = {Outcome.FINISHED, Outcome.PRUNED, Outcome.CANCELLED}
-    failures = [
-        Failure(
-            f"Trial {trial.number}", trial.number, chip_for_outcome(trial.outcome),
-            trial.outcome_reason, _HINTS.get(trial.outcome, ""),
-            formats.clean_tail(trial.log_tail),
-        )
-        for trial in history.trials
-        if trial.outcome is not None and trial.outcome not in quiet
-    ]  # fmt: skip
-    failures += [
-        Failure(
-            f"Launch {session.generation}", None, chip_for_outcome(session.outcome),
-            session.reason, _HINTS.get(session.outcome, ""),
-            formats.clean_tail(session.log_tail),
-        )
-        for session in history.sessions
-        if session.outcome is not None and session.outcome not in quiet
-    ]  # fmt: skip
-    return tuple(reversed(failures))
+    ended: tuple[Trial | Session, ...] = (*history.trials, *history.sessions)
+    failed = [one for one in ended if one.outcome is not None and one.outcome not in QUIET]
+    return tuple(reversed(failed))
 
 
-def _list_facts(job: Job) -> tuple[tuple[str, str], ...]:
+def list_facts(job: Job) -> tuple[tuple[str, str], ...]:
+    """Return what is known of the script, as label and value."""
     if job.facts is None:
         return ()
     facts = job.facts
@@ -90,12 +55,3 @@ def _describe_sharding(facts: WorkloadFacts) -> str:
         return facts.sharding
     copies = f", {facts.shard_copies} copies (HSDP)" if facts.shard_copies > 1 else ""
     return f"{facts.sharding} over {facts.shard_ranks} ranks{copies}"
-
-
-def view_story(job: Job, history: JobHistory) -> Story:
-    """Build the story from what is stored."""
-    return Story(
-        failures=list_failures(history),
-        facts=_list_facts(job),
-        refused=tuple(sorted(job.refusals.items())),
-    )

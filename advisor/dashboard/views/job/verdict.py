@@ -6,24 +6,15 @@ from datetime import datetime
 
 from advisor.dashboard import formats
 from advisor.dashboard.views.chips import STAGES, Chip, chip_for_verdict
+from advisor.dashboard.views.evidence import interval, likely
 from advisor.dashboard.views.server.jobs import count_search_trials
 from advisor.protocol.answers.advice import Action, Advice, Verdict, continue_command
-from advisor.protocol.answers.gains import spell_bound, spell_likely, spell_range
+from advisor.protocol.answers.gains import spell_bound
 from advisor.protocol.answers.so_far import best_so_far, gain_so_far
 from advisor.protocol.asked.jobs import Job, JobState, Stage
 from advisor.protocol.measured.spending import measure_device_hours
 from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.training.workload import WorkloadKind
-
-
-@dataclass(frozen=True)
-class StageStep:
-    """One step of the way."""
-
-    name: str
-    meaning: str
-    place: str
-    """past, now or ahead."""
 
 
 @dataclass(frozen=True)
@@ -56,23 +47,17 @@ class VerdictCard:
     """A sentence before it."""
 
 
-def view_stages(job: Job) -> tuple[StageStep, ...]:
-    """Build the way from probe to done; a failed or cancelled job stops where it stood."""
-    # Jobs measured before there were races had finals: the end of their search.
-    order = [stage for stage in Stage if stage is not Stage.FINALS]
-    current = order.index(Stage.SEARCH if job.stage is Stage.FINALS else job.stage)
-    steps = []
-    for index, stage in enumerate(order):
-        place = (
-            "past"
-            if index < current or job.state is JobState.FINISHED
-            else "now"
-            if index == current
-            else "ahead"
-        )
-        name, meaning = STAGES[stage]
-        steps.append(StageStep(name, meaning, place))
-    return tuple(steps)
+# Jobs measured before there were races had finals: the end of their search.
+WAY = tuple(stage for stage in Stage if stage is not Stage.FINALS)
+"""The way from probe to done."""
+
+
+def place_stage(stage: Stage, job: Job) -> str:
+    """Return where a stage of the way is: past, now or ahead; a failed or cancelled job stops where it stood."""
+    index, current = (WAY.index(Stage.SEARCH if at is Stage.FINALS else at) for at in (stage, job.stage))
+    if index < current or job.state is JobState.FINISHED:
+        return "past"
+    return "now" if index == current else "ahead"
 
 
 def view_verdict(job: Job, history: JobHistory, advice: Advice | None, now: datetime) -> VerdictCard:
@@ -167,7 +152,7 @@ def _view_answer(job: Job, advice: Advice) -> VerdictCard:
         cost.append(("pays back after", f"{formats.duration(advice.cost.pays_back_after_s)} of training"))
     why = tuple(reason.sentence for reason in advice.reasons) or (advice.diagnosis.sentence,)
     tones = {Verdict.CHANGE: "good", Verdict.KEEP: "muted", Verdict.UNDECIDED: "caution"}
-    lead, figure, interval, sentence = _tell_figures(advice)
+    lead, figure, told, sentence = _tell_figures(advice)
     command, command_lead = "", ""
     if advice.action is Action.CONTINUE:
         command = continue_command(advice.job_id, advice.continue_s)
@@ -180,7 +165,7 @@ def _view_answer(job: Job, advice: Advice) -> VerdictCard:
     return VerdictCard(
         tones[advice.verdict],
         figure,
-        interval,
+        told,
         sentence,
         why,
         (*first, *advice.next_steps),
@@ -197,11 +182,11 @@ def _tell_figures(advice: Advice) -> tuple[str, str, str, str]:
     """What leads the large text, the large text, the line with the interval, and the sentence below it."""
     gain = advice.gain
     if advice.verdict is Verdict.CHANGE and gain is not None:
-        figures = (gain.ratio, gain.low, gain.high)
-        bound = spell_bound(*figures).removeprefix("at least ").removesuffix(" faster")
-        interval = f"most likely {spell_likely(*figures)}, 95 % interval {spell_range(*figures)}"
+        bound = spell_bound(gain.ratio, gain.low, gain.high)
+        bound = bound.removeprefix("at least ").removesuffix(" faster")
+        told = f"most likely {likely(gain)}, 95 % interval {interval(gain)}"
         sentence = f"more throughput, confirmed in {gain.describe_basis()}"
-        return "at least" if bound else "", bound or spell_likely(*figures), interval, sentence
+        return "at least" if bound else "", bound or likely(gain), told, sentence
     figure = "Keep your settings" if advice.verdict is Verdict.KEEP else "Undecided"
     # The headline says the same before its figures.
     told = advice.headline.removeprefix("Keep your settings: ").removeprefix("Not decided: ")

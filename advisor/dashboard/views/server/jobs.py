@@ -5,40 +5,23 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from advisor.dashboard import formats
-from advisor.dashboard.views.chips import STAGES, Chip, chip_for_job
+from advisor.dashboard.views.evidence import interval, likely
 from advisor.protocol.answers.advice import Advice, Verdict
-from advisor.protocol.answers.gains import spell_bound, spell_gain, spell_likely, spell_range
+from advisor.protocol.answers.gains import spell_bound, spell_gain
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.measured.spending import measure_device_hours
 from advisor.protocol.measured.trials import JobHistory, Purpose
 
 
 @dataclass(frozen=True)
-class GainCell:
-    """What a job brought, in one cell."""
-
-    tone: str
-    """good, muted, caution or busy."""
-    figure: str
-    """`at least +13.9 %`, `keep` or `undecided`."""
-    interval: str = ""
-
-
-@dataclass(frozen=True)
 class JobLine:
-    """One row of the list."""
+    """One row of the list: a job, what is advised, and what it spent."""
 
-    id: str
-    name: str
-    command: str
-    owner: str
-    chip: Chip
-    stage: str
-    trials: str
-    gain: GainCell
-    device_hours: str
-    age: str
-    created_at: str
+    job: Job
+    advice: Advice | None
+    trials: int
+    """Strategies tried."""
+    device_hours: float
 
 
 def name_job(job: Job) -> str:
@@ -52,42 +35,36 @@ def count_search_trials(history: JobHistory) -> int:
     return sum(trial.purpose is Purpose.SEARCH for trial in history.trials)
 
 
-def _describe_gain(job: Job, advice: Advice | None) -> GainCell:
-    if advice is None:
-        is_measuring = job.state is JobState.RUNNING
-        return GainCell("busy", "measuring") if is_measuring else GainCell("muted", formats.NO_VALUE)
-    if advice.verdict is Verdict.CHANGE and advice.gain is not None:
-        figures = (advice.gain.ratio, advice.gain.low, advice.gain.high)
-        bound = spell_bound(*figures).removesuffix(" faster")
-        return GainCell("good", bound or spell_likely(*figures), f"most likely {spell_likely(*figures)}")
-    if advice.verdict is Verdict.UNDECIDED:
-        seen = advice.gain
-        return GainCell(
-            "caution", "undecided", spell_range(seen.ratio, seen.low, seen.high) if seen else "not measured"
-        )
-    return GainCell("muted", "keep", f"at most {spell_gain(advice.gain.high)}" if advice.gain else "")
+def tell_gain(line: JobLine) -> str:
+    """Return what a job brought: `at least +13.9 %`, `keep`, `undecided`; `measuring` before there is an answer."""
+    if line.advice is None:
+        return "measuring" if line.job.state is JobState.RUNNING else formats.NO_VALUE
+    gain, verdict = line.advice.gain, line.advice.verdict
+    if verdict is not Verdict.CHANGE or gain is None:
+        return "undecided" if verdict is Verdict.UNDECIDED else "keep"
+    return spell_bound(gain.ratio, gain.low, gain.high).removesuffix(" faster") or likely(gain)
+
+
+def tell_gain_range(line: JobLine) -> str:
+    """Return the line below it: what is likeliest, or what the gain lies between; "" where there is nothing to say."""
+    if line.advice is None:
+        return ""
+    gain, verdict = line.advice.gain, line.advice.verdict
+    if verdict is Verdict.UNDECIDED:
+        return interval(gain) if gain else "not measured"
+    if gain is None:
+        return ""
+    return f"most likely {likely(gain)}" if verdict is Verdict.CHANGE else f"at most {spell_gain(gain.high)}"
 
 
 def view_job_line(job: Job, advice: Advice | None, history: JobHistory | None, now: datetime) -> JobLine:
     """Build a row. `history` is needed only without an advice, which already carries its counts."""
-    trials, hours = "0", 0.0
+    trials, hours = 0, 0.0
     if advice is not None:
-        trials, hours = str(advice.cost.trials), advice.cost.device_hours
+        trials, hours = advice.cost.trials, advice.cost.device_hours
     elif history is not None:
-        trials, hours = str(count_search_trials(history)), measure_device_hours(job, history.sessions, now)
-    return JobLine(
-        id=job.id,
-        name=name_job(job),
-        command=" ".join(job.spec.workload.command),
-        owner=job.owner,
-        chip=chip_for_job(job.state),
-        stage=formats.NO_VALUE if job.state.is_final else STAGES[job.stage][0].lower(),
-        trials=f"{trials} / {job.spec.budget.max_trials}",
-        gain=_describe_gain(job, advice),
-        device_hours=formats.device_hours(hours) if hours else formats.NO_VALUE,
-        age=formats.age(job.created_at, now),
-        created_at=job.created_at.isoformat(),
-    )
+        trials, hours = count_search_trials(history), measure_device_hours(job, history.sessions, now)
+    return JobLine(job, advice, trials, hours)
 
 
 def view_job_lines(

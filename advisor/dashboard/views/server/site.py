@@ -1,14 +1,11 @@
 """The pages beside the jobs: agents, the knob catalogue, export, log."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from datetime import datetime
 
 from advisor.dashboard import formats
-from advisor.dashboard.views.chips import Chip, chip_for_agent
-from advisor.dashboard.views.server.node_findings import NodeFinding, list_findings
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Knob, Place
+from advisor.protocol.nodes.cluster import Node
 from advisor.protocol.views import AgentState, AgentView, LogChunk
 
 _AWAY = {AgentState.SILENT, AgentState.REVOKED}
@@ -22,40 +19,35 @@ _PLACES = {
 }
 
 
-@dataclass(frozen=True)
-class AgentRow:
-    """One agent."""
-
-    id: str
-    name: str
-    chip: Chip
-    hardware: str
-    links: str
-    telemetry: str
-    flag: str
-    """What speaks against the node, in a sentence; "" when nothing does."""
-    is_out: bool
-    """Whether it takes no session until somebody resumes it: drained, or set aside for what it measured."""
-    choice: str
-    """What jobs choose the node by, and when it leaves."""
-    software: str
-    findings: tuple[NodeFinding, ...]
-    """What its agent told of the node."""
-    seen: str
-    job_id: str | None
+def order_agents(agents: Sequence[AgentView]) -> list[AgentView]:
+    """Return the agents by name, connected ones first."""
+    return sorted(agents, key=lambda agent: (agent.state in _AWAY, agent.name))
 
 
-def _describe_links(agent: AgentView) -> str:
-    words = []
-    for link in agent.node.links:
-        speed = f" {link.bits_per_second / 1e9:g} Gbit/s" if link.bits_per_second else ""
-        words.append(f"{link.name}{speed}")
-    where = f" ({agent.node.testbed.describe()})" if agent.node.testbed else ""
+def describe_hardware(node: Node) -> str:
+    """Return what computes on a node: `8 × NVIDIA H200, 2 TB memory`."""
+    devices = f"{len(node.devices)} × {node.devices[0].name}" if node.devices else ""
+    return f"{devices or formats.plural(node.cpu_count, 'CPU')}, {formats.size(node.memory_bytes)} memory"
+
+
+def describe_links(node: Node) -> str:
+    """Return what a node reaches the others by: `eth0 25 Gbit/s`."""
+    words = [
+        f"{link.name} {link.bits_per_second / 1e9:g} Gbit/s" if link.bits_per_second else link.name
+        for link in node.links
+    ]
+    where = f" ({node.testbed.describe()})" if node.testbed else ""
     return (", ".join(words) or "loopback only") + where
 
 
-def _describe_choice(agent: AgentView) -> str:
-    """What jobs choose the node by, and when it leaves; "" when nothing is known."""
+def describe_software(node: Node) -> str:
+    """Return the versions in the agent's environment; a dash where it told none."""
+    versions = {"Python": node.python_version, "torch": node.torch_version}
+    return ", ".join(f"{name} {version}" for name, version in versions.items() if version) or formats.NO_VALUE
+
+
+def describe_choice(agent: AgentView) -> str:
+    """Return what jobs choose the node by, and when it leaves; "" when nothing is known."""
     words = [f"pool {agent.node.pool}"] if agent.node.pool else []
     words += [f"{key}={value}" for key, value in agent.node.labels.items()]
     words += ["signed jobs only"] if agent.node.signed_only else []
@@ -63,43 +55,11 @@ def _describe_choice(agent: AgentView) -> str:
     return ", ".join(words)
 
 
-def _find_objection(agent: AgentView) -> str:
-    """The weightiest thing that speaks against the node; "" when nothing does."""
+def find_objection(agent: AgentView) -> str:
+    """Return the weightiest thing that speaks against the node, in a sentence; "" when nothing does."""
     if agent.drained_because is not None:
         return f"Drained: {agent.drained_because}"
     return f"Set aside: {agent.flag.sentence}" if agent.flag else agent.node.warning
-
-
-def view_agents(agents: Sequence[AgentView], now: datetime) -> list[AgentRow]:
-    """Build the rows, connected agents first."""
-    rows = []
-    for agent in sorted(agents, key=lambda agent: (agent.state in _AWAY, agent.name)):
-        node = agent.node
-        hardware = (
-            f"{len(node.devices)} × {node.devices[0].name}"
-            if node.devices
-            else formats.plural(node.cpu_count, "CPU")
-        )
-        versions = [f"Python {node.python_version}" if node.python_version else "",
-                    f"torch {node.torch_version}" if node.torch_version else ""]  # fmt: skip
-        rows.append(
-            AgentRow(
-                id=agent.id,
-                name=agent.name,
-                chip=chip_for_agent(agent.state),
-                hardware=f"{hardware}, {formats.size(node.memory_bytes)} memory",
-                links=_describe_links(agent),
-                telemetry=node.telemetry,
-                flag=_find_objection(agent),
-                is_out=agent.drained_because is not None or agent.flag is not None,
-                choice=_describe_choice(agent),
-                software=", ".join(version for version in versions if version) or formats.NO_VALUE,
-                findings=list_findings(node),
-                seen=formats.age(agent.last_seen_at, now),
-                job_id=agent.job_id,
-            )
-        )
-    return rows
 
 
 def describe_range(knob: Knob) -> str:

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from advisor.dashboard import formats
 from advisor.dashboard.figures.charts import Figure, draw_phases
 from advisor.dashboard.views.evidence import show_knob
-from advisor.dashboard.views.server.jobs import JobLine
+from advisor.dashboard.views.server.jobs import JobLine, tell_gain
 from advisor.dashboard.views.trials.measured import MeasuredTrial
 from advisor.errors import InvalidRequest, NotFound
-from advisor.protocol.answers.advice import Advice
 from advisor.protocol.answers.gains import spell_gain
-from advisor.protocol.asked.jobs import Job
 from advisor.protocol.measured.trials import Phases
 
 MOST = 4
@@ -133,14 +131,10 @@ def read_ids(texts: Sequence[str]) -> list[str]:
     return ids
 
 
-def compare_jobs(found: Sequence[tuple[Job, Advice | None, JobLine]]) -> list[tuple[str, tuple[Row, ...]]]:
+def compare_jobs(lines: Sequence[JobLine]) -> list[tuple[str, tuple[Row, ...]]]:
     """Build the groups of rows of two to four jobs: what was asked, what came of it, and what is advised."""
-    jobs, advices, lines = (
-        [job for job, _, _ in found],
-        [advice for _, advice, _ in found],
-        [line for _, _, line in found],
-    )
-    none = formats.NO_VALUE
+    jobs, advices = [line.job for line in lines], [line.advice for line in lines]
+    spent, none = [line.device_hours for line in lines], formats.NO_VALUE
     names = dict.fromkeys(name for advice in advices if advice for name in advice.changes)
     phases = [
         (a.phases_before, a.phases_after if a.changes else a.phases_before) if a else None for a in advices
@@ -148,17 +142,17 @@ def compare_jobs(found: Sequence[tuple[Job, Advice | None, JobLine]]) -> list[tu
     return [
         ("Asked", (
             _row("cluster", [job.cluster.describe() for job in jobs]),
-            _row("command", [line.command for line in lines]),
+            _row("command", [" ".join(job.spec.workload.command) for job in jobs]),
             _row("may change", [job.spec.allow.value for job in jobs]),
         )),
         ("Measured", (
-            _row("gain", [line.gain.figure for line in lines]),
+            _row("gain", [tell_gain(line) for line in lines]),
             _row("baseline, samples/s", [formats.number(a.baseline_samples_per_s) if a else none for a in advices]),
             _row("advised, samples/s", [formats.number(a.strategy_samples_per_s) if a else none for a in advices]),
             _row("step before, ms", [formats.milliseconds(told[0].total_s() if told else None) for told in phases]),
             _row("step after, ms", [formats.milliseconds(told[1].total_s() if told else None) for told in phases]),
-            _row("strategies tried", [line.trials for line in lines]),
-            _row("device-hours", [line.device_hours for line in lines]),
+            _row("strategies tried", [f"{line.trials} / {line.job.spec.budget.max_trials}" for line in lines]),
+            _row("device-hours", [formats.device_hours(hours) if hours else none for hours in spent]),
         )),
         ("Advised", tuple(
             _row(name, [show_knob(name, a.changes.get(name)) if a else none for a in advices]) for name in names

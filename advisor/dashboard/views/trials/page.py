@@ -7,49 +7,24 @@ from advisor.dashboard import formats
 from advisor.dashboard.figures.charts import Figure, draw_phases
 from advisor.dashboard.figures.trial import RankBlock, StepSeries, draw_ranks, draw_steps
 from advisor.dashboard.source import Person
-from advisor.dashboard.views.chips import Chip, chip_for_block, chip_for_effect, chip_for_trial
-from advisor.dashboard.views.evidence import show_knob
-from advisor.dashboard.views.trials.telemetry import DeviceLine, view_devices
 from advisor.protocol.answers.gains import spell_percent
 from advisor.protocol.asked.jobs import Job, JobState
-from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.measured.estimates import estimate_blocks
-from advisor.protocol.measured.trials import Block, BlockResult, BlockState, JobHistory, Purpose, Trial
+from advisor.protocol.measured.estimates import Estimate, estimate_blocks
+from advisor.protocol.measured.trials import Block, BlockResult, BlockState, JobHistory, Trial
 from advisor.services.changing.repeating import say_why_not
-
-
-@dataclass(frozen=True)
-class BlockLine:
-    """One block of a trial."""
-
-    session: str
-    ordinal: int
-    round: str
-    chip: Chip
-    steps: str
-    samples: str
-    median_ms: str
-    p95_ms: str
-    memory: str
-    busy: str
-    loss: str
-    note: str
 
 
 @dataclass(frozen=True)
 class TrialPage:
     """Everything a trial's page shows."""
 
-    number: int
-    chip: Chip
-    effect: Chip
-    purpose: str
-    because: str
-    outcome_reason: str
-    figures: tuple[tuple[str, str], ...]
-    """Label and value of the estimates."""
-    changes: tuple[tuple[str, str, str, str], ...]
-    """Knob, value, evidence that it was in force (or why it was not), meaning."""
+    trial: Trial
+    is_measuring: bool
+    """Whether one of its blocks is being measured now."""
+    estimate: Estimate | None
+    """None before its first block."""
+    evidence: Mapping[str, str]
+    """Knob -> evidence that it was in force, or why it was not."""
     phases: Figure | None
     worst_rank: int | None
     steps: Figure | None
@@ -58,10 +33,11 @@ class TrialPage:
     """Why a figure is not there, a sentence for each; nothing while no block has been measured."""
     ranks: tuple[tuple[int, str, str, str], ...]
     """Rank, median step time in ms, its own work in it in ms, that work's difference from the median rank's."""
-    devices: tuple[DeviceLine, ...]
-    buckets: tuple[str, ...]
-    blocks: tuple[BlockLine, ...]
-    log_tail: str
+    last: Block | None
+    """The last measured block: its devices and buckets are shown."""
+    blocks: tuple[Block, ...]
+    generations: Mapping[str, int]
+    """Session -> which launch of the job it was."""
 
 
 @dataclass(frozen=True)
@@ -89,42 +65,20 @@ def view_repeat(job: Job, trial: Trial, history: JobHistory, person: Person) -> 
     return Repeat(not why_not, False, why_not)
 
 
-def _view_block(block: Block, generations: Mapping[str, int]) -> BlockLine:
-    result, summary = block.result, block.summary
-    finite = [loss for loss in result.losses if loss == loss] if result else []
-    return BlockLine(
-        session=str(generations.get(block.session_id, formats.NO_VALUE)),
-        ordinal=block.ordinal,
-        round=formats.NO_VALUE if block.race is None else str(block.race),
-        chip=chip_for_block(block.state),
-        steps=f"{summary.steady_steps} of {result.steps}" if result and summary else formats.NO_VALUE,
-        samples=formats.number(summary.samples_per_s) if summary else formats.NO_VALUE,
-        median_ms=formats.milliseconds(summary.median_step_time_s if summary else None),
-        p95_ms=formats.milliseconds(summary.p95_step_time_s if summary else None),
-        memory=formats.size(result.peak_memory_bytes)
-        if result and result.peak_memory_bytes
-        else formats.NO_VALUE,
-        busy=formats.percent(block.utilisation),
-        loss=f"{finite[-1]:.4g}" if finite else formats.NO_VALUE,
-        note=block.note or (result.relaunch_needed if result else ""),
-    )
+def last_loss(block: Block) -> str:
+    """Return the last loss of a block that is a number; a dash where there is none."""
+    finite = [loss for loss in block.result.losses if loss == loss] if block.result else []
+    return f"{finite[-1]:.4g}" if finite else formats.NO_VALUE
 
 
-def _list_changes(trial: Trial, blocks: list[Block]) -> tuple[tuple[str, str, str, str], ...]:
-    consumed: dict[str, str] = {}
-    refused: dict[str, str] = {}
-    for block in blocks:
-        if block.result is not None:
-            consumed |= block.result.consumed
-            refused |= block.result.not_consumed
-    lines = []
-    for name, value in trial.changes.items():
-        evidence = (
-            f"not in force: {refused[name]}" if name in refused else consumed.get(name, "no evidence yet")
-        )
-        knob = CATALOGUE.get(name)
-        lines.append((name, show_knob(name, value), evidence, knob.meaning if knob else ""))
-    return tuple(lines)
+def _find_evidence(trial: Trial, blocks: Sequence[Block]) -> dict[str, str]:
+    results = [block.result for block in blocks if block.result is not None]
+    consumed = {knob: told for result in results for knob, told in result.consumed.items()}
+    refused = {knob: told for result in results for knob, told in result.not_consumed.items()}
+    return {
+        knob: f"not in force: {refused[knob]}" if knob in refused else consumed.get(knob, "no evidence yet")
+        for knob in trial.changes
+    }
 
 
 def _list_ranks(block: Block | None) -> tuple[tuple[int, str, str, str], ...]:
@@ -196,16 +150,6 @@ def view_trial_page(trial: Trial, history: JobHistory) -> TrialPage:
     done = [block for block in blocks if block.state is BlockState.DONE and block.result is not None]
     last = done[-1] if done else None
     result = last.result if last else None
-    estimate = estimate_blocks(done)
-    figures: list[tuple[str, str]] = []
-    if estimate:
-        figures = [
-            ("samples/s", formats.rate(estimate.samples_per_s, estimate.half_width)),
-            ("ms per step", formats.milliseconds(estimate.step_time_s)),
-            ("ms exposed communication", formats.milliseconds(estimate.exposed_comm_s)),
-            ("busy", formats.percent(estimate.utilisation)),
-            ("blocks", str(estimate.blocks)),
-        ]
     has_phases = result is not None and result.phases.total_s() > 0
     phases = None
     if result is not None and has_phases:
@@ -217,22 +161,17 @@ def view_trial_page(trial: Trial, history: JobHistory) -> TrialPage:
     steps = _draw_steps(done)
     rank_map = _draw_ranks(done, generations)
     return TrialPage(
-        number=trial.number,
-        chip=chip_for_trial(trial, any(block.state is BlockState.ISSUED for block in blocks)),
-        effect=chip_for_effect(trial.effect),
-        purpose="baseline" if trial.purpose is Purpose.BASELINE else trial.purpose.value,
-        because=trial.because,
-        outcome_reason=trial.outcome_reason,
-        figures=tuple(figures),
-        changes=_list_changes(trial, blocks),
+        trial=trial,
+        is_measuring=any(block.state is BlockState.ISSUED for block in blocks),
+        estimate=estimate_blocks(done),
+        evidence=_find_evidence(trial, blocks),
         phases=phases,
         worst_rank=result.worst_rank if result else None,
         steps=steps,
         rank_map=rank_map,
         missing=tuple(_say_missing(result, phases, steps, rank_map)) if result else (),
         ranks=_list_ranks(last),
-        devices=view_devices(last.telemetry) if last else (),
-        buckets=tuple(formats.size(count) for count in result.bucket_bytes) if result else (),
-        blocks=tuple(_view_block(block, generations) for block in blocks),
-        log_tail=formats.clean_tail(trial.log_tail) if trial.log_tail else "",
+        last=last,
+        blocks=tuple(blocks),
+        generations=generations,
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from advisor.dashboard import formats
-from advisor.dashboard.views.chips import Chip, chip_for_effect, chip_for_trial
+from advisor.dashboard.views.chips import chip_for_trial
 from advisor.dashboard.views.evidence import describe_changes
 from advisor.dashboard.views.trials.measured import MeasuredTrial
 from advisor.errors import InvalidRequest
@@ -175,6 +175,16 @@ class TrialQuery:
         usual = {**vars(TrialQuery()), "columns": ""}
         return urlencode({name: value for name, value in wanted.items() if value and value != usual[name]})
 
+    def sort_by(self, column: Column) -> str:
+        """Return the query string that sorts by a column, the other way where it is sorted by it already."""
+        # Numbers are looked at from the largest on, texts from the first.
+        first, second = (f"-{column.key}", column.key) if column.is_number else (column.key, f"-{column.key}")
+        return self.address(sort=second if self.sort == first else first)
+
+    def direction(self, column: Column) -> str:
+        """Return how it is sorted by a column: ascending, descending or ""."""
+        return {column.key: "ascending", f"-{column.key}": "descending"}.get(self.sort, "")
+
     @property
     def is_filtered(self) -> bool:
         """Whether it leaves trials out."""
@@ -200,65 +210,24 @@ class TrialQuery:
 
 
 @dataclass(frozen=True)
-class TrialRow:
-    """One row: what needs more than a text, and the texts by column."""
-
-    number: int
-    chip: Chip
-    effect: Chip
-    because: str
-    is_advised: bool
-    cells: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Heading:
-    """One column's head."""
-
-    column: Column
-    address: str
-    """Query string that sorts by it, the other way where it is sorted by it already."""
-    sorted: str
-    """ascending, descending or empty."""
-
-
-@dataclass(frozen=True)
 class TrialTable:
     """The table as its page shows it."""
 
-    headings: tuple[Heading, ...]
-    rows: tuple[TrialRow, ...]
+    columns: tuple[Column, ...]
+    rows: tuple[MeasuredTrial, ...]
     total: int
     query: TrialQuery
+    advised: Mapping[str, Value] | None
+    """The advised changes: trials that carry them are marked."""
 
 
 def view_trial_table(
     trials: Sequence[MeasuredTrial], advised: Mapping[str, Value] | None, query: TrialQuery = TrialQuery()
 ) -> TrialTable:
     """Build the table; `advised` marks the trials that carry the advised strategy."""
-    shown = [
-        column for column in COLUMNS if (column.key in query.columns if query.columns else column.is_usual)
-    ]
-    headings = []
-    for column in shown:
-        # Numbers are looked at from the largest on, texts from the first.
-        first, second = (f"-{column.key}", column.key) if column.is_number else (column.key, f"-{column.key}")
-        direction = {column.key: "ascending", f"-{column.key}": "descending"}.get(query.sort, "")
-        headings.append(
-            Heading(column, query.address(sort=second if query.sort == first else first), direction)
-        )
-    rows = [
-        TrialRow(
-            number=found.trial.number,
-            chip=chip_for_trial(found.trial, found.is_measuring),
-            effect=chip_for_effect(found.trial.effect),
-            because=f"{found.trial.purpose.value}: {found.trial.because}",
-            is_advised=bool(advised) and found.trial.changes == advised,
-            cells={column.key: column.show(found) for column in shown},
-        )
-        for found in query.select(trials)
-    ]
-    return TrialTable(tuple(headings), tuple(rows), len(trials), query)
+    wanted = query.columns
+    shown = tuple(column for column in COLUMNS if (column.key in wanted if wanted else column.is_usual))
+    return TrialTable(shown, tuple(query.select(trials)), len(trials), query, advised)
 
 
 def _guard(value: float | str | None) -> str:

@@ -1,0 +1,93 @@
+"""The filters by which templates show the objects of the protocol: as chips, in words and as numbers."""
+
+from collections.abc import Callable, Mapping
+
+from advisor.dashboard import formats
+from advisor.dashboard.views.chips import (
+    STAGES,
+    chip_for_agent,
+    chip_for_block,
+    chip_for_effect,
+    chip_for_job,
+    chip_for_outcome,
+    chip_for_session,
+    chip_for_trial,
+    chip_for_verdict,
+)
+from advisor.dashboard.views.evidence import describe_changes, interval, judge_finding, likely, show_knob
+from advisor.dashboard.views.job.advice import describe_buckets, describe_stalls, find_reason, list_scaling
+from advisor.dashboard.views.job.forecasts import name_cluster
+from advisor.dashboard.views.job.new_job import list_limits, say_values
+from advisor.dashboard.views.job.runs import judge_run
+from advisor.dashboard.views.job.story import hint_at
+from advisor.dashboard.views.job.verdict import place_stage
+from advisor.dashboard.views.server.jobs import name_job, tell_gain, tell_gain_range
+from advisor.dashboard.views.server.node_findings import list_findings
+from advisor.dashboard.views.server.site import (
+    describe_choice,
+    describe_hardware,
+    describe_links,
+    describe_range,
+    describe_software,
+    find_objection,
+)
+from advisor.dashboard.views.server.tokens import judge_token
+from advisor.dashboard.views.trials.page import last_loss
+from advisor.dashboard.views.trials.telemetry import describe_throttling, describe_traffic, spread
+from advisor.protocol.answers.advice import name_bound
+from advisor.protocol.answers.gains import spell_gain
+
+FILTERS: Mapping[str, Callable[..., object]] = {
+    "age": formats.age,
+    "agent_chip": chip_for_agent,
+    "block_chip": chip_for_block,
+    "bound": name_bound,
+    "buckets": describe_buckets,
+    "changes": describe_changes,
+    "choice": describe_choice,
+    "cluster": name_cluster,
+    "device_hours": formats.device_hours,
+    "duration": formats.duration,
+    "effect_chip": chip_for_effect,
+    "finding_chip": judge_finding,
+    "findings": list_findings,
+    "gain": spell_gain,
+    "hardware": describe_hardware,
+    "hint": hint_at,
+    "interval": interval,
+    "job_chip": chip_for_job,
+    "job_gain": tell_gain,
+    "job_gain_range": tell_gain_range,
+    "last_loss": last_loss,
+    "likely": likely,
+    "limits": list_limits,
+    "links": describe_links,
+    "ms": formats.milliseconds,
+    "name": name_job,
+    "number": formats.number,
+    "objection": find_objection,
+    "outcome_chip": chip_for_outcome,
+    "percent": formats.percent,
+    "range": describe_range,
+    "rate": formats.rate,
+    "reason_for": find_reason,
+    "run_chip": judge_run,
+    "scaling": list_scaling,
+    "session_chip": chip_for_session,
+    "signed_ms": formats.signed_milliseconds,
+    "size": formats.size,
+    "software": describe_software,
+    "spread": spread,
+    "stage_place": place_stage,
+    "stage_words": STAGES.__getitem__,
+    "stalls": describe_stalls,
+    "tail": formats.clean_tail,
+    "throttling": describe_throttling,
+    "token_chip": judge_token,
+    "traffic": describe_traffic,
+    "trial_chip": chip_for_trial,
+    "value": show_knob,
+    "values": say_values,
+    "verdict_chip": chip_for_verdict,
+}
+"""By the name that a template writes behind `|`."""
