@@ -36,6 +36,7 @@ from advisor.dashboard.views.trials.page import last_loss
 from advisor.dashboard.views.trials.telemetry import describe_throttling, describe_traffic, spread
 from advisor.protocol.answers.advice import name_bound
 from advisor.protocol.answers.gains import spell_gain
+from advisor.protocol.nodes.cluster import spell_memory
 
 FILTERS: Mapping[str, Callable[..., object]] = {
     "age": formats.age,
@@ -62,6 +63,7 @@ FILTERS: Mapping[str, Callable[..., object]] = {
     "likely": likely,
     "limits": list_limits,
     "links": describe_links,
+    "memory": spell_memory,
     "ms": formats.milliseconds,
     "name": name_job,
     "number": formats.number,
@@ -86,6 +88,7 @@ FILTERS: Mapping[str, Callable[..., object]] = {
     "token_chip": judge_token,
     "traffic": describe_traffic,
     "trial_chip": chip_for_trial,
+    "traffic_rate": formats.data_rate,
     "value": show_knob,
     "values": say_values,
     "verdict_chip": chip_for_verdict,

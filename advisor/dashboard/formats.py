@@ -61,12 +61,18 @@ def percent(share: float | None, decimals: int = 0) -> str:
 
 
 def size(count: float) -> str:
-    """Return bytes in the largest fitting binary unit, with three digits: `25 MB`, `1.46 GB`."""
+    """Return the size of a bucket or of gradients, spelled as the knobs that set it (1 MB is 2^20 bytes): `25 MB`."""
     value, units = float(count), ["B", "KB", "MB", "GB", "TB"]
     while abs(value) >= 999.5 and len(units) > 1:
         value /= 1024
         units.pop(0)
     return f"{value:.3g} {units[0]}"
+
+
+def data_rate(bytes_per_s: float) -> str:
+    """Return how fast data went over a link, in the decimal units that links are sold in: `88 GB/s`, `1.05 MB/s`."""
+    unit, scale = ("GB/s", 1e9) if bytes_per_s >= 999.5e6 else ("MB/s", 1e6)
+    return f"{bytes_per_s / scale:.3g} {unit}"
 
 
 def duration(seconds: float) -> str:

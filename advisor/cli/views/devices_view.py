@@ -7,8 +7,7 @@ from rich.text import Text
 from advisor.protocol.answers.gains import spell_share
 from advisor.protocol.measured.telemetry import DeviceTelemetry, NodeTelemetry, Spread
 from advisor.protocol.measured.trials import JobHistory
-
-_GB = 1e9
+from advisor.protocol.nodes.cluster import spell_memory
 
 
 def devices_table(history: JobHistory) -> Table | None:
@@ -25,7 +24,7 @@ def devices_table(history: JobHistory) -> Table | None:
         for device in node.devices:
             table.add_row(*_device_cells(node, device))
         if not node.devices:
-            cells = (_share(node.session_cpu), "", f"{node.memory_bytes / _GB:.1f} GB")
+            cells = (_share(node.session_cpu), "", spell_memory(node.memory_bytes))
             table.add_row(Text(f"{node.agent} CPUs"), *cells)
     return table
 
@@ -36,7 +35,7 @@ def _device_cells(node: NodeTelemetry, device: DeviceTelemetry) -> tuple[str | T
         Text(f"{node.agent} GPU {device.index}"),
         _share(device.busy),
         _share(device.sm_active) if device.sm_active else "",
-        f"{device.memory_bytes / _GB:.1f} GB",
+        spell_memory(device.memory_bytes),
         f"{device.power_w.mean:.0f} W" if device.power_w else "",
         f"{device.sm_clock_mhz:.0f} MHz" if device.sm_clock_mhz else "",
         Text(reasons, style="yellow"),

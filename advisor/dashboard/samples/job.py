@@ -171,7 +171,7 @@ def _make_history(start: datetime, rounds: int) -> JobHistory:
             continue
         at = start + timedelta(minutes=2 + 3 * number)
         reasons = {
-            Outcome.OUT_OF_MEMORY: "Rank 3 ran out of device memory in the third step: 139.1 of 139.8 GB were in use.",
+            Outcome.OUT_OF_MEMORY: "Rank 3 ran out of device memory in the third step: 139.1 of 139.8 GiB were in use.",
             Outcome.INEFFECTIVE: "NCCL did not read NCCL_SOCKET_NTHREADS: this cluster communicates over InfiniBand.",
             Outcome.PRUNED: "Clearly slower than the baseline after one block.",
         }

@@ -9,6 +9,12 @@ from advisor.protocol.nodes.labels import Labels, Pool
 from advisor.protocol.nodes.testbed import Testbed
 
 
+def spell_memory(count: float) -> str:
+    """Return bytes of memory as people read them: `64 GiB`, `1.46 GiB`, `1024 GiB`; `512 MiB` below one."""
+    value, unit = (count / 2**30, "GiB") if count >= 2**30 else (count / 2**20, "MiB")
+    return f"{value:.3g} {unit}" if value < 999.5 else f"{value:.0f} {unit}"
+
+
 class DeviceKind(StrEnum):
     """What the training computes on."""
 
@@ -82,9 +88,7 @@ class Node(Message):
         devices = (
             f"{len(self.devices)} × {self.devices[0].name}" if self.devices else "no GPU visible to NVML"
         )
-        sizes = (
-            f"{self.cpu_count} CPU{'s' if self.cpu_count != 1 else ''}, {self.memory_bytes / 2**30:.0f} GiB"
-        )
+        sizes = f"{self.cpu_count} CPU{'s' if self.cpu_count != 1 else ''}, {spell_memory(self.memory_bytes)}"
         return f"{self.hostname}: {sizes}, {devices}; {links}. {self.warning}".strip()
 
     @field_validator("testbed", mode="before")

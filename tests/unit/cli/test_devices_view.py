@@ -46,14 +46,14 @@ def test_nothing_is_shown_before_telemetry_arrived() -> None:
 
 def test_devices_of_the_latest_block_with_telemetry_are_shown() -> None:
     hot = DeviceTelemetry(
-        index=3, busy=even(0.97), sm_active=even(0.71), memory_bytes=101_000_000_000, power_w=even(450.0),
+        index=3, busy=even(0.97), sm_active=even(0.71), memory_bytes=101 * 2**30, power_w=even(450.0),
         sm_clock_mhz=1275.0, throttled={"HwThermalSlowdown": 0.85},
     )  # fmt: skip
     text = render(JobHistory(blocks=(block(node("old")), block(node("a0", hot), node("cpu-node")), block())))
     assert "in trial 7" in text
     assert "old" not in text
     line = next(line for line in text.splitlines() if "GPU 3" in line)
-    for word in ("a0", "97 %", "71 %", "101.0 GB", "450 W", "1275 MHz", "HwThermalSlowdown 85 %"):
+    for word in ("a0", "97 %", "71 %", "101 GiB", "450 W", "1275 MHz", "HwThermalSlowdown 85 %"):
         assert word in line
     assert "cpu-node CPUs" in text
     assert "42 %" in text

@@ -36,6 +36,13 @@ def test_size_has_three_digits_and_no_zeros_behind_them(count: float, text: str)
 
 
 @pytest.mark.parametrize(
+    ("bytes_per_s", "text"), [(88e9, "88 GB/s"), (999.6e6, "1 GB/s"), (2**20, "1.05 MB/s"), (0, "0 MB/s")]
+)
+def test_data_rate_is_decimal_as_links_are_sold(bytes_per_s: float, text: str) -> None:
+    assert formats.data_rate(bytes_per_s) == text
+
+
+@pytest.mark.parametrize(
     ("seconds", "text"),
     [(9, "9 s"), (61, "1 min 01 s"), (3840, "1 h 04 min"), (200_000, "2 d 7 h"), (59.6, "1 min 00 s")],
 )

@@ -68,8 +68,9 @@ def test_node_without_devices_tells_its_cpus_and_its_network(
     row = next(row for row in page.split("<tr>") if "a0" in row)
     assert "<b>a0" not in row
     words = re.findall(r"<td[^>]*>([^<]*)</td>", row)
+    assert "2 GiB" in words
     assert words[0] == "50 % (most 62 %)"
-    assert words[-1] == "network 1 MB/s"
+    assert words[-1] == "network 1.05 MB/s"
 
 
 def test_flagged_agent_says_why() -> None:

@@ -77,7 +77,7 @@ def test_heading_sorts_the_other_way_and_keeps_what_was_filtered() -> None:
 def test_chosen_columns_stand_in_the_order_of_the_table() -> None:
     table = view_trial_table(TRIALS, None, read(columns="loss,number,memory"))
     assert [column.key for column in table.columns] == ["number", "memory", "loss"]
-    assert table.columns[1].show(table.rows[0]) == "101 GB"
+    assert table.columns[1].show(table.rows[0]) == "101 GiB"
     assert read(columns="loss,number").address() == "columns=loss%2Cnumber"
 
 

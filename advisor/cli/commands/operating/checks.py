@@ -115,10 +115,10 @@ def check_data_dir(data_dir: Path) -> Check:
         return Check(
             name="data directory",
             status=Status.WARN,
-            finding=f"{data_dir} has {free / 2**20:.0f} MB left",
+            finding=f"{data_dir} has {free / 2**20:.0f} MiB left",
             remedy="Trials write what your script writes, beside it: make room, or set ADVISOR_DATA_DIR.",
         )
-    return _ok("data directory", f"{data_dir}, {free / 2**30:.0f} GB free")
+    return _ok("data directory", f"{data_dir}, {free / 2**30:.0f} GiB free")
 
 
 def check_agent(environment: Mapping[str, str]) -> list[Check]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from advisor.dashboard import formats
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Knob, Place
-from advisor.protocol.nodes.cluster import Node
+from advisor.protocol.nodes.cluster import Node, spell_memory
 from advisor.protocol.views import AgentState, AgentView, LogChunk
 
 _AWAY = {AgentState.SILENT, AgentState.REVOKED}
@@ -25,9 +25,9 @@ def order_agents(agents: Sequence[AgentView]) -> list[AgentView]:
 
 
 def describe_hardware(node: Node) -> str:
-    """Return what computes on a node: `8 × NVIDIA H200, 2 TB memory`."""
+    """Return what computes on a node: `8 × NVIDIA H200, 1024 GiB memory`."""
     devices = f"{len(node.devices)} × {node.devices[0].name}" if node.devices else ""
-    return f"{devices or formats.plural(node.cpu_count, 'CPU')}, {formats.size(node.memory_bytes)} memory"
+    return f"{devices or formats.plural(node.cpu_count, 'CPU')}, {spell_memory(node.memory_bytes)} memory"
 
 
 def describe_links(node: Node) -> str:

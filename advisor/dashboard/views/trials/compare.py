@@ -11,6 +11,7 @@ from advisor.dashboard.views.trials.measured import MeasuredTrial
 from advisor.errors import InvalidRequest, NotFound
 from advisor.protocol.answers.gains import spell_gain
 from advisor.protocol.measured.trials import Phases
+from advisor.protocol.nodes.cluster import spell_memory
 
 MOST = 4
 
@@ -98,7 +99,7 @@ def _list_measures(chosen: Sequence[MeasuredTrial]) -> list[Row]:
         _row("against trial 0", [spell_gain(found.ratio) if found.ratio else none for found in chosen]),
         _row("median step, ms", [formats.milliseconds(e.step_time_s if e else None) for e in estimates]),
         _row("device busy", [formats.percent(e.utilisation if e else None) for e in estimates]),
-        _row("peak memory", [formats.size(peak) if peak else none for peak in memory]),
+        _row("peak memory", [spell_memory(peak) if peak else none for peak in memory]),
         _row("blocks", [str(len(found.blocks)) for found in chosen]),
     ]
 

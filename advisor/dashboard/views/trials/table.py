@@ -15,6 +15,7 @@ from advisor.protocol.answers.gains import spell_gain
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.trials import Outcome, Phases
+from advisor.protocol.nodes.cluster import spell_memory
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "'")
 """A spreadsheet calculates a cell that begins with one of these."""
@@ -119,7 +120,7 @@ COLUMNS: tuple[Column, ...] = (
     _time("backward", "backward ms", "Backward pass without exposed communication, last block",
           _phase("backward_s"), is_wide=True),
     _time("optimizer", "optimizer ms", "Optimizer step, last block", _phase("optimizer_s"), is_wide=True),
-    _figure("memory", "peak memory", "Largest peak of any rank", _peak, formats.size, is_wide=True),
+    _figure("memory", "peak memory", "Largest peak of any rank", _peak, spell_memory, is_wide=True),
     _figure("loss", "last loss", "Loss of its last timed step", _last_loss, lambda loss: f"{loss:.4g}", is_wide=True),
     _figure("blocks", "blocks", "Blocks measured", lambda found: len(found.blocks), lambda count: f"{count:.0f}",
             is_wide=True),

@@ -14,7 +14,7 @@ def spread(of: Spread | None) -> str:
 def describe_traffic(device: DeviceTelemetry) -> str:
     """Return what went over a device's links: `PCIe 1.2 GB/s`."""
     rates = {"PCIe": device.pcie_bytes_per_s, "NVLink": device.nvlink_bytes_per_s}
-    told = [f"{name} {formats.size(rate)}/s" for name, rate in rates.items() if rate is not None]
+    told = [f"{name} {formats.data_rate(rate)}" for name, rate in rates.items() if rate is not None]
     return ", ".join(told) or formats.NO_VALUE
 
 

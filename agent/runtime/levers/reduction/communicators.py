@@ -94,8 +94,8 @@ class Communicators:
         [lacking] = self.agree_on_most([needed - free])
         if lacking > 0:
             raise NoRoom(
-                f"{count} more communicator(s) may take {needed / 1e9:.2g} GB of the card, and the fullest one has "
-                f"{(needed - lacking) / 1e9:.2g} GB free beside what the training uses."
+                f"{count} more communicator(s) may take {needed / 2**30:.2g} GiB of the card, and the fullest one has "
+                f"{(needed - lacking) / 2**30:.2g} GiB free beside what the training uses."
             )
         failure = ""
         try:
