@@ -34,7 +34,7 @@ from advisor.dashboard.views.server.site import (
 from advisor.dashboard.views.server.tokens import judge_token
 from advisor.dashboard.views.trials.page import last_loss
 from advisor.dashboard.views.trials.telemetry import describe_throttling, describe_traffic, spread
-from advisor.protocol.answers.advice import name_bound
+from advisor.protocol.answers.advice import name_bound, name_provenance
 from advisor.protocol.answers.gains import spell_gain
 from advisor.protocol.nodes.cluster import spell_memory
 
@@ -70,6 +70,7 @@ FILTERS: Mapping[str, Callable[..., object]] = {
     "objection": find_objection,
     "outcome_chip": chip_for_outcome,
     "percent": formats.percent,
+    "provenance": name_provenance,
     "range": describe_range,
     "rate": formats.rate,
     "reason_for": find_reason,
@@ -87,8 +88,8 @@ FILTERS: Mapping[str, Callable[..., object]] = {
     "throttling": describe_throttling,
     "token_chip": judge_token,
     "traffic": describe_traffic,
-    "trial_chip": chip_for_trial,
     "traffic_rate": formats.data_rate,
+    "trial_chip": chip_for_trial,
     "value": show_knob,
     "values": say_values,
     "verdict_chip": chip_for_verdict,

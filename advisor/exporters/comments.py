@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from advisor.protocol.answers.advice import Advice, Provenance, Verdict, continue_command
+from advisor.protocol.answers.advice import Advice, Provenance, Verdict, continue_command, name_provenance
 from advisor.protocol.answers.carried import Carried, write_line
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
@@ -81,7 +81,7 @@ def head_lines(
         lines.append(verdict)
     for knob, value in advice.changes.items():
         before = describe_value(advice.baseline[knob])
-        known = f" ({provenance[knob].value})" if knob in provenance else " (not expressed here)"
+        known = f" ({name_provenance(provenance[knob])})" if knob in provenance else " (not expressed here)"
         lines.append(f"Changed: {knob} from {before} to {describe_value(value)}{known}.")
     carried = sum(knob in provenance for knob in advice.changes)
     if carried < len(advice.changes):

@@ -64,9 +64,10 @@ How to read the tables:
   [the results](results/knob_effects.md)), with its 95 % interval. It shows that the lever acts; yours will differ.
 * **Paddle** is the field that the Paddle exports write, and the Paddle versions that have it.
 
-An exported file says of every field whether it was *measured* (varied and timed as this very knob), *translated* (timed
-through its PyTorch equivalent) or *carried* (not timed). Files for other tools set only what was timed and what it
-needs to make sense; everything else stays at that tool's own default, which can differ from the documented one.
+An exported file says of every field whether it was *timed* (varied and timed as this very knob), *timed in
+PyTorch* (through its PyTorch equivalent) or *not timed*; `strategy.json` spells them `measured`, `translated` and
+`carried`. Files for other tools set only what was timed and what it needs to make sense; everything else stays at
+that tool's own default, which can differ from the documented one.
 """
 
 

@@ -178,7 +178,7 @@ def _let_static_programs_fuse(values: dict[str, Value], job: Job, chosen: Paddle
     tensors = job.facts.parameter_tensors
     share = float(values["fuse_grad_size_in_MB"]) * 2**20 / job.facts.gradient_bytes
     number = min(tensors, max(1, round(tensors * share)))
-    note = f"what the bytes hold on average; {Reach.STATIC.value}"
+    note = f"as many as the bytes hold; {Reach.STATIC.value}"
     chosen.left.pop(STATIC_FUSION, None)
     chosen.fields.append(PaddleField(STATIC_FUSION, (STATIC_FUSION,), number, Provenance.TRANSLATED, note))
 

@@ -3,7 +3,7 @@
 from advisor.exporters.comments import comment, head_lines, one_line
 from advisor.exporters.exported import Exported
 from advisor.exporters.paddle.fields import PaddleField, choose_fields
-from advisor.protocol.answers.advice import Advice
+from advisor.protocol.answers.advice import Advice, name_provenance
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
 
@@ -36,7 +36,7 @@ def export_paddle(advice: Advice, job: Job, target: str | None = None) -> Export
 
 
 def _line(entry: PaddleField) -> str:
-    known = entry.provenance.value + (f"; {entry.note}" if entry.note else "")
+    known = name_provenance(entry.provenance) + (f"; {entry.note}" if entry.note else "")
     return f"{entry.path[-1]}: {_literal(entry.value)}  # {one_line(known)}\n"
 
 

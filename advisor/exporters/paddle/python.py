@@ -3,7 +3,7 @@
 from advisor.exporters.comments import comment, head_lines, one_line
 from advisor.exporters.exported import Exported
 from advisor.exporters.paddle.fields import PaddleField, choose_fields
-from advisor.protocol.answers.advice import Advice
+from advisor.protocol.answers.advice import Advice, name_provenance
 from advisor.protocol.asked.jobs import Job
 
 _ATTRIBUTES = {"fuse_grad_size_in_TFLOPS": "_fuse_grad_size_in_TFLOPS"}
@@ -53,7 +53,9 @@ def _assign(block: str, entries: list[PaddleField]) -> list[str]:
         lines = [f"{block}.{_attribute(entry)} = {entry.value!r}{_remark(entry)}" for entry in entries]
         return [f"{block} = strategy.{block}", *lines, f"strategy.{block} = {block}"]
     pairs = ", ".join(f'"{_attribute(entry)}": {entry.value!r}' for entry in entries)
-    return [f"strategy.{block} = {{{pairs}}}  # {', '.join(sorted({e.provenance.value for e in entries}))}"]
+    return [
+        f"strategy.{block} = {{{pairs}}}  # {', '.join(sorted({name_provenance(e.provenance) for e in entries}))}"
+    ]
 
 
 def _attribute(entry: PaddleField) -> str:
@@ -61,4 +63,4 @@ def _attribute(entry: PaddleField) -> str:
 
 
 def _remark(entry: PaddleField) -> str:
-    return f"  # {one_line(entry.provenance.value + (f'; {entry.note}' if entry.note else ''))}"
+    return f"  # {one_line(name_provenance(entry.provenance) + (f'; {entry.note}' if entry.note else ''))}"

@@ -40,7 +40,7 @@ def write_summary(
     for knob, value in advice.changes.items():
         known = advice.provenance.get(knob, Provenance.CARRIED)
         before = describe_value(advice.baseline[knob])
-        lines.append(one_line(f"{knob}: {before} -> {describe_value(value)} ({known.value}: {KNOWN[known]})"))
+        lines.append(one_line(f"{knob}: {before} -> {describe_value(value)} ({KNOWN[known]})"))
         lines += [f"    {one_line(reason.sentence)}" for reason in advice.reasons if reason.knob == knob]
     lines += ["", "Files"]
     for file in files:

@@ -50,6 +50,18 @@ class Provenance(StrEnum):
     """Exported at its default or rule of thumb, not timed."""
 
 
+_PROVENANCE_WORDS = {
+    Provenance.MEASURED: "timed",
+    Provenance.TRANSLATED: "timed in PyTorch",
+    Provenance.CARRIED: "not timed",
+}
+
+
+def name_provenance(provenance: Provenance) -> str:
+    """Return how people are told what a value rests on: `timed in PyTorch`."""
+    return _PROVENANCE_WORDS[provenance]
+
+
 class Interval(Message):
     """A ratio with its 95 % interval."""
 

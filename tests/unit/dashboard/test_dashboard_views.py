@@ -3,8 +3,9 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import timedelta
 
-from memory_source import NOW, MemorySource, read_words
+from memory_source import NOW, Clock, MemorySource, read_words
 from starlette.testclient import TestClient
 
 from advisor.dashboard.components import sample_components
@@ -250,6 +251,28 @@ def test_connected_agents_come_first() -> None:
         "node02",
         "node09",
     ]
+
+
+def test_event_of_another_day_stands_below_its_date(
+    source: MemorySource, sign_in: SignIn, clock: Clock
+) -> None:
+    moments = [timedelta(days=-2, hours=-1), timedelta(days=-2), timedelta(minutes=-30), timedelta(0)]
+    events = tuple(
+        FINISHED.events[0].model_copy(update={"seq": seq, "at": NOW + moment})
+        for seq, moment in enumerate(moments, start=1)
+    )
+    source.tell(replace(FINISHED, events=events))
+    client = sign_in("adv_viewer_3_x")
+    days = re.compile(r'<li class="day"><time datetime="([0-9-]+)">')
+    assert days.findall(client.get("/jobs/sample/log").text) == ["2026-11-18"]
+    clock.pass_(timedelta(days=1))
+    assert days.findall(client.get("/jobs/sample/log").text) == ["2026-11-20", "2026-11-18"]
+
+
+def test_what_a_value_rests_on_is_told_in_words(sign_in: SignIn) -> None:
+    page = sign_in("adv_viewer_3_x").get("/jobs/sample").text
+    assert "timed in PyTorch" in page
+    assert "translated" not in page
 
 
 def test_log_joins_what_one_agent_wrote_in_a_row() -> None:

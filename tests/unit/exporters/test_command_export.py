@@ -63,4 +63,4 @@ def test_what_was_timed_in_paddle_itself_is_measured_there(advise) -> None:
     made = advise({"fuse_grad_size_in_MB": 4.0}, command=("python", "train.py"), kind=WorkloadKind.PADDLE)
     file = export(*made, "paddle")
     assert file.provenance["fuse_grad_size_in_MB"] is Provenance.MEASURED
-    assert "fuse_grad_size_in_MB: 4  # measured" in file.content
+    assert "fuse_grad_size_in_MB: 4  # timed" in file.content

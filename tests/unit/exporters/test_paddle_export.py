@@ -73,8 +73,8 @@ def test_nested_fields_stand_in_a_block(advise) -> None:
     changes = {"localsgd": True, "localsgd_k_steps": 4, "localsgd_begin_step": 100}
     file = export(*advise(changes), "paddle", "2.6.2")
     assert (
-        "localsgd_configs {\n  k_steps: 4  # translated; acts in static programs only\n"
-        "  begin_step: 100  # translated; acts in static programs only\n}\n" in file.content
+        "localsgd_configs {\n  k_steps: 4  # timed in PyTorch; acts in static programs only\n"
+        "  begin_step: 100  # timed in PyTorch; acts in static programs only\n}\n" in file.content
     )
     assert fields_of(file.content)["localsgd"] == "true"
 
