@@ -51,7 +51,7 @@ from advisor.services.tokens import (
     rotate_token,
 )
 from advisor.services.tuning import Tuning
-from advisor.services.visits import find_visit, open_visit
+from advisor.services.visits import find_visit, mark_visit, open_visit
 from advisor.storage import Database
 
 
@@ -91,7 +91,7 @@ class ServiceSource:
         if is_due:
             # A database that cannot be written to may still be read.
             with suppress(Unavailable), self._database.begin() as work:
-                work.visits.mark(hash_secret(key), now)
+                mark_visit(work, key, principal, now)
         return Person(principal.name, principal.role, principal.team, principal.token_id)
 
     def close_visit(self, key: str) -> None:

@@ -212,6 +212,8 @@ class TokenView(Message):
     """When it ends by itself; None: never."""
     uses_left: int | None = None
     """How many more agents may register with it; None: any number."""
+    last_used_at: datetime | None = None
+    """When it last opened something, to within five minutes; None: never."""
 
     def tell_state(self, now: datetime) -> str:
         """Return `valid`, or why it opens nothing any more: `revoked`, `expired`, `used up`."""

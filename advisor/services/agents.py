@@ -56,7 +56,7 @@ def register_agent(
     if not proven:
         if known is not None and known.secret_sha256 and _is_at_work(known, now, timers):
             raise AgentNameTaken(f"An agent named {known.name} is at work on {known.node.hostname}.")
-        if principal.spent or not work.tokens.use_up(principal.token_id):
+        if principal.spent or not work.tokens.use_up(principal.token_id, now):
             raise Unauthenticated(
                 principal.spent or "The token has let in as many agents as it was for.",
                 hint="An administrator makes another one: `advisor token create --role agent`.",

@@ -5,11 +5,12 @@ import hmac
 import os
 import secrets
 import threading
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from advisor.errors import InvalidRequest, TokenNotFound, Unauthenticated
+from advisor.errors import InvalidRequest, TokenNotFound, Unauthenticated, Unavailable
 from advisor.protocol.views import CreatedToken, NewToken, Role, TokenPage, TokenRotation, TokenView
 from advisor.services.pages import cut_page, read_moment
 from advisor.storage import Database, UnitOfWork
@@ -18,6 +19,8 @@ from advisor.storage.fault_points import FaultPoint
 _PREFIX = "adv"
 _SECRET_BYTES = 32
 _MOST_KNOWN = 20_000
+NOTE_AFTER = timedelta(minutes=5)
+"""A use of a token is written down that often only: requests read, they do not write."""
 FIRST_TOKENS = {Role.ADMIN: "admin-token", Role.AGENT: "agent-token"}
 """The tokens of a server's first start, with the files they are written to."""
 
@@ -78,7 +81,8 @@ class KnownTokens:
     """Whose tokens counted when they were last looked up: until any token changes, nobody has to look again.
 
     A look-up costs about as much as the rest of a short request. Nothing is known on PostgreSQL, where another server
-    may revoke a token at any time.
+    may revoke a token at any time. A look notes the token's use where none was noted for some minutes; an agent's own
+    token is left out, for when the agent was last seen is known anyway.
     """
 
     def __init__(self, database: Database) -> None:
@@ -86,14 +90,18 @@ class KnownTokens:
         self._lock = threading.Lock()
         self._known: tuple[object | None, dict[str, Principal]] = None, {}
         """The stamp that tokens had before any of these was looked up, and whose they are, by a hash of the whole."""
+        self._noted: dict[str, datetime] = {}
+        """When a use of each token was last noted."""
 
     def find(self, token: str, now: datetime) -> Principal | None:
-        """Return whose token this is, if that is known."""
+        """Return whose token this is, if that is known and its use need not be noted."""
         stamp, known = self._known
         if stamp is None or stamp is not self._database.tokens_stamp:
             return None
         principal = known.get(hash_secret(token))
-        has_expired = principal and principal.expires_at is not None and principal.expires_at <= now
+        if principal is None or self._is_due(principal, now):
+            return None
+        has_expired = principal.expires_at is not None and principal.expires_at <= now
         return None if has_expired else principal
 
     def authenticate(self, token: str, now: datetime) -> Principal:
@@ -107,7 +115,22 @@ class KnownTokens:
                 if self._known[0] is not stamp or len(self._known[1]) >= _MOST_KNOWN:
                     self._known = stamp, {}
                 self._known[1][hash_secret(token)] = principal
+        if self._is_due(principal, now):
+            self._note(principal, now)
         return principal
+
+    def _is_due(self, principal: Principal, now: datetime) -> bool:
+        noted = self._noted.get(principal.token_id)
+        return principal.agent_id is None and (noted is None or now - noted >= NOTE_AFTER)
+
+    def _note(self, principal: Principal, now: datetime) -> None:
+        with self._lock:
+            if len(self._noted) >= _MOST_KNOWN:
+                self._noted = {}
+            self._noted[principal.token_id] = now
+        # A database that cannot be written to may still be read.
+        with suppress(Unavailable), self._database.begin() as work:
+            work.tokens.mark_used(principal.token_id, now)
 
 
 def still_counts(work: UnitOfWork, principal: Principal, now: datetime) -> bool:

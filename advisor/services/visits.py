@@ -7,13 +7,11 @@ from datetime import datetime, timedelta
 
 from advisor.errors import Unauthenticated
 from advisor.protocol.views import Role
-from advisor.services.tokens import Principal, authenticate, find_principal, hash_secret
+from advisor.services.tokens import NOTE_AFTER, Principal, authenticate, find_principal, hash_secret
 from advisor.storage import UnitOfWork
 
 IDLE = timedelta(hours=12)
 MOST_OF_A_TOKEN = 100
-_MARK_AFTER = timedelta(minutes=5)
-"""A look writes that often only: pages are read, not written."""
 
 
 def open_visit(work: UnitOfWork, key: str, token: str, now: datetime) -> None:
@@ -23,6 +21,7 @@ def open_visit(work: UnitOfWork, key: str, token: str, now: datetime) -> None:
         raise Unauthenticated("The token is an agent's: no person signs in with it.")
     work.visits.make_room(principal.token_id, MOST_OF_A_TOKEN - 1, now - IDLE)
     work.visits.add(hash_secret(key), principal.token_id, now)
+    work.tokens.mark_used(principal.token_id, now)
 
 
 def find_visit(work: UnitOfWork, key: str, now: datetime) -> tuple[Principal, bool] | None:
@@ -33,4 +32,10 @@ def find_visit(work: UnitOfWork, key: str, now: datetime) -> tuple[Principal, bo
     principal = find_principal(work, found[0], now)
     if principal is None or principal.spent:
         return None
-    return principal, now - found[1] >= _MARK_AFTER
+    return principal, now - found[1] >= NOTE_AFTER
+
+
+def mark_visit(work: UnitOfWork, key: str, principal: Principal, now: datetime) -> None:
+    """Note that somebody was there, which is a use of the visit's token too."""
+    work.visits.mark(hash_secret(key), now)
+    work.tokens.mark_used(principal.token_id, now)

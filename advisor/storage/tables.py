@@ -33,8 +33,7 @@ _Moments = Document(tuple[datetime, ...])
 _LIVE = text("state IN ('assembling', 'running', 'ending')")
 _HELD = text("live")
 VERSION_TABLE = "advisor_alembic_version"
-"""Holds the newest migration of a database. Optuna's own migrations use the default name: a shared database must not
-mix them up."""
+"""Holds the newest migration of a database. Optuna's use the default name, and may share the database."""
 _Serial = BigInteger().with_variant(Integer, "sqlite")
 
 
@@ -140,6 +139,8 @@ class TokenRow(Base):
     uses_left: Mapped[int | None]
     """How many more agents may register with it; NULL is any number."""
     team: Mapped[str] = mapped_column(server_default="")
+    last_used_at: Mapped[datetime | None]
+    """When a request last carried it, to within some minutes; NULL: never, or an agent's own."""
 
 
 class SessionRow(Base):

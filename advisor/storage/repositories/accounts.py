@@ -204,13 +204,20 @@ class Tokens:
         row = self._connection.execute(_TOKEN, {"token": token_id}).one_or_none()
         return (row.secret_sha256, _token(row), row.agent_id) if row else None
 
-    def use_up(self, token_id: str) -> bool:
+    def mark_used(self, token_id: str, now: datetime) -> None:
+        """Note that a token was used, unless a later use is known. It lets nobody in or out."""
+        query = update(TokenRow).where(
+            TokenRow.id == token_id, TokenRow.last_used_at.is_(None) | (TokenRow.last_used_at < now)
+        )
+        self._connection.execute(query.values(last_used_at=now))
+
+    def use_up(self, token_id: str, now: datetime) -> bool:
         """Take one of the uses that a token has; return whether there was one left."""
         self.have_changed = True
         query = (
             update(TokenRow)
             .where(TokenRow.id == token_id, TokenRow.uses_left.is_(None) | (TokenRow.uses_left > 0))
-            .values(uses_left=TokenRow.uses_left - 1)
+            .values(uses_left=TokenRow.uses_left - 1, last_used_at=now)
         )
         return self._connection.execute(query).rowcount == 1
 
@@ -256,7 +263,9 @@ _WITH_SESSION = (
     .outerjoin(MemberRow, (MemberRow.agent_id == AgentRow.id) & MemberRow.live)
     .outerjoin(SessionRow, SessionRow.id == MemberRow.session_id)
 )
-_TOKENS = select(TokenRow, AgentRow.name.label("agent")).outerjoin(AgentRow, AgentRow.id == TokenRow.agent_id)
+_TOKENS = select(
+    TokenRow, AgentRow.name.label("agent"), AgentRow.last_seen_at.label("agent_seen_at")
+).outerjoin(AgentRow, AgentRow.id == TokenRow.agent_id)
 
 
 _TOKEN = _TOKENS.where(TokenRow.id == bindparam("token"))
@@ -288,6 +297,10 @@ def _agent(row: AnyRow) -> Agent:
 
 
 def _token(row: AnyRow) -> TokenView:
+    # An agent shows its own token whenever it is seen: nothing has to be noted beside that.
+    used_at = row.last_used_at or row.agent_seen_at
+    if row.agent_seen_at is not None and row.revoked_at is not None:
+        used_at = min(used_at, row.revoked_at)
     return TokenView(
         id=row.id,
         role=read_word(Role, row.role),
@@ -298,4 +311,5 @@ def _token(row: AnyRow) -> TokenView:
         expires_at=row.expires_at,
         uses_left=row.uses_left,
         team=row.team,
+        last_used_at=used_at,
     )

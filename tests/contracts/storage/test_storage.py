@@ -457,8 +457,40 @@ def test_token_of_two_uses_is_used_up_by_two(database: Database) -> None:
     with database.begin() as work:
         work.tokens.add("t1", Role.AGENT, "", "hash", NOW, uses=2)
         work.tokens.add("t2", Role.AGENT, "", "hash", NOW)
-        assert [work.tokens.use_up("t1") for _ in range(3)] == [True, True, False]
-        assert [work.tokens.use_up("t2") for _ in range(3)] == [True, True, True]
+        assert [work.tokens.use_up("t1", NOW) for _ in range(3)] == [True, True, False]
+        assert [work.tokens.use_up("t2", NOW) for _ in range(3)] == [True, True, True]
+
+
+def test_token_says_when_it_was_last_used(database: Database) -> None:
+    def tell(token_id: str) -> datetime | None:
+        with database.read() as work:
+            return {token.id: token.last_used_at for token in work.tokens.page(9)}[token_id]
+
+    later = NOW + timedelta(hours=1)
+    with database.begin() as work:
+        work.tokens.add("t1", Role.VIEWER, "", "hash", NOW)
+        work.tokens.add("t2", Role.AGENT, "", "hash", NOW)
+    assert tell("t1") is None
+    for moment in (later, NOW):
+        with database.begin() as work:
+            work.tokens.mark_used("t1", moment)
+            assert not work.tokens.have_changed, "nobody is let in or out by it"
+    assert tell("t1") == later
+    with database.begin() as work:
+        work.tokens.use_up("t2", later)
+    assert tell("t2") == later
+
+
+def test_agents_own_token_was_used_when_the_agent_was_seen_and_not_after_it_ended(database: Database) -> None:
+    seen, ended = NOW + timedelta(hours=2), NOW + timedelta(hours=1)
+    with database.begin() as work:
+        work.agents.add("a1", "one", make_node("n"), NOW)
+        for token in ("old", "own"):
+            work.tokens.add(token, Role.AGENT, "one", "hash", NOW, "a1")
+        work.tokens.revoke("old", ended)
+        work.agents.see("a1", seen)
+        used = {token.id: token.last_used_at for token in work.tokens.page(9)}
+    assert used == {"old": ended, "own": seen}
 
 
 def test_token_expires_at_the_earliest_of_two_moments(database: Database) -> None:

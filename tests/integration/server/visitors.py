@@ -261,7 +261,10 @@ class Visitors:
         jobs = self.server.ask("GET", "/jobs").json()["items"]
         history = self.server.history(self.stage.job.id)
         return (
-            self.server.ask("GET", "/tokens").json(),
+            [
+                {**token, "last_used_at": "whenever"}
+                for token in self.server.ask("GET", "/tokens").json()["items"]
+            ],
             {job["id"]: (job["spec"], job["state"].startswith("cancel")) for job in jobs},
             self.server.ask("GET", f"/jobs/{self.job_id}/runs").json(),
             [agent["name"] for agent in self.server.ask("GET", "/agents").json()["items"]],

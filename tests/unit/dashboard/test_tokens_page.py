@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from html import unescape
 
 import pytest
-from memory_source import MemorySource, read_words
+from memory_source import NOW, MemorySource, read_words
 from starlette.testclient import TestClient
 
 SignIn = Callable[[str], TestClient]
@@ -69,6 +70,16 @@ def test_list_says_whose_each_is_and_what_can_be_done_with_it(sign_in: SignIn) -
     assert "/tokens/own/revoke" in agents
     assert "/tokens/own/rotate" not in agents
     assert "rack 7" not in agents
+
+
+def test_list_says_when_each_was_last_used(sign_in: SignIn, source: MemorySource) -> None:
+    used = source.known_tokens["many"].model_copy(update={"last_used_at": NOW - timedelta(minutes=70)})
+    source.known_tokens["many"] = used
+    client, _ = enter(sign_in)
+    page = client.get("/tokens").text
+    assert ">1 h ago</time>" in find_row(page, "many")
+    assert "2026-11-20 10:50" in find_row(page, "many")
+    assert "never" in find_row(page, "old")
 
 
 def test_new_token_is_shown_once_with_how_it_is_used(sign_in: SignIn, source: MemorySource) -> None:

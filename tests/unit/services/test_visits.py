@@ -8,7 +8,7 @@ import pytest
 
 from advisor.protocol.views import NewToken, Role
 from advisor.services.tokens import create_token, hash_secret, revoke_token
-from advisor.services.visits import IDLE, MOST_OF_A_TOKEN, find_visit, open_visit
+from advisor.services.visits import IDLE, MOST_OF_A_TOKEN, find_visit, mark_visit, open_visit
 from advisor.storage import Database
 from advisor.storage.whole.upkeep import Ages
 
@@ -44,7 +44,7 @@ def look(database: Database, key: str, now: datetime = NOW) -> str | None:
     with database.begin() as work:
         found = find_visit(work, key, now)
         if found and found[1]:
-            work.visits.mark(hash_secret(key), now)
+            mark_visit(work, key, found[0], now)
     return found[0].name if found else None
 
 
@@ -87,3 +87,13 @@ def test_visit_ends_with_its_token_also_when_that_is_pruned(start: Open) -> None
         later = NOW + timedelta(days=1)
         work.upkeep.prune(Ages(NOW, NOW, NOW, NOW, later, NOW))
         assert work.visits.find(hash_secret("hers")) is None
+
+
+def test_looking_at_pages_is_a_use_of_the_visits_token(start: Open) -> None:
+    database = start()
+    sign_in(database, "key", make_token(database, "ada"))
+    for minutes in (4, 5, 9):
+        look(database, "key", NOW + timedelta(minutes=minutes))
+    with database.read() as work:
+        assert [token.last_used_at for token in work.tokens.page(9)] == [NOW + timedelta(minutes=5)]
+    database.close()

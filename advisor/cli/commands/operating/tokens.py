@@ -87,7 +87,7 @@ def list_tokens(context: typer.Context, as_json: JsonOption = False) -> None:
         screen.print_json({"items": list(tokens)})
         return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
-    for title in ("id", "role", "label", "team", "created", "state"):
+    for title in ("id", "role", "label", "team", "created", "last used", "state"):
         table.add_column(title)
     for token in tokens:
         created = f"{token.created_at:%Y-%m-%d %H:%M}"
@@ -97,6 +97,7 @@ def list_tokens(context: typer.Context, as_json: JsonOption = False) -> None:
             token.label or token.agent or "",
             token.team,
             created,
+            f"{token.last_used_at:%Y-%m-%d %H:%M}" if token.last_used_at else "never",
             _tell_state(token),
         )
     screen.show(table)
