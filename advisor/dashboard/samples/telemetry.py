@@ -54,7 +54,7 @@ def make_flag(agent: str) -> NodeFlag:
         agent=agent,
         kind=FlagKind.THROTTLED,
         sentence=(
-            f"GPU {_HOT[1]} of {agent} ran with reduced clocks in 85% of the samples: HwThermalSlowdown (1275 MHz, "
+            f"GPU {_HOT[1]} of {agent} ran with reduced clocks in 85 % of the samples: HwThermalSlowdown (1275 MHz, "
             "1980 MHz on the other GPUs). Look at its cooling and its power supply."
         ),
     )
