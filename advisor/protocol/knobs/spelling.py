@@ -11,5 +11,5 @@ def spell_with_unit(value: Value, unit: str = "") -> str:
         return "on" if value else "off"
     text = f"{value:g}" if isinstance(value, float) else str(value)
     if unit.endswith("s") and text == "1":
-        unit = unit[:-1]
+        unit = unit.removesuffix("es") if unit.endswith(("sses", "ches")) else unit[:-1]
     return f"{text} {unit}".strip()

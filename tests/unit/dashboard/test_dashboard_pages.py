@@ -10,6 +10,7 @@ from starlette.testclient import TestClient
 
 from advisor.dashboard.pages.access import keep_local
 from advisor.protocol.asked.jobs import JobState, Stage
+from advisor.protocol.measured.trials import BlockState
 
 SignIn = Callable[[str], TestClient]
 PAGES = (
@@ -117,6 +118,28 @@ def test_submitter_has_a_trial_measured_again(sign_in: SignIn, source: MemorySou
     assert "the search was over before there was one" in client.get(address).text
     client.cookies.clear()
     assert "Measure again" not in sign_in("adv_viewer_3_x").get("/jobs/busy/trials/4").text
+
+
+def test_trial_that_is_measured_again_right_now_says_so_and_stays_live(
+    source: MemorySource, sign_in: SignIn
+) -> None:
+    story = source.stories["busy"]
+    story = replace(story, job=story.job.model_copy(update={"stage": Stage.SEARCH}))
+    done = next(block for block in story.history.blocks if block.trial_number == 5)
+    more = done.model_copy(
+        update={"id": "more", "state": BlockState.ISSUED, "result": None, "summary": None, "issued_at": NOW}
+    )
+    blocks = (*story.history.blocks, more)
+    source.tell(replace(story, history=story.history.model_copy(update={"blocks": blocks})))
+    client = sign_in("adv_submitter_2_x")
+    page = client.get("/jobs/busy/trials/5").text
+    assert "It is being measured again" in page
+    assert "Measure again" not in page
+    assert "data-live-url" in page
+    source.tell(replace(story, history=story.history.model_copy(update={"blocks": blocks[:-1]})))
+    page = client.get("/jobs/busy/trials/5").text
+    assert "Measure again" in page
+    assert "data-live-url" not in page
 
 
 def test_viewer_cannot_cancel(sign_in: SignIn, source: MemorySource) -> None:

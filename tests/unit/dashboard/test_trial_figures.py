@@ -112,6 +112,11 @@ def test_figure_that_is_not_there_says_why(alter: dict[str, object], words: str)
     assert len(page.missing) == 1
 
 
+def test_table_of_two_ranks_holds_each_against_the_middle_of_both() -> None:
+    page = view(lambda _: {"per_rank_work_s": (0.08, 0.1), "per_rank_step_time_s": (0.1, 0.1)})
+    assert [difference for _, _, _, difference in page.ranks] == ["−11.1 %", "+11.1 %"]
+
+
 def test_trial_that_was_not_measured_misses_nothing() -> None:
     history = make_finished_story(NOW).history
     page = view_trial_page(history.trial(6), history)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from advisor.dashboard import formats
 from advisor.dashboard.figures.charts import Figure, draw_phases
@@ -46,9 +47,14 @@ class Repeat:
 
     may_ask: bool
     is_awaited: bool
-    """Another race of it was asked for, and has not begun."""
+    """Another race of it is going on, or was asked for and has not begun."""
     note: str
     """A sentence for whoever may change the job: what became of it, or why there is no button."""
+
+
+def is_measured_now(trial: Trial, blocks: Sequence[Block]) -> bool:
+    """Return whether one of the trial's blocks is being measured."""
+    return any(block.trial_number == trial.number and block.state is BlockState.ISSUED for block in blocks)
 
 
 def view_repeat(job: Job, trial: Trial, history: JobHistory, person: Person) -> Repeat:
@@ -58,6 +64,8 @@ def view_repeat(job: Job, trial: Trial, history: JobHistory, person: Person) -> 
     asked = trial.asked_again_at is not None and history.awaits_repeat(trial)
     if asked and (is_over or why_not):
         return Repeat(False, False, "Another race was asked for; the search was over before there was one.")
+    if trial.outcome is not None and not is_over and is_measured_now(trial, history.blocks):
+        return Repeat(False, True, "It is being measured again: all its races count together.")
     if asked:
         return Repeat(False, True, "It is to be measured again, as soon as the search starts a race.")
     if is_over or not person.may_change(job):
@@ -86,7 +94,7 @@ def _list_ranks(block: Block | None) -> tuple[tuple[int, str, str, str], ...]:
         return ()
     times = block.result.per_rank_step_time_s
     works = block.result.per_rank_work_s or (0.0,) * len(times)
-    middle = sorted(works)[len(works) // 2]
+    middle = median(works)
     return tuple(
         (
             rank, formats.milliseconds(seconds), formats.milliseconds(work if middle else None),
@@ -162,7 +170,7 @@ def view_trial_page(trial: Trial, history: JobHistory) -> TrialPage:
     rank_map = _draw_ranks(done, generations)
     return TrialPage(
         trial=trial,
-        is_measuring=any(block.state is BlockState.ISSUED for block in blocks),
+        is_measuring=is_measured_now(trial, blocks),
         estimate=estimate_blocks(done),
         evidence=_find_evidence(trial, blocks),
         phases=phases,
