@@ -200,6 +200,7 @@ def build_view_routes(
             "facts": list_facts(opened.job),
             "refused": sorted(opened.job.refusals.items()),
             "sessions": history.sessions,
+            "generations": {session.id: session.generation for session in history.sessions},
             "events": opened.events,
             "blocks": view_log(parts),
             "after": after,

@@ -167,6 +167,12 @@ def test_failures_have_a_sentence_a_hint_and_a_clean_log(sign_in: SignIn) -> Non
     assert "The search keeps away from it; there is nothing to do." in failures
 
 
+def test_log_names_a_launch_by_its_number(sign_in: SignIn) -> None:
+    page = sign_in("adv_viewer_3_x").get("/jobs/sample/log").text
+    assert '<p class="quiet">launch 1</p>' in page
+    assert "launch s1" not in page
+
+
 def test_launch_that_failed_is_told_as_one(source: MemorySource, sign_in: SignIn) -> None:
     failed = FINISHED.history.sessions[0].model_copy(update={"outcome": Outcome.LOST, "reason": "Gone <b>."})
     source.tell(replace(FINISHED, history=JobHistory(sessions=(failed,))))
