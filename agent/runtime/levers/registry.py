@@ -162,7 +162,7 @@ class Levers:
         if kind == deepspeed.NAME:
             sentence = "It acts on DistributedDataParallel or fully_shard, not on DeepSpeed's engine."
         elif kind:
-            sentence = f"It does not act on a model that {kind} shards."
+            sentence = f"It does not act on a model that is sharded by {kind}."
         unserved = {knob: sentence for lever in idle for knob in lever.knobs if knob not in served}
         self._refusals.update(unserved)
 
