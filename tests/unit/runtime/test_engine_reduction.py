@@ -233,6 +233,15 @@ def test_a_size_that_is_none_is_told(size: object) -> None:
     assert engine.optimizer.reduce_bucket_size == 100
 
 
+def test_an_overlap_that_is_none_is_told() -> None:
+    engine = DeepSpeedEngine()
+    lever, training = make(engine)
+    lever.observe(training)
+    lever.switch({OVERLAP: "off"}, training)
+    assert "neither true nor false" in lever.prove().not_consumed[OVERLAP]
+    assert engine.optimizer.overlap_comm is False
+
+
 class Clock:
     def __init__(self) -> None:
         self.now = 0

@@ -9,7 +9,7 @@ import torch
 
 from ...observe import deepspeed
 from ...observe.sharded import list_trained
-from ..lever import Evidence, Lever, Training
+from ..lever import Evidence, Lever, Training, read_switch
 from ..reduction.reduction_hook import DTYPES, find_unsupported_formats
 from . import wire_format
 
@@ -97,11 +97,16 @@ class EngineReduction(Lever):
             self._size = float(size)
         elif SIZE in values:
             self._rejected[SIZE] = f"{SIZE} was not set: {size!r} is not a size in MB."
-        self._overlap = values.get(OVERLAP)
+        self._overlap = None
+        if OVERLAP in values:
+            try:
+                self._overlap = read_switch(values[OVERLAP])
+            except ValueError as error:
+                self._rejected[OVERLAP] = f"{OVERLAP} was not set: {error}."
         self._chosen = [knob for knob in values if knob not in self._rejected]
         for own in self._own:
             own.optimizer.reduce_bucket_size = own.count(self._size)
-            own.optimizer.overlap_comm = own.overlaps if self._overlap is None else bool(self._overlap)
+            own.optimizer.overlap_comm = own.overlaps if self._overlap is None else self._overlap
             self._set_format(own)
         self.is_on = bool(self._chosen)
         self.begin_timing()
@@ -184,7 +189,7 @@ class EngineReduction(Lever):
 
     def _is_as_before(self, knob: str) -> bool:
         if knob == OVERLAP:
-            return all(own.overlaps == bool(self._overlap) for own in self._own)
+            return all(own.overlaps == self._overlap for own in self._own)
         if knob != SIZE:
             return self._format is None
         return all(
