@@ -1,4 +1,7 @@
-"""Routes of sessions: what the agents of a gang say to the server. Every message can be repeated without harm."""
+"""Routes of sessions: what the agents of a gang say to the server. What is said twice counts once.
+
+Only a beat's log lines and telemetry are kept as often as they come.
+"""
 
 from functools import partial
 
