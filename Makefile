@@ -74,11 +74,11 @@ APART   := tests/conformance
 quick: check  ## check, then everything that starts no training, in parallel: a few minutes on two cores
 	$(BIN)/pytest -n auto --dist worksteal $(QUICK)
 
-# Tests that mostly wait for processes run several at a time; those that train or judge timings, one after the other, and
-# on a machine that others share too: what fails there counts when it fails twice, the second time in launches of its own.
+# Tests that mostly wait for processes run several at a time; those that train or judge timings, one after the other. All
+# of them share their machine with others: what fails there counts when it fails twice, the second time alone.
 AGAIN = || { [ $$? = 1 ] && echo "What failed runs once more:" && $(BIN)/pytest --last-failed
 test: quick browser  ## everything: quick, then the tests that start trainings and a browser
-	$(BIN)/pytest -n 3 --dist worksteal -m 'not alone' $(WAITING)
+	@$(BIN)/pytest -n 3 --dist worksteal -m 'not alone' $(WAITING) $(AGAIN) -m 'not alone' $(WAITING); }
 	@$(BIN)/pytest -m alone $(WAITING) $(AGAIN) -m alone $(WAITING); }
 	@$(BIN)/pytest $(ALONE) $(AGAIN) $(ALONE); }
 

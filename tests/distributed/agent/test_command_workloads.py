@@ -109,18 +109,16 @@ def test_the_strategy_reaches_the_program_by_every_way_and_the_proof_says_which(
 
 RANKS = """
 import json, os, sys, time
-heard, told = os.pipe()
+ends = [os.pipe(), os.pipe()]  # what rank 0 and rank 1 read
 rank = int(os.fork() == 0)
 results = os.open(os.environ["ADVISOR_RESULTS"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 print('{"step_time_s": 99}')
-if rank:
-    os.write(told, b"!")
-else:
-    os.read(heard, 1)  # ranks of a training wait for each other too
 while True:
     time.sleep(0.01 + 0.02 * rank)
     line = {"rank": rank, "step_time_s": 0.01 + 0.02 * rank, "samples": 3, "facts": {"gradient_bytes": 77}}
     os.write(results, (json.dumps(line) + "\\n").encode())
+    os.write(ends[1 - rank][1], b"!")
+    os.read(ends[rank][0], 1)  # ranks of a training wait for each other in every step
 """
 
 
