@@ -1,7 +1,4 @@
-"""Routes of sessions: what the agents of a gang say to the server. What is said twice counts once.
-
-Only a beat's log lines and telemetry are kept as often as they come.
-"""
+"""Routes of sessions: what the agents of a gang say to the server. What is said twice counts once."""
 
 from functools import partial
 

@@ -199,6 +199,8 @@ class MemberRow(Base):
     """Whether the agent still belongs to the gang; false as soon as the session is over."""
     renewals: Mapped[int] = mapped_column(server_default="0")
     """Beats that renewed its lease: a server that sees no other number for too long gives the session up."""
+    news: Mapped[int] = mapped_column(server_default="0")
+    """Number of the latest news (log lines, telemetry) that were kept; 0: none with a number."""
     steps: Mapped[int | None]
     outcome: Mapped[str | None]
     reason: Mapped[str] = mapped_column(default="")

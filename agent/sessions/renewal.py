@@ -3,7 +3,7 @@
 import random
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import structlog
 
@@ -30,6 +30,17 @@ class News:
     steps: int | None = None
     telemetry: TelemetryBatch = field(default_factory=TelemetryBatch)
     log: str = ""
+
+    def join(self, later: "News") -> "News":
+        """Return both in one, bounded: during an outage the oldest samples and lines are dropped."""
+        samples = (*self.telemetry.samples, *later.telemetry.samples)[-_MOST_SAMPLES_KEPT:]
+        text = (self.log + later.log)[-2 * _MOST_LOG_CHARACTERS :]
+        return News(later.steps, TelemetryBatch(samples=samples), text)
+
+    def age(self, seconds: float) -> "News":
+        """Return the same, to be sent so many seconds later."""
+        samples = (one.model_copy(update={"age_s": one.age_s + seconds}) for one in self.telemetry.samples)
+        return replace(self, telemetry=TelemetryBatch(samples=tuple(samples)))
 
 
 class Renewal:
@@ -64,7 +75,13 @@ class Renewal:
         self.over_because = ""
         """A sentence once the server said that the session is over."""
         self._acknowledged_at_s = clock()
-        self._unsent = News()
+        self._news = 0
+        """Number of those that are on their way."""
+        self._on_their_way: News | None = None
+        """Sent, and not acknowledged: they may have arrived, so they are sent again under the same number."""
+        self._later = News()
+        """What came since, to be sent under the next number."""
+        self._gathered_at_s = clock()
         self._one_at_a_time = threading.Lock()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="renewal", daemon=True)
@@ -93,10 +110,13 @@ class Renewal:
         return bool(self.over_because)
 
     def beat_now(self) -> None:
-        """Send a beat and wait for its answer."""
+        """Send a beat and wait for its answer; after an outage a second one, with what came meanwhile."""
         with self._one_at_a_time:
             if not self.is_over:
+                was_cut_off = self._on_their_way is not None
                 self._beat()
+                if was_cut_off and self._is_acknowledged and not self.is_over:
+                    self._beat()
 
     def _run(self) -> None:
         while not self.is_over:
@@ -121,6 +141,7 @@ class Renewal:
             state=self.state,
             rendezvous=self._rendezvous,
             steps=news.steps,
+            news=self._news,
             telemetry=news.telemetry,
             log=news.log,
         )
@@ -135,13 +156,12 @@ class Renewal:
         except ServerRefused as error:
             # Not the lease but this very message was refused; without its extras the next one may pass.
             log.error("The server refused a beat.", error=str(error), session=self._session_id)
-            self._unsent = News()
+            self._on_their_way = None
             return
         except AgentError as error:
             log.warning("A beat was not acknowledged.", error=str(error), session=self._session_id)
-            self._unsent = news
             return
-        self._unsent = News()
+        self._on_their_way = None
         self._acknowledged_at_s, self._is_acknowledged = sent_at_s, True
         self.reply = reply
         self.fence_s = reply.fence_s or self.fence_s
@@ -149,8 +169,12 @@ class Renewal:
             self.over_because = "The server ended the session."
 
     def _gather(self) -> News:
-        """The news since the last acknowledged beat, bounded: during an outage the oldest samples are dropped."""
-        fresh = self._collect(_MOST_LOG_CHARACTERS)
-        samples = (*self._unsent.telemetry.samples, *fresh.telemetry.samples)[-_MOST_SAMPLES_KEPT:]
-        text = self._unsent.log + fresh.log
-        return News(fresh.steps, TelemetryBatch(samples=samples), text[-2 * _MOST_LOG_CHARACTERS :])
+        """Return what the next beat brings: what was not acknowledged once more, else all that came since."""
+        fresh, now_s = self._collect(_MOST_LOG_CHARACTERS), self._clock()
+        waited_s, self._gathered_at_s = now_s - self._gathered_at_s, now_s
+        self._later = self._later.age(waited_s).join(fresh)
+        if self._on_their_way is None:
+            self._news, self._on_their_way, self._later = self._news + 1, self._later, News()
+        else:
+            self._on_their_way = replace(self._on_their_way.age(waited_s), steps=fresh.steps)
+        return self._on_their_way

@@ -105,6 +105,9 @@ class Beat(Message):
     """`host:port` that node rank 0 offers."""
     steps: int | None = None
     """Steps the slowest local rank has made."""
+    news: int = Field(default=0, ge=0, lt=2**31)
+    """Number of what `telemetry` and `log` bring. Where no answer came, the next beat brings the same under the same
+    number: it is kept once. 0: an agent of an earlier release, which numbers nothing."""
     telemetry: TelemetryBatch = TelemetryBatch()
     log: str = Field(default="", max_length=65536)
     """New lines of the session's log on this node."""

@@ -23,6 +23,8 @@ def renew_session(
 ) -> BeatReply:
     """Renew an agent's lease, keep what its beat brings, and tell it where the session stands and when to beat again.
 
+    News that were kept already, of a beat whose answer was lost, are not kept again.
+
     The gang launches when every member is ready and node rank 0 has offered a rendezvous. Raises StaleSession when
     the session is over, has another generation, or is not this agent's.
     """
@@ -31,13 +33,14 @@ def renew_session(
         return _reply(work, session, pace)
     steps = min(beat.steps, _MAX_STEPS) if beat.steps is not None else None
     if session.state.is_final or not work.members.renew(
-        session_id, agent_id, beat.generation, beat.state, steps
+        session_id, agent_id, beat.generation, beat.state, steps, beat.news
     ):
         raise _stale(session)
     work.reach(FaultPoint.LEASE_RENEWED)
-    if beat.log:
-        work.logs.append(session.job_id, session_id, member.agent, beat.log)
-    keep_samples(work, session, agent_id, beat.telemetry.samples, now)
+    if beat.news == 0 or beat.news > member.news:
+        if beat.log:
+            work.logs.append(session.job_id, session_id, member.agent, beat.log)
+        keep_samples(work, session, agent_id, beat.telemetry.samples, now)
     if beat.rendezvous and member.node_rank == 0:
         work.sessions.offer_rendezvous(session_id, beat.generation, beat.rendezvous)
     if session.state is SessionState.ASSEMBLING:

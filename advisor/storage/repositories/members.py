@@ -28,6 +28,8 @@ class Member:
     """Whether the agent still belongs to the gang."""
     renewals: int
     """Beats that renewed its lease."""
+    news: int
+    """Number of the latest news that were kept."""
     outcome: Outcome | None
     """How its part of the session ended, once it said so."""
     reason: str
@@ -106,10 +108,12 @@ class Members:
         generation: int,
         state: MemberState,
         steps: int | None,
+        news: int = 0,
     ) -> bool:
         """Renew a lease. Refused for another generation, a final session, and a member that has gone.
 
-        A state never goes back: a beat that was overtaken renews the lease and changes no state.
+        A state never goes back, nor does the number of the news that are kept: a beat that was overtaken renews the
+        lease and changes neither.
         """
         earlier = [value for value in _ORDER[:-1] if _ORDER.index(value) <= _ORDER.index(state)]
         beat = {
@@ -119,6 +123,7 @@ class Members:
             "earlier": earlier,
             "now_state": state,
             "now_steps": steps,
+            "of_news": news,
         }
         return self._connection.execute(_RENEW, beat).rowcount == 1
 
@@ -203,6 +208,7 @@ _RENEW = (
     )
     .values(
         renewals=MemberRow.renewals + 1,
+        news=case((MemberRow.news < bindparam("of_news"), bindparam("of_news")), else_=MemberRow.news),
         steps=func.coalesce(bindparam("now_steps", type_=MemberRow.steps.type), MemberRow.steps),
         state=case(
             (MemberRow.state.in_(bindparam("earlier", expanding=True)), bindparam("now_state")),
@@ -221,6 +227,7 @@ def _member(row: AnyRow) -> Member:
         state=read_word(MemberState, row.state),
         live=row.live,
         renewals=row.renewals,
+        news=row.news,
         outcome=read_word(Outcome, row.outcome) if row.outcome else None,
         reason=row.reason,
         log_tail=row.log_tail,

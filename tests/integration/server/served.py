@@ -119,6 +119,8 @@ class FakeAgent:
         registered = AgentRegistered.model_validate(reply.json())
         self.id, self.token = registered.agent_id, registered.token
         self.place: Assignment | None = None
+        self.told: list[str] = []
+        """The log lines of its beats."""
 
     def moved_to(self, server: Served) -> "FakeAgent":
         """The same agent speaking to a restarted server."""
@@ -146,8 +148,11 @@ class FakeAgent:
         return self.place
 
     def beat(self, state: str = "running", **more: Any) -> Any:
-        """Renew the session; return the answer's body."""
+        """Renew the session, with a line of log where no other is given; return the answer's body."""
         assert self.place is not None
+        if "log" not in more:
+            self.told.append(f"{self.name} beats {len(self.told) + 1}")
+            more |= {"news": len(self.told), "log": f"{self.told[-1]}\n"}
         rendezvous = {"rendezvous": "127.0.0.1:29500"} if self.place.node_rank == 0 else {}
         reply = self.say("beat", state=state, **rendezvous, **more)
         assert reply.status_code == 200, reply.text

@@ -66,6 +66,8 @@ def carry_a_job_to_its_end(server: StruckServer, _: Receiver) -> None:
     assert [session.state for session in history.sessions] == [SessionState.ENDED]
     assert server.ask("GET", f"/jobs/{job.id}/advice").status_code == 200
     assert server.job(job.id).facts is not None
+    log = server.ask("GET", f"/jobs/{job.id}/logs").json()["items"]
+    assert "".join(part["text"] for part in log).splitlines() == agent.told
 
 
 def be_told_of_the_end(server: StruckServer, receiver: Receiver) -> None:

@@ -1,8 +1,11 @@
 """Which answers to a beat end a session, and which leave that to the fence."""
 
+import json
+
 import httpx
 import pytest
 
+from advisor.protocol.measured.telemetry import TelemetryBatch, TelemetrySample
 from agent.client import ServerClient
 from agent.sessions.renewal import News, Renewal
 
@@ -80,3 +83,73 @@ def test_beat_that_was_not_acknowledged_is_soon_followed_by_another():
     renewal = _beat(*answers)
     renewal.beat_now()
     assert (renewal.pause_s(), renewal.fence_s) == (1, 90)
+
+
+class _Server:
+    """What beats brought; every answer in `lost` does not reach the agent."""
+
+    def __init__(self, *lost):
+        self.beats, self._lost = [], lost
+
+    def __call__(self, request):
+        self.beats.append(json.loads(request.content))
+        if len(self.beats) in self._lost:
+            raise httpx.ReadTimeout("no answer")
+        return httpx.Response(200, json={"state": "running", "rendezvous": "h:1"})
+
+    def read(self):
+        """The number, the log and the ages of the samples of each beat."""
+        return [
+            (beat["news"], beat["log"], [sample["age_s"] for sample in beat["telemetry"]["samples"]])
+            for beat in self.beats
+        ]
+
+
+@pytest.fixture
+def beat_every_second():
+    """Send a beat a second, each of which has a line and a sample, to a server."""
+
+    def beat(server, count):
+        now = [0.0]
+
+        def collect(_):
+            sample = TelemetrySample(age_s=0.5, cpu=0.1)
+            return News(int(now[0]), TelemetryBatch(samples=(sample,)), f"line {now[0]:g}\n")
+
+        renewal = Renewal(
+            ServerClient("http://server", "t", transport=httpx.MockTransport(server)),
+            "s",
+            1,
+            beat_s=1.0,
+            fence_s=9.0,
+            collect=collect,
+            clock=lambda: now[0],
+            rendezvous=None,
+        )
+        for _ in range(count):
+            now[0] += 1
+            renewal.beat_now()
+
+    return beat
+
+
+def test_news_whose_answer_was_lost_are_sent_again_as_they_were_and_what_came_since_after_them(
+    beat_every_second,
+):
+    server = _Server(2, 3)
+    beat_every_second(server, 5)
+    assert server.read() == [
+        (1, "line 1\n", [0.5]),
+        (2, "line 2\n", [0.5]),
+        (2, "line 2\n", [1.5]),
+        (2, "line 2\n", [2.5]),
+        # In the same second, and with what came in it.
+        (3, "line 3\nline 4\nline 4\n", [1.5, 0.5, 0.5]),
+        (4, "line 5\n", [0.5]),
+    ]
+
+
+def test_beat_that_was_answered_is_followed_by_one_beat_a_time(beat_every_second):
+    server = _Server()
+    beat_every_second(server, 3)
+    assert [news for news, _, _ in server.read()] == [1, 2, 3]
