@@ -24,7 +24,6 @@ def before_forward(ddp: Any, args: Any, kwargs: Any) -> None:
         runtime.note_interruption()
 
 
-@untraced
 def after_forward(ddp: Any, _args: Any, _kwargs: Any, output: Any) -> Any:
     runtime = current.current_runtime
     if runtime is not None and ddp.training and torch.is_grad_enabled():

@@ -283,24 +283,26 @@ def explain_unknown_iterator(iterator: Any) -> Optional[str]:
 
 # Compilation.
 
-_DYNAMO = "torch._dynamo"
+DYNAMO = "torch._dynamo"
 _COMPILE = "compile the model"
 DISABLE_DYNAMO = Private("torch._compile", "_disable_dynamo", "keep torch.compile out of the runtime")
-COMPILED_MODEL = Private(f"{_DYNAMO}.eval_frame", "OptimizedModule", "see what the script compiles")
-ORIGINAL = Private(f"{_DYNAMO}.eval_frame:OptimizedModule", "_orig_mod", "see what the script compiles")
+SKIP_FUNCTION = Private(f"{DYNAMO}.decorators", "skip", "keep torch.compile out of the runtime")
+SKIP_CODE = Private(f"{DYNAMO}.eval_frame", "skip_code", "keep torch.compile out of the runtime")
+COMPILED_MODEL = Private(f"{DYNAMO}.eval_frame", "OptimizedModule", "see what the script compiles")
+ORIGINAL = Private(f"{DYNAMO}.eval_frame:OptimizedModule", "_orig_mod", "see what the script compiles")
 COMPILED_CALL = Private("torch.nn.modules.module:Module", "_compiled_call_impl", _COMPILE)
 CALL = Private("torch.nn.modules.module:Module", "_call_impl", _COMPILE)
-CUTS_AT_BUCKETS = Private(f"{_DYNAMO}.config", "optimize_ddp", "see what the script compiles")
-SUPPRESS_ERRORS = Private(f"{_DYNAMO}.config", "suppress_errors", _COMPILE)
-MOST_VERSIONS = Private(f"{_DYNAMO}.config", "recompile_limit", _COMPILE, (2, 7))
-MOST_CACHED = Private(f"{_DYNAMO}.config", "cache_size_limit", _COMPILE)
+CUTS_AT_BUCKETS = Private(f"{DYNAMO}.config", "optimize_ddp", "see what the script compiles")
+SUPPRESS_ERRORS = Private(f"{DYNAMO}.config", "suppress_errors", _COMPILE)
+MOST_VERSIONS = Private(f"{DYNAMO}.config", "recompile_limit", _COMPILE, (2, 7))
+MOST_CACHED = Private(f"{DYNAMO}.config", "cache_size_limit", _COMPILE)
 COMPILE_THREADS = Private("torch._inductor.config", "compile_threads", _COMPILE)
 COMPILE_GRAPH = Private("torch._inductor.compile_fx", "compile_fx", _COMPILE)
-IS_SUPPORTED = Private(f"{_DYNAMO}.eval_frame", "is_dynamo_supported", _COMPILE)
+IS_SUPPORTED = Private(f"{DYNAMO}.eval_frame", "is_dynamo_supported", _COMPILE)
 
 
 def is_dynamo_loaded() -> bool:
-    return _DYNAMO in sys.modules
+    return DYNAMO in sys.modules
 
 
 def choose_versions_limit() -> Private:

@@ -119,7 +119,6 @@ class Runtime:
         self.recorder.end_forward()
         return output if self.at_work is None else self.at_work.end_forward(ddp, output)
 
-    @untraced
     def begin_backward(self, roots: Any) -> bool:
         outermost = self.recorder.begin_backward(roots)
         if self._parity_path is not None and outermost:
@@ -137,18 +136,17 @@ class Runtime:
         factor = 1.0 if self.at_work is None else self.at_work.before_backward()
         return (roots, args, kwargs) if factor == 1.0 else multiply_loss(roots, args, kwargs, factor)
 
-    @untraced
     def end_backward(self) -> None:
         if self.at_work is not None:
             self.at_work.end_backward()
         self.recorder.end_backward()
 
-    @untraced
     def begin_optimizer_step(self, optimizer: Any) -> None:
         self.recorder.begin_optimizer()
         if not self._replicas:
             self._look_for_sharded(optimizer)
 
+    @untraced
     def _look_for_sharded(self, optimizer: Any) -> None:
         if not self.watch.knows(optimizer):
             known = [reference() for reference in self._sharded]
@@ -170,18 +168,15 @@ class Runtime:
         else:
             self.tell_trouble("no_ddp", when=when)
 
-    @untraced
     def end_optimizer_step(self, optimizer: Any) -> None:
         self.recorder.end_optimizer()
         self.watch.note_optimizer_step(optimizer)
 
-    @untraced
     def end_step(self, samples: Optional[int]) -> None:
         """The script says that a step ended, and perhaps how many samples this rank consumed in it."""
         self.watch.note_told_step()
         self.samples.told = samples
 
-    @untraced
     def note_fetch(self, seconds: float) -> None:
         """A batch was read in this process. A model in eval mode meanwhile means an evaluation inside the step."""
         if self._is_evaluating():
@@ -202,11 +197,9 @@ class Runtime:
         self.samples.loader_batch_size = size if isinstance(size, int) else None
         return self.reading.start_epoch(loader, iterate)
 
-    @untraced
     def note_interruption(self) -> None:
         self.recorder.raise_flag(INTERRUPTED)
 
-    @untraced
     def note_loss_scaling(self, scaler: Any, outputs: Any) -> None:
         self.precision.note_scaler(scaler)
         self.recorder.note_unscaled_loss(outputs)

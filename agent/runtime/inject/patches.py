@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import time
 from typing import Any, Callable, Tuple
 
@@ -13,7 +14,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from .. import current, hooks
-from ..private_torch import ANY_ITERATOR
+from .. import runtime as rank_runtime
+from ..observe import clock, precision, recorder, samples, steps
+from ..private_torch import ANY_ITERATOR, DYNAMO
+from ..untraced import skip_frames
+from .after_import import call_after_import
 
 
 def install_patches() -> None:
@@ -29,6 +34,8 @@ def install_patches() -> None:
     _patch_spawning()
     register_optimizer_step_pre_hook(_before_optimizer_step)
     register_optimizer_step_post_hook(_after_optimizer_step)
+    watching = (sys.modules[__name__], hooks, rank_runtime, clock, precision, recorder, samples, steps)
+    call_after_import(DYNAMO, lambda: skip_frames(*watching))
 
 
 def _patch_ddp() -> None:

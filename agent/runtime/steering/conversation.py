@@ -13,6 +13,7 @@ from ..observe.recorder import StepMarks
 from ..races.order import parse_race
 from ..races.race import Race
 from ..races.snapshot import explain_no_snapshot
+from ..untraced import untraced
 from .steering import Steering
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class Conversation(Steering):
     def works_in_steps(self) -> bool:
         return super().works_in_steps or (self._race is not None and self._race.works_in_steps)
 
+    @untraced
     def end_forward(self, ddp: Any, output: Any) -> Any:
         race = self._race
         if race is not None and race.calibration is not None:
@@ -58,6 +60,7 @@ class Conversation(Steering):
             self._race.calibration.begin_backward()
         return factor
 
+    @untraced
     def end_backward(self) -> None:
         if self._race is not None and self._race.calibration is not None:
             self._race.calibration.end_backward()

@@ -19,6 +19,7 @@ from ..observe.host_reads import HostReads
 from ..observe.recorder import StepMarks
 from ..private_torch import DEFAULT_STORE
 from ..races.parts import PEER_TIMEOUT_S, RankParts
+from ..untraced import untraced
 
 if TYPE_CHECKING:
     from ..runtime import Runtime
@@ -51,6 +52,7 @@ class Steering(ABC):
     def begin_forward(self, ddp: Any) -> None:
         self._levers.before_forward(ddp)
 
+    @untraced
     def end_forward(self, ddp: Any, output: Any) -> Any:
         self._levers.after_forward(ddp)
         return self._levers.convert_output(output)
@@ -59,6 +61,7 @@ class Steering(ABC):
         """What the loss counts in this backward pass."""
         return self._levers.before_backward()
 
+    @untraced
     def end_backward(self) -> None:
         self._levers.after_backward()
 

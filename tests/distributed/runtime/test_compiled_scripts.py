@@ -16,14 +16,14 @@ def read_frames(folder: Path, name: str) -> int:
     return int((folder / f"{name}.frames.0").read_text())
 
 
-@pytest.mark.parametrize("where", ["outside", "inside"])
+@pytest.mark.parametrize("where", ["outside", "inside", "around"])
 def test_torch_compile_never_traces_the_runtime(where: str, tmp_path: Path) -> None:
     script = ["plain.py", "--steps", "30", "--compile", where]
     bare = launch(tmp_path, [*script, "--name", "bare"], patched=False)
     assert bare.code == 0, bare.log
     measured = launch(tmp_path, [*script, "--name", "measured"], [measure("a", max_steps=60, min_steps=60)])
     assert measured.code == 0, measured.log
-    assert read_frames(tmp_path, "measured") <= read_frames(tmp_path, "bare") + 5
+    assert read_frames(tmp_path, "measured") <= read_frames(tmp_path, "bare") + 3
     assert (tmp_path / "measured.losses.0").read_text() == (tmp_path / "bare.losses.0").read_text()
 
 

@@ -42,7 +42,7 @@ parser.add_argument(
 parser.add_argument("--settle-at", type=int, default=0, help="from this step on no reducer can be rebuilt")
 parser.add_argument("--drift-at", type=int, default=0, help="rank 1 changes a parameter after this step")
 parser.add_argument("--adam", action="store_true")
-parser.add_argument("--compile", choices=["outside", "inside"], help="torch.compile around DDP, or inside it")
+parser.add_argument("--compile", choices=["outside", "inside", "around"], help="of DDP, or the whole step")
 parser.add_argument("--break-threads", action="store_true", help="torch.set_num_threads fails from now on")
 parser.add_argument("--forget", help="an attribute that DistributedDataParallel loses, as in another torch")
 parser.add_argument("--capture-at", type=int, default=0, help="this step is recorded as a CUDA graph")
@@ -211,6 +211,21 @@ def train(arguments):
         ddp = torch.compile(ddp, backend="eager")
     torch.manual_seed(rank)
     ddp.train()
+
+    def learn(x, y):
+        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=arguments.autocast):
+            output = ddp(x).float()
+            loss = criterion(output, y) / arguments.accumulate
+        loss.backward()
+        return loss
+
+    def update():
+        for optimizer in optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=not arguments.keep_grads)
+
+    if arguments.compile == "around":
+        learn, update = (torch.compile(part, backend="eager") for part in (learn, update))
     if arguments.digests:
         model.register_forward_pre_hook(
             lambda *_: write(arguments.name, "digests", digest(model, optimizers))
@@ -222,10 +237,7 @@ def train(arguments):
             torch.cuda.is_initialized = torch.cuda.is_current_stream_capturing = lambda: True
             torch.cuda.synchronize = lambda *_: 1 / 0  # what CUDA makes of it while a stream is captured
         with contextlib.nullcontext() if last else ddp.no_sync():
-            with torch.autocast(DEVICE.type, torch.bfloat16, enabled=arguments.autocast):
-                output = ddp(x).float()
-                loss = criterion(output, y) / arguments.accumulate
-            loss.backward()
+            loss = learn(x, y)
         if not last:
             continue
         if (
@@ -237,9 +249,7 @@ def train(arguments):
             next(model.parameters()).data.flatten()[0] += 0.001
         if arguments.settle_at == micro // arguments.accumulate:
             model[0].weight._in_backward_optimizers = []
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=not arguments.keep_grads)
+        update()
         write(arguments.name, "losses", repr(loss.item()))
         if arguments.count_store:
             write(arguments.name, "requests", str(CountedStore.requests))
