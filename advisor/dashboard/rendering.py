@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib.metadata import distribution
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import DictLoader, Environment, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -60,8 +60,15 @@ class Renderer:
     """Renders pages; undefined names in a template are errors, and everything is cleaned and escaped."""
 
     def __init__(self, web: Path) -> None:
+        templates = web / "templates"
         self._templates = Environment(
-            loader=FileSystemLoader(web / "templates"),
+            # All of one release, also while another is installed over it.
+            loader=DictLoader(
+                {
+                    path.relative_to(templates).as_posix(): path.read_text(encoding="utf-8")
+                    for path in templates.rglob("*.html")
+                }
+            ),
             autoescape=True,
             undefined=StrictUndefined,
             finalize=_clean,

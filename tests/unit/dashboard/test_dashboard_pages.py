@@ -1,14 +1,19 @@
 """The pages over HTTP: what they show, whom they let in, and what they refuse."""
 
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from fastapi import FastAPI
 from memory_source import NOW, MemorySource, read_words
 from starlette.testclient import TestClient
 
+from advisor.dashboard import build_dashboard
 from advisor.dashboard.pages.access import keep_local
+from advisor.dashboard.rendering import find_web
 from advisor.protocol.asked.jobs import JobState, Stage
 from advisor.protocol.measured.trials import BlockState
 
@@ -48,6 +53,19 @@ def test_page_asks_for_a_token_and_leads_back(client: TestClient, address: str) 
     answer = client.get(address, follow_redirects=False)
     assert answer.status_code == 303
     assert answer.headers["location"].startswith("/login?next=%2F")
+
+
+def test_release_keeps_its_own_pages_while_another_is_installed_over_it(
+    source: MemorySource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web = shutil.copytree(find_web(), tmp_path / "web")
+    monkeypatch.setattr("advisor.dashboard.find_web", lambda: web)
+    app = FastAPI()
+    build_dashboard(app, source)
+    for template in (web / "templates").rglob("*.html"):
+        template.write_text("{{ what_the_next_release_knows }}")
+    with TestClient(app, base_url="http://127.0.0.1:8765") as client:
+        assert client.get("/login").text.rstrip().endswith("</html>")
 
 
 def test_signing_in_sets_a_cookie_that_scripts_cannot_read(client: TestClient) -> None:
