@@ -239,7 +239,7 @@ def test_blocks_get_the_utilisation_of_their_window(server: Served) -> None:
     points = server.ask("GET", f"/jobs/{job.id}/telemetry").json()
     assert sorted(point["sample"]["session_cpu"] for point in points) == [0.1, 0.75]
     page = server.ask("GET", f"/jobs/{job.id}/logs").json()
-    assert [chunk["text"] for chunk in page["items"]] == ["Hello.\n"]
+    assert [chunk["text"] for chunk in page["items"]] == [*(f"{line}\n" for line in agent.told), "Hello.\n"]
     assert (
         server.ask("GET", f"/jobs/{job.id}/logs", params={"after": page["next_after"]}).json()["items"] == []
     )
