@@ -7,7 +7,7 @@ middle of a training step. What runs in every step is kept out by `skip_frames`,
 from __future__ import annotations
 
 from types import CodeType, FunctionType, ModuleType
-from typing import Any, Callable, Iterator, TypeVar
+from typing import Any, Callable, Iterable, Iterator, TypeVar
 
 import torch
 
@@ -30,9 +30,14 @@ def skip_frames(*modules: ModuleType) -> None:
     They call one another, torch, and `untraced` functions. Functions made inside others, as the patches are, are traced
     with what calls them where a script compiles that.
     """
-    skip_function, skip_code = SKIP_FUNCTION.find_loaded(), SKIP_CODE.find_loaded()
-    if skip_function is None or skip_code is None:
-        return  # traced, they cost a compiled script time, and change nothing that it computes
+    try:
+        _skip_frames(modules, SKIP_FUNCTION.load(), SKIP_CODE.load())
+    except Exception:
+        # The script imports Dynamo at this moment. Traced, they cost it time, and change nothing that it computes.
+        return
+
+
+def _skip_frames(modules: Iterable[ModuleType], skip_function: Any, skip_code: Any) -> None:
     for module in modules:
         for value in vars(module).values():
             for found in vars(value).values() if isinstance(value, type) else (value,):

@@ -171,6 +171,18 @@ def test_hooks_stay_out_of_compiled_code_without_torchs_private_decorator(
     assert not any("sin" in str(graph.code) for graph in compiled)
 
 
+@pytest.mark.parametrize("defect", ["lacks the name", "has another one"])
+def test_a_dynamo_that_skips_no_frames_is_imported_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, defect: str
+) -> None:
+    decorators = importlib.import_module("torch._dynamo.decorators")
+    if defect == "lacks the name":
+        monkeypatch.delattr(decorators, "skip")
+    else:
+        monkeypatch.setattr(decorators, "skip", lambda: 1 / 0)
+    load("untraced").skip_frames(load("hooks"))
+
+
 def test_a_missing_name_is_asked_for_in_vain_with_a_sentence() -> None:
     name = private_torch.Private("torch.nn", "_never", "do this", (2, 4))
     with pytest.raises(
