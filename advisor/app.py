@@ -151,8 +151,10 @@ def create_app(
     api = build_api()
     app.include_router(api)
     app.mount(PREFIX, NothingThere(api))
-    app.include_router(health)
-    app.include_router(figures)
+    for router, paths in ((health, ("/livez", "/readyz")), (figures, ("/metrics",))):
+        app.include_router(router)
+        for path in paths:
+            app.router.add_route(path, NothingThere(router), include_in_schema=False)  # type: ignore[arg-type]
     answer_with_problems(app)
     document_problems(app)
     # Last, because it answers for everything that no other route takes.

@@ -139,6 +139,14 @@ def test_method_that_an_address_does_not_take_gets_those_that_it_takes(
     assert server.ask(method, "/nothing").status_code == 404
 
 
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/metrics"])
+def test_so_do_the_addresses_beside_the_api(server: Served, path: str) -> None:
+    for method in ("POST", "TRACE"):
+        reply = server.http.request(method, path)
+        assert (reply.status_code, reply.headers["Allow"]) == (405, "GET")
+        assert_problem(reply)
+
+
 @pytest.mark.parametrize("key", ["", "x" * 201])
 def test_key_of_a_request_has_a_length_that_the_document_names(server: Served, key: str) -> None:
     document = make_spec().model_dump(mode="json")
