@@ -1,7 +1,7 @@
 """The tables. What may be live only once is a partial unique index, so that no program error can break it."""
 
 from datetime import datetime
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from sqlalchemy import (
     BigInteger,
@@ -30,8 +30,10 @@ from advisor.storage.columns import NAMES, Document, Moment, Words
 
 _Changes = Document(Changes)
 _Moments = Document(tuple[datetime, ...])
-_LIVE = text("state IN ('assembling', 'running', 'ending')")
-_HELD = text("live")
+_WHERE = ("sqlite_where", "postgresql_where")
+_LIVE: dict[str, Any] = dict.fromkeys(_WHERE, text("state IN ('assembling', 'running', 'ending')"))
+_HELD: dict[str, Any] = dict.fromkeys(_WHERE, text("live"))
+_ISSUED: dict[str, Any] = dict.fromkeys(_WHERE, text("state = 'issued' AND arm = 0"))
 VERSION_TABLE = "advisor_alembic_version"
 """Holds the newest migration of a database. Optuna's use the default name, and may share the database."""
 _Serial = BigInteger().with_variant(Integer, "sqlite")
@@ -150,10 +152,8 @@ class SessionRow(Base):
     __table_args__ = (
         UniqueConstraint("job_id", "generation"),
         CheckConstraint("state IN ('assembling', 'running', 'ending', 'ended', 'lost')", name="state"),
-        Index(
-            "uq_sessions_live_gang", "job_id", "gang", unique=True, sqlite_where=_LIVE, postgresql_where=_LIVE
-        ),
-        Index("ix_sessions_live", "state", sqlite_where=_LIVE, postgresql_where=_LIVE),
+        Index("uq_sessions_live_gang", "job_id", "gang", unique=True, **_LIVE),
+        Index("ix_sessions_live", "state", **_LIVE),
         Index("ix_sessions_ended_at", "ended_at"),
     )
 
@@ -188,7 +188,7 @@ class MemberRow(Base):
     __table_args__ = (
         UniqueConstraint("session_id", "node_rank"),
         CheckConstraint("state IN ('preparing', 'ready', 'running', 'gone')", name="state"),
-        Index("uq_members_live_agent", "agent_id", unique=True, sqlite_where=_HELD, postgresql_where=_HELD),
+        Index("uq_members_live_agent", "agent_id", unique=True, **_HELD),
     )
 
     session_id: Mapped[str] = mapped_column(ForeignKey("sessions.id"), primary_key=True)
@@ -257,13 +257,7 @@ class BlockRow(Base):
     __table_args__ = (
         UniqueConstraint("session_id", "ordinal"),
         CheckConstraint("state IN ('issued', 'done', 'void')", name="state"),
-        Index(
-            "uq_blocks_issued_session",
-            "session_id",
-            unique=True,
-            sqlite_where=text("state = 'issued' AND arm = 0"),
-            postgresql_where=text("state = 'issued' AND arm = 0"),
-        ),
+        Index("uq_blocks_issued_session", "session_id", unique=True, **_ISSUED),
     )
 
     id: Mapped[str] = mapped_column(primary_key=True)
