@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
 from starlette.concurrency import run_in_threadpool
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from advisor import __version__
@@ -151,10 +152,10 @@ def create_app(
     api = build_api()
     app.include_router(api)
     app.mount(PREFIX, NothingThere(api))
-    for router, paths in ((health, ("/livez", "/readyz")), (figures, ("/metrics",))):
+    for router in (health, figures):
         app.include_router(router)
-        for path in paths:
-            app.router.add_route(path, NothingThere(router), include_in_schema=False)  # type: ignore[arg-type]
+        addresses = [route.path for route in router.routes if isinstance(route, Route)]
+        app.router.routes += [Route(path, NothingThere(router)) for path in addresses]
     answer_with_problems(app)
     document_problems(app)
     # Last, because it answers for everything that no other route takes.

@@ -1,13 +1,14 @@
 """What the runtime costs a script: step time with it against step time without it, in the same processes.
 
-    python benchmarks/intrusion.py [--production] [--model small] [--stretches 80] [--steps 25]
+    python benchmarks/intrusion.py [--production] [--model small] [--stretches 80] [--steps 25] [--loop-us 70]
 
 Each model is trained under torchrun with the runtime in front, in the middle of a timed race; with `--production`
 under `advisor run`, long after its strategy (the script's own setting, so that nothing else differs) was proved. The
 runtime is switched off and on between stretches of steps, the order changing from pair to pair (off on, on off, …),
 so that a drifting machine harms both alike. Reported are the ratio of step times with a 95 % interval over the pairs,
 and the CPU time of the training thread that the runtime adds to a step, which does not depend on what else the
-machine does.
+machine does. With `--loop-us` a loop of so many microseconds stands in for the runtime: it shows what any CPU time in
+a step costs on this machine.
 """
 
 import argparse
@@ -55,6 +56,8 @@ def train(sizes: dict[str, int], arguments: argparse.Namespace) -> None:
 
     def step() -> tuple[float, float]:
         wall, cpu = time.perf_counter(), time.thread_time()
+        while time.perf_counter() < wall + loop_s:
+            pass
         loss = model(inputs).square().mean()
         optimizer.zero_grad()
         loss.backward()
@@ -63,12 +66,14 @@ def train(sizes: dict[str, int], arguments: argparse.Namespace) -> None:
             torch.cuda.synchronize()
         return time.perf_counter() - wall, time.thread_time() - cpu
 
+    loop_s = 0.0
     for _ in range(WARM_UP_STEPS):
         step()
     series: list[dict[str, Any]] = []
     for stretch in range(arguments.stretches):
         is_on = stretch % 4 in (1, 2)
-        current.set_current(runtime if is_on else None)
+        current.set_current(runtime if is_on and not arguments.loop_us else None)
+        loop_s = arguments.loop_us * 1e-6 if is_on else 0.0
         step()
         times = [step() for _ in range(arguments.steps)]
         series.append({"on": is_on, "wall_s": [t[0] for t in times], "cpu_s": [t[1] for t in times]})
@@ -78,7 +83,8 @@ def train(sizes: dict[str, int], arguments: argparse.Namespace) -> None:
         if arguments.production:
             is_measured = steering._is_over
         else:
-            is_measured = steering._race is not None and steering._race.steps_done >= arguments.steps
+            least = 0 if arguments.loop_us else arguments.steps
+            is_measured = steering._race is not None and steering._race.steps_done >= least
         if not is_measured:
             raise SystemExit("the runtime was not at work: nothing was measured")
         Path(arguments.answer).write_text(json.dumps(series))
@@ -94,6 +100,7 @@ def measure(sizes: dict[str, int], arguments: argparse.Namespace) -> list[dict[s
         words = [
             __file__, "--rank-of", json.dumps(sizes), "--answer", str(answer),
             "--stretches", str(arguments.stretches), "--steps", str(arguments.steps),
+            "--loop-us", str(arguments.loop_us),
         ]  # fmt: skip
         if arguments.production:
             launcher = ["torchrun", "--standalone", "--nproc-per-node", str(arguments.nproc_per_node)]
@@ -142,6 +149,7 @@ def main() -> None:
     parser.add_argument("--nproc-per-node", type=int, default=2)
     parser.add_argument("--model", choices=MODELS, help="only this one (default: all)")
     parser.add_argument("--production", action="store_true", help="under advisor run instead of in a race")
+    parser.add_argument("--loop-us", type=int, default=0, help="a loop that long in place of the runtime")
     parser.add_argument("--rank-of", help=argparse.SUPPRESS)
     parser.add_argument("--answer", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Which answers to a beat end a session, and which leave that to the fence."""
+"""Beats: which answers end a session, which leave that to the fence, and what is sent again without one."""
 
 import json
 
