@@ -9,7 +9,7 @@ so that a drifting machine harms both alike. Reported are the ratio of step time
 and the CPU time of the training thread that the runtime adds to a step, which does not depend on what else the
 machine does. With `--loop-us` a loop of so many microseconds stands in for the runtime: it shows what any CPU time in
 a step costs on this machine. With `--phases` the runtime is at work in all stretches, and marks the phases of every
-step in half of them, instead of two steps in eight: what sampling them saves.
+step in half of them, instead of one in four: medians, so what is saved in a step whose phases are not marked.
 """
 
 import argparse
@@ -157,7 +157,7 @@ def main() -> None:
     parser.add_argument("--production", action="store_true", help="under advisor run instead of in a race")
     parser.add_argument("--loop-us", type=int, default=0, help="a loop that long in place of the runtime")
     parser.add_argument(
-        "--phases", action="store_true", help="every step's phases against two in eight, not on against off"
+        "--phases", action="store_true", help="every step's phases against one in four, not on against off"
     )
     parser.add_argument("--rank-of", help=argparse.SUPPRESS)
     parser.add_argument("--answer", help=argparse.SUPPRESS)

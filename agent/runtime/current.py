@@ -1,4 +1,4 @@
-"""The process-wide names: the runtime that torch's patches and hooks report to, or None."""
+"""The one process-wide name: the runtime that torch's patches and hooks report to, or None."""
 
 from __future__ import annotations
 
@@ -9,19 +9,11 @@ if TYPE_CHECKING:
     from .runtime import Runtime
 
 current_runtime: "Optional[Runtime]" = None
-runtime_inside: "Optional[Runtime]" = None
-"""The same one, where it has something to do between this step's boundaries: in most short steps it has not."""
 
 
 def set_current(runtime: "Optional[Runtime]") -> None:
-    global current_runtime, runtime_inside
-    current_runtime = runtime_inside = runtime
-
-
-def set_inside(is_inside: bool) -> None:
-    """For the step that begins now."""
-    global runtime_inside
-    runtime_inside = current_runtime if is_inside else None
+    global current_runtime
+    current_runtime = runtime
 
 
 def _forget_in_child() -> None:

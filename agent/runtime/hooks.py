@@ -25,7 +25,7 @@ def before_forward(ddp: Any, args: Any, kwargs: Any) -> None:
 
 
 def after_forward(ddp: Any, _args: Any, _kwargs: Any, output: Any) -> Any:
-    runtime = current.runtime_inside
+    runtime = current.current_runtime
     if runtime is not None and ddp.training and torch.is_grad_enabled():
         return runtime.end_forward(ddp, output)
     return output

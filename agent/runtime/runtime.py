@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 import torch
 import torch.distributed as dist
 
-from . import current, hooks
+from . import hooks
 from .facts import count_batches, describe_loader
 from .levers.buckets.bucket_plan import MIB, BucketPlan, limit_first_bucket, plan_for_argument
 from .levers.buckets.launched import plan_launched_cap
@@ -351,7 +351,6 @@ class Runtime:
                 self._give_up(error)
             works = self._steering is not None and self._steering.works_in_steps
             self.at_work = self._steering if works else None
-        current.set_inside(self.at_work is not None or self.recorder.marks_phases or not self._replicas)
         self.write_beat()
 
     def _give_up(self, error: Exception) -> None:

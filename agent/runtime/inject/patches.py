@@ -172,7 +172,7 @@ def _patch_spawning() -> None:
 
 
 def _before_optimizer_step(optimizer: Any, _args: Tuple[Any, ...], _kwargs: Any) -> None:
-    runtime = current.runtime_inside
+    runtime = current.current_runtime
     if runtime is not None:
         runtime.begin_optimizer_step(optimizer)
 

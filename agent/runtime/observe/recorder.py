@@ -34,22 +34,15 @@ PLAIN, NEW_EPOCH, INTERRUPTED = 0, 1, 2
 """A step's flag: nothing special; a loader was started anew; an evaluation or a save happened inside it."""
 
 
-PAIR = 2
-"""Steps with marked phases come in pairs: the boundary between shows whether it lies inside an optimizer's step."""
-
-
 class Recorder:
-    """Open marks of the step in progress. Losses are kept only while `recording`, and phases are marked."""
+    """Open marks of the step in progress. Only while `recording` losses are kept, and phases of some steps marked."""
 
     def __init__(self) -> None:
         self.clock: Any = None
         self.recording = False
         self.marks_phases = False
         """Whether those of the step in progress are marked."""
-        self._phases_every = PAIR
-        self._count = 0
-        self._begins_in_optimizer = False
-        """Whether steps begin inside an optimizer's step, with a closure: its mark is made in the step before."""
+        self._phases_every, self._count = 1, 0
         self.keeps_loss = False
         """Whether `loss` is kept, also while not recording."""
         self.loss: Optional[torch.Tensor] = None
@@ -62,14 +55,12 @@ class Recorder:
         self._unscaled: Optional[torch.Tensor] = None
 
     def sample_phases(self, every: int) -> None:
-        """From here on the phases of the last pair in every so many steps are marked, of two or fewer those of all."""
-        self._phases_every, self._count = max(PAIR, every), 0
+        """From here on those of the last in every so many steps are marked."""
+        self._phases_every, self._count = every, 0
 
     def begin_step(self, mark: Any) -> None:
-        self._begins_in_optimizer = self._begins_in_optimizer or self._optimizer_start is not None
-        every = PAIR if self._begins_in_optimizer else self._phases_every
-        self.marks_phases = self.recording and self._count % every >= every - PAIR
         self._count += 1
+        self.marks_phases = self.recording and self._count % self._phases_every == 0
         self._step = StepMarks(mark, self.marks_phases)
 
     def close_step(self, mark: Any, samples: int) -> Optional[StepMarks]:
@@ -132,7 +123,8 @@ class Recorder:
                 self._optimizer_start = end
 
     def begin_optimizer(self) -> None:
-        if self.marks_phases:
+        # In every step: with a closure the next step, which may be a marked one, begins inside the optimizer's.
+        if self.recording:
             self._optimizer_start = self.clock.mark()
 
     def end_optimizer(self) -> None:

@@ -17,9 +17,9 @@ from .verdicts import cap_steps, estimate_error, estimate_own_error, is_hopeless
 SWITCHING_SHARE = 0.1
 """The most of a segment that may be lost to switching to it."""
 SHORT_STEP_S = 0.02
-"""Marking its phases costs a shorter step as much as all else that the runtime does in it."""
-SAMPLED_EVERY = 8
-"""Steps of which a pair is marked then."""
+"""Marking the phases of a longer step costs a thousandth of it at most."""
+SAMPLED_EVERY = 4
+"""Of so many shorter ones the phases of one are marked."""
 LEAST_SAMPLED = 100
 """Fewest timed steps of which not all are marked."""
 INEXACT_PERIODS = 12
@@ -41,7 +41,7 @@ class Course:
     steps: int
     """Timed steps that each arm is to have."""
     phases_every: int = 1
-    """Timed steps of which one pair has marked phases."""
+    """Timed steps of which one has marked phases."""
     given_up: Sequence[int] = ()
     """Places of arms that are out from here on."""
     is_over: bool = False
@@ -168,7 +168,7 @@ class Judge:
         return self._round_up(min(max(wanted, rules.min_steps * self._most_batches), self._most_steps))
 
     def _choose_sampling(self, steps: int) -> int:
-        """What is done in some steps only has a pattern of its own, which pairs of steps would miss."""
+        """What is done in some steps only has a pattern of its own, which every fourth step may miss."""
         shortest_s = min((arm.estimate_step_s(self._clock) for arm in self._racing), default=0.0)
         is_plain = all(arm.period == 1 for arm in self._racing)
         return SAMPLED_EVERY if is_plain and shortest_s < SHORT_STEP_S and steps >= LEAST_SAMPLED else 1
