@@ -1,6 +1,6 @@
 """What the runtime costs a script: step time with it against step time without it, in the same processes.
 
-    python benchmarks/intrusion.py [--production] [--model small] [--stretches 80] [--steps 25] [--loop-us 70|--phases]
+    python benchmarks/intrusion.py [--production] [--model small] [--stretches 80] [--steps 25] [--loop-us 70]
 
 Each model is trained under torchrun with the runtime in front, in the middle of a timed race; with `--production`
 under `advisor run`, long after its strategy (the script's own setting, so that nothing else differs) was proved. The
@@ -8,8 +8,7 @@ runtime is switched off and on between stretches of steps, the order changing fr
 so that a drifting machine harms both alike. Reported are the ratio of step times with a 95 % interval over the pairs,
 and the CPU time of the training thread that the runtime adds to a step, which does not depend on what else the
 machine does. With `--loop-us` a loop of so many microseconds stands in for the runtime: it shows what any CPU time in
-a step costs on this machine. With `--phases` the runtime is at work in all stretches, and marks the phases of every
-step in half of them, instead of one in four: medians, so what is saved in a step whose phases are not marked.
+a step costs on this machine.
 """
 
 import argparse
@@ -26,8 +25,6 @@ from pathlib import Path
 from typing import Any
 
 from sessions import ROOT, Ranks, SessionFailed, run_session
-
-from agent.runtime.races.judge import SAMPLED_EVERY
 
 MODELS = {
     "small": {"width": 256, "layers": 6, "batch": 64},
@@ -75,10 +72,7 @@ def train(sizes: dict[str, int], arguments: argparse.Namespace) -> None:
     series: list[dict[str, Any]] = []
     for stretch in range(arguments.stretches):
         is_on = stretch % 4 in (1, 2)
-        if arguments.phases:
-            runtime.recorder.sample_phases(1 if is_on else SAMPLED_EVERY)
-        else:
-            current.set_current(runtime if is_on and not arguments.loop_us else None)
+        current.set_current(runtime if is_on and not arguments.loop_us else None)
         loop_s = arguments.loop_us * 1e-6 if is_on else 0.0
         step()
         times = [step() for _ in range(arguments.steps)]
@@ -106,7 +100,7 @@ def measure(sizes: dict[str, int], arguments: argparse.Namespace) -> list[dict[s
         words = [
             __file__, "--rank-of", json.dumps(sizes), "--answer", str(answer),
             "--stretches", str(arguments.stretches), "--steps", str(arguments.steps),
-            "--loop-us", str(arguments.loop_us), *(["--phases"] if arguments.phases else []),
+            "--loop-us", str(arguments.loop_us),
         ]  # fmt: skip
         if arguments.production:
             launcher = ["torchrun", "--standalone", "--nproc-per-node", str(arguments.nproc_per_node)]
@@ -156,9 +150,6 @@ def main() -> None:
     parser.add_argument("--model", choices=MODELS, help="only this one (default: all)")
     parser.add_argument("--production", action="store_true", help="under advisor run instead of in a race")
     parser.add_argument("--loop-us", type=int, default=0, help="a loop that long in place of the runtime")
-    parser.add_argument(
-        "--phases", action="store_true", help="every step's phases against one in four, not on against off"
-    )
     parser.add_argument("--rank-of", help=argparse.SUPPRESS)
     parser.add_argument("--answer", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

@@ -11,14 +11,10 @@ import torch
 class StepMarks:
     """One step of this rank: from its first training forward to the next step's."""
 
-    __slots__ = (
-        "backward", "data_wait_s", "end", "flag", "forward", "has_phases", "loss", "optimizer", "samples", "start"
-    )  # fmt: skip
+    __slots__ = ("backward", "data_wait_s", "end", "flag", "forward", "loss", "optimizer", "samples", "start")
 
-    def __init__(self, start: Any, has_phases: bool) -> None:
+    def __init__(self, start: Any) -> None:
         self.start = start
-        self.has_phases = has_phases
-        """Whether its forwards, backwards and optimizer steps are marked."""
         self.end: Any = None
         self.forward: List[Tuple[Any, Any]] = []
         self.backward: List[Tuple[Any, Any]] = []
@@ -35,14 +31,11 @@ PLAIN, NEW_EPOCH, INTERRUPTED = 0, 1, 2
 
 
 class Recorder:
-    """Open marks of the step in progress. Only while `recording` losses are kept, and phases of some steps marked."""
+    """Open marks of the step in progress. Phases are marked only while `recording`."""
 
     def __init__(self) -> None:
         self.clock: Any = None
         self.recording = False
-        self.marks_phases = False
-        """Whether those of the step in progress are marked."""
-        self._phases_every, self._count = 1, 0
         self.keeps_loss = False
         """Whether `loss` is kept, also while not recording."""
         self.loss: Optional[torch.Tensor] = None
@@ -54,14 +47,8 @@ class Recorder:
         self._optimizer_start: Any = None
         self._unscaled: Optional[torch.Tensor] = None
 
-    def sample_phases(self, every: int) -> None:
-        """From here on those of the last in every so many steps are marked."""
-        self._phases_every, self._count = every, 0
-
     def begin_step(self, mark: Any) -> None:
-        self._count += 1
-        self.marks_phases = self.recording and self._count % self._phases_every == 0
-        self._step = StepMarks(mark, self.marks_phases)
+        self._step = StepMarks(mark)
 
     def close_step(self, mark: Any, samples: int) -> Optional[StepMarks]:
         """The step that ends here, or None if its beginning was not seen."""
@@ -79,11 +66,11 @@ class Recorder:
             self._step.data_wait_s += seconds
 
     def begin_forward(self) -> None:
-        if self.marks_phases:
+        if self.recording:
             self._forward_start = self.clock.mark()
 
     def end_forward(self) -> None:
-        if self.marks_phases and self._step is not None and self._forward_start is not None:
+        if self.recording and self._step is not None and self._forward_start is not None:
             self._step.forward.append((self._forward_start, self.clock.mark()))
             self._forward_start = None
 
@@ -108,13 +95,12 @@ class Recorder:
                 self.loss = kept
             if self.recording:
                 self._step.loss = kept
-            if self.marks_phases:
                 self._backward_start = self.clock.mark()
         return True
 
     def end_backward(self) -> None:
         self._backward_depth = 0
-        if self.marks_phases and self._step is not None and self._backward_start is not None:
+        if self.recording and self._step is not None and self._backward_start is not None:
             end = self.clock.mark()
             self._step.backward.append((self._backward_start, end))
             self._backward_start = None
@@ -123,23 +109,22 @@ class Recorder:
                 self._optimizer_start = end
 
     def begin_optimizer(self) -> None:
-        # In every step: with a closure the next step, which may be a marked one, begins inside the optimizer's.
         if self.recording:
             self._optimizer_start = self.clock.mark()
 
     def end_optimizer(self) -> None:
-        if self.marks_phases and self._step is not None and self._optimizer_start is not None:
+        if self.recording and self._step is not None and self._optimizer_start is not None:
             self._step.optimizer.append((self._optimizer_start, self.clock.mark()))
         self._optimizer_start = None
 
     def extend_backward(self) -> None:
         """The last backward ends only now: an engine went on with what it had left."""
-        if self.marks_phases and self._step is not None and self._step.backward:
+        if self.recording and self._step is not None and self._step.backward:
             self._step.backward[-1] = (self._step.backward[-1][0], self.clock.mark())
 
     def surround_optimizer(self, step: Callable[[], Any]) -> Any:
         """What `step` returns; the optimizer's step inside it lasts from its beginning to its end."""
-        start, known = (self.clock.mark(), self._step) if self.marks_phases else (None, None)
+        start, known = (self.clock.mark(), self._step) if self.recording else (None, None)
         before = len(known.optimizer) if known is not None else 0
         returned = step()
         if known is not None and len(known.optimizer) > before:
@@ -158,15 +143,12 @@ def find_loss(roots: Any) -> Optional[torch.Tensor]:
 
 
 def measure_steps(steps: List[StepMarks], clock: Any) -> Dict[str, List[Any]]:
-    """Seconds, samples, flags and losses step by step; call after the clock has settled.
-
-    A phase that was not marked is None.
-    """
+    """Seconds, samples, flags and losses step by step; call after the clock has settled."""
     return {
         "step_time_s": [clock.measure(step.start, step.end) for step in steps],
-        "forward_s": [_sum(step.forward, clock) if step.has_phases else None for step in steps],
-        "backward_s": [_sum(step.backward, clock) if step.has_phases else None for step in steps],
-        "optimizer_s": [_sum(step.optimizer, clock) if step.has_phases else None for step in steps],
+        "forward_s": [_sum(step.forward, clock) for step in steps],
+        "backward_s": [_sum(step.backward, clock) for step in steps],
+        "optimizer_s": [_sum(step.optimizer, clock) for step in steps],
         "data_wait_s": [step.data_wait_s for step in steps],
         "samples": [step.samples for step in steps],
         "flags": [step.flag for step in steps],

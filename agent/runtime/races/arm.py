@@ -146,9 +146,8 @@ class Arm:
             payload["exposed_comm_s"] = self._estimate_exposed_s(clock, payload["backward_s"])
         return payload
 
-    def _estimate_exposed_s(self, clock: Any, timed: List[Optional[float]]) -> Optional[float]:
+    def _estimate_exposed_s(self, clock: Any, backward_s: List[float]) -> Optional[float]:
         """The share of backward that was exposed communication in the profiled steps, applied to the timed ones."""
-        backward_s = [seconds for seconds in timed if seconds is not None]
         if not backward_s:
             return None
         profiled_s = statistics.median(measure_steps(self.profiled, clock)["backward_s"])

@@ -16,12 +16,6 @@ from .verdicts import cap_steps, estimate_error, estimate_own_error, is_hopeless
 
 SWITCHING_SHARE = 0.1
 """The most of a segment that may be lost to switching to it."""
-SHORT_STEP_S = 0.02
-"""Marking the phases of a longer step costs a thousandth of it at most."""
-SAMPLED_EVERY = 4
-"""Of so many shorter ones the phases of one are marked."""
-LEAST_SAMPLED = 100
-"""Fewest timed steps of which not all are marked."""
 INEXACT_PERIODS = 12
 """Fewest periods in a segment that begins from the saved state."""
 LOST_FACTOR = 2
@@ -40,8 +34,6 @@ class Course:
     """Cycles after which rank 0 looks again."""
     steps: int
     """Timed steps that each arm is to have."""
-    phases_every: int = 1
-    """Timed steps of which one has marked phases."""
     given_up: Sequence[int] = ()
     """Places of arms that are out from here on."""
     is_over: bool = False
@@ -76,8 +68,7 @@ class Judge:
         segment, steps = self._choose_segment(), self._choose_steps()
         alone_to_the_end = len(self._arms) == 1 and self._rules.target_error is None
         until = math.ceil(steps / segment) if alone_to_the_end else 1
-        lead_in = max(arm.lead_in for arm in racing)
-        return Course(segment, lead_in, until, steps, self._choose_sampling(steps))
+        return Course(segment, max(arm.lead_in for arm in racing), until, steps)
 
     def look(self, cycles: int, lead_in: int) -> Course:
         """After so many complete cycles."""
@@ -97,8 +88,7 @@ class Judge:
             or self._spent_s() >= LOST_FACTOR * self._time_s()
             or cycles * segment > LOST_FACTOR * self._most_steps
         )
-        sampling = self._choose_sampling(steps)
-        return Course(segment, lead_in, until, steps, sampling, [arm.place for arm in given_up], is_over)
+        return Course(segment, lead_in, until, steps, [arm.place for arm in given_up], is_over)
 
     def _time_s(self) -> float:
         """Seconds that the timed steps of all arms left should last together."""
@@ -166,12 +156,6 @@ class Judge:
         step_s = statistics.fmean(arm.estimate_step_s(self._clock) for arm in racing)
         wanted = math.ceil(rules.target_s / max(step_s, 1e-6))
         return self._round_up(min(max(wanted, rules.min_steps * self._most_batches), self._most_steps))
-
-    def _choose_sampling(self, steps: int) -> int:
-        """What is done in some steps only has a pattern of its own, which every fourth step may miss."""
-        shortest_s = min((arm.estimate_step_s(self._clock) for arm in self._racing), default=0.0)
-        is_plain = all(arm.period == 1 for arm in self._racing)
-        return SAMPLED_EVERY if is_plain and shortest_s < SHORT_STEP_S and steps >= LEAST_SAMPLED else 1
 
     @property
     def _all_given_up(self) -> bool:

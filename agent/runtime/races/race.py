@@ -135,7 +135,6 @@ class Race:
             ):
                 break
             course = self._agree(lambda lead_in=course.lead_in: self._judge.look(self._cycles, lead_in))
-        self._parts.recorder.sample_phases(1)
         for arm in reversed([arm for arm in self.arms if arm.races]):
             if not arm.evidence:
                 self._collect_evidence(arm)
@@ -234,9 +233,7 @@ class Race:
             self.disturbed = True
         left = course.steps - len(arm.timed) * arm.batches_per_step
         length = min(course.segment_steps, left) if left > 0 else course.segment_steps
-        steps = arm.count_whole(length)
-        parts.recorder.sample_phases(min(course.phases_every, steps))
-        for _ in range(steps):
+        for _ in range(arm.count_whole(length)):
             arm.book((yield), self._cycles)
         marks = levers.list_boundary_marks()
         arm.averaged += marks[self._marks_seen :]

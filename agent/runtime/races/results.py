@@ -136,7 +136,7 @@ def measure_work(payload: Mapping[str, Any], kept: Sequence[int]) -> float:
 
 
 def _split_step(payload: Mapping[str, Any], kept: Sequence[int]) -> Dict[str, float]:
-    medians = {p: _median([s for i in kept if (s := payload[p][i]) is not None]) for p in PHASES[:4]}
+    medians = {p: _median([payload[p][i] for i in kept]) for p in PHASES[:4]}
     in_boundary = float(payload.get("boundary_s", 0.0))
     step_s = _median([payload["step_time_s"][i] for i in kept])
     # With a longer period the median step is one without averaging, so there is nothing to take off.

@@ -30,7 +30,7 @@ class Clock:
 
 
 def make_step(length_s: float, flag: int = 0) -> Any:
-    step = recorder.StepMarks(0.0, True)
+    step = recorder.StepMarks(0.0)
     step.end, step.flag = length_s, flag
     return step
 

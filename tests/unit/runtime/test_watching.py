@@ -30,7 +30,7 @@ class Training:
 
     def step(self, seconds: float, count: int = 1, data_s: float = 0.0, flag: int = 0) -> None:
         for _ in range(count):
-            marks = StepMarks(None, False)
+            marks = StepMarks(None)
             marks.samples, marks.data_wait_s, marks.flag = 8, data_s, flag
             self.now_s += seconds
             self.watch.note(marks)
