@@ -1,6 +1,6 @@
 """What the runtime costs a script: step time with it against step time without it, in the same processes.
 
-    python benchmarks/intrusion.py [--production] [--model small] [--stretches 80] [--steps 25] [--loop-us 70]
+    python benchmarks/intrusion.py [--production] [--model small] [--stretches 80] [--loop-us 70] [--inside]
 
 Each model is trained under torchrun with the runtime in front, in the middle of a timed race; with `--production`
 under `advisor run`, long after its strategy (the script's own setting, so that nothing else differs) was proved. The
@@ -8,7 +8,8 @@ runtime is switched off and on between stretches of steps, the order changing fr
 so that a drifting machine harms both alike. Reported are the ratio of step times with a 95 % interval over the pairs,
 and the CPU time of the training thread that the runtime adds to a step, which does not depend on what else the
 machine does. With `--loop-us` a loop of so many microseconds stands in for the runtime: it shows what any CPU time in
-a step costs on this machine.
+a step costs on this machine. With `--inside` the runtime is on all the time, and each of its calls in a step is timed
+where it stands: runs of that agree to a few microseconds, but what the calls cost what comes after them is not in it.
 """
 
 import argparse
@@ -30,6 +31,10 @@ MODELS = {
     "small": {"width": 256, "layers": 6, "batch": 64},
     "middle": {"width": 512, "layers": 8, "batch": 128},
 }
+CALLS = (
+    "begin_forward", "end_forward", "begin_backward", "end_backward", "begin_optimizer_step", "end_optimizer_step",
+)  # fmt: skip
+"""What patches and hooks call in every step of a script like this one."""
 WARM_UP_STEPS = 60
 """Before the first stretch: the runtime's hello, its instruction and its own warm-up lie in them."""
 
@@ -70,8 +75,9 @@ def train(sizes: dict[str, int], arguments: argparse.Namespace) -> None:
     for _ in range(WARM_UP_STEPS):
         step()
     series: list[dict[str, Any]] = []
+    inside = time_calls(runtime) if arguments.inside else {}
     for stretch in range(arguments.stretches):
-        is_on = stretch % 4 in (1, 2)
+        is_on = arguments.inside or stretch % 4 in (1, 2)
         current.set_current(runtime if is_on and not arguments.loop_us else None)
         loop_s = arguments.loop_us * 1e-6 if is_on else 0.0
         step()
@@ -81,26 +87,46 @@ def train(sizes: dict[str, int], arguments: argparse.Namespace) -> None:
     if dist.get_rank() == 0:
         steering = runtime._steering
         if arguments.production:
-            is_measured = steering._is_over
+            is_measured = steering.is_over
         else:
             least = 0 if arguments.loop_us else arguments.steps
             is_measured = steering._race is not None and steering._race.steps_done >= least
         if not is_measured:
             raise SystemExit("the runtime was not at work: nothing was measured")
-        Path(arguments.answer).write_text(json.dumps(series))
+        Path(arguments.answer).write_text(json.dumps({"stretches": series, "inside_s": inside}))
     dist.barrier()
     os._exit(0)
 
 
-def measure(sizes: dict[str, int], arguments: argparse.Namespace) -> list[dict[str, Any]]:
-    """Launch the ranks once, in one block that lasts for ever; return rank 0's stretches."""
+def time_calls(runtime: Any) -> dict[str, list[float]]:
+    """From here on every call of the runtime is timed: seconds by its name, filled as the script goes on."""
+    seconds: dict[str, list[float]] = {name: [] for name in CALLS}
+
+    def time_call(name: str) -> None:
+        call, found = getattr(runtime, name), seconds[name]
+
+        def timed(*words: Any) -> Any:
+            start_s = time.perf_counter()
+            returned = call(*words)
+            found.append(time.perf_counter() - start_s)
+            return returned
+
+        setattr(runtime, name, timed)
+
+    for name in CALLS:
+        time_call(name)
+    return seconds
+
+
+def measure(sizes: dict[str, int], arguments: argparse.Namespace) -> dict[str, Any]:
+    """Launch the ranks once, in one block that lasts for ever; return rank 0's stretches, and its calls' times."""
     block = {"overrides": {}, "warmup_steps": 5, "min_steps": 10**7, "max_steps": 10**7, "profile_steps": 0}
     with tempfile.TemporaryDirectory(prefix="fa-intrusion-") as directory:
         answer = Path(directory) / "series.json"
         words = [
             __file__, "--rank-of", json.dumps(sizes), "--answer", str(answer),
             "--stretches", str(arguments.stretches), "--steps", str(arguments.steps),
-            "--loop-us", str(arguments.loop_us),
+            "--loop-us", str(arguments.loop_us), *(["--inside"] if arguments.inside else []),
         ]  # fmt: skip
         if arguments.production:
             launcher = ["torchrun", "--standalone", "--nproc-per-node", str(arguments.nproc_per_node)]
@@ -110,15 +136,15 @@ def measure(sizes: dict[str, int], arguments: argparse.Namespace) -> list[dict[s
             subprocess.run(
                 [*run, *words, "--production"], cwd=ROOT, env={**os.environ, "PATH": path}, check=True
             )
-            return list(json.loads(answer.read_text()))
+            return dict(json.loads(answer.read_text()))
         try:
             run_session(words, [block], Ranks(nproc_per_node=arguments.nproc_per_node))
         except SessionFailed as failed:
             # The block never ends, so a session that went well has measured none.
             if not answer.exists():
                 raise SystemExit(str(failed)) from failed
-        series: list[dict[str, Any]] = json.loads(answer.read_text())
-    return series
+        measured: dict[str, Any] = json.loads(answer.read_text())
+    return measured
 
 
 def report(name: str, series: list[dict[str, Any]]) -> None:
@@ -140,6 +166,18 @@ def report(name: str, series: list[dict[str, Any]]) -> None:
     )
 
 
+def report_inside(name: str, measured: dict[str, Any]) -> None:
+    """Print the median of each call, and their sum."""
+    step_s = statistics.median(time_s for stretch in measured["stretches"] for time_s in stretch["wall_s"])
+    calls_us = {call: statistics.median(times) * 1e6 for call, times in measured["inside_s"].items()}
+    print(
+        f"{name}: {step_s * 1e3:.2f} ms a step; {sum(calls_us.values()):.1f} µs of it in the runtime's calls "
+        f"({len(measured['inside_s'][CALLS[0]])} steps): "
+        + ", ".join(f"{call} {time_us:.1f}" for call, time_us in calls_us.items()),
+        flush=True,
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
@@ -150,6 +188,7 @@ def main() -> None:
     parser.add_argument("--model", choices=MODELS, help="only this one (default: all)")
     parser.add_argument("--production", action="store_true", help="under advisor run instead of in a race")
     parser.add_argument("--loop-us", type=int, default=0, help="a loop that long in place of the runtime")
+    parser.add_argument("--inside", action="store_true", help="time the runtime's own calls, one by one")
     parser.add_argument("--rank-of", help=argparse.SUPPRESS)
     parser.add_argument("--answer", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -161,7 +200,11 @@ def main() -> None:
     )
     for name, sizes in MODELS.items():
         if arguments.model in (None, name):
-            report(name, measure(sizes, arguments))
+            measured = measure(sizes, arguments)
+            if arguments.inside:
+                report_inside(name, measured)
+            else:
+                report(name, measured["stretches"])
 
 
 if __name__ == "__main__":
