@@ -103,7 +103,12 @@ class Runtime:
             self._leave_to_graph()
             return
         if self.watch.take_boundary():
-            self._pass_boundary()
+            self.steps += 1
+            if self.recorder.ahead:
+                self.recorder.pass_boundary(self.samples.close_step())
+                self.write_beat()
+            else:
+                self._pass_boundary()
         elif self.watch.optimizer_steps == 0:
             self._training_forwards += 1
             if self._training_forwards == FORWARDS_WITHOUT_STEP:
@@ -326,7 +331,6 @@ class Runtime:
             self.tell_trouble("cuda_graph")
 
     def _pass_boundary(self) -> None:
-        self.steps += 1
         if not self._active:
             self.samples.close_step()
             if self.phase == beat.STARTING:

@@ -46,6 +46,9 @@ class Recorder:
         self._backward_depth = 0
         self._optimizer_start: Any = None
         self._unscaled: Optional[torch.Tensor] = None
+        self.ahead = 0
+        """Boundaries that `pass_boundary` alone passes."""
+        self._kept: List[StepMarks] = []
 
     def begin_step(self, mark: Any) -> None:
         self._step = StepMarks(mark)
@@ -56,6 +59,19 @@ class Recorder:
         if step is not None:
             step.end, step.samples = mark, samples
         return step
+
+    def keep_steps(self, count: int, kept: List[StepMarks]) -> None:
+        """The next `count` steps are only added to `kept`: nobody decides anything at their ends."""
+        self.ahead, self._kept = count, kept
+
+    def pass_boundary(self, samples: int) -> None:
+        """Between two of these steps."""
+        mark = self.clock.mark()
+        step = self.close_step(mark, samples)
+        if step is not None:
+            self._kept.append(step)
+        self.begin_step(mark)
+        self.ahead -= 1
 
     def raise_flag(self, flag: int) -> None:
         if self._step is not None and self._step.flag < flag:
@@ -89,7 +105,7 @@ class Recorder:
             # A copy, because scripts add to or scale their loss in place afterwards: on CPU the number itself.
             kept = None
             if loss is not None:
-                on_cpu = loss.device.type == "cpu" and not self.keeps_loss
+                on_cpu = loss.is_cpu and not self.keeps_loss
                 kept = loss.item() if on_cpu else loss.detach().clone()
             if self.keeps_loss:
                 self.loss = kept

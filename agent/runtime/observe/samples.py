@@ -33,11 +33,10 @@ def find_tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
 def count_samples(args: Any, kwargs: Any, loader_batch_size: Optional[int]) -> int:
     """Samples in one forward: dimension 0 of the first tensor, unless another dimension alone is the loader's batch."""
     first = args[0] if args else None
-    if isinstance(first, torch.Tensor) and first.dim() > 0:
-        # The usual case without the search: one tensor, the batch in front.
-        size = first.shape[0]
-        if not loader_batch_size or size == loader_batch_size:
-            return int(size)
+    shape = first.shape if isinstance(first, torch.Tensor) else ()
+    # The usual case without the search: one tensor, the batch in front.
+    if shape and (not loader_batch_size or shape[0] == loader_batch_size):
+        return int(shape[0])
     for source in (args, kwargs):
         for tensor in find_tensors(source):
             shape = list(tensor.shape)

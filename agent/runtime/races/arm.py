@@ -62,10 +62,9 @@ class Arm:
         if step is not None:
             self.warm.append(step)
 
-    def book(self, step: Optional[StepMarks], cycle: int) -> None:
-        if step is not None:
-            self.timed.append(step)
-            self.cycles.append(cycle)
+    def book(self, steps: List[StepMarks], cycle: int) -> None:
+        self.timed += steps
+        self.cycles += [cycle] * len(steps)
 
     def count_warm_steps(self) -> None:
         """Its first steps are all that there will be: being given up is a measurement too."""

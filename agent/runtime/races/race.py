@@ -15,10 +15,11 @@ from ..calibrating.link_sweep import LinkSweep
 from ..facts import count_gradient_bytes
 from ..levers.lever import RelaunchNeeded
 from ..link import beat
-from ..observe.memory import count_free_bytes, read_peak_bytes, reset_peak
+from ..observe.memory import count_free_bytes, reset_peak
 from ..observe.recorder import StepMarks, read_losses
 from .arm import Arm
 from .equality import sum_bits
+from .evidence import collect_evidence, read_peak
 from .judge import Course, Judge
 from .loss_check import LossCheck, Steps, explain_no_check
 from .order import RaceOrder
@@ -180,7 +181,7 @@ class Race:
                 return
         self._was_switched = False
         if len(self.arms) > 1:
-            self._measure_memory(arm)
+            arm.peak_bytes = read_peak(self._parts)
             self._agree_on_sameness(arm)
 
     def _agree_on_warm_up(self) -> Tuple[int, bool]:
@@ -233,8 +234,7 @@ class Race:
             self.disturbed = True
         left = course.steps - len(arm.timed) * arm.batches_per_step
         length = min(course.segment_steps, left) if left > 0 else course.segment_steps
-        for _ in range(arm.count_whole(length)):
-            arm.book((yield), self._cycles)
+        yield from self._time(arm, arm.count_whole(length))
         marks = levers.list_boundary_marks()
         arm.averaged += marks[self._marks_seen :]
         self._marks_seen = len(marks)
@@ -243,6 +243,19 @@ class Race:
         if self._loss_check is not None:
             arm.loss_checks.append([])
             yield from self._check_losses(arm.loss_checks[-1])
+
+    def _time(self, arm: Arm, count: int) -> Steps:
+        """Also what a script that ends inside has left is booked."""
+        kept: List[StepMarks] = []
+        alone = 0 if self._parts.levers.work_in_steps else count - 1
+        self._parts.recorder.keep_steps(alone, kept)
+        try:
+            for _ in range(count - alone):
+                step = yield
+                if step is not None:
+                    kept.append(step)
+        finally:
+            arm.book(kept, self._cycles)
 
     def _check_losses(self, found: List[StepMarks]) -> Steps:
         assert self._loss_check is not None
@@ -334,28 +347,10 @@ class Race:
         self.disturbed = self._needs_lead_in = True
         return course
 
-    def _measure_memory(self, arm: Arm) -> None:
-        """The peak of its first steps, without the buckets of the other arms' reducers."""
-        parts = self._parts
-        spare = sum(
-            parts.levers.reduction.count_spares(ddp) * count_gradient_bytes(ddp)
-            for ddp in parts.list_replicas()
-        )
-        arm.peak_bytes = max(0, read_peak_bytes(parts.device) - spare)
-
     def _collect_evidence(self, arm: Arm) -> None:
-        parts = self._parts
-        replicas = parts.list_replicas()
-        evidence = parts.levers.prove(parts.backend, replicas)
         if len(self.arms) == 1:
-            self._measure_memory(arm)
-        arm.evidence = {
-            "peak_memory_bytes": arm.peak_bytes,
-            "bucket_bytes": parts.levers.reduction.list_bucket_bytes(replicas),
-            "consumed": evidence.consumed,
-            "not_consumed": evidence.not_consumed,
-            "no_effect": evidence.no_effect,
-        }
+            arm.peak_bytes = read_peak(self._parts)
+        arm.evidence = collect_evidence(self._parts, arm.peak_bytes)
         self.disturbed = self._needs_lead_in = True
 
     def _conclude(self, script_ended: bool) -> None:

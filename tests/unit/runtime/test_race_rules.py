@@ -51,7 +51,7 @@ def run(judge: Any, field: list[Any], draw: Any) -> tuple[Any, int]:
             for arm in [arm for arm in field if arm.races]:
                 left = course.steps - len(arm.timed)
                 for _ in range(min(course.segment_steps, left) if left > 0 else course.segment_steps):
-                    arm.book(make_step(draw(arm)), cycles)
+                    arm.book([make_step(draw(arm))], cycles)
             cycles += 1
         course = judge.look(cycles, course.lead_in)
     return course, cycles
@@ -216,7 +216,7 @@ def test_segments_are_as_long_as_switching_asks_for(
 def test_steps_with_a_flag_do_not_count() -> None:
     arm = make_arm(0)
     for index in range(12):
-        arm.book(make_step(0.1, flag=2 if index == 5 else 0), index // 4)
+        arm.book([make_step(0.1, flag=2 if index == 5 else 0)], index // 4)
     assert arm.count_kept() == 11
     assert len(arm.read_times(Clock())) == 11
     assert arm.read_cycles(Clock(), 4) == [pytest.approx(0.1)] * 3 + [None]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import itertools
+import types
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import pytest
 torch = pytest.importorskip("torch")
 steps = importlib.import_module("fleet_advisor_runtime.observe.steps")
 samples = importlib.import_module("fleet_advisor_runtime.observe.samples")
+recorder = importlib.import_module("fleet_advisor_runtime.observe.recorder")
 
 
 class Optimizer:
@@ -98,3 +101,22 @@ def test_accumulated_batches_all_count_when_fetched_at_once() -> None:
             count.note_forward(1, (torch.zeros(8, 2),), {})
         assert count.forwards == 4
         assert count.close_step() == 32
+
+
+def test_steps_between_two_decisions_are_kept_end_to_end() -> None:
+    found = recorder.Recorder()
+    found.clock = types.SimpleNamespace(mark=itertools.count(10, 10).__next__)
+    found.begin_step(0)
+    kept: list[Any] = []
+    found.keep_steps(2, kept)
+    found.pass_boundary(4)
+    found.raise_flag(recorder.INTERRUPTED)
+    found.pass_boundary(5)
+    assert not found.ahead
+    last = found.close_step(30, 6)
+    assert [(step.start, step.end, step.samples) for step in [*kept, last]] == [
+        (0, 10, 4),
+        (10, 20, 5),
+        (20, 30, 6),
+    ]
+    assert [step.flag for step in [*kept, last]] == [recorder.PLAIN, recorder.INTERRUPTED, recorder.PLAIN]
