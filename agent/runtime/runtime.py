@@ -64,6 +64,8 @@ class Runtime:
         self._steering: Optional[Steering] = None
         self.at_work: Optional[Steering] = None
         """The steering where it works inside steps: `multiply_loss` and `may_clear` are asked only then."""
+        self._rests = False
+        """Nothing is left to be done at boundaries."""
         self._replicas: List[Any] = []
         self._sharded: List[Any] = []
         self._last_forward: Dict[int, int] = {}
@@ -99,6 +101,8 @@ class Runtime:
 
     def begin_forward(self, ddp: Any, args: Any, kwargs: Any) -> None:
         """Before DDP's own preparation of a training forward."""
+        if self._rests:
+            return
         if self._active and is_capturing():
             self._leave_to_graph()
             return
@@ -353,8 +357,9 @@ class Runtime:
                 self.stop_steering(str(lost))
             except Exception as error:
                 self._give_up(error)
-            works = self._steering is not None and self._steering.works_in_steps
-            self.at_work = self._steering if works else None
+        steering = self._steering
+        self.at_work = steering if steering is not None and steering.works_in_steps else None
+        self._rests = self._beat is None and (steering is None or steering.is_over)
         self.write_beat()
 
     def _give_up(self, error: Exception) -> None:

@@ -43,11 +43,15 @@ class Production(Steering):
         self._strategy, self._found = strategy, found
         self._has_begun = parts is not None
         self._course = self._put_in_force()
-        self._is_over = False
+        self._course_ended = False
         settings = strategy.get("watch")
         self._watch = (
             Watch(settings, self._parts.world_size, say) if settings and self._parts.rank == 0 else None
         )
+
+    @property
+    def is_over(self) -> bool:
+        return self._course_ended and self._watch is None and not self.works_in_steps
 
     def _begin(self) -> None:
         self._go_on()
@@ -57,14 +61,14 @@ class Production(Steering):
         self._go_on()
 
     def _advance(self, step: StepMarks) -> bool:
-        if not self._is_over:
+        if not self._course_ended:
             self._go_on()
         elif self._watch is not None:
             self._watch.note(step)
         return False
 
     def finish_script(self) -> None:
-        if self._strategy["changes"] and not self._is_over and self._parts.rank == 0:
+        if self._strategy["changes"] and not self._course_ended and self._parts.rank == 0:
             say("The training ended before it could be proved that the strategy was in force.")
 
     def _go_on(self) -> None:
@@ -72,9 +76,9 @@ class Production(Steering):
         try:
             next(self._course)
         except StopIteration:
-            self._is_over = True
+            self._course_ended = True
         except PeerLost as lost:
-            self._is_over = True
+            self._course_ended = True
             say(f"The proof is missing: {lost}")
 
     def _put_in_force(self) -> Generator[None, None, None]:

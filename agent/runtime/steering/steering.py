@@ -49,6 +49,11 @@ class Steering(ABC):
         """Whether anything has to be done before the next boundary: only then the hooks below are called."""
         return self._levers.work_in_steps
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing will ever be done again, at boundaries or between them."""
+        return False
+
     def begin_forward(self, ddp: Any) -> None:
         self._levers.before_forward(ddp)
 

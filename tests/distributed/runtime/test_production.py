@@ -81,9 +81,10 @@ def test_strategy_that_changes_the_training_is_in_force_as_a_whole(tmp_path: Pat
     found = run(
         tmp_path,
         [*settings(changes), "--report", str(report)],
-        [*TORCHRUN, "plain.py", "--adam", "--steps", "160"],
+        [*TORCHRUN, "plain.py", "--adam", "--steps", "160", "--tell-boundaries"],
     )
     assert found.returncode == 0, found.stderr
+    assert int((tmp_path / "run.boundaries.0").read_text()) > 150, "every second step is a merged one"
     assert set(json.loads(report.read_text())["in_force"]) == set(changes), found.stderr
 
 
@@ -113,11 +114,15 @@ def test_bucket_size_of_a_static_graph_stands_when_the_model_is_wrapped(tmp_path
 
 def test_what_cannot_be_put_in_force_is_said_and_the_rest_is(tmp_path: Path) -> None:
     changes = {"num_threads": 2, "sync_batch_norm": "on"}
-    found = run(tmp_path, settings(changes), [*TORCHRUN, "plain.py", "--model", "conv", "--steps", "60"])
+    train = [*TORCHRUN, "plain.py", "--model", "conv", "--steps", "60", "--tell-boundaries"]
+    found = run(tmp_path, settings(changes), train)
     assert found.returncode == 0, found.stderr
     assert "1 of 2 advised settings are in force" in found.stderr
     assert "NOT in force: sync_batch_norm. The job trains on CPU" in found.stderr
     assert len((tmp_path / "run.losses.0").read_text().splitlines()) == 60
+    assert int((tmp_path / "run.boundaries.0").read_text()) < 40, (
+        "a strategy that was proved needs no more looks"
+    )
 
 
 def test_training_that_ends_before_the_proof_says_so(tmp_path: Path) -> None:

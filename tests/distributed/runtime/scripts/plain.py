@@ -49,6 +49,7 @@ parser.add_argument("--capture-at", type=int, default=0, help="this step is reco
 parser.add_argument(
     "--count-store", action="store_true", help="write how often the store was asked, step by step"
 )
+parser.add_argument("--tell-boundaries", action="store_true", help="write how many the runtime has looked at")
 parser.add_argument("--lr", type=float, default=0.05)
 parser.add_argument(
     "--digests", action="store_true", help="write a digest of model and optimizer in every step"
@@ -261,6 +262,12 @@ def train(arguments):
             ddp.train()
     torch.save(model.state_dict(), os.path.join(os.environ["OUT"], f"{arguments.name}.model.{rank}"))
     write(arguments.name, "final", digest(model, optimizers))
+    if arguments.tell_boundaries:
+        write(
+            arguments.name,
+            "boundaries",
+            str(sys.modules["fleet_advisor_runtime.current"].current_runtime.steps),
+        )
     if arguments.compile:
         write(arguments.name, "frames", str(torch._dynamo.utils.counters["frames"]["total"]))
 
