@@ -1,7 +1,7 @@
 """The course of one race on this rank: arms are entered, take turns, are profiled, and the strategy is put right again.
 
-`advance` is called at every step boundary of every rank. The course is written as a generator: what stands between two
-`yield`s happens at one boundary, and each `yield` is one step of the script.
+`advance` is called on every rank at every step boundary but those inside a turn (`_time`). The course is written as a
+generator: what stands between two `yield`s happens at one boundary, and each `yield` is one step of the script.
 """
 
 from __future__ import annotations
@@ -245,7 +245,10 @@ class Race:
             yield from self._check_losses(arm.loss_checks[-1])
 
     def _time(self, arm: Arm, count: int) -> Steps:
-        """Also what a script that ends inside has left is booked."""
+        """The steps of a turn. Where no lever works in steps the recorder keeps all but the last one by itself.
+
+        What a script that ends inside has left is booked too.
+        """
         kept: List[StepMarks] = []
         alone = 0 if self._parts.levers.work_in_steps else count - 1
         self._parts.recorder.keep_steps(alone, kept)
