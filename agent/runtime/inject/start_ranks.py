@@ -29,10 +29,6 @@ _PATIENCE_S = 30.0
 _POLL_S = 0.05
 
 
-class Stopped(Exception):
-    """Somebody asked the launcher to end."""
-
-
 def main() -> None:
     if sys.path[0] == os.path.dirname(os.path.abspath(__file__)):
         del sys.path[0]  # nothing of this folder is meant here
@@ -41,18 +37,20 @@ def main() -> None:
     if understood is None:
         _become_torchrun(words)
     options, script = understood
+    asked: List[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, _stop)
+        # Only noted: an exception could come while a rank is being started, and nobody would know of that rank.
+        signal.signal(number, lambda number, _: asked.append(number))
     ranks: List[subprocess.Popen[bytes]] = []
     try:
         for local_rank in range(int(options.get("nproc-per-node", "1"))):
+            if asked:
+                break
             environment = describe_rank(options, local_rank, os.environ)
             words = [sys.executable, "-u", *script]
             # An OS session of its own, as torchrun gives it: its whole group can be stopped.
             ranks.append(subprocess.Popen(words, env=environment, start_new_session=True))
-        code = wait(ranks)
-    except Stopped:
-        code = 1
+        code = wait(ranks, asked)
     finally:
         _end(ranks)
     sys.exit(code)
@@ -112,10 +110,11 @@ def describe_rank(
     return {**usual, **environment, **told}
 
 
-def wait(ranks: Sequence["subprocess.Popen[bytes]"]) -> int:
-    """Returns the exit code once all ranks have left by themselves (0), or as soon as one has failed (1)."""
+def wait(ranks: Sequence["subprocess.Popen[bytes]"], asked: Sequence[int]) -> int:
+    """Returns the exit code once all ranks have left by themselves (0), or as soon as one has failed or a signal asks
+    for the end (1)."""
     left = list(ranks)
-    while left:
+    while left and not asked:
         for rank in [each for each in left if each.poll() is not None]:
             left.remove(rank)
             if rank.returncode:
@@ -128,7 +127,7 @@ def wait(ranks: Sequence["subprocess.Popen[bytes]"]) -> int:
                 )
                 return 1
         time.sleep(_POLL_S)
-    return 0
+    return 1 if asked else 0
 
 
 def _end(ranks: Sequence["subprocess.Popen[bytes]"]) -> None:
@@ -143,12 +142,6 @@ def _end(ranks: Sequence["subprocess.Popen[bytes]"]) -> None:
         deadline = time.monotonic() + patience_s
         while time.monotonic() < deadline and any(rank.poll() is None for rank in left):
             time.sleep(_POLL_S)
-
-
-def _stop(*_: object) -> None:
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-        signal.signal(number, signal.SIG_IGN)
-    raise Stopped
 
 
 def _wants_torchrun(environment: Mapping[str, str]) -> bool:

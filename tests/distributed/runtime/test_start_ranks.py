@@ -35,7 +35,7 @@ DIFFERENT = {"TORCHELASTIC_ERROR_FILE", "TORCHELASTIC_USE_AGENT_STORE", "MASTER_
 """Variables that have to differ: where a rank's error is written, who keeps the store."""
 
 
-def launch(starter: list[str], script: Path, *words: str) -> subprocess.Popen[str]:
+def launch(starter: list[str], script: Path, *words: str, ranks: int = 2) -> subprocess.Popen[str]:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -55,7 +55,7 @@ def launch(starter: list[str], script: Path, *words: str) -> subprocess.Popen[st
         *gang,
         "--max-restarts=0",
         "--nproc-per-node",
-        "2",
+        str(ranks),
         str(script),
         *words,
     ]
@@ -107,3 +107,21 @@ def test_starter_that_is_asked_to_stop_takes_its_ranks_along(tmp_path: Path) -> 
     started.send_signal(signal.SIGTERM)
     assert started.wait(60) == 1
     assert not any(rank.is_running() for rank in ranks)
+
+
+@pytest.mark.parametrize("begun", range(4))
+def test_starter_that_is_asked_to_stop_while_it_starts_ranks_leaves_none(begun: int, tmp_path: Path) -> None:
+    script = tmp_path / "sleeps.py"
+    script.write_text("import time; time.sleep(600)")
+    started = launch([str(STARTER)], script, ranks=8)
+    starter, deadline = psutil.Process(started.pid), time.monotonic() + 30
+    while len(starter.children()) <= begun:
+        assert time.monotonic() < deadline
+    started.send_signal(signal.SIGTERM)
+    assert started.wait(60) == 1
+    left = [
+        found for found in psutil.process_iter(["cmdline"]) if str(script) in (found.info["cmdline"] or ())
+    ]
+    for found in left:
+        found.kill()
+    assert not left
