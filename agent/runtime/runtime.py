@@ -110,9 +110,9 @@ class Runtime:
             self.steps += 1
             if self.recorder.ahead:
                 self.recorder.pass_boundary(self.samples.close_step())
-                self.write_beat()
             else:
                 self._pass_boundary()
+            self.write_beat()
         elif self.watch.optimizer_steps == 0:
             self._training_forwards += 1
             if self._training_forwards == FORWARDS_WITHOUT_STEP:
@@ -360,7 +360,6 @@ class Runtime:
         steering = self._steering
         self.at_work = steering if steering is not None and steering.works_in_steps else None
         self._rests = self._beat is None and (steering is None or steering.is_over)
-        self.write_beat()
 
     def _give_up(self, error: Exception) -> None:
         """A lever failed: no fault of the script, which must not be blamed for it. A real training goes on."""
