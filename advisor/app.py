@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from advisor import __version__
-from advisor.api import PREFIX, build_api
+from advisor.api import build_api
 from advisor.api.access import FailureCounter
 from advisor.api.context import Context
 from advisor.api.edge.bodies import SizeCheck
@@ -22,9 +22,11 @@ from advisor.api.edge.buckets import Buckets
 from advisor.api.edge.headers import SafeAnswers
 from advisor.api.edge.hosts import HostCheck
 from advisor.api.edge.problems import NothingThere, answer_with_problems, document_problems
-from advisor.api.edge.requests import RequestWatch
+from advisor.api.edge.requests import PREFIX, RequestWatch
+from advisor.api.fast_path import FastPath
 from advisor.api.health import router as health
 from advisor.api.metrics import router as figures
+from advisor.api.sessions import FREQUENT
 from advisor.errors import Unavailable
 from advisor.services.background.keeper import Keeper
 from advisor.services.background.leadership import Leadership, Term
@@ -145,6 +147,7 @@ def create_app(
     app.state.context = context
     app.state.failures = FailureCounter()
     app.state.buckets = Buckets(settings.most_requests_per_s, settings.most_requests_at_once, time.monotonic)
+    app.add_middleware(FastPath, context=context, buckets=app.state.buckets, frequent=FREQUENT)
     app.add_middleware(SizeCheck)
     app.add_middleware(HostCheck, allowed=settings.allowed_hosts)
     app.add_middleware(SafeAnswers)

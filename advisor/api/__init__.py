@@ -3,9 +3,7 @@
 from fastapi import APIRouter, Depends
 
 from advisor.api import advice, agents, job_actions, jobs, reference, runs, sessions, stories, tokens
-from advisor.api.edge.requests import note_route
-
-PREFIX = "/api/v1"
+from advisor.api.edge.requests import PREFIX, note_route
 
 
 def build_api() -> APIRouter:

@@ -66,7 +66,7 @@ class StrictRoute(APIRoute):
             try:
                 if body:
                     # Where the framework's own reader keeps what it read; it takes an object of the type as it is.
-                    request._json = _read_strictly(body, expected)
+                    request._json = read_strictly(body, expected)
             except (InvalidRequest, RequestValidationError) as error:
                 # Told once it is known that whoever asks may ask: the framework looks at the body after that.
                 wrong, request._json = error, _UNFIT
@@ -85,7 +85,8 @@ def make_router(prefix: str = "", tags: list[str] | None = None) -> APIRouter:
     return APIRouter(prefix=prefix, tags=list(tags or ()), route_class=StrictRoute)
 
 
-def _read_strictly(body: bytes, expected: TypeAdapter[Any]) -> Any:
+def read_strictly(body: bytes, expected: TypeAdapter[Any]) -> Any:
+    """Return the body as what is expected. Raises InvalidRequest, or RequestValidationError with all that is wrong."""
     read_json(body)
     try:
         return expected.validate_json(body, strict=True)

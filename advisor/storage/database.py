@@ -10,39 +10,45 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from sqlalchemy import (
     Column,
     Connection,
-    Engine,
     MetaData,
     PrimaryKeyConstraint,
     String,
     Table,
     create_engine,
-    event,
     insert,
     inspect,
     make_url,
     select,
     text,
 )
-from sqlalchemy.exc import DataError, IntegrityError, InterfaceError, InternalError, OperationalError
+from sqlalchemy.exc import (
+    DataError,
+    DBAPIError,
+    IntegrityError,
+    InterfaceError,
+    InternalError,
+    OperationalError,
+)
 
 from advisor import __version__
 from advisor.errors import InvalidRequest, LostRace, Unavailable
 from advisor.storage.bell import Bell, SharedBell
+from advisor.storage.connections import tune_postgresql, tune_sqlite
 from advisor.storage.fault_points import FaultPoint, Side, Strike, pass_by
 from advisor.storage.repositories.known_blocks import KnownBlocks
 from advisor.storage.sqlite.database_file import DatabaseFile, DatabaseRefused
 from advisor.storage.sqlite.group_commit import GroupCommit
 from advisor.storage.tables import VERSION_TABLE, Base
 from advisor.storage.work import UnitOfWork
+from advisor.storage.write_queue import QueuedWrite, WriteQueue
 
-_BUSY_MS = 15_000
-_LIMIT = "idle_in_transaction_session_timeout = 15000"
-"""PostgreSQL ends a transaction whose server does nothing for 15 s: it was stopped, and holds up all others."""
+Result = TypeVar("Result")
+
 _VERSIONS = Path(__file__).parent / "migrations" / "versions"
 _MIGRATION_LOCK = 0x666C_6565_74
 _versions = Table(
@@ -92,12 +98,13 @@ class Database:
         """Another one after every transaction that changed tokens; None where other servers change them too."""
         self._writer = GroupCommit(self._engine) if self.is_sqlite else None
         """The one that writes to SQLite."""
+        self._queue = WriteQueue(self._writer, self._run, self._settle) if self._writer else None
         self.bell = Bell() if self.is_sqlite else SharedBell(self._engine)
         """Wakes those who wait for what is written."""
         if self.is_sqlite:
-            _tune_sqlite(self._engine)
+            tune_sqlite(self._engine)
         else:
-            _tune_postgresql(self._engine)
+            tune_postgresql(self._engine)
 
     @contextmanager
     def begin(self) -> Iterator[UnitOfWork]:
@@ -112,6 +119,11 @@ class Database:
             if work.tokens.have_changed and self.is_sqlite:
                 self.tokens_stamp = object()
             self._pass(work, Side.AFTER)
+
+    async def write(self, write: Callable[[UnitOfWork], Result]) -> Result:
+        """Run one writing transaction on SQLite for a task of the event loop; raises what `begin` would raise."""
+        assert self._queue is not None, "PostgreSQL has many writers, each in its thread"
+        return await self._queue.add(write)
 
     @contextmanager
     def read(self) -> Iterator[UnitOfWork]:
@@ -179,6 +191,8 @@ class Database:
 
     def close(self) -> None:
         """Close every connection, and let another server have the file."""
+        if self._queue is not None:
+            self._queue.close()
         self.bell.stop()
         self._engine.dispose()
         if self.file is not None:
@@ -207,8 +221,8 @@ class Database:
             self._strike(point, side)
 
     @contextmanager
-    def _noted(self, kind: str) -> Iterator[None]:
-        began_s, is_outage = time.perf_counter(), False
+    def _noted(self, kind: str, since_s: float | None = None) -> Iterator[None]:
+        began_s, is_outage = time.perf_counter() if since_s is None else since_s, False
         try:
             yield
         except Unavailable as error:
@@ -232,18 +246,66 @@ class Database:
     def _transaction(self, read_only: bool) -> Iterator[UnitOfWork]:
         try:
             with self._connected(read_only) as connection:
-                work = UnitOfWork(connection, self._new_id, self._known_blocks, read_only)
+                work = self._unit(connection, read_only)
                 yield work
-        except IntegrityError as error:
-            raise LostRace("Something else changed the same thing at the same moment.") from error
-        except (DataError, OverflowError) as error:
-            raise InvalidRequest("A number in the request is too large to be stored.") from error
-        except (OperationalError, InterfaceError, InternalError) as error:
-            if isinstance(error, InternalError) and not error.connection_invalidated:
+        except (DBAPIError, OverflowError) as error:
+            if (told := _tell(error)) is error:
                 raise
-            raise Unavailable("The database cannot be reached or is busy.") from error
+            raise told from error
         for topic in work.rung:
             self.bell.ring(topic)
+
+    def _unit(self, connection: Connection, read_only: bool) -> UnitOfWork:
+        return UnitOfWork(connection, self._new_id, self._known_blocks, read_only)
+
+    def _run(self, one: QueuedWrite, connection: Connection) -> None:
+        one.work = self._unit(connection, read_only=False)
+        one.result = one.write(one.work)
+        self._pass(one.work, Side.BEFORE)
+
+    def _settle(self, taken: list[QueuedWrite], errors: list[BaseException | None]) -> None:
+        """Answer those who wait for queued transactions, once these are committed."""
+        done = [one for one, error in zip(taken, errors, strict=True) if one.work and not error]
+        for topic in {topic for one in done if one.work for topic in one.work.rung}:
+            self.bell.ring(topic)
+        for one, error in zip(taken, errors, strict=True):
+            refusal = self._conclude(one, error)
+            if one.future.done():
+                # Who asked has gone.
+                continue
+            if refusal is None:
+                one.future.set_result(one.result)
+            else:
+                one.future.set_exception(refusal)
+
+    def _conclude(self, one: QueuedWrite, error: BaseException | None) -> BaseException | None:
+        """Do what follows the commit of one; return what its asker is told instead of its result."""
+        try:
+            with self._noted("write", one.since_s):
+                if error is not None:
+                    if (told := _tell(error)) is error:
+                        raise error
+                    raise told from error
+                if one.work is not None and one.work.tokens.have_changed:
+                    self.tokens_stamp = object()
+                if one.work is not None:
+                    self._pass(one.work, Side.AFTER)
+        except Exception as refusal:
+            return refusal
+        return None
+
+
+def _tell(error: BaseException) -> BaseException:
+    """Return a driver's error in the words of the application; another one as it is."""
+    if isinstance(error, IntegrityError):
+        return LostRace("Something else changed the same thing at the same moment.")
+    if isinstance(error, DataError | OverflowError):
+        return InvalidRequest("A number in the request is too large to be stored.")
+    if isinstance(error, InternalError) and not error.connection_invalidated:
+        return error
+    if isinstance(error, OperationalError | InterfaceError | InternalError):
+        return Unavailable("The database cannot be reached or is busy.")
+    return error
 
 
 def _make_private(file: Path) -> None:
@@ -287,42 +349,3 @@ def _make_tables(connection: Connection) -> None:
 
 def _read_versions(connection: Connection) -> list[str]:
     return list(connection.execute(select(_versions.c.version_num)).scalars())
-
-
-def _tune_postgresql(engine: Engine) -> None:
-    @event.listens_for(engine, "connect")
-    def _on_connect(connection: Any, _: object) -> None:
-        (process,) = connection.execute("SELECT pg_backend_pid()").fetchone()
-        if process != connection.info.backend_pid:
-            # A pooler answers, and may have another process run each transaction: nothing stays prepared.
-            connection.prepare_threshold = None
-        else:
-            connection.execute(f"SET {_LIMIT}")
-        connection.commit()
-
-    @event.listens_for(engine, "begin")
-    def _on_begin(connection: Connection) -> None:
-        driver: Any = connection.connection.driver_connection
-        if driver.prepare_threshold is None:
-            connection.exec_driver_sql(f"SET LOCAL {_LIMIT}")
-
-
-def _tune_sqlite(engine: Engine) -> None:
-    @event.listens_for(engine, "connect")
-    def _on_connect(connection: Any, _: object) -> None:
-        # The driver's own transaction handling would begin too late and never IMMEDIATE.
-        connection.isolation_level = None
-        cursor = connection.cursor()
-        for pragma in (
-            f"busy_timeout = {_BUSY_MS}",
-            "journal_mode = WAL",
-            "synchronous = FULL",
-            "foreign_keys = ON",
-        ):
-            cursor.execute(f"PRAGMA {pragma}")
-        cursor.close()
-
-    @event.listens_for(engine, "begin")
-    def _on_begin(connection: Connection) -> None:
-        read_only = connection.get_execution_options().get("advisor_read_only", False)
-        connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")

@@ -1,10 +1,10 @@
 """Every request: its id, what its log lines are about, its own line in the log, and its share of the metrics."""
 
 import logging
+import random
 import re
-import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
@@ -18,14 +18,18 @@ REQUEST_ID = "X-Request-ID"
 _WELL_FORMED = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"})
 _NAMED = ("job_id", "session_id", "agent_id")
-_PREFIX = "/api/v1"
+PREFIX = "/api/v1"
+"""What the addresses of the API begin with."""
+FAILURE = "failure"
+"""Where a request's state has the error that was met on the way to its route."""
 
 _log = logging.getLogger(REQUESTS)
 
 
 def make_request_id() -> str:
-    """Return a random id for a request that came without one."""
-    return secrets.token_hex(8)
+    """Return a random id for a request that came without one: a name, no secret."""
+    # The kernel's own randomness would let another thread have the interpreter, at each request.
+    return f"{random.getrandbits(64):016x}"
 
 
 def read_request_id() -> str:
@@ -95,19 +99,26 @@ class RequestWatch:
 
 
 async def note_route(request: Request) -> None:
-    """Dependency of every route of the API: what its log lines are about, and that it is being answered."""
-    named = {name: value for name in _NAMED if (value := request.path_params.get(name))}
-    bind_contextvars(**{name: value for name, value in named.items() if _WELL_FORMED.fullmatch(value)})
-    metrics: Metrics = request.app.state.context.metrics
-    metrics.begin_request(request.method, find_template(request.scope))
-    request.state.is_in_progress = True
+    """Dependency of every route of the API: what its log lines are about, and that it is being answered.
+
+    Raises what a request met that is on its way here after something was done about it (`advisor.api.fast_path`).
+    """
+    if (failure := getattr(request.state, FAILURE, None)) is not None:
+        raise failure
+    begin_request(request.scope, request.path_params, request.app.state.context.metrics)
+
+
+def begin_request(scope: Scope, named: Mapping[str, str], metrics: Metrics) -> None:
+    """Note what a request's log lines are about, and that it is being answered."""
+    about = {name: value for name in _NAMED if (value := named.get(name)) and _WELL_FORMED.fullmatch(value)}
+    bind_contextvars(**about)
+    metrics.begin_request(scope["method"], find_template(scope))
+    scope.setdefault("state", {})["is_in_progress"] = True
 
 
 def find_template(scope: Scope) -> str:
     """Return the route that takes a request, as it is declared; `other` where none does: addresses have no bound."""
     path = str(getattr(scope.get("route"), "path", "") or "other")
     # A route of an included router names its own part only.
-    is_part = (
-        scope["path"].startswith(f"{_PREFIX}/") and path.startswith("/") and not path.startswith(_PREFIX)
-    )
-    return f"{_PREFIX}{path}" if is_part else path
+    is_part = scope["path"].startswith(f"{PREFIX}/") and path.startswith("/") and not path.startswith(PREFIX)
+    return f"{PREFIX}{path}" if is_part else path

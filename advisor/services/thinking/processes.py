@@ -23,6 +23,8 @@ _TRIES = 2
 """A process that has died is replaced once for a question; what kills the next one as well would kill every one."""
 _SILENT_S = 120.0
 """A process that has not answered for so long hangs: a late suggestion gives way to a simpler one much sooner."""
+_NICER = 5
+"""How much less of a busy processor these processes get than the server."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,8 @@ def _make_no_id() -> str:
 
 
 def _main() -> None:
+    # Requests come first: a thought is waited for by one session, a request by whoever comes next.
+    os.nice(_NICER)
     # Whoever stops the server with Ctrl-C stops this with it: the pipe ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:

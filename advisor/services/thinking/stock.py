@@ -16,6 +16,8 @@ from advisor.services.thinking.thought import Thought
 _log = logging.getLogger(__name__)
 _MOST = 256
 """Thoughts that are kept: no more jobs than that wait for a decision at one time."""
+_MOST_AHEAD = 64
+"""Questions that may wait before none is thought about ahead of being asked: its answer would come too late."""
 _AT_MOST = 4
 _PATIENCE_S = 0.25
 """As often as somebody has waited this long for a thought, another thread begins, up to the most."""
@@ -58,6 +60,11 @@ class Stock:
             self._orders.append((key, future))
         self._begin(self._at_once)
         return future
+
+    def think_ahead(self, job_id: str, session_id: str) -> None:
+        """Begin to think about what a session will ask next, unless much is waiting to be thought about."""
+        if len(self._orders) < _MOST_AHEAD:
+            self.order(job_id, session_id)
 
     def find(self, job_id: str, version: int, session_id: str | None = None) -> Thought | None:
         """Return what was thought about this version of a job; where nothing was, begin to think.

@@ -8,6 +8,7 @@ from sqlalchemy import Connection, String, bindparam, case, cast, exists, func, 
 from advisor.protocol.measured.messages import MemberState
 from advisor.protocol.measured.trials import Outcome, SessionState
 from advisor.storage.columns import AnyRow, read_word
+from advisor.storage.prepared import Prepared
 from advisor.storage.repositories.sessions import LIVE
 from advisor.storage.tables import AgentRow, MemberRow, SessionRow
 
@@ -77,7 +78,7 @@ class Members:
 
     def get(self, session_id: str, agent_id: str) -> Member | None:
         """Return an agent's place in a session."""
-        row = self._connection.execute(_GET, {"session": session_id, "agent": agent_id}).one_or_none()
+        row = _GET.one_or_none(self._connection, {"session": session_id, "agent": agent_id})
         return _member(row) if row else None
 
     def live_of(self, agent_id: str) -> Member | None:
@@ -164,7 +165,7 @@ class Members:
 _QUERY = select(MemberRow, AgentRow.name.label("agent")).join(AgentRow, AgentRow.id == MemberRow.agent_id)
 # Every beat runs these, or every second: putting a statement together takes several times as long as running it.
 _MINE = (MemberRow.session_id == bindparam("session"), MemberRow.agent_id == bindparam("agent"))
-_GET = _QUERY.where(*_MINE)
+_GET = Prepared(_QUERY.where(*_MINE))
 _COUNT_LIVE = select(func.count()).select_from(MemberRow).where(MemberRow.live)
 _WATCHED = (
     select(

@@ -10,6 +10,7 @@ from sqlalchemy import Connection, bindparam, exists, func, insert, select, upda
 from advisor.protocol.measured.messages import MemberState
 from advisor.protocol.measured.trials import Outcome, Session, SessionState
 from advisor.storage.columns import AnyRow, read_word
+from advisor.storage.prepared import Prepared
 from advisor.storage.tables import AgentRow, JobRow, MemberRow, SessionRow
 
 LIVE = [state for state in SessionState if not state.is_final]
@@ -43,15 +44,16 @@ class Sessions:
 
     def get(self, session_id: str) -> Session | None:
         """Return a session."""
-        row = self._connection.execute(_GET, {"session": session_id}).one_or_none()
+        row = _GET.one_or_none(self._connection, {"session": session_id})
         if row is None:
             return None
-        agents = self._connection.execute(_AGENTS_OF, {"session": session_id}).scalars()
-        return _session(row, tuple(agents))
+        agents = _AGENTS_OF.all(self._connection, {"session": session_id})
+        return _session(row, tuple(agent.name for agent in agents))
 
     def running_job(self, session_id: str) -> str | None:
         """Return the job of a session that runs; None for another one."""
-        return self._connection.execute(_RUNNING_JOB, {"session": session_id}).scalar_one_or_none()
+        row = _RUNNING_JOB.one_or_none(self._connection, {"session": session_id})
+        return None if row is None else str(row.job_id)
 
     def generation_of(self, session_id: str) -> int:
         """Return the generation of a session, readable or not."""
@@ -241,7 +243,7 @@ class Sessions:
 
 # Every beat runs these, or every second: putting a statement together takes several times as long as running it.
 _LIVE_STATES = select(SessionRow.id, SessionRow.job_id, SessionRow.state).where(SessionRow.state.in_(LIVE))
-_GET = select(SessionRow).where(SessionRow.id == bindparam("session"))
+_GET = Prepared(select(SessionRow).where(SessionRow.id == bindparam("session")))
 _OF_JOB = select(SessionRow).where(SessionRow.job_id == bindparam("job")).order_by(SessionRow.generation)
 _LAST_TROUBLE = (
     select(SessionRow.trouble_fatal, SessionRow.reason, SessionRow.created_at, JobRow.continued_at)
@@ -251,10 +253,12 @@ _LAST_TROUBLE = (
     .limit(1)
 )
 _RENDEZVOUS = select(SessionRow.rendezvous).where(SessionRow.id == bindparam("session"))
-_RUNNING_JOB = select(SessionRow.job_id).where(
-    SessionRow.id == bindparam("session"), SessionRow.state == SessionState.RUNNING
+_RUNNING_JOB = Prepared(
+    select(SessionRow.job_id).where(
+        SessionRow.id == bindparam("session"), SessionRow.state == SessionState.RUNNING
+    )
 )
-_AGENTS_OF = (
+_AGENTS_OF = Prepared(
     select(AgentRow.name)
     .join(MemberRow, AgentRow.id == MemberRow.agent_id)
     .where(MemberRow.session_id == bindparam("session"))

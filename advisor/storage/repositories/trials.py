@@ -7,6 +7,7 @@ from sqlalchemy import Connection, bindparam, func, insert, select, update
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.trials import Outcome, Purpose, Trial, TrialState
 from advisor.storage.columns import AnyRow, read_word
+from advisor.storage.prepared import Prepared
 from advisor.storage.tables import TrialRow
 
 
@@ -29,7 +30,7 @@ class Trials:
 
     def get(self, job_id: str, number: int) -> Trial | None:
         """Return a trial."""
-        row = self._connection.execute(_GET, {"job": job_id, "trial": number}).one_or_none()
+        row = _GET.one_or_none(self._connection, {"job": job_id, "trial": number})
         return _trial(row) if row else None
 
     def of_job(self, job_id: str) -> tuple[Trial, ...]:
@@ -85,7 +86,9 @@ class Trials:
 
 _ADD = insert(TrialRow)
 _OF_JOB = select(TrialRow).where(TrialRow.job_id == bindparam("job")).order_by(TrialRow.number)
-_GET = select(TrialRow).where(TrialRow.job_id == bindparam("job"), TrialRow.number == bindparam("trial"))
+_GET = Prepared(
+    select(TrialRow).where(TrialRow.job_id == bindparam("job"), TrialRow.number == bindparam("trial"))
+)
 
 
 def _trial(row: AnyRow) -> Trial:

@@ -7,7 +7,7 @@ only when the group is committed. Who finds nobody waiting behind it commits at 
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -31,6 +31,47 @@ class _Group:
         """Why none of them was committed."""
 
 
+class _Transaction:
+    """One of a group."""
+
+    def __init__(self, group: _Group) -> None:
+        self.group = group
+        self.refusal: BaseException | None = None
+        """What it raised, so that nothing of it is kept."""
+
+    def await_outcome(self) -> BaseException | None:
+        """Wait for the group's commit, and return what went wrong."""
+        self.group.is_settled.wait()
+        return self.group.error or self.refusal
+
+
+class Turn:
+    """The right to write: any thread may run transactions in it, one after the other, until it is closed."""
+
+    def __init__(self, writer: "GroupCommit", group: _Group) -> None:
+        self._writer, self._group = writer, group
+        self._done: list[_Transaction] = []
+
+    @property
+    def has_time(self) -> bool:
+        """Whether another transaction may join: a group does not last long, and may have failed as a whole."""
+        return not (self._group.is_settled.is_set() or self._writer.is_old(self._group))
+
+    def run(self, transaction: Callable[[Connection], None]) -> None:
+        """Run one; it waits for no lock, since the database is this turn's already."""
+        with self._writer.savepoint(self._group) as one:
+            transaction(self._group.connection)
+        self._done.append(one)
+
+    def close(self) -> list[BaseException | None]:
+        """Let others write; wait until all is committed, and return what each transaction raised."""
+        try:
+            self._writer.commit_if_due(self._group)
+        finally:
+            self._writer.turn.release()
+        return [one.await_outcome() for one in self._done]
+
+
 class GroupCommit:
     """The one writer of a database; share it between threads."""
 
@@ -50,30 +91,58 @@ class GroupCommit:
         Also what a transaction was refused for may be another one's doing, so that a refusal waits as well. Raises the
         driver's error where the group could not be committed: nothing of it is kept.
         """
+        with self._in_turn():
+            group = self._group or self._open()
+            with self.savepoint(group) as one:
+                yield group.connection
+            self.commit_if_due(group)
+        if (error := one.await_outcome()) is not None:
+            raise error
+
+    def open_turn(self) -> "Turn":
+        """Wait for the turn to write, and begin; whoever asked has to close it. Raises the driver's error."""
+        self._take_turn()
+        try:
+            return Turn(self, self._group or self._open())
+        except BaseException:
+            self.turn.release()
+            raise
+
+    def _take_turn(self) -> None:
         self._count(1)
         try:
             self.turn.acquire()
         finally:
             self._count(-1)
-        refusal: BaseException | None = None
+
+    @contextmanager
+    def _in_turn(self) -> Iterator[None]:
+        self._take_turn()
         try:
-            group = self._group or self._open()
-            try:
-                self._mark(group, "SAVEPOINT one")
-                yield group.connection
-                self._mark(group, "RELEASE one")
-            except BaseException as error:
-                refusal = error
-                self._undo(group)
-            if self.waiting == 0 or time.perf_counter() - group.began_s > self._longest_s:
-                self._commit(group)
+            yield
         finally:
             self.turn.release()
-        group.is_settled.wait()
-        if group.error is not None:
-            raise group.error
-        if refusal is not None:
-            raise refusal
+
+    @contextmanager
+    def savepoint(self, group: _Group) -> Iterator[_Transaction]:
+        """One transaction of a group, which keeps what it raises."""
+        one = _Transaction(group)
+        try:
+            self._mark(group, "SAVEPOINT one")
+            yield one
+            self._mark(group, "RELEASE one")
+        except BaseException as error:
+            one.refusal = error
+            self._undo(group)
+
+    def is_old(self, group: _Group) -> bool:
+        """Whether the group has lasted long enough."""
+        return time.perf_counter() - group.began_s > self._longest_s
+
+    def commit_if_due(self, group: _Group) -> None:
+        """Commit, unless others wait that may still join."""
+        if self.waiting == 0 or self.is_old(group):
+            self._commit(group)
 
     def _count(self, change: int) -> None:
         with self._counting:

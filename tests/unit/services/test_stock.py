@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from advisor.errors import Unavailable
-from advisor.services.thinking.stock import Stock
+from advisor.services.thinking.stock import _MOST_AHEAD, Stock
 from advisor.services.thinking.thought import Thought
 from tests.unit.services.scripted_tuning import ScriptedTuning
 from tests.unit.services.world import World
@@ -61,6 +61,24 @@ def test_thought_for_a_session_is_taken_once_and_not_kept(world: World) -> None:
     assert asked == ["s1"]
     assert stock.take(job.id, job.version, "s1") is not ahead
     assert asked == ["s1", "s1"]
+
+
+def test_nothing_is_thought_about_ahead_while_many_wait(world: World) -> None:
+    later, asked = Later(), []
+    job = world.submit()
+
+    def think(job_id: str, session_id: str | None) -> Thought:
+        asked.append(session_id)
+        return world.think(job.id, session_id)
+
+    stock = Stock(think, later.start)
+    for number in range(_MOST_AHEAD + 5):
+        stock.think_ahead(f"j{number}", "s")
+    # Whoever asks is answered all the same.
+    question = stock.order(job.id, "asked")
+    later.run()
+    assert asked == ["s"] * _MOST_AHEAD + ["asked"]
+    assert question.result().job_id == job.id
 
 
 def test_who_waits_behind_slow_thoughts_has_other_threads_think(world: World) -> None:

@@ -1,0 +1,52 @@
+"""What every new connection to SQLite or PostgreSQL is told, and how its transactions begin."""
+
+from typing import Any
+
+from sqlalchemy import Connection, Engine, event
+
+_BUSY_MS = 15_000
+_LIMIT = "idle_in_transaction_session_timeout = 15000"
+"""PostgreSQL ends a transaction whose server does nothing for 15 s: it was stopped, and holds up all others."""
+
+
+def tune_postgresql(engine: Engine) -> None:
+    """End transactions that stand still, also behind a pooler."""
+
+    @event.listens_for(engine, "connect")
+    def _on_connect(connection: Any, _: object) -> None:
+        (process,) = connection.execute("SELECT pg_backend_pid()").fetchone()
+        if process != connection.info.backend_pid:
+            # A pooler answers, and may have another process run each transaction: nothing stays prepared.
+            connection.prepare_threshold = None
+        else:
+            connection.execute(f"SET {_LIMIT}")
+        connection.commit()
+
+    @event.listens_for(engine, "begin")
+    def _on_begin(connection: Connection) -> None:
+        driver: Any = connection.connection.driver_connection
+        if driver.prepare_threshold is None:
+            connection.exec_driver_sql(f"SET LOCAL {_LIMIT}")
+
+
+def tune_sqlite(engine: Engine) -> None:
+    """Write ahead, sync each commit, and take the write lock where a transaction begins that writes."""
+
+    @event.listens_for(engine, "connect")
+    def _on_connect(connection: Any, _: object) -> None:
+        # The driver's own transaction handling would begin too late and never IMMEDIATE.
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        for pragma in (
+            f"busy_timeout = {_BUSY_MS}",
+            "journal_mode = WAL",
+            "synchronous = FULL",
+            "foreign_keys = ON",
+        ):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def _on_begin(connection: Connection) -> None:
+        read_only = connection.get_execution_options().get("advisor_read_only", False)
+        connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
