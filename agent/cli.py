@@ -216,6 +216,9 @@ def doctor(
         str | None, typer.Option(envvar="ADVISOR_URL", help="Also try to reach this server.")
     ] = None,
     work_dir: Annotated[Path | None, typer.Option(help="The agent's work directory.")] = None,
+    run_as: Annotated[
+        str, typer.Option(help="The user that training scripts would run as, as with `run`.")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings for programs.")] = False,
     gpu: Annotated[
         bool, typer.Option("--gpu", help="Check the runtime on this node's GPUs instead.")
@@ -238,7 +241,7 @@ def doctor(
     gpus = open_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ)
     from agent.operator.doctor import examine
 
-    findings = examine(folder, server, gpus, os.environ)
+    findings = examine(folder, server, gpus, os.environ, run_as)
     gpus.close()
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings]))

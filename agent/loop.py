@@ -40,6 +40,7 @@ from agent.errors import (
     WorkDirInUse,
 )
 from agent.guard.account import find_account
+from agent.guard.blind_spot import find_blind_spot
 from agent.guard.isolation import Isolation, detect_isolation, list_scratch_roots, remove_leftover_scratch
 from agent.guard.launcher import sweep_leftovers
 from agent.operator.secrets import read_node_secret
@@ -121,6 +122,8 @@ class Agent:
             sweep_leftovers(marker)
             remove_leftover_folders(marker)
             isolation = self._prepare_isolation(marker)
+            if self._account and (blind_spot := find_blind_spot(self._account)):
+                log.warning(blind_spot)
             node = self._describe_node()
             if not await_word():
                 return

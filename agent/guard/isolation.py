@@ -71,12 +71,13 @@ def detect_isolation(scratch_roots: Sequence[Path]) -> Isolation:
             because = f"Trials write into {way}; the real files stay as they are."
             return Isolation(True, user_namespace, because, usable)
         failures += found.values()
+    way = "Give the container the capability SYS_ADMIN" if os.geteuid() == 0 else "Run the agent as root"
     return Isolation(
         False,
         False,
         f"Trials can change real files and read the agent's: no private overlay can be mounted here ({failures[-1]}). "
-        "Run the agent as root, or allow unprivileged user namespaces; or give trials an output directory of their own "
-        "and scripts a user of their own (run_as).",
+        f"{way}, or allow unprivileged user namespaces; or give trials an output directory of their own and scripts a "
+        "user of their own (run_as).",
     )
 
 

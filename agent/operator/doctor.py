@@ -1,12 +1,9 @@
 """Examines whether this node can serve as an agent, and says what to do where it cannot."""
 
 import os
-import secrets
 import shutil
 import socket
-import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,19 +11,24 @@ from urllib.parse import urlsplit
 from advisor.protocol.nodes.findings import Finding
 from agent.devices.gpus import Gpus
 from agent.devices.hardware import describe_node, find_version
+from agent.errors import BadConfiguration
+from agent.guard.account import find_account
+from agent.guard.blind_spot import find_blind_spot
 from agent.guard.isolation import detect_isolation, list_scratch_roots
-from agent.guard.processes import list_marked
 from agent.sessions.spool import list_reports, locate_reports, read_reason
 
 
 def examine(
-    work_dir: Path, server_url: str | None, gpus: Gpus, environment: Mapping[str, str]
+    work_dir: Path, server_url: str | None, gpus: Gpus, environment: Mapping[str, str], run_as: str = ""
 ) -> list[Finding]:
-    """Look at everything an agent needs; changes nothing but the work directory's scratch."""
+    """Look at everything an agent needs; changes nothing but the work directory's scratch.
+
+    `run_as` is the user that scripts would run as, where that is another one than the agent's.
+    """
     findings = [
         _examine_node(gpus),
         _examine_torch(environment),
-        _examine_guard(),
+        _examine_guard(run_as),
         _examine_files(work_dir),
         _examine_reports(*locate_reports(work_dir)),
     ]
@@ -57,20 +59,14 @@ def _examine_torch(environment: Mapping[str, str]) -> Finding:
     )
 
 
-def _examine_guard() -> Finding:
+def _examine_guard(run_as: str) -> Finding:
     """The guard finds ranks by walking /proc, and by the environment they were started with."""
-    value = secrets.token_hex(8)
-    environment = {"ADVISOR_PROBE": value, "PATH": os.environ.get("PATH", os.defpath)}
-    probe = subprocess.Popen(["sleep", "30"], env=environment)
-    deadline = time.monotonic() + 2.0
-    while not (found := list_marked(ADVISOR_PROBE=value)) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    probe.kill()
-    probe.wait()
-    if found:
-        return Finding("guard", True, "Every process of a session can be found and killed.")
+    try:
+        blind_spot = find_blind_spot(find_account(run_as) if run_as else None)
+    except BadConfiguration as error:
+        return Finding("guard", False, str(error))
     return Finding(
-        "guard", False, "/proc does not show other processes' environment: mount it without hidepid."
+        "guard", not blind_spot, blind_spot or "Every process of a session can be found and killed."
     )
 
 

@@ -77,6 +77,16 @@ def test_each_agent_keeps_its_own_work_directory_and_runs_scripts_as_another_use
         assert "--work-dir /var/lib/fleet-advisor --run-as trainer" in COMPOSE["services"][name]["command"]
 
 
+def test_agents_may_mount_overlays_and_find_the_processes_of_another_user() -> None:
+    for name in AGENTS:
+        assert COMPOSE["services"][name]["cap_add"] == ["SYS_ADMIN", "SYS_PTRACE"]
+
+
+def test_database_counts_as_up_only_once_others_can_reach_it() -> None:
+    """The image answers on its socket while it sets itself up, and then starts again: the server found nobody."""
+    assert COMPOSE["services"]["database"]["healthcheck"]["test"][1] == "pg_isready -U advisor -h 127.0.0.1"
+
+
 def test_server_may_listen_where_it_is_told_to() -> None:
     environment = COMPOSE["services"]["server"]["environment"]
     proxies = json.loads(environment["ADVISOR_TRUSTED_PROXIES"])
@@ -87,10 +97,17 @@ def test_server_may_listen_where_it_is_told_to() -> None:
 
 def test_image_of_the_server_is_no_roots_and_says_how_it_is() -> None:
     base, agent, server = (ROOT / "Dockerfile").read_text().split("FROM ")[1:]
-    assert "USER advisor" in server
+    assert "USER advisor\n" in server
     assert "HEALTHCHECK" in server
     assert "HEALTHCHECK" not in base + agent
     assert "trainer" in agent
+
+
+def test_tune_may_write_where_it_is_typed_and_agents_have_that_directory_too() -> None:
+    _, agent, server = (ROOT / "Dockerfile").read_text().split("FROM ")[1:]
+    for image, user in ((agent, "trainer"), (server, "advisor")):
+        assert re.findall(r"^WORKDIR (.*)", image, re.M) == ["/training"]
+        assert f"install -d -o {user} -g {user} /training" in image
 
 
 def test_image_of_the_server_installs_nothing_without_a_hash() -> None:

@@ -1,7 +1,7 @@
 """Follow a job until it is over: a line for every stage and now and then, or every event for whoever asks for them."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 
@@ -17,7 +17,7 @@ from advisor.cli.views.wording import spell_clock, spell_duration
 from advisor.client import ApiProblem, Client, ServerUnreachable
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.measured.trials import JobHistory
-from advisor.protocol.views import AgentState, JobEvent
+from advisor.protocol.views import AgentState, AgentView, JobEvent
 
 _POLL_S = 1.0
 _SILENT_S = 15.0
@@ -145,22 +145,29 @@ def follow_job(
                 watcher.show_progress(job, history, now)
             queued_polls = queued_polls + 1 if job.state is JobState.QUEUED else 0
             if queued_polls == _POLLS_BEFORE_ASKING:
-                watcher.show_trouble(_explain_waiting(client, job))
+                agents = _list_agents(client)
+                watcher.show_trouble(explain_waiting(job.spec.nodes, agents, client.url))
             if job.state.is_final and not page.items:
                 return job
             if not page.items:
                 time.sleep(_POLL_S)
 
 
-def _explain_waiting(client: Client, job: Job) -> str:
+def _list_agents(client: Client) -> tuple[AgentView, ...]:
     try:
-        agents = client.agents()
+        return client.agents()
     except (ServerUnreachable, ApiProblem):
-        agents = ()
+        return ()
+
+
+def explain_waiting(wanted: int, agents: Sequence[AgentView], url: str) -> str:
+    """Return what a job that begins on none of the `agents` waits for, and what its owner can do."""
     idle = sum(agent.state is AgentState.IDLE for agent in agents)
+    waits = f"The job waits for agents: it needs {wanted} idle at once, {idle} of {len(agents)} are."
+    if idle >= wanted:
+        return f"{waits} They begin in a moment, or `advisor agents list` tells what speaks against them."
     return (
-        f"The job waits for agents: it needs {job.spec.nodes} idle at once, {idle} of {len(agents)} are. Start one "
-        f"on each node: advisor-agent run --server {client.url} --token-file FILE --allow-root DIR"
+        f"{waits} Start one on each node: advisor-agent run --server {url} --token-file FILE --allow-root DIR"
     )
 
 

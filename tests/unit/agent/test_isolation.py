@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from agent.guard import isolation
 from agent.guard.isolation import (
     Isolation,
     choose_targets,
@@ -128,6 +129,17 @@ def test_machine_without_overlays_is_said(tree):
     protection = plan_protection(Isolation(False, False, "Not here."), [tree], [], "me")
     assert protection.plan == MountPlan()
     assert protection.warnings == ("Not here.",)
+
+
+@pytest.mark.parametrize(("user", "way"), [(0, "the capability SYS_ADMIN"), (1000, "Run the agent as root")])
+def test_where_nothing_can_be_mounted_each_user_is_told_what_it_can_do(monkeypatch, tree, user, way):
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    monkeypatch.setattr(isolation, "_try_overlay", lambda *_: "unshare: Operation not permitted")
+    found = detect_isolation([tree / "scratch"])
+    assert not found.works
+    assert (
+        f"(unshare: Operation not permitted). {'Give the container ' * (user == 0)}{way}, or" in found.because
+    )
 
 
 @pytest.mark.parametrize("user_namespace", [False, True])

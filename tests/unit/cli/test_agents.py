@@ -1,5 +1,8 @@
 """`advisor agents`: a node is named, taken out of use and let back in."""
 
+from advisor.cli.tuning.follow import explain_waiting
+from advisor.protocol.views import AgentView
+
 from .conftest import Run
 from .fake_server import BIRTH, FakeServer
 
@@ -48,3 +51,11 @@ def test_agent_is_drained_and_resumed_by_its_name(server: FakeServer, run: Run) 
     missing = run("agents", "drain", "three")
     assert missing.exit_code == 102
     assert "The server knows one" in missing.stderr
+
+
+def test_who_waits_with_enough_idle_agents_is_not_told_to_start_more() -> None:
+    agents = [AgentView.model_validate(known()), AgentView.model_validate(known(id="a8", name="two"))]
+    assert "2 of 2 are. They begin in a moment" in explain_waiting(2, agents, "http://head:8765")
+    lacking = explain_waiting(3, agents, "http://head:8765")
+    assert "3 idle at once, 2 of 2 are. Start one on each node" in lacking
+    assert "--server http://head:8765" in lacking
