@@ -67,15 +67,15 @@ docs: $(STAMP)  ## the documents as a site, in site/
 
 # Every test is in exactly one of these: tests/architecture/test_suites.py.
 QUICK   := tests/architecture tests/contracts tests/unit tests/integration/server
-WAITING := tests/distributed/agent tests/integration/cli tests/browser
-ALONE   := tests/distributed/runtime tests/distributed/workloads tests/distributed/shaped tests/integration/main_job
+WAITING := tests/integration/main_job tests/distributed/agent tests/distributed/runtime tests/integration/cli tests/browser
+ALONE   := tests/distributed/workloads tests/distributed/shaped
 APART   := tests/conformance
 
 quick: check  ## check, then everything that starts no training, in parallel: a few minutes on two cores
 	$(BIN)/pytest -n auto --dist worksteal $(QUICK)
 
-# Tests that mostly wait for processes run several at a time; those that train or judge timings, one after the other. All
-# of them share their machine with others: what fails there counts when it fails twice, the second time alone.
+# Tests that mostly wait for processes run several at a time; those that judge timings or load the whole machine, one after
+# the other. All of them share their machine with others: what fails there counts when it fails twice, the second time alone.
 AGAIN = || { [ $$? = 1 ] && echo "What failed runs once more:" && $(BIN)/pytest --last-failed
 test: quick browser  ## everything: quick, then the tests that start trainings and a browser
 	@$(BIN)/pytest -n 3 --dist worksteal -m 'not alone' $(WAITING) $(AGAIN) -m 'not alone' $(WAITING); }
@@ -92,7 +92,7 @@ model: $(STAMP)  ## whatever order messages, faults and time come in, on both da
 	MODEL_EXAMPLES=$(EXAMPLES) $(BIN)/pytest -n auto --timeout 36000 tests/unit/services/test_invariants.py
 
 conformance: $(STAMP)  ## exports read by their real consumers (downloads Paddle into a venv of its own)
-	$(BIN)/pytest tests/conformance -m conformance
+	@$(BIN)/pytest -n 3 --dist worksteal -m conformance $(APART) $(AGAIN) -m conformance $(APART); }
 
 # What the server's image installs, with the hash of every file: what is not on the list is not installed.
 lock: $(STAMP)  ## write requirements-server.lock anew, from pyproject.toml
@@ -100,7 +100,7 @@ lock: $(STAMP)  ## write requirements-server.lock anew, from pyproject.toml
 	    --upgrade -c constraints.txt --extra server --extra postgres pyproject.toml - -o requirements-server.lock
 
 audit: $(STAMP)  ## known vulnerabilities of what the server's image installs (asks pypi.org)
-	$(BIN)/pip-audit --strict --disable-pip --require-hashes -r requirements-server.lock
+	$(BIN)/python tests/conformance/advisories.py
 
 serve: $(RUNS)  ## the server on http://127.0.0.1:8765
 	$(BIN)/advisor serve

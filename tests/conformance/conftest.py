@@ -21,17 +21,23 @@ PIP_TIMEOUT_S = 900
 
 
 def provide_environment(
-    name: str, requirements: Path, base: str = sys.executable, beside: str | None = None
+    name: str,
+    requirements: Path,
+    base: str = sys.executable,
+    beside: str | None = None,
+    prepare: tuple[str, ...] = (),
 ) -> Path:
     """Return the Python of `.conformance/<name>`, made anew when its requirements or the Python `base` changed.
 
-    With the environment `beside`, whose packages it sees, it gets what they lack only.
+    With the environment `beside`, whose packages it sees, it gets what they lack only. At last its Python is run once
+    with the words `prepare`.
     """
     folder = ENVIRONMENTS / name
     python = folder / "bin" / "python"
     stamp = folder / "requirements.sha256"
     version = sys.version if base == sys.executable else base
-    wanted = hashlib.sha256(requirements.read_bytes() + version.encode()).hexdigest()
+    made_of = version + " ".join(prepare)
+    wanted = hashlib.sha256(requirements.read_bytes() + made_of.encode()).hexdigest()
     ENVIRONMENTS.mkdir(exist_ok=True)
     with (ENVIRONMENTS / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -52,14 +58,24 @@ def provide_environment(
         )
         if installed.returncode:
             pytest.fail(f"pip could not install {requirements.name}: {installed.stderr[-2000:]}")
+        if prepare:
+            subprocess.run([str(python), *prepare], check=True, timeout=PIP_TIMEOUT_S)
         stamp.write_text(wanted)
     return python
 
 
 @pytest.fixture(scope="session")
 def deepspeed_python() -> Path:
-    """Give the Python that has DeepSpeed beside this environment's torch."""
-    return provide_environment("deepspeed", HERE / "requirements-deepspeed.txt", beside=sys.prefix)
+    """Give the Python that has DeepSpeed beside this environment's torch.
+
+    What DeepSpeed compiles at its first start is compiled here. In a test that takes minutes on a busy machine, and
+    whoever is ended over it leaves a lock file behind, for which all later starts wait without end.
+    """
+    os.environ["TORCH_EXTENSIONS_DIR"] = str(ENVIRONMENTS / "deepspeed" / "extensions")
+    cpu = "import os; os.environ['DS_ACCELERATOR'] = 'cpu'"
+    compiles = f"{cpu}; from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder as B; B().load()"
+    requirements = HERE / "requirements-deepspeed.txt"
+    return provide_environment("deepspeed", requirements, beside=sys.prefix, prepare=("-c", compiles))
 
 
 @pytest.fixture(scope="session")

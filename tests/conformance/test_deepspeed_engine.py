@@ -11,7 +11,7 @@ from tests.distributed.runtime.fake_agent import END, Session, launch, measure, 
 
 from .conftest import HERE
 
-pytestmark = [pytest.mark.conformance, pytest.mark.distributed]
+pytestmark = [pytest.mark.conformance, pytest.mark.distributed, pytest.mark.timeout(600)]
 SIZE, WIRE, TYPE = "fuse_grad_size_in_MB", "fp16_allreduce", "fp16_allreduce_dtype"
 OVERLAP = "sharding_overlap"
 LAYER = (100 * 100 + 100) * 4 / 2**20

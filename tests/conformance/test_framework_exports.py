@@ -16,7 +16,7 @@ from advisor.protocol.base import Value
 
 from .conftest import HERE
 
-pytestmark = [pytest.mark.conformance, pytest.mark.distributed]
+pytestmark = [pytest.mark.conformance, pytest.mark.distributed, pytest.mark.timeout(600)]
 SCRIPT = HERE / "train_with_framework.py"
 TIMEOUT_S = 240
 LAYER = (300 * 300 + 300) * 4

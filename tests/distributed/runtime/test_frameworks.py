@@ -9,7 +9,7 @@ import pytest
 from .fake_agent import launch, measure
 
 pytest.importorskip("torch")
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.alone]
 
 BLOCK = {"warmup_steps": 3, "min_steps": 40, "max_steps": 40, "profile_steps": 0}
 LONG = {**BLOCK, "min_steps": 150, "max_steps": 150}

@@ -44,6 +44,7 @@ def test_times_are_measured(name: str, figures: int, bench: RealBench) -> None:
     assert len(run(bench, name).measured) == figures
 
 
+@pytest.mark.alone
 def test_trace_and_runtime_tell_communicating_from_computing(bench: RealBench) -> None:
     found = run(bench, "diagnosis")
     assert not found.left_out, "the trace shows gloo's part"

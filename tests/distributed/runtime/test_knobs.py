@@ -59,6 +59,10 @@ def test_every_block_has_its_length_and_series(session: Session) -> None:
         assert result["samples_per_step"] == 16
         assert len(result["per_rank_step_time_s"]) == 2
         assert not result["diverged"]
+
+
+@pytest.mark.alone
+def test_parts_of_a_step_make_up_the_step(session: Session) -> None:
     parts = session.result("base")["breakdown"]
     step_s = max(session.result("base")["per_rank_step_time_s"])
     assert 0.5 * step_s < sum(part["median"] for part in parts.values() if part) < 1.5 * step_s
@@ -139,6 +143,7 @@ def test_beats_and_parity_logs_are_written(session: Session) -> None:
         assert (session.folder / f"p.{rank}").read_text().split()[: len(own)] == own
 
 
+@pytest.mark.alone
 def test_interrupted_steps_are_left_out(tmp_path: Path) -> None:
     script = ["plain.py", "--steps", "400", "--evaluate-every", "10", "--own-hook", "--bucket-cap-mb", "0.5"]
     block = {"min_steps": 30, "max_steps": 30}

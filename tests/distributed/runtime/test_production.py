@@ -131,6 +131,7 @@ def test_training_that_ends_before_the_proof_says_so(tmp_path: Path) -> None:
     assert found.stderr.count("ended before it could be proved") == 1
 
 
+@pytest.mark.alone
 def test_watched_training_tells_that_it_became_slow_and_why(tmp_path: Path) -> None:
     file = tmp_path / "watch.jsonl"
     options = ["--watch", "--watch-file", str(file), "--watch-seconds", "0.2"]
@@ -143,29 +144,31 @@ def test_watched_training_tells_that_it_became_slow_and_why(tmp_path: Path) -> N
     assert "for data" in found.stderr
 
 
+@pytest.mark.alone
 def test_training_that_tunes_itself_goes_on_faster_and_is_the_same_bit_for_bit(tmp_path: Path) -> None:
     """Steps are 20 ms longer while Python collects garbage by itself: its intervals are what there is to find.
 
     Threads stay as they are: on some processors another number of them rounds otherwise.
     """
-    train = [*TORCHRUN, "plain.py", "--steps", "2000", "--sleep", "0.02", "--slow-collector", "--name"]
+    train, slow = [*TORCHRUN, "plain.py", "--steps"], ["--sleep", "0.02", "--slow-collector"]
     output = tmp_path / "online.json"
     options = ["--tune", "--leave", "num_threads", "--minutes", "0.3", "--output", str(output)]
-    tuned = run(tmp_path, options, [*train, "tuned"])
+    tuned = run(tmp_path, options, [*train, "2000", *slow, "--name", "tuned"])
     assert tuned.returncode == 0, tuned.stderr
     found = json.loads(output.read_text())
     assert found["changes"].get("num_iteration_per_drop_scope", 1) > 1, (found["headline"], tuned.stderr)
     assert found["gain"]["low"] > 1.2
-    plain = run(tmp_path, ["--set", "num_iteration_per_drop_scope=30"], [*train, "plain"])
+    plain = run(tmp_path, ["--set", "num_iteration_per_drop_scope=30"], [*train, "2000", "--name", "plain"])
     assert plain.returncode == 0, plain.stderr
     for rank in range(2):
         for what in ("losses", "final"):
             both = [(tmp_path / f"{name}.{what}.{rank}").read_text() for name in ("tuned", "plain")]
             assert both[0] == both[1], what
-    again = run(tmp_path, ["--strategy", str(output)], [*train, "again"])
+    again = run(tmp_path, ["--strategy", str(output)], [*train, "400", "--name", "again"])
     assert "advised settings are in force on every rank." in again.stderr
 
 
+@pytest.mark.alone
 def test_tuning_starts_from_the_strategy_that_it_is_given(tmp_path: Path) -> None:
     train = [*TORCHRUN, "plain.py", "--steps", "1200", "--sleep", "0.01", "--slow-collector", "--name", "on"]
     output = tmp_path / "online.json"

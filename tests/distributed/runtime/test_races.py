@@ -101,6 +101,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     return found
 
 
+@pytest.mark.alone
 def test_an_arm_ten_times_slower_is_given_up_after_one_or_two_steps(session: Session) -> None:
     slow = session.result("slow")
     assert slow["given_up"]
@@ -111,11 +112,13 @@ def test_an_arm_ten_times_slower_is_given_up_after_one_or_two_steps(session: Ses
         assert session.result(name)["steps"] == 12
 
 
+@pytest.mark.alone
 def test_a_race_of_which_only_the_first_arm_is_left_still_measures_it(session: Session) -> None:
     assert session.result("hopeless")["given_up"]
     assert session.result("alone")["steps"] >= 12
 
 
+@pytest.mark.alone
 def test_strategies_that_come_to_the_same_are_one_arm(session: Session) -> None:
     idle = session.result("idle")
     assert idle["same_as"] == "default"
@@ -126,6 +129,7 @@ def test_strategies_that_come_to_the_same_are_one_arm(session: Session) -> None:
     assert session.result("tiny_too")["same_as"] == "tiny"
 
 
+@pytest.mark.alone
 def test_an_arm_that_needs_a_launch_says_so_and_the_others_race_on(session: Session) -> None:
     assert "tied to this reducer" in session.result("unable")["relaunch_needed"]
     assert session.result("unable")["steps"] == 0

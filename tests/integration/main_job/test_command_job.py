@@ -13,6 +13,7 @@ TRAINING = ROOT / "agent" / "workloads" / "numpy_training.py"
 
 
 @pytest.mark.distributed
+@pytest.mark.alone
 @pytest.mark.timeout(240)
 def test_a_numpy_training_is_tuned_by_its_command_line(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ADVISOR_")}

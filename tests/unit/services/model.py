@@ -63,6 +63,8 @@ class ModelOfServer(RuleBasedStateMachine):
         self.armed: Side | None = None
         self.renewed: dict[tuple[str, str], float] = {}
         """Session and agent -> the last second at which a beat of it was taken."""
+        self.ready: set[tuple[str, str]] = set()
+        """Session and agent that has said that it can launch, or more."""
         self.served_since_s = 0.0
         self.of_before: set[tuple[str, str]] = set()
         """Session and agent whose latest beat another server took."""
@@ -128,8 +130,12 @@ class ModelOfServer(RuleBasedStateMachine):
             return None
 
     def send_beat(self, who: str, place: Assignment, state: MemberState = MemberState.RUNNING) -> Any:
-        """Renew a lease, and remember when."""
+        """Renew a lease, and remember when. Whoever has said that its ranks are gone has none left to renew."""
+        is_over = state is not MemberState.GONE and self.is_gone(self.session_of(place), who)
         reply = self.world.beat(place, self.agents[who], state)
+        assert not is_over
+        if state is not MemberState.PREPARING:
+            self.ready.add((place.session_id, who))
         self.renewed[place.session_id, who] = self.world.elapsed_s
         self.of_before.discard((place.session_id, who))
         return reply
@@ -186,6 +192,7 @@ class ModelOfServer(RuleBasedStateMachine):
         """All of them look at one picture of every job: reading it is what takes the time."""
         self.seen = {job_id: self.world.history(job_id) for job_id in self.jobs}
         self.sessions_and_gangs_are_single()
+        self.gangs_start_when_they_are_complete()
         self.results_are_accepted_once_and_never_lost()
         self.blocks_are_measured_only_in_live_sessions()
         self.arms_of_a_race_share_their_fate()
@@ -209,6 +216,13 @@ class ModelOfServer(RuleBasedStateMachine):
             final = self.world.job(job_id).state.is_final
             assert not (final and live)
         assert all(count == 1 for count in held.values())
+
+    def gangs_start_when_they_are_complete(self) -> None:
+        """No session runs before each of its agents can launch: the others would wait for it in vain."""
+        for history in self.seen.values():
+            for session in history.sessions:
+                if session.state is SessionState.RUNNING:
+                    assert {(session.id, who) for who in session.agents} <= self.ready
 
     def results_are_accepted_once_and_never_lost(self) -> None:
         """I4: a result counts for the generation it was measured in. I5: it is accepted or in quarantine."""
