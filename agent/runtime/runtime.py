@@ -261,6 +261,7 @@ class Runtime:
             return
         self._active = False
         self._steering = self.at_work = None
+        self.recorder.stop()
         if self.environment.rank != 0:
             return
         if self.environment.strategy is not None:
@@ -328,7 +329,6 @@ class Runtime:
 
     def _leave_to_graph(self) -> None:
         """The step is being recorded: its replays call nothing of ours."""
-        self.recorder.recording = self.recorder.keeps_loss = False
         if self._steering is not None and self.environment.strategy is not None:
             self.stop_steering(str(describe_trouble("cuda_graph")["sentence"]))
         else:
@@ -384,6 +384,7 @@ class Runtime:
         """A real training is left to itself."""
         self._active = False
         self._steering = self.at_work = None
+        self.recorder.stop()
         say(f"The training goes on by itself: {reason}")
 
     def go_on_with(self, steering: Production) -> None:

@@ -73,6 +73,11 @@ class Recorder:
         self.begin_step(mark)
         self.ahead -= 1
 
+    def stop(self) -> None:
+        """The script is left to itself: nothing is marked or kept any more."""
+        self.recording = self.keeps_loss = False
+        self.ahead = 0
+
     def raise_flag(self, flag: int) -> None:
         if self._step is not None and self._step.flag < flag:
             self._step.flag = flag

@@ -184,8 +184,8 @@ def test_results_of_complete_cycles_are_sent_when_the_script_ends(tmp_path: Path
     assert min(results[0]["segments"]) >= 3
 
 
-def test_a_lone_strategy_keeps_what_it_timed_of_a_segment_that_the_script_left(tmp_path: Path) -> None:
-    rules = {"warmup_steps": 3, "min_steps": 6, "max_steps": 5000, "target_s": 60, "segment_steps": 500}
+def test_a_lone_strategy_keeps_what_it_timed_of_the_turns_that_the_script_left(tmp_path: Path) -> None:
+    rules = {"warmup_steps": 3, "min_steps": 6, "max_steps": 5000, "target_s": 60, "segment_steps": 4}
     found = launch(tmp_path, ["plain.py", "--steps", "120"], [measure("a", **rules)])
     result = found.result("a")
     assert result["script_ended"], found.log
