@@ -231,11 +231,13 @@ def train(arguments):
         model.register_forward_pre_hook(
             lambda *_: write(arguments.name, "digests", digest(model, optimizers))
         )
+    if arguments.capture_at:
+        torch.cuda.is_initialized, torch.cuda.is_current_stream_capturing = lambda: True, lambda: False
     for micro, (x, y) in enumerate(loader, 1):
         x, y = x.to(DEVICE), y.to(DEVICE)
         last = micro % arguments.accumulate == 0
         if arguments.capture_at == micro:
-            torch.cuda.is_initialized = torch.cuda.is_current_stream_capturing = lambda: True
+            torch.cuda.is_current_stream_capturing = lambda: True
             torch.cuda.synchronize = lambda *_: 1 / 0  # what CUDA makes of it while a stream is captured
         with contextlib.nullcontext() if last else ddp.no_sync():
             loss = learn(x, y)
