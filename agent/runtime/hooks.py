@@ -1,4 +1,4 @@
-"""Module-level hooks on every model that trains, DDP or sharded: picklable, and silent when there is no runtime."""
+"""What stands around the forward of every model that trains: in DDP's own, elsewhere as hooks, which are picklable."""
 
 from __future__ import annotations
 

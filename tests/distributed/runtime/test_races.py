@@ -209,6 +209,13 @@ def test_two_models_of_one_step_race_with_buckets_of_their_own(tmp_path: Path) -
     assert {found.result(name)["drifted"] for name in arms} == {""}
 
 
+def test_a_subclass_of_ddp_with_a_forward_of_its_own_is_measured(tmp_path: Path) -> None:
+    session = launch(tmp_path, ["plain.py", "--own-forward", "--steps", "60"], [measure("a"), END])
+    result = session.result("a")
+    assert (result["steps"], result["samples_per_step"]) == (4, 16), session.log
+    assert session.hello["facts"]["microbatches_per_step"] == 1
+
+
 def test_parameters_that_drift_apart_are_told_once(tmp_path: Path) -> None:
     races = [race({"a": {}, "b": ARMS["small"]}, **SHORT), race({"c": {}, "d": ARMS["small"]}, **SHORT), END]
     found = launch(tmp_path, ["plain.py", "--steps", "500", "--drift-at", "25"], races)
