@@ -1,15 +1,17 @@
 """What the runtime costs a script: step time with it against step time without it, in the same processes.
 
-    python benchmarks/intrusion.py [--production] [--model small] [--stretches 80] [--loop-us 70] [--inside]
+    python benchmarks/intrusion.py [--production] [--model small] [--layers 4] [--stretches 80] [--loop-us 70]
+        [--inside]
 
 Each model is trained under torchrun with the runtime in front, in the middle of a timed race; with `--production`
 under `advisor run`, long after its strategy (the script's own setting, so that nothing else differs) was proved. The
 runtime is switched off and on between stretches of steps, the order changing from pair to pair (off on, on off, …),
 so that a drifting machine harms both alike. Reported are the ratio of step times with a 95 % interval over the pairs,
 and the CPU time of the training thread that the runtime adds to a step, which does not depend on what else the
-machine does. With `--loop-us` a loop of so many microseconds stands in for the runtime: it shows what any CPU time in
-a step costs on this machine. With `--inside` the runtime is on all the time, and each of its calls in a step is timed
-where it stands: runs of that agree to a few microseconds, but what the calls cost what comes after them is not in it.
+machine does. Fewer `--layers` make shorter steps. With `--loop-us` a loop of so many microseconds stands in for the
+runtime: it shows what any CPU time in a step costs on this machine. With `--inside` the runtime is on all the time, and
+each of its calls in a step is timed where it stands: runs of that agree to a few microseconds, but what the calls cost
+what comes after them is not in it.
 """
 
 import argparse
@@ -90,7 +92,8 @@ def train(sizes: dict[str, int], arguments: argparse.Namespace) -> None:
             is_measured = steering.is_over
         else:
             least = 0 if arguments.loop_us else arguments.steps
-            is_measured = steering._race is not None and steering._race.steps_done >= least
+            # The race has asked for all its steps at once: the recorder has those that are done.
+            is_measured = steering._race is not None and len(runtime.recorder._kept) >= least
         if not is_measured:
             raise SystemExit("the runtime was not at work: nothing was measured")
         Path(arguments.answer).write_text(json.dumps({"stretches": series, "inside_s": inside}))
@@ -193,6 +196,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=25, help="timed steps of a stretch")
     parser.add_argument("--nproc-per-node", type=int, default=2)
     parser.add_argument("--model", choices=MODELS, help="only this one (default: all)")
+    parser.add_argument("--layers", type=int, help="layers of the model (default: as many as it has)")
     parser.add_argument("--production", action="store_true", help="under advisor run instead of in a race")
     parser.add_argument("--loop-us", type=int, default=0, help="a loop that long in place of the runtime")
     parser.add_argument("--inside", action="store_true", help="time the runtime's own calls, one by one")
@@ -207,7 +211,7 @@ def main() -> None:
     )
     for name, sizes in MODELS.items():
         if arguments.model in (None, name):
-            measured = measure(sizes, arguments)
+            measured = measure({**sizes, "layers": arguments.layers or sizes["layers"]}, arguments)
             if arguments.inside:
                 report_inside(name, measured)
             else:

@@ -1,4 +1,4 @@
-"""Module-level hooks on every model that trains, DDP or sharded: picklable, and silent when there is no runtime."""
+"""What stands around the forward of every model that trains: in DDP's own, elsewhere as hooks, which are picklable."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import torch
 from . import current
 from .observe import deepspeed
 from .observe.recorder import Recorder
-from .untraced import untraced
 
 
-@untraced
 def before_forward(ddp: Any, args: Any, kwargs: Any) -> None:
     """Runs before DDP's own _pre_forward: the safe place to switch strategies."""
     runtime = current.current_runtime
@@ -31,9 +29,14 @@ def after_forward(ddp: Any, _args: Any, _kwargs: Any, output: Any) -> Any:
     return output
 
 
+def watch(model: Any) -> None:
+    """Before all other hooks."""
+    model.register_forward_pre_hook(before_forward, prepend=True, with_kwargs=True)
+    model.register_forward_hook(after_forward, with_kwargs=True)
+
+
 def watch_sharded(root: Any, recorder: Recorder) -> None:
     """Before fully_shard's own hook: parameters are still sharded when strategies are switched."""
-    root.register_forward_pre_hook(before_forward, prepend=True, with_kwargs=True)
-    root.register_forward_hook(after_forward, with_kwargs=True)
+    watch(root)
     if deepspeed.is_engine(root):
         deepspeed.extend_phases(root, recorder)

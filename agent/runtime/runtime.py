@@ -14,13 +14,14 @@ import torch.distributed as dist
 
 from . import hooks
 from .facts import count_batches, describe_loader
-from .levers.buckets.bucket_plan import MIB, BucketPlan, limit_first_bucket, plan_for_argument
-from .levers.buckets.launched import plan_launched_cap
+from .levers.buckets.bucket_plan import BucketPlan
+from .levers.buckets.launched import replace_cap
 from .levers.computation.compilation import hides_optimizer_steps
 from .link import beat
 from .link.control import AgentLost, ControlLine
 from .link.environment import Environment
 from .link.exchange import PeerLost
+from .link.rank_output import flush_output
 from .link.trouble import describe_trouble
 from .loading.reading import Reading
 from .observe.clock import is_capturing
@@ -41,8 +42,6 @@ from .untraced import untraced
 STEPS_WITHOUT_DDP = 50
 """Optimizer steps after which a script is taken to train without DDP: waiting for its end could take days."""
 FORWARDS_WITHOUT_STEP = 200
-BUCKET_CAP_PLACE = 8
-"""Place of bucket_cap_mb among DistributedDataParallel's arguments, for scripts that give it without its name."""
 RECENT_STEPS = 4
 """A model that ran no training forward for this many steps is not switched: the script may have replaced it."""
 
@@ -66,6 +65,8 @@ class Runtime:
         """The steering where it works inside steps: `multiply_loss` and `may_clear` are asked only then."""
         self._rests = False
         """Nothing is left to be done at boundaries."""
+        self._may_capture = True
+        """Whether CUDA is in use: there are graphs to be captured."""
         self._replicas: List[Any] = []
         self._sharded: List[Any] = []
         self._last_forward: Dict[int, int] = {}
@@ -88,12 +89,9 @@ class Runtime:
 
     def adjust_ddp_arguments(self, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Dict[str, Any]:
         """The script's own arguments, but for a bucket size that this session was launched with."""
-        cap = plan_launched_cap(self.environment.cold)
-        if cap is None or len(args) >= BUCKET_CAP_PLACE or "bucket_cap_mb_list" in kwargs:
-            return kwargs
-        self.launched_over = plan_for_argument(kwargs.get("bucket_cap_mb"))
-        limit_first_bucket(int(cap * MIB))
-        return {**kwargs, "bucket_cap_mb": cap}
+        kwargs, replaced = replace_cap(self.environment.cold, args, kwargs)
+        self.launched_over = replaced or self.launched_over
+        return kwargs
 
     def note_ddp(self, ddp: Any) -> None:
         self._replicas.append(weakref.ref(ddp))
@@ -103,13 +101,15 @@ class Runtime:
         """Before DDP's own preparation of a training forward."""
         if self._rests:
             return
-        if self._active and is_capturing():
+        if self._may_capture and self._active and is_capturing():
             self._leave_to_graph()
             return
+        recorder, is_marked = self.recorder, False
         if self.watch.take_boundary():
             self.steps += 1
-            if self.recorder.ahead:
-                self.recorder.pass_boundary(self.samples.close_step())
+            is_marked = recorder.ahead > 0
+            if is_marked:
+                recorder.pass_boundary(self.samples.close_step())
             else:
                 self._pass_boundary()
             self.write_beat()
@@ -121,7 +121,8 @@ class Runtime:
         self._last_forward[id(ddp)] = self.steps
         if self.at_work is not None:
             self.at_work.begin_forward(ddp)
-        self.recorder.begin_forward()
+        if not is_marked:
+            recorder.begin_forward()
 
     def end_forward(self, ddp: Any, output: Any) -> Any:
         """What the script gets from this forward."""
@@ -130,11 +131,9 @@ class Runtime:
 
     def begin_backward(self, roots: Any) -> bool:
         outermost = self.recorder.begin_backward(roots)
-        if self._parity_path is not None and outermost:
-            loss = find_loss(roots)
-            if loss is not None:
-                with open(self._parity_path, "a") as file:
-                    file.write(repr(loss.item()) + "\n")
+        if self._parity_path is not None and outermost and (loss := find_loss(roots)) is not None:
+            with open(self._parity_path, "a") as file:
+                file.write(repr(loss.item()) + "\n")
         return outermost
 
     @untraced
@@ -261,6 +260,7 @@ class Runtime:
             return
         self._active = False
         self._steering = self.at_work = None
+        self.recorder.stop()
         if self.environment.rank != 0:
             return
         if self.environment.strategy is not None:
@@ -288,11 +288,7 @@ class Runtime:
         children: List[Any] = getattr(sys.modules.get("multiprocessing"), "active_children", list)()
         for child in children:
             child.terminate()
-        for stream in (sys.stdout, sys.stderr):
-            try:
-                stream.flush()
-            except (OSError, ValueError):
-                continue
+        flush_output()
         if not code and self.environment.stay_s:
             time.sleep(self.environment.stay_s)
             code = FAILED  # nobody ended it, and the user's command must not go on as if it had trained
@@ -320,20 +316,22 @@ class Runtime:
         else:
             self.tell_trouble("too_short", steps=self.watch.training_steps, needed="measured steps")
 
+    @untraced
     def _tell_no_steps(self, forwards: int) -> None:
         if hides_optimizer_steps():
             self.tell_trouble("compiled_steps", forwards=forwards, version=torch.__version__)
         else:
             self.tell_trouble("never_steps", forwards=forwards)
 
+    @untraced
     def _leave_to_graph(self) -> None:
         """The step is being recorded: its replays call nothing of ours."""
-        self.recorder.recording = self.recorder.keeps_loss = False
         if self._steering is not None and self.environment.strategy is not None:
             self.stop_steering(str(describe_trouble("cuda_graph")["sentence"]))
         else:
             self.tell_trouble("cuda_graph")
 
+    @untraced
     def _pass_boundary(self) -> None:
         if not self._active:
             self.samples.close_step()
@@ -359,6 +357,7 @@ class Runtime:
                 self._give_up(error)
         steering = self._steering
         self.at_work = steering if steering is not None and steering.works_in_steps else None
+        self._may_capture = torch.cuda.is_initialized()
         self._rests = self._beat is None and (steering is None or steering.is_over)
 
     def _give_up(self, error: Exception) -> None:
@@ -384,6 +383,7 @@ class Runtime:
         """A real training is left to itself."""
         self._active = False
         self._steering = self.at_work = None
+        self.recorder.stop()
         say(f"The training goes on by itself: {reason}")
 
     def go_on_with(self, steering: Production) -> None:

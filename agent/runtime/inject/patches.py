@@ -15,6 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from .. import current, hooks
 from .. import runtime as rank_runtime
+from ..link import beat
 from ..observe import clock, precision, recorder, samples, steps
 from ..private_torch import ANY_ITERATOR, DYNAMO
 from ..untraced import skip_frames
@@ -34,7 +35,7 @@ def install_patches() -> None:
     _patch_spawning()
     register_optimizer_step_pre_hook(_before_optimizer_step)
     register_optimizer_step_post_hook(_after_optimizer_step)
-    watching = (sys.modules[__name__], hooks, rank_runtime, clock, precision, recorder, samples, steps)
+    watching = (sys.modules[__name__], hooks, rank_runtime, beat, clock, precision, recorder, samples, steps)
     call_after_import(DYNAMO, lambda: skip_frames(*watching))
 
 
@@ -48,11 +49,22 @@ def _patch_ddp() -> None:
             original(self, *args, **kwargs)
             return
         original(self, *args, **runtime.adjust_ddp_arguments(args, kwargs))
-        self.register_forward_pre_hook(hooks.before_forward, with_kwargs=True)
-        self.register_forward_hook(hooks.after_forward, with_kwargs=True)
+        if type(self).forward is not forward:
+            hooks.watch(self)
         runtime.note_ddp(self)
 
+    original_forward = DistributedDataParallel.forward
+
+    # In place of hooks, with which torch calls a module in a slower way.
+    @functools.wraps(original_forward)
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if current.current_runtime is None or type(self).forward is not forward:
+            return original_forward(self, *args, **kwargs)
+        hooks.before_forward(self, args, kwargs)
+        return hooks.after_forward(self, args, kwargs, original_forward(self, *args, **kwargs))
+
     DistributedDataParallel.__init__ = build
+    DistributedDataParallel.forward = forward
 
 
 def _patch_backward() -> None:

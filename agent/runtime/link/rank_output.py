@@ -41,6 +41,15 @@ def take_own_output(rank: int, variables: Mapping[str, str]) -> None:
         os.close(writing)
 
 
+def flush_output() -> None:
+    """Before a rank ends without its interpreter's own ending."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            continue
+
+
 def _inode_of(fd: int) -> str:
     try:
         return str(os.fstat(fd).st_ino)

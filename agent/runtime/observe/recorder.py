@@ -65,13 +65,19 @@ class Recorder:
         self.ahead, self._kept = count, kept
 
     def pass_boundary(self, samples: int) -> None:
-        """Between two of these steps."""
-        mark = self.clock.mark()
-        step = self.close_step(mark, samples)
+        """Between two of these steps; the first forward of the one that begins is marked, too."""
+        mark, step = self.clock.mark(), self._step
         if step is not None:
+            step.end, step.samples = mark, samples
             self._kept.append(step)
-        self.begin_step(mark)
+        self._step = StepMarks(mark)
+        self._forward_start = mark
         self.ahead -= 1
+
+    def stop(self) -> None:
+        """The script is left to itself: nothing is marked or kept any more."""
+        self.recording = self.keeps_loss = False
+        self.ahead = 0
 
     def raise_flag(self, flag: int) -> None:
         if self._step is not None and self._step.flag < flag:

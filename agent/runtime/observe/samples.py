@@ -7,6 +7,8 @@ from typing import Any, Iterator, Mapping, Optional
 
 import torch
 
+from ..untraced import untraced
+
 DEEPEST = 6
 """How deep containers are searched for a tensor; batches nest two or three levels."""
 
@@ -37,6 +39,11 @@ def count_samples(args: Any, kwargs: Any, loader_batch_size: Optional[int]) -> i
     # The usual case without the search: one tensor, the batch in front.
     if shape and (not loader_batch_size or shape[0] == loader_batch_size):
         return int(shape[0])
+    return _search_samples(args, kwargs, loader_batch_size)
+
+
+@untraced
+def _search_samples(args: Any, kwargs: Any, loader_batch_size: Optional[int]) -> int:
     for source in (args, kwargs):
         for tensor in find_tensors(source):
             shape = list(tensor.shape)
@@ -73,7 +80,7 @@ class SampleCount:
         """`multiple` of the script's batches were read as one."""
         if self._first_model is None:
             self._first_model = model
-        if model != self._first_model:
+        elif model != self._first_model:
             return
         if self._loader_seen:
             if self._fetched == 0 and self.samples > 0:

@@ -62,9 +62,10 @@ class Arm:
         if step is not None:
             self.warm.append(step)
 
-    def book(self, steps: List[StepMarks], cycle: int) -> None:
+    def book(self, steps: List[StepMarks], cycle: int, turn: int) -> None:
+        """Steps from the beginning of that cycle on, `turn` of them in each."""
         self.timed += steps
-        self.cycles += [cycle] * len(steps)
+        self.cycles += [cycle + index // turn for index in range(len(steps))]
 
     def count_warm_steps(self) -> None:
         """Its first steps are all that there will be: being given up is a measurement too."""
@@ -77,6 +78,10 @@ class Arm:
         self.timed = [self.timed[index] for index in kept]
         self.cycles = [self.cycles[index] for index in kept]
         del self.loss_checks[cycle:]
+
+    def count_batches(self) -> int:
+        """Steps of the script's own that its timed ones stand for."""
+        return len(self.timed) * self.batches_per_step
 
     def count_whole(self, length: int) -> int:
         """Its steps that have as many samples as `length` of the script's own, in whole periods."""

@@ -38,6 +38,11 @@ class Course:
     """Places of arms that are out from here on."""
     is_over: bool = False
 
+    def count_turns(self, cycles: int, done: int) -> int:
+        """Turns in one go of an arm that is alone, after so many cycles and steps: nothing is decided between them."""
+        left = -(-(self.steps - done) // self.segment_steps)
+        return min(self.until - cycles, left) if left > 0 else self.until - cycles
+
 
 class Judge:
     """Every look has waited for the device."""

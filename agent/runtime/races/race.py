@@ -1,7 +1,8 @@
 """The course of one race on this rank: arms are entered, take turns, are profiled, and the strategy is put right again.
 
-`advance` is called on every rank at every step boundary but those inside a turn (`_time`). The course is written as a
-generator: what stands between two `yield`s happens at one boundary, and each `yield` is one step of the script.
+`advance` is called on every rank at every step boundary but those between two decisions (`_time`). The course is
+written as a generator: what stands between two `yield`s happens at one boundary, and each `yield` is one step of the
+script.
 """
 
 from __future__ import annotations
@@ -123,17 +124,14 @@ class Race:
         self._parts.recorder.recording = True
         if self._loss_check is not None and not course.is_over and self._switch_to(self.arms[0]):
             yield from self._check_losses(self._loss_check.at_start)
+        alone = self.arms[0] if len(self.arms) == 1 else None
         while not course.is_over:
             while self._cycles < course.until:
+                turns = course.count_turns(self._cycles, alone.count_batches()) if alone else 1
                 for arm in order_turns(self.race_id, self._cycles, [arm for arm in self.arms if arm.races]):
-                    yield from self._run_segment(arm, course)
-                self._cycles += 1
-            alone = self.arms[0]
-            if (
-                len(self.arms) == 1
-                and alone.timed
-                and len(alone.timed) * alone.batches_per_step >= course.steps
-            ):
+                    yield from self._run_segment(arm, course, turns)
+                self._cycles += turns
+            if alone and alone.timed and alone.count_batches() >= course.steps:
                 break
             course = self._agree(lambda lead_in=course.lead_in: self._judge.look(self._cycles, lead_in))
         for arm in reversed([arm for arm in self.arms if arm.races]):
@@ -221,7 +219,7 @@ class Race:
             arm.same_as = self.arms[place].order.block_id
             self._collect_evidence(arm)
 
-    def _run_segment(self, arm: Arm, course: Course) -> Steps:
+    def _run_segment(self, arm: Arm, course: Course, turns: int) -> Steps:
         parts, levers = self._parts, self._parts.levers
         if not self._switch_to(arm):
             return
@@ -232,9 +230,9 @@ class Race:
             levers.begin_timing()
             self._marks_seen, self._needs_lead_in, self._was_switched = 0, False, False
             self.disturbed = True
-        left = course.steps - len(arm.timed) * arm.batches_per_step
-        length = min(course.segment_steps, left) if left > 0 else course.segment_steps
-        yield from self._time(arm, arm.count_whole(length))
+        left, length = course.steps - arm.count_batches(), turns * course.segment_steps
+        count = arm.count_whole(min(length, left) if left > 0 else length)
+        yield from self._time(arm, count, arm.count_whole(course.segment_steps))
         marks = levers.list_boundary_marks()
         arm.averaged += marks[self._marks_seen :]
         self._marks_seen = len(marks)
@@ -244,8 +242,8 @@ class Race:
             arm.loss_checks.append([])
             yield from self._check_losses(arm.loss_checks[-1])
 
-    def _time(self, arm: Arm, count: int) -> Steps:
-        """The steps of a turn. Where no lever works in steps the recorder keeps all but the last one by itself.
+    def _time(self, arm: Arm, count: int, turn: int) -> Steps:
+        """Turns of `turn` steps. Where no lever works in steps the recorder keeps all but the last one by itself.
 
         What a script that ends inside has left is booked too.
         """
@@ -258,7 +256,7 @@ class Race:
                 if step is not None:
                     kept.append(step)
         finally:
-            arm.book(kept, self._cycles)
+            arm.book(kept, self._cycles, turn)
 
     def _check_losses(self, found: List[StepMarks]) -> Steps:
         assert self._loss_check is not None

@@ -54,6 +54,7 @@ class Steering(ABC):
         """Whether nothing will ever be done again, at boundaries or between them."""
         return False
 
+    @untraced
     def begin_forward(self, ddp: Any) -> None:
         self._levers.before_forward(ddp)
 

@@ -188,8 +188,8 @@ def test_results_of_complete_cycles_are_sent_when_the_script_ends(tmp_path: Path
     assert min(results[0]["segments"]) >= 3
 
 
-def test_a_lone_strategy_keeps_what_it_timed_of_a_segment_that_the_script_left(tmp_path: Path) -> None:
-    rules = {"warmup_steps": 3, "min_steps": 6, "max_steps": 5000, "target_s": 60, "segment_steps": 500}
+def test_a_lone_strategy_keeps_what_it_timed_of_the_turns_that_the_script_left(tmp_path: Path) -> None:
+    rules = {"warmup_steps": 3, "min_steps": 6, "max_steps": 5000, "target_s": 60, "segment_steps": 4}
     found = launch(tmp_path, ["plain.py", "--steps", "120"], [measure("a", **rules)])
     result = found.result("a")
     assert result["script_ended"], found.log
@@ -211,6 +211,13 @@ def test_two_models_of_one_step_race_with_buckets_of_their_own(tmp_path: Path) -
     assert [len(found.result(name)["bucket_bytes"]) for name in arms] == [2, 8, 2]
     assert {found.result(name)["steps"] for name in arms} == {12}
     assert {found.result(name)["drifted"] for name in arms} == {""}
+
+
+def test_a_subclass_of_ddp_with_a_forward_of_its_own_is_measured(tmp_path: Path) -> None:
+    session = launch(tmp_path, ["plain.py", "--own-forward", "--steps", "60"], [measure("a"), END])
+    result = session.result("a")
+    assert (result["steps"], result["samples_per_step"]) == (4, 16), session.log
+    assert session.hello["facts"]["microbatches_per_step"] == 1
 
 
 def test_parameters_that_drift_apart_are_told_once(tmp_path: Path) -> None:

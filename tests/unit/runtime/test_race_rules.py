@@ -51,7 +51,7 @@ def run(judge: Any, field: list[Any], draw: Any) -> tuple[Any, int]:
             for arm in [arm for arm in field if arm.races]:
                 left = course.steps - len(arm.timed)
                 for _ in range(min(course.segment_steps, left) if left > 0 else course.segment_steps):
-                    arm.book([make_step(draw(arm))], cycles)
+                    arm.book([make_step(draw(arm))], cycles, 1)
             cycles += 1
         course = judge.look(cycles, course.lead_in)
     return course, cycles
@@ -213,10 +213,36 @@ def test_segments_are_as_long_as_switching_asks_for(
     assert judge.plan().segment_steps == steps
 
 
+@pytest.mark.parametrize("target_error", [None, 0.01])
+@pytest.mark.parametrize("steps", [23, 60])
+def test_turns_of_a_lone_arm_in_one_go_are_the_same_turns(target_error: float | None, steps: int) -> None:
+    generator = random.Random(4)
+    times = [0.1 * math.exp(generator.gauss(0, 0.05)) for _ in range(200)]
+    found = []
+    for in_one_go in (False, True):
+        arm, cycles, looks = make_arm(0), 0, []
+        rules = order.RaceRules(min_steps=20, max_steps=steps, target_s=60.0, target_error=target_error)
+        judge = judging.Judge(rules, [arm], Clock(), False)
+        course = judge.plan()
+        while not course.is_over and not (arm.timed and arm.count_batches() >= course.steps):
+            while cycles < course.until:
+                turns = course.count_turns(cycles, arm.count_batches()) if in_one_go else 1
+                left, length = course.steps - arm.count_batches(), turns * course.segment_steps
+                first = len(arm.timed)
+                last = first + (min(length, left) if left > 0 else length)
+                arm.book([make_step(time_s) for time_s in times[first:last]], cycles, course.segment_steps)
+                cycles += turns
+            looks.append(len(arm.timed))
+            course = judge.look(cycles, course.lead_in)
+        found.append((arm.cycles, cycles, looks))
+    assert found[0] == found[1]
+    assert len(set(found[0][0])) == found[0][1]
+
+
 def test_steps_with_a_flag_do_not_count() -> None:
     arm = make_arm(0)
     for index in range(12):
-        arm.book([make_step(0.1, flag=2 if index == 5 else 0)], index // 4)
+        arm.book([make_step(0.1, flag=2 if index == 5 else 0)], index // 4, 1)
     assert arm.count_kept() == 11
     assert len(arm.read_times(Clock())) == 11
     assert arm.read_cycles(Clock(), 4) == [pytest.approx(0.1)] * 3 + [None]

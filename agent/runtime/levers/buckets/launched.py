@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -13,8 +13,10 @@ from ...nccl_tuner.plugin import explain_no_choice, prove_choice
 from ..computation.convolutions import SEARCH, WORKSPACE, prove_search
 from ..lever import Evidence
 from ..reduction.nccl_options import FIELDS
+from .bucket_plan import MIB, BucketPlan, limit_first_bucket, plan_for_argument
 
-MIB = 1024 * 1024
+BUCKET_CAP_PLACE = 8
+"""Place of bucket_cap_mb among DistributedDataParallel's arguments, for scripts that give it without its name."""
 UNLIMITED = 65536
 """MB: the largest value of the workspace limit, which stands for none."""
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
@@ -33,6 +35,18 @@ def plan_launched_cap(cold: Mapping[str, Any]) -> Optional[float]:
         return 1 / MIB
     cap = cold.get("fuse_grad_size_in_MB")
     return float(cap) if cap is not None else None
+
+
+def replace_cap(
+    cold: Mapping[str, Any], args: Tuple[Any, ...], kwargs: Dict[str, Any]
+) -> Tuple[Dict[str, Any], Optional[BucketPlan]]:
+    """The named arguments that DistributedDataParallel is built with; the script's own plan where that is replaced."""
+    cap = plan_launched_cap(cold)
+    if cap is None or len(args) >= BUCKET_CAP_PLACE or "bucket_cap_mb_list" in kwargs:
+        return kwargs, None
+    own = plan_for_argument(kwargs.get("bucket_cap_mb"))
+    limit_first_bucket(int(cap * MIB))
+    return {**kwargs, "bucket_cap_mb": cap}, own
 
 
 def refuse_launched(cold: Mapping[str, Any]) -> Dict[str, str]:

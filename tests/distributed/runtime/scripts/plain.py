@@ -44,6 +44,7 @@ parser.add_argument("--drift-at", type=int, default=0, help="rank 1 changes a pa
 parser.add_argument("--adam", action="store_true")
 parser.add_argument("--compile", choices=["outside", "inside", "around"], help="of DDP, or the whole step")
 parser.add_argument("--break-threads", action="store_true", help="torch.set_num_threads fails from now on")
+parser.add_argument("--own-forward", action="store_true", help="of a subclass of DistributedDataParallel")
 parser.add_argument("--forget", help="an attribute that DistributedDataParallel loses, as in another torch")
 parser.add_argument("--capture-at", type=int, default=0, help="this step is recorded as a CUDA graph")
 parser.add_argument(
@@ -55,6 +56,11 @@ parser.add_argument(
     "--digests", action="store_true", help="write a digest of model and optimizer in every step"
 )
 BATCH = 8
+
+
+class OwnForward(DDP):
+    def forward(self, *args, **kwargs):
+        return super().forward(*args, **kwargs)
 
 
 class Recommender(nn.Module):
@@ -177,7 +183,7 @@ def train(arguments):
     keywords = {} if arguments.bucket_cap_mb is None else {"bucket_cap_mb": arguments.bucket_cap_mb}
     if arguments.compile == "inside":
         model = torch.compile(model, backend="eager")
-    ddp = DDP(
+    ddp = (OwnForward if arguments.own_forward else DDP)(
         model,
         static_graph=arguments.static_graph,
         gradient_as_bucket_view=arguments.views,
@@ -231,11 +237,13 @@ def train(arguments):
         model.register_forward_pre_hook(
             lambda *_: write(arguments.name, "digests", digest(model, optimizers))
         )
+    if arguments.capture_at:
+        torch.cuda.is_initialized, torch.cuda.is_current_stream_capturing = lambda: True, lambda: False
     for micro, (x, y) in enumerate(loader, 1):
         x, y = x.to(DEVICE), y.to(DEVICE)
         last = micro % arguments.accumulate == 0
         if arguments.capture_at == micro:
-            torch.cuda.is_initialized = torch.cuda.is_current_stream_capturing = lambda: True
+            torch.cuda.is_current_stream_capturing = lambda: True
             torch.cuda.synchronize = lambda *_: 1 / 0  # what CUDA makes of it while a stream is captured
         with contextlib.nullcontext() if last else ddp.no_sync():
             loss = learn(x, y)
