@@ -23,7 +23,7 @@ _TRIES = 2
 """A process that has died is replaced once for a question; what kills the next one as well would kill every one."""
 _SILENT_S = 120.0
 """A process that has not answered for so long hangs: a late suggestion gives way to a simpler one much sooner."""
-_NICER = 5
+_NICER = 10
 """How much less of a busy processor these processes get than the server."""
 
 
