@@ -259,9 +259,9 @@ class Database:
         return UnitOfWork(connection, self._new_id, self._known_blocks, read_only)
 
     def _run(self, one: QueuedWrite, connection: Connection) -> None:
-        one.work = self._unit(connection, read_only=False)
-        one.result = one.write(one.work)
-        self._pass(one.work, Side.BEFORE)
+        work = self._unit(connection, read_only=False)
+        one.run(work)
+        self._pass(work, Side.BEFORE)
 
     def _settle(self, taken: list[QueuedWrite], errors: list[BaseException | None]) -> None:
         """Answer those who wait for queued transactions, once these are committed."""

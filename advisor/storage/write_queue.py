@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
 from typing import Any, TypeVar
 
@@ -24,11 +25,18 @@ class QueuedWrite:
     """One transaction, and who waits for what it returns."""
 
     def __init__(self, write: Callable[[UnitOfWork], Any], future: asyncio.Future[Any]) -> None:
-        self.write, self.future = write, future
+        self._write, self.future = write, future
+        self._context = copy_context()
+        """Of the task that asks: its log lines say what they are about."""
         self.since_s = time.perf_counter()
         self.work: UnitOfWork | None = None
         self.result: Any = None
         """Both while it is run, before its group is committed."""
+
+    def run(self, work: UnitOfWork) -> None:
+        """Do what is to be committed."""
+        self.work = work
+        self.result = self._context.run(self._write, work)
 
 
 class WriteQueue:

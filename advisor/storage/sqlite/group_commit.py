@@ -54,8 +54,8 @@ class Turn:
 
     @property
     def has_time(self) -> bool:
-        """Whether another transaction may join: a group does not last long, and may have failed as a whole."""
-        return not (self._group.is_settled.is_set() or self._writer.is_old(self._group))
+        """Whether another transaction may join: one always may, unless the group has failed as a whole."""
+        return not self._group.is_settled.is_set() and not (self._done and self._writer.is_old(self._group))
 
     def run(self, transaction: Callable[[Connection], None]) -> None:
         """Run one; it waits for no lock, since the database is this turn's already."""
@@ -129,6 +129,10 @@ class GroupCommit:
         one = _Transaction(group)
         try:
             self._mark(group, "SAVEPOINT one")
+        except OperationalError as error:
+            self._settle(group, error)
+            raise
+        try:
             yield one
             self._mark(group, "RELEASE one")
         except BaseException as error:

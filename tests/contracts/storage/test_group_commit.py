@@ -4,6 +4,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Engine, create_engine, event, text
@@ -128,3 +129,20 @@ def test_group_is_committed_when_it_has_lasted_long_enough(ledger: Ledger) -> No
     ledger.writer = GroupCommit(ledger.engine, longest_s=0.0)
     assert ledger.write_together(lambda: ledger.write(2), lambda: ledger.write(3)) == []
     assert ledger.commits == 3
+
+
+def test_group_that_takes_no_savepoint_any_more_is_kept_for_nobody(ledger: Ledger) -> None:
+    mark, marked = ledger.writer._mark, []
+
+    def refuse_the_second(group: Any, statement: str) -> None:
+        marked.append(statement)
+        if marked.count("SAVEPOINT one") == 2:
+            raise OperationalError(statement, None, Exception("The disk is gone."))
+        mark(group, statement)
+
+    ledger.writer._mark = refuse_the_second  # type: ignore[method-assign]
+    raised = ledger.write_together(lambda: ledger.write(2))
+    ledger.writer._mark = mark  # type: ignore[method-assign]
+    assert [type(error) for error in raised] == [OperationalError] * 2
+    ledger.write(4)
+    assert ledger.read() == [4]

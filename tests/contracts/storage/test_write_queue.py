@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Iterator
+from contextvars import ContextVar
 from pathlib import Path
 
 import pytest
@@ -128,3 +129,27 @@ def test_tokens_that_a_task_changes_are_looked_up_anew(database: Database) -> No
     before = database.tokens_stamp
     asyncio.run(database.write(revoke_token))
     assert database.tokens_stamp is not before
+
+
+def test_each_is_run_with_what_its_own_task_is_about(database: Database) -> None:
+    about: ContextVar[int] = ContextVar("about", default=-1)
+
+    async def write_one(number: int) -> int:
+        about.set(number)
+        return await database.write(lambda _: about.get())
+
+    async def write_many() -> list[int]:
+        return await asyncio.gather(*(write_one(number) for number in range(20)))
+
+    assert asyncio.run(write_many()) == list(range(20))
+
+
+def test_loop_that_comes_late_to_its_turn_still_writes(database: Database) -> None:
+    assert database._writer is not None
+    database._writer._longest_s = 0.0
+
+    async def write_many() -> None:
+        await asyncio.gather(*(database.write(lambda work, n=n: add_job(work, n)) for n in range(5)))  # type: ignore[misc]
+
+    asyncio.run(write_many())
+    assert len(list_jobs(database)) == 5
