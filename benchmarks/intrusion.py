@@ -92,8 +92,7 @@ def train(sizes: dict[str, int], arguments: argparse.Namespace) -> None:
             is_measured = steering.is_over
         else:
             least = 0 if arguments.loop_us else arguments.steps
-            # The race has asked for all its steps at once: the recorder has those that are done.
-            is_measured = steering._race is not None and len(runtime.recorder._kept) >= least
+            is_measured = steering._race is not None and steering._race.steps_done >= least
         if not is_measured:
             raise SystemExit("the runtime was not at work: nothing was measured")
         Path(arguments.answer).write_text(json.dumps({"stretches": series, "inside_s": inside}))

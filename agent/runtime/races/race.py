@@ -60,6 +60,8 @@ class Race:
         """Parameters are no longer what was saved."""
         self._marks_seen = 0
         self._cycles = 0
+        self._under_way: List[StepMarks] = []
+        """Steps of turns that are not over."""
         self._profiling: Optional[Arm] = None
         self.calibration: Optional[CalibrationSteps] = None
         self.disturbed = False
@@ -111,7 +113,8 @@ class Race:
 
     @property
     def steps_done(self) -> int:
-        return sum(len(arm.timed) for arm in self.arms)
+        """Timed ones, those of turns that are under way included."""
+        return sum(len(arm.timed) for arm in self.arms) + len(self._under_way)
 
     # The course.
 
@@ -247,7 +250,7 @@ class Race:
 
         What a script that ends inside has left is booked too.
         """
-        kept: List[StepMarks] = []
+        kept = self._under_way = []
         alone = 0 if self._parts.levers.work_in_steps else count - 1
         self._parts.recorder.keep_steps(alone, kept)
         try:
@@ -256,6 +259,7 @@ class Race:
                 if step is not None:
                     kept.append(step)
         finally:
+            self._under_way = []
             arm.book(kept, self._cycles, turn)
 
     def _check_losses(self, found: List[StepMarks]) -> Steps:
