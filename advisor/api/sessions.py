@@ -104,7 +104,7 @@ def take_report(context: Context, agent_id: str, report: RaceReport, session_id:
             error = ResultQuarantined(answer.sentence)
             error.code = "result_differs" if answer.differs else error.code
             raise error
-        if job_id is not None:
+        if job_id is not None and not context.database.is_crowded:
             # The next question comes at once: its answer is being looked for by then.
             context.stock.think_ahead(job_id, session_id)
         return answer, {}

@@ -50,6 +50,8 @@ from advisor.storage.write_queue import QueuedWrite, WriteQueue
 Result = TypeVar("Result")
 
 _VERSIONS = Path(__file__).parent / "migrations" / "versions"
+_CROWD = 8
+"""Tasks: a few always wait for the disk."""
 _MIGRATION_LOCK = 0x666C_6565_74
 _versions = Table(
     VERSION_TABLE,
@@ -88,6 +90,8 @@ class Database:
             pool_size=20,
             max_overflow=40,
             pool_pre_ping=not self.is_sqlite,
+            # What was used last knows most of what is asked next.
+            pool_use_lifo=True,
             # A failed statement is logged, and its parameters hold what jobs keep secret.
             hide_parameters=True,
         )
@@ -124,6 +128,11 @@ class Database:
         """Run one writing transaction on SQLite for a task of the event loop; raises what `begin` would raise."""
         assert self._queue is not None, "PostgreSQL has many writers, each in its thread"
         return await self._queue.add(write)
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether so many tasks wait to write that nothing should be begun which can wait as well."""
+        return self._queue is not None and self._queue.length >= _CROWD
 
     @contextmanager
     def read(self) -> Iterator[UnitOfWork]:
@@ -193,6 +202,8 @@ class Database:
         """Close every connection, and let another server have the file."""
         if self._queue is not None:
             self._queue.close()
+        if self._writer is not None:
+            self._writer.close()
         self.bell.stop()
         self._engine.dispose()
         if self.file is not None:

@@ -64,6 +64,11 @@ class WriteQueue:
         result: Result = await one.future
         return result
 
+    @property
+    def length(self) -> int:
+        """How many wait to be begun."""
+        return len(self._waiting)
+
     def close(self) -> None:
         """Let the thread go."""
         self._thread.shutdown(wait=False)

@@ -17,6 +17,9 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 _LONGEST_S = 0.02
 """A group that has lasted this long is committed, however many wait to join it."""
 
+_PATIENCE_S = 5.0
+"""As long is waited for a writer when the server stops."""
+
 
 class _Group:
     """Transactions that are committed together."""
@@ -83,6 +86,16 @@ class GroupCommit:
         self.waiting = 0
         """Transactions that wait for their turn."""
         self._group: _Group | None = None
+        self._connection: Connection | None = None
+        """Kept from group to group: what it has read of the file it need not read again, since nobody else writes."""
+
+    def close(self) -> None:
+        """Let the connection go; whoever writes all the same takes it along when the process ends."""
+        if self.turn.acquire(timeout=_PATIENCE_S):
+            try:
+                self._drop(self._connection)
+            finally:
+                self.turn.release()
 
     @contextmanager
     def begin(self) -> Iterator[Connection]:
@@ -153,13 +166,14 @@ class GroupCommit:
             self.waiting += change
 
     def _open(self) -> _Group:
-        connection = self._engine.connect()
+        if self._connection is None:
+            self._connection = self._engine.connect()
         try:
-            connection.begin()
+            self._connection.begin()
         except BaseException:
-            connection.close()
+            self._drop(self._connection)
             raise
-        self._group = _Group(connection)
+        self._group = _Group(self._connection)
         return self._group
 
     def _mark(self, group: _Group, statement: str) -> None:
@@ -188,9 +202,15 @@ class GroupCommit:
 
     def _settle(self, group: _Group, error: DBAPIError | None) -> None:
         self._group, group.error = None, error
-        with suppress(DBAPIError):
-            if error is not None:
+        if error is not None:
+            with suppress(DBAPIError):
                 # SQLite may still be in the middle of the transaction: only without its connection it surely is not.
                 group.connection.invalidate()
-            group.connection.close()
+            self._drop(group.connection)
         group.is_settled.set()
+
+    def _drop(self, connection: Connection | None) -> None:
+        self._connection = None
+        if connection is not None:
+            with suppress(DBAPIError):
+                connection.close()

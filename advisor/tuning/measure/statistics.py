@@ -219,7 +219,8 @@ def summarise_block(result: BlockResult) -> BlockSummary:
     period = max(1, result.period)
     times = [max(t, _LEAST_S) for t in result.step_time_s]
     whole = len(times) - len(times) % period
-    periods = [fmean(times[i : i + period]) for i in range(0, whole, period)] or times
+    means = [fmean(times[i : i + period]) for i in range(0, whole, period)] if period > 1 else times
+    periods = means or times
     if not periods:
         return BlockSummary(
             samples_per_s=0.0, log_step_time=0.0, log_step_time_se=_UNKNOWN_SE, steady_steps=0, steady=False,
@@ -233,8 +234,8 @@ def summarise_block(result: BlockResult) -> BlockSummary:
     kept = periods[cut:]
     logs = [math.log(p) for p in kept[events:]]
     centre = estimate_centre(logs)
-    change, trends = _has_trend(centre.medians)
-    steady = believable and (bool(result.segments) or not trends)
+    change, trends = (0.0, False) if result.segments else _has_trend(centre.medians)
+    steady = believable and not trends
     middle = median(kept)
     return BlockSummary(
         samples_per_s=result.samples_per_step / fmean(kept),

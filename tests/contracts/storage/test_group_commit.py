@@ -146,3 +146,23 @@ def test_group_that_takes_no_savepoint_any_more_is_kept_for_nobody(ledger: Ledge
     assert [type(error) for error in raised] == [OperationalError] * 2
     ledger.write(4)
     assert ledger.read() == [4]
+
+
+def test_groups_share_one_connection_until_one_is_kept_for_nobody(ledger: Ledger) -> None:
+    used: list[object] = []
+    event.listen(
+        ledger.engine, "begin", lambda connection: used.append(connection.connection.driver_connection)
+    )
+    ledger.write(1)
+    ledger.read()
+    ledger.write(2)
+    with pytest.raises(IntegrityError):
+        ledger.write(3, after=99)
+    ledger.write(4)
+    first, reader, again, failed, another = used
+    assert first is again is failed
+    assert first not in (reader, another)
+    ledger.writer.close()
+    assert ledger.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+    ledger.write(5)
+    assert ledger.read() == [1, 2, 4, 5]

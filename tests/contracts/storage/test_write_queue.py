@@ -153,3 +153,20 @@ def test_loop_that_comes_late_to_its_turn_still_writes(database: Database) -> No
 
     asyncio.run(write_many())
     assert len(list_jobs(database)) == 5
+
+
+def test_crowd_is_told_while_many_wait_and_not_after(database: Database) -> None:
+    seen = []
+
+    def look(work: UnitOfWork, number: int) -> None:
+        seen.append(database.is_crowded)
+        add_job(work, number)
+
+    async def write_many() -> None:
+        await asyncio.gather(*(database.write(lambda work, n=n: look(work, n)) for n in range(20)))  # type: ignore[misc]
+
+    assert not database.is_crowded
+    asyncio.run(write_many())
+    assert seen[0]
+    assert not seen[-1]
+    assert not database.is_crowded

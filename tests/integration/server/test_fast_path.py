@@ -4,11 +4,15 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from advisor.api.sessions import take_report
 from advisor.errors import Unavailable
+from advisor.protocol.views import RaceAccepted
+from advisor.services.metrics import Metrics
 from tests.integration.server.served import Served
 from tests.integration.server.stage import TELEMETRY, Stage
 
@@ -141,3 +145,19 @@ def test_revoked_agent_is_refused_at_its_next_message(both: tuple[Spoken, Spoken
     token_id = short.stage.agent.token.split("_")[2]
     assert short.server.ask("DELETE", f"/tokens/{token_id}").status_code == 204
     assert short.say(BEAT, ALIVE)[0] == 401
+
+
+@pytest.mark.parametrize("is_crowded", [False, True])
+def test_what_comes_next_is_thought_about_ahead_unless_many_wait(is_crowded: bool) -> None:
+    ordered: list[tuple[str, str]] = []
+    context: Any = SimpleNamespace(
+        clock=lambda: None,
+        metrics=Metrics(),
+        database=SimpleNamespace(is_crowded=is_crowded),
+        stock=SimpleNamespace(think_ahead=lambda job_id, session_id: ordered.append((job_id, session_id))),
+    )
+    answer = RaceAccepted(race_id="r", sentence="It counts.")
+    report: Any = None
+    reply, _ = take_report(context, "a", report, "s", "r").conclude((answer, "j"))
+    assert reply is answer
+    assert ordered == ([] if is_crowded else [("j", "s")])
