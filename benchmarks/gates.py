@@ -239,7 +239,7 @@ async def ask_next(arguments: argparse.Namespace) -> list[Finding]:
         lines = [Line(server.url) for _ in range(_CONNECTIONS)]
         ask = [write_request(f"/sessions/{s.session_id}/next", s.token, {"generation": 1}) for s in seats]
         # The planner's libraries are loaded for the first question that a server is ever asked.
-        await lines[0].ask(ask.pop())
+        await offer([(0.0, lines[0], ask.pop())], Load())
         due = [(n / rate, lines[n % _CONNECTIONS], request) for n, request in enumerate(ask)]
         first = Load()
         said = await _load_with_usage(server, due, first)
