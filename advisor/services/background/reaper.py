@@ -18,7 +18,7 @@ from advisor.protocol.measured.trials import Session, SessionState
 from advisor.services.ending import abandon_session, lose_session, settle_if_gone
 from advisor.services.tuning import Pace, Timers
 from advisor.storage import Transactions, UnitOfWork
-from advisor.storage.repositories.members import Watched, read_watched
+from advisor.storage.repositories.members import Watched, WatchedSession, read_watched
 
 _REST_SHARE = 0.02
 """Where leases are stretched, the reaper rests for this share of what they are longer: a look at thousands of members
@@ -49,14 +49,15 @@ class AwakeClock:
 class _Sight:
     """A live session as it was seen last; each of its parts may stay as it is until a moment of its own."""
 
-    __slots__ = "members", "members_text", "state", "state_until_s", "until_s"
+    __slots__ = "members", "session_id", "state", "state_until_s", "until_s"
 
     def __init__(
-        self, state: SessionState, state_until_s: float, members_text: str, members: Mapping[Watched, float]
+        self, session_id: str, state: SessionState, state_until_s: float, members: Mapping[Watched, float]
     ) -> None:
-        """`members` were read from `members_text`; each is given with how long it may stay so."""
-        self.state, self.state_until_s = state, state_until_s
-        self.members_text, self.members = members_text, members
+        """`members` are given with how long each may stay so."""
+        self.session_id, self.state, self.state_until_s, self.members = (
+            session_id, state, state_until_s, members,
+        )  # fmt: skip
         self.until_s = min(state_until_s, *members.values()) if members else state_until_s
 
     def find_late(self, now_s: float) -> "_Late":
@@ -80,7 +81,7 @@ class Reaper:
     def __init__(self, database: Transactions, timers: Timers, clock: AwakeClock) -> None:
         self._database, self._timers, self._clock = database, timers, clock
         self._sights: dict[str, _Sight] = {}
-        """By the sessions' ids."""
+        """By the line that told of it."""
         self._is_new = True
         self._rests_until_s = 0.0
         self._crowd = 0, 0.0
@@ -102,10 +103,10 @@ class Reaper:
         with self._database.read() as work:
             self._watch(work, awake_s)
         lost = 0
-        for session_id, sight in self._sights.items():
+        for sight in self._sights.values():
             if awake_s <= sight.until_s:
                 continue
-            late = sight.find_late(awake_s)
+            session_id, late = sight.session_id, sight.find_late(awake_s)
             try:
                 with self._database.begin() as work:
                     lost += _lose_if_late(work, session_id, late, now)
@@ -119,32 +120,32 @@ class Reaper:
 
     def _watch(self, work: UnitOfWork, awake_s: float) -> None:
         """Note what is there, and how long it may stay so."""
-        live = work.sessions.live_states()
-        members = work.members.count_live() if live else 0
+        lines = work.members.watched()
+        members = work.members.count_live() if lines else 0
         most, at_s = self._crowd
         if members >= most or awake_s - at_s > _CROWD_S:
             self._crowd = members, awake_s
         pace = self._timers.pace(self._crowd[0])
         self._rests_until_s = awake_s + _REST_SHARE * (pace.lease_s - self._timers.lease_s)
         least_s = self._choose_least_s(work)
-        texts = work.members.watched() if live else {}
-        found: dict[str, _Sight] = {}
-        for session_id, job_id, state in live:
-            text, known = texts.get(session_id, ""), self._sights.get(session_id)
+        sights = {line: sight for line in lines if (sight := self._sights.get(line)) is not None}
+        earlier = {sight.session_id: sight for line, sight in self._sights.items() if line not in sights}
+        for line in lines:
+            if line in sights:
+                continue
+            session_id, job_id, state, seen = read_watched(line)
+            known = earlier.get(session_id)
             if known is None or known.state is not state:
                 until_s = awake_s + max(least_s, self._limit_state_s(work, job_id, state, pace))
-            elif known.members_text != text:
-                until_s = known.state_until_s
             else:
-                found[session_id] = known
-                continue
-            earlier = known.members if known is not None else {}
+                until_s = known.state_until_s
+            before = known.members if known is not None else {}
             leases = {
-                member: earlier.get(member, awake_s + max(least_s, self._limit_lease_s(member, pace)))
-                for member in read_watched(text)
+                member: before.get(member, awake_s + max(least_s, self._limit_lease_s(member, pace)))
+                for member in seen
             }
-            found[session_id] = _Sight(state, until_s, text, leases)
-        self._sights, self._is_new = found, False
+            sights[line] = _Sight(session_id, state, until_s, leases)
+        self._sights, self._is_new = sights, False
 
     def _choose_least_s(self, work: UnitOfWork) -> float:
         """Agents could not renew their leases while no server ran: what is there at the start gets new time.
@@ -177,17 +178,21 @@ def _read_session_timeout(work: UnitOfWork, job_id: str) -> float:
 
 def _abandon_if_late(work: UnitOfWork, session_id: str, late: _Late, reason: str, now: datetime) -> bool:
     """Give up a session of which something cannot be read here: its agents are free, and its job waits."""
-    job_ids = {live_id: job_id for live_id, job_id, _ in work.sessions.live_states()}
-    if session_id not in job_ids or not work.jobs.hold(job_ids[session_id]):
+    session = _find_watched(work, session_id)
+    if session is None or not work.jobs.hold(session.job_id):
         return False
     # As in `_lose_if_late`, nothing may have changed since the look.
-    states = {live_id: state for live_id, _, state in work.sessions.live_states()}
-    members = read_watched(work.members.watched().get(session_id, ""))
-    is_late = states.get(session_id) is late.state or not late.members.isdisjoint(members)
-    if is_late:
-        _log.warning("Session %s was given up unread. %s", session_id, reason)
-        abandon_session(work, session_id, job_ids[session_id], reason, now)
-    return is_late
+    session = _find_watched(work, session_id)
+    if session is None or (session.state is not late.state and late.members.isdisjoint(session.members)):
+        return False
+    _log.warning("Session %s was given up unread. %s", session_id, reason)
+    abandon_session(work, session_id, session.job_id, reason, now)
+    return True
+
+
+def _find_watched(work: UnitOfWork, session_id: str) -> WatchedSession | None:
+    watched = (read_watched(line) for line in work.members.watched())
+    return next((session for session in watched if session.id == session_id), None)
 
 
 def _lose_if_late(work: UnitOfWork, session_id: str, late: _Late, now: datetime) -> bool:

@@ -47,10 +47,21 @@ class Watched(NamedTuple):
     """The word of a MemberState, which another release may have written."""
 
 
-def read_watched(text: str) -> list[Watched]:
-    """Return the members of a session out of the text that `Members.watched` gave for it."""
-    found = (line.split(" ") for line in text.splitlines())
-    return [Watched(agent_id, int(renewals), state) for agent_id, renewals, state in found]
+class WatchedSession(NamedTuple):
+    """A live session, and those of its members whose leases run."""
+
+    id: str
+    job_id: str
+    state: SessionState
+    members: list[Watched]
+
+
+def read_watched(line: str) -> WatchedSession:
+    """Return what a line of `Members.watched` says."""
+    session_id, job_id, state, members = line.split("|")
+    seen = (member.split(" ") for member in members.split(",") if member)
+    leases = [Watched(agent_id, int(renewals), word) for agent_id, renewals, word in seen]
+    return WatchedSession(session_id, job_id, SessionState(state), leases)
 
 
 class Members:
@@ -86,13 +97,14 @@ class Members:
         row = self._connection.execute(_LIVE_OF, {"agent": agent_id}).one_or_none()
         return _member(row) if row else None
 
-    def watched(self) -> dict[str, str]:
-        """Return the sessions with members whose leases run, and of each those members in a text (`read_watched`).
+    def watched(self) -> list[str]:
+        """Return a line for each live session with its members whose leases run; `read_watched` reads it.
 
-        While the gang assembles, these are only the members that were heard of. One text for each session, which the
-        database puts together: most are what they were a moment ago, and thousands of objects at once hold up beats.
+        While the gang assembles, these are only the members that were heard of. The database puts all of it together:
+        most lines are what they were a moment ago, and thousands of rows or objects at once hold up beats.
         """
-        return {row[0]: row[1] for row in self._connection.execute(_WATCHED)}
+        text: str | None = self._connection.execute(_WATCHED).scalar_one()
+        return text.split("\n") if text else []
 
     def count_live(self) -> int:
         """Return how many agents hold a place."""
@@ -167,15 +179,14 @@ _QUERY = select(MemberRow, AgentRow.name.label("agent")).join(AgentRow, AgentRow
 _MINE = (MemberRow.session_id == bindparam("session"), MemberRow.agent_id == bindparam("agent"))
 _GET = Prepared(_QUERY.where(*_MINE))
 _COUNT_LIVE = select(func.count()).select_from(MemberRow).where(MemberRow.live)
-_WATCHED = (
+_LEASES = (
     select(
-        MemberRow.session_id,
         func.aggregate_strings(
-            MemberRow.agent_id + " " + cast(MemberRow.renewals, String) + " " + MemberRow.state, "\n"
-        ),
+            MemberRow.agent_id + " " + cast(MemberRow.renewals, String) + " " + MemberRow.state, ","
+        )
     )
-    .join(SessionRow, SessionRow.id == MemberRow.session_id)
     .where(
+        MemberRow.session_id == SessionRow.id,
         MemberRow.live,
         or_(
             MemberRow.renewals > 0,
@@ -183,8 +194,18 @@ _WATCHED = (
             SessionRow.state != SessionState.ASSEMBLING,
         ),
     )
-    .group_by(MemberRow.session_id)
+    .correlate(SessionRow)
+    .scalar_subquery()
 )
+_LINES = (
+    select(
+        (SessionRow.id + "|" + SessionRow.job_id + "|" + SessionRow.state + "|" + func.coalesce(_LEASES, ""))
+        .label("line")
+    )
+    .where(SessionRow.state.in_(LIVE))
+    .subquery()
+)  # fmt: skip
+_WATCHED = select(func.aggregate_strings(_LINES.c.line, "\n"))
 _AWAITED = (
     select(MemberRow.agent_id)
     .join(SessionRow, SessionRow.id == MemberRow.session_id)

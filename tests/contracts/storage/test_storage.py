@@ -298,6 +298,13 @@ def test_lease_is_renewed_only_under_its_generation_and_its_state_never_goes_bac
         assert not work.members.renew("s1", "a1", 1, MemberState.RUNNING, None)
 
 
+def read_all_watched(work: UnitOfWork) -> dict[str, set[Watched]]:
+    seen = [read_watched(line) for line in work.members.watched()]
+    told = sorted((one.id, one.job_id, one.state) for one in seen)
+    assert told == sorted(work.sessions.live_states())
+    return {one.id: set(one.members) for one in seen}
+
+
 def test_watched_are_live_sessions_and_the_members_that_were_heard_of(database: Database) -> None:
     with database.begin() as work:
         add_running_session(work)
@@ -305,18 +312,31 @@ def test_watched_are_live_sessions_and_the_members_that_were_heard_of(database: 
         work.members.add("s1", "a2", 1)
         assert work.sessions.live_states() == [("s1", "j1", SessionState.RUNNING)]
         # While a gang assembles an agent may still be on its way; in a session that has begun it is missed.
-        assert {one.agent_id for one in read_watched(work.members.watched()["s1"])} == {"a1", "a2"}
+        both = {Watched("a1", 1, MemberState.READY), Watched("a2", 0, MemberState.PREPARING)}
+        assert read_all_watched(work) == {"s1": both}
         work.agents.add("a3", "three", make_node("three"), NOW)
         work.sessions.add(make_session().model_copy(update={"id": "s2", "gang": 1, "generation": 2}))
         work.members.add("s2", "a3", 0)
-        assert Watched("a1", 1, MemberState.READY) in read_watched(work.members.watched()["s1"])
-        assert "s2" not in work.members.watched()
+        assert read_all_watched(work) == {"s1": both, "s2": set()}
         work.members.renew("s1", "a1", 1, MemberState.RUNNING, None)
         work.members.renew("s1", "a2", 1, MemberState.PREPARING, None)
-        seen = read_watched(work.members.watched()["s1"])
-        assert {(one.agent_id, one.renewals) for one in seen} == {("a1", 2), ("a2", 1)}
+        work.members.renew("s2", "a3", 2, MemberState.PREPARING, None)
+        later = {Watched("a1", 2, MemberState.RUNNING), Watched("a2", 1, MemberState.PREPARING)}
+        assert read_all_watched(work) == {"s1": later, "s2": {Watched("a3", 1, MemberState.PREPARING)}}
         work.members.release("s1")
-        assert work.members.watched() == {}
+        assert read_all_watched(work)["s1"] == set()
+        for session_id, generation in (("s1", 1), ("s2", 2)):
+            work.sessions.close(
+                session_id,
+                generation,
+                SessionState.LOST,
+                Outcome.CRASHED,
+                "Why.",
+                log_tail="",
+                total_steps=0,
+                now=NOW,
+            )
+        assert work.members.watched() == []
 
 
 def test_database_proves_again_and_again_that_it_can_be_written(database: Database) -> None:
