@@ -34,7 +34,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from advisor.protocol.measured.messages import Assignment, RaceReport
 from advisor.protocol.measured.races import RacePlan
-from advisor.protocol.views import RaceAccepted
 from advisor.services.ending import lose_session
 from advisor.services.measuring import races
 from advisor.storage import Database
@@ -173,7 +172,7 @@ class Arena:
             answer = races.report_race(
                 work, self.world.tuning, place.session_id, race.race_id, agent_id, report, self.world.now
             )
-        is_accepted = isinstance(answer, RaceAccepted)
+        is_accepted = isinstance(answer, races.Accepted)
         self.tally.told["accepted" if is_accepted else "quarantined"].update(results)
         return is_accepted
 

@@ -90,24 +90,20 @@ def take_report(context: Context, agent_id: str, report: RaceReport, session_id:
     """Accept a race's results, exactly once; raises ResultQuarantined for a report that does not count."""
     now = context.clock()
 
-    def write(work: UnitOfWork) -> tuple[RaceAccepted | races.Quarantined, str | None]:
-        answer = races.report_race(work, context.tuning, session_id, race_id, agent_id, report, now)
-        return answer, work.sessions.running_job(session_id)
+    def write(work: UnitOfWork) -> races.Accepted | races.Quarantined:
+        return races.report_race(work, context.tuning, session_id, race_id, agent_id, report, now)
 
-    def conclude(
-        written: tuple[RaceAccepted | races.Quarantined, str | None],
-    ) -> tuple[RaceAccepted, Headers]:
-        answer, job_id = written
-        context.metrics.note_report(is_accepted=isinstance(answer, RaceAccepted))
+    def conclude(answer: races.Accepted | races.Quarantined) -> tuple[RaceAccepted, Headers]:
+        context.metrics.note_report(is_accepted=isinstance(answer, races.Accepted))
         # Only now, after the commit: the quarantine has to stay.
         if isinstance(answer, races.Quarantined):
             error = ResultQuarantined(answer.sentence)
             error.code = "result_differs" if answer.differs else error.code
             raise error
-        if job_id is not None and not context.database.is_crowded:
+        if answer.job_id is not None and not context.database.is_crowded:
             # The next question comes at once: its answer is being looked for by then.
-            context.stock.think_ahead(job_id, session_id)
-        return answer, {}
+            context.stock.think_ahead(answer.job_id, session_id)
+        return answer.reply, {}
 
     return Errand(write, conclude)
 

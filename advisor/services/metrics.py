@@ -23,6 +23,18 @@ _DATABASE_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0
 _PLAN_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 30.0, 120.0)
 
 
+class _Found(dict[tuple[str, ...], Any]):
+    """A metric's children by their labels: the library looks for one under a lock, for several microseconds."""
+
+    def __init__(self, metric: Any) -> None:
+        super().__init__()
+        self._metric = metric
+
+    def __missing__(self, labels: tuple[str, ...]) -> Any:
+        child = self[labels] = self._metric.labels(*labels)
+        return child
+
+
 class Metrics:
     """One server's figures; made with it, and gone with it."""
 
@@ -32,28 +44,34 @@ class Metrics:
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)
         within: dict[str, Any] = {"registry": self._registry, "namespace": "fleet_advisor"}
-        self._requests = Histogram(
-            "request_seconds",
-            "Time to answer a request; polls and streams are held open on purpose.",
-            ("method", "route", "status"),
-            buckets=_REQUEST_S,
-            **within,
+        self._requests = _Found(
+            Histogram(
+                "request_seconds",
+                "Time to answer a request; polls and streams are held open on purpose.",
+                ("method", "route", "status"),
+                buckets=_REQUEST_S,
+                **within,
+            )
         )
-        self._in_progress = Gauge(
-            "requests_in_progress",
-            "Requests of the API being answered now; those of …/poll are agents that wait for work.",
-            ("method", "route"),
-            **within,
+        self._in_progress = _Found(
+            Gauge(
+                "requests_in_progress",
+                "Requests of the API being answered now; those of …/poll are agents that wait for work.",
+                ("method", "route"),
+                **within,
+            )
         )
-        self._reports = Counter(
-            "reports", "Races that agents reported, by what became of them.", ("outcome",), **within
+        self._reports = _Found(
+            Counter("reports", "Races that agents reported, by what became of them.", ("outcome",), **within)
         )
-        self._transactions = Histogram(
-            "database_transaction_seconds",
-            "Time of a transaction, waiting for its turn included.",
-            ("kind",),
-            buckets=_DATABASE_S,
-            **within,
+        self._transactions = _Found(
+            Histogram(
+                "database_transaction_seconds",
+                "Time of a transaction, waiting for its turn included.",
+                ("kind",),
+                buckets=_DATABASE_S,
+                **within,
+            )
         )
         self._outages = Counter(
             "database_outages", "Transactions that failed because the database could not serve.", **within
@@ -79,7 +97,7 @@ class Metrics:
             "webhook_tries", "Tries to post a notice, by what became of them.", ("fate",), **within
         )
         for outcome in ("accepted", "quarantined"):
-            self._reports.labels(outcome)
+            self._reports[(outcome,)].inc(0)  # so that it is told from the start
         for fate in Fate:
             self._webhooks.labels(fate.value)
 
@@ -106,20 +124,20 @@ class Metrics:
 
     def begin_request(self, method: str, route: str) -> None:
         """Note that a request of the API is being answered."""
-        self._in_progress.labels(method, route).inc()
+        self._in_progress[method, route].inc()
 
     def end_request(self, method: str, route: str) -> None:
         """Note that it is not any more."""
-        self._in_progress.labels(method, route).dec()
+        self._in_progress[method, route].dec()
 
     def note_request(self, method: str, route: str, status: int, seconds: float) -> None:
         """Note how a request went; `status` is 0 where its client left before there was an answer."""
         shown = f"{status // 100}xx" if status else "none"
-        self._requests.labels(method, route, shown).observe(seconds)
+        self._requests[method, route, shown].observe(seconds)
 
     def note_report(self, *, is_accepted: bool) -> None:
         """Note what became of a race that an agent reported."""
-        self._reports.labels("accepted" if is_accepted else "quarantined").inc()
+        self._reports[("accepted" if is_accepted else "quarantined",)].inc()
 
     def note_webhook(self, fate: str) -> None:
         """Note what became of a try to post a notice."""
@@ -127,7 +145,7 @@ class Metrics:
 
     def note_transaction(self, kind: str, seconds: float, is_outage: bool) -> None:
         """Note a transaction, `read` or `write`."""
-        self._transactions.labels(kind).observe(seconds)
+        self._transactions[(kind,)].observe(seconds)
         if is_outage:
             self._outages.inc()
 

@@ -15,6 +15,8 @@ SAFE_HEADERS = {
     "cache-control": "no-store",
 }
 """Of an answer that is no page."""
+_RAW = [(name.encode(), value.encode()) for name, value in SAFE_HEADERS.items()]
+_POLICY = b"content-security-policy"
 _PAGE_POLICY = (
     "default-src 'self'; script-src 'self'{scripts}; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "object-src 'none'; base-uri 'none'; frame-ancestors 'none'; form-action 'none'"
@@ -41,11 +43,11 @@ class SafeAnswers:
         async def send_with_headers(message: Message) -> None:
             nonlocal held
             if message["type"] == "http.response.start":
-                headers = MutableHeaders(scope=message)
-                is_page = headers.get("content-type", "").startswith("text/html")
-                needs_policy = is_page and "content-security-policy" not in headers
-                for name, value in SAFE_HEADERS.items():
-                    headers.setdefault(name, value)
+                said = list(message.get("headers", []))
+                names = {name.lower(): value for name, value in said}
+                is_page = names.get(b"content-type", b"").startswith(b"text/html")
+                needs_policy = is_page and _POLICY not in names
+                message["headers"] = [*said, *(one for one in _RAW if one[0] not in names)]
                 if needs_policy:
                     # It depends on the page's text, which comes next.
                     held = message

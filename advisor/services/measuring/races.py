@@ -31,6 +31,7 @@ from advisor.services.thinking.thought import Thought
 from advisor.services.tuning import Tuning
 from advisor.storage import Database, UnitOfWork
 from advisor.storage.fault_points import FaultPoint
+from advisor.storage.repositories.members import Seat
 from advisor.tuning.decisions import Candidate, EndSession, Race, Wait
 
 _ATTEMPTS = 8
@@ -40,6 +41,15 @@ _MAX_STEP_S = 86_400.0
 """Seconds; no step of a training takes a day."""
 _MAX_COUNT = 1e15
 """No count of a race is larger than this."""
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A report that counts."""
+
+    reply: RaceAccepted
+    job_id: str | None
+    """The job that will ask what comes next; None where its session does not run any more."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +101,7 @@ def report_race(
     agent_id: str,
     report: RaceReport,
     now: datetime,
-) -> RaceAccepted | Quarantined:
+) -> Accepted | Quarantined:
     """Accept a race's results, all or none of them and exactly once; the same report gets the same answer again.
 
     A report that comes too late, for another generation, or that differs from the accepted one is kept in
@@ -102,28 +112,27 @@ def report_race(
         refuse_implausible(result)
     payload = hashlib.sha256(report.model_dump_json(exclude={"generation"}).encode()).hexdigest()
     work.jobs.lock_of(session_id)
-    session = work.sessions.get(session_id)
+    seat = work.members.seat_of(session_id, agent_id)
     arms = work.blocks.arms_of(race_id)
-    member = work.members.get(session_id, agent_id)
     why, differs = "", False
-    if session is None or not arms or member is None or arms[0].session_id != session_id:
+    if seat is None or not arms or arms[0].session_id != session_id:
         why = f"Race {race_id} is no race of a session that this agent holds."
-    elif member.node_rank != 0:
+    elif seat.node_rank != 0:
         why = "Only the agent of node rank 0 reports races."
-    elif report.generation != session.generation:
-        why = f"The report names generation {report.generation}, the session has {session.generation}."
+    elif report.generation != seat.generation:
+        why = f"The report names generation {report.generation}, the session has {seat.generation}."
     elif arms[0].state is BlockState.DONE and (accepted := work.blocks.accepted_sha256(race_id)) is not None:
         if accepted == payload:
-            return _answer(race_id, arms)
+            return _answer(seat, race_id, arms)
         why, differs = "Another report was accepted for this race.", True
     elif report.results.keys() != {arm.id for arm in arms}:
         why = "The report does not hold a result for each arm of the race, and no other."
-    elif not _accept(work, tuning, session, arms, report, payload, now):
-        why = f"The race was given up: {arms[0].note or session.reason}"
+    elif not _accept(work, tuning, seat, arms, report, payload, now):
+        why = f"The race was given up: {arms[0].note or seat.reason}"
     else:
-        _conclude(work, tuning, session, arms, report, now)
+        _conclude(work, tuning, seat, arms, report, now)
         work.reach(FaultPoint.RESULT_ACCEPTED)
-        return _answer(race_id, arms)
+        return _answer(seat, race_id, arms)
     work.reach(FaultPoint.RESULT_QUARANTINED)
     for block_id, result in report.results.items():
         generation = max(-1, min(report.generation, 2**31 - 1))
@@ -267,7 +276,7 @@ def _find_or_add(work: UnitOfWork, job_id: str, known: list[Trial], arm: Candida
 def _accept(
     work: UnitOfWork,
     tuning: Tuning,
-    session: Session,
+    seat: Seat,
     arms: tuple[Block, ...],
     report: RaceReport,
     payload: str,
@@ -277,7 +286,7 @@ def _accept(
     for arm in arms:
         result = report.results[arm.id]
         summary = tuning.summarise(result, reference if arm.arm else None)
-        if not work.blocks.accept(arm, session.generation, result, summary, payload, now):
+        if not work.blocks.accept(arm, seat.generation, result, summary, payload, now):
             return False
     return True
 
@@ -285,20 +294,20 @@ def _accept(
 def _conclude(
     work: UnitOfWork,
     tuning: Tuning,
-    session: Session,
+    seat: Seat,
     arms: tuple[Block, ...],
     report: RaceReport,
     now: datetime,
 ) -> None:
     """Tell what was measured, and close the trials whose outcome it decides."""
-    job_id = session.job_id
+    job_id = seat.job_id
     steps = sum(result.steps for result in report.results.values())
     sentence = f"Race {arms[0].race} was run over {steps} timed steps."
     if drifted := report.results[arms[0].id].drifted:
         sentence += f" Nothing of it counts: {drifted}"
-    work.events.append(job_id, EventKind.BLOCK, sentence, now, session_id=session.id)
+    work.events.append(job_id, EventKind.BLOCK, sentence, now, session_id=seat.session_id)
     for arm in arms:
-        observe_block(work, session, arm.model_copy(update={"finished_at": now}))
+        observe_block(work, seat.created_at, arm.model_copy(update={"finished_at": now}))
         trial = work.trials.get(job_id, arm.trial_number)
         if trial is None or trial.purpose is Purpose.BASELINE:
             continue
@@ -309,9 +318,10 @@ def _conclude(
         if work.trials.close(job_id, trial.number, outcome, reason, now):
             sentence = f"Trial {trial.number} {outcome.words}: {reason}"
             work.events.append(
-                job_id, EventKind.TRIAL, sentence, now, trial_number=trial.number, session_id=session.id
+                job_id, EventKind.TRIAL, sentence, now, trial_number=trial.number, session_id=seat.session_id
             )
 
 
-def _answer(race_id: str, arms: tuple[Block, ...]) -> RaceAccepted:
-    return RaceAccepted(race_id=race_id, sentence=f"Race {arms[0].race} counts.")
+def _answer(seat: Seat, race_id: str, arms: tuple[Block, ...]) -> Accepted:
+    reply = RaceAccepted(race_id=race_id, sentence=f"Race {arms[0].race} counts.")
+    return Accepted(reply, seat.job_id if seat.state is SessionState.RUNNING else None)

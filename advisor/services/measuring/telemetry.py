@@ -35,25 +35,25 @@ def keep_samples(
     """Store an agent's samples, and bring what is known of the blocks they fall into up to date."""
     if not samples:
         return
-    arrival_s = _offset_s(session, now)
+    arrival_s = _offset_s(session.created_at, now)
     points = [(max(0.0, min(arrival_s, arrival_s - sample.age_s)), sample) for sample in samples]
     if not work.telemetry.add(session.id, agent_id, points):
         return
     first_s = min(offset_s for offset_s, _ in points)
     recent = work.blocks.ended_since(session.id, now - timedelta(seconds=_LATE_S))
-    touched = [b for b in recent if b.finished_at and _offset_s(session, b.finished_at) >= first_s]
+    touched = [b for b in recent if b.finished_at and _offset_s(session.created_at, b.finished_at) >= first_s]
     for block in touched:
-        observe_block(work, session, block)
+        observe_block(work, session.created_at, block)
     if touched:
         _flag_agents(work, session, any(_is_baseline(block) for block in touched), now)
 
 
-def observe_block(work: UnitOfWork, session: Session, block: Block) -> None:
-    """Sum up the samples that a measured block has so far."""
+def observe_block(work: UnitOfWork, created_at: datetime, block: Block) -> None:
+    """Sum up the samples that a measured block has so far; its session was created then."""
     if block.finished_at is None:
         return
-    start_s, end_s = _offset_s(session, block.issued_at), _offset_s(session, block.finished_at)
-    if points := work.telemetry.between(session.id, start_s, end_s):
+    start_s, end_s = _offset_s(created_at, block.issued_at), _offset_s(created_at, block.finished_at)
+    if points := work.telemetry.between(block.session_id, start_s, end_s):
         work.blocks.set_telemetry(block.id, measure_utilisation(points), summarise_nodes(points))
 
 
@@ -113,5 +113,5 @@ def _is_baseline(block: Block) -> bool:
     return not block.plan.overrides
 
 
-def _offset_s(session: Session, moment: datetime) -> float:
-    return max(0.0, (moment - session.created_at).total_seconds())
+def _offset_s(created_at: datetime, moment: datetime) -> float:
+    return max(0.0, (moment - created_at).total_seconds())

@@ -50,11 +50,6 @@ class Sessions:
         agents = _AGENTS_OF.all(self._connection, {"session": session_id})
         return _session(row, tuple(agent.name for agent in agents))
 
-    def running_job(self, session_id: str) -> str | None:
-        """Return the job of a session that runs; None for another one."""
-        row = _RUNNING_JOB.one_or_none(self._connection, {"session": session_id})
-        return None if row is None else str(row.job_id)
-
     def generation_of(self, session_id: str) -> int:
         """Return the generation of a session, readable or not."""
         query = select(SessionRow.generation).where(SessionRow.id == session_id)
@@ -253,11 +248,6 @@ _LAST_TROUBLE = (
     .limit(1)
 )
 _RENDEZVOUS = select(SessionRow.rendezvous).where(SessionRow.id == bindparam("session"))
-_RUNNING_JOB = Prepared(
-    select(SessionRow.job_id).where(
-        SessionRow.id == bindparam("session"), SessionRow.state == SessionState.RUNNING
-    )
-)
 _AGENTS_OF = Prepared(
     select(AgentRow.name)
     .join(MemberRow, AgentRow.id == MemberRow.agent_id)

@@ -19,7 +19,7 @@ from tests.unit.services.scripted_tuning import make_node, make_result
 
 KEYS = {"session": "s1", "job": "j1", "agent": "a1", "block": "b1", "trial": 0, "start": 0.0, "end": 9.0}
 READING = {
-    "session": sessions._GET, "agents": sessions._AGENTS_OF, "running job": sessions._RUNNING_JOB,
+    "session": sessions._GET, "agents": sessions._AGENTS_OF, "seat": members._SEAT,
     "member": members._GET, "arms": blocks._ARMS, "samples": records._BETWEEN, "trial": trials._GET,
 }  # fmt: skip
 

@@ -12,6 +12,7 @@ import pytest
 from advisor.api.sessions import take_report
 from advisor.errors import Unavailable
 from advisor.protocol.views import RaceAccepted
+from advisor.services.measuring.races import Accepted
 from advisor.services.metrics import Metrics
 from tests.integration.server.served import Served
 from tests.integration.server.stage import TELEMETRY, Stage
@@ -156,8 +157,8 @@ def test_what_comes_next_is_thought_about_ahead_unless_many_wait(is_crowded: boo
         database=SimpleNamespace(is_crowded=is_crowded),
         stock=SimpleNamespace(think_ahead=lambda job_id, session_id: ordered.append((job_id, session_id))),
     )
-    answer = RaceAccepted(race_id="r", sentence="It counts.")
+    answer = Accepted(RaceAccepted(race_id="r", sentence="It counts."), "j")
     report: Any = None
-    reply, _ = take_report(context, "a", report, "s", "r").conclude((answer, "j"))
-    assert reply is answer
+    reply, _ = take_report(context, "a", report, "s", "r").conclude(answer)
+    assert reply is answer.reply
     assert ordered == ([] if is_crowded else [("j", "s")])

@@ -15,8 +15,7 @@ from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.measured.messages import Assignment, MemberState
 from advisor.protocol.measured.races import RacePlan
 from advisor.protocol.measured.trials import BlockState, JobHistory, Session, SessionState, TrialState
-from advisor.protocol.views import RaceAccepted
-from advisor.services.measuring.races import Quarantined
+from advisor.services.measuring.races import Accepted, Quarantined
 from advisor.storage.fault_points import FaultPoint, Side
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_result
 from tests.unit.services.world import START, World, count_ids
@@ -79,7 +78,7 @@ class ModelOfServer(RuleBasedStateMachine):
         self.seen: dict[str, JobHistory] = {}
         self.places: dict[str, list[Assignment]] = {name: [] for name in AGENTS}
         self.races: list[Measured] = []
-        self.reported: list[tuple[RacePlan, RaceAccepted | Quarantined]] = []
+        self.reported: list[tuple[RacePlan, Accepted | Quarantined]] = []
         self.times = itertools.count(1)
         self.jobs: list[str] = []
         self.agents: dict[str, str] = {}
@@ -146,7 +145,7 @@ class ModelOfServer(RuleBasedStateMachine):
         who, place, race = one._replace(**other)
         before = self.picture()
         answer = self.world.report(place, self.agents[who], race, make_result(step_s))
-        assert isinstance(answer, RaceAccepted) == expected, answer
+        assert isinstance(answer, Accepted) == expected, answer
         if expected:
             self.counts[race.race_id] = place.session_id, step_s
         else:
@@ -229,7 +228,7 @@ class ModelOfServer(RuleBasedStateMachine):
         accepted = {
             arm.block_id: self.counts[race.race_id]
             for race, answer in self.reported
-            if isinstance(answer, RaceAccepted)
+            if isinstance(answer, Accepted)
             for arm in race.arms
         }
         blocks = {block.id: block for job_id in self.jobs for block in self.seen[job_id].blocks}
@@ -313,7 +312,7 @@ class ModelOfServer(RuleBasedStateMachine):
     def teardown(self) -> None:
         told: dict[str, set[str]] = {"accepted": set(), "quarantined": set()}
         for race, answer in self.reported:
-            told["accepted" if isinstance(answer, RaceAccepted) else "quarantined"] |= {
+            told["accepted" if isinstance(answer, Accepted) else "quarantined"] |= {
                 arm.block_id for arm in race.arms
             }
         with self.world.inner.database.read() as work:

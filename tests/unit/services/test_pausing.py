@@ -5,7 +5,7 @@ import pytest
 from advisor.errors import JobIsFinal
 from advisor.protocol.asked.jobs import JobState
 from advisor.protocol.measured.trials import BlockState, Outcome, SessionState
-from advisor.protocol.views import RaceAccepted
+from advisor.services.measuring.races import Accepted
 from tests.unit.services.world import World
 
 
@@ -31,7 +31,7 @@ def test_race_in_flight_is_measured_to_its_end_and_the_job_goes_on_behind_it(wor
     assert world.pause(job.id).state is JobState.PAUSED
     assert world.beat(place, agent).state is SessionState.RUNNING
     assert world.next(place, agent).race == race
-    assert isinstance(world.report(place, agent, race), RaceAccepted)
+    assert isinstance(world.report(place, agent, race), Accepted)
     assert world.next(place, agent).end_because == "The job was paused."
     world.end(place, agent)
     world.keep_up()

@@ -11,10 +11,10 @@ from advisor.protocol.base import Value
 from advisor.protocol.measured.messages import Assignment, RaceReport
 from advisor.protocol.measured.races import RacePlan
 from advisor.protocol.measured.trials import BlockState, Outcome, TrialState
-from advisor.protocol.views import EventFacts, RaceAccepted
+from advisor.protocol.views import EventFacts
 from advisor.services import jobs
 from advisor.services.measuring import races
-from advisor.services.measuring.races import Quarantined
+from advisor.services.measuring.races import Accepted, Quarantined
 from advisor.tuning.decisions import Decision, Race
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_result
 from tests.unit.services.world import World
@@ -86,8 +86,8 @@ def test_next_gives_the_same_race_until_it_is_reported(world: World) -> None:
 def test_all_arms_are_accepted_together_and_held_against_the_first(world: World) -> None:
     job_id, agent, place, race = begin_race(world)
     answer = world.report(place, agent, race, [make_result(t) for t in (0.1, 0.2, 0.05)])
-    assert isinstance(answer, RaceAccepted)
-    assert answer.race_id == race.race_id
+    assert isinstance(answer, Accepted)
+    assert answer.reply.race_id == race.race_id
     blocks = world.history(job_id).blocks[1:]
     assert {block.state for block in blocks} == {BlockState.DONE}
     assert [block.result.step_time_s[0] for block in blocks if block.result] == [0.1, 0.2, 0.05]
@@ -103,7 +103,7 @@ def test_report_that_lacks_an_arm_counts_for_none(world: World, kept: int) -> No
     assert isinstance(refused, Quarantined)
     assert "each arm" in refused.sentence
     assert states(world, job_id)[1:] == [BlockState.ISSUED] * 3
-    assert isinstance(world.report(place, agent, race), RaceAccepted)
+    assert isinstance(world.report(place, agent, race), Accepted)
 
 
 def test_report_of_an_arm_of_another_race_counts_for_none(world: World) -> None:
@@ -214,7 +214,7 @@ def test_trial_that_finished_again_keeps_its_first_end(world: World) -> None:
 def test_race_whose_ranks_drifted_apart_is_accepted_and_told(world: World) -> None:
     job_id, agent, place, race = begin_race(world)
     drifted = make_result(drifted="Rank 1's parameters differ.")
-    assert isinstance(world.report(place, agent, race, drifted), RaceAccepted)
+    assert isinstance(world.report(place, agent, race, drifted), Accepted)
     with world.database.read() as work:
         told = [event.sentence for event in work.events.after(job_id, 0, 100)]
     assert any("Nothing of it counts: Rank 1's parameters differ." in sentence for sentence in told)
@@ -235,9 +235,9 @@ def test_two_gangs_race_different_strategies_each_beside_a_baseline_of_its_own(w
     assert mine.arms[0].block_id != theirs.arms[0].block_id
     both = [arm.trial_number for race in (mine, theirs) for arm in race.arms[1:]]
     assert len(set(both)) == 4
-    assert isinstance(world.report(second, other, theirs), RaceAccepted)
+    assert isinstance(world.report(second, other, theirs), Accepted)
     assert world.begin(first, holder) == mine
-    assert isinstance(world.report(first, holder, mine), RaceAccepted)
+    assert isinstance(world.report(first, holder, mine), Accepted)
     numbers = {block.id: block.race for block in world.history(job.id).blocks}
     assert numbers[mine.race_id] != numbers[theirs.race_id]
 

@@ -7,11 +7,12 @@ from advisor.protocol.asked.jobs import Budget, Job, JobState, Priority
 from advisor.protocol.measured.messages import Assignment, SessionEnd
 from advisor.protocol.measured.telemetry import FlagKind, NodeFlag
 from advisor.protocol.measured.trials import Outcome, SessionState
-from advisor.protocol.views import RaceAccepted, Role
+from advisor.protocol.views import Role
 from advisor.services import jobs
 from advisor.services.agents import resume_agent, view_agents
 from advisor.services.changing import tidying
 from advisor.services.measuring import sessions
+from advisor.services.measuring.races import Accepted
 from advisor.services.tokens import Principal
 from advisor.services.webhooks.receivers import Receivers
 from tests.unit.services.fleet import Fleet
@@ -91,7 +92,7 @@ def test_priority_that_is_changed_counts_from_the_next_session_on(world: World) 
     race = world.begin(place, one)
     assert world.prioritise(first.id, Priority.LOW).spec.priority is Priority.LOW
     world.keep_up()
-    assert isinstance(world.report(place, one, race), RaceAccepted)
+    assert isinstance(world.report(place, one, race), Accepted)
     world.end(place, one)
     world.keep_up()
     assert find_running(world, first, second) == ["first", "second"]

@@ -21,7 +21,7 @@ from advisor.protocol.measured.messages import (
 from advisor.protocol.measured.races import RacePlan
 from advisor.protocol.measured.trials import BlockResult, JobHistory, Outcome
 from advisor.protocol.nodes.cluster import Node
-from advisor.protocol.views import RaceAccepted, Role
+from advisor.protocol.views import Role
 from advisor.services import agents, jobs
 from advisor.services.background.reaper import AwakeClock, Reaper
 from advisor.services.background.scheduling import Scheduler
@@ -189,7 +189,7 @@ class World:
         agent_id: str,
         race: RacePlan,
         result: BlockResult | Sequence[BlockResult] | None = None,
-    ) -> RaceAccepted | races.Quarantined:
+    ) -> races.Accepted | races.Quarantined:
         """Report a race: one result for all arms, or each arm's own."""
         each = result if isinstance(result, Sequence) else [result or make_result()] * len(race.arms)
         results = {arm.block_id: one for arm, one in zip(race.arms, each, strict=True)}
@@ -229,5 +229,5 @@ class World:
     def measure(self, place: Assignment, agent_id: str) -> list[dict[str, Value]]:
         """Run the next race; return what its arms changed."""
         race = self.begin(place, agent_id)
-        assert isinstance(self.report(place, agent_id, race), RaceAccepted)
+        assert isinstance(self.report(place, agent_id, race), races.Accepted)
         return [arm.overrides for arm in race.arms]
