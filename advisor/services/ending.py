@@ -88,9 +88,8 @@ def abandon_session(work: UnitOfWork, session_id: str, job_id: str, reason: str,
     work.blocks.void_all(session_id, f"Its session was lost: {_as_clause(reason)}", now)
     sentence = f"Session {generation} was lost: {_as_clause(reason)}"
     work.events.append(job_id, EventKind.SESSION, sentence, now, session_id=session_id)
-    is_held = any(job_id == held for _, held, _ in work.sessions.live_states())
     cancelling = (JobState.CANCELLING,)
-    if not is_held and work.jobs.move(
+    if not work.sessions.is_holding(job_id) and work.jobs.move(
         job_id, JobState.CANCELLED, "Cancelled on request.", since=cancelling, now=now
     ):
         work.trials.close_all(job_id, Outcome.CANCELLED, _UNFINISHED, now)

@@ -55,9 +55,8 @@ class _Sight:
         self, session_id: str, state: SessionState, state_until_s: float, members: Mapping[Watched, float]
     ) -> None:
         """`members` are given with how long each may stay so."""
-        self.session_id, self.state, self.state_until_s, self.members = (
-            session_id, state, state_until_s, members,
-        )  # fmt: skip
+        self.session_id, self.members = session_id, members
+        self.state, self.state_until_s = state, state_until_s
         self.until_s = min(state_until_s, *members.values()) if members else state_until_s
 
     def find_late(self, now_s: float) -> "_Late":

@@ -186,11 +186,10 @@ class Sessions:
         )
         return self._connection.execute(query).rowcount == 1
 
-    def live_states(self) -> list[tuple[str, str, SessionState]]:
-        """Return the id, the job's id and the state of every live session."""
-        return [
-            (row.id, row.job_id, SessionState(row.state)) for row in self._connection.execute(_LIVE_STATES)
-        ]
+    def is_holding(self, job_id: str) -> bool:
+        """Return whether a job has a live session, readable or not."""
+        query = select(exists().where(SessionRow.job_id == job_id, SessionRow.state.in_(LIVE)))
+        return self._connection.execute(query).scalar_one()
 
     def holdings(self, since: datetime) -> list[Holding]:
         """Return what live sessions hold, and what those held that ended after `since`."""
@@ -237,7 +236,6 @@ class Sessions:
 
 
 # Every beat runs these, or every second: putting a statement together takes several times as long as running it.
-_LIVE_STATES = select(SessionRow.id, SessionRow.job_id, SessionRow.state).where(SessionRow.state.in_(LIVE))
 _GET = Prepared(select(SessionRow).where(SessionRow.id == bindparam("session")))
 _OF_JOB = select(SessionRow).where(SessionRow.job_id == bindparam("job")).order_by(SessionRow.generation)
 _LAST_TROUBLE = (
