@@ -6,12 +6,12 @@
 Each model is trained under torchrun with the runtime in front, in the middle of a timed race; with `--production`
 under `advisor run`, long after its strategy (the script's own setting, so that nothing else differs) was proved. The
 runtime is switched off and on between stretches of steps, the order changing from pair to pair (off on, on off, …),
-so that a drifting machine harms both alike. Reported are the ratio of step times with a 95 % interval over the pairs
-(the mean of their middle three fifths), and the CPU time of the training thread that the runtime adds to a step,
-which does not depend on what else the machine does. Fewer `--layers` make shorter steps. With `--loop-us` a loop of
-so many microseconds stands in for the runtime: it shows what any CPU time in a step costs on this machine. With
-`--inside` the runtime is on all the time, and each of its calls in a step is timed where it stands: runs of that
-agree to a few microseconds, but what the calls cost what comes after them is not in it.
+so that a drifting machine harms both alike. Reported are the ratio of step times with a 95 % interval over the pairs,
+and the CPU time of the training thread that the runtime adds to a step, which does not depend on what else the
+machine does. Fewer `--layers` make shorter steps. With `--loop-us` a loop of so many microseconds stands in for the
+runtime: it shows what any CPU time in a step costs on this machine. With `--inside` the runtime is on all the time, and
+each of its calls in a step is timed where it stands: runs of that agree to a few microseconds, but what the calls cost
+what comes after them is not in it.
 """
 
 import argparse
@@ -149,18 +149,6 @@ def measure(sizes: dict[str, int], arguments: argparse.Namespace) -> dict[str, A
     return measured
 
 
-def locate(values: list[float]) -> tuple[float, float]:
-    """Return the mean of the middle three fifths, with its standard error (Yuen 1974).
-
-    A machine that other machines share has moments of twice the speed: a few pairs that straddle one would decide.
-    What the runtime adds is in every pair.
-    """
-    ordered, cut = sorted(values), len(values) // 5
-    middle = ordered[cut : len(ordered) - cut]
-    pulled_in = [min(max(value, middle[0]), middle[-1]) for value in ordered]
-    return statistics.fmean(middle), statistics.stdev(pulled_in) / (0.6 * math.sqrt(len(ordered)))
-
-
 def report(name: str, series: list[dict[str, Any]]) -> None:
     """Print the ratio over neighbouring stretches with its interval."""
     log_ratios, added_cpu_s = [], []
@@ -169,12 +157,11 @@ def report(name: str, series: list[dict[str, Any]]) -> None:
         log_ratios.append(math.log(statistics.median(on["wall_s"]) / statistics.median(off["wall_s"])))
         added_cpu_s.append(statistics.median(on["cpu_s"]) - statistics.median(off["cpu_s"]))
     off_s = statistics.median(t for stretch in series if not stretch["on"] for t in stretch["wall_s"])
-    mean, error = locate(log_ratios)
-    low, high = (math.exp(mean + side * 2.0 * error) for side in (-1, 1))
+    mean = statistics.mean(log_ratios)
+    half = 2.0 * statistics.stdev(log_ratios) / math.sqrt(len(log_ratios))
     print(
         f"{name}: {off_s * 1e3:.2f} ms a step without; ratio {math.exp(mean):.4f} "
-        f"(95 % {low:.4f} … {high:.4f}, {len(log_ratios)} pairs of stretches; standard deviation "
-        f"{statistics.stdev(log_ratios):.2f}, mean {math.exp(statistics.mean(log_ratios)):.4f}); "
+        f"(95 % {math.exp(mean - half):.4f} … {math.exp(mean + half):.4f}, {len(log_ratios)} pairs of stretches); "
         f"CPU time added to a step {statistics.median(added_cpu_s) * 1e6:.0f} µs "
         f"({statistics.median(added_cpu_s) / off_s:.2%} of it)",
         flush=True,
