@@ -61,7 +61,12 @@ HOT = tuple(
 
 
 class _Gone(Exception):
-    """The training has ended, or cannot be tuned."""
+    """The training has ended, or cannot be tuned: a sentence, unless the ranks have said it."""
+
+    def __init__(
+        self, sentence: str = "The training ended, or was started anew, before tuning was over."
+    ) -> None:
+        super().__init__(sentence)
 
 
 @dataclass(frozen=True)
@@ -89,7 +94,7 @@ class _Line:
     """Hands what the ranks say to the planner's thread, and its orders back."""
 
     def __init__(self) -> None:
-        self.said: queue.Queue[Hello | Mapping[str, BlockResult] | None] = queue.Queue()
+        self.said: queue.Queue[Hello | Mapping[str, BlockResult] | _Gone] = queue.Queue()
         self.orders: queue.Queue[NextReply] = queue.Queue()
 
     def greet(self, hello: Hello) -> NextReply:
@@ -102,18 +107,17 @@ class _Line:
         self.said.put(results)
         return self.orders.get()
 
-    def take_trouble(self, trouble: Trouble) -> None:  # noqa: ARG002 - the ranks have said it
+    def take_trouble(self, trouble: Trouble) -> None:  # noqa: ARG002 - the ranks say it
         """There is nothing to tune."""
-        self.said.put(None)
+        self.said.put(_Gone(""))
 
     def take_ending(self, ending: ScriptEnded) -> None:  # noqa: ARG002
         """The training is over."""
-        self.said.put(None)
+        self.said.put(_Gone())
 
     def take_nonsense(self, sentence: str) -> None:
         """The ranks are told to go on as they are."""
-        _say(sentence)
-        self.said.put(None)
+        self.said.put(_Gone(sentence))
 
     def hear(self) -> Hello | Mapping[str, BlockResult]:
         """What the ranks say next; raises _Gone when they say nothing any more."""
@@ -125,8 +129,8 @@ class _Line:
                 if os.getppid() != parent:
                     raise _Gone from None
                 continue
-            if said is None:
-                raise _Gone
+            if isinstance(said, _Gone):
+                raise said
             return said
 
 
@@ -265,16 +269,17 @@ def tune(folder: Path, limits: Limits, output: Path, command: Sequence[str], sta
             _say(
                 f"The strategy lies in {output}: advisor run --strategy {output} starts with it the next time."
             )
-    except _Gone:
-        _say("The training ended, or was started anew, before tuning was over.")
+    except _Gone as gone:
+        if str(gone):
+            _say(str(gone))
     except Exception as error:
         # The ranks wait for an order: whatever went wrong here, the training goes on as it was.
         line.orders.put(NextReply(end_because="Tuning has failed.", settle=Changes()))
         _say(f"Tuning has failed, the training goes on as it was: {error!r}")
     finally:
+        shutil.rmtree(folder, ignore_errors=True)
         time.sleep(0.5)  # the last order is on its way
         control.close()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _describe(job: OnlineJob, changes: Changes, interval: Interval | None, start: Start) -> str:

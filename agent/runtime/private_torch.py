@@ -172,7 +172,11 @@ SET_HOOK_NAME = Private(f"{_C10D}:Logger", "_set_comm_hook_name", _REBUILD)
 REGISTER_HOOK = Private(_C10D, "_register_comm_hook", _REBUILD)
 REGISTER_BUILTIN_HOOK = Private(_DDP, "_register_builtin_comm_hook", _REBUILD)
 HOOKS = Private(_DDP, "_comm_hooks", "keep the script's communication hook", (2, 2))
-FORGET_USED = Private(f"{_C10D}:Reducer", "_reset_state", "have several reducers of a model", (2, 3))
+JOINING = Private(
+    "torch.distributed.algorithms.join:Joinable", "_join_config", "see that ranks may run out of data"
+)
+JOINED_SHARE = Private(_DDP, "_divide_by_initial_world_size", "see what ranks that go on divide gradients by")
+FORGET_PASS = Private(f"{_C10D}:Reducer", "_reset_state", "have several reducers of a model", (2, 3))
 
 
 def explain_no_new_reducer(ddp: Any) -> Optional[str]:

@@ -6,7 +6,6 @@ import os
 import sys
 import time
 import traceback
-import weakref
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
@@ -27,6 +26,7 @@ from .loading.reading import Reading
 from .observe.clock import is_capturing
 from .observe.engines import find_engine
 from .observe.loss_factor import multiply_loss
+from .observe.models import Models
 from .observe.precision import ScriptPrecision
 from .observe.recorder import INTERRUPTED, NEW_EPOCH, Recorder, find_loss
 from .observe.samples import SampleCount
@@ -42,8 +42,6 @@ from .untraced import untraced
 STEPS_WITHOUT_DDP = 50
 """Optimizer steps after which a script is taken to train without DDP: waiting for its end could take days."""
 FORWARDS_WITHOUT_STEP = 200
-RECENT_STEPS = 4
-"""A model that ran no training forward for this many steps is not switched: the script may have replaced it."""
 
 
 class Runtime:
@@ -56,7 +54,6 @@ class Runtime:
         self.reading = Reading()
         self.recorder = Recorder()
         self.precision = ScriptPrecision()
-        self.steps = 0
         self.phase = beat.STARTING
         self.control: Optional[ControlLine] = None
         self._active = environment.control is not None or environment.strategy is not None
@@ -67,9 +64,7 @@ class Runtime:
         """Nothing is left to be done at boundaries."""
         self._may_capture = True
         """Whether CUDA is in use: there are graphs to be captured."""
-        self._replicas: List[Any] = []
-        self._sharded: List[Any] = []
-        self._last_forward: Dict[int, int] = {}
+        self.models = Models()
         self._training_forwards = 0
         self.loader: Optional[Dict[str, Any]] = None
         """The training loader iterated last."""
@@ -94,8 +89,22 @@ class Runtime:
         return kwargs
 
     def note_ddp(self, ddp: Any) -> None:
-        self._replicas.append(weakref.ref(ddp))
+        self.models.add_replica(ddp)
+        self._rests = False
         self.write_beat()
+
+    def make_way(self, ddp: Any) -> None:
+        """The script is about to register a communication hook."""
+        if self._steering is not None:
+            self._steering.make_way(ddp)
+
+    def note_optimizer(self, optimizer: Any) -> None:
+        """The script has made an optimizer."""
+        self.watch.note_made(optimizer)
+        if self._steering is not None:
+            own = [*self.models.list_replicas(), *self.models.list_sharded()]
+            if any(optimizer is known for known in self.watch.list_waiting(own)):
+                self.models.have_come, self._rests = True, False
 
     def begin_forward(self, ddp: Any, args: Any, kwargs: Any) -> None:
         """Before DDP's own preparation of a training forward."""
@@ -104,9 +113,13 @@ class Runtime:
         if self._may_capture and self._active and is_capturing():
             self._leave_to_graph()
             return
-        recorder, is_marked = self.recorder, False
-        if self.watch.take_boundary():
-            self.steps += 1
+        recorder, models, is_marked, identity = self.recorder, self.models, False, id(ddp)
+        begins_step = self.watch.take_boundary()
+        models.step += begins_step
+        if identity not in models.last_forward:
+            models.have_come = self._steering is not None
+        models.last_forward[identity] = models.step
+        if begins_step:
             is_marked = recorder.ahead > 0
             if is_marked:
                 recorder.pass_boundary(self.samples.close_step())
@@ -117,8 +130,7 @@ class Runtime:
             self._training_forwards += 1
             if self._training_forwards == FORWARDS_WITHOUT_STEP:
                 self._tell_no_steps(FORWARDS_WITHOUT_STEP)
-        self.samples.note_forward(id(ddp), args, kwargs, self.reading.multiple)
-        self._last_forward[id(ddp)] = self.steps
+        self.samples.note_forward(identity, args, kwargs, self.reading.multiple)
         if self.at_work is not None:
             self.at_work.begin_forward(ddp)
         if not is_marked:
@@ -151,23 +163,27 @@ class Runtime:
 
     def begin_optimizer_step(self, optimizer: Any) -> None:
         self.recorder.begin_optimizer()
-        if not self._replicas:
+        if not self.models.has_replicas:
             self._look_for_sharded(optimizer)
+        elif not self.models.last_forward and self.watch.optimizer_steps == STEPS_WITHOUT_DDP:
+            self.tell_trouble("eval_mode", steps=STEPS_WITHOUT_DDP)
 
     @untraced
     def _look_for_sharded(self, optimizer: Any) -> None:
+        models = self.models
         if not self.watch.knows(optimizer):
-            known = [reference() for reference in self._sharded]
+            known = models.list_known_sharded()
             for root in (root for root in find_sharded_roots(optimizer) if root not in known):
                 hooks.watch_sharded(root, self.recorder)
-                self._sharded.append(weakref.ref(root))
-                self._last_forward[id(root)] = self.steps
+                models.add_sharded(root)
+                models.have_come, self._rests = self._steering is not None, False
         if self.watch.optimizer_steps != STEPS_WITHOUT_DDP:
             return
-        if not self._sharded:
+        if not models.has_any:
             self._tell_no_ddp(f"has made {STEPS_WITHOUT_DDP} optimizer steps")
-        elif self.steps == 0:
-            self.tell_trouble("fsdp", kind=find_kind(self._sharded[0]()), steps=STEPS_WITHOUT_DDP)
+        elif models.step == 0:
+            root = next(iter(models.list_known_sharded()), None)
+            self.tell_trouble("fsdp", kind=find_kind(root), steps=STEPS_WITHOUT_DDP)
 
     def _tell_no_ddp(self, when: str) -> None:
         engine = find_engine()
@@ -187,7 +203,7 @@ class Runtime:
 
     def note_fetch(self, seconds: float) -> None:
         """A batch was read in this process. A model in eval mode meanwhile means an evaluation inside the step."""
-        if self._is_evaluating():
+        if self.models.are_evaluated():
             self.note_interruption()
             return
         self.samples.note_fetch()
@@ -196,7 +212,7 @@ class Runtime:
     @untraced
     def start_epoch(self, loader: Any, iterate: Callable[[Any], Any]) -> Any:
         """A loader is iterated anew: the iterator that the script gets."""
-        if self._is_evaluating():
+        if self.models.are_evaluated():
             self.note_interruption()
             return iterate(loader)
         self.recorder.raise_flag(NEW_EPOCH)
@@ -218,35 +234,19 @@ class Runtime:
         return self.at_work is None or self.at_work.may_clear(owner, args, kwargs)
 
     def note_spawn(self, call: str) -> None:
-        if not self._replicas:
+        if not self.models.has_replicas:
             self.tell_trouble("spawns_own_ranks", call=call)
 
     # What the steering asks.
 
-    def list_replicas(self) -> List[Any]:
-        """The DDP models that train now, in the order in which they were built: the same list on every rank."""
-        return self._list_recent(self._replicas)
-
-    def list_sharded(self) -> List[Any]:
-        """The outermost sharded modules that train now, in the order of their optimizers' parameters."""
-        return self._list_recent(self._sharded)
-
-    def _list_recent(self, references: List[Any]) -> List[Any]:
-        return [
-            model
-            for model in (reference() for reference in references)
-            if model is not None
-            and self._last_forward.get(id(model), -RECENT_STEPS) > self.steps - RECENT_STEPS - 1
-        ]
-
     def write_beat(self) -> None:
         if self._beat is not None:
-            self._beat.write(self.steps, self.phase, self._exchanges)
+            self._beat.write(self.models.step, self.phase, self._exchanges)
 
     def write_waiting(self) -> None:
         """This rank waits for another one, whatever it does otherwise."""
         if self._beat is not None:
-            self._beat.write(self.steps, beat.WAITING, self._exchanges)
+            self._beat.write(self.models.step, beat.WAITING, self._exchanges)
 
     def note_exchange(self) -> None:
         """The ranks have agreed on something: they get on, also where no step is made."""
@@ -296,7 +296,7 @@ class Runtime:
 
     def has_trained(self) -> bool:
         """Whether this process ran a wrapped model's training forward or an optimizer's step."""
-        return bool(self._last_forward) or self.watch.optimizer_steps > 0
+        return bool(self.models.last_forward) or self.watch.optimizer_steps > 0
 
     def finish_script(self) -> None:
         """The script ended by itself; called once on every rank."""
@@ -304,7 +304,7 @@ class Runtime:
         self.write_beat()
         if not self._active or self._told_trouble:
             return
-        if not self._replicas and not self._sharded:
+        if not self.models.has_any:
             self._tell_no_ddp("ended")
         elif self.watch.optimizer_steps == 0:
             self._tell_no_steps(self._training_forwards)
@@ -358,7 +358,8 @@ class Runtime:
         steering = self._steering
         self.at_work = steering if steering is not None and steering.works_in_steps else None
         self._may_capture = torch.cuda.is_initialized()
-        self._rests = self._beat is None and (steering is None or steering.is_over)
+        is_done = steering is None or (steering.is_over and not self.models.has_unmet)
+        self._rests = self._beat is None and is_done
 
     def _give_up(self, error: Exception) -> None:
         """A lever failed: no fault of the script, which must not be blamed for it. A real training goes on."""
@@ -370,8 +371,8 @@ class Runtime:
 
     def _explain_unusable(self) -> Optional[str]:
         """The private name of torch without which nothing can be measured."""
-        unknown = (explain_unknown(root) for root in self.list_sharded())
-        return explain_unusable(self.list_replicas()) or next(filter(None, unknown), None)
+        unknown = (explain_unknown(root) for root in self.models.list_sharded())
+        return explain_unusable(self.models.list_replicas()) or next(filter(None, unknown), None)
 
     def _choose_steering(self) -> Steering:
         strategy = self.environment.strategy
@@ -390,10 +391,3 @@ class Runtime:
         """From this boundary on."""
         self._steering = steering
         steering.take_over()
-
-    def _is_evaluating(self) -> bool:
-        if self._replicas:
-            ddp = self._replicas[-1]()
-            return ddp is not None and not ddp.module.training
-        root = self._sharded[-1]() if self._sharded else None
-        return root is not None and not root.training

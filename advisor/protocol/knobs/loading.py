@@ -75,7 +75,8 @@ LOADING: tuple[Knob, ...] = (
         name="loader_num_workers", place=L, part=Part.INPUT, default=0, low=0, high=64, unit="processes",
         effect=Effect.EXACT, switch=Switch.HOT, grid=_workers_grid,
         meaning="Processes that read batches ahead of the training. The same samples in the same order; a data set "
-        "that draws random numbers draws others of the same distribution in other workers.",
+        "that draws random numbers draws others of the same distribution in other workers. Workers see the data set as "
+        "it was when they started: not for one that the training itself changes.",
         realised="The training loader's live iterator goes on with that many workers.",
         unavailable_because=_loader_needed("loader_num_workers"), rule=_workers_rule,
     ),

@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from .. import current, hooks
 from .. import runtime as rank_runtime
 from ..link import beat
-from ..observe import clock, precision, recorder, samples, steps
+from ..observe import clock, models, precision, recorder, samples, steps
 from ..private_torch import ANY_ITERATOR, DYNAMO
 from ..untraced import skip_frames
 from .after_import import call_after_import
@@ -33,9 +33,21 @@ def install_patches() -> None:
         _patch_clearing(owner)
     _patch_saving()
     _patch_spawning()
+    _patch_optimizers()
     register_optimizer_step_pre_hook(_before_optimizer_step)
     register_optimizer_step_post_hook(_after_optimizer_step)
-    watching = (sys.modules[__name__], hooks, rank_runtime, beat, clock, precision, recorder, samples, steps)
+    watching = (
+        sys.modules[__name__],
+        hooks,
+        rank_runtime,
+        beat,
+        clock,
+        models,
+        precision,
+        recorder,
+        samples,
+        steps,
+    )
     call_after_import(DYNAMO, lambda: skip_frames(*watching))
 
 
@@ -63,6 +75,15 @@ def _patch_ddp() -> None:
         hooks.before_forward(self, args, kwargs)
         return hooks.after_forward(self, args, kwargs, original_forward(self, *args, **kwargs))
 
+    original_register = DistributedDataParallel.register_comm_hook
+
+    @functools.wraps(original_register)
+    def register_comm_hook(self: Any, *args: Any, **kwargs: Any) -> None:
+        if current.current_runtime is not None:
+            current.current_runtime.make_way(self)
+        original_register(self, *args, **kwargs)
+
+    DistributedDataParallel.register_comm_hook = register_comm_hook
     DistributedDataParallel.__init__ = build
     DistributedDataParallel.forward = forward
 
@@ -153,6 +174,19 @@ def _patch_clearing(owner: Any) -> None:
             original(self, *args, **kwargs)
 
     owner.zero_grad = zero_grad
+
+
+def _patch_optimizers() -> None:
+    original = torch.optim.Optimizer.__init__
+
+    @functools.wraps(original)
+    def make(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        runtime = current.current_runtime
+        if runtime is not None:
+            runtime.note_optimizer(self)
+
+    torch.optim.Optimizer.__init__ = make
 
 
 def _patch_saving() -> None:

@@ -23,6 +23,13 @@ class Training:
     """This rank's last loss, a detached scalar, while a lever `needs_loss`."""
     sharded: List[Any] = field(default_factory=list)
     """The outermost modules sharded by fully_shard or FullyShardedDataParallel; empty where DDP models train."""
+    waiting: List[Any] = field(default_factory=list)
+    """Optimizers of these models that the script has made and has not let step yet."""
+
+    @property
+    def all_optimizers(self) -> List[Any]:
+        """Whatever may step."""
+        return [*self.optimizers, *self.waiting]
 
     def list_modules(self) -> List[Any]:
         """Every module of the models that train."""
@@ -32,6 +39,9 @@ class Training:
 
 class RelaunchNeeded(RuntimeError):
     """This strategy cannot be switched to in a live process; start a new session with it."""
+
+    knobs: Tuple[str, ...] = ()
+    """Those of the lever that says so."""
 
 
 @dataclass

@@ -22,7 +22,7 @@ from .computation.optimizer_fusion import OptimizerFusion
 from .computation.run_ahead import RunAhead
 from .computation.sync_batch_norm import SyncBatchNormalization
 from .computation.threads import Threads
-from .lever import Evidence, Lever, Training
+from .lever import Evidence, Lever, RelaunchNeeded, Training
 from .reduction.adaptive_local_sgd import AdaptiveLocalSgd
 from .reduction.gradient_merge import GradientMerge
 from .reduction.gradient_reduction import GradientReduction
@@ -222,13 +222,17 @@ class Levers:
             if self._in_force.get(lever) == values and not moves_with_others:
                 continue
             self._in_force.pop(lever, None)
-            lever.switch(values, training)
+            try:
+                lever.switch(values, training)
+            except RelaunchNeeded as needed:
+                needed.knobs = tuple(values)
+                raise
             self._in_force[lever] = values
             self._switched.append(lever)
         self._on = [lever for lever in self._all if lever.is_on]
         # A step that takes its forward as a closure is under way when updates are held: the gate has to stand before.
         gated = self._may_hold or any(lever.decides_steps for lever in self._on)
-        self._gate.guard(training.optimizers if gated else [])
+        self._gate.guard(training.all_optimizers if gated else [])
 
     def _leave(self, training: Training) -> None:
         for lever in self._on:
@@ -286,7 +290,7 @@ class Levers:
     def hold(self, training: Training) -> None:
         """No optimizer steps until `let_go` or the next switch: the script goes on, and nothing is learned."""
         self._held = True
-        self._gate.guard(training.optimizers)
+        self._gate.guard(training.all_optimizers)
         self.reduction.forget_errors()
 
     def let_go(self) -> None:

@@ -36,6 +36,15 @@ SENTENCES: Dict[str, str] = {
         "The advisor cannot measure with this torch: {why} Train with one of these, or use a newer release of the "
         "advisor."
     ),
+    "eval_mode": (
+        "In {steps} optimizer steps no training forward of the DistributedDataParallel model was called: one in eval "
+        "mode, or the module inside it, is taken to be evaluated. Call model.train(), and .eval() only of layers that "
+        "are to be frozen; and call the wrapped model itself."
+    ),
+    "joins": (
+        "The script trains in a join context, in which ranks may run out of data one by one: one that has would keep "
+        "the others waiting for it in a race. Tune by trials, with advisor tune."
+    ),
     "too_short": (
         "The script ended after {steps} training steps, before the first block of {needed} could be timed. "
         "Let it run longer: more steps or epochs, or a larger data set."

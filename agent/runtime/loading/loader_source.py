@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Callable, Deque, Iterator, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, Iterator, Optional, Tuple
 
 import torch
 import torch.utils.data.dataloader as loading
@@ -57,6 +57,17 @@ def explain_no_exchange(loader: Any) -> Optional[str]:
     if not getattr(loader, "in_order", True):
         return "The script takes batches as they come (in_order=False), so their order cannot be kept."
     return None
+
+
+def describe_state(loader: Any) -> Dict[str, Any]:
+    """What the loader's data set and samplers keep in their attributes, shortly: equal while nothing has changed."""
+    found: Dict[str, Any] = {}
+    for part in ("dataset", "sampler", "batch_sampler"):
+        for name, value in getattr(getattr(loader, part, None), "__dict__", {}).items():
+            plain = value if isinstance(value, (bool, int, float, str)) else id(value)
+            size = len(value) if isinstance(value, (list, dict, set, bytearray, deque)) else None
+            found[f"{part}.{name}"] = (plain, size)
+    return found
 
 
 class LoaderView:

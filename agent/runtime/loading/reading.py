@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections import deque
 from dataclasses import replace
-from typing import Any, Callable, Deque, Iterator, List, Mapping, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, Iterator, List, Mapping, Optional, Tuple
 
 import torch.utils.data.dataloader as loading
 
@@ -37,6 +37,7 @@ from .loader_source import (
     Source,
     begin_like_the_script,
     describe_settings,
+    describe_state,
     explain_no_exchange,
     observe_settings,
     open_source,
@@ -66,6 +67,8 @@ class _Feed:
         """Batches since timing began that were still read under settings of before."""
         self.thread = 0
         """Where the script reads its batches; 0 before the first one."""
+        self._state: Dict[str, Any] = {}
+        """Of the data set and the samplers, right after the first batch was read in the rank's own process."""
         self.failure = ""
         self.grouped: Optional[Grouped] = None
         """What joins the index batches that nobody has taken yet; None while they never were joined."""
@@ -81,12 +84,21 @@ class _Feed:
     def read(self, own: Any, read_next: ReadNext) -> Any:
         """The script's next batch; `own` is the iterator that the script holds."""
         batch = self._read_own(own, read_next) if not self.own_ended else self._read_source(read_next)
+        if not self.thread and not self.settings.num_workers:
+            self._state = describe_state(self.loader)
         self.thread = threading.get_ident()
         self.delivered += 1
         if self._ungrouped:
             self._ungrouped -= 1
             self.late += 1
         return batch
+
+    def find_change(self) -> str:
+        """The attribute of data set or sampler that changed while batches were read without workers; "" if none did."""
+        if not self._state or self.settings.num_workers or self.loader is None:
+            return ""
+        now = describe_state(self.loader)
+        return next((name for name in now if now[name] != self._state.get(name)), "")
 
     def regroup(self, own: Any, multiple: int) -> int:
         """Joins that many of the script's batches from here on; how many are on their way as they were joined before.

@@ -34,6 +34,8 @@ class StepWatch:
     def __init__(self) -> None:
         self._order: List[int] = []
         self._known: Dict[int, Any] = {}
+        self._made: List[Any] = []
+        """Optimizers that have not stepped yet."""
         self._leader: Optional[int] = None
         self._leader_stepped = False
         self._told = False
@@ -54,19 +56,24 @@ class StepWatch:
         self.optimizer_steps += 1
         self._leader_steps += 1
 
+    def note_made(self, optimizer: Any) -> None:
+        """The script has made an optimizer, perhaps for later."""
+        self._made = [made for made in self._made if made() is not None]
+        self._made.append(weakref.ref(optimizer))
+
     def note_optimizer_step(self, optimizer: Any) -> None:
-        identity = id(optimizer)
+        identity, is_new = id(optimizer), not self.knows(optimizer)
+        if is_new:
+            self._known[identity] = weakref.ref(optimizer)
+            self._made = [made for made in self._made if made() is not optimizer]
         if self._told:
-            self._known.setdefault(identity, weakref.ref(optimizer))
             return
         self.optimizer_steps += 1
-        if identity not in self._known:
-            self._known[identity] = weakref.ref(optimizer)
-            if self._leader is not None:
-                # A new optimizer came after the leader was named: watch again, from the step after this one, which
-                # probably closes a cycle.
-                self._leader, self._order = None, []
-                return
+        if is_new and self._leader is not None:
+            # A new optimizer came after the leader was named: watch again, from the step after this one, which
+            # probably closes a cycle.
+            self._leader, self._order = None, []
+            return
         if self._leader is None:
             self._order.append(identity)
             enough = LONE_OPTIMIZER_STEPS if len(self._known) == 1 else WATCHED_OPTIMIZER_STEPS
@@ -86,8 +93,22 @@ class StepWatch:
 
     def knows(self, optimizer: Any) -> bool:
         """Whether this optimizer has stepped before."""
-        return id(optimizer) in self._known
+        known = self._known.get(id(optimizer))
+        return known is not None and known() is optimizer
 
     def list_optimizers(self) -> List[Any]:
         """Every optimizer that has stepped and still lives, in the order of first appearance."""
         return [optimizer for optimizer in (ref() for ref in self._known.values()) if optimizer is not None]
+
+    def list_waiting(self, models: List[Any]) -> List[Any]:
+        """Optimizers of these models that have not stepped yet."""
+        if not self._made:
+            return []
+        own = {id(parameter) for model in models for parameter in model.parameters()}
+        made = [optimizer for optimizer in (ref() for ref in self._made) if optimizer is not None]
+        return [optimizer for optimizer in made if any(id(p) in own for p in list_parameters(optimizer))]
+
+
+def list_parameters(optimizer: Any) -> List[Any]:
+    """Those of all its groups."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]

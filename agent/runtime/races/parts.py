@@ -24,7 +24,7 @@ class RankParts:
         environment = runtime.environment
         self._runtime = runtime
         self.rank, self.world_size, self.local_world_size = rank, world_size, environment.local_world_size
-        self.device, self.backend = locate(runtime.list_replicas(), runtime.list_sharded())
+        self.device, self.backend = locate(runtime.models.list_replicas(), runtime.models.list_sharded())
         self.clock = choose_clock(self.device)
         self.recorder, self.reading = runtime.recorder, runtime.reading
         self.recorder.clock = self.clock
@@ -48,17 +48,19 @@ class RankParts:
 
     def list_replicas(self) -> List[Any]:
         """The DDP models that train now, the same list on every rank."""
-        return self._runtime.list_replicas()
+        return self._runtime.models.list_replicas()
 
     def gather_training(self) -> Training:
         """What levers act on."""
         runtime = self._runtime
+        replicas, sharded = runtime.models.list_replicas(), runtime.models.list_sharded()
         return Training(
-            runtime.list_replicas(),
+            replicas,
             runtime.watch.list_optimizers(),
             runtime.precision,
             runtime.recorder.loss if self.levers.needs_loss else None,
-            runtime.list_sharded(),
+            sharded,
+            runtime.watch.list_waiting([*replicas, *sharded]),
         )
 
     def enter(self, phase: int) -> None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Dict, Mapping
 
-from .conversation import Conversation
+from ..levers.buckets.reducer import is_joining
+from ..link.trouble import describe_trouble
+from .conversation import FAILED, Conversation
 from .production import Production, say
 
 if TYPE_CHECKING:
@@ -24,6 +26,16 @@ class OnlineTuning(Conversation):
         super().__init__(runtime)
         self._found: Dict[str, Any] = {}
 
+    def _begin(self) -> None:
+        if not any(is_joining(ddp) for ddp in self._parts.list_replicas()):
+            super()._begin()
+            return
+        self._describe_script()
+        trouble = describe_trouble("joins")
+        if self._parts.rank == 0:
+            self._runtime.reach_agent().send(trouble)
+        self._end({"exit_code": FAILED, "reason": trouble["sentence"]})
+
     def _describe_script(self) -> Dict[str, Any]:
         self._found = super()._describe_script()
         return self._found
@@ -34,7 +46,7 @@ class OnlineTuning(Conversation):
 
     def _end(self, reply: Mapping[str, Any]) -> None:
         runtime = self._runtime
-        if reply.get("exit_code"):
+        if reply.get("exit_code") and self._parts.rank == 0:
             say(f"Tuning is over, the training goes on as it was: {reply.get('reason')}")
         if runtime.control is not None:
             runtime.control.close()

@@ -1,18 +1,21 @@
 """A real training under an advised strategy: put in force after a few steps, proved as in a trial, then left alone or
 watched.
 
-The script goes on whatever happens here: what cannot be put in force on every rank is put in force on none, and said.
+The script goes on whatever happens here: what cannot be put in force on every rank is put in force on none, and said;
+what cannot be proved is taken back. Where the script goes on with another model or optimizer, so does the strategy.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from typing import TYPE_CHECKING, Any, Dict, Generator, Mapping, Optional
+from typing import TYPE_CHECKING, Any, Dict, Generator, List, Mapping, Optional
 
 from ..levers.lever import RelaunchNeeded
+from ..levers.reduction.gradient_reduction import HOOK_CAME
 from ..link import beat
 from ..link.exchange import PeerLost
+from ..observe.models import RECENT_STEPS
 from ..observe.recorder import StepMarks
 from ..races.parts import PEER_TIMEOUT_S, RankParts
 from ..races.results import merge_evidence
@@ -27,6 +30,9 @@ LEAST_SETTLING = 3
 """Steps after the switch that prove nothing yet: DDP rebuilds its buckets in the second one."""
 PROOF_STEPS = 10
 """Fewest steps that the proof looks at."""
+SETTLING_IN = RECENT_STEPS + 1
+"""Steps after a model or an optimizer came: then one that it replaced is no longer taken to train."""
+UNUSED = "Nothing in this script took it up."
 
 
 class Production(Steering):
@@ -41,6 +47,8 @@ class Production(Steering):
     ) -> None:
         super().__init__(runtime, parts)
         self._strategy, self._found = strategy, found
+        self._told: List[Any] = []
+        """What the last report said."""
         self._has_begun = parts is not None
         self._course = self._put_in_force()
         self._course_ended = False
@@ -61,11 +69,19 @@ class Production(Steering):
         self._go_on()
 
     def _advance(self, step: StepMarks) -> bool:
+        if self._runtime.models.take_newcomers():
+            self._course, self._course_ended = self._put_in_force(again=True), False
         if not self._course_ended:
             self._go_on()
         elif self._watch is not None:
             self._watch.note(step)
         return False
+
+    def make_way(self, ddp: Any) -> bool:
+        made = super().make_way(ddp)
+        if made and self._parts.rank == 0:
+            say(HOOK_CAME)
+        return made
 
     def finish_script(self) -> None:
         if self._strategy["changes"] and not self._course_ended and self._parts.rank == 0:
@@ -81,23 +97,26 @@ class Production(Steering):
             self._course_ended = True
             say(f"The proof is missing: {lost}")
 
-    def _put_in_force(self) -> Generator[None, None, None]:
+    def _put_in_force(self, again: bool = False) -> Generator[None, None, None]:
+        """Collective. `again`: other models or optimizers train now than those that it was put in force on."""
         parts, levers = self._parts, self._levers
-        found = self._found or self._describe_script()
+        if again and self._found is not None:
+            self._switch({})
+            for _ in range(SETTLING_IN):
+                yield
+            refusals = self._merge(self._list_refusals(parts.gather_training()), "what ranks refuse")
+            levers.refuse(refusals)
+            self._found = {**self._found, "refusals": refusals}
+        found = self._found = self._found or self._describe_script()
         asked: Dict[str, Any] = dict(self._strategy["changes"])
         left = {knob: why for knob, why in found["refusals"].items() if knob in asked}
         launched = {knob: v for knob, v in asked.items() if knob in self._runtime.environment.cold}
         wanted = {knob: v for knob, v in asked.items() if knob not in left and knob not in launched}
-        parts.enter(beat.SWITCHING)
         levers.reduction.keeps_live = False
         levers.begin_race([wanted])
-        failure = self._switch(wanted)
-        if failure:
-            left.update(dict.fromkeys(wanted, failure))
-            wanted = {}
-            self._switch(wanted)
-        self._runtime.recorder.keeps_loss = levers.needs_loss
-        parts.enter(beat.TRAINING)
+        while failed := self._switch(wanted):
+            left.update(failed)
+            wanted = {knob: value for knob, value in wanted.items() if knob not in failed}
         settling = max(LEAST_SETTLING, levers.least_warm_up, levers.lead_in)
         looking = max(PROOF_STEPS, 2 * levers.period, levers.least_segment)
         settling, looking = parts.agree_on_most([settling, looking], "how long to look")
@@ -107,21 +126,35 @@ class Production(Steering):
         for _ in range(looking):
             yield
         own = levers.prove(parts.backend, parts.list_replicas())
-        evidence = parts.exchange.gather(vars(own), "the proof of a strategy", PEER_TIMEOUT_S)
-        if evidence is not None:
-            self._report(asked, left, merge_evidence(evidence), found)
+        views = parts.exchange.gather(vars(own), "the proof of a strategy", PEER_TIMEOUT_S)
+        evidence = merge_evidence(views) if views is not None else {}
+        proved = parts.share(list(evidence.get("consumed", ())), "what was proved")
+        undone = [knob for knob in wanted if knob not in proved]
+        if undone:
+            # What does not do what it is for may still do something else.
+            self._switch({knob: value for knob, value in wanted.items() if knob in proved})
+        if views is not None:
+            unproved = evidence["not_consumed"]
+            left.update({knob: f"{unproved.get(knob, UNUSED)} It was taken back." for knob in undone})
+            self._report(asked, left, evidence, found)
 
-    def _switch(self, wanted: Mapping[str, Any]) -> str:
-        """Collective. Puts it in force on every rank, or says why one could not."""
-        parts, failure = self._parts, ""
+    def _switch(self, wanted: Mapping[str, Any]) -> Dict[str, str]:
+        """Collective. Puts it in force on every rank; knobs that stand in its way on any, each with its reason."""
+        parts, levers = self._parts, self._levers
+        failed: Dict[str, str] = {}
+        parts.enter(beat.SWITCHING)
         try:
-            self._levers.switch(wanted, parts.gather_training())
+            levers.switch(wanted, parts.gather_training())
         except RelaunchNeeded as needed:
-            failure = str(needed)
+            failed = dict.fromkeys(needed.knobs or wanted, str(needed))
         except Exception as error:  # whatever it is, the other ranks must hear of it
-            failure = f"Rank {parts.rank} could not switch to it: {error!r}."
-        failures = parts.exchange.gather(failure, "whether all could switch", PEER_TIMEOUT_S) or []
-        return str(parts.share(next(filter(None, failures), ""), "whether all could switch"))
+            failed = dict.fromkeys(wanted, f"Rank {parts.rank} could not switch to it: {error!r}.")
+        views = parts.exchange.gather(failed, "whether all could switch", PEER_TIMEOUT_S) or []
+        self._runtime.recorder.keeps_loss = levers.needs_loss
+        parts.enter(beat.TRAINING)
+        return dict(
+            parts.share({k: why for view in views for k, why in view.items()}, "whether all could switch")
+        )
 
     def _report(
         self,
@@ -132,10 +165,11 @@ class Production(Steering):
     ) -> None:
         in_force = {k: why for k, why in evidence["consumed"].items() if k in asked and k not in left}
         reasons = {**evidence["not_consumed"], **left}
-        missing = {
-            k: reasons.get(k, "Nothing in this script took it up.") for k in asked if k not in in_force
-        }
+        missing = {k: reasons.get(k, UNUSED) for k in asked if k not in in_force}
         warnings = describe_mismatch(self._strategy, found["facts"], found["baseline"])
+        told, self._told = self._told, [*in_force, *missing.items()]
+        if told == self._told:
+            return  # for another model, as for the one before
         if asked:
             say(f"{len(in_force)} of {len(asked)} advised settings are in force on every rank.")
         for knob, why in in_force.items():

@@ -74,6 +74,10 @@ class Steering(ABC):
     def may_clear(self, owner: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> bool:
         return self._levers.may_clear(owner, args, kwargs)
 
+    def make_way(self, ddp: Any) -> bool:
+        """The script registers a communication hook: whether one of ours stood in its place."""
+        return self._levers.reduction.make_way(ddp)
+
     def pass_boundary(self) -> None:
         """At the first training forward of a step: no reducer is in flight on any rank."""
         runtime, recorder, clock = self._runtime, self._runtime.recorder, self._parts.clock

@@ -78,7 +78,10 @@ def test_evidence_names_what_really_ran(session: Session) -> None:
     no_effect = session.result("before")["no_effect"]
     assert "_single_tensor_adam runs in the baseline as well" in no_effect["fuse_all_optimizer_ops"]
     collecting = session.result("collecting")["consumed"]["num_iteration_per_drop_scope"]
-    assert collecting == "Python's own collector is off; 3 collections between the timed steps."
+    assert (
+        collecting
+        == "Python's own collector waits for 100,000 new objects; 3 collections between the timed steps."
+    )
 
 
 def test_the_script_itself_sees_each_switch_and_its_undoing(session: Session) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import types
 from typing import Any, Optional
 
 import torch.distributed as dist
@@ -102,6 +103,21 @@ def has_own_hook(ddp: Any) -> bool:
     if private_torch.HOOKS.find(ddp):
         return True
     return str(private_torch.GET_LOG.of(ddp)().get("comm_hook", "")) not in ("", reduce_bucket.__qualname__)
+
+
+def keeps_state(ddp: Any) -> bool:
+    """Whether the script's own hooks may remember buckets: all do but a plain function without a state of its own."""
+    return any(
+        not isinstance(hook, types.FunctionType)
+        or hook.__closure__ is not None
+        or not (state is None or isinstance(state, dist.ProcessGroup))
+        for hook, state in private_torch.HOOKS.find(ddp, [])
+    )
+
+
+def is_joining(ddp: Any) -> bool:
+    """Whether the script trains in a join context, in which ranks may run out of data one by one."""
+    return bool(getattr(private_torch.JOINING.find(ddp), "enable", False))
 
 
 def _find_builtin_hook(ddp: Any) -> Any:

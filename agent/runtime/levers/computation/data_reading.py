@@ -58,6 +58,11 @@ class DataReading(Lever):
             why = NO_LOADER if feed.loader is None else explain_no_exchange(feed.loader)
             if why is None and feed.thread != threading.get_ident():
                 why = "The script reads its batches in a thread of its own, where they cannot be exchanged."
+            if why is None and (changed := feed.find_change()):
+                why = (
+                    f"The script's {changed} changes while batches are read: whoever reads ahead would find it as it "
+                    "was before."
+                )
             if why is not None:
                 refusals.update(dict.fromkeys(self.knobs, why))
             elif (alone := explain_no_grouping(feed.loader)) is not None:

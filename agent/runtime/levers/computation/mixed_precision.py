@@ -11,6 +11,7 @@ from typing import Any, Dict, List, Mapping, Optional
 import torch
 
 from ... import private_torch
+from ...observe.steps import list_parameters
 from ..lever import Evidence, Lever, Training, read_switch
 from ..reduction.gradient_merge import explain_no_gate
 from ..reduction.reduction_hook import DTYPES
@@ -47,6 +48,7 @@ class MixedPrecision(Lever):
         self._autocast: Any = None
         self._watch: Optional[_LayerWatch] = None
         self._parameters: List[torch.Tensor] = []
+        self._replicas: List[Any] = []
         self._first_scale = self._scale = FIRST_SCALE
         self._is_dynamic = True
         self._steps_since_overflow = 0
@@ -112,7 +114,8 @@ class MixedPrecision(Lever):
             self._rejected = {
                 knob: f"AMP was not switched on: {error}." for knob in self.knobs if knob in values
             }
-        self._parameters = list_parameters(training) if self.decides_steps else []
+        self._parameters = list_trained(training) if self.decides_steps else []
+        self._replicas = [*training.replicas]
         self._steps_since_overflow, self._overflowed = 0, False
         self._watch = _LayerWatch(training.replicas, DTYPES[self._format]) if self.is_on else None
         # A step that the script began before the switch asks nobody whether it may be made, and may not overflow.
@@ -129,6 +132,10 @@ class MixedPrecision(Lever):
         self._leave()
         if not self._is_under_way:
             return
+        if self.decides_steps and not any(ddp is known for known in self._replicas):
+            # Another model came in the middle of a step: what its loss counts is to be divided again, too.
+            self._replicas.append(ddp)
+            self._parameters += ddp.parameters()
         self._autocast = torch.autocast(self._device.type, dtype=DTYPES[self._format])
         self._autocast.__enter__()
         self._counts["forwards"] += 1
@@ -175,7 +182,7 @@ class MixedPrecision(Lever):
         if not self._is_under_way:
             return True
         self._counts["steps"] += 1
-        if are_finite([p.grad for group in optimizer.param_groups for p in group["params"]]):
+        if are_finite([parameter.grad for parameter in list_parameters(optimizer)]):
             return True
         self._overflowed = True
         self._counts["skipped"] += 1
@@ -196,7 +203,7 @@ class MixedPrecision(Lever):
     def end_segment(self, training: Training) -> None:
         self._leave()
         self.is_on = self.decides_steps = False
-        self._parameters, self._watch = [], None
+        self._parameters, self._replicas, self._watch = [], [], None
 
     def begin_timing(self) -> None:
         self._counts = {"forwards": 0, "steps": 0, "skipped": 0}
@@ -291,14 +298,13 @@ class _LayerWatch:
         return f"{sum(self._seen.values())} of {len(self._layers)} layers gave {kind}"
 
 
-def list_parameters(training: Training) -> List[torch.Tensor]:
+def list_trained(training: Training) -> List[torch.Tensor]:
     """Every parameter of the models and of the optimizers, once."""
     found: Dict[int, torch.Tensor] = {}
     for ddp in training.replicas:
         found.update((id(parameter), parameter) for parameter in ddp.parameters())
-    for optimizer in training.optimizers:
-        for group in optimizer.param_groups:
-            found.update((id(parameter), parameter) for parameter in group["params"])
+    for optimizer in training.all_optimizers:
+        found.update((id(parameter), parameter) for parameter in list_parameters(optimizer))
     return list(found.values())
 
 

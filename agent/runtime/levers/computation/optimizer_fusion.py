@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
 
 import torch
 
+from ...observe.steps import list_parameters
 from ...private_torch import CHOOSE_FUSION, SCALES_ITSELF
 from ..lever import Evidence, Lever, Training, read_switch
 
@@ -130,7 +131,7 @@ def find_unasked(optimizer: Any) -> str:
     choose = CHOOSE_FUSION.find_loaded()
     if choose is None or "foreach" not in optimizer.param_groups[0]:
         return LOOP
-    _, foreach = choose(_list_parameters(optimizer), False, use_fused=False)
+    _, foreach = choose(list_parameters(optimizer), False, use_fused=False)
     return FOREACH if foreach else LOOP
 
 
@@ -150,7 +151,7 @@ def _find_offer(optimizer: Any, sparse: Set[int]) -> Optional[str]:
     ours = type(optimizer).__module__.startswith("torch.optim")
     if not ours or any(g.get("differentiable") for g in optimizer.param_groups):
         return None
-    holds_sparse = any(id(parameter) in sparse for parameter in _list_parameters(optimizer))
+    holds_sparse = any(id(parameter) in sparse for parameter in list_parameters(optimizer))
     offer = None
     if "fused" in group and not holds_sparse and _takes_fused(optimizer):
         offer = FUSED
@@ -163,17 +164,13 @@ def _find_offer(optimizer: Any, sparse: Set[int]) -> Optional[str]:
 
 def _takes_fused(optimizer: Any) -> bool:
     """Asked of a second optimizer over one number of each kind: its constructor knows what is supported."""
-    kinds = {(parameter.dtype, parameter.device) for parameter in _list_parameters(optimizer)}
+    kinds = {(parameter.dtype, parameter.device) for parameter in list_parameters(optimizer)}
     numbers = [torch.zeros(1, dtype=dtype, device=device, requires_grad=True) for dtype, device in kinds]
     try:
         type(optimizer)(numbers, lr=0.1, fused=True)
     except (RuntimeError, TypeError, ValueError):
         return False
     return True
-
-
-def _list_parameters(optimizer: Any) -> List[Any]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _set_flags(optimizer: Any, flags: List[Tuple[Optional[bool], Optional[bool]]]) -> None:

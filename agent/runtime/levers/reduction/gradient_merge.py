@@ -30,6 +30,7 @@ class GradientMerge(Lever):
         self._averages = True
         self._step = 0
         self._parameters: List[torch.Tensor] = []
+        self._replicas: List[Any] = []
         self._owners: List[Any] = []
         self._is_holding = False
         self._held_clears: Dict[int, Tuple[Any, Tuple[Any, ...], Dict[str, Any]]] = {}
@@ -59,7 +60,12 @@ class GradientMerge(Lever):
                 knob: f"Gradient merge was not switched on: {error}." for knob in self.knobs if knob in values
             }
         self._parameters = [p for ddp in training.replicas for p in ddp.parameters() if p.requires_grad]
-        self._owners = [*training.optimizers, *training.replicas, *(ddp.module for ddp in training.replicas)]
+        self._replicas = training.replicas
+        self._owners = [
+            *training.all_optimizers,
+            *training.replicas,
+            *(ddp.module for ddp in training.replicas),
+        ]
         self.begin_timing()
 
     @property
@@ -70,7 +76,7 @@ class GradientMerge(Lever):
     def before_forward(self, ddp: Any) -> None:
         if self._is_holding and all(parameter.grad is None for parameter in self._parameters):
             self._counts["lost"] += 1
-        if self._merges_on:
+        if self._merges_on and any(ddp is known for known in self._replicas):
             self._pause.begin(ddp)
 
     def after_forward(self, ddp: Any) -> None:
@@ -156,6 +162,6 @@ def explain_no_gate(training: Training) -> str:
     """Why an update cannot be held back between backward and step; "" when it can."""
     if any(IN_BACKWARD.is_in(p) for ddp in training.replicas for p in ddp.parameters()):
         return "The optimizer runs inside backward (apply_optimizer_in_backward): no update can be held back."
-    if any(isinstance(optimizer, torch.optim.LBFGS) for optimizer in training.optimizers):
+    if any(isinstance(optimizer, torch.optim.LBFGS) for optimizer in training.all_optimizers):
         return "LBFGS evaluates its closure several times in one step: its update cannot be held back."
     return ""

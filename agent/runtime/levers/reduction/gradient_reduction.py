@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from ...backends import find_backend
-from ...private_torch import GET_LOG
+from ...private_torch import GET_LOG, JOINED_SHARE
 from ..buckets import bucket_plan
 from ..buckets.bucket_plan import BucketPlan, describe_buckets, observe_plan, read_buckets, resolve_plan
 from ..buckets.layer_buckets import (
@@ -21,7 +21,14 @@ from ..buckets.layer_buckets import (
     read_order,
 )
 from ..buckets.live_reducer import LiveReducer, explain_no_live_reducers
-from ..buckets.reducer import SAMPLED_ITERATIONS, explain_no_rebuild, has_own_hook, rebuild_reducer
+from ..buckets.reducer import (
+    SAMPLED_ITERATIONS,
+    explain_no_rebuild,
+    has_own_hook,
+    is_joining,
+    keeps_state,
+    rebuild_reducer,
+)
 from ..lever import Evidence, Lever, RelaunchNeeded, Training
 from ..script_compilation import is_cut_at_buckets
 from . import reduction_plan
@@ -32,6 +39,9 @@ from .reduction_hook import BucketReduction, find_unsupported_formats, reduce_bu
 from .reduction_plan import ReductionPlan, plan_strategy, resolve_reduction
 from .reduction_proof import judge, judge_compression
 
+HOOK_CAME = (
+    "The script has registered a communication hook of its own since: gradients go its way from here on."
+)
 _CUT = "The script compiles its model, and torch.compile cut the graph where the script's buckets end (optimize_ddp)."
 
 
@@ -49,6 +59,8 @@ class _Replica:
         """Indices of its parameters in the order in which DDP puts them into buckets."""
         self.is_cut_at_buckets = False
         """Whether the script's compiled graph has the baseline's buckets built in."""
+        self.is_left_alone = False
+        """The script has registered a hook since: its own buckets and reduction stay."""
         self.is_stale = False
         """What is in force has to begin anew even where its plan is asked for again."""
         self.spare: Dict[Tuple[BucketPlan, ReductionPlan], _Spare] = {}
@@ -126,6 +138,15 @@ class GradientReduction(Lever):
                 "The script registered a communication hook of its own, which these knobs would replace."
             )
             refusals.update(dict.fromkeys(reduction_plan.KNOBS, sentence))
+        elif is_joining(ddp) and not JOINED_SHARE.find(ddp, True):
+            sentence = (
+                "The script trains in a join context that divides by the ranks still at work (divide_by_initial_world_"
+                "size=False), whose number a communication hook is not told."
+            )
+            refusals.update(dict.fromkeys(reduction_plan.KNOBS, sentence))
+        if keeps_state(ddp):
+            sentence = "The script's own communication hook may keep something for every bucket: others would break it."
+            refusals.update(dict.fromkeys(bucket_plan.KNOBS, sentence))
         if self._replicas[ddp].baseline.listed_bytes:
             sentence = (
                 "The script sets its buckets one by one (bucket_cap_mb_list); they are left as they are."
@@ -184,6 +205,9 @@ class GradientReduction(Lever):
         compressing = 1 + EXACT_STEPS if reduction.rank else 0
         for ddp in training.replicas:
             replica = self._know(ddp)
+            if replica.is_left_alone:
+                self._rejected.update(dict.fromkeys(values, HOOK_CAME))
+                continue
             plan, rejected = resolve_plan(replica.baseline, values)
             self._rejected.update(rejected)
             if replica.is_cut_at_buckets and plan != replica.baseline:
@@ -196,6 +220,17 @@ class GradientReduction(Lever):
         told = 3 if self.is_compared else 0
         self.least_warm_up = max(compressing, sampled, told) if rebuilt else compressing
         self.lead_in = max(compressing, sampled, 2) if rebuilt and not self.keeps_live else 1
+
+    def make_way(self, ddp: Any) -> bool:
+        """The script registers a hook of its own now: what stands in its place goes, for good. Whether anything did."""
+        replica = self._know(ddp)
+        replica.is_left_alone = True
+        self._drop_spares(replica)
+        if (replica.plan, replica.reduction) == (replica.baseline, reduction_plan.BASELINE):
+            return False
+        self.keeps_live = False
+        self._exchange(ddp, replica, replica.baseline, reduction_plan.BASELINE)
+        return True
 
     def _make_room(self, reduction: ReductionPlan) -> ReductionPlan:
         """The plan with its communicators made, or the baseline's where no card has room for them."""
@@ -213,7 +248,7 @@ class GradientReduction(Lever):
         """Puts the plan in force; whether that took a new reducer."""
         keeps_old = self.keeps_live and not replica.is_stale
         found = replica.spare.pop((plan, reduction), None)
-        before = LiveReducer(ddp), replica.state
+        before = (LiveReducer(ddp), replica.state) if keeps_old else None
         if found is not None:
             reducer, replica.state = found
             reducer.take_over(ddp)
@@ -223,7 +258,7 @@ class GradientReduction(Lever):
             if not keeps_old and replica.state is not None:
                 replica.state.close()
             replica.state = self._build(ddp, replica, plan, reduction, keeps_old)
-        if keeps_old:
+        if before is not None:
             replica.spare[replica.plan, replica.reduction] = before
         replica.plan, replica.reduction, replica.is_stale = plan, reduction, False
         return found is None
@@ -268,10 +303,13 @@ class GradientReduction(Lever):
     def drop_spares(self) -> None:
         """Lets go of all reducers but those in force, with their buckets and hooks."""
         for replica in self._replicas.values():
-            for _, state in replica.spare.values():
-                if state is not None:
-                    state.close()
-            replica.spare.clear()
+            self._drop_spares(replica)
+
+    def _drop_spares(self, replica: _Replica) -> None:
+        for _, state in replica.spare.values():
+            if state is not None:
+                state.close()
+        replica.spare.clear()
 
     def count_spares(self, ddp: Any) -> int:
         """Reducers of this model beside the one in force."""

@@ -29,7 +29,7 @@ with open(os.path.join(os.environ["OUT"], f"seen.{rank}"), "w") as file:
         seen = {
             "fused": optimizer.param_groups[0]["fused"],
             "foreach": optimizer.param_groups[0]["foreach"],
-            "collects": gc.isenabled(),
+            "collects": gc.get_threshold()[0] < 100_000,
             "compiled": model._compiled_call_impl is not None,
             "children": open(f"/proc/self/task/{os.getpid()}/children").read().split(),  # noqa: SIM115
         }

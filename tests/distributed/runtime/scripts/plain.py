@@ -251,7 +251,7 @@ def train(arguments):
             continue
         if (
             arguments.slow_threads in (0, torch.get_num_threads())
-            and gc.isenabled() >= arguments.slow_collector
+            and (gc.get_threshold()[0] < 100_000) >= arguments.slow_collector
         ):
             time.sleep(arguments.sleep)
         if rank == 1 and arguments.drift_at == micro // arguments.accumulate:
@@ -274,7 +274,7 @@ def train(arguments):
         write(
             arguments.name,
             "boundaries",
-            str(sys.modules["fleet_advisor_runtime.current"].current_runtime.steps),
+            str(sys.modules["fleet_advisor_runtime.current"].current_runtime.models.step),
         )
     if arguments.compile:
         write(arguments.name, "frames", str(torch._dynamo.utils.counters["frames"]["total"]))

@@ -1,0 +1,82 @@
+"""The models that train: which the script has wrapped or sharded, when each last ran, and which have just come."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any, Dict, List
+
+RECENT_STEPS = 4
+"""A model that ran no training forward for this many steps does not train: the script may have replaced it."""
+
+
+class Models:
+    """Holds none of them alive."""
+
+    def __init__(self) -> None:
+        self._replicas: List[Any] = []
+        self._sharded: List[Any] = []
+        self.last_forward: Dict[int, int] = {}
+        """The step of each model's last training forward, by its identity."""
+        self.step = 0
+        """The one under way."""
+        self.have_come = False
+        """Whether a model or an optimizer has come that the strategy in force was not put on."""
+
+    def add_replica(self, ddp: Any) -> None:
+        self._replicas.append(weakref.ref(ddp))
+        self.last_forward.pop(id(ddp), None)
+
+    def add_sharded(self, root: Any) -> None:
+        self._sharded.append(weakref.ref(root))
+        self.last_forward[id(root)] = self.step
+
+    @property
+    def has_replicas(self) -> bool:
+        """Whether the script has ever wrapped one."""
+        return bool(self._replicas)
+
+    @property
+    def has_any(self) -> bool:
+        return bool(self._replicas or self._sharded)
+
+    @property
+    def has_unmet(self) -> bool:
+        """Whether one was wrapped that has not run yet."""
+        return any(id(ddp) not in self.last_forward for ddp in _list_live(self._replicas))
+
+    def list_replicas(self) -> List[Any]:
+        """The DDP models that train now, in the order in which they were built: the same list on every rank."""
+        return self._list_recent(self._replicas)
+
+    def list_sharded(self) -> List[Any]:
+        """The outermost sharded modules that train now, in the order of their optimizers' parameters."""
+        return self._list_recent(self._sharded)
+
+    def list_known_sharded(self) -> List[Any]:
+        """All that still live, whether they train or not."""
+        return _list_live(self._sharded)
+
+    def take_newcomers(self) -> bool:
+        """Whether any have come since this was last asked."""
+        came, self.have_come = self.have_come, False
+        return came
+
+    def are_evaluated(self) -> bool:
+        """Whether the latest is in eval mode."""
+        if self._replicas:
+            ddp = self._replicas[-1]()
+            return ddp is not None and not ddp.module.training
+        root = self._sharded[-1]() if self._sharded else None
+        return root is not None and not root.training
+
+    def _list_recent(self, references: List[Any]) -> List[Any]:
+        oldest = self.step - RECENT_STEPS
+        return [
+            model
+            for model in _list_live(references)
+            if self.last_forward.get(id(model), oldest - 1) >= oldest
+        ]
+
+
+def _list_live(references: List[Any]) -> List[Any]:
+    return [model for model in (reference() for reference in references) if model is not None]

@@ -1,0 +1,128 @@
+"""Trainings that are right and unusual, by name: `unusual.py NAME STEPS`; each rank writes what came out."""
+
+import contextlib
+import gc
+import json
+import os
+import sys
+
+import torch
+import torch.distributed as dist
+from placement import BACKEND, DEVICE
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Sampler, TensorDataset
+
+NAME, STEPS = sys.argv[1], int(sys.argv[2])
+dist.init_process_group(BACKEND)
+rank = dist.get_rank()
+torch.manual_seed(0)
+
+
+def make_model(layers: int = 3, **options: bool) -> DistributedDataParallel:
+    """The same on every rank."""
+    return DistributedDataParallel(
+        nn.Sequential(*(nn.Linear(32, 32) for _ in range(layers))).to(DEVICE), **options
+    )
+
+
+def draw() -> torch.Tensor:
+    """A batch of this rank's own."""
+    return torch.randn(8, 32, device=DEVICE)
+
+
+def learn(model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> float:
+    """One ordinary step; its loss."""
+    optimizer.zero_grad()
+    batch = draw()
+    loss = (model(batch) - batch).square().mean()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+model = make_model(6 if NAME == "stateful_hook" else 3)
+optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), 0.05)
+found: dict[str, object] = {}
+if NAME == "gan":
+    critic = make_model(gradient_as_bucket_view=True)
+    model = make_model(gradient_as_bucket_view=True)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    critics = torch.optim.SGD(critic.parameters(), 0.01)
+if NAME == "stateful_hook":
+    state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=10)
+    model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+if NAME == "eval_mode":
+    model.eval()
+torch.manual_seed(1 + rank)
+
+
+class Counting(Sampler):
+    """Knows how far it came, so that a training can be resumed in mid-epoch."""
+
+    def __init__(self) -> None:
+        self.given = 0
+
+    def __len__(self) -> int:
+        return 100_000
+
+    def __iter__(self):
+        while True:
+            self.given += 1
+            yield self.given % 100
+
+
+if NAME == "counting_sampler":
+    sampler, data = Counting(), TensorDataset(torch.randn(100, 32))
+    for step, (batch,) in enumerate(DataLoader(data, 8, sampler=sampler), 1):
+        optimizer.zero_grad()
+        (model(batch.to(DEVICE)) - batch.to(DEVICE)).square().mean().backward()
+        optimizer.step()
+        if step == STEPS:
+            break
+    found["ahead"] = sampler.given - 8 * STEPS
+    STEPS = 0
+if NAME == "joined":
+    STEPS += 30 * rank
+with model.join(divide_by_initial_world_size=False) if NAME == "joined" else contextlib.nullcontext():
+    for step in range(STEPS):
+        if NAME == "gan":
+            optimizer.zero_grad()
+            critic(model(draw())).mean().backward()
+            optimizer.step()
+            critics.zero_grad()
+            fake = model(draw()).detach()  # a forward without a backward
+            (critic(fake).square().mean() - critic(draw()).mean()).backward()
+            critics.step()
+        elif NAME == "clears_by_hand":
+            for parameter in model.parameters():
+                parameter.grad = None
+            before = next(model.parameters()).detach().clone()
+            batch = draw()
+            (model(batch) - batch).square().mean().backward()
+            optimizer.step()
+            found["updates"] = int(found.get("updates", 0)) + (
+                not torch.equal(before, next(model.parameters()))
+            )
+        else:
+            if step == STEPS // 2 and NAME in ("second_optimizer", "second_model"):
+                optimizer = torch.optim.SGD(model.parameters(), 0.02)
+            if step == STEPS // 2 and NAME == "second_model":
+                model = make_model()
+                optimizer = torch.optim.SGD(model.parameters(), 0.05)
+            if step == STEPS // 2 and NAME == "late_hook":
+                model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+            if step % 60 == 0 and NAME == "folds":
+                model = make_model()
+                model.module.circle = model.module.forward  # as any hook that is a method of its module
+                model.module.data = [{"x": [number], "y": [number]} for number in range(20_000)]
+                optimizer = torch.optim.SGD(model.parameters(), 0.05)
+            found["loss"] = learn(model, optimizer)
+if NAME == "folds":
+    found["alive"] = sum(isinstance(each, nn.Sequential) for each in gc.get_objects())
+found["sum"] = repr(sum(float(parameter.detach().double().sum()) for parameter in model.parameters()))
+with open(os.path.join(os.environ["OUT"], f"{NAME}.{rank}"), "w") as file:
+    json.dump(found, file)
+dist.barrier()
+dist.destroy_process_group()

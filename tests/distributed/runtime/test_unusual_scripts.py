@@ -1,0 +1,101 @@
+"""Trainings out of the ordinary under a strategy: none crashes, none comes out otherwise than it may."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .fake_agent import END, Session, launch, race
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.distributed
+
+MERGING = {"gradient_merge": True, "gradient_merge_k_steps": 4}
+UNFUSED = {"fuse_all_reduce_ops": False}
+SECOND_GROUP = {"nccl_comm_num": 2}
+
+
+def train(folder: Path, name: str, steps: int, changes: dict[str, Any] | None = None) -> Session:
+    """A real training: under a strategy, or as it is."""
+    told = (
+        {"ADVISOR_RUN": json.dumps({"changes": changes, "report": str(folder / "report.json")})}
+        if changes
+        else {}
+    )
+    session = launch(folder, ["unusual.py", name, str(steps)], variables=told, patched=bool(changes))
+    assert session.code == 0, session.log
+    return session
+
+
+def read(folder: Path, name: str) -> list[dict[str, Any]]:
+    return [json.loads((folder / f"{name}.{rank}").read_text()) for rank in range(2)]
+
+
+def report(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "report.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "changes", "sentence"),
+    [
+        ("stateful_hook", 40, UNFUSED, "may keep something for every bucket"),
+        ("joined", 40, SECOND_GROUP, "divides by the ranks still at work"),
+        ("late_hook", 60, {**UNFUSED, **SECOND_GROUP}, "registered a communication hook of its own since"),
+        ("clears_by_hand", 60, MERGING, "It was taken back."),
+    ],
+)
+def test_what_a_script_cannot_bear_is_left_as_the_script_has_it(
+    name: str, steps: int, changes: dict[str, Any], sentence: str, tmp_path: Path
+) -> None:
+    under = train(tmp_path, name, steps, changes)
+    steered = read(tmp_path, name)
+    assert sentence in under.log
+    if name == "clears_by_hand":
+        assert all(rank["updates"] > steps - 20 for rank in steered), "no update is held back after the proof"
+        return
+    train(tmp_path, name, steps)
+    assert steered == read(tmp_path, name), under.log
+
+
+@pytest.mark.parametrize("name", ["second_optimizer", "second_model"])
+@pytest.mark.parametrize(
+    "changes", [MERGING, {"amp": True, "amp_dtype": "fp16"}, {"localsgd": True, "localsgd_k_steps": 4}]
+)
+def test_a_strategy_goes_on_with_what_the_script_goes_on_with(
+    name: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    session = train(tmp_path, name, 120, changes)
+    found = read(tmp_path, name)
+    assert all(0.0 < rank["loss"] < 1.3 for rank in found), session.log
+    if "localsgd" not in changes:
+        assert found[0]["sum"] == found[1]["sum"], "ranks that drift apart do so for ever"
+    assert set(report(tmp_path)["in_force"]) == set(changes), session.log
+
+
+def test_models_that_are_given_up_are_collected(tmp_path: Path) -> None:
+    session = train(tmp_path, "folds", 60 * 6, {"num_iteration_per_drop_scope": 10})
+    assert all(rank["alive"] <= 3 for rank in read(tmp_path, "folds")), session.log
+    assert "num_iteration_per_drop_scope" in report(tmp_path)["in_force"]
+
+
+def test_a_sampler_that_counts_is_not_read_ahead_of(tmp_path: Path) -> None:
+    session = train(tmp_path, "counting_sampler", 40, {"loader_num_workers": 1})
+    assert [rank["ahead"] for rank in read(tmp_path, "counting_sampler")] == [0, 0]
+    assert "sampler.given changes while batches are read" in session.log
+
+
+def test_a_model_that_trains_in_eval_mode_is_told_apart_from_one_that_stops_early(tmp_path: Path) -> None:
+    session = train(tmp_path, "eval_mode", 80, UNFUSED)
+    assert "in eval mode" in session.log
+    assert "Let it run longer" not in session.log
+
+
+def test_reducers_side_by_side_forget_a_pass_that_never_came(tmp_path: Path) -> None:
+    arms: dict[str, dict[str, Any]] = {"own": {}, "unfused": UNFUSED, "second": SECOND_GROUP}
+    session = launch(tmp_path, ["unusual.py", "gan", "400"], [race(arms, min_steps=12, max_steps=12), END])
+    assert "race" in [message["kind"] for message in session.messages], session.log
+    assert "bucket view" not in session.log
