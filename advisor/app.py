@@ -155,6 +155,7 @@ def create_app(
     api = build_api()
     app.include_router(api)
     app.mount(PREFIX, NothingThere(api))
+    app.router.routes.append(Route(PREFIX, NothingThere(api)))
     for router in (health, figures):
         app.include_router(router)
         addresses = [route.path for route in router.routes if isinstance(route, Route)]
@@ -303,7 +304,9 @@ class _LatePages:
         context = self._context
         with self._one_at_a_time:
             if self._pages is None:
-                source = ServiceSource(context.database, context.clock, context.tuning, context.wake_leader)
+                source = ServiceSource(
+                    context.database, context.clock, context.tuning, context.timers, context.wake_leader
+                )
                 self._pages = build_pages(
                     source,
                     context.clock,

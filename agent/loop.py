@@ -1,7 +1,6 @@
 """The agent's life: register, poll, hold a place in a gang, again. It survives restarts of the server and its own."""
 
 import fcntl
-import os
 import queue
 import secrets
 import shutil
@@ -45,6 +44,7 @@ from agent.guard.isolation import Isolation, detect_isolation, list_scratch_root
 from agent.guard.launcher import sweep_leftovers
 from agent.operator.secrets import read_node_secret
 from agent.operator.signatures import TrustedSigners
+from agent.operator.whole_files import replace_file
 from agent.sessions.context import NodeContext
 from agent.sessions.delivery import Delivery
 from agent.sessions.rank_folder import remove_leftover_folders
@@ -302,7 +302,5 @@ def _read_identity(settings: AgentSettings) -> str:
     """Return the marker of this agent's processes: its name, and a random part that no other agent has."""
     path = settings.work_dir / "identity"
     if not path.exists():
-        unfinished = path.with_suffix(f".{os.getpid()}")
-        unfinished.write_text(secrets.token_hex(8))
-        unfinished.replace(path)
+        replace_file(path, secrets.token_hex(8))
     return f"{settings.name}-{path.read_text().strip()}"

@@ -3,13 +3,14 @@
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel
 
 from advisor.cli.exits import CommandFailed, Failure
+from advisor.protocol.plain_text import clean_text, escape_controls
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -76,13 +77,17 @@ class Screen:
         sys.stdout.write(text if text.endswith("\n") else f"{text}\n")
         sys.stdout.flush()
 
+    def print_list(self, line: str) -> None:
+        """Print a line of a list for another program, or of a log, without what a terminal would obey."""
+        self.print_text(clean_text(line))
+
     def print_json(self, result: BaseModel | Sequence[BaseModel] | dict[str, object]) -> None:
         """Print a result for programs."""
-        self.print_text(json.dumps(_plain(result), indent=2, ensure_ascii=False))
+        self.print_text(escape_controls(json.dumps(_plain(result), indent=2, ensure_ascii=False)))
 
     def print_line(self, result: BaseModel) -> None:
         """Print one line of newline-delimited JSON."""
-        self.print_text(result.model_dump_json())
+        self.print_text(escape_controls(result.model_dump_json()))
 
     def explain(self, failure: CommandFailed) -> None:
         """Say what went wrong and what to do."""
@@ -95,7 +100,7 @@ class Screen:
                 hint=failure.hint,
                 details=failure.details,
             )
-            sys.stderr.write(f"{body.model_dump_json()}\n")
+            sys.stderr.write(f"{escape_controls(body.model_dump_json())}\n")
             return
         self.err.print(Text.assemble(("Error: ", "bold red"), failure.what), soft_wrap=True)
         if failure.details:
@@ -106,11 +111,20 @@ class Screen:
 
 
 def _open_console(to_stderr: bool) -> "Console":
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions
+    from rich.segment import Segment
+
+    class CleanConsole(Console):
+        """What is printed comes from jobs, scripts and servers: only rich's own words are obeyed by the terminal."""
+
+        def render(
+            self, renderable: "RenderableType", options: ConsoleOptions | None = None
+        ) -> "Iterable[Segment]":
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else segment._replace(text=clean_text(segment.text))
 
     stream = sys.stderr if to_stderr else sys.stdout
-    # What is printed comes from jobs, scripts and servers: none of it is markup.
-    return Console(
+    return CleanConsole(
         highlight=False, markup=False, emoji=False, stderr=to_stderr, width=_width(stream.isatty())
     )
 

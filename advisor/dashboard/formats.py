@@ -1,17 +1,15 @@
 """Numbers, times and foreign text as people read them."""
 
-import re
 from collections.abc import Sequence
 from datetime import datetime
 
 from advisor.protocol.answers.gains import spell_share
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.spelling import spell_with_unit
+from advisor.protocol.plain_text import clean_text
 
 NO_VALUE = "–"
 _THIN = "\u202f"
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 
 
 def number(value: float, digits: int = 3) -> str:
@@ -109,11 +107,6 @@ def knob_value(value: Value | None, unit: str = "") -> str:
 def plural(count: int, noun: str) -> str:
     """Return `1 block`, `8 blocks`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
-def clean_text(text: str) -> str:
-    """Return text from a training script without terminal codes, control and direction characters."""
-    return _CONTROL.sub("", _ANSI.sub("", text.replace("\r\n", "\n")))
 
 
 def clean_tail(text: str, lines: int = 50) -> str:

@@ -12,8 +12,9 @@ from starlette.responses import HTMLResponse, Response
 
 from advisor import __version__
 from advisor.dashboard.filters import FILTERS
-from advisor.dashboard.formats import clean_text, plural
+from advisor.dashboard.formats import plural
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.plain_text import clean_text
 
 THEMES = ("auto", "light", "dark")
 THEME_COOKIE = "advisor_theme"

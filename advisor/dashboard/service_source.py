@@ -50,7 +50,7 @@ from advisor.services.tokens import (
     revoke_token,
     rotate_token,
 )
-from advisor.services.tuning import Tuning
+from advisor.services.tuning import Timers, Tuning
 from advisor.services.visits import find_visit, mark_visit, open_visit
 from advisor.storage import Database
 
@@ -63,12 +63,14 @@ class ServiceSource:
         database: Database,
         clock: Callable[[], datetime],
         tuning: Tuning,
+        timers: Timers,
         wake_leader: Callable[[], None],
     ) -> None:
         """`tuning` says what a job would do; `wake_leader` lets the server look at a new job at once."""
         self._database = database
         self._clock = clock
         self._tuning = tuning
+        self._timers = timers
         self._wake_leader = wake_leader
 
     def open_visit(self, key: str, token: str) -> bool:
@@ -146,7 +148,7 @@ class ServiceSource:
     def agents(self) -> Sequence[AgentView]:
         """Return every agent that ever introduced itself."""
         with self._database.read() as work:
-            return view_agents(work, self._clock())
+            return view_agents(work, self._clock(), self._timers)
 
     def drain_agent(self, agent_id: str, reason: str, person: Person) -> None:
         """Give an agent no further session until it is resumed. Raises Forbidden."""

@@ -5,9 +5,10 @@ Their errors do not repeat what they were given: it may hold a secret, and error
 """
 
 import re
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict
+from pydantic import AfterValidator, AwareDatetime, BaseModel, BeforeValidator, ConfigDict
 
 Value = bool | int | float | str
 """What a knob can hold."""
@@ -22,7 +23,14 @@ def _refuse_number(given: Any) -> Any:
     return given
 
 
-Moment = Annotated[AwareDatetime, BeforeValidator(_refuse_number)]
+def _put_into_utc(moment: datetime) -> datetime:
+    try:
+        return moment.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("it lies beyond the years 1 to 9999 in UTC") from None
+
+
+Moment = Annotated[AwareDatetime, BeforeValidator(_refuse_number), AfterValidator(_put_into_utc)]
 """A date and time with its zone, in text as RFC 3339 has it."""
 
 

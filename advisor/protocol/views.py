@@ -191,7 +191,7 @@ class TokenRotation(Spec):
     """`POST /tokens/{id}:rotate`: a new token takes the place of one that soon ends."""
 
     grace_s: float = Field(default=3600.0, ge=0, le=MOST_SECONDS)
-    """Seconds for which the old one still works."""
+    """Seconds for which the old one still works; one with limited uses ends at once."""
     expires_s: float | None = Field(default=None, gt=0, le=MOST_SECONDS)
     """Seconds until the new one ends; None: when it is revoked."""
 

@@ -54,7 +54,7 @@ def register_agent(
         raise AgentTurnedOut(f"The token of agent {known.name} was revoked.")
     proven = known is not None and _proves(request, principal, known)
     if not proven:
-        if known is not None and known.secret_sha256 and _is_at_work(known, now, timers):
+        if known is not None and known.secret_sha256 and not is_silent(known, now, timers):
             raise AgentNameTaken(f"An agent named {known.name} is at work on {known.node.hostname}.")
         if principal.spent or not work.tokens.use_up(principal.token_id, now):
             raise Unauthenticated(
@@ -147,7 +147,7 @@ def find_assignment(work: UnitOfWork, agent_id: str) -> Assignment | None:
     )
 
 
-def view_agents(work: UnitOfWork, now: datetime, timers: Timers = Timers()) -> tuple[AgentView, ...]:
+def view_agents(work: UnitOfWork, now: datetime, timers: Timers) -> tuple[AgentView, ...]:
     """Return every agent that ever registered, by name."""
     return tuple(_view(agent, now, timers) for agent in work.agents.all())
 
@@ -168,9 +168,12 @@ def list_agents(
 def is_silent(agent: Agent, now: datetime, timers: Timers, served_since: datetime | None = None) -> bool:
     """Whether an agent has not been heard of for longer than an idle one ever goes without asking.
 
-    Nor does one count that this server, which serves since `served_since`, never heard: it may have stopped with the
+    One that holds a session never is: it beats as seldom as a crowd makes it, and its lease says whether it lives. An
+    idle one is where this server, which serves since `served_since`, never heard it: it may have stopped with the
     server before, and every agent that lives asks again within moments.
     """
+    if agent.session_id is not None:
+        return False
     if served_since is not None and agent.last_seen_at < served_since:
         return True
     # Nobody was heard of in the future: the clock was set back since, and who lives has asked again by then.
@@ -203,10 +206,6 @@ def _proves(request: RegisterAgent, principal: Principal, known: Agent) -> bool:
     # The secret is compared as its hash is: what that takes tells nothing about it.
     mine = known.secret_sha256
     return bool(mine and request.secret) and hmac.compare_digest(mine or "", hash_secret(request.secret))
-
-
-def _is_at_work(agent: Agent, now: datetime, timers: Timers) -> bool:
-    return agent.session_id is not None or not is_silent(agent, now, timers)
 
 
 def _still_waits(work: UnitOfWork, member: Member, node: Node) -> bool:

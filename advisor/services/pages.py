@@ -3,7 +3,7 @@
 import base64
 import binascii
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TypeVar
 
 from advisor.errors import InvalidRequest
@@ -48,11 +48,11 @@ def read_moment(cursor: str | None) -> tuple[datetime, str] | None:
     moment, _, item_id = place.partition(" ")
     try:
         at = datetime.fromisoformat(moment)
-    except ValueError:
+        if at.tzinfo is None:
+            raise _refuse()
+        return at.astimezone(UTC), item_id
+    except (ValueError, OverflowError):
         raise _refuse() from None
-    if at.tzinfo is None:
-        raise _refuse()
-    return at, item_id
 
 
 def read_place(cursor: str | None) -> str | None:

@@ -181,7 +181,9 @@ def rotate_token(work: UnitOfWork, token_id: str, wanted: TokenRotation, now: da
         )
     if spent := tell_spent(view, now):
         raise InvalidRequest(f"There is nothing to rotate. {spent}", hint="Make a new one.")
-    work.tokens.expire(token_id, now + timedelta(seconds=wanted.grace_s))
+    # A use of the old one would be one more than the two were for.
+    grace_s = wanted.grace_s if view.uses_left is None else 0.0
+    work.tokens.expire(token_id, now + timedelta(seconds=grace_s))
     new = NewToken(
         role=view.role,
         label=view.label,

@@ -33,7 +33,7 @@ class UnitOfWork:
     def __init__(
         self, connection: Connection, new_id: Callable[[], str], known_blocks: KnownBlocks, read_only: bool
     ) -> None:
-        self.connection = connection
+        self.connection, self.is_read_only = connection, read_only
         self.reached: list[FaultPoint] = []
         """What this transaction is about."""
         self.new_id = new_id

@@ -83,4 +83,4 @@ def find_program(name: str, working_dir: Path, variables: Mapping[str, str]) -> 
 
 def find_script(words: tuple[str, ...], working_dir: Path) -> Path | None:
     """The first word that is a file: its folder is protected from what trials write, as a script's is."""
-    return next((working_dir / word for word in words if (working_dir / word).is_file()), None)
+    return next((working_dir / word for word in words if os.path.isfile(working_dir / word)), None)

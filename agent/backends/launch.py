@@ -1,6 +1,7 @@
 """What every backend starts from: the launch it builds, the session's place on the node, the ranks' environment."""
 
 import json
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,7 +52,7 @@ class SessionPlace:
 def find_working_dir(assignment: Assignment) -> Path:
     """Return the workload's working directory on this node; raises Unlaunchable where there is none."""
     working_dir = Path(assignment.workload.working_dir).absolute()
-    if not working_dir.is_dir():
+    if not os.path.isdir(working_dir):  # also where the name is too long, or not to be looked up
         raise Unlaunchable(
             f"The working directory {working_dir} does not exist on this node. Give every node the same files at the "
             "same place, or submit the job with another working_dir."

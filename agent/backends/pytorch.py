@@ -86,7 +86,7 @@ def _find_script(command: LaunchCommand, working_dir: Path) -> Path | None:
     if command.script_path is None:
         return None
     script = working_dir / command.script_path
-    if not script.exists():
+    if not os.path.exists(script):  # also where the name is too long, or not to be looked up
         raise Unlaunchable(
             f"The script {command.script_path} does not exist in {working_dir} on this node. Check the path, and that "
             "every node has the file."

@@ -181,7 +181,7 @@ def plan_protection(
 def choose_hidden(paths: Iterable[Path], needed: Iterable[Path]) -> tuple[list[Path], list[Path]]:
     """Return the outermost of the existing `paths`, and those directories that hold something that is needed."""
     needed = list(needed)
-    existing = {path.resolve() for path in paths if path.exists()}
+    existing = {path.resolve() for path in paths if os.path.exists(path)}
     exposed = {path for path in existing if path.is_dir() and any(_is_inside(need, path) for need in needed)}
     hidden = existing - exposed
     outermost = [path for path in hidden if not any(path != o and _is_inside(path, o) for o in hidden)]
@@ -190,7 +190,7 @@ def choose_hidden(paths: Iterable[Path], needed: Iterable[Path]) -> tuple[list[P
 
 def choose_targets(directories: Iterable[Path]) -> tuple[list[Path], list[Path]]:
     """Return the outermost of the existing directories, and those that are too broad to cover."""
-    resolved = {directory.resolve() for directory in directories if directory.is_dir()}
+    resolved = {directory.resolve() for directory in directories if os.path.isdir(directory)}
     refused = sorted(directory for directory in resolved if directory in _TOO_BROAD)
     usable = [
         directory
@@ -221,7 +221,7 @@ def list_argument_directories(arguments: Sequence[str], working_dir: Path, home:
         if "://" in value or not value:
             continue
         path = working_dir / Path(value.replace("~", str(home), 1) if value.startswith("~/") else value)
-        if "/" not in value and not path.exists():
+        if "/" not in value and not os.path.exists(path):
             continue
         for candidate in (path.parent, path):
             existing = _find_existing(candidate)
@@ -233,7 +233,7 @@ def list_argument_directories(arguments: Sequence[str], working_dir: Path, home:
 
 def _find_existing(path: Path) -> Path:
     """Return the nearest directory that exists, from `path` upwards."""
-    while not path.is_dir() and path != path.parent:
+    while not os.path.isdir(path) and path != path.parent:
         path = path.parent
     return path.resolve()
 

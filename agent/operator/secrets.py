@@ -5,6 +5,8 @@ import os
 import secrets
 from pathlib import Path
 
+from agent.operator.whole_files import replace_file
+
 TOKEN_VARIABLE = "ADVISOR_AGENT_TOKEN"  # noqa: S105 - the variable's name, not a token
 _PR_SET_DUMPABLE = 4
 _SECRET_BYTES = 32
@@ -19,14 +21,7 @@ def read_node_secret(work_dir: Path) -> str:
     """
     path = work_dir / "secret"
     if not path.exists():
-        unfinished = work_dir / f"secret.{os.getpid()}"
-        unfinished.unlink(missing_ok=True)
-        descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_urlsafe(_SECRET_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
+        replace_file(path, secrets.token_urlsafe(_SECRET_BYTES))
     return path.read_text().strip()
 
 

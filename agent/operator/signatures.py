@@ -5,7 +5,6 @@ own words only the places of the gang are taken, and strategies that the signed 
 """
 
 import json
-import os
 import subprocess
 import tempfile
 import time
@@ -18,12 +17,15 @@ from advisor.protocol.asked.signing import Statement, explain_foreign_strategy
 from advisor.protocol.measured.messages import Assignment
 from advisor.protocol.reading import Unreadable, read_document
 from agent.errors import BadConfiguration, NotSigned
+from agent.operator.whole_files import replace_file
 
 _KINDS = ("ssh-ed25519", "sk-ssh-ed25519@openssh.com")
 """Kinds of keys that are taken: Ed25519, in a file or in a security key."""
 _ANYBODY = "fleet-advisor"
 """Whom a key stands for that stands in its file without a name."""
 _TIMEOUT_S = 20.0
+_REMEMBERED_S = 30 * 86_400.0
+"""Seconds beyond its end for which a signature's use is remembered."""
 
 
 def read_time_of_day() -> float:
@@ -46,6 +48,8 @@ class TrustedSigners:
                 "Signatures are checked by ssh-keygen, which is not on this agent's PATH. Install OpenSSH's client "
                 "(openssh-client, openssh-clients), or start the agent without --require-signed."
             ) from error
+        except NotSigned as error:
+            raise BadConfiguration(str(error)) from error
 
     def prove(self, assignment: Assignment) -> tuple[Assignment, JobSpec]:
         """Return what may be started, as it was signed, and the job that it belongs to.
@@ -101,7 +105,8 @@ class TrustedSigners:
 
     def _take_nonce(self, statement: Statement, job_id: str) -> None:
         """Remember which job a statement is for. Raises NotSigned where it was for another one."""
-        now = self._clock()
+        # Kept beyond its end: a clock that was set ahead for a while must not have forgotten it.
+        now = self._clock() - _REMEMBERED_S
         seen = {n: known for n, known in self._read_seen().items() if known[1] > now}
         if statement.nonce in seen and seen[statement.nonce][0] != job_id:
             raise NotSigned(
@@ -109,16 +114,20 @@ class TrustedSigners:
             )
         if statement.nonce not in seen:
             seen[statement.nonce] = job_id, statement.expires_at.timestamp()
-            fresh = self._seen_path.with_suffix(".new")
-            fresh.write_text(json.dumps(seen))
-            os.replace(fresh, self._seen_path)
+            replace_file(self._seen_path, json.dumps(seen))
 
     def _read_seen(self) -> dict[str, tuple[str, float]]:
         try:
             text = self._seen_path.read_text()
         except FileNotFoundError:
             return {}
-        return read_document(dict[str, tuple[str, float]], text)
+        try:
+            return read_document(dict[str, tuple[str, float]], text)
+        except Unreadable as error:
+            raise NotSigned(
+                f"What this agent remembers of signatures cannot be read ({self._seen_path}: {error}), so one could be "
+                "used twice. Its operator has to delete the file, and may want new signatures."
+            ) from error
 
 
 def _read_keys(path: Path) -> str:
@@ -144,6 +153,9 @@ def _read_keys(path: Path) -> str:
 
 
 def _run(words: Sequence[str], text: bytes) -> "subprocess.CompletedProcess[bytes]":
-    return subprocess.run(
-        ["ssh-keygen", *words], input=text, capture_output=True, timeout=_TIMEOUT_S, check=False
-    )
+    try:
+        return subprocess.run(
+            ["ssh-keygen", *words], input=text, capture_output=True, timeout=_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise NotSigned(f"ssh-keygen did not answer within {_TIMEOUT_S:g} s on the agent's node.") from error

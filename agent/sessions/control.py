@@ -167,7 +167,7 @@ class ControlSocket:
             else:
                 log.warning("The runtime said something of an unknown kind; it is ignored.", kind=kind)
             return None
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             sentence = _describe_nonsense(line, error)
             self._dialogue.take_nonsense(sentence)
             return {"kind": "end", "reason": sentence}

@@ -91,6 +91,10 @@ class Measuring:
             return reply
         except AgentError as error:
             return self._give_up(error)
+        except OSError as error:
+            sentence = f"A measurement could not be written down on this node: {error.strerror or error}."
+            self._end(Ending(Cause.DISK_FULL, sentence))
+            return NextReply(end_because=sentence)
 
     def take_trouble(self, trouble: Trouble) -> None:
         """Remember that the script cannot be measured: it ends the session."""

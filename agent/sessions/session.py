@@ -127,6 +127,16 @@ class SessionRun:
             ending = Ending(Cause.UNLAUNCHABLE, str(error))
         except DevicesBusy as error:
             ending = Ending(Cause.DEVICE_UNUSABLE, str(error))
+        except (OSError, ValueError, RuntimeError) as error:
+            # What a job says reaches the system's calls here: no job may end the agent, which every job needs.
+            log.exception("The session could not be run.")
+            what = f"{type(error).__name__}: {error}"
+            if renewal is None:
+                ending = Ending(Cause.UNLAUNCHABLE, f"The training cannot be started on this node ({what}).")
+            else:
+                ending = Ending(
+                    Cause.AGENT_STOPPED, f"The agent could not attend the training any more ({what})."
+                )
         finally:
             self._control.close()
             if self._output is not None:

@@ -5,6 +5,7 @@ Standard library only: the shim writes, the agent reads. A script that prints a 
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 
 HEAD_BYTES = 256 * 1024
@@ -32,24 +33,22 @@ class LogWriter:
         while data:
             part, data = data[: self._room], data[self._room :]
             try:
+                if self._room == 0:
+                    self._rotate()
+                    part, data = data[: self._room], data[self._room :]
                 os.write(self._file, part)
             except OSError:
                 return
             self._room -= len(part)
-            if self._room == 0:
-                self._rotate()
 
     def _rotate(self) -> None:
         tail = self._folder / "log.tail"
         if not self._in_head:
-            os.replace(tail, self._folder / "log.tail.old")
-        self._in_head = False
-        self._room = self._tail_bytes
-        replaced, self._file = (
-            self._file,
-            os.open(tail, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600),
-        )
-        os.close(replaced)
+            with suppress(FileNotFoundError):
+                os.replace(tail, self._folder / "log.tail.old")
+        fresh = os.open(tail, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        os.close(self._file)
+        self._file, self._in_head, self._room = fresh, False, self._tail_bytes
 
 
 class LogReader:

@@ -75,7 +75,10 @@ class Spool:
     def list_waiting(self) -> Iterator[SpoolEntry]:
         """Return every whole report; a torn one is set aside and otherwise ignored."""
         for path in list_reports(self.folder):
-            report = _read(path)
+            try:
+                report = _read(path)
+            except FileNotFoundError:
+                continue  # a session's thread has handed it in meanwhile
             if report is None:
                 self._move(path, "The report is torn: its race counts as not run.")
             else:
@@ -91,11 +94,11 @@ class Spool:
 
     def _move(self, path: Path, reason: str) -> None:
         place = self.quarantine / path.name
-        place.with_suffix(_REASON).write_text(f"{reason}\n")
         try:
             os.replace(path, place)
         except FileNotFoundError:
             return
+        place.with_suffix(_REASON).write_text(f"{reason}\n")
         _sync(self.quarantine)
         _sync(self.folder)
         log.warning("A report was set aside.", file=str(place), because=reason)
@@ -106,7 +109,8 @@ class Spool:
 
     def _list_beyond_bounds(self, folder: Path) -> list[Path]:
         """The oldest reports, as many as there are too many."""
-        dated = sorted(((path.stat(), path) for path in list_reports(folder)), key=lambda x: x[0].st_mtime_ns)
+        found = [(facts, path) for path in list_reports(folder) if (facts := _find_facts(path)) is not None]
+        dated = sorted(found, key=lambda x: x[0].st_mtime_ns)
         count, size = len(dated), sum(facts.st_size for facts, _ in dated)
         beyond: list[Path] = []
         for facts, path in dated[:-1]:
@@ -133,6 +137,13 @@ def read_reason(report: Path) -> str:
         return report.with_suffix(_REASON).read_text().strip()
     except OSError:
         return "Nothing says why."
+
+
+def _find_facts(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
 
 
 def _sync(folder: Path) -> None:

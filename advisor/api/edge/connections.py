@@ -12,12 +12,16 @@ from typing import ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from advisor.protocol.measured.messages import MOST_MESSAGE_BYTES
+
 HEADER_S = 10.0
 """Time for a request's line and headers, from the connection or from their first byte."""
 BODY_S = 30.0
 """Time for a request's body, and for a reader to take what waits for it."""
 MOST_HEADER_BYTES = 64 * 1024
-"""Largest request line and headers."""
+"""Largest request line and headers; a header that ends in the same part of a read that goes beyond it is taken."""
+MOST_BYTES = 8 * MOST_MESSAGE_BYTES
+"""Largest request in all, with what encodes its body."""
 _LOOK_AGAIN_S = 0.001
 _FILES_KEPT = 256
 """Open files that are not connections: the database, logs, the web's files."""
@@ -35,6 +39,8 @@ class LimitedConnection(HttpToolsProtocol):
     _write_deadline: asyncio.TimerHandle | None = None
     _header_bytes: int | None = 0
     """Bytes of a header that is being read; None between the header's end and the next request."""
+    _message_bytes: int = 0
+    """Bytes since the request began, whatever they are."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take the connection, or refuse it where there are too many, or where what it carries could be read."""
@@ -54,18 +60,32 @@ class LimitedConnection(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Read on, as long as the header does not grow beyond its limit."""
-        if self.transport.is_closing():
-            return
-        super().data_received(data)
-        if self._header_bytes is not None:
-            self._header_bytes += len(data)
-            if self._header_bytes > MOST_HEADER_BYTES:
+        """Read on, as long as neither the header nor the whole message grows beyond its limit.
+
+        The whole has more than the body's limit: what lies between the parts of a body is counted as well, and a body
+        that is only a little too large is answered in words.
+        """
+        for start in range(0, len(data), MOST_HEADER_BYTES):
+            if self.transport.is_closing():
+                return
+            part = data[start : start + MOST_HEADER_BYTES]
+            self._message_bytes += len(part)
+            if self._header_bytes is not None:
+                self._header_bytes += len(part)
+            super().data_received(part)
+            if self._header_bytes is not None and self._header_bytes > MOST_HEADER_BYTES:
                 self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+            elif self._message_bytes > MOST_BYTES:
+                self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header; those after the body (trailers) tell nothing that anybody asks for."""
+        if self._header_bytes is not None:
+            super().on_header(name, value)
 
     def on_message_begin(self) -> None:
         """A request begins: its header is due."""
-        self._header_bytes = 0
+        self._header_bytes = self._message_bytes = 0
         self._expect(self.header_s)
         super().on_message_begin()
 

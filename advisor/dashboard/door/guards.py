@@ -48,6 +48,13 @@ class SafeHeaders:
         await self.app(scope, receive, send_with_headers)
 
 
+def _read_host(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc
+    except ValueError:  # half an IPv6 address
+        return None
+
+
 def refuse_other_sites(request: Request) -> None:
     """Raise Forbidden unless a request that may change something was sent from our own pages.
 
@@ -60,7 +67,7 @@ def refuse_other_sites(request: Request) -> None:
     origin = request.headers.get("origin")
     foreign = site not in {None, "same-origin", "none"}
     if not foreign and origin is not None:
-        foreign = urlsplit(origin).netloc != request.headers.get("host", "")
+        foreign = _read_host(origin) != request.headers.get("host", "")
     if foreign:
         raise Forbidden(
             "This form was sent from another site, so nothing was done.",

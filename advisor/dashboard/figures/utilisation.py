@@ -8,6 +8,7 @@ import plotly.graph_objects as go
 from advisor.dashboard import formats
 from advisor.dashboard.figures.charts import ACCENT, WORSE, Figure, Table, close_figure, lay_out
 from advisor.protocol.measured.telemetry import SessionTelemetry, TelemetrySeries
+from advisor.protocol.plain_text import clean_text
 
 _MEASURES = {
     "sm": "share of the SMs with work",
@@ -110,5 +111,5 @@ def _mean(line: TelemetrySeries) -> float | None:
 
 
 def _name(line: TelemetrySeries) -> str:
-    agent = formats.clean_text(line.agent)
+    agent = clean_text(line.agent)
     return agent if line.device is None else f"{agent} GPU {line.device}"

@@ -15,7 +15,10 @@ _YEAR_S = 365 * 24 * 3600
 
 def keep_local(target: str) -> str:
     """Return `target` when it is a path on this server, else the list of jobs: a link must not lead elsewhere."""
-    parts = urlsplit(target)
+    try:
+        parts = urlsplit(target)
+    except ValueError:  # half an IPv6 address
+        return "/jobs"
     local = (
         target.startswith("/")
         and not target.startswith(("//", "/\\"))

@@ -101,11 +101,12 @@ def leave_session(work: UnitOfWork, session_id: str, agent_id: str, end: Session
 def find_place(
     work: UnitOfWork, session_id: str, agent_id: str, generation: int | None
 ) -> tuple[Session, Member]:
-    """Return the session and the agent's place in it, with the job locked until the transaction ends.
+    """Return the session and the agent's place in it; in a transaction that writes, the job is locked until its end.
 
     Raises StaleSession when there is none or the generation is another one (None: not asked).
     """
-    work.jobs.lock_of(session_id)
+    if not work.is_read_only:
+        work.jobs.lock_of(session_id)
     session = work.sessions.get(session_id)
     member = work.members.get(session_id, agent_id)
     if session is None or member is None:

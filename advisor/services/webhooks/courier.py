@@ -18,7 +18,8 @@ from advisor.storage.fault_points import FaultPoint
 from advisor.storage.repositories.outbox import Notice
 
 LONGEST_WAIT = timedelta(hours=24)
-"""A notice that nobody has taken for this long is given up."""
+"""A notice that nobody has taken for this long, and in LEAST_TRIES, is given up: the clock may have been set."""
+LEAST_TRIES = 12
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 10.0, 3600.0
 """Between two tries: a random share of the first, twice it, four times it, … up to the longest."""
 _AT_ONCE = 20
@@ -109,7 +110,7 @@ class Courier:
         now = self._clock()
         if posted.fate is Fate.DELIVERED:
             work.outbox.remove(notice)
-        elif posted.fate is Fate.POSTPONED and now - notice.created_at < LONGEST_WAIT:
+        elif posted.fate is Fate.POSTPONED and not _is_spent(notice, now):
             longest_s = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(notice.tries - 1, 20))
             work.outbox.postpone(notice, now + timedelta(seconds=self._draw() * longest_s))
         elif work.outbox.remove(notice):
@@ -117,3 +118,7 @@ class Courier:
             _log.warning("Job %s: %s", notice.job_id, sentence)
             if work.jobs.exists(notice.job_id):
                 work.events.append(notice.job_id, EventKind.JOB, sentence, now)
+
+
+def _is_spent(notice: Notice, now: datetime) -> bool:
+    return now - notice.created_at >= LONGEST_WAIT and notice.tries >= LEAST_TRIES

@@ -44,23 +44,24 @@ class Receivers:
             return f"A webhook has more than {_MOST_CHARS} characters."
         try:
             parsed = httpx.URL(url)
-        except (httpx.InvalidURL, UnicodeError):
+            host = parsed.host
+        except (httpx.InvalidURL, UnicodeError):  # the latter for a name that is none in any script
             return f"{shown} is no URL."
         if HIDDEN in url:
             return f"{shown} holds what stands for a hidden value; give it."
         if parsed.port is not None and not 0 < parsed.port < 65536:
             return f"{shown} names a port that there is not."
-        if parsed.userinfo or parsed.fragment or not parsed.host:
+        if parsed.userinfo or parsed.fragment or not host:
             return f"{shown} must name a host, and neither a user nor a #fragment."
-        address = _read_address(parsed.host)
+        address = _read_address(host)
         if parsed.scheme != "https" and not (parsed.scheme == "http" and address is not None):
             return (
                 f"{shown} must begin with https://; http:// goes only to an address in ADVISOR_WEBHOOK_HOSTS."
             )
         if address is not None and not self._lists(address):
             return f"ADVISOR_WEBHOOK_HOSTS of the server does not list the address {address}."
-        if address is None and parsed.host.lower().rstrip(".") not in self.names:
-            return f"ADVISOR_WEBHOOK_HOSTS of the server does not list {parsed.host}."
+        if address is None and host.lower().rstrip(".") not in self.names:
+            return f"ADVISOR_WEBHOOK_HOSTS of the server does not list {host}."
         return ""
 
     def choose(self, addresses: Sequence[str]) -> str | None:
@@ -85,7 +86,8 @@ def _read_address(text: str) -> IPv4Address | IPv6Address | None:
 
 def _is_public(address: IPv4Address | IPv6Address) -> bool:
     inner = _unwrap(address)
-    return inner.is_global and not inner.is_multicast and not inner.is_reserved
+    is_of_site = isinstance(inner, IPv6Address) and inner.is_site_local
+    return inner.is_global and not inner.is_multicast and not inner.is_reserved and not is_of_site
 
 
 def _unwrap(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:

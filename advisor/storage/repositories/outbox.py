@@ -1,13 +1,16 @@
 """Notices that wait to be posted to a webhook: written with what they tell of, gone once they were taken."""
 
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, insert, or_, select, update
 
 from advisor.storage.bell import NOTICES
 from advisor.storage.tables import OutboxRow
+
+_FARTHEST = timedelta(hours=2)
+"""No notice is put off for as long: where one seems to be, the clock was set back since."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +57,12 @@ class Outbox:
 
     def has_due(self, now: datetime) -> bool:
         """Whether some notice is to be posted now."""
-        query = select(OutboxRow.serial).where(OutboxRow.due_at <= now).limit(1)
+        query = select(OutboxRow.serial).where(_is_due(now)).limit(1)
         return self._connection.execute(query).first() is not None
 
     def take(self, now: datetime, until: datetime, limit: int) -> list[Notice]:
         """Return notices that are due, the oldest first; nobody else takes them before `until`."""
-        due = select(OutboxRow).where(OutboxRow.due_at <= now).order_by(OutboxRow.serial).limit(limit)
+        due = select(OutboxRow).where(_is_due(now)).order_by(OutboxRow.serial).limit(limit)
         found = [
             Notice(row.job_id, row.event_id, row.url, row.body, row.created_at, row.serial, row.tries)
             for row in self._connection.execute(due).all()
@@ -89,3 +92,7 @@ class Outbox:
             OutboxRow.tries == notice.tries,
         )
         return self._connection.execute(query.values(values)).rowcount == 1
+
+
+def _is_due(now: datetime) -> ColumnElement[bool]:
+    return or_(OutboxRow.due_at <= now, OutboxRow.due_at > now + _FARTHEST)

@@ -34,13 +34,13 @@ class Counts:
         self._connection = connection
 
     def take(self, silent_since: datetime) -> Census:
-        """Return the counts; an agent that was last seen before `silent_since` is silent."""
+        """Return the counts; one that holds no session and was last seen before `silent_since` is silent."""
         live = [state for state in SessionState if not state.is_final]
         holds_session = exists().where(MemberRow.agent_id == AgentRow.id, MemberRow.live)
         doing = case(
             (AgentRow.revoked_at.is_not(None), AgentState.REVOKED.value),
-            (AgentRow.last_seen_at < silent_since, AgentState.SILENT.value),
             (holds_session, AgentState.BUSY.value),
+            (AgentRow.last_seen_at < silent_since, AgentState.SILENT.value),
             else_=AgentState.IDLE.value,
         )
         agents = select(doing.label("state")).subquery()

@@ -105,7 +105,7 @@ def test_pages_of_agents_together_are_all_of_them_in_order(database: Database) -
     with database.begin() as work:
         for number, name in enumerate(names):
             work.agents.add(f"a{number}", name, make_node("n"), NOW)
-        known = [agent.name for agent in view_agents(work, NOW)]
+        known = [agent.name for agent in view_agents(work, NOW, Timers())]
         assert sorted(known) == sorted(names)
         for limit in (1, 2, 5, 6, 100):
             pages = read_pages(

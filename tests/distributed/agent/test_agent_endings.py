@@ -376,3 +376,17 @@ def test_other_agents_ranks_are_not_touched(
     finally:
         bystander.kill()
         bystander.wait()
+
+
+def test_job_that_the_system_cannot_take_ends_its_session_and_not_the_agent(
+    agents, server, session_id, make_workload, wait_for
+):
+    command = agents.start_command()
+    workload = make_workload("", protect=("a" * 300, "loop"))
+    (Path(workload.working_dir) / "loop").symlink_to("loop")
+    session = server.assign(session_id, workload, ("a0",))
+    wait_for(lambda: session.ends)
+    assert session.ends[0]["outcome"] in {"crashed", "finished"}
+    session = server.assign(f"{session_id}-2", make_workload("print('hello')"), ("a0",))
+    wait_for(lambda: session.ends)
+    assert command.poll() is None

@@ -172,3 +172,14 @@ def test_token_made_and_revoked_on_its_page_opens_and_closes_the_api(visitors: V
     address = f"/tokens/{fresh.split('_')[2]}/revoke"
     assert http.post(address, data=form, headers=headers, follow_redirects=False).status_code == 303
     assert visitors.server.ask("GET", "/jobs", fresh).status_code == 401
+
+
+@pytest.mark.parametrize("half", ["//[", "http://[x", "//]x["])
+def test_half_an_address_is_no_failure(server: Served, half: str) -> None:
+    http = server.http
+    assert http.get("/login", params={"next": half}).status_code == 200
+    assert (
+        http.post("/theme", data={"theme": "dark", "next": half}, follow_redirects=False).headers["location"]
+        == "/jobs"
+    )
+    assert http.post("/theme", data={"theme": "dark"}, headers={"Origin": half}).status_code == 403

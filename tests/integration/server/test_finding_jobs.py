@@ -1,5 +1,7 @@
 """Finding jobs over HTTP: every filter, page by page, and filters that are none."""
 
+import base64
+
 import pytest
 
 from tests.integration.server.served import Served
@@ -55,3 +57,17 @@ def test_filter_that_is_none_is_refused_instead_of_listing_every_job(
 def test_labels_are_few_and_short(server: Served, labels: dict[str, str]) -> None:
     spec = server.submit().spec.model_dump(mode="json") | {"labels": labels}
     assert server.ask("POST", "/jobs", json=spec).status_code == 422
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"created_since": "0001-01-01T00:00:00+14:00"},
+        {"created_until": "9999-12-31T23:59:59-14:00"},
+        {"cursor": base64.urlsafe_b64encode(b"0001-01-01T00:00:00+14:00 x").decode()},
+    ],
+)
+def test_moment_that_no_calendar_has_in_utc_is_refused(server: Served, query: dict[str, str]) -> None:
+    for path in ("/jobs", "/tokens"):
+        reply = server.ask("GET", path, params=query)
+        assert reply.status_code in {200, 422}, reply.text

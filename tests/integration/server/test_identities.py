@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.integration.server.served import FakeAgent, Served, start_gang
+from tests.unit.services.scripted_tuning import make_node
 
 
 def refused(reply: Any) -> tuple[int, str]:
@@ -96,3 +97,11 @@ def test_rotated_token_keeps_its_owner_and_ends_after_its_grace(server: Served) 
 )
 def test_token_that_makes_no_sense_is_refused(server: Served, wanted: dict[str, object]) -> None:
     assert refused(server.ask("POST", "/tokens", json=wanted)) == (422, "invalid_request")
+
+
+def test_rotated_token_of_few_uses_leaves_no_more_of_them(server: Served) -> None:
+    old = server.ask("POST", "/tokens", json={"role": "agent", "uses": 1}).json()["token"]
+    new = server.ask("POST", f"/tokens/{old.split('_')[2]}:rotate", json={}).json()["token"]
+    document = {"name": "one", "node": make_node("one").model_dump(mode="json"), "protocol_major": 2}
+    assert refused(server.ask("POST", "/agents", old, json=document)) == (401, "unauthenticated")
+    assert server.ask("POST", "/agents", new, json=document).is_success

@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 from advisor.api.edge.connections import (
     BODY_S,
     HEADER_S,
+    MOST_BYTES,
     MOST_HEADER_BYTES,
     LimitedConnection,
     limit_connections,
@@ -296,3 +297,24 @@ def test_process_is_alive_while_every_thread_waits(tmp_path: Path) -> None:
             await waiting
 
     assert asyncio.run(ask()) == 200
+
+
+def test_trailers_and_what_encodes_a_body_are_bounded(serve: Callable[..., Connect]) -> None:
+    for endless in (b"x: aaaa\r\n" * 8_000, b"y" * 65_536):
+        connection = serve()()
+        connection.sendall(HEAD + b"transfer-encoding: chunked\r\n\r\n0\r\nx: ")
+        sent = 0
+        with suppress(OSError):
+            while sent < 4 * MOST_BYTES:
+                sent += connection.send(endless)
+        assert sent < 2 * MOST_BYTES, "the server hung up"
+
+
+def test_body_in_chunks_with_a_trailer_is_taken(serve: Callable[..., Connect]) -> None:
+    connection = serve()()
+    connection.sendall(
+        HEAD + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n2\r\nhi\r\n0\r\nx: 1\r\n\r\n"
+    )
+    answer = read_all(connection)
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert answer.endswith(b"hi")

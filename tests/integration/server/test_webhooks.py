@@ -435,3 +435,18 @@ def test_clone_posts_to_nobody_elses_webhook_and_to_none_that_is_listed_no_longe
     server.stop()
     narrower = start(webhook_hosts=("127.0.0.1",), webhook_secret=SECRET)
     assert narrower.ask("POST", f"/jobs/{job_id}:clone", ada).status_code == 422
+
+
+def test_clock_that_is_set_neither_gives_notices_up_nor_holds_them_back(
+    world: World, receiver: Receiver
+) -> None:
+    receiver.answers += [500] * 2
+    post = Post(world)
+    cancelled_job(world, receiver.url)
+    post.courier.deliver_due()
+    world.wait(2 * 86_400)
+    post.courier.deliver_due()
+    assert post.waiting == 1, "two tries are not given up, whatever the clock says"
+    world.wait(-3 * 86_400)
+    post.courier.deliver_due()
+    assert (post.waiting, post.fates[-1]) == (0, Fate.DELIVERED)

@@ -76,3 +76,9 @@ def test_a_paddle_script_gets_the_preload_before_its_own_path_and_only_the_chang
     }
     assert json.loads(launch.environment["ADVISOR_STRATEGY"]) == {"fuse_grad_size_in_MB": 4.0}
     assert launch.argv[1:] == ("train.py",)
+
+
+def test_words_that_no_file_can_be_called_are_words(build, tmp_path) -> None:
+    (tmp_path / "run.sh").touch()
+    launch = build(WorkloadKind.COMMAND, "bash", "a" * 300, "run.sh", "${num_threads}")
+    assert launch.script == tmp_path / "run.sh"

@@ -223,3 +223,13 @@ def test_calibration_becomes_the_protocols_model():
     assert parse_result({**RESULT, "given_up": True, "calibration": None}).given_up
     with pytest.raises(ValueError, match="level"):
         parse_result({**RESULT, "calibration": {"links": [{**link, "level": "moon"}]}})
+
+
+@pytest.mark.parametrize("line", ['{"kind": "script_ended", "total_steps": Infinity}', "[" * 100_000])
+def test_nonsense_of_any_kind_is_answered(dialogue, tmp_path, line):
+    control = ControlSocket(dialogue, tmp_path, is_ours=lambda _: True)
+    with socket.socket(socket.AF_UNIX) as rank:
+        rank.connect(str(tmp_path / "s"))
+        rank.sendall(line.encode() + b"\n")
+        assert json.loads(rank.makefile().readline())["kind"] == "end"
+    control.close()

@@ -36,7 +36,7 @@ def launch(place, project):
             job_id="j",
             nnodes=nnodes,
             node_rank=node_rank,
-            workload=Workload(command=command, working_dir=str(project), **workload),
+            workload=Workload(**{"command": command, "working_dir": str(project), **workload}),
         )
         return build_launch(
             assignment, "10.0.0.7:4711", place, {"PATH": "/usr/bin:/bin", **(inherited or {})}
@@ -108,6 +108,8 @@ def test_torchrun_joins_the_gang_without_the_runtime_in_front(launch, injection,
     [
         (("bash", "run.sh"), {"injection": "launcher"}, "starts the training processes itself"),
         (("no-such-launcher", "train.py"), {}, "no-such-launcher was not found"),
+        (("torchrun", f"{'a' * 300}.py"), {}, "a{300}.py"),
+        (("torchrun", "train.py"), {"working_dir": "/" + "a" * 300}, "a{300}"),
     ],
 )
 def test_launch_is_refused_with_a_remedy(launch, command, workload, sentence):

@@ -1,5 +1,7 @@
 """What a session does after the server's answer to a measurement: a quarantine is not the session's end."""
 
+import errno
+
 import httpx
 import pytest
 
@@ -123,3 +125,13 @@ def test_strategy_that_the_owner_did_not_sign_is_not_tried(measure, overrides, w
     assert reply.race is None
     assert why in reply.end_because
     assert (measuring.ending.trouble.code, measuring.ending.trouble.fatal) == ("not_signed", True)
+
+
+def test_disk_that_is_full_ends_the_session_and_says_so(measure, spool, monkeypatch):
+    def put(report):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(spool, "put", put)
+    measuring, reply = measure(Server(httpx.Response(204)))
+    assert measuring.ending.cause is Cause.DISK_FULL
+    assert "No space left on device" in reply.end_because

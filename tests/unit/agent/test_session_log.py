@@ -1,5 +1,7 @@
 """The log keeps its beginning and its end, and hands out text only."""
 
+import os
+
 import pytest
 
 from agent.sessions.session_log import LogReader, LogWriter, clean_text, read_log_tail
@@ -58,3 +60,19 @@ def test_long_news_are_shortened_at_the_front(tmp_path):
 )
 def test_text_is_cleaned(data, text):
     assert clean_text(data) == text
+
+
+def test_log_whose_next_part_cannot_be_opened_goes_on_when_it_can(tmp_path, writer, monkeypatch):
+    real = os.open
+
+    def refuse(path, *more):
+        if str(path).endswith("log.tail"):
+            raise OSError(28, "No space left on device")
+        return real(path, *more)
+
+    monkeypatch.setattr(os, "open", refuse)
+    writer.write(b"x" * 30)
+    writer.write(b"lost")
+    monkeypatch.undo()
+    writer.write(b"y" * 25)
+    assert read_log_tail(tmp_path, 100).endswith("yyyyy")

@@ -216,3 +216,19 @@ def test_server_learns_why_an_agent_declines_and_the_agent_serves_on(key, tmp_pa
     assert end["trouble"]["code"] == "not_signed"
     assert end["trouble"]["fatal"]
     assert end["trouble"]["sentence"].startswith("a0: This agent starts signed jobs only")
+
+
+def test_memory_of_signatures_that_is_damaged_refuses_and_says_what_to_do(key, trust, tmp_path):
+    signers = trust(public(key))
+    (tmp_path / "signed-jobs.json").write_text("")
+    with pytest.raises(NotSigned, match=r"signed-jobs\.json.*delete the file"):
+        signers.prove(assign(sign(key)))
+
+
+def test_signature_is_remembered_over_a_clock_that_was_set_ahead(key, trust):
+    spec = sign(key)
+    trust(public(key)).prove(assign(spec))
+    later = sign(key, 4 * WEEK_S)
+    trust(public(key), at=NOW + timedelta(days=10)).prove(assign(later, job_id="j2"))
+    with pytest.raises(NotSigned, match="used before"):
+        trust(public(key)).prove(assign(spec, job_id="j3"))

@@ -106,3 +106,16 @@ def test_reports_are_bounded_by_their_bytes(tmp_path):
     waiting = list_reports(spool.folder)
     assert sum(path.stat().st_size for path in waiting) <= 300
     assert len(waiting) + len(list_reports(spool.quarantine)) == 3
+
+
+def test_report_that_is_handed_in_meanwhile_is_passed_over(spool):
+    entries = [spool.put(REPORT.model_copy(update={"race_id": f"b{number}"})) for number in range(3)]
+    waiting = spool.list_waiting()
+    first = next(waiting)
+    for entry in entries:
+        if entry.path != first.path:
+            spool.remove(entry)
+    assert list(waiting) == []
+    spool.set_aside(entries[0], "Nobody wants it.")
+    spool.set_aside(entries[0], "It is gone.")
+    assert len(list(spool.quarantine.glob("*.reason"))) <= len(list_reports(spool.quarantine))

@@ -8,7 +8,7 @@ import pytest
 from rich.cells import cell_len
 
 from advisor import __version__
-from advisor.cli.exits import CommandFailed
+from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.program import build_app
 from advisor.cli.screen import Screen
 from advisor.cli.tuning.job_spec import WantedJob
@@ -537,3 +537,17 @@ def test_spec_survives_the_way_over_http(server: FakeServer, run: Run) -> None:
     server.lives["new-1"] = [JobState.CANCELLED]
     run("tune", "--minutes", "0.3", "--", "torchrun", "t.py")
     assert JobSpec.model_validate_json(server.submitted[0].model_dump_json()) == server.submitted[0]
+
+
+def test_what_a_job_is_called_does_not_command_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "\x1b]0;PWN\x07\x1b[31mRED\x9b2J\u202e"
+    screen = Screen()
+    for write in (screen.show, screen.tell, screen.warn, screen.print_list):
+        write(name)
+    screen.explain(CommandFailed(Exit.INTERNAL, name, hint=name, details=name))
+    screen.print_json({"name": name})
+    screen.json = True
+    screen.explain(CommandFailed(Exit.INTERNAL, name))
+    out, err = capsys.readouterr()
+    assert not re.search("[\x1b\x07\x9b\u202e]", out + err)
+    assert "RED" in out

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from advisor.dashboard import formats
+from advisor.protocol.plain_text import clean_text
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 
@@ -57,7 +58,7 @@ def test_age_of_a_moment_in_the_future_is_zero() -> None:
 
 def test_clean_text_drops_terminal_codes_and_direction_marks() -> None:
     dirty = "\x1b[31mred\x1b[0m \x1b]0;title\x07\u202egnp.exe\x00\ttab\r\nnext"
-    assert formats.clean_text(dirty) == "red gnp.exe\ttab\nnext"
+    assert clean_text(dirty) == "red gnp.exe\ttab\nnext"
 
 
 def test_clean_tail_keeps_the_last_lines() -> None:

@@ -15,6 +15,7 @@ from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.views import NewToken, Role
 from advisor.services.jobs import submit_job
 from advisor.services.tokens import authenticate, create_token
+from advisor.services.tuning import Timers
 from advisor.storage import Database
 from advisor.tuning.asked import PlannerTuning
 
@@ -54,7 +55,10 @@ def prepared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Prepare
         job = submit_job(work, story.job.spec, authenticate(work, person.token, NOW), None, NOW)
         agent = create_token(work, NewToken(role=Role.AGENT, label="node01"), NOW)
     yield Prepared(
-        ServiceSource(database, lambda: NOW, PlannerTuning(), lambda: None), job.id, person.token, agent.token
+        ServiceSource(database, lambda: NOW, PlannerTuning(), Timers(), lambda: None),
+        job.id,
+        person.token,
+        agent.token,
     )
     database.close()
 

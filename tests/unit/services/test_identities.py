@@ -3,7 +3,8 @@
 import pytest
 
 from advisor.errors import AgentNameTaken, Unauthenticated
-from advisor.protocol.views import NewToken, Role
+from advisor.protocol.views import AgentState, NewToken, Role
+from advisor.services.agents import view_agents
 from advisor.services.tokens import authenticate, create_token, revoke_token, still_counts
 from tests.unit.services.world import World
 
@@ -50,3 +51,15 @@ def test_two_tokens_without_a_label_are_two_people(world: World) -> None:
         made = [create_token(work, NewToken(role=Role.SUBMITTER), world.now) for _ in range(2)]
         names = {authenticate(work, token.token, world.now).name for token in made}
     assert len(names) == 2
+
+
+def test_agent_that_holds_a_session_is_never_taken_for_silent(world: World) -> None:
+    agent = world.register("one")
+    world.submit()
+    world.keep_up()
+    assert world.poll(agent) is not None
+    world.wait(10 * world.timers.silent_s)
+    with world.database.read() as work:
+        (view,) = view_agents(work, world.now, world.timers)
+        counts = work.counts.take(world.now)
+    assert (view.state, counts.agents[AgentState.SILENT]) == (AgentState.BUSY, 0)

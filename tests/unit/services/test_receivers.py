@@ -35,6 +35,8 @@ def test_listed_host_is_let_in(url: str) -> None:
         ("ftp://hooks.example.com/", "must begin with https://"),
         ("file:///etc/passwd", "must name a host"),
         ("hooks.example.com", "must name a host"),
+        ("https://xn--/", "is no URL"),
+        ("https://xn--zzzzzz99999/", "is no URL"),
         ("http://10.2.0.1/", "does not list the address"),
         ("https://169.254.169.254/latest", "does not list the address"),
         ("http://[::1]/", "does not list the address"),
@@ -97,3 +99,7 @@ def test_first_address_that_may_be_is_taken() -> None:
 )
 def test_only_the_host_is_shown(url: str, shown: str) -> None:
     assert hide_path(url) == shown
+
+
+def test_addresses_of_a_site_are_not_public() -> None:
+    assert LISTED.choose(["fec0::1"]) is None

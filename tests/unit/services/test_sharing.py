@@ -14,6 +14,7 @@ from advisor.services.changing import tidying
 from advisor.services.measuring import sessions
 from advisor.services.measuring.races import Accepted
 from advisor.services.tokens import Principal
+from advisor.services.tuning import Timers
 from advisor.services.webhooks.receivers import Receivers
 from tests.unit.services.fleet import Fleet
 from tests.unit.services.scripted_tuning import make_node
@@ -189,7 +190,7 @@ def test_agent_gets_no_session_that_may_outlast_its_allocation(world: World) -> 
     assert find_running(world, long, short) == ["short"]
     assert "before that leaves will have left" in world.job(long.id).state_reason
     with world.database.read() as work:
-        (view,) = view_agents(work, world.now)
+        (view,) = view_agents(work, world.now, Timers())
     assert view.ends_in_s == 600
 
 

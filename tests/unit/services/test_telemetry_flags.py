@@ -10,7 +10,7 @@ from advisor.protocol.views import EventFacts, Straggler
 from advisor.services import jobs
 from advisor.services.agents import view_agents
 from advisor.services.measuring import sessions, telemetry
-from advisor.services.tuning import Pace
+from advisor.services.tuning import Pace, Timers
 
 from .scripted_tuning import ScriptedTuning, make_facts, make_result
 from .world import World
@@ -20,7 +20,7 @@ BATCH = TelemetryBatch(samples=(TelemetrySample(age_s=0.5, cpu=0.75, session_cpu
 
 def read_flag(world: World) -> NodeFlag | None:
     with world.database.read() as work:
-        return view_agents(work, world.now)[0].flag
+        return view_agents(work, world.now, Timers())[0].flag
 
 
 class Measuring:

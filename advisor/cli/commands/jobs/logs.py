@@ -50,7 +50,7 @@ def _print_logs(
             if as_json:
                 screen.print_line(chunk)
             else:
-                screen.print_text(chunk.text)
+                screen.print_list(chunk.text)
         after = max(after, page.next_after)
         if not page.items:
             if over:

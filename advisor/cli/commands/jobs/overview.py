@@ -80,7 +80,7 @@ def list_jobs(
         screen.tell("No jobs yet. Make one: advisor tune -- torchrun --nproc-per-node 2 train.py")
     elif screen.is_piped:
         for line in list_as_tsv(jobs, gains, now):
-            screen.print_text(line)
+            screen.print_list(line)
     else:
         screen.show(_jobs_table(jobs, gains, now))
 

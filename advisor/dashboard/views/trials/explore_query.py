@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from advisor.dashboard import formats
 from advisor.dashboard.views.trials.measured import MeasuredTrial
 from advisor.dashboard.views.trials.table import TrialQuery
 from advisor.errors import InvalidRequest
 from advisor.protocol.base import Value
+from advisor.protocol.plain_text import clean_text
 
 _LONGEST = 100
 
@@ -68,7 +68,5 @@ def _read_number(name: str, text: str) -> float | None:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise InvalidRequest(
-            f"{name}: {formats.clean_text(text)[:40]} is no number.", hint="For example 8 or 0.5."
-        )
+        raise InvalidRequest(f"{name}: {clean_text(text)[:40]} is no number.", hint="For example 8 or 0.5.")
     return number

@@ -16,6 +16,7 @@ from advisor.protocol.base import Value
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.trials import Outcome, Phases
 from advisor.protocol.nodes.cluster import spell_memory
+from advisor.protocol.plain_text import clean_text
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "'")
 """A spreadsheet calculates a cell that begins with one of these."""
@@ -167,7 +168,7 @@ class TrialQuery:
         ):
             if unknown := [key for key in wanted if key not in known]:
                 hint = f"There are {', '.join(known)}."
-                raise InvalidRequest(f"There is no {what} {formats.clean_text(unknown[0])[:40]}.", hint=hint)
+                raise InvalidRequest(f"There is no {what} {clean_text(unknown[0])[:40]}.", hint=hint)
         return cls(sort, state, rung, changes.strip()[:200], keys)
 
     def address(self, **changed: object) -> str:
@@ -252,6 +253,6 @@ def write_csv(trials: Sequence[MeasuredTrial], query: TrialQuery) -> str:
     ]
     writer.writerow([*names, "because", "outcome_reason"])
     for found in query.select(trials):
-        told = (formats.clean_text(found.trial.because), formats.clean_text(found.trial.outcome_reason))
+        told = (clean_text(found.trial.because), clean_text(found.trial.outcome_reason))
         writer.writerow([*(_guard(column.read(found)) for column in COLUMNS), *map(_guard, told)])
     return file.getvalue()
