@@ -23,6 +23,7 @@ from advisor.api.edge.requests import FAILURE, PREFIX, begin_request
 from advisor.api.strict_json import read_strictly
 from advisor.errors import InvalidRequest, TooManyRequests
 from advisor.protocol.views import Role
+from advisor.services.tokens import Principal
 from advisor.storage import Database, UnitOfWork
 
 Headers = dict[str, str]
@@ -77,13 +78,13 @@ class FastPath:
         if scope["type"] == "http" and scope["method"] == "POST":
             for kind in self._frequent:
                 named = kind.shape.fullmatch(scope["path"])
-                if named is not None and (agent_id := self._find_agent(scope)) is not None:
-                    await self._answer(kind, named.groupdict(), agent_id, scope, receive, send)
+                if named is not None and (sender := self._find_sender(scope)) is not None:
+                    await self._answer(kind, named.groupdict(), sender, scope, receive, send)
                     return
         await self.app(scope, receive, send)
 
-    def _find_agent(self, scope: Scope) -> str | None:
-        """Return the agent that asks; None unless it is known, may ask now, and says JSON of a known length."""
+    def _find_sender(self, scope: Scope) -> Principal | None:
+        """Return the agent that asks; None unless it is known, and says JSON of a known length."""
         headers = dict(scope["headers"])
         scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
         if (
@@ -95,17 +96,19 @@ class FastPath:
             return None
         context = self._context
         principal = context.known_tokens.find(token.decode("latin-1"), context.clock())
-        if principal is None or principal.role is not Role.AGENT:
-            return None
-        try:
-            self._buckets.take(principal.token_id)
-        except TooManyRequests:
+        if principal is None or principal.role is not Role.AGENT or principal.agent_id is None:
             return None
         scope.setdefault("state", {})["principal"] = principal.name
-        return principal.agent_id
+        return principal
 
     async def _answer(
-        self, kind: Frequent, named: dict[str, str], agent_id: str, scope: Scope, receive: Receive, send: Send
+        self,
+        kind: Frequent,
+        named: dict[str, str],
+        sender: Principal,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
     ) -> None:
         body = b""
         while True:
@@ -117,13 +120,15 @@ class FastPath:
             if message["type"] != "http.request":
                 raise InvalidRequest("The body did not come in full.")
             said = read_strictly(body, kind.message)
-        except (InvalidRequest, RequestValidationError):
+            # Last: what goes the long way takes from the bucket there.
+            self._buckets.take(sender.token_id)
+        except (InvalidRequest, RequestValidationError, TooManyRequests):
             await self.app(scope, _Again(message, body, receive), send)
             return
         scope["route"] = kind
         begin_request(scope, named, self._context.metrics)
         try:
-            errand = kind.take(self._context, agent_id, said, **named)
+            errand = kind.take(self._context, sender.agent_id, said, **named)
             database = self._context.database
             if errand.is_short and len(body) <= _SHORT_BYTES:
                 written = await database.write(errand.write)

@@ -207,27 +207,37 @@ class ServiceSource:
     def cancel(self, job_id: str, person: Person) -> Job:
         """Ask the job to stop; what it measured stays."""
         with self._database.begin() as work:
-            return cancel_job(work, job_id, person.principal, self._clock())
+            job = cancel_job(work, job_id, person.principal, self._clock())
+        self._wake_leader()
+        return job
 
     def pause(self, job_id: str, person: Person) -> Job:
         """Let the job start nothing new; what it is measuring is measured to its end."""
         with self._database.begin() as work:
-            return pause_job(work, job_id, person.principal, self._clock())
+            job = pause_job(work, job_id, person.principal, self._clock())
+        self._wake_leader()
+        return job
 
     def resume(self, job_id: str, person: Person) -> Job:
         """Let a paused job go on where it stood."""
         with self._database.begin() as work:
-            return resume_job(work, job_id, person.principal, self._clock())
+            job = resume_job(work, job_id, person.principal, self._clock())
+        self._wake_leader()
+        return job
 
     def repeat_trial(self, job_id: str, number: int, person: Person) -> Job:
         """Let a trial race once more, while the job searches."""
         with self._database.begin() as work:
-            return repeat_trial(work, job_id, number, person.principal, self._clock())
+            job = repeat_trial(work, job_id, number, person.principal, self._clock())
+        self._wake_leader()
+        return job
 
     def continue_job(self, job_id: str, more: Continuation, person: Person) -> Job:
         """Give a job that has ended more budget; it goes on where it stood."""
         with self._database.begin() as work:
-            return continue_job(work, job_id, more, person.principal, None, self._clock())
+            job = continue_job(work, job_id, more, person.principal, None, self._clock())
+        self._wake_leader()
+        return job
 
     def tokens(self, person: Person, of_agents: bool, limit: int, cursor: str | None) -> TokenPage:
         """Return a page of tokens, newest first: those of agents, or the others. Raises Forbidden."""

@@ -65,14 +65,14 @@ def register_agent(
         hash_secret(request.secret) if request.secret else known.secret_sha256 if known and proven else None
     )
     ends_at = None if request.ends_in_s is None else now + timedelta(seconds=request.ends_in_s)
-    member = work.members.live_of(known.id) if known else None
-    if member is not None and not _still_waits(work, member, request.node):
-        _abandon(work, member, f"Agent {request.name} started again.", now)
     if known is None:
         agent_id = work.new_id()
         work.agents.add(agent_id, request.name, request.node, now, secret, ends_at)
     else:
         agent_id = known.id
+        member = work.members.live_of(agent_id)
+        if member is not None and not _still_waits(work, member, known.node, request.node):
+            _abandon(work, member, f"Agent {request.name} started again.", now)
         work.agents.introduce_again(agent_id, request.node, now, secret, ends_at)
     work.tokens.revoke_of_agent(agent_id, now)
     work.reach(FaultPoint.AGENT_REGISTERED)
@@ -120,7 +120,9 @@ def holds_ending(work: UnitOfWork, agent_id: str) -> bool:
     if not work.agents.exists(agent_id):
         raise AgentNotFound("The agent is not registered.")
     member = work.members.live_of(agent_id)
-    session = work.sessions.get(member.session_id) if member else None
+    if member is None or member.state is not MemberState.PREPARING:
+        return False
+    session = work.sessions.get(member.session_id)
     return session is not None and session.state is SessionState.ENDING
 
 
@@ -208,7 +210,7 @@ def _proves(request: RegisterAgent, principal: Principal, known: Agent) -> bool:
     return bool(mine and request.secret) and hmac.compare_digest(mine or "", hash_secret(request.secret))
 
 
-def _still_waits(work: UnitOfWork, member: Member, node: Node) -> bool:
+def _still_waits(work: UnitOfWork, member: Member, before: Node, now: Node) -> bool:
     """Whether nothing was started yet in an agent's place, and the agent has come back on the same node.
 
     A gang may have been formed with the agent of an earlier command, which stopped without a word a moment ago.
@@ -216,8 +218,7 @@ def _still_waits(work: UnitOfWork, member: Member, node: Node) -> bool:
     session = work.sessions.get(member.session_id)
     if member.state is not MemberState.PREPARING or session is None:
         return False
-    before = next((agent.node for agent in work.agents.all() if agent.id == member.agent_id), None)
-    return session.state is SessionState.ASSEMBLING and before == node
+    return session.state is SessionState.ASSEMBLING and before == now
 
 
 def _abandon(

@@ -94,6 +94,7 @@ def abandon_session(work: UnitOfWork, session_id: str, job_id: str, reason: str,
     ):
         work.trials.close_all(job_id, Outcome.CANCELLED, _UNFINISHED, now)
         work.events.append(job_id, EventKind.JOB, "The job was cancelled.", now)
+        tell_webhooks(work, job_id, NoticeEvent.CANCELLED, "The job was cancelled.", now)
 
 
 def close_trials(work: UnitOfWork, job_id: str, *, finished: bool, now: datetime) -> None:

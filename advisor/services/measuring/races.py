@@ -191,17 +191,15 @@ def _still_holds(work: UnitOfWork, thought: Thought, *, patient: bool) -> bool:
         return isinstance(decision, EndSession)
     if decision.stage is not Stage.SEARCH or job.stage is not Stage.SEARCH:
         return False
+    measured_now = {
+        block.trial_number for block in work.blocks.of_job(job.id) if block.state is BlockState.ISSUED
+    }
     in_hand = [
         trial.changes
         for trial in work.trials.of_job(job.id)
-        if trial.number not in thought.trials or _is_measured_now(work, job.id, trial)
+        if trial.number not in thought.trials or trial.number in measured_now
     ]
     return all(arm.changes not in in_hand for arm in decision.arms if arm.changes)
-
-
-def _is_measured_now(work: UnitOfWork, job_id: str, trial: Trial) -> bool:
-    issued = (block for block in work.blocks.of_job(job_id) if block.state is BlockState.ISSUED)
-    return any(block.trial_number == trial.number for block in issued)
 
 
 def _issue(work: UnitOfWork, session: Session, race: Race, now: datetime) -> RacePlan:

@@ -208,10 +208,6 @@ class Blocks:
         query = update(BlockRow).where(BlockRow.session_id == session_id, BlockRow.state == BlockState.ISSUED)
         self._connection.execute(query.values(state=BlockState.VOID, note=note, finished_at=now))
 
-    def note(self, block_id: str, note: str) -> None:
-        """Add a sentence to a measured block."""
-        self._connection.execute(update(BlockRow).where(BlockRow.id == block_id).values(note=note))
-
     def set_telemetry(
         self, block_id: str, utilisation: float | None, nodes: tuple[NodeTelemetry, ...]
     ) -> None:

@@ -223,11 +223,6 @@ class Sessions:
             for row in self._connection.execute(query)
         ]
 
-    def count_live(self) -> int:
-        """Return the number of live sessions."""
-        query = select(func.count()).select_from(SessionRow).where(SessionRow.state.in_(LIVE))
-        return self._connection.execute(query).scalar_one()
-
     def _agents(self, session_ids: Collection[str]) -> dict[str, tuple[str, ...]]:
         found: defaultdict[str, tuple[str, ...]] = defaultdict(tuple)
         for row in self._connection.execute(_AGENTS, {"sessions": list(session_ids)}):
