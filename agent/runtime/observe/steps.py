@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 WATCHED_OPTIMIZER_STEPS = 12
 """How many optimizer steps are watched before the leader of several optimizers is named."""
@@ -36,6 +36,8 @@ class StepWatch:
         self._known: Dict[int, Any] = {}
         self._made: List[Any] = []
         """Optimizers that have not stepped yet."""
+        self._waiting: Tuple[Any, List[Any]] = (None, [])
+        """Those of the models that were asked about last, with what that answer holds for."""
         self._leader: Optional[int] = None
         self._leader_stepped = False
         self._told = False
@@ -104,9 +106,18 @@ class StepWatch:
         """Optimizers of these models that have not stepped yet."""
         if not self._made:
             return []
-        own = {id(parameter) for model in models for parameter in model.parameters()}
-        made = [optimizer for optimizer in (ref() for ref in self._made) if optimizer is not None]
-        return [optimizer for optimizer in made if any(id(p) in own for p in list_parameters(optimizer))]
+        # Asked at boundaries, where looking through all parameters would cost a step.
+        asked = ([*self._made], [id(model) for model in models])
+        if asked != self._waiting[0]:
+            own = {id(parameter) for model in models for parameter in model.parameters()}
+            made = [(ref, ref()) for ref in self._made]
+            found = [ref for ref, optimizer in made if optimizer is not None and own & _list_ids(optimizer)]
+            self._waiting = (asked, found)
+        return [optimizer for optimizer in (ref() for ref in self._waiting[1]) if optimizer is not None]
+
+
+def _list_ids(optimizer: Any) -> Set[int]:
+    return {id(parameter) for parameter in list_parameters(optimizer)}
 
 
 def list_parameters(optimizer: Any) -> List[Any]:

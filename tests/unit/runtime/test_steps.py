@@ -120,3 +120,28 @@ def test_steps_between_two_decisions_are_kept_end_to_end() -> None:
         (20, 30, 6),
     ]
     assert [step.flag for step in [*kept, last]] == [recorder.PLAIN, recorder.INTERRUPTED, recorder.PLAIN]
+
+
+def test_optimizers_that_wait_are_those_of_the_models_that_have_not_stepped() -> None:
+    model, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
+    watch = steps.StepWatch()
+    first, second = torch.optim.SGD(model.parameters(), 0.1), torch.optim.Adam(model.parameters())
+    foreign = torch.optim.SGD(other.parameters(), 0.1)
+    for made in (first, second, foreign):
+        watch.note_made(made)
+    assert watch.list_waiting([model]) == [first, second]
+    watch.note_optimizer_step(first)
+    assert watch.list_waiting([model]) == [second]
+    assert watch.list_waiting([model, other]) == [second, foreign]
+    del second, made
+    assert watch.list_waiting([model]) == []
+
+
+def test_optimizer_that_takes_the_place_of_a_dead_one_in_memory_is_another_one() -> None:
+    watch = steps.StepWatch()
+    first = Optimizer()
+    watch.note_optimizer_step(first)
+    watch._known[id(first)] = lambda: None  # what is left of one that died at this address
+    assert not watch.knows(first)
+    watch.note_optimizer_step(first)
+    assert watch.list_optimizers() == [first]
