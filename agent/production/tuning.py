@@ -55,9 +55,12 @@ _MOST_DECISIONS = 500
 HOT = tuple(
     name
     for name, knob in CATALOGUE.items()
-    if knob.effect is Effect.EXACT and knob.switch is Switch.HOT and not knob.carried
+    if knob.effect is Effect.EXACT
+    and knob.switch is Switch.HOT
+    and not knob.carried
+    and name not in {"sharding_stage", "sharding_gather_ranks"}
 )
-"""Knobs that take part."""
+"""Knobs that take part: not those under which a script must not read its parameters between forward and backward."""
 
 
 class _Gone(Exception):

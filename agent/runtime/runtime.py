@@ -163,6 +163,8 @@ class Runtime:
 
     def begin_optimizer_step(self, optimizer: Any) -> None:
         self.recorder.begin_optimizer()
+        if self.at_work is not None and not self.recorder.is_in_backward:
+            self.at_work.before_step()
         if not self.models.has_replicas:
             self._look_for_sharded(optimizer)
         elif not self.models.last_forward and self.watch.optimizer_steps == STEPS_WITHOUT_DDP:

@@ -29,7 +29,11 @@ KNOBS = (*AFTERWARDS, *ARGUMENTS)
 _OWN_DEPTH: Mapping[str, int] = {AHEAD: 0, BACK: 1}
 _RESHARD = '''\
 def set_stage(model):
-    """Gather parameters {often}: ZeRO's stage {stage}."""
+    """Gather parameters {often}: ZeRO's stage {stage}.
+
+    What a forward without a backward (an evaluation) left gathered is the next forward's: call reshard() of every
+    module in model.modules() that has it before an optimizer steps.
+    """
     for module in model.modules():
         if isinstance(module, FSDPModule) and module is not model:
             module.set_reshard_after_forward({again}, recurse=False)
@@ -43,7 +47,11 @@ def set_memory(model):
 '''
 _AHEAD = '''\
 def gather_ahead(model):
-    """Gather parameters ahead of their use, in the order of the first forward."""
+    """Gather parameters ahead of their use, in the order of the first forward.
+
+    Where a forward without gradients takes a part of the model only, what it gathered for the rest is the next
+    forward's: call unshard() and then reshard() of the rest before an optimizer steps.
+    """
     begun, ended, hooks = [], [], []
 
     def begin(module, args):

@@ -86,7 +86,8 @@ SHARDING: tuple[Knob, ...] = (
     Knob(
         name="sharding_stage", place=S, part=C, default=3, low=2, high=3, unit="stage",
         effect=Effect.EXACT, switch=Switch.HOT,
-        meaning="ZeRO's stage: 3 shards parameters again after the forward, 2 keeps them gathered until the backward.",
+        meaning="ZeRO's stage: 3 shards parameters again after the forward, 2 keeps them gathered until the "
+        "backward, and a script must not read parameters between the two.",
         realised="fully_shard's set_reshard_after_forward on the modules inside the outermost one.",
         unavailable_because=_unavailable("sharding_stage"),
         rule=lambda _: (
@@ -97,7 +98,8 @@ SHARDING: tuple[Knob, ...] = (
         name="sharding_gather_ranks", place=S, part=C, default=0, low=0, high=1024, unit="ranks",
         effect=Effect.EXACT, switch=Switch.HOT,
         meaning="Ranks that parameters are sharded over again after the forward, so that the backward gathers among "
-        "those only; 0: all that hold one copy. Takes the memory of larger shares.",
+        "those only; 0: all that hold one copy. Takes the memory of larger shares, and a script must not read "
+        "parameters between the two.",
         realised="fully_shard's reshard_after_forward with a number, changed in place on the modules inside the "
         "outermost one.",
         unavailable_because=_gather_unavailable, inactive_because=_idle_while_kept, grid=_gather_sizes,

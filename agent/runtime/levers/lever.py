@@ -135,6 +135,9 @@ class Lever(ABC):
         """Whether an optimizer's step is made, while `is_on` and `decides_steps`."""
         return True
 
+    def before_step(self) -> None:
+        """Before an optimizer's step outside a backward pass, while `is_on`."""
+
     def may_clear(self, owner: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> bool:
         """Whether a zero_grad() of an optimizer or a module is made, while `is_on`."""
         return True

@@ -276,6 +276,10 @@ class Levers:
     def may_step(self, optimizer: Any) -> bool:
         return not self._held and all(lever.may_step(optimizer) for lever in self._on if lever.decides_steps)
 
+    def before_step(self) -> None:
+        for lever in self._on:
+            lever.before_step()
+
     def may_clear(self, owner: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> bool:
         return all(lever.may_clear(owner, args, kwargs) for lever in self._on)
 

@@ -120,6 +120,10 @@ class Recorder:
                 self._backward_start = self.clock.mark()
         return True
 
+    @property
+    def is_in_backward(self) -> bool:
+        return self._backward_depth > 0
+
     def end_backward(self) -> None:
         self._backward_depth = 0
         if self.recording and self._step is not None and self._backward_start is not None:

@@ -71,6 +71,10 @@ class Steering(ABC):
     def end_backward(self) -> None:
         self._levers.after_backward()
 
+    @untraced
+    def before_step(self) -> None:
+        self._levers.before_step()
+
     def may_clear(self, owner: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> bool:
         return self._levers.may_clear(owner, args, kwargs)
 

@@ -99,3 +99,21 @@ def test_reducers_side_by_side_forget_a_pass_that_never_came(tmp_path: Path) -> 
     session = launch(tmp_path, ["unusual.py", "gan", "400"], [race(arms, min_steps=12, max_steps=12), END])
     assert "race" in [message["kind"] for message in session.messages], session.log
     assert "bucket view" not in session.log
+
+
+@pytest.mark.parametrize(
+    ("name", "knob", "value"),
+    [
+        ("looks_at_all", "sharding_stage", 2),
+        ("looks_with_gradients", "sharding_stage", 2),
+        ("looks_at_a_part", "sharding_forward_prefetch", 3),
+    ],
+)
+def test_gathered_parameters_do_not_outlive_an_optimizers_step(
+    name: str, knob: str, value: int, tmp_path: Path
+) -> None:
+    session = train(tmp_path, name, 40, {knob: value})
+    steered = read(tmp_path, name)
+    assert set(report(tmp_path)["in_force"]) == {knob}, session.log
+    train(tmp_path, name, 40)
+    assert steered == read(tmp_path, name), "no weight of before the step was used after it"

@@ -16,6 +16,7 @@ from .gather_watch import (
     read_forward_order,
 )
 from .layers import explain_no_layers
+from .leftovers import Leftovers
 
 KNOBS = {FORWARD: "sharding_forward_prefetch", BACKWARD: "sharding_backward_prefetch"}
 _FIXED = (
@@ -45,6 +46,7 @@ class Prefetching(Lever):
         self._orders: Dict[Any, List[Any]] = {}
         """Root -> the modules inside it as a forward ended them."""
         self._expected: Dict[str, int] = {}
+        self._leftovers = Leftovers(of_gathers_ahead=True)
         self._watches: Dict[Any, GatherWatch] = {}
         """Root -> what was seen since timing began."""
         self._watching: List[GatherWatch] = []
@@ -78,9 +80,13 @@ class Prefetching(Lever):
                 except ValueError as error:
                     self._rejected[knob] = f"{knob} was not set: {error}."
         self.is_on = bool(self._wanted)
+        self._leftovers.stop()
         if self.is_on:
             for root in training.sharded:
                 self._set_lists(root)
+            if self._wanted.get(FORWARD, 0) > self._baseline[FORWARD]:
+                # A forward that takes a part of the model gathers what it comes to nowhere.
+                self._leftovers.watch(list_inner(training.sharded), training.sharded)
         # The order is known after a forward, and the next one goes by it.
         self.least_warm_up = 2 if self.is_on and any(r not in self._orders for r in training.sharded) else 0
         self.begin_timing()
@@ -119,7 +125,11 @@ class Prefetching(Lever):
     def after_backward(self) -> None:
         self._stop_watching()
 
+    def before_step(self) -> None:
+        self._leftovers.drop()
+
     def end_segment(self, training: Training) -> None:
+        self._leftovers.stop()
         self._stop_watching()
 
     def _stop_watching(self) -> None:

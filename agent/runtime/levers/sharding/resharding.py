@@ -11,6 +11,7 @@ from ... import private_torch
 from ...observe.sharded import list_inner
 from ..lever import Evidence, Lever, Training, read_count
 from .layers import explain_no_layers
+from .leftovers import Leftovers
 
 _FIXED = (
     "FullyShardedDataParallel fixes when it shards parameters again as the model is built. Set sharding_strategy by "
@@ -39,6 +40,7 @@ class Resharding(Lever):
         self._rejected: Dict[str, str] = {}
         self._meshes: Dict[Tuple[int, int], Any] = {}
         """Process group by its id, and ranks -> the mesh to shard over again, kept for the session."""
+        self._leftovers = Leftovers()
         self._gathered: Dict[int, Tuple[int, int, int]] = {}
         """Root -> how many of its inner modules held gathered parameters after a forward, how many a larger share than
         before it, and of how many."""
@@ -60,6 +62,7 @@ class Resharding(Lever):
 
     def switch(self, values: Mapping[str, Any], training: Training) -> None:
         inner = list_inner(training.sharded)
+        self._leftovers.stop()
         for module, groups in inner.items():
             if any(group.is_sharded_post_forward for group in groups):
                 # Nobody called backward since: what it holds goes by the mesh that it is about to lose.
@@ -78,8 +81,19 @@ class Resharding(Lever):
         if self._ranks:
             for group in (group for groups in inner.values() for group in groups):
                 _shard_over(group, self._provide_mesh(group.mesh_info, self._ranks))
+        if self._wanted == KEPT or self._ranks:
+            # Where the script itself keeps parameters gathered, it does so by its own choice.
+            chosen = {id(group) for group, choice in self._own if choice is not None}
+            ours = {m: groups for m, groups in inner.items() if any(id(group) in chosen for group in groups)}
+            self._leftovers.watch(ours, list(ours))
         self.is_on = self._wanted is not None or self._ranks is not None
         self.begin_timing()
+
+    def before_step(self) -> None:
+        self._leftovers.drop()
+
+    def end_segment(self, training: Training) -> None:
+        self._leftovers.stop()
 
     def _read(self, knob: str, value: Any) -> None:
         if knob == STAGE:

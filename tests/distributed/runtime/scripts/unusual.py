@@ -42,7 +42,28 @@ def learn(model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> f
     return loss.item()
 
 
-model = make_model(6 if NAME == "stateful_hook" else 3)
+class Partly(nn.Module):
+    """Layers that are sharded one by one, of which only the first may be taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(32, 32), nn.ReLU()) for _ in range(4))
+
+    def forward(self, batch: torch.Tensor, most: int = 4) -> torch.Tensor:
+        for layer in self.layers[:most]:
+            batch = layer(batch)
+        return batch
+
+
+if NAME.startswith("looks_"):
+    from torch.distributed.fsdp import fully_shard
+
+    partly = Partly().to(DEVICE)
+    for layer in partly.layers:
+        fully_shard(layer)
+    model = fully_shard(partly)
+else:
+    model = make_model(6 if NAME == "stateful_hook" else 3)
 optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), 0.05)
 found: dict[str, object] = {}
 if NAME == "gan":
@@ -95,6 +116,16 @@ with model.join(divide_by_initial_world_size=False) if NAME == "joined" else con
             fake = model(draw()).detach()  # a forward without a backward
             (critic(fake).square().mean() - critic(draw()).mean()).backward()
             critics.step()
+        elif NAME.startswith("looks_"):
+            batch = draw()
+            optimizer.zero_grad()
+            (model(batch) - batch).square().mean().backward()
+            # How the model does, between its gradients and their use: these forwards have no backward.
+            with torch.set_grad_enabled(NAME == "looks_with_gradients"):
+                model.eval()
+                model(batch, 2 if NAME == "looks_at_a_part" else 4)
+                model.train()
+            optimizer.step()
         elif NAME == "clears_by_hand":
             for parameter in model.parameters():
                 parameter.grad = None
@@ -121,7 +152,10 @@ with model.join(divide_by_initial_world_size=False) if NAME == "joined" else con
             found["loss"] = learn(model, optimizer)
 if NAME == "folds":
     found["alive"] = sum(isinstance(each, nn.Sequential) for each in gc.get_objects())
-found["sum"] = repr(sum(float(parameter.detach().double().sum()) for parameter in model.parameters()))
+own = (
+    parameter.to_local() if hasattr(parameter, "to_local") else parameter for parameter in model.parameters()
+)
+found["sum"] = repr(sum(float(parameter.detach().double().sum()) for parameter in own))
 with open(os.path.join(os.environ["OUT"], f"{NAME}.{rank}"), "w") as file:
     json.dump(found, file)
 dist.barrier()
