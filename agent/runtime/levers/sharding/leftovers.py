@@ -36,9 +36,11 @@ class Leftovers:
         self.drop()
         self._modules = {}
 
-    def drop(self) -> None:
-        """Call in no pass."""
+    def drop(self, ended: Any = None) -> None:
+        """Call in no pass, or of the one module whose forward has `ended`: others may be in the middle of theirs."""
         for module, groups in self._modules.items():
+            if ended is not None and module is not ended:
+                continue
             pending = [group for group in groups if private_torch.GATHERED.find(group) is not None]
             if pending or (not self._of_gathers_ahead and any(map(_is_gathered, groups))):
                 for group in pending:
@@ -47,7 +49,7 @@ class Leftovers:
 
     def _end_forward(self, module: Any, _args: Any, _output: Any) -> None:
         if not torch.is_grad_enabled():
-            self.drop()
+            self.drop(module if module in self._modules else None)
 
 
 def _is_gathered(group: Any) -> bool:
