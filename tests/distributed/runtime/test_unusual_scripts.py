@@ -106,6 +106,7 @@ def test_reducers_side_by_side_forget_a_pass_that_never_came(tmp_path: Path) -> 
     [
         ("looks_at_all", "sharding_stage", 2),
         ("looks_with_gradients", "sharding_stage", 2),
+        ("looks_at_layers_within_layers", "sharding_stage", 2),
         ("looks_at_a_part", "sharding_forward_prefetch", 3),
     ],
 )

@@ -60,6 +60,9 @@ if NAME.startswith("looks_"):
 
     partly = Partly().to(DEVICE)
     for layer in partly.layers:
+        if NAME == "looks_at_layers_within_layers":
+            layer.append(fully_shard(nn.Linear(32, 32).to(DEVICE)))
+            layer.append(nn.Linear(32, 32).to(DEVICE))
         fully_shard(layer)
     model = fully_shard(partly)
 else:
