@@ -19,6 +19,7 @@ import pytest
 
 from agent.runtime import private_torch
 from agent.runtime.levers.buckets.reducer import HELPER_ARGUMENTS
+from tests.architecture.torch_sources import find_wrong_declarations, is_defined, parse, read_version
 
 from .conftest import ENVIRONMENTS, HERE
 
@@ -28,10 +29,6 @@ INSTALLED = "2.13"
 WHEELS = ("2.1.2", "2.3.1", "2.6.0", "2.9.1")
 RUNTIME = HERE.parents[1] / "agent" / "runtime"
 FETCH_TIMEOUT_S = 240
-
-
-def read_version(version: str) -> tuple[int, ...]:
-    return tuple(map(int, version.split("+")[0].split(".")[:2]))
 
 
 @cache
@@ -72,63 +69,24 @@ def fetch_wheel(version: str, folder: Path) -> str:
 @pytest.fixture(scope="module", params=[*WHEELS, INSTALLED])
 def version(request: pytest.FixtureRequest) -> str:
     found: str = request.param
-    sources = provide_sources(found)
-    if isinstance(sources, str):
-        pytest.skip(sources)
     return found
 
 
-@cache
-def parse(version: str, module: str) -> ast.Module | None:
-    """A module's syntax; of a compiled one that of its stub."""
-    sources = provide_sources(version)
-    assert isinstance(sources, Path)
-    place = Path(sources, *module.split("."))
-    for path in (
-        place / "__init__.py",
-        place.with_suffix(".py"),
-        place / "__init__.pyi",
-        place.with_suffix(".pyi"),
-    ):
-        if path.exists():
-            return ast.parse(path.read_text())
-    return None
+@pytest.fixture(scope="module")
+def sources(version: str) -> Path:
+    found = provide_sources(version)
+    if isinstance(found, str):
+        pytest.skip(found)
+    return found
 
 
-def list_defined(scope: ast.AST) -> Iterator[str]:
-    """Names that are defined, imported or set, also on other objects."""
-    for node in ast.walk(scope):
-        if isinstance(node, ast.FunctionDef | ast.ClassDef):
-            yield node.name
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            yield node.attr
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            yield from (name.asname or name.name for name in node.names)
-
-
-def is_defined(version: str, home: str, name: str) -> bool:
-    module, _, kind = home.partition(":")
-    tree = parse(version, module)
-    if tree is None:
-        return False
-    scopes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == kind]
-    return any(name in list_defined(scope) for scope in (scopes if kind else [tree]))
-
-
-def test_private_names_are_there_from_when_to_when_the_runtime_says(version: str) -> None:
-    wrong = []
-    for symbol in private_torch.ALL:
-        is_known = symbol.since <= read_version(version) <= symbol.until
-        if is_known != any(is_defined(version, home, symbol.name) for home in symbol.homes.split("|")):
-            wrong.append(f"{symbol.homes} {symbol.name}: {'missing' if is_known else 'there already'}")
-    assert len(private_torch.ALL) > 50
+def test_private_names_are_there_from_when_to_when_the_runtime_says(sources: Path, version: str) -> None:
+    wrong = find_wrong_declarations(sources, version)
     assert not wrong, f"torch {version} differs from what agent/runtime/private_torch.py declares"
 
 
-def test_ddps_init_helper_takes_what_the_runtime_gives(version: str) -> None:
-    tree = parse(version, "torch.nn.parallel.distributed")
+def test_ddps_init_helper_takes_what_the_runtime_gives(sources: Path) -> None:
+    tree = parse(sources, "torch.nn.parallel.distributed")
     assert tree is not None
     [helper] = [
         node
@@ -148,28 +106,28 @@ def list_imports() -> Iterator[tuple[str, str]]:
                 yield from ((str(node.module), name.name) for name in node.names)
 
 
-def test_imports_of_the_runtime_are_there(version: str) -> None:
+def test_imports_of_the_runtime_are_there(sources: Path) -> None:
     imports = set(list_imports())
     assert ("torch.optim.optimizer", "register_optimizer_step_pre_hook") in imports
     missing = [
         (module, name)
         for module, name in sorted(imports)
-        if (name and not is_defined(version, module, name) and parse(version, f"{module}.{name}") is None)
-        or parse(version, module) is None
+        if (name and not is_defined(sources, module, name) and parse(sources, f"{module}.{name}") is None)
+        or parse(sources, module) is None
     ]
     assert not missing
 
 
-def test_a_name_that_no_torch_has_is_missed(version: str) -> None:
+def test_a_name_that_no_torch_has_is_missed(sources: Path) -> None:
     home = "torch.nn.parallel.distributed:DistributedDataParallel"
-    assert is_defined(version, home, "_module_parameters")
-    assert not is_defined(version, home, "_module_parametres")
-    assert not is_defined(version, "torch.nn.parallel.distributed:_DDPSink", "_module_parameters")
-    assert not is_defined(version, "torch.nn.parallel.elsewhere", "_module_parameters")
+    assert is_defined(sources, home, "_module_parameters")
+    assert not is_defined(sources, home, "_module_parametres")
+    assert not is_defined(sources, "torch.nn.parallel.distributed:_DDPSink", "_module_parameters")
+    assert not is_defined(sources, "torch.nn.parallel.elsewhere", "_module_parameters")
 
 
 def test_installed_torch_and_others_were_looked_up() -> None:
     """Without a single other version this would prove nothing: that is a failure, whatever the network."""
     assert read_version(private_torch.torch.__version__) == read_version(INSTALLED) == private_torch.NEWEST
-    reasons = [sources for version in WHEELS if isinstance(sources := provide_sources(version), str)]
+    reasons = [found for version in WHEELS if isinstance(found := provide_sources(version), str)]
     assert len(reasons) < len(WHEELS), reasons

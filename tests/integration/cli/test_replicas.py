@@ -24,6 +24,9 @@ from .conftest import environment_on, processes_of, wait_until
 
 QUICK = {
     "ADVISOR_LEADER_S": "4",
+    # As long as they usually are, a silent agent and a new leader after it hold a phase up for as long as it may last.
+    "ADVISOR_LEASE_S": "12",
+    "ADVISOR_RESTART_S": "12",
     "ADVISOR_TICK_S": "0.2",
     "ADVISOR_POLL_S": "2",
     "ADVISOR_LOG_FORMAT": "json",
