@@ -25,6 +25,8 @@ SCRIPTS = Path(__file__).parent / "scripts"
 DEVICE = os.environ.get("FLEET_TEST_DEVICE", "cpu")
 """Where the scripts compute: `cpu`, or `cuda` for the cards (scripts/placement.py)."""
 HIDE_CARDS = {"CUDA_VISIBLE_DEVICES": ""} if DEVICE == "cpu" else {}
+_NOT_ITS_OWN = ("ADVISOR_", "RANK", "WORLD_SIZE", "TORCHINDUCTOR_CACHE_DIR")
+"""What a script is not to have from this process; where compiled code is kept, torch itself sets as it compiles."""
 FORGE = RankForge()
 atexit.register(FORGE.close)
 
@@ -145,9 +147,7 @@ def launch(
     With `injection` "command" the script is a whole command line, and the runtime gets in through PYTHONPATH; with
     "none" the script itself is to start it.
     """
-    environment = {
-        k: v for k, v in os.environ.items() if not k.startswith(("ADVISOR_", "RANK", "WORLD_SIZE"))
-    }
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(_NOT_ITS_OWN)}
     environment.update(OMP_NUM_THREADS="1", TOKENIZERS_PARALLELISM="false", **HIDE_CARDS)
     environment.update(HF_HUB_OFFLINE="1", ADVISOR_TUNING="1", OUT=str(folder), PYTHONUNBUFFERED="1")
     agent = None
