@@ -9,7 +9,7 @@ from datetime import datetime
 from statistics import fmean
 
 from advisor.protocol.answers.advice import Advice, Cost, Diagnosis, RungAdvice, Verdict
-from advisor.protocol.asked.jobs import Job
+from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
@@ -41,6 +41,12 @@ from advisor.tuning.stages.ladder import list_ladder
 _MOST_TOLD = 1.0
 """Smallest gain that is still worth telling, as a fraction: of +100 % nobody needs to hear that it could be found."""
 _MOST_MORE_S = 3600.0
+_ENDED_BY = {
+    JobState.CANCELLING: "the job was cancelled",
+    JobState.CANCELLED: "the job was cancelled",
+    JobState.FAILED: "the job failed",
+}
+"""A clause; every other job goes on until its budget ends."""
 """Longest continuation that is proposed, in seconds."""
 
 
@@ -171,6 +177,7 @@ def _mean_rate(blocks: Sequence[Block]) -> float:
 def _find_grounds(record: Record, space: Space | None, case: Case | None) -> Grounds:
     """What the answer stands on: the verdict, and everything that its headline tells."""
     job, searched = record.job, record.trials_for(Purpose.SEARCH)
+    tried = record.trials_for(Purpose.CONFIRM) if job.spec.verify else searched
     given_up = sum(trial.outcome is Outcome.PRUNED for trial in searched)
     no_knob = case is None and space is not None and space.is_empty
     all_slower = case is None and bool(searched) and given_up == len(searched)
@@ -187,8 +194,10 @@ def _find_grounds(record: Record, space: Space | None, case: Case | None) -> Gro
         is_harmful=(case.guard.harmed or case.loses_progress) if case else False,
         is_check=bool(job.spec.verify),
         no_knob=no_knob,
-        tried=len(searched),
+        tried=len(tried),
         given_up=given_up,
+        failed=tuple(t.outcome.words for t in tried if t.outcome and t.outcome.is_configurations_fault),
+        ended_by=_ENDED_BY.get(job.state, "the budget ended"),
         smallest_gain=_find_smallest_gain(record),
         more_s=_estimate_more_s(record, case) if case else None,
         where=job.spec.testbed.describe() if job.spec.testbed else "",

@@ -4,6 +4,7 @@ Every case of an answer has its sentence here, so that command line, pages and e
 """
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 from advisor.protocol.answers.advice import CONTINUE_S, Action, Interval, Verdict, continue_command
@@ -45,6 +46,8 @@ class Grounds:
     """Strategies that the search measured."""
     given_up: int = 0
     """Those of them that were given up because they were surely slower."""
+    failed: tuple[str, ...] = ()
+    """How those that failed did, each as in `crashed`."""
     ended_by: str = "the budget ended"
     """A clause: what ended the job."""
     smallest_gain: float | None = None
@@ -81,7 +84,8 @@ def choose_action(grounds: Grounds) -> Action:
     """Return what somebody who reads the answer should do."""
     if grounds.verdict is Verdict.CHANGE:
         return Action.USE
-    if grounds.verdict is Verdict.KEEP:
+    # What failed is not tried again: a check has nothing else to go on with.
+    if grounds.verdict is Verdict.KEEP or (grounds.is_check and grounds.failed):
         return Action.KEEP
     return Action.CHECK_ACCURACY if _is_faster_unverified(grounds) else Action.CONTINUE
 
@@ -156,6 +160,8 @@ def _say_undecided(grounds: Grounds) -> str:
 
 
 def _say_unmeasured(grounds: Grounds) -> str:
+    if grounds.failed and len(grounds.failed) + grounds.given_up >= grounds.tried:
+        return f"Not decided: {_say_failed(grounds)}"
     if grounds.is_check:
         return f"Not decided: {grounds.ended_by} before {grounds.changes.describe()} was held against your settings."
     if not grounds.tried:
@@ -165,6 +171,20 @@ def _say_unmeasured(grounds: Grounds) -> str:
     best = f" ({grounds.changes.describe()})" if grounds.changes else ""
     strategies = "strategy" if grounds.tried == 1 else f"best of {grounds.tried} strategies"
     return f"Not decided: {grounds.ended_by} before the {strategies}{best} was held against your settings."
+
+
+def _say_failed(grounds: Grounds) -> str:
+    """What became of strategies none of which can be held against the script; the log of each is with its trial."""
+    if grounds.tried == 1:
+        which = grounds.changes.describe() if grounds.changes else "the one strategy tried"
+        return f"{which} {grounds.failed[0]}."
+    ways = ", ".join(f"{count} {way}" for way, count in Counter(grounds.failed).most_common())
+    slower = (
+        f", {grounds.given_up} {'was' if grounds.given_up == 1 else 'were'} slower"
+        if grounds.given_up
+        else ""
+    )
+    return f"none of the {grounds.tried} strategies tried can be used: {ways}{slower}."
 
 
 def _say_slower(grounds: Grounds) -> str:

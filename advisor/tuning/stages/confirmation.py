@@ -177,6 +177,10 @@ def next_confirmation(
 
 def _why_over(record: Record, winner: Candidate, verdict: Confirmation) -> str:
     """A sentence when no further race of the winner is worth its time, else nothing."""
+    trial = record.find_trial(Purpose.CONFIRM, winner.changes)
+    if trial is not None and record.has_failed(trial):
+        ending = trial.outcome.words if trial.outcome else "could not be measured"
+        return f"The strategy {winner.changes.describe()} {ending}. {trial.outcome_reason}".rstrip()
     look = verdict.look
     if look is not None and look.decision == "keep":
         return "The races exclude a gain that is worth a change."

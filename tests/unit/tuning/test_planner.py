@@ -714,6 +714,19 @@ def test_a_job_that_verifies_a_strategy_races_it_and_nothing_else(gain: float, v
     assert "tried" not in advice.headline
 
 
+def test_a_strategy_to_verify_that_crashes_is_said_to_have_crashed() -> None:
+    def crash(_session: int, _race: int, changes: Changes) -> Outcome | None:
+        return Outcome.CRASHED if changes else None
+
+    sim = quiet(900, spec={"verify": SMALL}, session_fault=crash)
+    advice = sim.run()
+
+    assert isinstance(advice, Advice)
+    assert advice.headline == "Not decided: fuse_grad_size_in_MB 4 crashed."
+    assert advice.what_to_do == "Change nothing."
+    assert len(sim.sessions) == 2, "what crashed is launched again"
+
+
 def test_a_strategy_above_the_allowed_rung_is_not_verified() -> None:
     with pytest.raises(ValueError, match="allow numeric"):
         make_spec(verify={"fp16_allreduce": True})

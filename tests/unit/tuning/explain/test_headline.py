@@ -109,6 +109,23 @@ def test_nothing_measured_says_what_happened_and_how_to_continue(grounds: Ground
     assert "advisor tune --continue job1 --minutes 5" in answer.what_to_do
 
 
+@pytest.mark.parametrize(
+    ("grounds", "told"),
+    [
+        (undecided(interval=None, tried=1, failed=("crashed",)), "num_threads 1 crashed."),
+        (undecided(interval=None, tried=1, failed=("hung",), changes=Changes()), "the one strategy tried hung."),
+        (undecided(interval=None, tried=1, failed=("ran out of memory",), is_check=True), "num_threads 1 ran out"),
+        (
+            undecided(interval=None, tried=4, failed=("hung", "crashed", "crashed"), given_up=1),
+            "none of the 4 strategies tried can be used: 2 crashed, 1 hung, 1 was slower.",
+        ),
+        (undecided(interval=None, tried=4, failed=("crashed",)), "the budget ended before the best of 4"),
+    ],
+)  # fmt: skip
+def test_strategies_that_failed_are_not_said_to_have_lacked_time(grounds: Grounds, told: str) -> None:
+    assert f"Not decided: {told}" in say_answer(grounds).headline
+
+
 def test_faster_strategy_of_unverified_accuracy_is_neither_advised_nor_dismissed() -> None:
     grounds = undecided(effect=Effect.CONVERGENCE, is_verified=False, guard="No checkpoint was given.")
     answer = say_answer(grounds)
