@@ -231,6 +231,6 @@ def _abandon(
     session = work.sessions.get(member.session_id)
     if session is None or work.jobs.lock(session.job_id) is None:
         return
-    work.members.leave(session.id, member.agent_id, outcome, reason)
+    work.members.leave(session.id, member.agent_id, outcome, reason, heard_at=None)
     end_session(work, session, reason, now, outcome=None)
     settle_if_gone(work, session.id, now)

@@ -201,7 +201,8 @@ class MemberRow(Base):
     """Beats that renewed its lease: a server that sees no other number for too long gives the session up."""
     news: Mapped[int] = mapped_column(server_default="0")
     """Number of the latest news (log lines, telemetry) that were kept; 0: none with a number."""
-    steps: Mapped[int | None]
+    heard_at: Mapped[datetime | None]
+    """When the agent last spoke from its place, which tells what a session cost; NULL: never, or too long ago."""
     outcome: Mapped[str | None]
     reason: Mapped[str] = mapped_column(default="")
     log_tail: Mapped[str] = mapped_column(default="")

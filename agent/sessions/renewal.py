@@ -27,7 +27,6 @@ log = structlog.get_logger(__name__)
 class News:
     """What a beat carries besides the lease."""
 
-    steps: int | None = None
     telemetry: TelemetryBatch = field(default_factory=TelemetryBatch)
     log: str = ""
 
@@ -35,7 +34,7 @@ class News:
         """Return both in one, bounded: during an outage the oldest samples and lines are dropped."""
         samples = (*self.telemetry.samples, *later.telemetry.samples)[-_MOST_SAMPLES_KEPT:]
         text = (self.log + later.log)[-2 * _MOST_LOG_CHARACTERS :]
-        return News(later.steps, TelemetryBatch(samples=samples), text)
+        return News(TelemetryBatch(samples=samples), text)
 
     def age(self, seconds: float) -> "News":
         """Return the same, to be sent so many seconds later."""
@@ -140,7 +139,6 @@ class Renewal:
             generation=self._generation,
             state=self.state,
             rendezvous=self._rendezvous,
-            steps=news.steps,
             news=self._news,
             telemetry=news.telemetry,
             log=news.log,
@@ -176,5 +174,5 @@ class Renewal:
         if self._on_their_way is None:
             self._news, self._on_their_way, self._later = self._news + 1, self._later, News()
         else:
-            self._on_their_way = replace(self._on_their_way.age(waited_s), steps=fresh.steps)
+            self._on_their_way = self._on_their_way.age(waited_s)
         return self._on_their_way

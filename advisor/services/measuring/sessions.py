@@ -31,9 +31,8 @@ def renew_session(
     session, member = find_place(work, session_id, agent_id, beat.generation)
     if member.state is MemberState.GONE and beat.state is MemberState.GONE:
         return _reply(work, session, pace)
-    steps = min(beat.steps, _MAX_STEPS) if beat.steps is not None else None
     if session.state.is_final or not work.members.renew(
-        session_id, agent_id, beat.generation, beat.state, steps, beat.news
+        session_id, agent_id, beat.generation, beat.state, now, beat.news
     ):
         raise _stale(session)
     work.reach(FaultPoint.LEASE_RENEWED)
@@ -176,7 +175,7 @@ def _leave(
     log_tail: str = "",
     total_steps: int = 0,
 ) -> None:
-    work.members.leave(session.id, agent_id, outcome, reason, log_tail, total_steps)
+    work.members.leave(session.id, agent_id, outcome, reason, log_tail, total_steps, heard_at=now)
     current = work.sessions.get(session.id) or session
     trouble = work.sessions.trouble_of(session.id)
     ending = current.reason if trouble else reason or "A node's training processes are gone."

@@ -142,7 +142,7 @@ class Members:
         agent_id: str,
         generation: int,
         state: MemberState,
-        steps: int | None,
+        now: datetime,
         news: int = 0,
     ) -> bool:
         """Renew a lease. Refused for another generation, a final session, and a member that has gone.
@@ -157,7 +157,7 @@ class Members:
             "of_generation": generation,
             "earlier": earlier,
             "now_state": state,
-            "now_steps": steps,
+            "heard_at": now,
             "of_news": news,
         }
         return self._connection.execute(_RENEW, beat).rowcount == 1
@@ -170,8 +170,13 @@ class Members:
         reason: str,
         log_tail: str = "",
         total_steps: int = 0,
+        *,
+        heard_at: datetime | None,
     ) -> bool:
-        """Note that every rank of a node is gone; its first report of how that came stands."""
+        """Note that every rank of a node is gone; its first report of how that came stands.
+
+        `heard_at`: when the agent said so; None where somebody else did, and nobody knows since when it is so.
+        """
         query = (
             update(MemberRow)
             .where(
@@ -186,6 +191,7 @@ class Members:
                 reason=reason,
                 log_tail=log_tail,
                 total_steps=total_steps,
+                heard_at=MemberRow.heard_at if heard_at is None else heard_at,
             )
         )
         return self._connection.execute(query).rowcount == 1
@@ -265,7 +271,7 @@ _RENEW = (
     .values(
         renewals=MemberRow.renewals + 1,
         news=case((MemberRow.news < bindparam("of_news"), bindparam("of_news")), else_=MemberRow.news),
-        steps=func.coalesce(bindparam("now_steps", type_=MemberRow.steps.type), MemberRow.steps),
+        heard_at=bindparam("heard_at", type_=MemberRow.heard_at.type),
         state=case(
             (MemberRow.state.in_(bindparam("earlier", expanding=True)), bindparam("now_state")),
             else_=MemberRow.state,

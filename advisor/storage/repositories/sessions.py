@@ -167,7 +167,11 @@ class Sessions:
         total_steps: int,
         now: datetime,
     ) -> bool:
-        """Put a live session into a final state."""
+        """Put a live session into a final state.
+
+        It ended when the last of its agents was last heard of: nobody held anything in the hours in which all of them
+        and this server were away.
+        """
         query = (
             update(SessionRow)
             .where(
@@ -181,10 +185,17 @@ class Sessions:
                 reason=reason,
                 log_tail=log_tail,
                 total_steps=total_steps,
-                ended_at=now,
+                ended_at=self._find_end(session_id, now),
             )
         )
         return self._connection.execute(query).rowcount == 1
+
+    def _find_end(self, session_id: str, now: datetime) -> datetime:
+        row = self._connection.execute(_HEARD, {"session": session_id}).one_or_none()
+        if row is None:
+            return now
+        began_at: datetime = row.started_at or row.created_at
+        return max(began_at, min(now, row.heard_at or now))
 
     def is_holding(self, job_id: str) -> bool:
         """Return whether a job has a live session, readable or not."""
@@ -241,6 +252,12 @@ _LAST_TROUBLE = (
     .limit(1)
 )
 _RENDEZVOUS = select(SessionRow.rendezvous).where(SessionRow.id == bindparam("session"))
+_HEARD = (
+    select(SessionRow.created_at, SessionRow.started_at, func.max(MemberRow.heard_at).label("heard_at"))
+    .outerjoin(MemberRow, MemberRow.session_id == SessionRow.id)
+    .where(SessionRow.id == bindparam("session"))
+    .group_by(SessionRow.id)
+)
 _AGENTS_OF = Prepared(
     select(AgentRow.name)
     .join(MemberRow, AgentRow.id == MemberRow.agent_id)

@@ -76,7 +76,7 @@ def add_running_session(work: UnitOfWork) -> None:
     work.agents.add("a1", "one", make_node("one"), NOW)
     work.sessions.add(make_session())
     work.members.add("s1", "a1", 0)
-    work.members.renew("s1", "a1", 1, MemberState.READY, None)
+    work.members.renew("s1", "a1", 1, MemberState.READY, NOW)
     work.sessions.offer_rendezvous("s1", 1, "host:1")
     assert work.sessions.start("s1", 1, NOW)
 
@@ -270,11 +270,11 @@ def test_session_starts_only_when_its_gang_is_complete(database: Database) -> No
         for number in (1, 2):
             work.agents.add(f"a{number}", f"agent {number}", make_node("n"), NOW)
             work.members.add("s1", f"a{number}", number - 1)
-        work.members.renew("s1", "a1", 1, MemberState.READY, 0)
+        work.members.renew("s1", "a1", 1, MemberState.READY, NOW)
         assert work.sessions.offer_rendezvous("s1", 1, "host:1")
         assert not work.sessions.offer_rendezvous("s1", 1, "host:2")
         assert not work.sessions.start("s1", 1, NOW)
-        work.members.renew("s1", "a2", 1, MemberState.READY, 0)
+        work.members.renew("s1", "a2", 1, MemberState.READY, NOW)
         assert not work.sessions.start("s1", 2, NOW)
         assert work.sessions.start("s1", 1, NOW)
         assert not work.sessions.start("s1", 1, NOW)
@@ -287,15 +287,15 @@ def test_session_starts_only_when_its_gang_is_complete(database: Database) -> No
 def test_lease_is_renewed_only_under_its_generation_and_its_state_never_goes_back(database: Database) -> None:
     with database.begin() as work:
         add_running_session(work)
-        assert not work.members.renew("s1", "a1", 2, MemberState.RUNNING, None)
-        assert work.members.renew("s1", "a1", 1, MemberState.RUNNING, 5)
-        assert work.members.renew("s1", "a1", 1, MemberState.READY, None)
+        assert not work.members.renew("s1", "a1", 2, MemberState.RUNNING, NOW)
+        assert work.members.renew("s1", "a1", 1, MemberState.RUNNING, NOW)
+        assert work.members.renew("s1", "a1", 1, MemberState.READY, NOW)
         member = work.members.get("s1", "a1")
         assert member is not None
         assert (member.state, member.renewals) == (MemberState.RUNNING, 3)
-        assert work.members.leave("s1", "a1", Outcome.CRASHED, "Why.", "tail", 7)
-        assert not work.members.leave("s1", "a1", Outcome.FINISHED, "Other.")
-        assert not work.members.renew("s1", "a1", 1, MemberState.RUNNING, None)
+        assert work.members.leave("s1", "a1", Outcome.CRASHED, "Why.", "tail", 7, heard_at=NOW)
+        assert not work.members.leave("s1", "a1", Outcome.FINISHED, "Other.", heard_at=NOW)
+        assert not work.members.renew("s1", "a1", 1, MemberState.RUNNING, NOW)
 
 
 def read_all_watched(work: UnitOfWork) -> dict[str, set[Watched]]:
@@ -323,9 +323,9 @@ def test_watched_are_live_sessions_and_the_members_that_were_heard_of(database: 
         work.sessions.add(make_session().model_copy(update={"id": "s2", "gang": 1, "generation": 2}))
         work.members.add("s2", "a3", 0)
         assert read_all_watched(work) == {"s1": both, "s2": set()}
-        work.members.renew("s1", "a1", 1, MemberState.RUNNING, None)
-        work.members.renew("s1", "a2", 1, MemberState.PREPARING, None)
-        work.members.renew("s2", "a3", 2, MemberState.PREPARING, None)
+        work.members.renew("s1", "a1", 1, MemberState.RUNNING, NOW)
+        work.members.renew("s1", "a2", 1, MemberState.PREPARING, NOW)
+        work.members.renew("s2", "a3", 2, MemberState.PREPARING, NOW)
         later = {Watched("a1", 2, MemberState.RUNNING), Watched("a2", 1, MemberState.PREPARING)}
         assert read_all_watched(work) == {"s1": later, "s2": {Watched("a3", 1, MemberState.PREPARING)}}
         work.members.release("s1")

@@ -53,7 +53,7 @@ def ended(database: Database) -> Database:
         work.tokens.revoke("t3", NOW)
         work.tokens.add("t4", Role.VIEWER, "", "sha", NOW, expires_at=NOW)
         work.tokens.add("t5", Role.VIEWER, "", "sha", NOW, expires_at=NOW + 2 * YEAR)
-        work.members.leave("s1", "a1", Outcome.FINISHED, "")
+        work.members.leave("s1", "a1", Outcome.FINISHED, "", heard_at=NOW)
         ended = {"log_tail": "", "total_steps": 5, "now": NOW}
         work.sessions.close("s1", 1, SessionState.ENDED, Outcome.FINISHED, "", **ended)  # type: ignore[arg-type]
         work.members.release("s1")

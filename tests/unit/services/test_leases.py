@@ -9,6 +9,7 @@ import pytest
 from advisor.errors import Unavailable
 from advisor.protocol.asked.jobs import JobState
 from advisor.protocol.measured.messages import Assignment, MemberState
+from advisor.protocol.measured.spending import measure_wall_s
 from advisor.protocol.measured.trials import Outcome, SessionState
 from advisor.services.background.reaper import AwakeClock, Reaper
 from advisor.storage import Database
@@ -169,6 +170,41 @@ def test_start_of_a_server_gives_a_minute_and_two_leases_before_anything_is_lost
     server.start()
     assert server.run(60) == 0
     assert server.run(2) == 1
+
+
+def spent_s(world: World, place: Assignment) -> float:
+    history = world.history(place.job_id)
+    return measure_wall_s(history.sessions, world.now)
+
+
+@pytest.mark.parametrize("registers", [True, False])
+def test_hours_in_which_neither_server_nor_agents_ran_cost_nothing(
+    server: Server, world: World, held: tuple[Assignment, str], registers: bool
+) -> None:
+    server.run(21, held)
+    before_s = spent_s(world, held[0])
+    server.stand(5 * 3600)
+    server.start()
+    if registers:
+        world.register("one")
+    else:
+        assert server.run(90) == 1
+    assert state_of(world, held[0]).is_final
+    assert before_s - BEAT_S <= spent_s(world, held[0]) <= before_s
+
+
+def test_gang_is_paid_for_until_the_last_of_it_is_gone(world: World) -> None:
+    world.submit(nodes=2)
+    agents = world.register("one"), world.register("two")
+    places = world.start_session(*agents)
+    for _ in range(10):
+        world.wait(2)
+        world.beat(places[0], agents[0])
+    world.wait(1)
+    world.register("two")
+    world.wait(1)
+    world.end(places[0], agents[0])
+    assert spent_s(world, places[0]) == 22
 
 
 def test_two_servers_lose_a_session_once_and_none_that_beats_to_either(
