@@ -25,8 +25,6 @@ _TELLING = (
 """Outcomes of members, the most telling first. One rank out of memory makes the others crash, a node that
 vanishes makes them crash or hang: what is further down is most likely a consequence."""
 
-_UNFINISHED = "The job ended before this trial did."
-
 
 def end_session(
     work: UnitOfWork,
@@ -88,25 +86,34 @@ def abandon_session(work: UnitOfWork, session_id: str, job_id: str, reason: str,
     work.blocks.void_all(session_id, f"Its session was lost: {_as_clause(reason)}", now)
     sentence = f"Session {generation} was lost: {_as_clause(reason)}"
     work.events.append(job_id, EventKind.SESSION, sentence, now, session_id=session_id)
-    cancelling = (JobState.CANCELLING,)
-    if not work.sessions.is_holding(job_id) and work.jobs.move(
-        job_id, JobState.CANCELLED, "Cancelled on request.", since=cancelling, now=now
+    cancel_if_gone(work, job_id, now)
+
+
+def cancel_if_gone(
+    work: UnitOfWork, job_id: str, now: datetime, since: tuple[JobState, ...] = (JobState.CANCELLING,)
+) -> None:
+    """End a job on request as soon as it holds no session any more; nothing of it is read."""
+    if work.sessions.is_holding(job_id) or not work.jobs.move(
+        job_id, JobState.CANCELLED, "Cancelled on request.", since=since, now=now
     ):
-        work.trials.close_all(job_id, Outcome.CANCELLED, _UNFINISHED, now)
-        work.events.append(job_id, EventKind.JOB, "The job was cancelled.", now)
-        tell_webhooks(work, job_id, NoticeEvent.CANCELLED, "The job was cancelled.", now)
+        return
+    close_trials(work, job_id, now)
+    work.events.append(job_id, EventKind.JOB, "The job was cancelled.", now)
+    tell_webhooks(work, job_id, NoticeEvent.CANCELLED, "The job was cancelled.", now)
 
 
-def close_trials(work: UnitOfWork, job_id: str, *, finished: bool, now: datetime) -> None:
-    """Close what is still open when a job ends: as finished where it was measured and the job finished."""
+def finish_trials(work: UnitOfWork, job_id: str, now: datetime) -> None:
+    """Close what is still open when a job finishes: as finished where it was measured."""
     measured = {block.trial_number for block in work.blocks.of_job(job_id) if block.state is BlockState.DONE}
     for trial in work.trials.of_job(job_id):
-        if trial.state is TrialState.CLOSED:
-            continue
-        if finished and trial.number in measured:
+        if trial.state is TrialState.OPEN and trial.number in measured:
             work.trials.close(job_id, trial.number, Outcome.FINISHED, "Measured until the job ended.", now)
-        else:
-            work.trials.close(job_id, trial.number, Outcome.CANCELLED, _UNFINISHED, now)
+    close_trials(work, job_id, now)
+
+
+def close_trials(work: UnitOfWork, job_id: str, now: datetime) -> None:
+    """Close what is still open when a job ends before it has finished."""
+    work.trials.close_all(job_id, Outcome.CANCELLED, "The job ended before this trial did.", now)
 
 
 def _settle(
@@ -144,14 +151,7 @@ def _settle(
     _settle_race(work, session, outcome, reason, tail, now)
     verb = "was lost" if state is SessionState.LOST else f"ended ({outcome.value})"
     _tell(work, session, f"Session {session.generation} {verb}: {_as_clause(reason)}", now)
-    if work.sessions.live_of(session.job_id):
-        return
-    if work.jobs.move(
-        session.job_id, JobState.CANCELLED, "Cancelled on request.", since=(JobState.CANCELLING,), now=now
-    ):
-        close_trials(work, session.job_id, finished=False, now=now)
-        work.events.append(session.job_id, EventKind.JOB, "The job was cancelled.", now)
-        tell_webhooks(work, session.job_id, NoticeEvent.CANCELLED, "The job was cancelled.", now)
+    cancel_if_gone(work, session.job_id, now)
 
 
 def _settle_race(

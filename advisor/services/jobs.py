@@ -23,10 +23,9 @@ from advisor.protocol.reading import Unreadable, read_document
 from advisor.protocol.training.launch_command import UnlaunchableCommand, choose_injection
 from advisor.protocol.training.workload import HIDDEN, WITH_SECRETS
 from advisor.protocol.views import EventKind, JobEvent, JobPage, LogChunk, Role
-from advisor.services.ending import close_trials, end_session
+from advisor.services.ending import cancel_if_gone, end_session
 from advisor.services.pages import cut_page, read_cursor
 from advisor.services.tokens import Principal
-from advisor.services.webhooks.notices import NoticeEvent, tell_webhooks
 from advisor.storage import UnitOfWork
 from advisor.storage.fault_points import FaultPoint
 
@@ -249,10 +248,7 @@ def cancel_job(
     sessions = work.sessions.live_of(job_id)
     since = (JobState.QUEUED, JobState.RUNNING, JobState.PAUSED)
     if not sessions:
-        close_trials(work, job_id, finished=False, now=now)
-        work.jobs.move(job_id, JobState.CANCELLED, "Cancelled on request.", since=since, now=now)
-        work.events.append(job_id, EventKind.JOB, "The job was cancelled.", now)
-        tell_webhooks(work, job_id, NoticeEvent.CANCELLED, "The job was cancelled.", now)
+        cancel_if_gone(work, job_id, now, since)
     else:
         reason = "Cancelled on request; waiting until every training process is gone."
         work.jobs.move(job_id, JobState.CANCELLING, reason, since=since, now=now)

@@ -17,7 +17,7 @@ from advisor.services.agents import is_silent
 from advisor.services.allocation.allotment import Allotment
 from advisor.services.allocation.demand import Asked, Demand, Supply, find_kind
 from advisor.services.allocation.order import Claim, arrange
-from advisor.services.ending import close_trials, end_session
+from advisor.services.ending import close_trials, end_session, finish_trials
 from advisor.services.thinking.stock import Stock
 from advisor.services.thinking.thought import Thought
 from advisor.services.tuning import Timers
@@ -309,7 +309,7 @@ def _finish(work: UnitOfWork, thought: Thought, now: datetime) -> None:
     job_id = thought.job_id
     work.reach(FaultPoint.JOB_ENDED)
     work.advice.put(thought.advice, now)
-    close_trials(work, job_id, finished=True, now=now)
+    finish_trials(work, job_id, now)
     work.jobs.move(
         job_id, JobState.FINISHED, thought.advice.headline, since=_ACTIVE, now=now, stage=Stage.DONE
     )
@@ -320,7 +320,7 @@ def _finish(work: UnitOfWork, thought: Thought, now: datetime) -> None:
 
 def _fail(work: UnitOfWork, job: Job, because: str, now: datetime) -> None:
     work.reach(FaultPoint.JOB_ENDED)
-    close_trials(work, job.id, finished=False, now=now)
+    close_trials(work, job.id, now)
     work.jobs.move(job.id, JobState.FAILED, because, since=_ACTIVE, now=now, stage=Stage.DONE)
     work.events.append(job.id, EventKind.JOB, f"The job has failed: {because}", now)
     tell_webhooks(work, job.id, NoticeEvent.FAILED, because, now)
