@@ -13,10 +13,12 @@ def interruptible() -> Iterator[None]:
     """Within the context, each of these signals raises `KeyboardInterrupt` once.
 
     Later ones are ignored until the context is left: what has to be stopped is stopped in bounded time, and an
-    impatient second Ctrl-C must not break that off halfway.
+    impatient second Ctrl-C must not break that off halfway. Under `nohup` a closed terminal stays without effect.
     """
     before = {number: signal.getsignal(number) for number in _SIGNALS}
     for number in _SIGNALS:
+        if number == signal.SIGHUP and before[number] is signal.SIG_IGN:
+            continue
         signal.signal(number, _interrupt)
     try:
         yield
