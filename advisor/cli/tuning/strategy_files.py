@@ -19,9 +19,16 @@ def write_bundle(advice: Advice, job: Job, directory: Path) -> list[Path]:
     """Write the advised strategy in every format, and a summary; returns the paths.
 
     The exporters are pure functions of advice and job, so the files are made here and not asked for one by one.
-    Raises `CommandFailed` where the directory cannot be written.
+    Raises `CommandFailed` where the directory cannot be written, or holds files of these names that are not ours.
     """
-    return write_files({name: text.encode() for name, text in export_bundle(advice, job).items()}, directory)
+    contents = {name: text.encode() for name, text in export_bundle(advice, job).items()}
+    if not _holds_bundle(directory) and (taken := [n for n in contents if (directory / n).exists()]):
+        raise CommandFailed(
+            Exit.INTERNAL,
+            f"The strategy's files are not written: {directory} holds a {taken[0]} that is not of an export.",
+            "Write them elsewhere: advisor export last -o DIRECTORY",
+        )
+    return write_files(contents, directory)
 
 
 def write_files(contents: Mapping[str, bytes], directory: Path) -> list[Path]:
@@ -42,3 +49,10 @@ def write_files(contents: Mapping[str, bytes], directory: Path) -> list[Path]:
             "Write them elsewhere: advisor export last -o DIRECTORY",
         ) from error
     return written
+
+
+def _holds_bundle(directory: Path) -> bool:
+    try:
+        return b'"fleet-advisor/strategy"' in (directory / "strategy.json").read_bytes()
+    except OSError:
+        return False

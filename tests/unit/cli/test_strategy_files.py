@@ -18,6 +18,21 @@ def test_bundle_holds_the_formats_and_a_summary(tmp_path: Path) -> None:
     assert os.access(tmp_path / "new" / "run.sh", os.X_OK)
 
 
+def test_bundle_takes_the_place_of_an_earlier_one_and_of_nobody_elses_file(tmp_path: Path) -> None:
+    job = FakeServer().add_job("aaa1")
+    (tmp_path / "run.sh").write_text("theirs")
+    with pytest.raises(CommandFailed, match=r"a run\.sh that"):
+        write_bundle(a_change(), job, tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.sh"]
+    assert (tmp_path / "run.sh").read_text() == "theirs"
+    assert (
+        write_bundle(a_change(), job, tmp_path / "ours")[0].name == "strategy.json"
+    )  # what is cut off is ours too
+    (tmp_path / "ours" / "run.sh").write_text("old")
+    write_bundle(a_change(), job, tmp_path / "ours")
+    assert (tmp_path / "ours" / "run.sh").read_text() != "old"
+
+
 def test_name_of_a_job_becomes_the_name_of_a_directory() -> None:
     assert default_directory(FakeServer().add_job("aaa1", name="../my run/2")) == Path("advisor-..-my-run-2")
 
