@@ -19,7 +19,8 @@ def obtain_job(client: Client, wanted: WantedJob, screen: Screen, alone: bool) -
     `alone`: the server runs for this command only, so that another unfinished job is one that was interrupted;
     our agents would serve it first. Raises `CommandFailed` rather than measure something else than was asked.
     """
-    unfinished = unfinished_jobs(client)
+    # One that is being cancelled goes on for nobody.
+    unfinished = [job for job in unfinished_jobs(client) if job.state is not JobState.CANCELLING]
     chosen: Job | None = None
     if (reference := wanted.more or wanted.resume) is not None:
         chosen = resolve_job(client, reference)
@@ -32,13 +33,13 @@ def obtain_job(client: Client, wanted: WantedJob, screen: Screen, alone: bool) -
             for job in unfinished
             if job.state is not JobState.PAUSED and (chosen is None or job.id != chosen.id)
         ]
-        _clear_the_way(client, others, wanted.new, screen)
+        _clear_the_way(client, others, wanted, screen)
     if chosen is not None:
         if wanted.more and chosen.state.is_final:
             return _continue(client, chosen, wanted, screen)
         if chosen.state is JobState.PAUSED:
             chosen = client.resume_job(chosen.id)
-        if not chosen.state.is_final:
+        if not chosen.state.is_final and chosen.state is not JobState.CANCELLING:
             screen.tell(f"Resuming job {chosen.id}: what it has measured is kept. (--new starts afresh.)")
             if wanted.more and wanted.more_seconds:
                 screen.warn(
@@ -87,10 +88,18 @@ def _advised_seconds(client: Client, job: Job) -> float:
         return CONTINUE_S
 
 
-def _clear_the_way(client: Client, others: list[Job], give_up: bool, screen: Screen) -> None:
+def _clear_the_way(client: Client, others: list[Job], wanted: WantedJob, screen: Screen) -> None:
     if not others:
         return
-    if give_up:
+    if wanted.resume is not None:
+        # Each of two unfinished jobs would send its owner to the other.
+        for job in others:
+            client.pause_job(job.id)
+            screen.tell(
+                f"Paused the unfinished job {job.id} ({job.spec.name}); later: advisor tune --resume {job.id}"
+            )
+        return
+    if wanted.new:
         for job in others:
             client.cancel_job(job.id)
             screen.tell(f"Gave up the unfinished job {job.id} ({job.spec.name}); what it measured is kept.")

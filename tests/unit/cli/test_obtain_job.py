@@ -43,3 +43,20 @@ def test_same_job_is_resumed_and_another_specification_is_not(server: FakeServer
         assert obtain_job(client, WantedJob(SPEC), Screen(), alone=True).id == "same"
         other = SPEC.model_copy(update={"seed": 1})
         assert obtain_job(client, WantedJob(other), Screen(), alone=False).id == "new-1"
+
+
+def test_of_two_unfinished_jobs_the_one_that_is_named_goes_on_and_the_other_waits(server: FakeServer) -> None:
+    server.add_job("one", JobState.RUNNING)
+    server.add_job("two", JobState.QUEUED)
+    with Client(server.url, TOKEN) as client:
+        assert obtain_job(client, WantedJob(None, resume="one"), Screen(), alone=True).id == "one"
+        assert server.jobs["two"].state is JobState.PAUSED
+        assert obtain_job(client, WantedJob(None, resume="two"), Screen(), alone=True).id == "two"
+    assert server.jobs["one"].state is JobState.PAUSED
+    assert not server.cancelled
+
+
+def test_job_that_is_being_cancelled_is_neither_resumed_nor_in_the_way(server: FakeServer) -> None:
+    server.add_job("given-up", JobState.CANCELLING, spec=SPEC)
+    with Client(server.url, TOKEN) as client:
+        assert obtain_job(client, WantedJob(SPEC), Screen(), alone=True).id == "new-1"
