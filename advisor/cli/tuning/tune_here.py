@@ -16,7 +16,7 @@ from advisor.data_dir import data_dir_of
 from advisor.local.agents import AgentPlace, HeldAgents, held_agents, places_here
 from advisor.local.record import measuring_turn
 from advisor.local.server import LocalServer, starting_server
-from advisor.protocol.asked.jobs import Job, JobSpec
+from advisor.protocol.asked.jobs import Job, JobSpec, JobState
 from advisor.protocol.knobs.changes import Changes
 
 if TYPE_CHECKING:  # It loads while server and agents start.
@@ -83,7 +83,7 @@ def tune_here(
                 job = follow_job(client, job, screen, check)
             finish(client, job)
     except KeyboardInterrupt:
-        screen.tell(_farewell(job))
+        screen.tell(say_farewell(job))
         raise typer.Exit(Exit.INTERRUPTED) from None
 
 
@@ -135,10 +135,19 @@ def _warn_of_gangs(job: Job) -> str:
     )
 
 
-def _farewell(job: Job | None) -> str:
+def say_farewell(job: Job | None) -> str:
+    """Return what an interrupted command says last: what became of its job, and how to go on."""
     if job is None:
         return "\nStopped before a job was submitted."
+    if job.state.is_final:
+        return f"\nStopped after job {job.id} had ended; nothing is left running. {_say_where_it_is(job)}"
     return (
         f"\nStopped; nothing is left running and nothing is lost. Go on: run the same command again, or "
         f"advisor tune --resume {job.id}"
     )
+
+
+def _say_where_it_is(job: Job) -> str:
+    if job.state is JobState.FINISHED:
+        return f"Its answer: advisor advice {job.id}   Its files: advisor tune --resume {job.id}"
+    return f"What became of it: advisor show {job.id}"
