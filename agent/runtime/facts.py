@@ -18,6 +18,7 @@ from .levers.lever import Training
 from .link.environment import Environment
 from .observe.sharded import count_gradient_bytes as count_sharded_bytes
 from .observe.sharded import count_ranks, find_device, find_group, find_kind, list_trained
+from .observe.sources import digest_own_sources
 
 FRAMEWORKS = {
     "transformers": "transformers.trainer",
@@ -97,6 +98,7 @@ def gather_facts(
         "sharding": find_kind(sharded[0]) if sharded else "",
         **_describe_sharding(sharded),
         "dataloader": loader,
+        "sources": digest_own_sources(sys.modules, environment.control) if environment.control else {},
         "torch_version": torch.__version__,
         "python_version": platform.python_version(),
         "software": find_frameworks(sys.modules),

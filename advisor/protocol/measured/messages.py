@@ -160,7 +160,7 @@ class Trouble(Message):
     """Something about the script that no strategy can change, in a sentence that says what to do."""
 
     code: str
-    """no_ddp, own_engine, spawns_own_ranks, single_rank, too_short, fsdp, never_steps, launch_failed, …"""
+    """no_ddp, own_engine, spawns_own_ranks, single_rank, too_short, fsdp, never_steps, script_changed, …"""
     sentence: str
     fatal: bool = True
     """False: this session only (the script ended by itself); another launch may go on."""

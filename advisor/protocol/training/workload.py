@@ -212,5 +212,7 @@ class WorkloadFacts(Message):
     """Torch in the training environment."""
     python_version: str = ""
     """Python in the training environment."""
+    sources: dict[str, str] = Field(default_factory=dict)
+    """Digests of the script's own files that it runs, by their paths from the working directory."""
     software: dict[str, str] = Field(default_factory=dict)
     """Versions of further software that the measurements depend on, by name: `{"paddle": "3.3.1"}`."""

@@ -16,6 +16,7 @@ from advisor.storage.fault_points import FaultPoint
 from advisor.storage.repositories.members import Member
 
 _MAX_STEPS = 2**31 - 1
+_MOST_NAMED = 3
 
 
 def renew_session(
@@ -52,15 +53,36 @@ def renew_session(
 
 
 def hear_hello(work: UnitOfWork, session_id: str, agent_id: str, report: HelloReport, now: datetime) -> None:
-    """Keep what the runtime saw of the script; the first session's words stand. Raises StaleSession."""
+    """Keep what the runtime saw of the script; the first session's words stand.
+
+    A session of another script than theirs is ended: it would be held against the first one's measurements. Raises
+    StaleSession.
+    """
     session = find_leader_place(work, session_id, agent_id, report.generation)
     if session.state.is_final:
         raise _stale(session)
+    if changed := _find_changed_files(work, session, report.facts):
+        names = ", ".join(changed[:_MOST_NAMED]) + (", …" if len(changed) > _MOST_NAMED else "")
+        sentence = (
+            f"The script is another one than this job began with: {names} changed. Put back what it was and continue "
+            f"the job, or start another one: advisor tune --new."
+        )
+        _note_trouble(work, session, Trouble(code="script_changed", sentence=sentence), now)
+        end_session(work, session, sentence, now, outcome=None)
+        return
     # A session launched with cold changes does not show the script as it stands.
     if not session.cold and work.jobs.learn(session.job_id, report.facts, report.baseline, report.refusals):
         work.reach(FaultPoint.SCRIPT_SEEN)
         sentence = _describe_facts(report.facts)
         work.events.append(session.job_id, EventKind.SESSION, sentence, now, session_id=session_id)
+
+
+def _find_changed_files(work: UnitOfWork, session: Session, facts: WorkloadFacts) -> list[str]:
+    """Files of the script that the job's first session ran in another version; a file that only one of them ran tells
+    nothing."""
+    first = get_job(work, session.job_id).facts
+    before = first.sources if first is not None else {}
+    return sorted(name for name, digest in facts.sources.items() if before.get(name, digest) != digest)
 
 
 def _describe_facts(facts: WorkloadFacts) -> str:

@@ -63,6 +63,7 @@ def test_ranks_that_accelerate_launches_are_measured(tmp_path: Path) -> None:
     command = ["accelerate", "launch", "--multi_gpu", "--num_processes", "2", "accelerate_script.py"]
     session = launch(tmp_path, command, BLOCKS, injection="command")
     check_both_blocks(session)
+    assert "accelerate_script.py" in session.hello["facts"]["sources"]
 
 
 def test_ranks_that_the_script_spawns_are_measured(tmp_path: Path) -> None:
@@ -72,6 +73,7 @@ def test_ranks_that_the_script_spawns_are_measured(tmp_path: Path) -> None:
     session = launch(tmp_path, [sys.executable, "spawned_ranks.py", port], BLOCKS, injection="command")
     check_both_blocks(session)
     assert session.hello["facts"]["local_world_size"] == 2
+    assert "spawned_ranks.py" in session.hello["facts"]["sources"]
 
 
 @pytest.mark.parametrize(

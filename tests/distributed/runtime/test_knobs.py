@@ -177,6 +177,7 @@ def test_two_models_and_optimizers_make_one_step(tmp_path: Path) -> None:
     assert found.code == 0, found.log
     facts = found.hello["facts"]
     assert facts["optimizers"] == ["Adam", "Adam"]
+    assert "two_models.py" in facts["sources"]
     assert "The script trains 2 models" in found.hello["refusals"]["gradient_merge"]
     assert facts["batch_size_per_rank"] == 8
     assert facts["dataloader"]["num_workers"] == 2

@@ -6,7 +6,7 @@ import pytest
 
 from advisor.errors import AdviceNotReady, IdempotencyConflict, InvalidJob, JobIsFinal, LostRace, StaleSession
 from advisor.protocol.asked.jobs import Budget, JobState, Measurement, Stage
-from advisor.protocol.measured.messages import HelloReport, MemberState, Trouble
+from advisor.protocol.measured.messages import Assignment, HelloReport, MemberState, Trouble
 from advisor.protocol.measured.trials import BlockState, Outcome, SessionState, TrialState
 from advisor.services import jobs
 from advisor.services.answers import advice
@@ -345,6 +345,34 @@ def test_hello_of_the_first_session_stands(world: World) -> None:
     learnt = world.job(job.id)
     assert learnt.facts == make_facts()
     assert learnt.baseline == {"fuse_grad_size_in_MB": 25.0}
+
+
+def test_session_of_a_script_that_was_edited_is_not_held_against_earlier_ones(world: World) -> None:
+    job = world.submit()
+    agent = world.register("one")
+
+    def launch(**sources: str) -> Assignment:
+        (place,) = world.start_session(agent)
+        facts = make_facts().model_copy(update={"sources": sources})
+        with world.work() as work:
+            hello = HelloReport(generation=place.generation, facts=facts, baseline={})
+            sessions.hear_hello(work, place.session_id, agent, hello, world.now)
+        return place
+
+    first = launch(train="1", net="1")
+    world.end(first, agent, Outcome.LOST)
+    # A file that only one of them loaded tells nothing.
+    same = launch(train="1", late="1")
+    assert world.beat(same, agent).state is SessionState.RUNNING
+    world.end(same, agent, Outcome.LOST)
+    other = launch(train="1", net="2")
+    assert world.beat(other, agent).state is SessionState.ENDING
+    world.end(other, agent)
+    world.keep_up()
+    failed = world.job(job.id)
+    assert failed.state is JobState.FAILED
+    assert "net changed" in failed.state_reason
+    assert "--new" in failed.state_reason
 
 
 def test_planner_that_raises_fails_the_job_and_says_so(world: World) -> None:
