@@ -63,7 +63,7 @@ def look_up(environment: Mapping[str, str]) -> Iterator[Client]:
             yield client
         return
     with (
-        local_server(data_dir, environment, lambda _: None) as server,
+        local_server(data_dir, environment, lambda _: None, alone=True) as server,
         Client(server.url, server.token, patience_s=0) as client,
     ):
         yield client

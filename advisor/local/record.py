@@ -13,9 +13,11 @@ from pydantic import ValidationError
 
 from advisor.protocol.base import Message
 
-_SERVER_LOCK, _SERVER_RECORD, _MEASURING_LOCK = "server.lock", "server.json", "measuring.lock"
+_SERVER_LOCK, _SERVER_RECORD = "server.lock", "server.json"
+_MEASURING_LOCK, _STARTING_LOCK = "measuring.lock", "starting.lock"
 _PROBE_S = 0.5
 _TURN_POLL_S = 0.5
+_STARTING_POLL_S = 0.05
 
 
 class ServerRecord(Message):
@@ -83,6 +85,22 @@ def measuring_turn(data_dir: Path, tell: Callable[[str], None]) -> Iterator[None
             while not _try_lock(lock.fileno()):
                 time.sleep(_TURN_POLL_S)
         yield
+
+
+@contextmanager
+def starting_turn(data_dir: Path, patience_s: float) -> Iterator[Callable[[], None]]:
+    """Be the only command that looks for a server of `data_dir` to start one where there is none.
+
+    Yields what ends the turn early: a server that others may use is up, or was. Raises `TimeoutError`.
+    """
+    make_private(data_dir)
+    deadline = time.monotonic() + patience_s
+    with (data_dir / _STARTING_LOCK).open("a") as lock:
+        while not _try_lock(lock.fileno()):
+            if time.monotonic() > deadline:
+                raise TimeoutError
+            time.sleep(_STARTING_POLL_S)
+        yield lock.close
 
 
 def free_port() -> int:

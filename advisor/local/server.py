@@ -2,16 +2,17 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from advisor.local.process import PYTHON, LocalProcess, ProcessDied
-from advisor.local.record import free_port, make_private, running_server
+from advisor.local.record import free_port, running_server, starting_turn
 
 _START_S = 90.0
 _STOP_S = 15.0
 _POLL_S = 0.02
+_TURN_S = 60.0
 
 
 class LocalModeFailed(Exception):
@@ -41,15 +42,20 @@ class StartingServer:
     """A server of this machine that runs already, or is about to: what needs only its address need not wait."""
 
     def __init__(
-        self, url: str, data_dir: Path, process: LocalProcess | None, tell: Callable[[str], None]
+        self,
+        url: str,
+        data_dir: Path,
+        process: LocalProcess | None,
+        tell: Callable[[str], None],
+        share: Callable[[], None],
     ) -> None:
-        """`process` is the one that was started here; None for a server that ran already."""
+        """`process` is the one that was started here, and `share` lets others use it; None for a server that ran."""
         self.url = url
         self.agent_token_file = data_dir / "agent-token"
         """Written by a server's first start on a data directory."""
         self._data_dir = data_dir
         self._process = process
-        self._tell = tell
+        self._tell, self._share = tell, share
 
     def await_ready(self) -> LocalServer:
         """Return the server once it answers. Raises `LocalModeFailed` with the end of its log when it does not."""
@@ -57,6 +63,7 @@ class StartingServer:
         if process is None:
             return self._connect(started_here=False, check=lambda: _check_record(self._data_dir))
         _await_ready(self.url, process)
+        self._share()
         self._tell(f"Started a server for this machine: {self.url}")
         return self._connect(started_here=True, check=lambda: _check_process(process))
 
@@ -74,13 +81,36 @@ class StartingServer:
 
 @contextmanager
 def starting_server(
-    data_dir: Path, environment: Mapping[str, str], tell: Callable[[str], None]
+    data_dir: Path, environment: Mapping[str, str], tell: Callable[[str], None], *, alone: bool = False
 ) -> Iterator[StartingServer]:
-    """Start a server on `data_dir`, unless one runs there, without waiting for it; stop it when the context ends."""
-    make_private(data_dir)
+    """Start a server on `data_dir`, unless one runs there, without waiting for it; stop it when the context ends.
+
+    `alone`: other commands wait until it has stopped, since they would be cut off. Raises `LocalModeFailed` when
+    another command makes this one wait for long.
+    """
+    with ExitStack() as stack:
+        try:
+            end_turn = stack.enter_context(starting_turn(data_dir, _TURN_S))
+        except TimeoutError:
+            raise LocalModeFailed(
+                f"Another advisor command has been looking something up in {data_dir} for {_TURN_S:.0f} s.",
+                "End it (`advisor logs --follow` waits until it is interrupted), then run the same command again.",
+            ) from None
+        yield stack.enter_context(_start(data_dir, environment, tell, end_turn, alone))
+
+
+@contextmanager
+def _start(
+    data_dir: Path,
+    environment: Mapping[str, str],
+    tell: Callable[[str], None],
+    end_turn: Callable[[], None],
+    alone: bool,
+) -> Iterator[StartingServer]:
     if (record := running_server(data_dir)) is not None:
+        end_turn()
         tell(f"Using the server that runs at {record.url} (process {record.pid}).")
-        yield StartingServer(record.url, data_dir, None, tell)
+        yield StartingServer(record.url, data_dir, None, tell, end_turn)
         return
     port = free_port()
     options = ("--host", "127.0.0.1", "--port", str(port), "--data-dir", str(data_dir))
@@ -91,21 +121,26 @@ def starting_server(
         server_environment(environment),
     )
     try:
-        yield StartingServer(f"http://127.0.0.1:{port}", data_dir, process, tell)
+        share = _keep_to_oneself if alone else end_turn
+        yield StartingServer(f"http://127.0.0.1:{port}", data_dir, process, tell, share)
     finally:
         process.stop(_STOP_S)
 
 
 @contextmanager
 def local_server(
-    data_dir: Path, environment: Mapping[str, str], tell: Callable[[str], None]
+    data_dir: Path, environment: Mapping[str, str], tell: Callable[[str], None], *, alone: bool = False
 ) -> Iterator[LocalServer]:
     """Offer a server on `data_dir` for as long as the context lasts.
 
     Raises `LocalModeFailed` with the end of its log when it does not come up.
     """
-    with starting_server(data_dir, environment, tell) as starting:
+    with starting_server(data_dir, environment, tell, alone=alone) as starting:
         yield starting.await_ready()
+
+
+def _keep_to_oneself() -> None:
+    """The turn lasts as long as the server."""
 
 
 def server_environment(environment: Mapping[str, str]) -> dict[str, str]:

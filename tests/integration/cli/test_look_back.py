@@ -1,6 +1,7 @@
 """Looking at what a tuning of this machine has left behind, when its server has stopped with it."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from advisor.storage import Database
@@ -21,3 +22,7 @@ def test_jobs_of_this_machine_are_read_without_a_server_that_runs(
     found = advisor("jobs", "--json", environment=environment, cwd=tmp_path)
     assert (found.returncode, json.loads(found.stdout)) == (0, {"items": []}), found.stderr
     assert not processes_of(data_dir)
+    # Each of several at once starts a server or uses another's that lasts: none is cut off.
+    with ThreadPoolExecutor(3) as pool:
+        looks = [pool.submit(advisor, "jobs", environment=environment, cwd=tmp_path) for _ in range(3)]
+    assert [look.result().stderr for look in looks if look.result().returncode] == []

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.local.record import ServerRunning, hold_server, measuring_turn, running_server
+from advisor.local.record import ServerRunning, hold_server, measuring_turn, running_server, starting_turn
 
 URL = "http://127.0.0.1:1234"
 
@@ -34,6 +34,17 @@ def test_record_of_a_killed_server_is_not_believed(tmp_path: Path) -> None:
         left_over = (tmp_path / "server.json").read_text()
     (tmp_path / "server.json").write_text(left_over)
     assert running_server(tmp_path) is None
+
+
+def test_who_starts_a_server_is_alone_until_it_shares_it(tmp_path: Path) -> None:
+    with starting_turn(tmp_path, 0.0) as share:
+        with pytest.raises(TimeoutError), starting_turn(tmp_path, 0.1):
+            pass
+        share()
+        with starting_turn(tmp_path, 0.0):
+            pass
+    with starting_turn(tmp_path, 0.0):
+        pass
 
 
 def test_data_directory_is_private(tmp_path: Path) -> None:
