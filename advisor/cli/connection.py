@@ -1,18 +1,28 @@
 """Which server a command talks to, with which token; and which job a word means."""
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
+import typer
+
 from advisor.cli.exits import CommandFailed, Exit
-from advisor.client import Client
+from advisor.client import ApiProblem, Client
 from advisor.data_dir import data_dir_of
 from advisor.local.record import running_server
 from advisor.local.server import local_server
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.asked.queries import JobQuery
+from advisor.protocol.plain_text import clean_text
 
 _PAGE = 200
+_MOST_TOLD = 3
+_NOT_YET = {"advice_not_ready", "job_is_live"}
+_HINT_TO_RESUME = (
+    "Nothing is measured on this machine now. Go on with a job that was interrupted: `advisor tune --resume last` (or "
+    "the job's id; `advisor jobs` lists them). For other machines: `advisor serve`, or set ADVISOR_URL."
+)
 
 
 def token_of(environment: Mapping[str, str]) -> str | None:
@@ -40,7 +50,9 @@ def connect(environment: Mapping[str, str], timeout_s: float = 30.0) -> Client:
         raise CommandFailed(
             Exit.UNREACHABLE,
             f"No server runs on this machine for {data_dir}, and ADVISOR_URL is not set.",
-            "Start one with `advisor serve`, or set ADVISOR_URL to a server's address. `advisor tune` starts "
+            _HINT_TO_RESUME
+            if _has_database(data_dir)
+            else "Start one with `advisor serve`, or set ADVISOR_URL to a server's address. `advisor tune` starts "
             "and stops its own.",
         )
     try:
@@ -55,7 +67,8 @@ def look_up(environment: Mapping[str, str]) -> Iterator[Client]:
     """Offer a client as `connect` does, also for what a tuning of this machine has left behind.
 
     Its server stopped with the command that started it: where its database is there, one runs for as long as the
-    context lasts.
+    context lasts. Nothing is measured then, which a job that was interrupted does not know: whoever looks at a terminal
+    is told how it goes on.
     """
     data_dir = data_dir_of(environment)
     if environment.get("ADVISOR_URL") or running_server(data_dir) or not _has_database(data_dir):
@@ -66,7 +79,21 @@ def look_up(environment: Mapping[str, str]) -> Iterator[Client]:
         local_server(data_dir, environment, lambda _: None, alone=True) as server,
         Client(server.url, server.token, patience_s=0) as client,
     ):
-        yield client
+        try:
+            yield client
+        except ApiProblem as problem:
+            if not server.started_here or problem.code not in _NOT_YET:
+                raise
+            raise CommandFailed(Exit.JOB_NOT_FINISHED, problem.detail, _HINT_TO_RESUME) from problem
+        if server.started_here and sys.stderr.isatty():
+            _tell_interrupted(client)
+
+
+def _tell_interrupted(client: Client) -> None:
+    waiting = [job for job in unfinished_jobs(client) if job.state in {JobState.QUEUED, JobState.RUNNING}]
+    for job in waiting[:_MOST_TOLD]:
+        name = clean_text(job.spec.name or job.id)
+        typer.echo(f"Nothing is measured now. Go on with {name}: advisor tune --resume {job.id}", err=True)
 
 
 def _has_database(data_dir: Path) -> bool:

@@ -4,7 +4,10 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from advisor.services.jobs import submit_job
 from advisor.storage import Database
+from tests.unit.services.scripted_tuning import make_spec
+from tests.unit.services.world import ADA, START
 
 from .conftest import advisor, processes_of
 
@@ -26,3 +29,18 @@ def test_jobs_of_this_machine_are_read_without_a_server_that_runs(
     with ThreadPoolExecutor(3) as pool:
         looks = [pool.submit(advisor, "jobs", environment=environment, cwd=tmp_path) for _ in range(3)]
     assert [look.result().stderr for look in looks if look.result().returncode] == []
+
+
+def test_who_asks_for_more_than_an_interrupted_job_has_is_told_how_it_goes_on(
+    tmp_path: Path, data_dir: Path, environment: dict[str, str]
+) -> None:
+    data_dir.mkdir(mode=0o700)
+    database = Database(f"sqlite:///{data_dir / 'advisor.db'}", lambda: "j1")
+    database.migrate()
+    with database.begin() as work:
+        submit_job(work, make_spec(), ADA, None, START)
+    database.close()
+    for command, code in (("advice", 101), ("watch", 5)):
+        found = advisor(command, "last", environment=environment, cwd=tmp_path)
+        assert found.returncode == code, found.stderr
+        assert "advisor tune --resume last" in " ".join(found.stderr.split())
