@@ -235,7 +235,8 @@ def _hook(plan: DdpPlan) -> tuple[set[str], str]:
             "def install_hook(ddp):\n"
             f'    """Send gradients compressed to rank {plan.compression_rank}."""\n'
             "    state = power_sgd.PowerSGDState(\n"
-            f"        process_group=None, matrix_approximation_rank={plan.compression_rank}, start_powerSGD_iter=2\n"
+            "        ddp.process_group, start_powerSGD_iter=2,\n"
+            f"        matrix_approximation_rank={plan.compression_rank},\n"
             "    )\n"
             "    ddp.register_comm_hook(state, power_sgd.powerSGD_hook)\n"
         )
@@ -243,7 +244,7 @@ def _hook(plan: DdpPlan) -> tuple[set[str], str]:
         return {_HOOKS}, (
             "def install_hook(ddp):\n"
             f'    """Send gradients as {plan.wire_dtype}."""\n'
-            f"    ddp.register_comm_hook(None, default_hooks.{plan.wire_dtype}_compress_hook)\n"
+            f"    ddp.register_comm_hook(ddp.process_group, default_hooks.{plan.wire_dtype}_compress_hook)\n"
         )
     return set(), ""
 
@@ -252,8 +253,9 @@ def _local_sgd(plan: DdpPlan) -> tuple[set[str], str]:
     if plan.local_steps is None:
         return set(), ""
     needed = {
+        "import torch",
         "import weakref",
-        "from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook as post_local",
+        _HOOKS,
         "from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager",
     }
     return (
@@ -266,11 +268,18 @@ AVERAGERS = weakref.WeakKeyDictionary()
 
 def install_hook(ddp):
     \"\"\"Stop averaging gradients after step LOCAL_BEGIN.\"\"\"
-    state = post_local.PostLocalSGDState(
-        process_group=None, subgroup=None, start_localSGD_iter=LOCAL_BEGIN, post_local_gradient_allreduce=False
-    )
-    ddp.register_comm_hook(state, post_local.post_localSGD_hook)
-    AVERAGERS[ddp] = PeriodicModelAverager(period=LOCAL_STEPS, warmup_steps=LOCAL_BEGIN - 1 + LOCAL_STEPS)
+    averager = PeriodicModelAverager(LOCAL_STEPS, LOCAL_BEGIN - 1 + LOCAL_STEPS, ddp.process_group)
+    ddp.register_comm_hook(averager, reduce_bucket)
+    AVERAGERS[ddp] = averager
+
+
+def reduce_bucket(averager, bucket):
+    \"\"\"Average a bucket of the first steps; steps are those of after_step, whatever backwards one of them has.\"\"\"
+    if averager.step < LOCAL_BEGIN:
+        return default_hooks.allreduce_hook(averager.process_group, bucket)
+    future = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
 
 
 def after_step(ddp):

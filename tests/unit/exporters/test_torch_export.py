@@ -156,6 +156,37 @@ def test_local_sgd_offers_what_to_call_after_a_step(advise) -> None:
     assert any("hold different parameters" in sentence for sentence in file.warnings)
 
 
+@pytest.mark.parametrize("changes", [{"fp16_allreduce": True}, {"dgc": True}, {"localsgd": True}])
+def test_gradients_stay_among_the_ranks_of_the_model(changes, advise) -> None:
+    pytest.importorskip("torch")
+    space: dict[str, Any] = {}
+    exec(compile(export(*advise(changes, backend="nccl"), "pytorch").content, "f.py", "exec"), space)
+    group, given = object(), []
+
+    class Replica:
+        process_group = group
+
+        def register_comm_hook(self, state: Any, hook: Any) -> None:
+            given.append(getattr(state, "process_group", state))
+
+    space["install_hook"](Replica())
+    assert given == [group]
+
+
+def test_local_sgd_counts_steps_and_not_the_backwards_of_one(advise) -> None:
+    torch = pytest.importorskip("torch")
+    space: dict[str, Any] = {}
+    changes = {"localsgd": True, "localsgd_k_steps": 2, "localsgd_begin_step": 2}
+    exec(compile(export(*advise(changes), "pytorch").content, "f.py", "exec"), space)
+    reduced = []
+    space["default_hooks"] = SimpleNamespace(allreduce_hook=lambda group, bucket: reduced.append(bucket))
+    bucket = SimpleNamespace(buffer=lambda: torch.ones(1))
+    averager = SimpleNamespace(step=0, process_group=None)
+    for averager.step in (0, 0, 1, 1, 2):
+        space["reduce_bucket"](averager, bucket)
+    assert len(reduced) == 4
+
+
 def test_what_pytorch_lacks_is_said(advise) -> None:
     file = export(*advise({"enable_inplace": True, "NCCL_SOCKET_NTHREADS": 4}), "pytorch")
     assert (
