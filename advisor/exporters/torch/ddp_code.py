@@ -107,7 +107,7 @@ def _model(plan: DdpPlan) -> tuple[set[str], str]:
     if plan.sync_batch_norm:
         lines.append("    model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)\n")
     if plan.compiled:
-        lines.append("    model.forward = torch.compile(model.forward)\n")
+        lines.append("    model.compile()\n")
     if not lines:
         return set(), ""
     head = 'def prepare_model(model):\n    """Return the model as DistributedDataParallel is to get it."""\n'
@@ -175,27 +175,38 @@ def _precision(plan: DdpPlan) -> tuple[set[str], str]:
     if plan.autocast_dtype is None:
         return set(), ""
     return (
-        {"import functools", "import torch", "from torch.utils._pytree import tree_map"},
+        {
+            "import copy",
+            "import dataclasses",
+            "import types",
+            "import torch",
+            "from torch.utils._pytree import tree_map",
+        },
         f"""\
 AUTOCAST_DTYPE = {_DTYPES[plan.autocast_dtype]}
 
 
 def mix_precision(ddp):
     \"\"\"Run the model's training forwards under autocast; what they return is in float32.\"\"\"
-    model = ddp.module
-    device, forward = next(model.parameters()).device.type, model.forward
+    # A bound method: a copy of the model computes with the copy's own parameters.
+    ddp.forward = types.MethodType(forward_mixed, ddp)
 
-    @functools.wraps(forward)
-    def mixed(*args, **kwargs):
-        with torch.autocast(device, dtype=AUTOCAST_DTYPE, enabled=model.training):
-            output = forward(*args, **kwargs)
-        return tree_map(to_float32, output)
 
-    model.forward = mixed
+def forward_mixed(ddp, *args, **kwargs):
+    if not ddp.module.training:
+        return type(ddp).forward(ddp, *args, **kwargs)
+    with torch.autocast(next(ddp.module.parameters()).device.type, dtype=AUTOCAST_DTYPE):
+        output = type(ddp).forward(ddp, *args, **kwargs)
+    return tree_map(to_float32, output)
 
 
 def to_float32(value):
-    \"\"\"Return a tensor of AUTOCAST_DTYPE in float32, and everything else as it is.\"\"\"
+    \"\"\"Return a tensor of AUTOCAST_DTYPE in float32, also inside a dataclass, and everything else as it is.\"\"\"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        replaced = copy.copy(value)
+        for entry in dataclasses.fields(value):
+            object.__setattr__(replaced, entry.name, tree_map(to_float32, getattr(value, entry.name)))
+        return replaced
     return value.float() if isinstance(value, torch.Tensor) and value.dtype is AUTOCAST_DTYPE else value
 """,
     )

@@ -1,5 +1,8 @@
 """The PyTorch files: what they set, and that they are correct Python for any strategy."""
 
+import copy
+import dataclasses
+import io
 import subprocess
 import sys
 from pathlib import Path
@@ -26,6 +29,29 @@ def values_of(knob: Knob) -> st.SearchStrategy:
 
 
 CHANGES = st.fixed_dictionaries({}, optional={name: values_of(CATALOGUE[name]) for name in EXPRESSED})
+
+
+@dataclasses.dataclass
+class Output:
+    """What a model may return."""
+
+    first: Any
+    others: list[Any]
+
+
+def make_replica(model: Any) -> Any:
+    """Give a module around `model`, as DistributedDataParallel is one."""
+    torch = pytest.importorskip("torch")
+
+    class Replica(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.module = model
+
+        def forward(self, *args: Any) -> Any:
+            return self.module(*args)
+
+    return Replica()
 
 
 def names_in(content: str) -> set[str]:
@@ -221,12 +247,31 @@ def test_mixed_precision_runs_the_forward_in_bf16_and_hands_float32_back(advise,
     space: dict[str, Any] = {}
     exec(compile(export(*advise({"amp": True}), "pytorch").content, "ddp_strategy.py", "exec"), space)
     inner, seen = torch.nn.Linear(4, 4), []
-    model = torch.nn.Sequential(inner)
     inner.register_forward_hook(lambda _, __, output: seen.append(output.dtype))
-    space["mix_precision"](SimpleNamespace(module=model))
-    assert model(torch.ones(2, 4)).dtype is torch.float32
-    model.eval()(torch.ones(2, 4))
+    ddp = make_replica(torch.nn.Sequential(inner))
+    space["mix_precision"](ddp)
+    assert ddp(torch.ones(2, 4)).dtype is torch.float32
+    ddp.eval()(torch.ones(2, 4))
     assert seen == [torch.bfloat16, torch.float32]
+    found = space["to_float32"](Output(torch.ones(1, dtype=torch.bfloat16), [torch.ones(1).bfloat16()]))
+    assert (found.first.dtype, found.others[0].dtype) == (torch.float32, torch.float32)
+
+
+@pytest.mark.parametrize("changes", [{"amp": True}, {"fuse_elewise_add_act_ops": True}])
+def test_a_copy_of_the_model_computes_with_its_own_parameters(changes, advise, monkeypatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch, "compile", lambda call, **_: lambda *args: call(*args))
+    space: dict[str, Any] = {}
+    exec(compile(export(*advise(changes), "pytorch").content, "ddp_strategy.py", "exec"), space)
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4))
+    ddp = make_replica(space.get("prepare_model", lambda model: model)(model))
+    space.get("mix_precision", lambda ddp: None)(ddp)
+    for copied in (copy.deepcopy(ddp), copy.deepcopy(ddp.module)):
+        with torch.no_grad():
+            for parameter in copied.parameters():
+                parameter.zero_()
+        assert not copied(torch.ones(2, 4)).any()
+    torch.save(ddp.module, io.BytesIO())
 
 
 def test_what_plain_pytorch_takes_only_by_hand_is_said(advise) -> None:
@@ -258,7 +303,9 @@ def test_a_model_is_synchronised_and_compiled_with_the_parameters_and_names_it_h
     prepared = space["prepare_model"](model)
     assert type(prepared[1]) is torch.nn.SyncBatchNorm
     assert {name: id(tensor) for name, tensor in prepared.named_parameters()} == before
-    assert "forward" in vars(prepared), "the compiled forward stands in the module itself, not around it"
+    assert prepared._compiled_call_impl is not None, (
+        "the compiled call stands in the module itself, not around it"
+    )
 
 
 def test_small_buckets_of_a_compiled_model_are_ones_that_torch_takes(advise, monkeypatch) -> None:
