@@ -180,7 +180,8 @@ def test_garbage_is_collected_between_steps(
     report = through(
         advise, {"num_iteration_per_drop_scope": 2, "num_threads": 2}, tmp_path, clean_environment
     )
-    assert (as_it_stands["collects"], report["collects"], report["threads"]) == (True, False, 2)
+    assert as_it_stands["collects_after"] < report["collects_after"] == 100_000
+    assert report["threads"] == 2
 
 
 def test_a_sharded_model_gathers_its_parameters_once_a_step(advise, tmp_path, clean_environment) -> None:

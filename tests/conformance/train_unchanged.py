@@ -46,7 +46,7 @@ def main() -> None:
         report = {
             "buckets": [int(size) for size in log["rebuilt_bucket_sizes"].split(",")],
             "hook": log.get("comm_hook", ""),
-            "collects": gc.isenabled(),
+            "collects_after": gc.get_threshold()[0],
             "threads": torch.get_num_threads(),
             "agreed": agreed,
             "sum": sum(parameter.double().sum().item() for parameter in ddp.parameters()),

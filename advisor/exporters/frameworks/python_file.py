@@ -6,7 +6,7 @@ from advisor.exporters.comments import comment, head_lines
 from advisor.exporters.exported import Exported
 from advisor.exporters.frameworks.settings import Settings
 from advisor.exporters.selection import idle_because, typed_values
-from advisor.exporters.torch.ddp_code import write_imports, write_process_code
+from advisor.exporters.torch.ddp_code import write_body, write_imports, write_process_code
 from advisor.exporters.torch.ddp_plan import PROCESS
 from advisor.protocol.answers.advice import Advice, Provenance
 from advisor.protocol.asked.jobs import Job
@@ -54,7 +54,7 @@ def write_python_file(
         + (f"\n{words}" if words else "")
         + "\n\ndef strategy_arguments():\n"
         + '    """Call it in every rank, before the model is built."""\n'
-        + "".join(f"    {line}\n" for line in lines)
+        + write_body(lines)
         + f"    return {entries}\n",
         provenance=chosen.provenance,
         unmapped=chosen.unmapped,

@@ -1,6 +1,7 @@
 """The Python that both PyTorch exports share: constants and the functions that put a plan into a DDP script."""
 
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -11,6 +12,27 @@ _DTYPES = {"fp16": "torch.float16", "bf16": "torch.bfloat16"}
 _HOOKS = "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks"
 _POWER_SGD = "from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook as power_sgd"
 _STEP_HOOK = "from torch.optim.optimizer import register_optimizer_step_post_hook"
+_COLLECT = """\
+# A long evaluation makes no steps: Python's own collector comes after 100,000 new objects all the same.
+gc.set_threshold(100_000, *gc.get_threshold()[1:])
+counts = {{"steps": 0, "grown": 0, "settled": 0}}
+first = []
+
+def collect(optimizer, args, kwargs):
+    if not first or first[0]() is None:
+        first[:] = [weakref.ref(optimizer)]
+    counts["steps"] += first[0]() is optimizer
+    if first[0]() is not optimizer or counts["steps"] % {steps}:
+        return
+    young = len(gc.get_objects(0)) + len(gc.get_objects(1))
+    counts["grown"] += young - gc.collect(1)
+    if counts["grown"] > 0.25 * counts["settled"]:
+        # What died among the old stays for ever otherwise.
+        gc.collect()
+        counts.update(grown=0, settled=len(gc.get_objects(2)))
+
+register_optimizer_step_post_hook(collect)
+"""
 _DEFAULT_BUCKETS = (25.0, 1.0)
 """What DDP does when it is given no bucket_cap_mb."""
 
@@ -84,14 +106,14 @@ def write_process_code(values: Mapping[str, Value]) -> tuple[set[str], list[str]
         lines.append(f"torch.backends.cudnn.benchmark = {values['cudnn_exhaustive_search']}")
     steps = values.get("num_iteration_per_drop_scope", 1)
     if steps != 1:
-        imports |= {"import gc", "import itertools", _STEP_HOOK}
-        lines += [
-            "gc.disable()",
-            "steps = itertools.count(1)",
-            "register_optimizer_step_post_hook("
-            f"lambda *_: gc.collect(1) if next(steps) % {steps} == 0 else None)",
-        ]
+        imports |= {"import gc", "import weakref", _STEP_HOOK}
+        lines += _COLLECT.format(steps=steps).splitlines()
     return imports, lines
+
+
+def write_body(lines: Iterable[str]) -> str:
+    """Return statements as the body of a function."""
+    return textwrap.indent("".join(f"{line}\n" for line in lines), "    ")
 
 
 def _process(plan: DdpPlan) -> tuple[set[str], str]:
@@ -99,7 +121,7 @@ def _process(plan: DdpPlan) -> tuple[set[str], str]:
     if not lines:
         return set(), ""
     head = 'def prepare_process():\n    """Set what concerns the whole process."""\n'
-    return needed, head + "".join(f"    {line}\n" for line in lines)
+    return needed, head + write_body(lines)
 
 
 def _model(plan: DdpPlan) -> tuple[set[str], str]:

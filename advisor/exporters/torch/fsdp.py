@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from advisor.exporters.comments import comment, head_lines
 from advisor.exporters.exported import Exported
 from advisor.exporters.selection import idle_because, typed_values
-from advisor.exporters.torch.ddp_code import write_imports, write_process_code
+from advisor.exporters.torch.ddp_code import write_body, write_imports, write_process_code
 from advisor.exporters.torch.ddp_plan import plan_ddp
 from advisor.exporters.torch.sharding_words import (
     AFTERWARDS,
@@ -133,7 +133,7 @@ def export_fsdp(advice: Advice, job: Job) -> Exported:
         content=comment(head)
         + (f"\n{write_imports(frozenset(imports))}" if imports else "")
         + f'\n\n{body}def apply(model):\n    """Put the strategy in force, in every rank."""\n'
-        + "".join(f"    {line}\n" for line in lines)
+        + write_body(lines)
         + "    return model\n",
         provenance=provenance,
         unmapped=unmapped,

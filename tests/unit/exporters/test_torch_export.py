@@ -79,7 +79,7 @@ def test_the_files_are_clean_for_the_linter(advise, tmp_path: Path) -> None:
         {},
         {"fuse_grad_size_in_MB": 50.0, "num_threads": 4, "FLAGS_fraction_of_gpu_memory_to_use": 0.9},
         {"nccl_comm_num": 2, "fp16_allreduce": True, "use_hierarchical_allreduce": True},
-        {"localsgd": True, "localsgd_k_steps": 4},
+        {"localsgd": True, "localsgd_k_steps": 4, "num_iteration_per_drop_scope": 10},
         {"fp16_allreduce": True},
         {"amp": True, "fuse_grad_size_in_MB": 50.0},
         {"dgc": True},
@@ -211,6 +211,30 @@ def test_local_sgd_counts_steps_and_not_the_backwards_of_one(advise) -> None:
     for averager.step in (0, 0, 1, 1, 2):
         space["reduce_bucket"](averager, bucket)
     assert len(reduced) == 4
+
+
+def test_garbage_of_old_objects_is_collected_too(advise, tmp_path: Path) -> None:
+    """Cycles that outlived two young collections are the old generation's: an epoch's model, a loader's workers."""
+    script = """
+import torch, weakref
+exec(compile(open({file!r}).read(), "ddp_strategy.py", "exec"))
+prepare_process()
+optimizer = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1)
+class Epoch:
+    def __init__(self):
+        self.itself, self.many = self, [[self] for _ in range(20_000)]
+kept = []
+for _ in range(20):
+    epoch = Epoch()
+    kept.append(weakref.ref(epoch))
+    for _ in range(10):
+        optimizer.step()
+assert sum(reference() is not None for reference in kept) < 15
+"""
+    content = export(*advise({"num_iteration_per_drop_scope": 2}), "pytorch").content
+    file = tmp_path / "ddp_strategy.py"
+    file.write_text(content)
+    subprocess.run([sys.executable, "-c", script.format(file=str(file))], check=True, timeout=120)
 
 
 def test_what_pytorch_lacks_is_said(advise) -> None:
