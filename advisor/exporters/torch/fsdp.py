@@ -144,7 +144,8 @@ def export_fsdp(advice: Advice, job: Job) -> Exported:
 def _write_pieces(ours: Collection[str], values: Mapping[str, Value]) -> tuple[list[str], list[str]]:
     """Return the functions that the strategy needs, and the statements of apply() that act on the model."""
     pieces, calls = [], []
-    if STAGE in ours:
+    if STAGE in ours and not (GATHER in ours and values[GATHER]):
+        # Else shard_arguments() says it, with the number of ranks that True would take back.
         again = values[STAGE] == 3
         often = "for the forward and again for the backward" if again else "once a step"
         pieces.append(_RESHARD.format(stage=values[STAGE], often=often, again=again))

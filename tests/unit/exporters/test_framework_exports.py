@@ -184,6 +184,13 @@ def test_a_sharded_model_gets_its_stage_and_threads(advise) -> None:
     compile(file.content, file.filename, "exec")
 
 
+def test_fewer_ranks_to_gather_among_are_not_taken_back_by_the_stage(advise) -> None:
+    file = export(*shard(advise({"sharding_stage": 3, "sharding_gather_ranks": 2})), "fsdp")
+    assert file.provenance.keys() == {"sharding_stage", "sharding_gather_ranks"}
+    assert "set_reshard_after_forward" not in file.content
+    assert 'arguments["reshard_after_forward"] = 2' in file.content
+
+
 def test_what_deepspeeds_own_engine_was_measured_with_is_its_configuration_and_nobody_elses(advise) -> None:
     advice, job = advise({"fuse_grad_size_in_MB": 4.0, "fp16_allreduce": True, "sharding_overlap": True})
     assert "own engine was not timed" in export(advice, job, "deepspeed").content
