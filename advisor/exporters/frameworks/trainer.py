@@ -15,6 +15,8 @@ from advisor.exporters.frameworks.settings import (
     plainly,
     precision,
 )
+from advisor.exporters.selection import idle_because, typed_values
+from advisor.exporters.torch.ddp_plan import PROCESS
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 
@@ -65,9 +67,15 @@ def export_trainer(advice: Advice, job: Job) -> Exported:
     """Return the file: `TrainingArguments(..., **strategy_arguments())`."""
     chosen = choose_settings(advice, job, "Trainer", TABLE)
     flags = " ".join(f"--{name} {value}" for name, value in chosen.entries.items())
+    values = typed_values(advice)
+    # strategy_arguments() does it itself; a flag for it there is none.
+    without = [name for name in advice.changes if name in PROCESS and idle_because(name, values) is None]
+    extra = f"For a script whose arguments come from the command line: {flags}" if flags else ""
+    if extra and without:
+        extra += f" (without {', '.join(without)}, which only the call of strategy_arguments() sets)"
     return write_python_file(
         advice, job, chosen,
         format="trainer", filename="training_arguments.py",
         title="Strategy for Hugging Face's Trainer: TrainingArguments(..., **strategy_arguments()).",
-        extra=f"For a script whose arguments come from the command line: {flags}" if flags else "",
+        extra=extra,
     )  # fmt: skip

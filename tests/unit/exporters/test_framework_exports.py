@@ -56,6 +56,11 @@ def test_trainer_gets_its_own_arguments(changes, arguments, advise) -> None:
     assert f"command line: {flags}" in file.content
 
 
+def test_flags_say_what_only_the_call_sets(advise) -> None:
+    content = export(*advise({"amp": True, "num_threads": 2}), "trainer").content
+    assert "--bf16 True (without num_threads, which only the call of strategy_arguments() sets)" in content
+
+
 def test_a_bucket_that_the_framework_rounds_or_makes_first_is_told(advise) -> None:
     told, file = read(advise, "trainer", {"fuse_grad_size_in_MB": 4.4})
     assert told == {"ddp_bucket_cap_mb": 4}
