@@ -11,6 +11,7 @@ from advisor.exporters.frameworks.settings import (
     bucket_in_one_size,
     choose_settings,
     first_bucket,
+    list_ddp_words,
     precision,
 )
 from advisor.protocol.answers.advice import Advice
@@ -84,6 +85,8 @@ def export_accelerate(advice: Advice, job: Job) -> Exported:
         words.append(f"comm_hook=DDPCommunicationHookType.{str(hook).upper()}")
     if rank is not None:
         words.append(f'comm_state_option={{"matrix_approximation_rank": {rank}, "start_powerSGD_iter": 2}}')
+    if words:
+        words += list_ddp_words(job)
     classes = ["DDPCommunicationHookType"] * (hook is not None) + ["DistributedDataParallelKwargs"] * bool(
         words
     )

@@ -9,6 +9,7 @@ from advisor.exporters.frameworks.settings import (
     Table,
     accumulation,
     choose_settings,
+    list_ddp_words,
     plainly,
     precision,
 )
@@ -112,6 +113,7 @@ def export_lightning(advice: Advice, job: Job) -> Exported:
             case plain if not name.startswith("ddp."):
                 arguments[plain] = repr(value)
     if words:
+        words += list_ddp_words(job)
         older = job.facts is not None and "pytorch_lightning" in job.facts.software
         package = "pytorch_lightning" if older else "lightning.pytorch"
         imports.add(f"from {package}.strategies import DDPStrategy")

@@ -11,6 +11,7 @@ from advisor.protocol.answers.advice import Advice, Provenance
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
 from advisor.protocol.nodes.cluster import DeviceKind
+from advisor.protocol.training.workload import DdpFacts
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,13 @@ def _describe(values: Mapping[str, Value], job: Job) -> Situation:
         sharding=facts.sharding if facts else "",
         batch=round(facts.batch_size_per_rank / max(1.0, facts.microbatches_per_step)) if facts else 0,
     )
+
+
+def list_ddp_words(job: Job) -> list[str]:
+    """Return the arguments with which the script was seen to build DDP, for what takes the place of its own."""
+    built = job.facts.ddp if job.facts is not None else DdpFacts()
+    names = ("find_unused_parameters", "static_graph", "gradient_as_bucket_view")
+    return [f"{name}=True" for name in names if getattr(built, name)]
 
 
 def bucket_in_one_size(name: str, whole: bool = False) -> Line:

@@ -10,6 +10,7 @@ import pytest
 from advisor.exporters import export, export_bundle
 from advisor.exporters.formats import list_at_work
 from advisor.protocol.base import Value
+from advisor.protocol.training.workload import DdpFacts
 
 FRAMEWORKS = {
     "trainer": "transformers",
@@ -59,6 +60,15 @@ def test_trainer_gets_its_own_arguments(changes, arguments, advise) -> None:
 def test_flags_say_what_only_the_call_sets(advise) -> None:
     content = export(*advise({"amp": True, "num_threads": 2}), "trainer").content
     assert "--bf16 True (without num_threads, which only the call of strategy_arguments() sets)" in content
+
+
+@pytest.mark.parametrize("name", ["accelerate", "lightning"])
+def test_what_takes_the_place_of_the_scripts_ddp_is_built_as_that_was(name, advise) -> None:
+    advice, job = advise({"fuse_grad_size_in_MB": 8.0, "last_comm_group_size_MB": 8.0})
+    assert "find_unused_parameters" not in export(advice, job, name).content
+    facts = job.facts.model_copy(update={"ddp": DdpFacts(find_unused_parameters=True)})
+    content = export(advice, job.model_copy(update={"facts": facts}), name).content
+    assert "bucket_cap_mb=8.0, find_unused_parameters=True)" in content
 
 
 def test_a_bucket_that_the_framework_rounds_or_makes_first_is_told(advise) -> None:
