@@ -127,12 +127,15 @@ def _process(plan: DdpPlan) -> tuple[set[str], str]:
 def _model(plan: DdpPlan) -> tuple[set[str], str]:
     lines = []
     if plan.sync_batch_norm:
-        lines.append("    model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model)\n")
+        lines.append("    model = torch.nn.SyncBatchNorm.convert_sync_batchnorm(model, process_group)\n")
     if plan.compiled:
         lines.append("    model.compile()\n")
     if not lines:
         return set(), ""
-    head = 'def prepare_model(model):\n    """Return the model as DistributedDataParallel is to get it."""\n'
+    head = (
+        "def prepare_model(model, process_group):\n"
+        '    """Return the model as DistributedDataParallel is to get it."""\n'
+    )
     return {"import torch"}, head + "".join(lines) + "    return model\n"
 
 

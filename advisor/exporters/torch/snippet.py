@@ -40,7 +40,7 @@ def _write_wrap(code: DdpCode) -> str:
     if "prepare_process" in code.functions:
         lines.append("    prepare_process()")
     if "prepare_model" in code.functions:
-        lines.append("    model = prepare_model(model)")
+        lines.append('    model = prepare_model(model, ddp_arguments.get("process_group"))')
     if "adjust_arguments" in code.functions:
         lines.append("    adjust_arguments(ddp_arguments)")
     if not code.calls_on_ddp():

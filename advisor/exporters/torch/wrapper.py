@@ -87,7 +87,7 @@ def _write_patch(code: DdpCode) -> str:
     adjust = "        adjust_arguments(bound.arguments)\n" if "adjust_arguments" in code.functions else ""
     if "prepare_model" in code.functions:
         place = 'bound.arguments["module"]'
-        adjust = f"        {place} = prepare_model({place})\n" + adjust
+        adjust = f'        {place} = prepare_model({place}, bound.arguments.get("process_group"))\n' + adjust
     calls = "".join(f"        {name}(self)\n" for name in code.calls_on_ddp())
     return (
         "def patch_ddp():\n"

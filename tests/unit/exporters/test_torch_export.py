@@ -288,7 +288,7 @@ def test_a_copy_of_the_model_computes_with_its_own_parameters(changes, advise, m
     space: dict[str, Any] = {}
     exec(compile(export(*advise(changes), "pytorch").content, "ddp_strategy.py", "exec"), space)
     model = torch.nn.Sequential(torch.nn.Linear(4, 4))
-    ddp = make_replica(space.get("prepare_model", lambda model: model)(model))
+    ddp = make_replica(space.get("prepare_model", lambda model, _: model)(model, None))
     space.get("mix_precision", lambda ddp: None)(ddp)
     for copied in (copy.deepcopy(ddp), copy.deepcopy(ddp.module)):
         with torch.no_grad():
@@ -324,8 +324,10 @@ def test_a_model_is_synchronised_and_compiled_with_the_parameters_and_names_it_h
     assert "    torch.backends.cudnn.benchmark = True\n" in content
     model = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.BatchNorm2d(2))
     before = {name: id(tensor) for name, tensor in model.named_parameters()}
-    prepared = space["prepare_model"](model)
+    group = object()
+    prepared = space["prepare_model"](model, group)
     assert type(prepared[1]) is torch.nn.SyncBatchNorm
+    assert prepared[1].process_group is group, "the model's own ranks, which may be a part of the job's"
     assert {name: id(tensor) for name, tensor in prepared.named_parameters()} == before
     assert prepared._compiled_call_impl is not None, (
         "the compiled call stands in the module itself, not around it"
