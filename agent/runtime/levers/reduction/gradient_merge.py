@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import torch
 
@@ -10,13 +10,17 @@ from ...private_torch import IN_BACKWARD
 from ..lever import Evidence, Lever, Training, read_count, read_switch
 from .reduction_pause import ReductionPause
 
+_SAMPLES = 2
+"""Parameters, the smallest, whose gradients show whether the script changes any before it steps."""
+
 
 class GradientMerge(Lever):
     """The first step after a switch is an ordinary one; from the second on every k steps make one update.
 
     Meanwhile `step()` and `zero_grad()` of the script do nothing, so gradients add up where autograd puts them. With
-    `avg` each loss counts 1/k, as in a hand-written accumulation: the script's gradient clipping sees the mean. A step
-    stays what the script calls a step, with the script's samples.
+    `avg` each loss counts 1/k, as in a hand-written accumulation: the script's gradient clipping sees the mean, and in
+    held steps the parts of it that are there so far, which it says. A step stays what the script calls a step, with the
+    script's samples.
     """
 
     knobs = ("gradient_merge", "gradient_merge_k_steps", "gradient_merge_avg")
@@ -35,6 +39,9 @@ class GradientMerge(Lever):
         self._is_holding = False
         self._held_clears: Dict[int, Tuple[Any, Tuple[Any, ...], Dict[str, Any]]] = {}
         self._counts = {"held": 0, "updates": 0, "lost": 0}
+        self._samples: List[torch.Tensor] = []
+        self._left_by_backward: List[Tuple[torch.Tensor, torch.Tensor]] = []
+        self._is_edited: Optional[torch.Tensor] = None
 
     def list_refusals(self, training: Training) -> Dict[str, str]:
         sentence = explain_no_merge(training)
@@ -60,6 +67,7 @@ class GradientMerge(Lever):
                 knob: f"Gradient merge was not switched on: {error}." for knob in self.knobs if knob in values
             }
         self._parameters = [p for ddp in training.replicas for p in ddp.parameters() if p.requires_grad]
+        self._samples = sorted(self._parameters, key=lambda parameter: parameter.numel())[:_SAMPLES]
         self._replicas = training.replicas
         self._owners = [
             *training.all_optimizers,
@@ -85,12 +93,30 @@ class GradientMerge(Lever):
     def before_backward(self) -> float:
         return 1.0 / self.period if self._averages and self._step >= 1 else 1.0
 
+    def after_backward(self) -> None:
+        if self._merges_on:
+            known = [(sample, sample.grad) for sample in self._samples]
+            self._left_by_backward = [
+                (sample, grad.detach().clone()) for sample, grad in known if grad is not None
+            ]
+
     def may_step(self, optimizer: Any) -> bool:
         self._is_holding = self._merges_on
+        if self._is_holding:
+            self._compare_gradients()
         self._counts["held" if self._is_holding else "updates"] += 1
         if not self._is_holding:
             self._held_clears.clear()
         return not self._is_holding
+
+    def _compare_gradients(self) -> None:
+        for sample, left in self._left_by_backward:
+            # Without waiting for the device.
+            differs = (sample.grad != left).any() if sample.grad is not None else torch.tensor(True)
+            self._is_edited = (
+                differs if self._is_edited is None else self._is_edited.to(differs.device) | differs
+            )
+        self._left_by_backward = []
 
     def may_clear(self, owner: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> bool:
         if not self._is_holding or not any(owner is known for known in self._owners):
@@ -104,6 +130,7 @@ class GradientMerge(Lever):
     def end_segment(self, training: Training) -> None:
         """Does what was held back of the script's clearing, so that no gradient outlives it."""
         self.is_on = self._is_holding = False
+        self._left_by_backward = []
         for owner, args, kwargs in self._held_clears.values():
             owner.zero_grad(*args, **kwargs)
         self._held_clears.clear()
@@ -115,6 +142,7 @@ class GradientMerge(Lever):
 
     def begin_timing(self) -> None:
         self._counts = {"held": 0, "updates": 0, "lost": 0}
+        self._is_edited = None
         self._pause.count = 0
 
     def prove(self) -> Evidence:
@@ -137,6 +165,11 @@ class GradientMerge(Lever):
             return (
                 False,
                 f"{sentence} The script clears gradients without zero_grad(), which undoes the merge.",
+            )
+        if self._is_edited is not None and bool(self._is_edited):
+            sentence += (
+                " The script changes gradients between backward and step (clipping that is active), also what is only "
+                "added up so far: merged steps weigh unequally, where a script that accumulates itself clips once."
             )
         if knob == "gradient_merge_avg":
             sentence += f" Each loss counted {'1/' + str(self.period) if self._averages else 'in full'}."

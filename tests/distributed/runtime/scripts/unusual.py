@@ -129,12 +129,16 @@ with model.join(divide_by_initial_world_size=False) if NAME == "joined" else con
                 model(batch, 2 if NAME == "looks_at_a_part" else 4)
                 model.train()
             optimizer.step()
-        elif NAME == "clears_by_hand":
-            for parameter in model.parameters():
+        elif NAME == "clears_by_hand" or NAME.startswith("clips_"):
+            for parameter in model.parameters() if NAME == "clears_by_hand" else ():
                 parameter.grad = None
+            if NAME.startswith("clips_"):
+                optimizer.zero_grad()
             before = next(model.parameters()).detach().clone()
             batch = draw()
             (model(batch) - batch).square().mean().backward()
+            if NAME.startswith("clips_"):
+                nn.utils.clip_grad_norm_(model.parameters(), float(NAME.split("_")[1]))
             optimizer.step()
             found["updates"] = int(found.get("updates", 0)) + (
                 not torch.equal(before, next(model.parameters()))
