@@ -155,15 +155,9 @@ async def hold_agents(arguments: argparse.Namespace) -> list[Finding]:
         sample = {"age_s": 0.5, "cpu": 0.5, "session_cpu": 0.4, "memory_bytes": 2**33}
         due = []
         for seat, line in zip(seats, lines, strict=True):
-            at_s, steps = chance.uniform(0, interval_s), 0
+            at_s = chance.uniform(0, interval_s)
             while at_s < arguments.seconds:
-                steps += 10
-                beat = {
-                    "generation": 1,
-                    "state": "running",
-                    "steps": steps,
-                    "telemetry": {"samples": [sample]},
-                }
+                beat = {"generation": 1, "state": "running", "telemetry": {"samples": [sample]}}
                 due.append((at_s, line, write_request(f"/sessions/{seat.session_id}/beat", seat.token, beat)))
                 at_s += interval_s * chance.uniform(0.8, 1.2)
         load = Load()
