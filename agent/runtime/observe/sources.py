@@ -20,25 +20,24 @@ def digest_own_sources(modules: Mapping[str, Any], launched: str) -> Dict[str, s
     One that is newer than `launched`, a path that was made for the launch, is left out: it is not what was loaded, or
     every run writes it anew.
     """
+    try:
+        here, latest_s = os.getcwd(), os.stat(launched).st_mtime
+    except OSError:
+        return {}
     main = _find_file(modules.get("__main__"))
-    here = os.getcwd()
     folders = tuple({os.path.join(here, ""), os.path.join(os.path.dirname(main or here), "")})
     found = sorted({path for path in map(_find_file, list(modules.values())) if path is not None})
     own = [path for path in found if path.startswith(folders) and not _is_anothers(path)]
     if main is not None:
         own = [main, *(path for path in own if path != main)]
-    try:
-        latest_s = os.stat(launched).st_mtime
-    except OSError:
-        return {}
     return dict(_digest_all(own[:MOST_FILES], here, latest_s))
 
 
 def _find_file(module: Any) -> Optional[str]:
     try:
-        path = getattr(module, "__file__", None)
-    except Exception:
-        # Modules that load on demand run code of their own.
+        # Past the module's own ways of giving attributes: one that loads on demand is not to be loaded.
+        path = object.__getattribute__(module, "__dict__").get("__file__")
+    except (AttributeError, TypeError):
         return None
     return os.path.abspath(path) if isinstance(path, str) and path.endswith(".py") else None
 

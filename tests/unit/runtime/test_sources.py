@@ -14,6 +14,11 @@ sources = importlib.import_module("fleet_advisor_runtime.observe.sources")
 LAUNCHED_S = 1_700_000_000.0
 
 
+class OnDemand(ModuleType):
+    def __getattribute__(self, name: str) -> object:
+        raise AssertionError("what loads on demand is loaded")
+
+
 def make_module(path: Path, text: str = "x = 1\n", age_s: float = 3600.0) -> ModuleType:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
@@ -24,7 +29,7 @@ def make_module(path: Path, text: str = "x = 1\n", age_s: float = 3600.0) -> Mod
 
 
 @pytest.fixture
-def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType]:
+def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, ModuleType | None]:
     """A script in a folder below the working directory, a module of its own, and what is not its own."""
     monkeypatch.chdir(tmp_path)
     make_module(tmp_path / "socket", age_s=0.0)
@@ -37,18 +42,20 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Module
         "elsewhere": make_module(tmp_path.parent / "elsewhere.py"),
         "written": make_module(tmp_path / "written.py", age_s=-1.0),
         "builtin": ModuleType("builtin"),
+        "lazy": OnDemand("lazy"),
+        "odd": None,
         "sources": sources,
     }
 
 
 def test_own_files_are_those_of_the_working_directory_and_beside_the_script(
-    modules: dict[str, ModuleType],
+    modules: dict[str, ModuleType | None],
 ) -> None:
     assert list(sources.digest_own_sources(modules, "socket")) == ["src/train.py", "net.py"]
 
 
 def test_digest_changes_with_the_file_and_not_with_its_time(
-    modules: dict[str, ModuleType], tmp_path: Path
+    modules: dict[str, ModuleType | None], tmp_path: Path
 ) -> None:
     before = sources.digest_own_sources(modules, "socket")
     make_module(tmp_path / "net.py", age_s=60.0)
@@ -59,7 +66,7 @@ def test_digest_changes_with_the_file_and_not_with_its_time(
 
 
 def test_script_that_is_a_librarys_module_counts_and_what_cannot_be_read_does_not(
-    modules: dict[str, ModuleType], tmp_path: Path
+    modules: dict[str, ModuleType | None], tmp_path: Path
 ) -> None:
     modules["__main__"] = modules["packaged"]
     (tmp_path / "net.py").unlink()
