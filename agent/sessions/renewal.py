@@ -27,6 +27,7 @@ log = structlog.get_logger(__name__)
 class News:
     """What a beat carries besides the lease."""
 
+    steps: int | None = None
     telemetry: TelemetryBatch = field(default_factory=TelemetryBatch)
     log: str = ""
 
@@ -34,7 +35,7 @@ class News:
         """Return both in one, bounded: during an outage the oldest samples and lines are dropped."""
         samples = (*self.telemetry.samples, *later.telemetry.samples)[-_MOST_SAMPLES_KEPT:]
         text = (self.log + later.log)[-2 * _MOST_LOG_CHARACTERS :]
-        return News(TelemetryBatch(samples=samples), text)
+        return News(later.steps, TelemetryBatch(samples=samples), text)
 
     def age(self, seconds: float) -> "News":
         """Return the same, to be sent so many seconds later."""
@@ -139,6 +140,7 @@ class Renewal:
             generation=self._generation,
             state=self.state,
             rendezvous=self._rendezvous,
+            steps=news.steps,
             news=self._news,
             telemetry=news.telemetry,
             log=news.log,
@@ -174,5 +176,5 @@ class Renewal:
         if self._on_their_way is None:
             self._news, self._on_their_way, self._later = self._news + 1, self._later, News()
         else:
-            self._on_their_way = self._on_their_way.age(waited_s)
+            self._on_their_way = replace(self._on_their_way.age(waited_s), steps=fresh.steps)
         return self._on_their_way

@@ -382,7 +382,7 @@ class SessionRun:
     def _collect_news(self, most_characters: int) -> News:
         notes = "".join(f"[advisor] {self._warnings.pop(0)}\n" for _ in range(len(self._warnings)))
         text = clean_text(notes.encode()) + self._log.read_news(most_characters)
-        return News(self._sampler.drain(), text)
+        return News(self._progress.count_steps(), self._sampler.drain(), text)
 
     def _is_past_guard(self) -> bool:
         stopping = self._context.stopping.is_set()

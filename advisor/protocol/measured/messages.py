@@ -97,12 +97,14 @@ class MemberState(StrEnum):
 
 
 class Beat(Message):
-    """`POST /sessions/{id}/beat`: renews the lease, brings telemetry and the log."""
+    """`POST /sessions/{id}/beat`: renews the lease, reports progress and telemetry."""
 
     generation: int
     state: MemberState
     rendezvous: str | None = None
     """`host:port` that node rank 0 offers."""
+    steps: int | None = None
+    """Steps the slowest local rank has made: for whoever watches the messages, the server keeps none."""
     news: int = Field(default=0, ge=0, lt=2**31)
     """Number of what `telemetry` and `log` bring. Where no answer came, the next beat brings the same under the same
     number: it is kept once. 0: an agent of an earlier release, which numbers nothing."""

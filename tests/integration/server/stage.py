@@ -55,7 +55,7 @@ class Stage:
             "protocol_major": 2,
             "ends_in_s": 3600.0,
         }
-        beat = {"state": "running", "rendezvous": "h:1", "telemetry": {"samples": [TELEMETRY]}}
+        beat = {"state": "running", "rendezvous": "h:1", "steps": 3, "telemetry": {"samples": [TELEMETRY]}}
         self.documents: dict[str, tuple[str, str, str, Any]] = {
             "POST /jobs": ("POST", "/jobs", server.admin, make_spec().model_dump(mode="json")),
             **{

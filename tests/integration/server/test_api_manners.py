@@ -67,7 +67,7 @@ def test_hostile_beat_gets_a_problem(server: Served) -> None:
         b'{"generation": 1, "state": "running", "telemetry": {"samples": [{"age_s": NaN, "cpu": 1}]}}',
         b'{"generation": 1, "state": "running", "log": "' + b"x" * 70_000 + b'"}',
         b'{"generation": 1e400, "state": "running"}',
-        b'{"generation": 1, "state": "running", "news": 1000000000000000000000000000000}',
+        b'{"generation": 1, "state": "running", "steps": 1000000000000000000000000000000}',
         b'{"generation": 1, "state": "dancing"}',
     ):
         reply = server.ask(

@@ -114,7 +114,7 @@ def beat_every_second():
 
         def collect(_):
             sample = TelemetrySample(age_s=0.5, cpu=0.1)
-            return News(TelemetryBatch(samples=(sample,)), f"line {now[0]:g}\n")
+            return News(int(now[0]), TelemetryBatch(samples=(sample,)), f"line {now[0]:g}\n")
 
         renewal = Renewal(
             ServerClient("http://server", "t", transport=httpx.MockTransport(server)),
