@@ -65,9 +65,10 @@ def hear_hello(work: UnitOfWork, session_id: str, agent_id: str, report: HelloRe
         names = ", ".join(changed[:_MOST_NAMED]) + (", …" if len(changed) > _MOST_NAMED else "")
         sentence = (
             f"The script is another one than this job began with: {names} changed. Put back what it was and continue "
-            f"the job, or start another one: advisor tune --new."
+            "the job, or start another one: advisor tune --new."
         )
-        _note_trouble(work, session, Trouble(code="script_changed", sentence=sentence), now)
+        # Whatever its other gangs have measured: theirs was the script of before.
+        _note_trouble(work, session, Trouble(code="script_changed", sentence=sentence), now, of_job=True)
         end_session(work, session, sentence, now, outcome=None)
         return
     # A session launched with cold changes does not show the script as it stands.
@@ -170,8 +171,10 @@ def _start_if_complete(work: UnitOfWork, session: Session, now: datetime) -> Non
         work.events.append(session.job_id, EventKind.SESSION, sentence, now, session_id=session.id)
 
 
-def _note_trouble(work: UnitOfWork, session: Session, trouble: Trouble, now: datetime) -> None:
-    fatal = trouble.fatal and not _is_measured_elsewhere(work, session)
+def _note_trouble(
+    work: UnitOfWork, session: Session, trouble: Trouble, now: datetime, *, of_job: bool = False
+) -> None:
+    fatal = trouble.fatal and (of_job or not _is_measured_elsewhere(work, session))
     if work.sessions.note_trouble(session.id, session.generation, trouble.code, trouble.sentence, fatal):
         work.reach(FaultPoint.TROUBLE_NOTED)
         work.events.append(session.job_id, EventKind.SESSION, trouble.sentence, now, session_id=session.id)
