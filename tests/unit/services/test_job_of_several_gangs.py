@@ -1,10 +1,10 @@
 """What the services promise about several gangs of one job, whoever decides what they measure."""
 
 from advisor.protocol.asked.jobs import JobState
-from advisor.protocol.measured.messages import Assignment, Trouble
+from advisor.protocol.measured.messages import Assignment, HelloReport, Trouble
 from advisor.protocol.measured.trials import Outcome, SessionState
 from advisor.services.measuring import sessions
-from tests.unit.services.scripted_tuning import ScriptedTuning, make_node
+from tests.unit.services.scripted_tuning import ScriptedTuning, make_facts, make_node
 from tests.unit.services.world import World
 
 SIZES = [{"fuse_grad_size_in_MB": float(size)} for size in (1, 2, 4, 8)]
@@ -68,6 +68,23 @@ def test_trouble_of_one_gang_fails_no_job_that_another_one_measures(world: World
     world.end(first, one)
     world.keep_up()
     assert world.job(job_id).state is JobState.FINISHED
+
+
+def test_gang_of_an_edited_script_ends_the_job_that_another_one_measures(world: World) -> None:
+    job_id, one, first = begin_search(world)
+    two = world.register("two")
+    (second,) = world.start_session(two)
+    for place, agent, digest in ((first, one, "1"), (second, two, "2")):
+        facts = make_facts().model_copy(update={"sources": {"train.py": digest}})
+        with world.work() as work:
+            hello = HelloReport(generation=place.generation, facts=facts, baseline={})
+            sessions.hear_hello(work, place.session_id, agent, hello, world.now)
+    assert world.beat(second, two).state is SessionState.ENDING
+    assert world.beat(first, one).state is SessionState.RUNNING
+    world.end(second, two)
+    world.end(first, one)
+    world.keep_up()
+    assert "train.py changed" in world.job(job_id).state_reason
 
 
 def test_silence_of_one_gang_leaves_the_other_its_lease(world: World) -> None:
