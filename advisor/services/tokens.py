@@ -18,7 +18,9 @@ from advisor.storage.fault_points import FaultPoint
 
 _PREFIX = "adv"
 _SECRET_BYTES = 32
-_MOST_KNOWN = 20_000
+_MOST_KNOWN = 100_000
+"""Tokens that are known at once, more than a server has agents: where all of them ask in turn and one more than these
+does, each is forgotten before it asks again. One takes half a kilobyte."""
 NOTE_AFTER = timedelta(minutes=5)
 """A use of a token is written down that often only: requests read, they do not write."""
 FIRST_TOKENS = {Role.ADMIN: "admin-token", Role.AGENT: "agent-token"}
