@@ -235,6 +235,11 @@ class Runtime:
         """Whether a zero_grad() of an optimizer or a module is made."""
         return self.at_work is None or self.at_work.may_clear(owner, args, kwargs)
 
+    @untraced
+    def may_clip(self) -> bool:
+        """Whether the script's clipping of gradients is made; otherwise it only learns their norm."""
+        return self.at_work is None or self.at_work.may_clip()
+
     def note_spawn(self, call: str) -> None:
         if not self.models.has_replicas:
             self.tell_trouble("spawns_own_ranks", call=call)

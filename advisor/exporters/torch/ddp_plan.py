@@ -215,8 +215,8 @@ def describe_by_hand(name: str, values: Mapping[str, Value]) -> str:
         steps = values["gradient_merge_k_steps"]
         share = f", each loss divided by {steps}" if values["gradient_merge_avg"] else ""
         return (
-            f"Apply by hand: of every {steps} steps run all but the last under ddp.no_sync(){share}, and call "
-            "optimizer.step() and zero_grad() after the last one only."
+            f"Apply by hand: of every {steps} steps run all but the last under ddp.no_sync(){share}, and clip "
+            "gradients, call optimizer.step() and zero_grad() after the last one only."
         )
     if name not in ADAPTIVE:
         return ""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import math
 import sys
 import time
 from typing import Any, Callable, Tuple
 
 import torch
 import torch.multiprocessing
+import torch.nn.utils.clip_grad as clipping
 import torch.utils.data.dataloader as loading
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -31,6 +33,7 @@ def install_patches() -> None:
     _patch_autocast()
     for owner in (torch.nn.Module, torch.optim.Optimizer):
         _patch_clearing(owner)
+    _patch_clipping()
     _patch_saving()
     _patch_spawning()
     _patch_optimizers()
@@ -174,6 +177,39 @@ def _patch_clearing(owner: Any) -> None:
             original(self, *args, **kwargs)
 
     owner.zero_grad = zero_grad
+
+
+def _patch_clipping() -> None:
+    # A script that accumulates by itself clips once, when all has been added up.
+    is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)
+
+    def patch(name: str, hold: Callable[..., Any]) -> None:
+        original = getattr(torch.nn.utils, name)
+
+        @functools.wraps(original)
+        def clip(*args: Any, **kwargs: Any) -> Any:
+            # What a script compiles may have to be one graph: there it clips at every step, which the evidence tells.
+            runtime = None if is_compiling() else current.current_runtime
+            if runtime is None or runtime.at_work is None or runtime.may_clip():
+                return original(*args, **kwargs)
+            return hold(*args, **kwargs)
+
+        for home in (torch.nn.utils, clipping):
+            if getattr(home, name, None) is original:
+                setattr(home, name, clip)
+
+    measure = torch.nn.utils.clip_grad_norm_
+
+    def measure_norm(parameters: Any, max_norm: float, *args: Any, **kwargs: Any) -> Any:  # noqa: ARG001
+        return measure(parameters, math.inf, *args, **kwargs)
+
+    def leave(*_args: Any, **_kwargs: Any) -> None:
+        pass
+
+    patch("clip_grad_norm_", measure_norm)
+    patch("clip_grad_value_", leave)
+    if hasattr(torch.nn.utils, "clip_grads_with_norm_"):
+        patch("clip_grads_with_norm_", leave)
 
 
 def _patch_optimizers() -> None:

@@ -142,6 +142,10 @@ class Lever(ABC):
         """Whether a zero_grad() of an optimizer or a module is made, while `is_on`."""
         return True
 
+    def may_clip(self) -> bool:
+        """Whether the script's clipping of gradients is made, while `is_on`."""
+        return True
+
     def end_step(self, training: Training) -> None:
         """At every step boundary after the leader's optimizer step, while `is_on`."""
 

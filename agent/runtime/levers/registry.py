@@ -283,6 +283,9 @@ class Levers:
     def may_clear(self, owner: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> bool:
         return all(lever.may_clear(owner, args, kwargs) for lever in self._on)
 
+    def may_clip(self) -> bool:
+        return all(lever.may_clip() for lever in self._on)
+
     def end_step(self, training: Training) -> None:
         for lever in self._on:
             lever.end_step(training)

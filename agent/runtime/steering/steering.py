@@ -78,6 +78,9 @@ class Steering(ABC):
     def may_clear(self, owner: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> bool:
         return self._levers.may_clear(owner, args, kwargs)
 
+    def may_clip(self) -> bool:
+        return self._levers.may_clip()
+
     def make_way(self, ddp: Any) -> bool:
         """The script registers a communication hook: whether one of ours stood in its place."""
         return self._levers.reduction.make_way(ddp)

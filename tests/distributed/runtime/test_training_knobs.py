@@ -100,9 +100,7 @@ def test_each_knob_is_proved(tuned: Session) -> None:
         assert set(tuned.result(name)["consumed"]) == set(overrides), tuned.result(name)["not_consumed"]
     merge = tuned.result("merge")
     assert merge["period"] == 3
-    assert merge["consumed"]["gradient_merge"].startswith(
-        "2 updates and 4 reductions skipped; 4 steps were merged. The script changes gradients between backward"
-    )
+    assert merge["consumed"]["gradient_merge"] == "2 updates and 4 reductions skipped; 4 steps were merged."
     assert merge["samples_per_step"] == 32
     assert merge["breakdown"]["exposed_comm_s"] is None
     assert "layers gave bfloat16" in tuned.result("bf16")["consumed"]["amp"]

@@ -61,11 +61,13 @@ def test_what_a_script_cannot_bear_is_left_as_the_script_has_it(
     assert steered == read(tmp_path, name), under.log
 
 
-def test_merge_tells_that_a_script_clips_what_is_only_added_up_so_far(tmp_path: Path) -> None:
-    for most, is_told in ((0.01, True), (1e6, False)):
-        folder = tmp_path / str(most)
+def test_merge_holds_clipping_and_tells_what_else_changes_gradients_that_are_only_added_up_so_far(
+    tmp_path: Path,
+) -> None:
+    for name, is_told in (("shrinks_by_hand", True), ("clips", False), ("clips_in_one_graph", True)):
+        folder = tmp_path / name
         folder.mkdir()
-        under = train(folder, f"clips_{most}", 60, MERGING)
+        under = train(folder, name, 60, MERGING)
         assert report(folder)["in_force"]["gradient_merge"], under.log
         assert ("merged steps weigh unequally" in json.dumps(report(folder))) == is_told
 

@@ -17,10 +17,10 @@ _SAMPLES = 2
 class GradientMerge(Lever):
     """The first step after a switch is an ordinary one; from the second on every k steps make one update.
 
-    Meanwhile `step()` and `zero_grad()` of the script do nothing, so gradients add up where autograd puts them. With
-    `avg` each loss counts 1/k, as in a hand-written accumulation: the script's gradient clipping sees the mean, and in
-    held steps the parts of it that are there so far, which it says. A step stays what the script calls a step, with the
-    script's samples.
+    Meanwhile `step()`, `zero_grad()` and torch's clipping do nothing, so gradients add up where autograd puts them.
+    With `avg` each loss counts 1/k, as in a hand-written accumulation: the script's gradient clipping sees the mean.
+    What else it does to gradients in held steps acts on the parts that are there so far, which is told. A step stays
+    what the script calls a step, with the script's samples.
     """
 
     knobs = ("gradient_merge", "gradient_merge_k_steps", "gradient_merge_avg")
@@ -100,6 +100,9 @@ class GradientMerge(Lever):
                 (sample, grad.detach().clone()) for sample, grad in known if grad is not None
             ]
 
+    def may_clip(self) -> bool:
+        return not self._merges_on
+
     def may_step(self, optimizer: Any) -> bool:
         self._is_holding = self._merges_on
         if self._is_holding:
@@ -168,8 +171,8 @@ class GradientMerge(Lever):
             )
         if self._is_edited is not None and bool(self._is_edited):
             sentence += (
-                " The script changes gradients between backward and step (clipping that is active), also what is only "
-                "added up so far: merged steps weigh unequally, where a script that accumulates itself clips once."
+                " The script changes gradients between backward and step, also what is only added up so far: merged "
+                "steps weigh unequally, where a script that accumulates itself changes the sum."
             )
         if knob == "gradient_merge_avg":
             sentence += f" Each loss counted {'1/' + str(self.period) if self._averages else 'in full'}."

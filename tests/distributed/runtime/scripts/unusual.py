@@ -27,6 +27,11 @@ def make_model(layers: int = 3, **options: bool) -> DistributedDataParallel:
     )
 
 
+@torch.compile(backend="eager", fullgraph=True)
+def clip_in_one_graph(parameters: list[nn.Parameter]) -> None:
+    nn.utils.clip_grad_norm_(parameters, 0.01)
+
+
 def draw() -> torch.Tensor:
     """A batch of this rank's own."""
     return torch.randn(8, 32, device=DEVICE)
@@ -129,16 +134,21 @@ with model.join(divide_by_initial_world_size=False) if NAME == "joined" else con
                 model(batch, 2 if NAME == "looks_at_a_part" else 4)
                 model.train()
             optimizer.step()
-        elif NAME == "clears_by_hand" or NAME.startswith("clips_"):
+        elif NAME in ("clears_by_hand", "clips", "clips_in_one_graph", "shrinks_by_hand"):
             for parameter in model.parameters() if NAME == "clears_by_hand" else ():
                 parameter.grad = None
-            if NAME.startswith("clips_"):
+            if NAME != "clears_by_hand":
                 optimizer.zero_grad()
             before = next(model.parameters()).detach().clone()
             batch = draw()
             (model(batch) - batch).square().mean().backward()
-            if NAME.startswith("clips_"):
-                nn.utils.clip_grad_norm_(model.parameters(), float(NAME.split("_")[1]))
+            if NAME == "clips":
+                nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+                nn.utils.clip_grad_value_(model.parameters(), 1e-6)
+            elif NAME == "clips_in_one_graph":
+                clip_in_one_graph(list(model.parameters()))
+            for parameter in model.parameters() if NAME == "shrinks_by_hand" else ():
+                parameter.grad.mul_(0.5)
             optimizer.step()
             found["updates"] = int(found.get("updates", 0)) + (
                 not torch.equal(before, next(model.parameters()))
