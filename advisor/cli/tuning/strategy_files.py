@@ -1,11 +1,13 @@
 """The files of an advice on disk: one format's file, or the bundle of all of them."""
 
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from advisor.cli.exits import CommandFailed, Exit
-from advisor.exporters import export_bundle
+from advisor.exporters import FORMATS, export_bundle
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 
@@ -15,6 +17,20 @@ def default_directory(job: Job) -> Path:
     return Path("advisor-" + re.sub(r"[^\w.+-]+", "-", job.spec.name or job.id))
 
 
+def require_room(directory: Path) -> None:
+    """Raise `CommandFailed`, before anything is measured, where `write_bundle` could not write into `directory`."""
+    nearest = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
+        reason = f"{nearest} is {'no directory' if not nearest.is_dir() else 'not writable for you'}."
+    elif taken := _find_foreign(directory, [info.filename for info in FORMATS.values()]):
+        reason = f"{directory} holds a {taken} that is not of an export."
+    else:
+        return
+    raise CommandFailed(
+        Exit.USAGE, f"--output {directory}: {reason}", "Name another directory; it is made where there is none."
+    )
+
+
 def write_bundle(advice: Advice, job: Job, directory: Path) -> list[Path]:
     """Write the advised strategy in every format, and a summary; returns the paths.
 
@@ -22,10 +38,10 @@ def write_bundle(advice: Advice, job: Job, directory: Path) -> list[Path]:
     Raises `CommandFailed` where the directory cannot be written, or holds files of these names that are not ours.
     """
     contents = {name: text.encode() for name, text in export_bundle(advice, job).items()}
-    if not _holds_bundle(directory) and (taken := [n for n in contents if (directory / n).exists()]):
+    if taken := _find_foreign(directory, contents):
         raise CommandFailed(
             Exit.INTERNAL,
-            f"The strategy's files are not written: {directory} holds a {taken[0]} that is not of an export.",
+            f"The strategy's files are not written: {directory} holds a {taken} that is not of an export.",
             "Write them elsewhere: advisor export last -o DIRECTORY",
         )
     return write_files(contents, directory)
@@ -51,8 +67,9 @@ def write_files(contents: Mapping[str, bytes], directory: Path) -> list[Path]:
     return written
 
 
-def _holds_bundle(directory: Path) -> bool:
-    try:
-        return b'"fleet-advisor/strategy"' in (directory / "strategy.json").read_bytes()
-    except OSError:
-        return False
+def _find_foreign(directory: Path, names: Iterable[str]) -> str | None:
+    """Return the first of these files that the directory holds without being an export's."""
+    with suppress(OSError):
+        if b'"fleet-advisor/strategy"' in (directory / "strategy.json").read_bytes():
+            return None
+    return next((name for name in names if (directory / name).exists()), None)

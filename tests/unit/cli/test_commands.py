@@ -298,6 +298,18 @@ def test_tune_on_a_server_shows_the_advice_and_writes_its_files(
     assert json.loads((tmp_path / "out" / "strategy.json").read_text())
 
 
+def test_tune_measures_nothing_where_it_could_not_write_its_files(
+    server: FakeServer, run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "run.sh").write_text("echo mine\n")
+    (tmp_path / "notes").write_text("mine too\n")
+    for output, reason in (("mine", "mine holds a run.sh that is not of an export."), ("notes", "is no directory.")):
+        result = run("tune", "--output", output, "torchrun", "--nproc-per-node", "2", "train.py")
+        assert (result.exit_code, server.submitted) == (2, []), result.stderr
+        assert f"--output {output}: " in result.stderr and reason in result.stderr
+
+
 def test_tune_again_resumes_the_same_unfinished_job_unless_new(server: FakeServer, run: Run) -> None:
     server.advice = a_change()
     server.lives["new-1"] = [JobState.RUNNING, JobState.CANCELLED]

@@ -101,6 +101,10 @@ def tune(
             "Leave --local-agents out; nodes=N of the testbed says how many there are.",
         )
     trackers = _find_trackers(log_to or ())
+    if output is not None:
+        from advisor.cli.tuning.strategy_files import require_room
+
+        require_room(output)
     if workload is not None:
         command = launch_built_in(workload, nproc_per_node, command or ())
     if [bool(command), resume is not None, more is not None].count(True) != 1:
