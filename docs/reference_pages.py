@@ -169,8 +169,8 @@ def describe_rest_api() -> str:
         'curl -H "Authorization: Bearer $ADVISOR_TOKEN" "$ADVISOR_URL/api/v1/jobs?state=running"',
         "```",
         "",
-        "* Every request carries a token ([who may what](operating.md#tokens)), but for `/livez`, `/readyz` and what describes "
-        "the API (`/docs`, `/api/v1/openapi.json`).",
+        "* Every request carries a token ([who may what](operating.md#tokens)), but for `/livez`, `/readyz` and what "
+        "describes the API (`/docs`, `/api/v1/openapi.json`).",
         "* An error is a problem document: `code` for programs, `detail` and `hint` for people.",
         "* Lists come in pages: pass `next_cursor` as `cursor` until it is null.",
         "* A job's `ETag` changes with every transition; `If-Match` makes a change conditional",

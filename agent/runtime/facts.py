@@ -13,8 +13,8 @@ import torch.distributed as dist
 from . import private_torch
 from .backends import find_backend
 from .levers.buckets.bucket_plan import MIB, BucketPlan
-from .levers.buckets.reducer import has_own_hook
 from .levers.lever import Training
+from .levers.reduction.reducer import has_own_hook
 from .link.environment import Environment
 from .observe.sharded import count_gradient_bytes as count_sharded_bytes
 from .observe.sharded import count_ranks, find_device, find_group, find_kind, list_trained

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from . import hooks
 from .facts import count_batches, describe_loader
 from .levers.buckets.bucket_plan import BucketPlan
-from .levers.buckets.launched import replace_cap
 from .levers.computation.compilation import hides_optimizer_steps
+from .levers.launched import replace_cap
 from .link import beat
 from .link.control import AgentLost, ControlLine
 from .link.environment import Environment

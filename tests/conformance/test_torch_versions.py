@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from agent.runtime import private_torch
-from agent.runtime.levers.buckets.reducer import HELPER_ARGUMENTS
+from agent.runtime.levers.reduction.reducer import HELPER_ARGUMENTS
 from tests.architecture.torch_sources import find_wrong_declarations, is_defined, parse, read_version
 
 from .conftest import ENVIRONMENTS, HERE

@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, List, Optional
 import torch
 
 from ..facts import list_gradients
-from ..levers.buckets.reducer import has_own_hook
+from ..levers.reduction.reducer import has_own_hook
 
 _REGISTER = "register_post_accumulate_grad_hook"
 """Torch has it from 2.1 on."""

@@ -11,7 +11,6 @@ from ..loading.reading import Reading
 from ..observe import deepspeed
 from ..observe.sharded import find_kind
 from .buckets import bucket_plan
-from .buckets.launched import observe_launched, prove_launched, refuse_launched
 from .computation.compilation import Compilation
 from .computation.convolutions import refuse_convolutions
 from .computation.data_reading import DataReading
@@ -22,6 +21,7 @@ from .computation.optimizer_fusion import OptimizerFusion
 from .computation.run_ahead import RunAhead
 from .computation.sync_batch_norm import SyncBatchNormalization
 from .computation.threads import Threads
+from .launched import observe_launched, prove_launched, refuse_launched
 from .lever import Evidence, Lever, RelaunchNeeded, Training
 from .reduction.adaptive_local_sgd import AdaptiveLocalSgd
 from .reduction.gradient_merge import GradientMerge

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Dict, Mapping
 
-from ..levers.buckets.reducer import is_joining
+from ..levers.reduction.reducer import is_joining
 from ..link.trouble import describe_trouble
 from .conversation import FAILED, Conversation
 from .production import Production, say

@@ -307,7 +307,8 @@ def test_tune_measures_nothing_where_it_could_not_write_its_files(
     for output, reason in (("mine", "mine holds a run.sh that is not of an export."), ("notes", "is no directory.")):
         result = run("tune", "--output", output, "torchrun", "--nproc-per-node", "2", "train.py")
         assert (result.exit_code, server.submitted) == (2, []), result.stderr
-        assert f"--output {output}: " in result.stderr and reason in result.stderr
+        assert f"--output {output}: " in result.stderr
+        assert reason in result.stderr
 
 
 def test_tune_again_resumes_the_same_unfinished_job_unless_new(server: FakeServer, run: Run) -> None:

@@ -123,7 +123,7 @@ def test_batch_norm_that_cannot_be_synchronised_is_refused(device: Any, model: A
 
 def test_cudnn_searches_from_the_start_and_not_without_convolutions() -> None:
     convolutions = load("computation.convolutions")
-    launched = load("buckets.launched")
+    launched = load("launched")
     usual = torch.backends.cudnn.benchmark
     cold = {"cudnn_exhaustive_search": not usual}
     try:
@@ -296,7 +296,7 @@ ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 def test_settings_of_the_launch_are_proved_by_the_environment_and_its_reader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    launched = load("buckets.launched")
+    launched = load("launched")
     monkeypatch.setenv(ALLOCATOR, "expandable_segments:True")
     monkeypatch.setenv("CUDNN_CONV_WSCAP_DBG", "4000")
     cold = {ALLOCATOR: "expandable_segments:True", "conv_workspace_size_limit": 4000, "NCCL_BUFFSIZE": 2**23}
@@ -309,7 +309,7 @@ def test_settings_of_the_launch_are_proved_by_the_environment_and_its_reader(
 
 
 def test_what_the_job_sets_itself_is_its_baseline_or_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    launched = load("buckets.launched")
+    launched = load("launched")
     monkeypatch.setenv("NCCL_BUFFSIZE", "1048576")
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:64")
     assert launched.observe_launched({})["NCCL_BUFFSIZE"] == 2**20
@@ -335,7 +335,7 @@ def test_settings_of_the_launch_are_proved_also_where_an_arm_asks_for_them(
 def test_choices_of_nccls_plugin_are_refused_and_proved_with_the_launch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    launched = load("buckets.launched")
+    launched = load("launched")
     monkeypatch.setenv("FLEET_NCCL_ALLREDUCE", "ring/simple")
     monkeypatch.setenv("NCCL_TUNER_PLUGIN", "theirs.so")
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)

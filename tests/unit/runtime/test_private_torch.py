@@ -24,7 +24,7 @@ def load(name: str) -> Any:
 
 
 private_torch = load("private_torch")
-bucket_plan, reducer = load("levers.buckets.bucket_plan"), load("levers.buckets.reducer")
+bucket_plan, reducer = load("levers.buckets.bucket_plan"), load("levers.reduction.reducer")
 registry, Training = load("levers.registry"), load("levers.lever").Training
 
 

@@ -1,1 +1,1 @@
-"""Which gradients travel together: DDP's reducer and its plans."""
+"""Which gradients travel together: the plans of DDP's buckets."""

@@ -1,1 +1,1 @@
-"""How gradients travel: communicators, levels, 16 bits, low rank, and averaging parameters instead."""
+"""How gradients travel: DDP's reducer, communicators, levels, 16 bits, low rank, and averaging parameters instead."""

@@ -20,8 +20,14 @@ from ..buckets.layer_buckets import (
     limit_layers,
     read_order,
 )
-from ..buckets.live_reducer import LiveReducer, explain_no_live_reducers
-from ..buckets.reducer import (
+from ..lever import Evidence, Lever, RelaunchNeeded, Training
+from ..script_compilation import is_cut_at_buckets
+from . import reduction_plan
+from .communicators import Communicators, NoRoom, explain_no_order
+from .live_reducer import LiveReducer, explain_no_live_reducers
+from .low_rank_reduction import EXACT_STEPS, LowRankReduction, explain_no_compression
+from .nccl_options import Configuration
+from .reducer import (
     SAMPLED_ITERATIONS,
     explain_no_rebuild,
     has_own_hook,
@@ -29,12 +35,6 @@ from ..buckets.reducer import (
     keeps_state,
     rebuild_reducer,
 )
-from ..lever import Evidence, Lever, RelaunchNeeded, Training
-from ..script_compilation import is_cut_at_buckets
-from . import reduction_plan
-from .communicators import Communicators, NoRoom, explain_no_order
-from .low_rank_reduction import EXACT_STEPS, LowRankReduction, explain_no_compression
-from .nccl_options import Configuration
 from .reduction_hook import BucketReduction, find_unsupported_formats, reduce_bucket
 from .reduction_plan import ReductionPlan, plan_strategy, resolve_reduction
 from .reduction_proof import judge, judge_compression

@@ -13,9 +13,9 @@ from typing import Any, Optional
 import torch.distributed as dist
 
 from ... import private_torch
+from ..buckets.bucket_plan import BucketPlan
 from ..lever import RelaunchNeeded
-from ..reduction.reduction_hook import reduce_bucket
-from .bucket_plan import BucketPlan
+from .reduction_hook import reduce_bucket
 
 SAMPLED_ITERATIONS = 11
 """DDP times a new reducer's first ten iterations whatever the sample rate, and on CUDA waits for the device then."""

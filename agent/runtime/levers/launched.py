@@ -8,12 +8,12 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 import torch
 import torch.distributed as dist
 
-from ...nccl_tuner.plugin import VARIABLES as TUNED
-from ...nccl_tuner.plugin import explain_no_choice, prove_choice
-from ..computation.convolutions import SEARCH, WORKSPACE, prove_search
-from ..lever import Evidence
-from ..reduction.nccl_options import FIELDS
-from .bucket_plan import MIB, BucketPlan, limit_first_bucket, plan_for_argument
+from ..nccl_tuner.plugin import VARIABLES as TUNED
+from ..nccl_tuner.plugin import explain_no_choice, prove_choice
+from .buckets.bucket_plan import MIB, BucketPlan, limit_first_bucket, plan_for_argument
+from .computation.convolutions import SEARCH, WORKSPACE, prove_search
+from .lever import Evidence
+from .reduction.nccl_options import FIELDS
 
 BUCKET_CAP_PLACE = 8
 """Place of bucket_cap_mb among DistributedDataParallel's arguments, for scripts that give it without its name."""
