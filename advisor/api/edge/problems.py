@@ -8,6 +8,7 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse
 from starlette.routing import Match
@@ -135,11 +136,15 @@ class NothingThere:
     def _list_methods(self, scope: Scope) -> list[str]:
         # The routes name their whole addresses, and where this is mounted is a part of them.
         asked = {**scope, "root_path": scope["root_path"].removesuffix(self._api.prefix)}
-        return [
-            method
+        found = [
+            (len(re.sub(r"{\w+}", "", route.path or "")), method)
             for method in _METHODS
-            if any(route.matches({**asked, "method": method})[0] is Match.FULL for route in self._api.routes)
+            for route in iter_route_contexts(self._api.routes)
+            if route.matches({**asked, "method": method})[0] is Match.FULL
         ]
+        # `/jobs/{job_id}` takes the address of `/jobs/{job_id}:cancel` too, for a job of a strange name.
+        most = max(found, default=(0, ""))[0]
+        return [method for literal, method in found if literal == most]
 
 
 def build_problem(

@@ -127,6 +127,7 @@ def test_errors_are_problems_with_a_code(
         ("PUT", "/jobs", "GET, POST"),
         ("TRACE", "/knobs", "GET"),
         ("POST", "/jobs/abc", "GET, DELETE"),
+        ("OPTIONS", "/jobs/abc:cancel", "POST"),
         ("DELETE", "/sessions/abc/beat", "POST"),
     ],
 )
