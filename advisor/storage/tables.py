@@ -27,11 +27,12 @@ from advisor.protocol.nodes.cluster import Cluster, Node
 from advisor.protocol.training.workload import WorkloadFacts
 from advisor.protocol.views import EventFacts
 from advisor.storage.columns import NAMES, Document, Moment, Words
+from advisor.storage.states import LIVE_SESSIONS
 
 _Changes = Document(Changes)
 _Moments = Document(tuple[datetime, ...])
 _WHERE = ("sqlite_where", "postgresql_where")
-_LIVE: dict[str, Any] = dict.fromkeys(_WHERE, text("state IN ('assembling', 'running', 'ending')"))
+_LIVE: dict[str, Any] = dict.fromkeys(_WHERE, text(f"state IN {tuple(map(str, LIVE_SESSIONS))}"))
 _HELD: dict[str, Any] = dict.fromkeys(_WHERE, text("live"))
 _ISSUED: dict[str, Any] = dict.fromkeys(_WHERE, text("state = 'issued' AND arm = 0"))
 VERSION_TABLE = "advisor_alembic_version"

@@ -22,13 +22,12 @@ from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job, JobSpec, JobState, Stage
 from advisor.protocol.asked.queries import JobQuery
 from advisor.protocol.base import Value
-from advisor.protocol.measured.trials import EarlierJob, SessionState
+from advisor.protocol.measured.trials import EarlierJob
 from advisor.protocol.nodes.cluster import Cluster
 from advisor.protocol.training.workload import WorkloadFacts
 from advisor.storage.columns import AnyRow, read_each, read_word
+from advisor.storage.states import FINAL_JOBS, LIVE_SESSIONS
 from advisor.storage.tables import AdviceRow, Base, BlockRow, IdempotencyRow, JobRow, LabelRow, SessionRow
-
-_LIVE_SESSIONS = [state for state in SessionState if not state.is_final]
 
 
 class Jobs:
@@ -141,10 +140,9 @@ class Jobs:
 
         What it measured, and its advice until there is a new one, stays.
         """
-        final = [state for state in JobState if state.is_final]
         query = (
             update(JobRow)
-            .where(JobRow.id == job.id, JobRow.state.in_(final))
+            .where(JobRow.id == job.id, JobRow.state.in_(FINAL_JOBS))
             .values(
                 spec=job.spec,
                 state=JobState.QUEUED,
@@ -260,7 +258,7 @@ _MAY_HAVE_GANGS = type_coerce(JobRow.spec, Text).not_like('%"gangs":1,%')
 _HELD = (
     select(func.count())
     .select_from(SessionRow)
-    .where(SessionRow.job_id == JobRow.id, SessionRow.state.in_(_LIVE_SESSIONS))
+    .where(SessionRow.job_id == JobRow.id, SessionRow.state.in_(LIVE_SESSIONS))
     .scalar_subquery()
 )
 _SHORT_OF_GANGS = (

@@ -10,7 +10,7 @@ from advisor.protocol.measured.messages import MemberState
 from advisor.protocol.measured.trials import Outcome, SessionState
 from advisor.storage.columns import AnyRow, read_word
 from advisor.storage.prepared import Prepared
-from advisor.storage.repositories.sessions import LIVE
+from advisor.storage.states import LIVE_SESSIONS
 from advisor.storage.tables import AgentRow, MemberRow, SessionRow
 
 _ORDER = list(MemberState)
@@ -242,7 +242,7 @@ _LINES = (
         (SessionRow.id + "|" + SessionRow.job_id + "|" + SessionRow.state + "|" + func.coalesce(_LEASES, ""))
         .label("line")
     )
-    .where(SessionRow.state.in_(LIVE))
+    .where(SessionRow.state.in_(LIVE_SESSIONS))
     .subquery()
 )  # fmt: skip
 _WATCHED = select(func.aggregate_strings(_LINES.c.line, "\n"))
@@ -265,7 +265,7 @@ _RENEW = (
         exists().where(
             SessionRow.id == bindparam("session"),
             SessionRow.generation == bindparam("of_generation"),
-            SessionRow.state.in_(LIVE),
+            SessionRow.state.in_(LIVE_SESSIONS),
         ),
     )
     .values(

@@ -11,9 +11,9 @@ from advisor.protocol.measured.messages import MemberState
 from advisor.protocol.measured.trials import Outcome, Session, SessionState
 from advisor.storage.columns import AnyRow, read_word
 from advisor.storage.prepared import Prepared
+from advisor.storage.states import LIVE_SESSIONS
 from advisor.storage.tables import AgentRow, JobRow, MemberRow, SessionRow
 
-LIVE = [state for state in SessionState if not state.is_final]
 STARTED = [SessionState.ASSEMBLING, SessionState.RUNNING]
 
 
@@ -131,7 +131,7 @@ class Sessions:
             .where(
                 SessionRow.id == session_id,
                 SessionRow.generation == generation,
-                SessionRow.state.in_(LIVE),
+                SessionRow.state.in_(LIVE_SESSIONS),
                 SessionRow.trouble_code.is_(None),
             )
             .values(trouble_code=code, trouble_fatal=fatal, reason=sentence)
@@ -177,7 +177,7 @@ class Sessions:
             .where(
                 SessionRow.id == session_id,
                 SessionRow.generation == generation,
-                SessionRow.state.in_(LIVE),
+                SessionRow.state.in_(LIVE_SESSIONS),
             )
             .values(
                 state=state,
@@ -199,7 +199,7 @@ class Sessions:
 
     def is_holding(self, job_id: str) -> bool:
         """Return whether a job has a live session, readable or not."""
-        query = select(exists().where(SessionRow.job_id == job_id, SessionRow.state.in_(LIVE)))
+        query = select(exists().where(SessionRow.job_id == job_id, SessionRow.state.in_(LIVE_SESSIONS)))
         return self._connection.execute(query).scalar_one()
 
     def holdings(self, since: datetime) -> list[Holding]:

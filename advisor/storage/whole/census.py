@@ -8,8 +8,8 @@ from sqlalchemy import Connection, Select, case, exists, func, select
 
 from advisor.protocol.asked.jobs import JobState
 from advisor.protocol.measured.messages import MemberState
-from advisor.protocol.measured.trials import SessionState
 from advisor.protocol.views import AgentState
+from advisor.storage.states import LIVE_SESSIONS
 from advisor.storage.tables import AgentRow, JobRow, MemberRow, OutboxRow, SessionRow
 
 
@@ -35,7 +35,6 @@ class Counts:
 
     def take(self, silent_since: datetime) -> Census:
         """Return the counts; one that holds no session and was last seen before `silent_since` is silent."""
-        live = [state for state in SessionState if not state.is_final]
         holds_session = exists().where(MemberRow.agent_id == AgentRow.id, MemberRow.live)
         doing = case(
             (AgentRow.revoked_at.is_not(None), AgentState.REVOKED.value),
@@ -51,9 +50,9 @@ class Counts:
             ),
             sessions=self._count(
                 select(SessionRow.state, func.count())
-                .where(SessionRow.state.in_(live))
+                .where(SessionRow.state.in_(LIVE_SESSIONS))
                 .group_by(SessionRow.state),
-                live,
+                LIVE_SESSIONS,
             ),
             members=self._count(
                 select(MemberRow.state, func.count()).where(MemberRow.live).group_by(MemberRow.state),

@@ -6,8 +6,9 @@ from typing import Any
 from sqlalchemy import Connection, Select, exists, func, select
 
 from advisor.protocol.asked.jobs import JobState
-from advisor.protocol.measured.trials import BlockState, Outcome, SessionState, TrialState
+from advisor.protocol.measured.trials import BlockState, Outcome, TrialState
 from advisor.storage.repositories.blocks import MAX_QUARANTINED
+from advisor.storage.states import FINAL_JOBS, FINAL_SESSIONS
 from advisor.storage.tables import (
     AdviceRow,
     BlockRow,
@@ -20,8 +21,6 @@ from advisor.storage.tables import (
     TrialRow,
 )
 
-_FINAL_JOBS = [state for state in JobState if state.is_final]
-_FINAL_SESSIONS = [state for state in SessionState if state.is_final]
 _SHOWN = 5
 """Offenders that are named for each rule."""
 _AT_ONCE = 500
@@ -73,7 +72,7 @@ RULES: tuple[tuple[str, Select[Any]], ...] = (
     (
         "Gangs hold more than one live session",
         select(SessionRow.job_id)
-        .where(SessionRow.state.not_in(_FINAL_SESSIONS))
+        .where(SessionRow.state.not_in(FINAL_SESSIONS))
         .group_by(SessionRow.job_id, SessionRow.gang)
         .having(func.count() > 1),
     ),
@@ -88,14 +87,14 @@ RULES: tuple[tuple[str, Select[Any]], ...] = (
         "Sessions that are over hold agents",
         select(SessionRow.id)
         .join(MemberRow, MemberRow.session_id == SessionRow.id)
-        .where(SessionRow.state.in_(_FINAL_SESSIONS), MemberRow.live)
+        .where(SessionRow.state.in_(FINAL_SESSIONS), MemberRow.live)
         .distinct(),
     ),
     (
         "Sessions that are not over have let agents go",
         select(SessionRow.id)
         .outerjoin(MemberRow, MemberRow.session_id == SessionRow.id)
-        .where(SessionRow.state.not_in(_FINAL_SESSIONS), MemberRow.live.is_not(True))
+        .where(SessionRow.state.not_in(FINAL_SESSIONS), MemberRow.live.is_not(True))
         .distinct(),
     ),
     # Generations grow by one with every session, and fence it.
@@ -162,7 +161,7 @@ RULES: tuple[tuple[str, Select[Any]], ...] = (
         "Blocks are being measured in sessions that are over",
         select(BlockRow.id)
         .join(SessionRow, SessionRow.id == BlockRow.session_id)
-        .where(BlockRow.state == BlockState.ISSUED, SessionRow.state.in_(_FINAL_SESSIONS)),
+        .where(BlockRow.state == BlockState.ISSUED, SessionRow.state.in_(FINAL_SESSIONS)),
     ),
     (
         "Sessions have lost blocks",
@@ -195,14 +194,14 @@ RULES: tuple[tuple[str, Select[Any]], ...] = (
         "Jobs that have ended hold a live session",
         select(SessionRow.job_id)
         .join(JobRow, JobRow.id == SessionRow.job_id)
-        .where(JobRow.state.in_(_FINAL_JOBS), SessionRow.state.not_in(_FINAL_SESSIONS))
+        .where(JobRow.state.in_(FINAL_JOBS), SessionRow.state.not_in(FINAL_SESSIONS))
         .distinct(),
     ),
     (
         "Jobs that have ended have open trials",
         select(TrialRow.job_id)
         .join(JobRow, JobRow.id == TrialRow.job_id)
-        .where(JobRow.state.in_(_FINAL_JOBS), TrialRow.state == TrialState.OPEN)
+        .where(JobRow.state.in_(FINAL_JOBS), TrialRow.state == TrialState.OPEN)
         .distinct(),
     ),
     (
@@ -215,7 +214,7 @@ RULES: tuple[tuple[str, Select[Any]], ...] = (
         "Jobs are being cancelled and hold no session whose end would cancel them",
         select(JobRow.id).where(
             JobRow.state == JobState.CANCELLING,
-            ~exists().where(SessionRow.job_id == JobRow.id, SessionRow.state.not_in(_FINAL_SESSIONS)),
+            ~exists().where(SessionRow.job_id == JobRow.id, SessionRow.state.not_in(FINAL_SESSIONS)),
         ),
     ),
     # What happened is told once, in order.

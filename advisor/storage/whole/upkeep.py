@@ -17,8 +17,8 @@ from sqlalchemy import (
     update,
 )
 
-from advisor.protocol.asked.jobs import JobState
 from advisor.storage.repositories.jobs import Jobs
+from advisor.storage.states import FINAL_JOBS
 from advisor.storage.tables import (
     AgentRow,
     Base,
@@ -34,7 +34,6 @@ from advisor.storage.tables import (
 )
 from advisor.storage.whole.invariants import list_broken, list_lost
 
-_FINAL_JOBS = [state for state in JobState if state.is_final]
 _ALL = 2**31
 """More than any table holds."""
 
@@ -112,7 +111,7 @@ class Upkeep:
 
 
 def _ended(before: datetime) -> Select[str]:
-    return select(JobRow.id).where(JobRow.state.in_(_FINAL_JOBS), JobRow.finished_at < before)
+    return select(JobRow.id).where(JobRow.state.in_(FINAL_JOBS), JobRow.finished_at < before)
 
 
 _Which = tuple[type[Base], tuple[ColumnElement[bool], ...]]
