@@ -216,7 +216,7 @@ def fill(server: Server, job_id: str, session_id: str, blocks: int) -> list[Any]
             arms: list[tuple[int, Any]] = [(0, Changes())]
             for place in islice(chosen, PLACES):
                 if place not in numbers:
-                    numbers[place] = work.trials.next_number(job_id)
+                    numbers[place] = len(work.trials.of_job(job_id))
                     trial = Trial(number=numbers[place], purpose=Purpose.SEARCH, changes=strategies[place],
                                   effect=Effect.EXACT, because="A strategy of the space.", created_at=now)  # fmt: skip
                     work.trials.add(job_id, trial)

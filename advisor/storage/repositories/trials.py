@@ -2,7 +2,7 @@
 
 from datetime import datetime
 
-from sqlalchemy import Connection, bindparam, func, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.trials import Outcome, Purpose, Trial, TrialState
@@ -21,12 +21,6 @@ class Trials:
         """Store a new trial; its number must be free."""
         values = {name: getattr(trial, name) for name in Trial.model_fields}
         self._connection.execute(_ADD, values | {"job_id": job_id})
-
-    def next_number(self, job_id: str) -> int:
-        """Return the number of the next trial: from 0."""
-        query = select(func.max(TrialRow.number)).where(TrialRow.job_id == job_id)
-        latest = self._connection.execute(query).scalar_one_or_none()
-        return 0 if latest is None else latest + 1
 
     def get(self, job_id: str, number: int) -> Trial | None:
         """Return a trial."""
