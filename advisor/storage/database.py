@@ -43,9 +43,9 @@ from advisor.storage.fault_points import FaultPoint, Side, Strike, pass_by
 from advisor.storage.repositories.known_blocks import KnownBlocks
 from advisor.storage.sqlite.database_file import DatabaseFile, DatabaseRefused
 from advisor.storage.sqlite.group_commit import GroupCommit
+from advisor.storage.sqlite.write_queue import QueuedWrite, WriteQueue
 from advisor.storage.tables import VERSION_TABLE, Base
 from advisor.storage.work import UnitOfWork
-from advisor.storage.write_queue import QueuedWrite, WriteQueue
 
 Result = TypeVar("Result")
 
