@@ -28,11 +28,12 @@ from advisor.api.health import router as health
 from advisor.api.metrics import router as figures
 from advisor.api.sessions import FREQUENT
 from advisor.errors import Unavailable
+from advisor.services.background.awake_clock import AwakeClock
 from advisor.services.background.keeper import Keeper
 from advisor.services.background.leadership import Leadership, Term
 from advisor.services.background.lobby import Lobby
 from advisor.services.background.pruning import PAUSE_S, Pruner
-from advisor.services.background.reaper import AwakeClock, Reaper
+from advisor.services.background.reaper import Reaper
 from advisor.services.background.scheduling import Scheduler
 from advisor.services.metrics import Metrics
 from advisor.services.thinking.processes import PlannerProcesses, Question, Setting

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
 from advisor.errors import LostRace
-from advisor.services.background.reaper import AwakeClock
+from advisor.services.background.awake_clock import AwakeClock
 from advisor.storage import Database, UnitOfWork
 from advisor.storage.repositories.leaders import Seat
 

@@ -7,7 +7,7 @@ silence. The server that leads looks; it loses a session only if nothing has cha
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
 from typing import NamedTuple
@@ -15,6 +15,7 @@ from typing import NamedTuple
 from advisor.errors import LostRace, UnreadableRecord
 from advisor.protocol.measured.messages import MemberState
 from advisor.protocol.measured.trials import Session, SessionState
+from advisor.services.background.awake_clock import AwakeClock
 from advisor.services.ending import abandon_session, lose_session, settle_if_gone
 from advisor.services.tuning import Pace, Timers
 from advisor.storage import Transactions, UnitOfWork
@@ -27,23 +28,6 @@ _CROWD_S = 60.0
 """Agents are told their pace by a count of before: leases are as long as those of a crowd that went this long ago."""
 
 _log = logging.getLogger(__name__)
-
-
-class AwakeClock:
-    """Counts seconds between moments at which something succeeded; of a long gap it counts `longest_s` only."""
-
-    def __init__(self, elapsed: Callable[[], float], longest_s: float) -> None:
-        """`elapsed` is a clock of seconds that nobody sets."""
-        self._elapsed, self._longest_s = elapsed, longest_s
-        self._last_s = elapsed()
-        self._awake_s = 0.0
-
-    def advance(self) -> float:
-        """Return the seconds counted up to now."""
-        now_s = self._elapsed()
-        self._awake_s += min(max(0.0, now_s - self._last_s), self._longest_s)
-        self._last_s = now_s
-        return self._awake_s
 
 
 class _Sight:

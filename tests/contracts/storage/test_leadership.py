@@ -13,8 +13,9 @@ from sqlalchemy import text
 
 from advisor.errors import Unavailable
 from advisor.protocol.measured.messages import MemberState
+from advisor.services.background.awake_clock import AwakeClock
 from advisor.services.background.leadership import Leadership, NotLeading, Term
-from advisor.services.background.reaper import AwakeClock, Reaper
+from advisor.services.background.reaper import Reaper
 from advisor.services.background.scheduling import Scheduler
 from advisor.services.thinking.stock import Stock
 from advisor.services.webhooks.courier import Courier

@@ -11,7 +11,8 @@ from advisor.protocol.asked.jobs import JobState
 from advisor.protocol.measured.messages import Assignment, MemberState
 from advisor.protocol.measured.spending import measure_wall_s
 from advisor.protocol.measured.trials import Outcome, SessionState
-from advisor.services.background.reaper import AwakeClock, Reaper
+from advisor.services.background.awake_clock import AwakeClock
+from advisor.services.background.reaper import Reaper
 from advisor.storage import Database
 from tests.unit.services.counted import CountedDatabase
 from tests.unit.services.world import World
