@@ -39,8 +39,9 @@ from advisor.services.metrics import Metrics
 from advisor.services.thinking.processes import PlannerProcesses, Question, Setting
 from advisor.services.thinking.stock import Stock
 from advisor.services.thinking.thought import Overdue, Thought, settle, think
+from advisor.services.timers import Timers
 from advisor.services.tokens import KnownTokens, ensure_first_tokens
-from advisor.services.tuning import Timers, Tuning
+from advisor.services.tuning import Tuning
 from advisor.services.webhooks.courier import Courier
 from advisor.services.webhooks.posting import Poster
 from advisor.services.webhooks.receivers import Receivers

@@ -44,7 +44,7 @@ from seeded_fleet import Seat, deepen, seed  # noqa: E402
 from server_load import Agent, measure  # noqa: E402
 
 from advisor.local.record import running_server  # noqa: E402
-from advisor.services.tuning import Timers  # noqa: E402
+from advisor.services.timers import Timers  # noqa: E402
 
 LEAST_INTERVAL_S = 10.0
 POINTS = 20

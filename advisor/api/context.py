@@ -14,8 +14,9 @@ from advisor.services.background.leadership import Leadership
 from advisor.services.background.lobby import Lobby
 from advisor.services.metrics import Metrics
 from advisor.services.thinking.stock import Stock
+from advisor.services.timers import Timers
 from advisor.services.tokens import KnownTokens
-from advisor.services.tuning import Timers, Tuning
+from advisor.services.tuning import Tuning
 from advisor.settings import Settings
 from advisor.storage import Database
 from advisor.storage.bell import JOBS

@@ -43,6 +43,7 @@ from advisor.services.jobs import (
     submit_job,
 )
 from advisor.services.measuring.telemetry import read_series
+from advisor.services.timers import Timers
 from advisor.services.tokens import (
     create_token,
     hash_secret,
@@ -50,7 +51,7 @@ from advisor.services.tokens import (
     revoke_token,
     rotate_token,
 )
-from advisor.services.tuning import Timers, Tuning
+from advisor.services.tuning import Tuning
 from advisor.services.visits import find_visit, mark_visit, open_visit
 from advisor.storage import Database
 

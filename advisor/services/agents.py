@@ -17,8 +17,8 @@ from advisor.protocol.views import AgentPage, AgentState, AgentView, NewToken, R
 from advisor.services.ending import end_session, settle_if_gone
 from advisor.services.jobs import get_job
 from advisor.services.pages import cut_page, read_place
+from advisor.services.timers import Timers
 from advisor.services.tokens import Principal, create_token, hash_secret
-from advisor.services.tuning import Timers
 from advisor.storage import UnitOfWork
 from advisor.storage.fault_points import FaultPoint
 from advisor.storage.repositories.accounts import Agent

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 
-from advisor.services.tuning import Timers
+from advisor.services.timers import Timers
 from advisor.storage import Database
 from advisor.storage.fault_points import FaultPoint
 

@@ -17,7 +17,7 @@ from advisor.protocol.measured.messages import MemberState
 from advisor.protocol.measured.trials import Session, SessionState
 from advisor.services.background.awake_clock import AwakeClock
 from advisor.services.ending import abandon_session, lose_session, settle_if_gone
-from advisor.services.tuning import Pace, Timers
+from advisor.services.timers import Pace, Timers
 from advisor.storage import Transactions, UnitOfWork
 from advisor.storage.repositories.members import Watched, WatchedSession, read_watched
 

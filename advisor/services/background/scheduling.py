@@ -20,7 +20,7 @@ from advisor.services.allocation.order import Claim, arrange
 from advisor.services.ending import close_trials, end_session, finish_trials
 from advisor.services.thinking.stock import Stock
 from advisor.services.thinking.thought import Thought
-from advisor.services.tuning import Timers
+from advisor.services.timers import Timers
 from advisor.services.webhooks.notices import NoticeEvent, tell_webhooks
 from advisor.storage import Transactions, UnitOfWork
 from advisor.storage.fault_points import FaultPoint

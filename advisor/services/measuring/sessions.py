@@ -10,7 +10,7 @@ from advisor.protocol.views import EventKind
 from advisor.services.ending import end_session, settle_if_gone
 from advisor.services.jobs import get_job
 from advisor.services.measuring.telemetry import keep_samples
-from advisor.services.tuning import Pace
+from advisor.services.timers import Pace
 from advisor.storage import UnitOfWork
 from advisor.storage.fault_points import FaultPoint
 from advisor.storage.repositories.members import Member

@@ -19,7 +19,8 @@ from advisor.protocol.asked.jobs import JobState
 from advisor.protocol.measured.trials import Session
 from advisor.services.jobs import get_job, read_history
 from advisor.services.thinking.earlier import Choice, choose, keep
-from advisor.services.tuning import Timers, Tuning
+from advisor.services.timers import Timers
+from advisor.services.tuning import Tuning
 from advisor.storage import Database
 from advisor.tuning.decisions import Decision, EndSession, Fail, Finish
 

@@ -18,7 +18,7 @@ from advisor.protocol.measured.trials import Purpose, SessionState, Trial
 from advisor.services.background.scheduling import Scheduler
 from advisor.services.thinking.stock import Stock
 from advisor.services.thinking.thought import Thought, think
-from advisor.services.tuning import Timers
+from advisor.services.timers import Timers
 from advisor.storage import Database
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_node, make_spec
 from tests.unit.services.world import World

@@ -15,8 +15,8 @@ from advisor.protocol.views import AgentPage, AgentView, NewToken, Role, TokenPa
 from advisor.services.agents import list_agents, view_agents
 from advisor.services.answers import measured
 from advisor.services.jobs import list_jobs
+from advisor.services.timers import Timers
 from advisor.services.tokens import create_token, list_tokens
-from advisor.services.tuning import Timers
 from advisor.storage import Database, UnitOfWork
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_node
 from tests.unit.services.world import World

@@ -17,7 +17,8 @@ import uvicorn
 
 from advisor.app import create_app, read_clock
 from advisor.errors import Unavailable
-from advisor.services.tuning import Timers, Tuning
+from advisor.services.timers import Timers
+from advisor.services.tuning import Tuning
 from advisor.serving import configure_server
 from advisor.settings import Settings
 from advisor.storage.fault_points import FaultPoint, Side, Strike

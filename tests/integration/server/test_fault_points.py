@@ -11,7 +11,7 @@ from advisor.app import read_clock
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.measured.trials import BlockState, SessionState
 from advisor.protocol.training.workload import WITH_SECRETS
-from advisor.services.tuning import Timers
+from advisor.services.timers import Timers
 from advisor.settings import Settings
 from advisor.storage import Database
 from advisor.storage.fault_points import FaultPoint, Side

@@ -14,8 +14,8 @@ from advisor.protocol.asked.jobs import Continuation, JobState
 from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.views import NewToken, Role
 from advisor.services.jobs import submit_job
+from advisor.services.timers import Timers
 from advisor.services.tokens import authenticate, create_token
-from advisor.services.tuning import Timers
 from advisor.storage import Database
 from advisor.tuning.asked import PlannerTuning
 

@@ -13,8 +13,8 @@ from advisor.services.agents import resume_agent, view_agents
 from advisor.services.changing import tidying
 from advisor.services.measuring import sessions
 from advisor.services.measuring.races import Accepted
+from advisor.services.timers import Timers
 from advisor.services.tokens import Principal
-from advisor.services.tuning import Timers
 from advisor.services.webhooks.receivers import Receivers
 from tests.unit.services.fleet import Fleet
 from tests.unit.services.scripted_tuning import make_node

@@ -10,7 +10,7 @@ from advisor.protocol.views import EventFacts, Straggler
 from advisor.services import jobs
 from advisor.services.agents import view_agents
 from advisor.services.measuring import sessions, telemetry
-from advisor.services.tuning import Pace, Timers
+from advisor.services.timers import Pace, Timers
 
 from .scripted_tuning import ScriptedTuning, make_facts, make_result
 from .world import World

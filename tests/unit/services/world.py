@@ -30,8 +30,9 @@ from advisor.services.changing import continuing, pausing, prioritising, repeati
 from advisor.services.measuring import races, sessions
 from advisor.services.thinking.stock import Stock
 from advisor.services.thinking.thought import Overdue, Thought, think
+from advisor.services.timers import Timers
 from advisor.services.tokens import Principal
-from advisor.services.tuning import Timers, Tuning
+from advisor.services.tuning import Tuning
 from advisor.storage import Database, UnitOfWork
 from advisor.storage.fault_points import Strike, pass_by
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_node, make_result, make_spec
