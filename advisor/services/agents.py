@@ -18,7 +18,7 @@ from advisor.services.ending import end_session, settle_if_gone
 from advisor.services.jobs import get_job
 from advisor.services.pages import cut_page, read_place
 from advisor.services.timers import Timers
-from advisor.services.tokens import Principal, create_token, hash_secret
+from advisor.services.tokens import USED_UP, Principal, create_token, hash_secret
 from advisor.storage import UnitOfWork
 from advisor.storage.fault_points import FaultPoint
 from advisor.storage.repositories.accounts import Agent
@@ -58,7 +58,7 @@ def register_agent(
             raise AgentNameTaken(f"An agent named {known.name} is at work on {known.node.hostname}.")
         if principal.spent or not work.tokens.use_up(principal.token_id, now):
             raise Unauthenticated(
-                principal.spent or "The token has let in as many agents as it was for.",
+                principal.spent or USED_UP,
                 hint="An administrator makes another one: `advisor token create --role agent`.",
             )
     secret = (
@@ -90,19 +90,19 @@ def register_agent(
 def readmit_agent(work: UnitOfWork, agent_id: str) -> None:
     """Let an agent that was turned out, or that lost its secret, register again. Raises AgentNotFound."""
     if not work.agents.readmit(agent_id):
-        raise AgentNotFound(f"There is no agent {agent_id}.")
+        raise _unknown(agent_id)
 
 
 def drain_agent(work: UnitOfWork, agent_id: str, because: str) -> None:
     """Give an agent no further session until it is resumed. Raises AgentNotFound."""
     if not work.agents.drain(agent_id, because):
-        raise AgentNotFound(f"There is no agent {agent_id}.")
+        raise _unknown(agent_id)
 
 
 def resume_agent(work: UnitOfWork, agent_id: str) -> None:
     """Give an agent sessions again that was drained, or set aside for its measurements. Raises AgentNotFound."""
     if not work.agents.resume(agent_id):
-        raise AgentNotFound(f"There is no agent {agent_id}.")
+        raise _unknown(agent_id)
 
 
 def leave_ending(work: UnitOfWork, agent_id: str, now: datetime) -> None:
@@ -199,6 +199,10 @@ def _view(agent: Agent, now: datetime, timers: Timers) -> AgentView:
         ends_at=agent.ends_at,
         ends_in_s=None if agent.ends_at is None else max(0.0, (agent.ends_at - now).total_seconds()),
     )
+
+
+def _unknown(agent_id: str) -> AgentNotFound:
+    return AgentNotFound(f"There is no agent {agent_id}.")
 
 
 def _proves(request: RegisterAgent, principal: Principal, known: Agent) -> bool:

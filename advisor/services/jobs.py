@@ -31,6 +31,7 @@ from advisor.storage.fault_points import FaultPoint
 
 _MAX_SECONDS = 30 * 24 * 3600.0
 _MAX_CHARS = 65_536
+_TOO_LONG = f" has more than {_MAX_CHARS} characters."
 _MAX_SEED = 2**63 - 1
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -93,9 +94,14 @@ def preview_job(spec: JobSpec, asker: Principal, now: datetime) -> Job:
     )
 
 
+def may_give(asker: Principal, priority: Priority) -> bool:
+    """Whether somebody may give jobs that priority."""
+    return asker.role is Role.ADMIN or priority.rank <= Priority.NORMAL.rank
+
+
 def refuse_priority(priority: Priority, asker: Principal) -> None:
     """Raise Forbidden for a priority that the asker may not give."""
-    if priority.rank > Priority.NORMAL.rank and asker.role is not Role.ADMIN:
+    if not may_give(asker, priority):
         raise Forbidden(
             f"priority is {priority.value}, which only an administrator gives.",
             hint="Ask for priority normal, or ask an administrator.",
@@ -123,14 +129,14 @@ def check_spec(spec: JobSpec) -> None:
     if spec.seed > _MAX_SEED:
         broken.append(("seed", f" is larger than {_MAX_SEED}."))
     if sum(len(word) for word in workload.command) > _MAX_CHARS:
-        broken.append(("workload.command", f" has more than {_MAX_CHARS} characters."))
+        broken.append(("workload.command", _TOO_LONG))
     else:
         try:
             choose_injection(workload.injection, workload.command)
         except UnlaunchableCommand as error:
             broken.append(("workload.command", f": {error}"))
     if sum(len(name) + len(value) for name, value in workload.environment.items()) > _MAX_CHARS:
-        broken.append(("workload.environment", f" has more than {_MAX_CHARS} characters."))
+        broken.append(("workload.environment", _TOO_LONG))
     if any(not _VARIABLE.fullmatch(name) for name in workload.environment):
         broken.append(
             ("workload.environment", " names a variable that is not letters, digits and underscores.")
@@ -177,9 +183,9 @@ def list_jobs(work: UnitOfWork, wanted: JobQuery) -> JobPage:
     return JobPage(items=items, next_cursor=next_cursor)
 
 
-def get_job(work: UnitOfWork, job_id: str) -> Job:
-    """Return a job. Raises JobNotFound."""
-    if (job := work.jobs.get(job_id)) is None:
+def get_job(work: UnitOfWork, job_id: str, *, lock: bool = False) -> Job:
+    """Return a job; `lock` keeps other transactions waiting. Raises JobNotFound."""
+    if (job := work.jobs.lock(job_id) if lock else work.jobs.get(job_id)) is None:
         raise JobNotFound(f"There is no job {job_id}.")
     return job
 
@@ -215,9 +221,7 @@ def lock_own_job(work: UnitOfWork, job_id: str, asker: Principal, if_match: str 
 
     Raises JobNotFound, NotYourJob for somebody else's, and VersionMismatch where `if_match` names another version.
     """
-    job = work.jobs.lock(job_id)
-    if job is None:
-        raise JobNotFound(f"There is no job {job_id}.")
+    job = get_job(work, job_id, lock=True)
     if not may_change(asker, job):
         raise NotYourJob(f"Job {job_id} belongs to {job.owner or 'nobody'}; you are {asker.name}.")
     if if_match is not None and if_match not in {job.etag, "*"}:
@@ -242,8 +246,7 @@ def cancel_job(
     job = lock_own_job(work, job_id, asker, if_match)
     if job.state in {JobState.CANCELLING, JobState.CANCELLED}:
         return job
-    if job.state.is_final:
-        raise JobIsFinal(f"Job {job_id} is {job.state.value} already.")
+    refuse_ended(job)
     work.reach(FaultPoint.JOB_CANCELLED)
     sessions = work.sessions.live_of(job_id)
     since = (JobState.QUEUED, JobState.RUNNING, JobState.PAUSED)

@@ -21,6 +21,7 @@ _SECRET_BYTES = 32
 _MOST_KNOWN = 100_000
 """Tokens that are known at once, more than a server has agents: where all of them ask in turn and one more than these
 does, each is forgotten before it asks again. One takes half a kilobyte."""
+USED_UP = "The token has let in as many agents as it was for."
 NOTE_AFTER = timedelta(minutes=5)
 """A use of a token is written down that often only: requests read, they do not write."""
 FIRST_TOKENS = {Role.ADMIN: "admin-token", Role.AGENT: "agent-token"}
@@ -245,7 +246,7 @@ def tell_spent(view: TokenView, now: datetime) -> str:
         "valid": "",
         "revoked": "The token is revoked.",
         "expired": f"The token expired at {view.expires_at:%Y-%m-%d %H:%M} UTC." if view.expires_at else "",
-        "used up": "The token has let in as many agents as it was for.",
+        "used up": USED_UP,
     }[view.tell_state(now)]
 
 

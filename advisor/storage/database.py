@@ -152,11 +152,8 @@ class Database:
 
     def prove_current(self) -> None:
         """Raise DatabaseRefused unless the tables have this release's form."""
-        if self.file is not None and not self.file.path.exists():
-            raise DatabaseRefused(
-                f"There is no database at {self.file.path}.",
-                "See that ADVISOR_DATA_DIR names the server's directory.",
-            )
+        if self.file is not None:
+            self.file.prove_there()
         if (revision := self._read_revision()) != find_newest_revision():
             raise DatabaseRefused(
                 f"The database is {f'of revision {revision}' if revision else 'empty'}, and this release works with "
@@ -217,7 +214,7 @@ class Database:
                     return None
                 revision = next(iter(_read_versions(connection)), None)
         except (OperationalError, InterfaceError) as error:
-            raise Unavailable("The database cannot be reached or is busy.") from error
+            raise _tell(error) from error
         if revision is not None and revision > find_newest_revision():
             raise DatabaseRefused(
                 f"A newer release has written the database: it is of revision {revision}, and this release "

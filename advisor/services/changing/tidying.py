@@ -4,8 +4,8 @@ from datetime import datetime
 
 from advisor.errors import JobIsLive, NotYourJob
 from advisor.protocol.asked.jobs import Job, Priority
-from advisor.protocol.views import EventKind, Role
-from advisor.services.jobs import get_job, lock_own_job, may_change, submit_job
+from advisor.protocol.views import EventKind
+from advisor.services.jobs import get_job, lock_own_job, may_change, may_give, submit_job
 from advisor.services.tokens import Principal
 from advisor.services.webhooks.notices import refuse_webhooks
 from advisor.services.webhooks.receivers import Receivers
@@ -72,7 +72,7 @@ def clone_job(
     refuse_webhooks(job.spec, receivers)
     # A signature is for one job.
     spec = job.spec.model_copy(update={"signed": None})
-    if asker.role is not Role.ADMIN and spec.priority.rank > Priority.NORMAL.rank:
+    if not may_give(asker, spec.priority):
         # That one was an administrator's gift.
         spec = spec.model_copy(update={"priority": Priority.NORMAL})
     return submit_job(work, spec, asker, idempotency_key, now)

@@ -65,16 +65,20 @@ class DatabaseFile:
             os.close(self._lock)
             self._lock = None
 
-    def copy_to(self, target: Path) -> None:
-        """Write a whole, consistent copy, readable by its owner only; a server may go on writing meanwhile.
-
-        Raises DatabaseRefused when the target is there already, or cannot be written.
-        """
+    def prove_there(self) -> None:
+        """Raise DatabaseRefused unless there is a file."""
         if not self.path.exists():
             raise DatabaseRefused(
                 f"There is no database at {self.path}.",
                 "See that ADVISOR_DATA_DIR names the server's directory.",
             )
+
+    def copy_to(self, target: Path) -> None:
+        """Write a whole, consistent copy, readable by its owner only; a server may go on writing meanwhile.
+
+        Raises DatabaseRefused when the target is there already, or cannot be written.
+        """
+        self.prove_there()
         partial = target.with_name(f".{target.name}.partial")
         partial.unlink(missing_ok=True)
         try:
