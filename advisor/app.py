@@ -246,11 +246,7 @@ def _make_keepers(context: Context, courier: Courier) -> list[Keeper]:
         scheduler = Scheduler(term, context.stock, timers, served_since=clock())
         return lambda: scheduler.look(clock())
 
-    reap_now, schedule_now = leadership.duty(make_reaper), leadership.duty(make_scheduler)
-
-    def reap() -> None:
-        if reap_now():
-            bell.ring(JOBS)
+    schedule_now = leadership.duty(make_scheduler)
 
     def schedule() -> None:
         if schedule_now():
@@ -277,7 +273,7 @@ def _make_keepers(context: Context, courier: Courier) -> list[Keeper]:
     return [
         *pruning,
         Keeper("leadership", leadership.look, tick_s, on_round=watched("leadership")),
-        Keeper("reaper", reap, tick_s, on_round=watched("reaper")),
+        Keeper("reaper", leadership.duty(make_reaper), tick_s, on_round=watched("reaper")),
         Keeper("scheduler", schedule, tick_s, scheduling, watched("scheduler")),
         Keeper("lobby", receive, look_s, lobby.wake, watched("lobby")),
         Keeper("courier", courier.run, look_s, posting, watched("courier")),
@@ -306,9 +302,7 @@ class _LatePages:
         context = self._context
         with self._one_at_a_time:
             if self._pages is None:
-                source = ServiceSource(
-                    context.database, context.clock, context.tuning, context.timers, context.wake_leader
-                )
+                source = ServiceSource(context.database, context.clock, context.tuning, context.timers)
                 self._pages = build_pages(
                     source,
                     context.clock,

@@ -44,11 +44,9 @@ def register_agent(request: RegisterAgent, principal: Registrant, context: Here)
         raise Forbidden(f"This token is the own one of agent {principal.agent}; it registers no other.")
     settings = context.settings
     with context.database.begin() as work:
-        registered = agents.register_agent(
+        return agents.register_agent(
             work, request, principal, context.clock(), context.timers, settings.poll_s, settings.beat_s
         )
-    context.wake_leader()
-    return registered
 
 
 @router.post("/{agent_id}:readmit", status_code=204, summary="Let an agent in again")
@@ -70,7 +68,6 @@ def resume_agent(agent_id: str, _: Admin, context: Here) -> None:
     """Let an agent take sessions again that was drained, or set aside for what it measured."""
     with context.database.begin() as work:
         agents.resume_agent(work, agent_id)
-    context.wake_leader()
 
 
 @router.post("/{agent_id}/poll", summary="Ask for work")
@@ -106,5 +103,4 @@ def _look(context: Context, agent_id: str) -> Assignment | None:
             return agents.find_assignment(work, agent_id)
     with context.database.begin() as work:
         agents.leave_ending(work, agent_id, context.clock())
-    context.wake_leader()
     return None

@@ -19,7 +19,6 @@ from advisor.services.tokens import KnownTokens
 from advisor.services.tuning import Tuning
 from advisor.settings import Settings
 from advisor.storage import Database
-from advisor.storage.bell import JOBS
 
 _MOST_WAITING = 500
 """Sessions that may wait for a suggestion at one time."""
@@ -49,10 +48,6 @@ class Context:
     """Threads of those who wait for the planner: they keep no other request waiting."""
     stopping: threading.Event = field(default_factory=threading.Event)
     """Set when the server stops: requests that are held open are answered."""
-
-    def wake_leader(self) -> None:
-        """Say that jobs may have to move on: the scheduler looks at once instead of at its next tick."""
-        self.database.bell.ring(JOBS)
 
 
 async def get_context(connection: HTTPConnection) -> Context:

@@ -32,7 +32,6 @@ def cancel_job(
     """
     with context.database.begin() as work:
         job = jobs.cancel_job(work, job_id, principal, context.clock(), if_match)
-    context.wake_leader()
     return _with_etag(job, response)
 
 
@@ -46,7 +45,6 @@ def pause_job(
     """
     with context.database.begin() as work:
         job = pausing.pause_job(work, job_id, principal, context.clock(), if_match)
-    context.wake_leader()
     return _with_etag(job, response)
 
 
@@ -57,7 +55,6 @@ def resume_job(
     """Resume a paused job where it stood. 409 `job_is_final` where it has ended, 403 `not_your_job`."""
     with context.database.begin() as work:
         job = pausing.resume_job(work, job_id, principal, context.clock(), if_match)
-    context.wake_leader()
     return _with_etag(job, response)
 
 
@@ -78,7 +75,6 @@ def prioritise_job(
     with context.database.begin() as work:
         now = context.clock()
         job = prioritising.prioritise_job(work, job_id, wanted.priority, principal, now, if_match)
-    context.wake_leader()
     return _with_etag(job, response)
 
 
@@ -119,7 +115,6 @@ def extend_job(
     with context.database.begin() as work:
         now = context.clock()
         job = continuing.continue_job(work, job_id, more, principal, idempotency_key, now, if_match)
-    context.wake_leader()
     return _with_etag(job, response)
 
 
@@ -161,7 +156,6 @@ def clone_job(
     receivers = Receivers.of(context.settings.webhook_hosts)
     with context.database.begin() as work:
         job = tidying.clone_job(work, job_id, principal, idempotency_key, receivers, context.clock())
-    context.wake_leader()
     response.headers["Location"] = f"/api/v1/jobs/{job.id}"
     return _with_etag(job, response)
 

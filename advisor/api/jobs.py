@@ -52,7 +52,6 @@ def submit_job(
         return JobPreview(**dict(job), plan=context.tuning.preview(job, now))
     with context.database.begin() as work:
         job = jobs.submit_job(work, spec, principal, idempotency_key, now)
-    context.wake_leader()
     response.headers["Location"] = f"/api/v1/jobs/{job.id}"
     return job
 

@@ -37,8 +37,6 @@ def take_beat(context: Context, agent_id: str, message: Beat, session_id: str) -
 
     def conclude(reply: BeatReply) -> tuple[BeatReply, Headers]:
         context.lobby.hear(agent_id, now)
-        if reply.state.is_final:
-            context.wake_leader()
         # Thousands of idle connections would be held for nothing, and one that the server gives up just when the next
         # beat is on its way loses that beat.
         ends = reply.state is SessionState.RUNNING and pace.beat_s > _KEPT_S
@@ -135,7 +133,6 @@ def end(session_id: str, message: SessionEnd, principal: AgentPrincipal, context
     """Note how a node's part of the session ended; with the last node the session is over."""
     with context.database.begin() as work:
         sessions.leave_session(work, session_id, find_agent_id(principal), message, context.clock())
-    context.wake_leader()
 
 
 FREQUENT = (

@@ -65,14 +65,12 @@ class ServiceSource:
         clock: Callable[[], datetime],
         tuning: Tuning,
         timers: Timers,
-        wake_leader: Callable[[], None],
     ) -> None:
-        """`tuning` says what a job would do; `wake_leader` lets the server look at a new job at once."""
+        """`tuning` says what a job would do."""
         self._database = database
         self._clock = clock
         self._tuning = tuning
         self._timers = timers
-        self._wake_leader = wake_leader
 
     def open_visit(self, key: str, token: str) -> bool:
         """Let `key` stand for the person whose token this is; False when it is unknown, revoked or an agent's."""
@@ -162,7 +160,6 @@ class ServiceSource:
         _refuse_all_but_administrators(person)
         with self._database.begin() as work:
             resume_agent(work, agent_id)
-        self._wake_leader()
 
     def predict(self, job_id: str, nodes: int | None, rate: str | None, batch: float) -> Forecast:
         """Return what the cost model expects on another cluster; None is as measured. Raises NoForecast."""
@@ -201,44 +198,32 @@ class ServiceSource:
                 hint="Ask an administrator for a token of the role submitter.",
             )
         with self._database.begin() as work:
-            job = submit_job(work, spec, person.principal, request_key, self._clock())
-        self._wake_leader()
-        return job
+            return submit_job(work, spec, person.principal, request_key, self._clock())
 
     def cancel(self, job_id: str, person: Person) -> Job:
         """Ask the job to stop; what it measured stays."""
         with self._database.begin() as work:
-            job = cancel_job(work, job_id, person.principal, self._clock())
-        self._wake_leader()
-        return job
+            return cancel_job(work, job_id, person.principal, self._clock())
 
     def pause(self, job_id: str, person: Person) -> Job:
         """Let the job start nothing new; what it is measuring is measured to its end."""
         with self._database.begin() as work:
-            job = pause_job(work, job_id, person.principal, self._clock())
-        self._wake_leader()
-        return job
+            return pause_job(work, job_id, person.principal, self._clock())
 
     def resume(self, job_id: str, person: Person) -> Job:
         """Let a paused job go on where it stood."""
         with self._database.begin() as work:
-            job = resume_job(work, job_id, person.principal, self._clock())
-        self._wake_leader()
-        return job
+            return resume_job(work, job_id, person.principal, self._clock())
 
     def repeat_trial(self, job_id: str, number: int, person: Person) -> Job:
         """Let a trial race once more, while the job searches."""
         with self._database.begin() as work:
-            job = repeat_trial(work, job_id, number, person.principal, self._clock())
-        self._wake_leader()
-        return job
+            return repeat_trial(work, job_id, number, person.principal, self._clock())
 
     def continue_job(self, job_id: str, more: Continuation, person: Person) -> Job:
         """Give a job that has ended more budget; it goes on where it stood."""
         with self._database.begin() as work:
-            job = continue_job(work, job_id, more, person.principal, None, self._clock())
-        self._wake_leader()
-        return job
+            return continue_job(work, job_id, more, person.principal, None, self._clock())
 
     def tokens(self, person: Person, of_agents: bool, limit: int, cursor: str | None) -> TokenPage:
         """Return a page of tokens, newest first: those of agents, or the others. Raises Forbidden."""

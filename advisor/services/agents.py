@@ -76,6 +76,7 @@ def register_agent(
         work.agents.introduce_again(agent_id, request.node, now, secret, ends_at)
     work.tokens.revoke_of_agent(agent_id, now)
     work.reach(FaultPoint.AGENT_REGISTERED)
+    work.call_leader()
     token = create_token(work, NewToken(role=Role.AGENT, label=request.name), now, agent_id)
     return AgentRegistered(
         agent_id=agent_id,
@@ -103,6 +104,7 @@ def resume_agent(work: UnitOfWork, agent_id: str) -> None:
     """Give an agent sessions again that was drained, or set aside for its measurements. Raises AgentNotFound."""
     if not work.agents.resume(agent_id):
         raise _unknown(agent_id)
+    work.call_leader()
 
 
 def leave_ending(work: UnitOfWork, agent_id: str, now: datetime) -> None:

@@ -83,6 +83,7 @@ def abandon_session(work: UnitOfWork, session_id: str, job_id: str, reason: str,
         session_id, generation, SessionState.LOST, Outcome.LOST, reason, log_tail="", total_steps=0, now=now
     )
     work.members.release(session_id)
+    work.call_leader()
     work.blocks.void_all(session_id, f"Its session was lost: {_as_clause(reason)}", now)
     sentence = f"Session {generation} was lost: {_as_clause(reason)}"
     work.events.append(job_id, EventKind.SESSION, sentence, now, session_id=session_id)
@@ -148,6 +149,7 @@ def _settle(
         return
     work.reach(FaultPoint.SESSION_LOST if state is SessionState.LOST else FaultPoint.SESSION_ENDED)
     work.members.release(session.id)
+    work.call_leader()
     _settle_race(work, session, outcome, reason, tail, now)
     verb = "was lost" if state is SessionState.LOST else f"ended ({outcome.value})"
     _tell(work, session, f"Session {session.generation} {verb}: {_as_clause(reason)}", now)

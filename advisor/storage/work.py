@@ -6,6 +6,7 @@ from typing import Protocol
 
 from sqlalchemy import Connection, insert, text, update
 
+from advisor.storage.bell import JOBS
 from advisor.storage.fault_points import FaultPoint
 from advisor.storage.repositories.accounts import Agents, Tokens
 from advisor.storage.repositories.blocks import Blocks
@@ -56,6 +57,10 @@ class UnitOfWork:
         self.counts = Counts(connection)
         self.outbox = Outbox(connection, self.rung)
         self.leaders = Leaders(connection)
+
+    def call_leader(self) -> None:
+        """Say that jobs may have to move on: they are looked at once this is committed, and not at the next tick."""
+        self.rung.add(JOBS)
 
     def reach(self, point: FaultPoint) -> None:
         """Say what this transaction does: tests strike before and after its commit."""

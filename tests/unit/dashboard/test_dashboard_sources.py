@@ -55,7 +55,7 @@ def prepared(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Prepare
         job = submit_job(work, story.job.spec, authenticate(work, person.token, NOW), None, NOW)
         agent = create_token(work, NewToken(role=Role.AGENT, label="node01"), NOW)
     yield Prepared(
-        ServiceSource(database, lambda: NOW, PlannerTuning(), Timers(), lambda: None),
+        ServiceSource(database, lambda: NOW, PlannerTuning(), Timers()),
         job.id,
         person.token,
         agent.token,

@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 
 from advisor.errors import AgentNotFound
-from advisor.protocol.asked.jobs import Job, JobState
+from advisor.protocol.asked.jobs import Job, JobState, Priority
 from advisor.protocol.measured.telemetry import FlagKind, NodeFlag
 from advisor.protocol.measured.trials import JobHistory
 from advisor.services.agents import Agent, drain_agent, resume_agent
@@ -13,6 +13,7 @@ from advisor.services.background.scheduling import Scheduler, apply_thought
 from advisor.services.thinking.stock import Stock
 from advisor.services.thinking.thought import Thought
 from advisor.storage import Database
+from advisor.storage.bell import JOBS
 from advisor.tuning.decisions import Decision
 from tests.unit.services.counted import CountedDatabase
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_node
@@ -142,3 +143,48 @@ def test_node_that_measures_badly_is_taken_last(world: World) -> None:
     world.keep_up()
     world.keep_up()
     assert world.history(job.id).sessions[-1].agents == ("two",)
+
+
+def test_what_may_let_a_job_move_on_calls_for_a_look_and_no_look_calls_for_another(world: World) -> None:
+    calls: list[str] = []
+    world.database.bell.on(JOBS, lambda: calls.append("look"))
+
+    def has_called() -> bool:
+        called = bool(calls)
+        calls.clear()
+        return called
+
+    agent = world.register("one")
+    assert has_called()
+    job = world.submit()
+    assert has_called()
+    for change in (
+        lambda: world.prioritise(job.id, Priority.LOW),
+        lambda: world.pause(job.id),
+        lambda: world.resume(job.id),
+    ):
+        change()
+        assert has_called()
+    (place,) = world.start_session(agent)
+    for _ in range(2):
+        world.measure(place, agent)
+    assert not has_called()
+    world.repeat(job.id, 1)
+    assert has_called()
+    world.end(place, agent)
+    assert has_called()
+    world.keep_up()
+    assert not has_called(), "the job has finished"
+    world.extend(job.id, "once more")
+    assert has_called()
+    world.cancel(job.id)
+    assert has_called()
+    world.submit()
+    world.start_session(agent)
+    assert has_called()
+    world.wait(1000)
+    world.keep_up()
+    assert has_called(), "the session is lost"
+    with world.work() as work:
+        resume_agent(work, agent)
+    assert has_called()
