@@ -22,11 +22,11 @@ from agent.errors import AgentError, BadConfiguration, NotWelcome
 from agent.logs import configure_logs
 from agent.loop import Agent
 from agent.operator.allocation import find_seconds_left
-from agent.operator.allowance import TRAINING_LAUNCHERS, Allowance
 from agent.operator.config import describe_error, read_config
 from agent.operator.exec_command import execute
-from agent.operator.secrets import hide_memory, take_token_from_environment
 from agent.settings import AgentSettings, default_work_dir
+from agent.trust.allowance import TRAINING_LAUNCHERS, Allowance
+from agent.trust.secrets import hide_memory, take_token_from_environment
 
 _USAGE, _NOT_WELCOME = 2, 3
 

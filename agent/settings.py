@@ -10,7 +10,7 @@ from advisor.protocol.base import Spec
 from advisor.protocol.measured.messages import MOST_SECONDS
 from advisor.protocol.nodes.labels import Labels, Pool
 from advisor.protocol.nodes.testbed import Testbed
-from agent.operator.allowance import Allowance
+from agent.trust.allowance import Allowance
 
 RUNTIME_SCRIPT = Path(__file__).parent / "runtime" / "launch.py"
 

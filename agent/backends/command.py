@@ -10,8 +10,8 @@ from advisor.protocol.base import Value
 from advisor.protocol.knobs.reach import describe_in_environment, fill_command, list_given
 from advisor.protocol.measured.messages import Assignment
 from agent.backends.launch import Launch, SessionPlace, build_environment, choose_interface, find_working_dir
-from agent.backends.output import RESULTS_FILE
 from agent.backends.rendezvous import split_rendezvous
+from agent.backends.results import RESULTS_FILE
 from agent.errors import Unlaunchable
 
 STRATEGY_FILE = "strategy.json"

@@ -13,8 +13,10 @@ from typing import Any
 
 from advisor.protocol.base import Value
 from advisor.protocol.patterns import compile_pattern
-from agent.sessions.session_log import clean_text
+from agent.guard.session_log import clean_text
 
+RESULTS_FILE = "results.jsonl"
+"""In the ranks' folder, where a program may write its lines instead of to its output."""
 LONGEST_LINE = 100_000
 """Characters; a longer line is no result."""
 _LONGEST_TEXT = 1_000

@@ -16,7 +16,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from agent.backends.launch import Launch
 from agent.guard.account import Account
 from agent.guard.mounts import MountPlan, Overlay
 
@@ -199,14 +198,6 @@ def choose_targets(directories: Iterable[Path]) -> tuple[list[Path], list[Path]]
     ]
     outermost = [d for d in usable if not any(d != other and _is_inside(d, other) for other in usable)]
     return sorted(outermost), refused
-
-
-def list_written_directories(launch: Launch, protect: Iterable[str], home: Path) -> list[Path]:
-    """Return the directories that a launch may write to: its own, its script's, `protect`, and its arguments'."""
-    directories = [launch.working_dir, *(launch.working_dir / name for name in protect)]
-    if launch.script is not None:
-        directories.append(launch.script.parent)
-    return directories + list_argument_directories(launch.script_arguments, launch.working_dir, home)
 
 
 def list_argument_directories(arguments: Sequence[str], working_dir: Path, home: Path) -> list[Path]:

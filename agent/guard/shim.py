@@ -27,8 +27,8 @@ from agent.guard import mounts
 from agent.guard.account import Account, become
 from agent.guard.processes import kill_until_none, list_descendants
 from agent.guard.rank_outputs import RankOutputs
+from agent.guard.session_log import LogWriter
 from agent.runtime.link.rank_output import OUTPUT
-from agent.sessions.session_log import LogWriter
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36

@@ -1,1 +1,1 @@
-"""What the node's operator decides and asks: configuration, allowance, preview, rehearsal, doctor."""
+"""What the node's operator decides and asks: configuration, preview, rehearsal, doctor."""

@@ -17,7 +17,7 @@ from agent.errors import BadConfiguration
 
 
 class AllowTable(Spec):
-    """`[allow]`: see `agent.operator.allowance.Allowance`."""
+    """`[allow]`: see `agent.trust.allowance.Allowance`."""
 
     launchers: tuple[str, ...] | None = None
     roots: tuple[Path, ...] | None = None

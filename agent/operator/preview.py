@@ -16,8 +16,8 @@ from agent.guard.isolation import (
     choose_targets,
     detect_isolation,
     list_scratch_roots,
-    list_written_directories,
 )
+from agent.sessions.shelter import list_written_directories
 from agent.settings import RUNTIME_SCRIPT
 
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|(^|_)KEY", re.IGNORECASE)

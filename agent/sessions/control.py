@@ -27,8 +27,8 @@ from advisor.protocol.measured.races import RacePlan
 from advisor.protocol.measured.trials import BlockResult, Phases
 from advisor.protocol.training.workload import WorkloadFacts
 from agent.guard.account import Account
+from agent.guard.session_log import clean_text
 from agent.runtime.link.control import PROTOCOL
-from agent.sessions.session_log import clean_text
 
 _LONGEST_LINE = 8 * 2**20
 """Bytes: a race of many arms on many ranks has as many series."""

@@ -12,7 +12,6 @@ from advisor.protocol.measured.messages import Assignment, MemberState, SessionE
 from advisor.protocol.measured.trials import Outcome
 from agent.backends import BACKENDS
 from agent.backends.launch import Launch, SessionPlace
-from agent.backends.output import OutputReader
 from agent.backends.rendezvous import find_advertised_address, offer_rendezvous
 from agent.devices.foreign import refuse_busy_gpus
 from agent.devices.telemetry import Sampler
@@ -22,17 +21,18 @@ from agent.guard.disk import DiskGuard
 from agent.guard.isolation import Protection
 from agent.guard.launcher import LaunchedSession
 from agent.guard.progress import Progress
-from agent.guard.shelter import refuse_own_files, shelter
+from agent.guard.session_log import LogReader, clean_text, read_log_tail, strip_ranks
 from agent.guard.shim import Order
-from agent.operator.allowance import find_refusal
 from agent.sessions import outcome
 from agent.sessions.context import NodeContext
 from agent.sessions.control import ControlSocket
 from agent.sessions.measuring import Measuring
 from agent.sessions.outcome import Cause, Ending, Evidence, Judgement
+from agent.sessions.output import OutputReader
 from agent.sessions.rank_folder import RankFolder
 from agent.sessions.renewal import News, Renewal
-from agent.sessions.session_log import LogReader, clean_text, read_log_tail, strip_ranks
+from agent.sessions.shelter import refuse_own_files, shelter
+from agent.trust.allowance import find_refusal
 
 _GUARD_PERIOD_S = 0.1
 _GANG_POLL_S = 0.02

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.sessions.session_log import HEAD_BYTES, TAIL_BYTES
+from agent.guard.session_log import HEAD_BYTES, TAIL_BYTES
 
 from .fake_server import OWN_TOKEN, TOKEN
 

@@ -11,8 +11,8 @@ from advisor.protocol.training.workload import Workload
 from agent.backends.command import build_launch
 from agent.backends.launch import SessionPlace
 from agent.errors import BadConfiguration
-from agent.operator.allowance import TRAINING_LAUNCHERS, Allowance, find_refusal
 from agent.operator.config import describe_error, read_config
+from agent.trust.allowance import TRAINING_LAUNCHERS, Allowance, find_refusal
 
 
 def _refuse(command, working_dir, variables=None, **allowed):

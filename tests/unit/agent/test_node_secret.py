@@ -7,8 +7,8 @@ import httpx
 from advisor.protocol.nodes.cluster import Node
 from agent.client import ServerClient
 from agent.loop import Agent
-from agent.operator.secrets import read_node_secret
 from agent.settings import AgentSettings
+from agent.trust.secrets import read_node_secret
 
 
 def test_secret_is_made_once_and_is_private(tmp_path):

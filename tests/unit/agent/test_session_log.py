@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from agent.sessions.session_log import LogReader, LogWriter, clean_text, read_log_tail
+from agent.guard.session_log import LogReader, LogWriter, clean_text, read_log_tail
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from agent.client import ServerClient
 from agent.devices.gpus import NoGpus
 from agent.errors import BadConfiguration, NotSigned
 from agent.loop import Agent
-from agent.operator.signatures import TrustedSigners
 from agent.settings import AgentSettings
+from agent.trust.signatures import TrustedSigners
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 WEEK_S = 7 * 86_400.0

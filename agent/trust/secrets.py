@@ -5,7 +5,7 @@ import os
 import secrets
 from pathlib import Path
 
-from agent.operator.whole_files import replace_file
+from agent.trust.whole_files import replace_file
 
 TOKEN_VARIABLE = "ADVISOR_AGENT_TOKEN"  # noqa: S105 - the variable's name, not a token
 _PR_SET_DUMPABLE = 4

@@ -1,12 +1,13 @@
 """What one launch may not really change on this node, and what of the agent's it may not see."""
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from advisor.protocol.training.workload import Workload
 from agent.backends.launch import Launch
 from agent.errors import Unlaunchable
-from agent.guard.isolation import Protection, list_written_directories, plan_protection
+from agent.guard.isolation import Protection, list_argument_directories, plan_protection
 from agent.sessions.context import NodeContext
 from agent.settings import AgentSettings
 
@@ -25,6 +26,14 @@ def refuse_own_files(launch: Launch, settings: AgentSettings) -> None:
                 raise Unlaunchable(
                     f"The job's {field} {place} lies in {own}, which holds the agent's own files. Move it elsewhere."
                 )
+
+
+def list_written_directories(launch: Launch, protect: Iterable[str], home: Path) -> list[Path]:
+    """Return the directories that a launch may write to: its own, its script's, `protect`, and its arguments'."""
+    directories = [launch.working_dir, *(launch.working_dir / name for name in protect)]
+    if launch.script is not None:
+        directories.append(launch.script.parent)
+    return directories + list_argument_directories(launch.script_arguments, launch.working_dir, home)
 
 
 def shelter(launch: Launch, workload: Workload, context: NodeContext, ranks_folder: Path) -> Protection:

@@ -22,13 +22,12 @@ from advisor.protocol.measured.races import BlockPlan
 from advisor.protocol.measured.trials import BlockResult
 from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.protocol.training.workload import Workload, WorkloadFacts, WorkloadKind
-from agent.backends.results import LONGEST_LINE, Results, Step
+from agent.backends.results import LONGEST_LINE, RESULTS_FILE, Results, Step
 from agent.guard.progress import Hang
+from agent.guard.session_log import LogReader
 from agent.sessions.control import Dialogue, Hello
 from agent.sessions.outcome import Cause, Ending
-from agent.sessions.session_log import LogReader
 
-RESULTS_FILE = "results.jsonl"
 _MOST_READ = 16 * 2**20
 _STEPS_BEFORE_HELLO = 2
 """By the second step every rank of this node has usually told its first."""
