@@ -13,7 +13,7 @@ from typing import Any
 
 from advisor.protocol.base import Value
 from advisor.protocol.patterns import compile_pattern
-from agent.guard.session_log import clean_text
+from advisor.protocol.plain_text import clean_text
 
 RESULTS_FILE = "results.jsonl"
 """In the ranks' folder, where a program may write its lines instead of to its output."""
@@ -156,6 +156,6 @@ def _read_words(value: object) -> dict[str, str]:
     if not isinstance(value, dict):
         return {}
     return {
-        clean_text(str(name).encode())[:100]: clean_text(str(words).encode())[:_LONGEST_TEXT]
+        clean_text(str(name))[:100]: clean_text(str(words))[:_LONGEST_TEXT]
         for name, words in islice(value.items(), 200)
     }

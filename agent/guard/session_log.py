@@ -8,14 +8,14 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
+from advisor.protocol.plain_text import clean_text
+
 HEAD_BYTES = 256 * 1024
 """Kept from the beginning: imports, arguments, the first error."""
 TAIL_BYTES = 1024 * 1024
 """Kept from the end, once or twice over."""
 
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _RANK = re.compile(r"^\[rank \d+\] ", re.MULTILINE)
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class LogWriter:
@@ -61,7 +61,7 @@ class LogReader:
 
     def read_news(self, most: int) -> str:
         """Return the new text, cleaned; of more than `most` characters the beginning is left out, and that is said."""
-        text = clean_text(b"".join(self._read_from(name) for name in ("log", "log.tail.old", "log.tail")))
+        text = clean_output(b"".join(self._read_from(name) for name in ("log", "log.tail.old", "log.tail")))
         if len(text) <= most:
             return text
         return f"[… {len(text) - most} characters left out]\n" + text[-most:]
@@ -89,10 +89,9 @@ def strip_ranks(text: str) -> str:
     return _RANK.sub("", text)
 
 
-def clean_text(data: bytes) -> str:
-    """Decode output of unknown origin and strip ANSI escapes and control characters, so that it is text and no more.
+def clean_output(data: bytes) -> str:
+    """Decode output of unknown origin, so that it is text and no more.
 
     A progress bar rewrites its line with carriage returns: they become line ends.
     """
-    text = data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n")
-    return _CONTROLS.sub("", _ESCAPES.sub("", text))
+    return clean_text(data.decode("utf-8", "replace").replace("\r\n", "\n").replace("\r", "\n"))

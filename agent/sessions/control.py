@@ -25,9 +25,9 @@ from advisor.protocol.base import Value
 from advisor.protocol.measured.messages import NextReply, Trouble
 from advisor.protocol.measured.races import RacePlan
 from advisor.protocol.measured.trials import BlockResult, Phases
+from advisor.protocol.plain_text import clean_text
 from advisor.protocol.training.workload import WorkloadFacts
 from agent.guard.account import Account
-from agent.guard.session_log import clean_text
 from agent.runtime.link.control import PROTOCOL
 
 _LONGEST_LINE = 8 * 2**20
@@ -245,7 +245,7 @@ def _clean(texts: Mapping[Any, Any]) -> dict[str, str]:
 
 
 def _shorten(text: str) -> str:
-    return clean_text(text.encode("utf-8", "replace"))[:_LONGEST_TEXT]
+    return clean_text(text)[:_LONGEST_TEXT]
 
 
 def _read_peer(connection: socket.socket) -> int:

@@ -10,6 +10,7 @@ import structlog
 from advisor.protocol.asked.jobs import JobSpec
 from advisor.protocol.measured.messages import Assignment, MemberState, SessionEnd
 from advisor.protocol.measured.trials import Outcome
+from advisor.protocol.plain_text import clean_text
 from agent.backends import BACKENDS
 from agent.backends.launch import Launch, SessionPlace
 from agent.backends.rendezvous import find_advertised_address, offer_rendezvous
@@ -21,7 +22,7 @@ from agent.guard.disk import DiskGuard
 from agent.guard.isolation import Protection
 from agent.guard.launcher import LaunchedSession
 from agent.guard.progress import Progress
-from agent.guard.session_log import LogReader, clean_text, read_log_tail, strip_ranks
+from agent.guard.session_log import LogReader, read_log_tail, strip_ranks
 from agent.guard.shim import Order
 from agent.sessions import outcome
 from agent.sessions.context import NodeContext
@@ -355,7 +356,7 @@ class SessionRun:
         tail = read_log_tail(self._log_dir, _SENT_LOG_CHARACTERS)
         if self._stacks:
             tail += "\n[advisor] Where the ranks stood:\n" + clean_text(
-                stacks.write_out(self._stacks, _SENT_STACK_CHARACTERS).encode()
+                stacks.write_out(self._stacks, _SENT_STACK_CHARACTERS)
             )
         ending = SessionEnd(
             generation=self._assignment.generation,
@@ -381,7 +382,7 @@ class SessionRun:
 
     def _collect_news(self, most_characters: int) -> News:
         notes = "".join(f"[advisor] {self._warnings.pop(0)}\n" for _ in range(len(self._warnings)))
-        text = clean_text(notes.encode()) + self._log.read_news(most_characters)
+        text = clean_text(notes) + self._log.read_news(most_characters)
         return News(self._progress.count_steps(), self._sampler.drain(), text)
 
     def _is_past_guard(self) -> bool:

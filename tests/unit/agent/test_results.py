@@ -61,7 +61,9 @@ def test_a_pattern_takes_the_place_of_json_lines() -> None:
 
 def test_what_a_program_says_about_itself_is_cleaned_and_added_up() -> None:
     results = Results("")
-    results.read_line('{"consumed": ["num_threads"], "not_consumed": {"amp": "\\u001b[31mno GPU\\u0007"}}')
+    results.read_line(
+        '{"consumed": ["num_threads"], "not_consumed": {"amp": "\\u001b[31mno GPU\\ud83d\\u0007"}}'
+    )
     results.read_line(
         '{"consumed": {"dgc": "in force"}, "facts": {"world_size": 4}, "bucket_bytes": [1, "x", -3, 2]}'
     )

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from agent.guard.session_log import LogReader, LogWriter, clean_text, read_log_tail
+from agent.guard.session_log import LogReader, LogWriter, clean_output, read_log_tail
 
 
 @pytest.fixture
@@ -53,13 +53,14 @@ def test_long_news_are_shortened_at_the_front(tmp_path):
         (b"\x1b[31mred\x1b[0m", "red"),
         (b"\x1b]8;;http://evil\x07link\x1b]8;;\x07", "link"),
         (b"50%\r100%\r\n", "50%\n100%\n"),
+        (b"\x1b]0;a title without an end\nMemoryError", "0;a title without an end\nMemoryError"),
         (b"bell\x07 tab\t nul\x00", "bell tab\t nul"),
         (b"\xff\xfe", "��"),
         ("Größe ✓".encode(), "Größe ✓"),
     ],
 )
 def test_text_is_cleaned(data, text):
-    assert clean_text(data) == text
+    assert clean_output(data) == text
 
 
 def test_log_whose_next_part_cannot_be_opened_goes_on_when_it_can(tmp_path, writer, monkeypatch):
