@@ -83,27 +83,6 @@ class Deadlines:
     """For any other."""
 
 
-class NoGpus:
-    """A node without GPUs."""
-
-    trouble = ""
-
-    def list_devices(self) -> tuple[Device, ...]:
-        """Return nothing."""
-        return ()
-
-    def list_processes(self) -> tuple[DeviceProcess, ...] | None:
-        """Return nothing."""
-        return ()
-
-    def sample(self) -> Reading | None:
-        """Return that there is nothing to see."""
-        return Reading()
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 class ChildGpus:
     """GPUs through `agent.devices.gpu_child`. Not for two threads at a time."""
 

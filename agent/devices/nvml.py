@@ -77,8 +77,7 @@ class Nvml:
         self._events: Any = None
         self._slow_round_at_s = -math.inf
         self._slow_turn = 0
-        self._running = self._ask(lambda: (library.nvmlInit(), True)[1], False)
-        if not self._running:
+        if not self._ask(lambda: (library.nvmlInit(), True)[1], False):
             return
         self._reasons = _name_reasons(library)
         for index in range(self._ask(library.nvmlDeviceGetCount, 0)):
@@ -130,18 +129,6 @@ class Nvml:
                 used = process.usedGpuMemory or 0
                 found.append({"device": device.index, "pid": int(process.pid), "memory_bytes": int(used)})
         return found
-
-    def close(self) -> None:
-        """Shut NVML down."""
-        if not self._running:
-            return
-        for device in self._devices:
-            for buffer in device.gpm_samples:
-                self._ask(partial(self._nvml.nvmlGpmSampleFree, buffer), None)
-        if self._events is not None:
-            self._ask(partial(self._nvml.nvmlEventSetFree, self._events), None)
-        self._ask(self._nvml.nvmlShutdown, None)
-        self._running, self._devices, self._events, self._lost = False, [], None, set()
 
     def _sample_one(self, device: _Device, is_slow_round: bool, has_turn: bool) -> dict[str, Any]:
         nvml, handle = self._nvml, device.handle

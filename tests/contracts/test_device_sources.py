@@ -12,9 +12,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.devices.gpus import Gpus, NoGpus, open_gpus
+from agent.devices.gpus import Gpus, open_gpus
 from agent.devices.telemetry import Sampler
 from tests.fake_nvml import FakeNvml
+from tests.no_gpus import NoGpus
 
 MADE_UP = {
     "two": {"count": 2},

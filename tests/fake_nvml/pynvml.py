@@ -90,10 +90,6 @@ def nvmlInit():
     _State.running = True
 
 
-def nvmlShutdown():
-    _State.running = False
-
-
 def nvmlDeviceGetCount():
     _check(None)
     return _get("count", 2)
@@ -193,10 +189,6 @@ def nvmlGpmSampleGet(handle, sample):
     sample.at_s = time.monotonic()
 
 
-def nvmlGpmSampleFree(sample):
-    pass
-
-
 def nvmlGpmMetricsGet(request):
     backwards = request.sample1.at_s >= request.sample2.at_s or not request.sample1.at_s
     for place in range(request.numMetrics):
@@ -206,10 +198,6 @@ def nvmlGpmMetricsGet(request):
 
 def nvmlEventSetCreate():
     return object()
-
-
-def nvmlEventSetFree(events):
-    pass
 
 
 def nvmlDeviceRegisterEvents(handle, types, events):

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from agent.devices.gpus import NoGpus
 from agent.operator.gpu_check.catalogue import CHECKS
 from agent.operator.gpu_check.check import Judgement, choose_checks
 from agent.operator.gpu_check.real_bench import RealBench
 from agent.operator.gpu_check.run_checks import find_machine
+from tests.no_gpus import NoGpus
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.distributed

@@ -14,7 +14,7 @@ from advisor.protocol.measured.races import RacePlan
 from advisor.protocol.measured.telemetry import DeviceSample
 from advisor.protocol.measured.trials import BlockResult, Outcome, Phases
 from agent.cli import app
-from agent.devices.gpus import DeviceProcess, NoGpus, Reading
+from agent.devices.gpus import DeviceProcess, Reading
 from agent.operator.gpu_check.bench import Interrupted, Machine, Struck, Trained
 from agent.operator.gpu_check.catalogue import CHECKS
 from agent.operator.gpu_check.check import Check, Judgement, NotPossible, Status, choose_checks
@@ -22,6 +22,7 @@ from agent.operator.gpu_check.nvidia_smi import read_smi
 from agent.operator.gpu_check.report import describe_outcomes
 from agent.operator.gpu_check.run_checks import NoCard, find_machine, run_checks
 from agent.operator.gpu_check.trace import UnreadableTrace, read_trace, subtract
+from tests.no_gpus import NoGpus
 
 CARD = Machine("cuda", ("NVIDIA H100",), "580.1", "2.13.0", "13.0", "2.28.9", "91002", has_transformers=True)
 SMI = "0, 97, 3000, 400.10, 1980, 60\n"

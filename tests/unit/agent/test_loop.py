@@ -10,10 +10,10 @@ import typer
 
 from agent import cli
 from agent.client import ServerClient
-from agent.devices.gpus import NoGpus
 from agent.errors import NotWelcome
 from agent.loop import Agent
 from agent.settings import AgentSettings
+from tests.no_gpus import NoGpus
 
 _REGISTERED = {"agent_id": "7", "token": "own", "poll_s": 0.01, "beat_s": 0.05, "fence_s": 5.0}
 _PLACE = {"session_id": "s1", "generation": 3, "job_id": "j", "node_rank": 0, "nnodes": 1}

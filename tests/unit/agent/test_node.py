@@ -16,12 +16,13 @@ from agent.backends.rendezvous import (
     split_rendezvous,
 )
 from agent.cli import app
-from agent.devices.gpus import NoGpus, Reading
+from agent.devices.gpus import Reading
 from agent.devices.hardware import describe_node
 from agent.devices.telemetry import Sampler
 from agent.errors import Unlaunchable
 from agent.sessions.spool import Spool, SpooledReport
 from agent.settings import AgentSettings
+from tests.no_gpus import NoGpus
 
 
 class OneGpu(NoGpus):

@@ -13,11 +13,11 @@ from advisor.protocol.asked.jobs import JobSpec
 from advisor.protocol.measured.messages import Assignment
 from advisor.protocol.training.workload import WITH_SECRETS
 from agent.client import ServerClient
-from agent.devices.gpus import NoGpus
 from agent.errors import BadConfiguration, NotSigned
 from agent.loop import Agent
 from agent.settings import AgentSettings
 from agent.trust.signatures import TrustedSigners
+from tests.no_gpus import NoGpus
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 WEEK_S = 7 * 86_400.0
