@@ -7,8 +7,8 @@ session of its own. Each shim does the same when the other one is killed. Standa
 `python -m agent.guard.shim`.
 
 Standard input: one JSON line (`Order`), then bytes that only mean "I hold the lease". Standard output: JSON lines
-{"event": "started", "pid"}, {"event": "unprotected", "why"} when a file system takes no overlay, so that nothing is
-started, {"event": "exited", "code"} (negative: a signal), {"event": "gone"} when no process is left.
+{"event": "unprotected", "why"} when a file system takes no overlay, so that nothing is started, and
+{"event": "exited", "code"} (negative: a signal).
 """
 
 import ctypes
@@ -99,19 +99,16 @@ def _run_inner(outer: int) -> None:
     ranks = _listen_to_ranks(order, write_end, log, selector)
     child = _start(order, write_end)
     os.close(write_end)
-    _tell(event="started", pid=child)
     try:
         code = _attend(child, read_end, log, order.silence_s, selector, ranks)
         if code is not None:
-            _tell(event="exited", code=code)
+            _tell_exit(code)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        left = kill_until_none(lambda: list_descendants(os.getpid()), _KILL_TIMEOUT_S)
+        kill_until_none(lambda: list_descendants(os.getpid()), _KILL_TIMEOUT_S)
         if ranks is not None:
             ranks.drain()
         _drain(read_end, log)
-        if not left:
-            _tell(event="gone")
 
 
 def _listen_to_ranks(
@@ -218,10 +215,10 @@ def _drain(output: int, log: LogWriter) -> None:
             log.write(data)
 
 
-def _tell(**event: object) -> None:
+def _tell_exit(code: int) -> None:
     # The agent may be gone already; that is no reason to leave the ranks alive.
     with suppress(OSError):
-        os.write(1, json.dumps(event).encode() + b"\n")
+        os.write(1, json.dumps({"event": "exited", "code": code}).encode() + b"\n")
 
 
 def _prctl(option: int, value: int) -> None:
