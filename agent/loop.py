@@ -4,6 +4,7 @@ import fcntl
 import queue
 import secrets
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -238,14 +239,19 @@ class Agent:
                 return
         folder = self._sessions_dir / name_session_dir(assignment)
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
-        (folder / _MARK).write_text(assignment.model_dump_json())
         try:
+            folder.mkdir(parents=True)
+            (folder / _MARK).write_text(assignment.model_dump_json())
+            session = SessionRun(assignment, context, folder, signed)
+        except OSError as error:
+            self._give_back_unprepared(assignment, error)
+        else:
             with bound_contextvars(job_id=assignment.job_id, session_id=assignment.session_id):
-                SessionRun(assignment, context, folder, signed).run()
+                session.run()
         finally:
-            (folder / _MARK).unlink(missing_ok=True)
-            self._forget_old_sessions()
+            with suppress(OSError):  # a mark that stays is settled when the agent starts again
+                (folder / _MARK).unlink(missing_ok=True)
+                self._forget_old_sessions()
 
     def _settle_leftovers(self) -> None:
         """Tell the server about sessions that an earlier run of this agent did not see to their end."""
@@ -264,17 +270,29 @@ class Agent:
 
     def _decline(self, session_id: str, generation: int, code: str, because: str) -> None:
         """Give a place back that this agent does not take: the job ends with the reason, the agent serves on."""
-        log.error("A job was declined.", session=session_id, because=because)
-        ending = SessionEnd(
-            generation=generation,
-            outcome=Outcome.CRASHED,
-            reason=because,
-            trouble=Trouble(code=code, sentence=f"{self._settings.name}: {because}"),
+        trouble = Trouble(code=code, sentence=f"{self._settings.name}: {because}")
+        self._give_back(
+            session_id,
+            SessionEnd(generation=generation, outcome=Outcome.CRASHED, reason=because, trouble=trouble),
         )
+
+    def _give_back_unprepared(self, assignment: Assignment, error: OSError) -> None:
+        """Give a place back that this node has no room for: the server tries it again, also elsewhere."""
+        because = (
+            f"The agent {self._settings.name} could not make the session's folders, in {self._sessions_dir} and "
+            f"{tempfile.gettempdir()} ({error}). Make room there, or let the agent's user write to them."
+        )
+        self._give_back(
+            assignment.session_id,
+            SessionEnd(generation=assignment.generation, outcome=Outcome.LOST, reason=because),
+        )
+
+    def _give_back(self, session_id: str, ending: SessionEnd) -> None:
+        log.error("A session was not begun.", session=session_id, because=ending.reason)
         try:
             self._client.end(session_id, ending, self._stopping.is_set)
         except AgentError as error:
-            log.warning("The server did not hear that a job was declined.", error=str(error))
+            log.warning("The server did not hear that a session was not begun.", error=str(error))
             self._stopping.wait(_PAUSE_AFTER_REFUSAL_S)
 
     def _forget_old_sessions(self) -> None:

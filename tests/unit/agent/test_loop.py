@@ -1,7 +1,9 @@
 """What ends an agent and what does not: its own server's word, a proxy's, and assignments of other releases."""
 
+import errno
 import json
 import os
+import tempfile
 from pathlib import Path
 
 import httpx
@@ -152,6 +154,38 @@ def test_agent_outlives_what_a_proxy_answers(answer, tmp_path, monkeypatch):
     server = Server(answer, answer)
     _serve(server, tmp_path, monkeypatch)
     assert server.registrations == 1
+
+
+@pytest.mark.parametrize("what", ["folder", "mark", "ranks' folder"])
+def test_session_whose_folders_cannot_be_made_is_given_back_and_the_agent_goes_on(
+    what, tmp_path, monkeypatch
+):
+    workload = {"command": ["/no/such/program"], "working_dir": str(tmp_path)}
+    assigned = [{**_PLACE, "session_id": name, "workload": workload} for name in ("s1", "s2")]
+    server = Server(*(httpx.Response(200, json={"assignment": each}) for each in assigned))
+    failing = {
+        "folder": (Path, "mkdir"),
+        "mark": (Path, "write_text"),
+        "ranks' folder": (tempfile, "mkdtemp"),
+    }
+    module, name = failing[what]
+    real, failed = getattr(module, name), []
+
+    def fail_once(*arguments, **options):
+        is_sessions = what == "ranks' folder" or "s1-3" in str(arguments[0])
+        if is_sessions and not failed:
+            failed.append(arguments)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(module, name, fail_once)
+    _serve(server, tmp_path, monkeypatch)
+    given_back, taken = server.ends
+    assert given_back["outcome"] == "lost"
+    assert "No space left on device" in given_back["reason"]
+    assert given_back["trouble"] is None
+    assert "was not found" in taken["reason"]
+    assert not list((tmp_path / "a0" / "sessions").glob("*/assignment.json"))
 
 
 def test_assignment_with_fields_of_a_newer_server_is_taken(tmp_path, monkeypatch):
