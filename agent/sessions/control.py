@@ -24,7 +24,7 @@ from pydantic import ValidationError
 from advisor.protocol.base import Value
 from advisor.protocol.measured.messages import NextReply, Trouble
 from advisor.protocol.measured.races import RacePlan
-from advisor.protocol.measured.trials import BlockResult, Phases
+from advisor.protocol.measured.trials import BlockResult
 from advisor.protocol.plain_text import clean_text
 from advisor.protocol.training.workload import WorkloadFacts
 from agent.guard.account import Account
@@ -37,7 +37,6 @@ _MOST_TEXTS = 200
 _MOST_CONNECTIONS = 16
 _PEER = struct.Struct("3i")
 """Process, user and group of the other end, as the kernel states them."""
-_PHASES = tuple(Phases.model_fields)
 
 log = structlog.get_logger(__name__)
 
@@ -209,19 +208,7 @@ def parse_result(raw: Mapping[str, Any]) -> BlockResult:
         fields |= {"loss_at_start": (), "loss_checks": ()}
     fields |= {key: _clean(fields[key]) for key in ("consumed", "not_consumed", "no_effect") if key in fields}
     fields |= {key: _shorten(str(fields.get(key, ""))) for key in ("relaunch_needed", "drifted")}
-    breakdown = fields.pop("breakdown", None)
-    if breakdown:
-        fields |= _translate_breakdown(breakdown)
     return BlockResult.model_validate(fields)
-
-
-def _translate_breakdown(breakdown: Mapping[str, Any]) -> dict[str, Any]:
-    known = {phase: breakdown[phase] for phase in _PHASES if breakdown.get(phase) is not None}
-    median = {phase: float(entry["median"]) for phase, entry in known.items()}
-    worst = {phase: float(entry["worst"]) for phase, entry in known.items()}
-    # One and the same rank for all phases.
-    worst_rank = next((int(entry["worst_rank"]) for entry in known.values()), 0)
-    return {"phases": median, "worst_rank_phases": worst, "worst_rank": worst_rank}
 
 
 def describe_next(reply: NextReply) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def merge_ranks(payloads: Sequence[Mapping[str, Any]], script_ended: bool) -> Di
         "wall_s": max((sum(p["step_time_s"][index] for index in kept) for p in payloads), default=0.0),
         "warmup_steps": first["warmup_steps"],
         "per_rank_step_time_s": [_median([p["step_time_s"][index] for index in kept]) for p in payloads],
-        "breakdown": break_down(payloads, kept),
+        **break_down(payloads, kept),
         "per_rank_work_s": [measure_work(payload, kept) for payload in payloads],
         "losses": [losses[index] for index in kept],
         "loss_checks": checks,
@@ -112,17 +112,21 @@ def merge_checks(ranks: Sequence[Sequence[Sequence[Any]]]) -> "tuple[List[List[O
 
 
 def break_down(payloads: Sequence[Mapping[str, Any]], kept: Sequence[int]) -> Dict[str, Any]:
-    """Median step by phase, for the median rank and the slowest: the one whose own work takes longest.
+    """Median step by phase, for the median rank and the worst: the one whose own work takes longest.
 
     Phases do not overlap: backward has no exposed_comm.
     """
     works = [measure_work(payload, kept) for payload in payloads]
     slowest = max(range(len(works)), key=lambda rank: works[rank])
-    ranks = [_split_step(payload, kept) for payload in payloads]
-    table: Dict[str, Any] = {phase: _rank_summary([r[phase] for r in ranks], slowest) for phase in PHASES}
-    exposed: List[Any] = [payload.get("exposed_comm_s") for payload in payloads]
-    table["exposed_comm_s"] = None if None in exposed else _rank_summary(exposed, slowest)
-    return table
+    ranks: List[Dict[str, Any]] = [
+        {**_split_step(payload, kept), "exposed_comm_s": payload.get("exposed_comm_s")}
+        for payload in payloads
+    ]
+    exposed = [phases["exposed_comm_s"] for phases in ranks]
+    usual: Dict[str, Any] = {phase: _median([phases[phase] for phases in ranks]) for phase in PHASES}
+    usual["exposed_comm_s"] = None if None in exposed else _median(exposed)
+    worst = {**ranks[slowest], "exposed_comm_s": None if None in exposed else exposed[slowest]}
+    return {"phases": usual, "worst_rank_phases": worst, "worst_rank": slowest}
 
 
 def measure_work(payload: Mapping[str, Any], kept: Sequence[int]) -> float:
@@ -149,10 +153,6 @@ def _split_step(payload: Mapping[str, Any], kept: Sequence[int]) -> Dict[str, fl
     if waiting is not None:
         medians["backward_s"] = max(0.0, medians["backward_s"] - (waiting - in_boundary))
     return medians
-
-
-def _rank_summary(values: Sequence[float], slowest: int) -> Dict[str, Any]:
-    return {"median": _median(values), "worst": values[slowest], "worst_rank": slowest}
 
 
 def _median(values: Sequence[float]) -> float:

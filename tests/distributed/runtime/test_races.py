@@ -71,7 +71,7 @@ def test_a_race_changes_no_bit_of_the_training(run: str, reference: Path, tmp_pa
         assert set(result["consumed"]) | set(result["not_consumed"]) == set(overrides)
         assert not set(result["not_consumed"]) - {"nccl_comm_num"}, result["not_consumed"]
         assert result["drifted"] == result["same_as"] == ""
-        assert result["breakdown"]["exposed_comm_s"] is not None
+        assert result["phases"]["exposed_comm_s"] is not None
     assert len({tuple(session.result(name)["bucket_bytes"]) for name in ("base", "small", "alone")}) == 3
     assert session.messages[-1]["kind"] == "script_ended"
 

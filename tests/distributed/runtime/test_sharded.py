@@ -42,7 +42,7 @@ def test_fully_sharded_training_is_tuned_and_ends_in_the_same_bits(tmp_path: Pat
     assert baseline["sharding_stage"] == 3
     assert "fuse_grad_size_in_MB" not in baseline
     assert "sharded by fully_shard" in refusals["fuse_grad_size_in_MB"]
-    assert session.result("0")["breakdown"]["exposed_comm_s"] is None
+    assert session.result("0")["phases"]["exposed_comm_s"] is None
     gathered = "After a timed forward {} of 3 inner modules held their gathered parameters."
     assert session.result("1")["consumed"] == {"sharding_stage": gathered.format(3)}
     assert session.result("2")["not_consumed"] == {}

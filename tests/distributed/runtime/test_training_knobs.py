@@ -102,11 +102,11 @@ def test_each_knob_is_proved(tuned: Session) -> None:
     assert merge["period"] == 3
     assert merge["consumed"]["gradient_merge"] == "2 updates and 4 reductions skipped; 4 steps were merged."
     assert merge["samples_per_step"] == 32
-    assert merge["breakdown"]["exposed_comm_s"] is None
+    assert merge["phases"]["exposed_comm_s"] is None
     assert "layers gave bfloat16" in tuned.result("bf16")["consumed"]["amp"]
     assert "layers gave float16" in tuned.result("fp16")["consumed"]["amp_dtype"]
     assert "Intervals chosen: " in tuned.result("adaptive")["consumed"]["adaptive_localsgd"]
-    assert tuned.result("adaptive")["breakdown"]["exposed_comm_s"] is not None
+    assert tuned.result("adaptive")["phases"]["exposed_comm_s"] is not None
     assert "a translation of DGC" in tuned.result("dgc")["consumed"]["dgc"]
     assert "loss scale 4096" in tuned.result("fp16")["consumed"]["amp"]
     assert "static loss scale 1024" in tuned.result("static")["consumed"]["amp_init_loss_scaling"]

@@ -152,19 +152,6 @@ def test_nonsense_ends_the_session_with_a_sentence(say, dialogue, message):
     assert dialogue.told == [reply["reason"]]
 
 
-def test_breakdown_becomes_phases():
-    entry = {"median": 0.1, "worst": 0.2, "worst_rank": 3}
-    slow = {"median": 0.1, "worst": 0.9, "worst_rank": 3}
-    result = parse_result(
-        RESULT
-        | {"breakdown": {"forward_s": slow, "backward_s": entry, "exposed_comm_s": None, "new_s": entry}}
-    )
-    assert result.phases.forward_s == 0.1
-    assert result.worst_rank_phases.forward_s == 0.9
-    assert result.worst_rank == 3
-    assert result.phases.exposed_comm_s is None
-
-
 def test_losses_that_are_missing_or_not_finite_do_no_harm():
     assert parse_result(RESULT | {"losses": [1.0, None]}).losses == (1.0,)
     assert parse_result(RESULT | {"losses": None}).losses == ()

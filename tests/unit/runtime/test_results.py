@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from advisor.protocol.measured.trials import BlockResult, Phases
+
 pytest.importorskip("torch")
 results = importlib.import_module("fleet_advisor_runtime.races.results")
 bucket_plan = importlib.import_module("fleet_advisor_runtime.levers.buckets.bucket_plan")
@@ -52,11 +54,18 @@ def test_a_step_counts_with_its_slowest_rank() -> None:
     assert merged["step_time_s"] == [2.0, 3.0]
     assert merged["wall_s"] == 4.0
     assert merged["samples_per_step"] == 16
-    assert merged["breakdown"]["backward_s"] == {
-        "median": pytest.approx(0.15),
-        "worst": pytest.approx(0.15),
-        "worst_rank": 0,
-    }
+    assert merged["phases"]["backward_s"] == pytest.approx(0.15)
+    assert merged["worst_rank_phases"]["backward_s"] == pytest.approx(0.15)
+    assert merged["worst_rank"] == 0
+
+
+def test_a_result_is_told_in_the_protocols_words() -> None:
+    """The agent ignores a word that the protocol does not have."""
+    merged = results.merge_ranks([make_payload([1.0])], script_ended=False)
+    assert set(merged) <= set(BlockResult.model_fields)
+    assert (
+        set(merged["phases"]) == set(merged["worst_rank_phases"]) == set(Phases.model_fields) - {"stalls_s"}
+    )
 
 
 def test_the_slowest_rank_is_the_one_that_works_longest_and_has_its_own_phases() -> None:
@@ -66,18 +75,18 @@ def test_the_slowest_rank_is_the_one_that_works_longest_and_has_its_own_phases()
     merged = results.merge_ranks([waiting, slow], script_ended=False)
     assert merged["per_rank_work_s"] == [pytest.approx(0.4), pytest.approx(0.8)]
     assert merged["per_rank_step_time_s"] == [0.9, 0.9]
-    worst = {phase: entry["worst"] for phase, entry in merged["breakdown"].items()}
+    worst = merged["worst_rank_phases"]
     assert worst["forward_s"] == 0.3
     assert worst["exposed_comm_s"] == 0.05
-    assert {entry["worst_rank"] for entry in merged["breakdown"].values()} == {1}
+    assert merged["worst_rank"] == 1
     assert sum(worst.values()) == pytest.approx(0.9)
 
 
 def test_waiting_for_data_while_the_device_works_is_no_wait() -> None:
     # On CUDA the host runs ahead: it waits 0.3 s for a batch, and the device idles for 0.1 s of them.
     merged = results.merge_ranks([make_payload([0.5] * 3, data_wait_s=[0.3] * 3)], script_ended=False)
-    assert merged["breakdown"]["data_wait_s"]["median"] == pytest.approx(0.1)
-    assert merged["breakdown"]["other_s"]["median"] == 0.0
+    assert merged["phases"]["data_wait_s"] == pytest.approx(0.1)
+    assert merged["phases"]["other_s"] == 0.0
 
 
 def test_a_knob_refused_on_one_rank_is_not_consumed() -> None:
