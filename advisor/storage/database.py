@@ -27,6 +27,7 @@ from sqlalchemy import (
     text,
 )
 from sqlalchemy.exc import (
+    DatabaseError,
     DataError,
     DBAPIError,
     IntegrityError,
@@ -213,8 +214,16 @@ class Database:
                 if VERSION_TABLE not in inspect(connection).get_table_names():
                     return None
                 revision = next(iter(_read_versions(connection)), None)
-        except (OperationalError, InterfaceError) as error:
-            raise _tell(error) from error
+        except DBAPIError as error:
+            if _is_damage(error):
+                where = "The database" if self.file is None else self.file.path
+                raise DatabaseRefused(
+                    f"{where} is damaged, or no database: {error.orig}.",
+                    "Keep a copy of it and go back to a backup: advisor admin restore FILE.",
+                ) from error
+            if (told := _tell(error)) is error:
+                raise
+            raise told from error
         if revision is not None and revision > find_newest_revision():
             raise DatabaseRefused(
                 f"A newer release has written the database: it is of revision {revision}, and this release "
@@ -313,7 +322,14 @@ def _tell(error: BaseException) -> BaseException:
         return error
     if isinstance(error, OperationalError | InterfaceError | InternalError):
         return Unavailable("The database cannot be reached or is busy.")
+    if _is_damage(error):
+        return Unavailable("The database is damaged: `advisor admin check` says where.")
     return error
+
+
+def _is_damage(error: BaseException) -> bool:
+    """Whether SQLite found that its file is damaged, or none of its own: it has no narrower kind of error for that."""
+    return type(error) is DatabaseError
 
 
 def _make_private(file: Path) -> None:

@@ -136,10 +136,15 @@ class DatabaseFile:
         return kept
 
     def shrink(self) -> None:
-        """Give the room of what was deleted back to the disk."""
+        """Give the room of what was deleted back to the disk. Raises DatabaseRefused where that cannot be done."""
         connection = sqlite3.connect(self.path, isolation_level=None)
         try:
             connection.execute("VACUUM")
+        except sqlite3.Error as error:
+            raise DatabaseRefused(
+                f"What is old is gone, but {self.path} could not be made smaller: {error}.",
+                "See that the disk has room for a second copy of it, and that `advisor admin check` finds nothing.",
+            ) from error
         finally:
             connection.close()
 

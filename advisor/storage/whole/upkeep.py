@@ -16,6 +16,7 @@ from sqlalchemy import (
     tuple_,
     update,
 )
+from sqlalchemy.exc import DatabaseError
 
 from advisor.storage.repositories.jobs import Jobs
 from advisor.storage.states import FINAL_JOBS
@@ -78,15 +79,27 @@ class Upkeep:
 
     def find_damage(self) -> list[str]:
         """Return a sentence for each rule that the database breaks; none when all is well."""
+        if self._connection.dialect.name == "sqlite" and (damage := self._find_damage_of_file()):
+            # What is in such a file may not even be read.
+            return damage
         broken = list(list_broken(self._connection))
         if self._connection.dialect.name == "sqlite":
-            told = self._connection.execute(text("PRAGMA integrity_check")).scalars().all()
-            broken += [f"The file is damaged: {line}" for line in told if line != "ok"]
             lost = self._connection.execute(text("PRAGMA foreign_key_check")).all()
             broken += [
                 f"Row {row[1]} of {row[0]} belongs to a row of {row[2]} that is missing" for row in lost
             ]
         return broken
+
+    def _find_damage_of_file(self) -> list[str]:
+        try:
+            told = self._connection.execute(text("PRAGMA integrity_check")).scalars().all()
+        except DatabaseError as error:
+            told = [str(error.orig)]
+        damage = [f"The file is damaged: {line}" for line in told if line != "ok"]
+        if damage:
+            # SQLite commits nothing any more, not even that something was read.
+            self._connection.rollback()
+        return damage
 
     def find_lost(self, accepted: Collection[str], quarantined: Collection[str]) -> list[str]:
         """Return a sentence where results are missing that agents were told about, by the ids of their blocks."""

@@ -43,6 +43,18 @@ def submit(path: Path, name: str) -> None:
     database.close()
 
 
+def damage_table(path: Path, table: str) -> None:
+    """Overwrite the first page of a table, as a failing disk would."""
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    (size,) = connection.execute("PRAGMA page_size").fetchone()
+    (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()
+    connection.close()
+    with path.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\x7f" * size)
+
+
 def names_in(path: Path) -> set[str]:
     database = open_at(path)
     with database.read() as work:
@@ -97,6 +109,39 @@ def test_check_tells_what_does_not_fit_together(run: Run, path: Path) -> None:
     found = run("admin", "check", "--json")
     assert found.exit_code == 1
     assert json.loads(found.stdout)["damage"] == ["Row 1 of trials belongs to a row of jobs that is missing"]
+
+
+@pytest.mark.parametrize("words", [("check",), ("prune",)])
+def test_file_that_is_no_database_any_more_is_refused_in_words(
+    run: Run, path: Path, words: tuple[str, ...]
+) -> None:
+    path.write_bytes(b"\x7f" * path.stat().st_size)
+    refused = run("admin", *words)
+    assert refused.exit_code == 1
+    told = refused.stderr.replace("\n", " ")
+    assert "is damaged, or no database: file is not a database" in told
+    assert "advisor admin restore FILE" in told
+
+
+def test_check_and_prune_of_a_file_with_a_damaged_page_say_so(run: Run, path: Path) -> None:
+    damage_table(path, "jobs")
+    found = run("admin", "check", "--json")
+    assert found.exit_code == 1
+    damage = json.loads(found.stdout)["damage"]
+    assert damage
+    assert all(sentence.startswith("The file is damaged: ") for sentence in damage)
+    pruned = run("admin", "prune", "--json")
+    assert pruned.exit_code == 1
+    assert json.loads(pruned.stdout)["removed"]
+    assert "could not be made smaller: database disk image is malformed" in pruned.stderr.replace("\n", " ")
+
+
+def test_backup_of_a_damaged_page_is_refused_and_leaves_no_file(run: Run, path: Path) -> None:
+    damage_table(path, "jobs")
+    refused = run("admin", "backup", "copy.db")
+    assert refused.exit_code == 1
+    assert "could not be copied" in refused.stderr.replace("\n", " ")
+    assert not Path("copy.db").exists()
 
 
 def test_prune_tells_what_went_and_keeps_what_is_young(run: Run, path: Path) -> None:

@@ -101,14 +101,13 @@ def prune(
         database.hold()
         with database.begin() as work:
             gone = work.upkeep.prune(count_ages(_read_settings().model_copy(update=told), datetime.now(UTC)))
+        screen = screen_of(context)
+        if as_json:
+            screen.print_json({"removed": gone})
+        for kind, count in gone.items() if not as_json else ():
+            screen.show(f"{count:8} {kind}")
         if database.file is not None:
             database.file.shrink()
-    screen = screen_of(context)
-    if as_json:
-        screen.print_json({"removed": gone})
-        return
-    for kind, count in gone.items():
-        screen.show(f"{count:8} {kind}")
 
 
 @contextmanager
