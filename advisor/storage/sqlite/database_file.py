@@ -151,7 +151,7 @@ class DatabaseFile:
 
 def _prove_whole(path: Path) -> None:
     try:
-        connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+        connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
         try:
             told = connection.execute("PRAGMA integrity_check").fetchall()
             connection.execute(f"SELECT version_num FROM {VERSION_TABLE}").fetchone()  # noqa: S608 - our own name

@@ -144,6 +144,19 @@ def test_backup_of_a_damaged_page_is_refused_and_leaves_no_file(run: Run, path: 
     assert not Path("copy.db").exists()
 
 
+@pytest.mark.parametrize("name", ["50%25.db", "what?.db", "copy#1.db"])
+def test_backup_is_restored_whatever_its_name_would_mean_in_an_address(
+    run: Run, path: Path, name: str
+) -> None:
+    assert run("admin", "backup", name).exit_code == 0
+    submit(path, "second")
+    before = set(Path.cwd().iterdir())
+    restored = run("admin", "restore", name)
+    assert restored.exit_code == 0, restored.stderr
+    assert names_in(path) == {"first"}
+    assert set(Path.cwd().iterdir()) == before, "looking at a copy makes no file"
+
+
 def test_prune_tells_what_went_and_keeps_what_is_young(run: Run, path: Path) -> None:
     database = open_at(path)
     with database.begin() as work:
