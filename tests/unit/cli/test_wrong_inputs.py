@@ -103,3 +103,12 @@ def assert_commands_parse(text: str) -> None:
         )
         for option in (word for word in rest if word.startswith("--") and word != "--help"):
             assert option in page, line
+
+
+def test_server_without_a_directory_to_write_in_says_which(run: Run) -> None:
+    Path("taken").write_text("")
+    refused = run("serve", "--data-dir", "taken/data")
+    assert refused.exit_code == 1
+    said = " ".join(refused.stderr.split())
+    assert "taken/data cannot be used: Not a directory." in said
+    assert "--data-dir" in said

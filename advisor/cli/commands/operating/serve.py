@@ -76,6 +76,12 @@ def serve(
         raise CommandFailed(
             Exit.INTERNAL, error.sentence, "See that --database-url is right and that the database runs."
         ) from error
+    except OSError as error:
+        raise CommandFailed(
+            Exit.INTERNAL,
+            f"{error.filename or directory} cannot be used: {error.strerror or error}.",
+            "Give the server a --data-dir on a disk with room, that its user may write in.",
+        ) from error
     except ServerRunning as error:
         raise CommandFailed(
             Exit.INTERNAL,
