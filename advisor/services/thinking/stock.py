@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 
-from advisor.errors import Unavailable, UnreadableRecord
+from advisor.errors import JobNotFound, Unavailable, UnreadableRecord
 from advisor.services.thinking.thought import Thought
 
 _log = logging.getLogger(__name__)
@@ -144,7 +144,8 @@ class Stock:
                 # What is thought for a session waits for the session's own question.
                 is_wiser = is_wiser or key[1] is None
             except Exception as error:
-                if not isinstance(error, Unavailable | UnreadableRecord):
+                # A job may be deleted while it is thought about.
+                if not isinstance(error, Unavailable | UnreadableRecord | JobNotFound):
                     _log.exception("What comes next for job %s could not be thought about", key[0])
                 future.set_exception(error)
         if is_wiser:

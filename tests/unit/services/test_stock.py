@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from advisor.errors import Unavailable
+from advisor.errors import JobNotFound, Unavailable
 from advisor.services.thinking.stock import _MOST_AHEAD, Stock
 from advisor.services.thinking.thought import Thought
 from tests.unit.services.scripted_tuning import ScriptedTuning
@@ -125,6 +125,14 @@ def test_what_could_not_be_thought_is_tried_again_and_told(world: World) -> None
     with pytest.raises(Unavailable):
         stock.take(job.id, job.version, "s1")
     assert stock.take(job.id, job.version, "s1").job_id == job.id
+
+
+def test_job_that_was_deleted_meanwhile_is_no_defect(world: World, caplog: pytest.LogCaptureFixture) -> None:
+    def think(job_id: str, _: str | None) -> Thought:
+        raise JobNotFound(f"There is no job {job_id}.")
+
+    assert Stock(think, lambda run: run()).find("gone", 1) is None
+    assert not caplog.records
 
 
 def test_many_orders_share_one_thread(world: World) -> None:
