@@ -41,6 +41,10 @@ _MAX_STEP_S = 86_400.0
 """Seconds; no step of a training takes a day."""
 _MAX_COUNT = 1e15
 """No count of a race is larger than this."""
+_MOST_ARMS = 64
+"""No race has as many; what is set aside of a report is a row for each result."""
+_MOST_ID_CHARS = 100
+"""No id is longer, and those that a report names are kept with it."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +112,7 @@ def report_race(
     quarantine: nothing that an agent measured is lost, and nothing is counted twice.
     Raises InvalidResult for numbers that no measurement gives; nothing is kept then.
     """
+    _refuse_oversized(session_id, race_id, report)
     for result in report.results.values():
         refuse_implausible(result)
     payload = hashlib.sha256(report.model_dump_json(exclude={"generation"}).encode()).hexdigest()
@@ -138,6 +143,16 @@ def report_race(
         generation = max(-1, min(report.generation, 2**31 - 1))
         work.blocks.quarantine(session_id, block_id, agent_id, generation, result, payload, why, now)
     return Quarantined(why, differs)
+
+
+def _refuse_oversized(session_id: str, race_id: str, report: RaceReport) -> None:
+    """Raise InvalidResult for more than any race has: setting it aside would keep other writers waiting for long."""
+    if len(report.results) > _MOST_ARMS:
+        raise InvalidResult(
+            f"The report holds {len(report.results)} results; no race has over {_MOST_ARMS} arms."
+        )
+    if any(len(name) > _MOST_ID_CHARS for name in (session_id, race_id, *report.results)):
+        raise InvalidResult(f"The report names a block, race or session by over {_MOST_ID_CHARS} characters.")
 
 
 def refuse_implausible(result: BlockResult) -> None:

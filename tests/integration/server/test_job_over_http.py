@@ -7,7 +7,7 @@ import pytest
 from advisor.protocol.asked.jobs import JobState
 from advisor.protocol.measured.trials import BlockState, Outcome
 from tests.integration.server.served import FakeAgent, Served, start_gang, wait_for
-from tests.unit.services.scripted_tuning import ScriptedTuning, make_spec
+from tests.unit.services.scripted_tuning import ScriptedTuning, make_result, make_spec
 
 
 def test_job_runs_from_submission_to_advice(server: Served) -> None:
@@ -178,6 +178,30 @@ def test_agent_touches_no_session_but_its_own(server: Served) -> None:
     poll = server.ask("POST", f"/agents/{one.id}/poll", other.token)
     assert poll.status_code == 403
     assert one.report(race).status_code == 200
+
+
+def test_report_of_more_than_any_race_has_is_refused_and_nothing_of_it_is_kept(server: Served) -> None:
+    server.submit()
+    agent = FakeAgent(server, "one")
+    start_gang(agent)
+    race = agent.next()["race"]
+    result = make_result(0.1).model_dump(mode="json")
+    names = [arm["block_id"] for arm in race["arms"]]
+    for wrong in (
+        {str(n): result for n in range(65)},
+        {"b" * 101: result},
+        {names[0]: result, "b" * 9000: result},
+    ):
+        refused = agent.say(f"races/{names[0]}", results=wrong)
+        assert (refused.status_code, refused.json()["code"]) == (422, "invalid_result")
+    refused = agent.say(f"races/{'r' * 101}", results={names[0]: result})
+    assert refused.status_code == 422
+    path = f"/sessions/{'s' * 101}/races/{names[0]}"
+    body = {"generation": 1, "results": {names[0]: result}}
+    assert server.ask("POST", path, agent.token, json=body).status_code == 422
+    with server.app.state.context.database.read() as work:
+        assert all(not work.blocks.quarantined(name) for name in ("0", "b" * 101, "b" * 9000, *names))
+    assert agent.report(race).status_code == 200
 
 
 def test_token_of_the_first_registration_ends_with_the_second(server: Served) -> None:
