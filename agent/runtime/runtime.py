@@ -31,7 +31,7 @@ from .observe.precision import ScriptPrecision
 from .observe.recorder import INTERRUPTED, NEW_EPOCH, Recorder, find_loss
 from .observe.samples import SampleCount
 from .observe.sharded import explain_unknown, find_kind, find_sharded_roots
-from .observe.steps import StepWatch
+from .observe.steps import StepWatch, list_parameters
 from .private_torch import explain_unusable
 from .steering.conversation import FAILED, Conversation
 from .steering.online import OnlineTuning
@@ -196,7 +196,15 @@ class Runtime:
 
     def end_optimizer_step(self, optimizer: Any) -> None:
         self.recorder.end_optimizer()
-        self.watch.note_optimizer_step(optimizer)
+        self.watch.note_optimizer_step(
+            optimizer, not self.watch.knows(optimizer) and self._is_stranger(optimizer)
+        )
+
+    @untraced
+    def _is_stranger(self, optimizer: Any) -> bool:
+        """Whether it holds no parameter of the models that the script has wrapped or sharded."""
+        own = {id(parameter) for model in self.models.list_known() for parameter in model.parameters()}
+        return bool(own) and not any(id(parameter) in own for parameter in list_parameters(optimizer))
 
     def end_step(self, samples: Optional[int]) -> None:
         """The script says that a step ended, and perhaps how many samples this rank consumed in it."""

@@ -56,6 +56,10 @@ class Models:
         """All that still live, whether they train or not."""
         return _list_live(self._sharded)
 
+    def list_known(self) -> List[Any]:
+        """Every model that still lives."""
+        return [*_list_live(self._replicas), *_list_live(self._sharded)]
+
     def take_newcomers(self) -> bool:
         """Whether any have come since this was last asked."""
         came, self.have_come = self.have_come, False

@@ -9,6 +9,10 @@ WATCHED_OPTIMIZER_STEPS = 12
 """How many optimizer steps are watched before the leader of several optimizers is named."""
 LONE_OPTIMIZER_STEPS = 4
 """How many are enough while only one optimizer has stepped."""
+MOST_STRANGERS = 3
+"""As many optimizers that hold no parameter of a model may belong to a script's cycle. A script with more makes them
+anew in every step, as meta-learning and attacks do: none of them closes a step."""
+_ANY_STRANGER = 0
 
 
 def choose_leader(order: List[int]) -> int:
@@ -33,7 +37,14 @@ class StepWatch:
 
     def __init__(self) -> None:
         self._order: List[int] = []
-        self._known: Dict[int, Any] = {}
+        self._known: Dict[int, Tuple[Any, int]] = {}
+        """Each that has stepped, by its identity, with its number in the order of appearance: a dead one's identity is
+        given again, on one rank sooner than on another."""
+        self._came = 0
+        self._strangers: Set[int] = set()
+        """Numbers of those that hold no parameter of a model; one number for all from the time that they are many."""
+        self._has_own = False
+        """Whether another has stepped."""
         self._made: List[Any] = []
         """Optimizers that have not stepped yet."""
         self._waiting: Tuple[Any, List[Any]] = (None, [])
@@ -63,28 +74,51 @@ class StepWatch:
         self._made = [made for made in self._made if made() is not None]
         self._made.append(weakref.ref(optimizer))
 
-    def note_optimizer_step(self, optimizer: Any) -> None:
-        identity, is_new = id(optimizer), not self.knows(optimizer)
+    def note_optimizer_step(self, optimizer: Any, is_stranger: bool = False) -> None:
+        """`is_stranger` counts at the first step of each: whether it holds no parameter of a model."""
+        is_new = not self.knows(optimizer)
         if is_new:
-            self._known[identity] = weakref.ref(optimizer)
-            self._made = [made for made in self._made if made() is not optimizer]
+            self._meet(optimizer, is_stranger)
+        number = self._known[id(optimizer)][1]
         if self._told:
             return
         self.optimizer_steps += 1
+        if number in self._strangers and self._leaves_strangers_out:
+            return
         if is_new and self._leader is not None:
             # A new optimizer came after the leader was named: watch again, from the step after this one, which
             # probably closes a cycle.
             self._leader, self._order = None, []
             return
         if self._leader is None:
-            self._order.append(identity)
-            enough = LONE_OPTIMIZER_STEPS if len(self._known) == 1 else WATCHED_OPTIMIZER_STEPS
+            self._order.append(number)
+            enough = LONE_OPTIMIZER_STEPS if self._came == 1 else WATCHED_OPTIMIZER_STEPS
             if len(self._order) >= enough:
                 self._leader = choose_leader(self._order)
                 self._leader_steps = max(self._leader_steps, self._order.count(self._leader) - 1)
-        if identity == self._leader:
+        if number == self._leader:
             self._leader_stepped = True
             self._leader_steps += 1
+
+    @property
+    def _leaves_strangers_out(self) -> bool:
+        """Not where nobody else steps: some scripts let copies of the parameters learn, in another number format."""
+        return self._has_own and len(self._strangers) > MOST_STRANGERS
+
+    def _meet(self, optimizer: Any, is_stranger: bool) -> None:
+        self._came += 1
+        number = _ANY_STRANGER if is_stranger and len(self._strangers) > MOST_STRANGERS else self._came
+        self._known = {key: known for key, known in self._known.items() if known[0]() is not None}
+        self._known[id(optimizer)] = weakref.ref(optimizer), number
+        self._made = [made for made in self._made if made() is not optimizer]
+        if is_stranger:
+            self._strangers.add(number)
+        else:
+            self._has_own = True
+        if self._leaves_strangers_out:
+            self._order = [number for number in self._order if number not in self._strangers]
+            if self._leader in self._strangers:
+                self._leader = None
 
     def take_boundary(self) -> bool:
         """Called at every training forward: whether it opens a new step."""
@@ -96,11 +130,13 @@ class StepWatch:
     def knows(self, optimizer: Any) -> bool:
         """Whether this optimizer has stepped before."""
         known = self._known.get(id(optimizer))
-        return known is not None and known() is optimizer
+        return known is not None and known[0]() is optimizer
 
     def list_optimizers(self) -> List[Any]:
         """Every optimizer that has stepped and still lives, in the order of first appearance."""
-        return [optimizer for optimizer in (ref() for ref in self._known.values()) if optimizer is not None]
+        return [
+            optimizer for optimizer in (ref() for ref, _ in self._known.values()) if optimizer is not None
+        ]
 
     def list_waiting(self, models: List[Any]) -> List[Any]:
         """Optimizers of these models that have not stepped yet."""

@@ -87,6 +87,14 @@ def test_a_strategy_goes_on_with_what_the_script_goes_on_with(
     assert set(report(tmp_path)["in_force"]) == set(changes), session.log
 
 
+def test_optimizers_that_are_made_anew_in_every_step_are_no_steps(tmp_path: Path) -> None:
+    session = train(tmp_path, "inner_optimizers", 60, UNFUSED)
+    steered = read(tmp_path, "inner_optimizers")
+    assert set(report(tmp_path)["in_force"]) == set(UNFUSED), session.log
+    train(tmp_path, "inner_optimizers", 60)
+    assert steered == read(tmp_path, "inner_optimizers")
+
+
 def test_models_that_are_given_up_are_collected(tmp_path: Path) -> None:
     session = train(tmp_path, "folds", 60 * 6, {"num_iteration_per_drop_scope": 10})
     assert all(rank["alive"] <= 3 for rank in read(tmp_path, "folds")), session.log

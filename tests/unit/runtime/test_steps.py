@@ -141,7 +141,36 @@ def test_optimizer_that_takes_the_place_of_a_dead_one_in_memory_is_another_one()
     watch = steps.StepWatch()
     first = Optimizer()
     watch.note_optimizer_step(first)
-    watch._known[id(first)] = lambda: None  # what is left of one that died at this address
+    watch._known[id(first)] = lambda: None, 1  # what is left of one that died at this address
     assert not watch.knows(first)
     watch.note_optimizer_step(first)
     assert watch.list_optimizers() == [first]
+
+
+def play_with_inner_ones(keeps_them: bool) -> list[int]:
+    """The steps that begin with a boundary, of a script that makes an optimizer of other tensors in each."""
+    watch, own = steps.StepWatch(), Optimizer()
+    kept, boundaries = [], []
+    for step in range(40):
+        inner = Optimizer()  # where the one before was let go, it has its address
+        for _ in range(2):
+            watch.note_optimizer_step(inner, is_stranger=True)
+        kept += [inner] if keeps_them else []
+        boundaries += [step] if watch.take_boundary() else []
+        watch.note_optimizer_step(own)
+    return boundaries
+
+
+def test_optimizers_that_a_script_makes_anew_in_every_step_close_none() -> None:
+    boundaries = play_with_inner_ones(keeps_them=False)
+    assert boundaries[-20:] == [*range(20, 40)]
+    assert boundaries == play_with_inner_ones(keeps_them=True), "whatever a rank keeps"
+
+
+def test_copies_of_parameters_made_anew_are_stepped_all_the_same() -> None:
+    watch = steps.StepWatch()
+    for _ in range(6):
+        masters = Optimizer()
+        for _ in range(14):
+            watch.note_optimizer_step(masters, is_stranger=True)
+        assert watch.take_boundary()

@@ -134,6 +134,14 @@ with model.join(divide_by_initial_world_size=False) if NAME == "joined" else con
                 model(batch, 2 if NAME == "looks_at_a_part" else 4)
                 model.train()
             optimizer.step()
+        elif NAME == "inner_optimizers":
+            # As in an attack, or in meta-learning.
+            shift = torch.zeros(32, device=DEVICE, requires_grad=True)
+            inner = torch.optim.SGD([shift], 0.1)
+            for _ in range(2):
+                (model.module(draw() + shift)).mean().neg().backward(inputs=[shift])
+                inner.step()
+            found["loss"] = learn(model, optimizer)
         elif NAME in ("clears_by_hand", "clips", "clips_in_one_graph", "shrinks_by_hand"):
             for parameter in model.parameters() if NAME == "clears_by_hand" else ():
                 parameter.grad = None
