@@ -29,6 +29,13 @@ def after_forward(ddp: Any, _args: Any, _kwargs: Any, output: Any) -> Any:
     return output
 
 
+def drop_forward() -> None:
+    """A forward failed, and the script may catch that and go on."""
+    runtime = current.current_runtime
+    if runtime is not None and runtime.at_work is not None:
+        runtime.at_work.drop_forward()
+
+
 def watch(model: Any) -> None:
     """Before all other hooks."""
     model.register_forward_pre_hook(before_forward, prepend=True, with_kwargs=True)

@@ -76,7 +76,12 @@ def _patch_ddp() -> None:
         if current.current_runtime is None or type(self).forward is not forward:
             return original_forward(self, *args, **kwargs)
         hooks.before_forward(self, args, kwargs)
-        return hooks.after_forward(self, args, kwargs, original_forward(self, *args, **kwargs))
+        try:
+            output = original_forward(self, *args, **kwargs)
+        except BaseException:
+            hooks.drop_forward()
+            raise
+        return hooks.after_forward(self, args, kwargs, output)
 
     original_register = DistributedDataParallel.register_comm_hook
 

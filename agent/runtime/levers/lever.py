@@ -120,6 +120,9 @@ class Lever(ABC):
     def after_forward(self, ddp: Any) -> None:
         """After that forward, while `is_on`."""
 
+    def drop_forward(self) -> None:
+        """In place of what follows, where that forward failed: what the script computes next is its own."""
+
     def convert_output(self, output: Any) -> Any:
         """What the script gets from that forward, while `is_on`."""
         return output

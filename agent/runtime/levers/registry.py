@@ -257,6 +257,10 @@ class Levers:
         for lever in self._on:
             lever.after_forward(ddp)
 
+    def drop_forward(self) -> None:
+        for lever in self._on:
+            lever.drop_forward()
+
     def convert_output(self, output: Any) -> Any:
         for lever in self._on:
             output = lever.convert_output(output)

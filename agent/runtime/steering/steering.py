@@ -63,6 +63,11 @@ class Steering(ABC):
         self._levers.after_forward(ddp)
         return self._levers.convert_output(output)
 
+    @untraced
+    def drop_forward(self) -> None:
+        """It failed."""
+        self._levers.drop_forward()
+
     def before_backward(self) -> float:
         """What the loss counts in this backward pass."""
         return self._levers.before_backward()

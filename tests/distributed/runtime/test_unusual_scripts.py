@@ -95,6 +95,15 @@ def test_optimizers_that_are_made_anew_in_every_step_are_no_steps(tmp_path: Path
     assert steered == read(tmp_path, "inner_optimizers")
 
 
+@pytest.mark.parametrize(
+    "changes", [{"amp": True, "amp_dtype": "bf16"}, {"localsgd": True, "localsgd_k_steps": 2}, MERGING]
+)
+def test_a_forward_that_fails_leaves_no_strategy_behind(changes: dict[str, Any], tmp_path: Path) -> None:
+    session = train(tmp_path, "failing_forward", 40, changes)
+    assert [rank["not_its_own"] for rank in read(tmp_path, "failing_forward")] == [0, 0]
+    assert set(report(tmp_path)["in_force"]) == set(changes), session.log
+
+
 def test_models_that_are_given_up_are_collected(tmp_path: Path) -> None:
     session = train(tmp_path, "folds", 60 * 6, {"num_iteration_per_drop_scope": 10})
     assert all(rank["alive"] <= 3 for rank in read(tmp_path, "folds")), session.log

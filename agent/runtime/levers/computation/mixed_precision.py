@@ -142,6 +142,9 @@ class MixedPrecision(Lever):
         if self._watch is not None:
             self._watch.begin()
 
+    def drop_forward(self) -> None:
+        self._leave()
+
     def convert_output(self, output: Any) -> Any:
         if self._autocast is None:
             return output
@@ -151,7 +154,7 @@ class MixedPrecision(Lever):
         return to_float32(output, DTYPES[self._format])
 
     def _leave(self) -> None:
-        # A forward that failed never came to its end: its autocast is left here, before the next one.
+        # A forward of a class of the script's own that failed tells nobody: its autocast is left before the next one.
         if self._autocast is not None:
             self._autocast.__exit__(None, None, None)
             self._autocast = None

@@ -90,6 +90,9 @@ class GradientMerge(Lever):
     def after_forward(self, ddp: Any) -> None:
         self._pause.end()
 
+    def drop_forward(self) -> None:
+        self._pause.end()
+
     def before_backward(self) -> float:
         return 1.0 / self.period if self._averages and self._step >= 1 else 1.0
 

@@ -63,6 +63,9 @@ class LocalSgd(Lever):
     def after_forward(self, ddp: Any) -> None:
         self._pause.end()
 
+    def drop_forward(self) -> None:
+        self._pause.end()
+
     def end_step(self, training: Training) -> None:
         if self._step >= self._begin_step:
             self._since_average += 1

@@ -47,6 +47,11 @@ def learn(model: DistributedDataParallel, optimizer: torch.optim.Optimizer) -> f
     return loss.item()
 
 
+def run_out_of_memory(*_: object) -> None:
+    """As a batch does that is too long."""
+    raise MemoryError
+
+
 class Partly(nn.Module):
     """Layers that are sharded one by one, of which only the first may be taken."""
 
@@ -141,6 +146,15 @@ with model.join(divide_by_initial_world_size=False) if NAME == "joined" else con
             for _ in range(2):
                 (model.module(draw() + shift)).mean().neg().backward(inputs=[shift])
                 inner.step()
+            found["loss"] = learn(model, optimizer)
+        elif NAME == "failing_forward":
+            handle = model.module[1].register_forward_pre_hook(run_out_of_memory)
+            with contextlib.suppress(MemoryError):
+                model(draw())
+            handle.remove()
+            product = torch.ones(2, 2, device=DEVICE) @ torch.ones(2, 2, device=DEVICE)
+            own = product.dtype is torch.float32 and model.require_backward_grad_sync
+            found["not_its_own"] = int(found.get("not_its_own", 0)) + (not own)
             found["loss"] = learn(model, optimizer)
         elif NAME in ("clears_by_hand", "clips", "clips_in_one_graph", "shrinks_by_hand"):
             for parameter in model.parameters() if NAME == "clears_by_hand" else ():
