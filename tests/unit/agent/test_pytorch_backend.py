@@ -53,6 +53,7 @@ def test_torchrun_is_started_by_its_own_python(place, project, tmp_path):
         "/runtime/launch.py", "train.py", "--lr", "1",
     )  # fmt: skip
     assert launch.environment["GLOO_SOCKET_IFNAME"] == "lo"
+    assert "NCCL_SOCKET_IFNAME" not in launch.environment, "NCCL chooses for itself, as it does without us"
     assert "--nnodes 1: replaced" in launch.warnings[0]
 
 
