@@ -43,7 +43,7 @@ class Thought:
     advice: Advice | None = None
     """The advice, when the decision is to finish."""
     late: str = ""
-    """A sentence when the planner took too long, so that this is the simpler decision."""
+    """A sentence when the planner took too long or raised, so that this is the simpler decision."""
     took_s: float = 0.0
     """What the planner needed for it, in seconds."""
 
@@ -86,8 +86,9 @@ def look(
 ) -> Thought | Choice:
     """Read what is known of a job and ask the planner, for `limit_s` seconds at most; nothing is written.
 
-    A planner that raises cannot be asked again with better luck, since it is a function of the history: the job fails
-    with a sentence, and the log has the traceback.
+    A planner that raises fails alike whenever it is asked with this history, but the quick one computes less: its
+    answer takes the place, and the search goes on. Only where that raises too the job fails, with a sentence; the log
+    has the traceback of each.
     """
     bind_contextvars(job_id=job_id)
     with database.read() as work:
@@ -117,7 +118,7 @@ def look(
         advice = tuning.advise(job, history, now) if isinstance(decision, Finish) and not live else None
     except Exception as error:
         _log.exception("The planner failed for job %s", job_id)
-        decision, advice = Fail(_apologise(error)), None
+        decision, advice = Fail(_name_defect(error)), None
     took_s = time.perf_counter() - began_s
     return replace(thought, decision=decision, advice=advice, late=late, took_s=took_s)
 
@@ -125,7 +126,7 @@ def look(
 def _plan_in_time(
     job_id: str, overdue: Overdue, plan: Callable[[bool], Decision], limit_s: float
 ) -> tuple[Decision, str]:
-    """Return `plan(False)`, or `plan(True)`, the quick one, with a sentence when the other is not there in time."""
+    """Return `plan(False)`, or `plan(True)`, the quick one, with a sentence when the other is late or raises."""
     found: list[Decision] = []
     errors: list[Exception] = []
 
@@ -141,17 +142,18 @@ def _plan_in_time(
         thread = threading.Thread(target=plan_whole, name=f"planner-{job_id}", daemon=True)
         thread.start()
         thread.join(limit_s)
-        if errors:
-            raise errors[0]
         if found:
             return found[0], ""
+        if errors:
+            _log.error("The planner failed for job %s", job_id, exc_info=errors[0])
+            return plan(True), f"{_name_defect(errors[0])} A simpler suggestion takes its place."
         overdue[job_id] = thread
     sentence = f"The next suggestion was not found within {limit_s:g} s: a simpler one takes its place."
     _log.warning("Job %s: %s", job_id, sentence)
     return plan(True), sentence
 
 
-def _apologise(error: Exception) -> str:
+def _name_defect(error: Exception) -> str:
     return (
         f"The planner stopped with an internal error ({type(error).__name__}): this is a defect of the advisor. The "
         "server's log has the details; what was measured is kept."

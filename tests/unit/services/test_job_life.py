@@ -1,6 +1,7 @@
 """A job from its submission to its end, told to the services by agents that obey."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from advisor.services.answers import advice
 from advisor.services.measuring import sessions
 from advisor.services.measuring.races import Quarantined
 from advisor.storage import UnitOfWork
+from advisor.tuning.decisions import Decision
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_facts, make_result, make_spec
 from tests.unit.services.world import ADA, World
 
@@ -375,12 +377,43 @@ def test_session_of_a_script_that_was_edited_is_not_held_against_earlier_ones(wo
     assert "--new" in failed.state_reason
 
 
-def test_planner_that_raises_fails_the_job_and_says_so(world: World) -> None:
-    class Broken(ScriptedTuning):
-        def plan(self, *_: object, **__: object) -> None:  # type: ignore[override]
-            raise ZeroDivisionError("secret detail")
+class _Broken(ScriptedTuning):
+    """Raises where a strategy is looked for: only in the whole search, or in the quick one too."""
 
-    world.tuning = Broken()
+    def __init__(self, quick_too: bool) -> None:
+        super().__init__()
+        self.quick_too = quick_too
+
+    def plan(self, *known: Any, quick: bool = False) -> Decision:
+        """Raise, or decide by the script."""
+        if self.quick_too or not quick:
+            raise ZeroDivisionError("secret detail")
+        return super().plan(*known)
+
+
+def test_planner_that_raises_gives_way_to_the_quick_one(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One defect must not cost what was measured so far: nobody is there to restart a tuning that runs by itself."""
+    world.tuning = _Broken(quick_too=False)
+    job = world.submit()
+    agent = world.register("one")
+    (place,) = world.start_session(agent)
+    assert world.measure(place, agent) == [{}]
+    assert world.job(job.id).state is JobState.RUNNING
+    (record, *_) = [record for record in caplog.records if "planner failed" in record.message]
+    assert job.id in record.message
+    assert record.exc_info is not None
+    with world.database.read() as work:
+        told = [event.sentence for event in jobs.list_events(work, job.id, 0, 1000)]
+    (sentence, *_) = [sentence for sentence in told if "simpler suggestion" in sentence]
+    assert "ZeroDivisionError" in sentence
+    assert "secret" not in sentence
+
+
+def test_planner_that_raises_even_in_a_hurry_fails_the_job_and_says_so(world: World) -> None:
+    """Nothing simpler is left to ask, and the same history would raise for ever."""
+    world.tuning = _Broken(quick_too=True)
     job = world.submit()
     world.keep_up()
     failed = world.job(job.id)
