@@ -3,9 +3,12 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -51,6 +54,36 @@ def test_log_for_programs_holds_an_object_a_line(tmp_path: Path) -> None:
     _, told = process.communicate(timeout=30)
     lines = [json.loads(line) for line in told.splitlines()]
     assert [line["status"] for line in lines if line.get("route") == "/readyz"][-1] == 200
+
+
+def read_peak_bytes(pid: int) -> int:
+    """Return the most that a process has had resident since that was last reset."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+
+
+def send_in_chunks(url: str, megabytes: int) -> bytes:
+    """Send a body that does not say how long it is, until the server hangs up; return the answer's first line."""
+    address = urlsplit(url)
+    chunk = b"100000\r\n" + b" " * 2**20 + b"\r\n"
+    head = b"POST /api/v1/jobs HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+    with socket.create_connection((address.hostname or "", address.port or 0), timeout=30) as connection:
+        connection.sendall(head + b"transfer-encoding: chunked\r\n\r\n" + chunk + chunk)
+        answer = connection.recv(12)
+        with suppress(OSError):
+            for _ in range(megabytes - 2):
+                connection.sendall(chunk)
+    return answer
+
+
+def test_a_body_of_20_mb_is_refused_and_costs_no_memory(shared: dict[str, str]) -> None:
+    record = running_server(Path(shared["ADVISOR_DATA_DIR"]))
+    assert record is not None
+    send_in_chunks(record.url, 2)  # what a first answer of this kind loads
+    Path(f"/proc/{record.pid}/clear_refs").write_text("5")  # the peak begins anew
+    before = read_peak_bytes(record.pid)
+    assert send_in_chunks(record.url, 20) == b"HTTP/1.1 413"
+    assert read_peak_bytes(record.pid) - before < 8 * 2**20
 
 
 def test_a_job_is_submitted_listed_shown_and_cancelled(shared: dict[str, str], tmp_path: Path) -> None:
