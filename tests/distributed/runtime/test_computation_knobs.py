@@ -140,3 +140,6 @@ def test_layers_per_bucket_and_collections_leave_training_as_it_is(
 
 def test_what_trials_compile_goes_with_the_session(session: Session) -> None:
     assert any((session.folder / "session" / "inductor").rglob("*"))
+    # A CPU's compiler writes no kernels of Triton's: what the ranks would have it write shows where they would go.
+    for rank in range(2):
+        assert read_seen(session, rank)[-1]["triton"] == str(session.folder / "session" / "triton")

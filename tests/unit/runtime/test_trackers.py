@@ -46,6 +46,20 @@ def test_nothing_is_uploaded_to_the_hub(tmp_path: Path) -> None:
     assert lines == ["me/model", f"http://127.0.0.1:9/me/model/commit/{'0' * 40}", "me/model"]
 
 
+QUIET = {
+    "WANDB_MODE": "disabled", "COMET_MODE": "disabled", "NEPTUNE_MODE": "debug", "CLEARML_OFFLINE_MODE": "1",
+    "SWANLAB_MODE": "disabled",
+}  # fmt: skip
+"""What each tracker's documents say of a run that is kept nowhere, or on this machine only."""
+
+
+def test_every_tracker_is_quiet_unless_the_jobs_environment_wants_it(tmp_path: Path) -> None:
+    code = f"import os\nfor name in {list(QUIET)}: print(os.environ.get(name))"
+    assert run(code, tmp_path).split() == list(QUIET.values())
+    wanted = [f"of the user's for {name}".replace(" ", "-") for name in QUIET]
+    assert run(code, tmp_path, **dict(zip(QUIET, wanted, strict=True))).split() == wanted
+
+
 def write_mlflow(folder: Path) -> None:
     """mlflow's own names, as far as a tracking server is chosen by them."""
     service = folder / "mlflow" / "tracking" / "_tracking_service"

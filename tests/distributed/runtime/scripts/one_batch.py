@@ -31,6 +31,7 @@ with open(os.path.join(os.environ["OUT"], f"seen.{rank}"), "w") as file:
             "foreach": optimizer.param_groups[0]["foreach"],
             "collects": gc.get_threshold()[0] < 100_000,
             "compiled": model._compiled_call_impl is not None,
+            "triton": os.environ.get("TRITON_CACHE_DIR"),
             "children": open(f"/proc/self/task/{os.getpid()}/children").read().split(),  # noqa: SIM115
         }
         file.write(json.dumps(seen) + "\n")
