@@ -74,6 +74,13 @@ def _communicators_rule(context: KnobContext) -> tuple[Rule, ...]:
     return (Rule(1, "One communicator on one machine."),)
 
 
+def _serial_unavailable(context: KnobContext) -> str | None:
+    """Several communicators exclude it, so on NCCL it could only order what is in order."""
+    if context.facts.backend == "nccl" and not context.baseline["sync_nccl_allreduce"]:
+        return "One NCCL communicator runs its allreduces one after another by itself: there is nothing to switch on."
+    return several_ranks_needed(context, "sync_nccl_allreduce")
+
+
 def _hierarchical_unavailable(context: KnobContext) -> str | None:
     facts = context.facts
     if not context.several_nodes:
@@ -187,7 +194,7 @@ COMMUNICATION: tuple[Knob, ...] = (
         meaning="Finish one fused allreduce before the next begins, instead of letting them overlap.",
         realised="A communication hook that runs buckets one after another.",
         paddle_field="sync_nccl_allreduce",
-        unavailable_because=lambda c: several_ranks_needed(c, "sync_nccl_allreduce"),
+        unavailable_because=_serial_unavailable,
         inactive_because=_idle_without_reduction,
     ),
     Knob(

@@ -143,6 +143,19 @@ def test_what_a_communicator_is_made_with_is_searched_like_any_hot_knob() -> Non
     assert not {name for d in space_of(make_job()).dimensions if (name := d.knob.name).startswith("NCCL_")}
 
 
+def test_allreduces_in_order_are_no_trial_on_nccl_which_keeps_them_in_order() -> None:
+    nccl = make_facts(backend="nccl", device=DeviceKind.CUDA)
+    space = space_of(make_job(facts=nccl))
+
+    assert "one after another by itself" in reasons(space)["sync_nccl_allreduce"]
+    assert "nccl_comm_num" in names(space)
+    # A strategy that a job starts from may hold several back: to let them overlap is worth a trial.
+    held_back = {"nccl_comm_num": 2, "sync_nccl_allreduce": True}
+    assert "sync_nccl_allreduce" in names(space_of(make_job(facts=nccl, baseline=held_back)))
+    # gloo works on two allreduces at once.
+    assert "sync_nccl_allreduce" in names(space_of(make_job()))
+
+
 def test_layers_per_bucket_halve_from_all_of_them() -> None:
     space = space_of(make_job(baseline={"fuse_grad_size_in_TFLOPS": 54.0}))
 
