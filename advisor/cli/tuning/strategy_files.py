@@ -27,7 +27,9 @@ def require_room(directory: Path) -> None:
     else:
         return
     raise CommandFailed(
-        Exit.USAGE, f"--output {directory}: {reason}", "Name another directory; it is made where there is none."
+        Exit.USAGE,
+        f"--output {directory}: {reason}",
+        "Name another directory; it is made where there is none.",
     )
 
 

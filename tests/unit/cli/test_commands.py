@@ -304,7 +304,10 @@ def test_tune_measures_nothing_where_it_could_not_write_its_files(
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "run.sh").write_text("echo mine\n")
     (tmp_path / "notes").write_text("mine too\n")
-    for output, reason in (("mine", "mine holds a run.sh that is not of an export."), ("notes", "is no directory.")):
+    for output, reason in (
+        ("mine", "mine holds a run.sh that is not of an export."),
+        ("notes", "is no directory."),
+    ):
         result = run("tune", "--output", output, "torchrun", "--nproc-per-node", "2", "train.py")
         assert (result.exit_code, server.submitted) == (2, []), result.stderr
         assert f"--output {output}: " in result.stderr
