@@ -23,6 +23,7 @@ from advisor.api.edge.headers import SafeAnswers
 from advisor.api.edge.hosts import HostCheck
 from advisor.api.edge.problems import NothingThere, answer_with_problems, document_problems
 from advisor.api.edge.requests import PREFIX, RequestWatch
+from advisor.api.edge.streams import Streams
 from advisor.api.fast_path import FastPath
 from advisor.api.health import router as health
 from advisor.api.metrics import router as figures
@@ -149,6 +150,7 @@ def create_app(
     app.state.context = context
     app.state.failures = FailureCounter()
     app.state.buckets = Buckets(settings.most_requests_per_s, settings.most_requests_at_once, time.monotonic)
+    app.state.streams = Streams(settings.most_streams)
     app.add_middleware(FastPath, context=context, buckets=app.state.buckets, frequent=FREQUENT)
     app.add_middleware(SizeCheck)
     app.add_middleware(HostCheck, allowed=settings.allowed_hosts)
@@ -165,7 +167,7 @@ def create_app(
     answer_with_problems(app)
     document_problems(app)
     # Last, because it answers for everything that no other route takes.
-    app.mount("/", _LatePages(context, app.state.failures.count))
+    app.mount("/", _LatePages(context, app.state.failures.count, app.state.streams))
     return app
 
 
@@ -283,9 +285,9 @@ def _make_keepers(context: Context, courier: Courier) -> list[Keeper]:
 class _LatePages:
     """The dashboard, built at its first request: its libraries are large, and a job needs none of them."""
 
-    def __init__(self, context: Context, count_failure: Callable[[str], None]) -> None:
+    def __init__(self, context: Context, count_failure: Callable[[str], None], streams: Streams) -> None:
         self._context = context
-        self._count_failure = count_failure
+        self._count_failure, self._streams = count_failure, streams
         self._pages: ASGIApp | None = None
         self._one_at_a_time = threading.Lock()
 
@@ -308,5 +310,6 @@ class _LatePages:
                     context.clock,
                     is_stopping=context.stopping.is_set,
                     count_failure=self._count_failure,
+                    hold_stream=self._streams.hold,
                 )
             return self._pages

@@ -8,6 +8,7 @@
     ├── Unauthenticated          401 unauthenticated
     ├── TooManyFailures          429 too_many_failures
     ├── TooManyRequests          429 too_many_requests
+    ├── TooManyStreams           429 too_many_streams
     ├── Forbidden                403 forbidden
     │   ├── AgentTurnedOut       403 agent_turned_out
     │   └── NotYourJob           403 not_your_job
@@ -137,6 +138,24 @@ class TooManyRequests(AdvisorError):
     def headers(self) -> dict[str, str]:
         """Tell the client how long to wait."""
         return {"Retry-After": str(self._after_s)}
+
+
+class TooManyStreams(AdvisorError):
+    """One token holds as many streams of events open as the server lets any."""
+
+    status = 429
+    code = "too_many_streams"
+    hint = (
+        "Close one, or give each program a token of its own; the server's ADVISOR_MOST_STREAMS allows more."
+    )
+
+    def __init__(self, most: int) -> None:
+        super().__init__(f"This token holds {most} streams of events open, which is as many as one may.")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Tell the client how long to wait."""
+        return {"Retry-After": "10"}
 
 
 class Forbidden(AdvisorError):

@@ -50,7 +50,11 @@ def configure_server(app: ASGIApp, settings: Settings) -> uvicorn.Config:
         port=settings.port,
         workers=1,
         loop="uvloop",
-        http=limit_connections(make_room_for(settings.most_connections), settings.trusted_proxies),
+        http=limit_connections(
+            make_room_for(settings.most_connections),
+            settings.trusted_proxies,
+            most_each=settings.most_connections_per_address,
+        ),
         ws="none",
         backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE_S,

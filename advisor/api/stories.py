@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 
 from advisor.api.access import Reader
 from advisor.api.context import Context, Here
+from advisor.api.edge.streams import Streams
 from advisor.api.paging import Limit
 from advisor.api.strict_json import make_router
 from advisor.errors import JobNotFound, Unauthenticated, Unavailable
@@ -22,6 +23,13 @@ from advisor.storage.bell import story_of
 router = make_router(prefix="/jobs", tags=["events and logs"])
 After = Annotated[int, Query(ge=0, le=2**31 - 1, description="Return what has a larger number.")]
 _BATCH = 100
+
+
+async def hold_stream(request: Request, principal: Reader) -> AsyncIterator[None]:
+    """Count a stream to its token, until its answer is over."""
+    streams: Streams = request.app.state.streams
+    with streams.hold(principal.token_id):
+        yield
 
 
 def get_job_id(job_id: str, _: Reader, context: Here) -> str:
@@ -42,6 +50,7 @@ def list_events(job_id: str, _: Reader, context: Here, after: After = 0, limit: 
     "/{job_id}/events/stream",
     summary="What happens to a job, live",
     response_class=EventSourceResponse,
+    dependencies=[Depends(hold_stream)],
 )
 async def stream_events(
     request: Request,

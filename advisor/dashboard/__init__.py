@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -77,13 +78,15 @@ def build_pages(
     new_secret: Callable[[], str] = _new_secret,
     is_stopping: Callable[[], bool] = _never,
     count_failure: Callable[[str], None] = _count_nothing,
+    hold_stream: Callable[[str], AbstractContextManager[object]] = nullcontext,
 ) -> ASGIApp:
     """Return the pages: an application of their own, so that their headers, sign-in and error pages miss the API.
 
     `source` answers their look-ups (`ServiceSource` in earnest);
     `clock` returns the present time in UTC; `new_secret` returns a fresh unguessable string;
     `is_stopping` says that the server wants to end, so that live streams end first;
-    `count_failure` is told the address that a wrong token came from, and raises TooManyFailures when it is too much.
+    `count_failure` is told the address that a wrong token came from, and raises TooManyFailures when it is too much;
+    `hold_stream` holds one of the streams that a token may have open, and raises TooManyStreams when it has them all.
     """
     web = find_web()
     renderer = Renderer(web)
@@ -100,7 +103,7 @@ def build_pages(
     pages.mount("/static", _LongLived(directory=web / "static"))
     pages.mount("/plotly", _LongLived(directory=find_plotly()))
     pages.include_router(build_access_routes(door, renderer, count_failure))
-    pages.include_router(build_job_routes(source, door, renderer, clock, is_stopping))
+    pages.include_router(build_job_routes(source, door, renderer, clock, is_stopping, hold_stream))
     # Before the job's own views: `new` is no job's id.
     pages.include_router(build_new_job_routes(source, door, renderer, new_secret))
     pages.include_router(build_view_routes(source, door, renderer, clock))

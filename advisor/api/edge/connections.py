@@ -5,9 +5,10 @@ uvicorn waits for ever for the rest of a header or of a body, and for a reader t
 
 import asyncio
 import resource
+from collections import Counter
 from collections.abc import Sequence
 from http import HTTPStatus
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import ClassVar
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -22,9 +23,14 @@ MOST_HEADER_BYTES = 64 * 1024
 """Largest request line and headers; a header that ends in the same part of a read that goes beyond it is taken."""
 MOST_BYTES = 8 * MOST_MESSAGE_BYTES
 """Largest request in all, with what encodes its body."""
+_LATER = b"retry-after: 5\r\n"
 _LOOK_AGAIN_S = 0.001
 _FILES_KEPT = 256
 """Open files that are not connections: the database, logs, the web's files."""
+_OWN_BITS = 64
+"""Of an IPv6 address: whoever has one has all that share these."""
+
+_Network = IPv4Network | IPv6Network
 
 
 class LimitedConnection(HttpToolsProtocol):
@@ -33,8 +39,13 @@ class LimitedConnection(HttpToolsProtocol):
     header_s: ClassVar[float] = HEADER_S
     body_s: ClassVar[float] = BODY_S
     most: ClassVar[int] = 4096
-    plain_from: ClassVar[tuple[IPv4Network | IPv6Network, ...]] = ()
+    most_each: ClassVar[int] = 2048
+    """From one address that is none of `plain_from`: a proxy stands for many."""
+    held: ClassVar[Counter[_Network]] = Counter()
+    """Connections by address, of this server alone."""
+    plain_from: ClassVar[tuple[_Network, ...]] = ()
     """Networks, besides loopback, that may come without TLS."""
+    _counted_as: _Network | None = None
     _deadline: asyncio.TimerHandle | None = None
     _write_deadline: asyncio.TimerHandle | None = None
     _header_bytes: int | None = 0
@@ -48,14 +59,18 @@ class LimitedConnection(HttpToolsProtocol):
         if self.scheme == "http" and not self._may_be_plain():
             self._refuse(HTTPStatus.FORBIDDEN)
             return
+        if self._count() > self.most_each:
+            self._refuse(HTTPStatus.TOO_MANY_REQUESTS, _LATER)
+            return
         if len(self.connections) > self.most:
-            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, b"retry-after: 5\r\n")
+            self._refuse(HTTPStatus.SERVICE_UNAVAILABLE, _LATER)
             return
         self._expect(self.header_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         self._expect(None)
+        self._count_out()
         self.resume_writing()
         super().connection_lost(exc)
 
@@ -120,12 +135,35 @@ class LimitedConnection(HttpToolsProtocol):
             self._write_deadline = None
         super().resume_writing()
 
-    def _may_be_plain(self) -> bool:
+    def _find_peer(self) -> IPv4Address | IPv6Address | None:
         if self.client is None:
-            return True
+            return None
         peer = ip_address(self.client[0].partition("%")[0])
-        peer = getattr(peer, "ipv4_mapped", None) or peer
-        return peer.is_loopback or any(peer in network for network in self.plain_from)
+        return getattr(peer, "ipv4_mapped", None) or peer
+
+    def _may_be_plain(self) -> bool:
+        peer = self._find_peer()
+        return peer is None or peer.is_loopback or self._is_trusted(peer)
+
+    def _is_trusted(self, peer: IPv4Address | IPv6Address) -> bool:
+        return any(peer in network for network in self.plain_from)
+
+    def _count(self) -> int:
+        """Count this connection to its address; return how many that holds now, 0 where they are not counted."""
+        peer = self._find_peer()
+        if peer is None or self._is_trusted(peer):
+            return 0
+        own = peer if peer.version == 4 else f"{peer}/{_OWN_BITS}"
+        self._counted_as = ip_network(own, strict=False)
+        self.held[self._counted_as] += 1
+        return self.held[self._counted_as]
+
+    def _count_out(self) -> None:
+        if self._counted_as is not None:
+            self.held[self._counted_as] -= 1
+            if not self.held[self._counted_as]:
+                del self.held[self._counted_as]
+            self._counted_as = None
 
     def _expect(self, within_s: float | None) -> None:
         if self._deadline is not None:
@@ -147,14 +185,25 @@ class LimitedConnection(HttpToolsProtocol):
 
 
 def limit_connections(
-    most: int, plain_from: Sequence[str] = (), header_s: float = HEADER_S, body_s: float = BODY_S
+    most: int,
+    plain_from: Sequence[str] = (),
+    header_s: float = HEADER_S,
+    body_s: float = BODY_S,
+    most_each: int = 0,
 ) -> type[LimitedConnection]:
-    """Return the protocol for a server that holds at most `most` connections.
+    """Return the protocol for a server that holds at most `most` connections, and `most_each` from one address.
 
-    `plain_from`: the networks, besides loopback, whose connections need no TLS.
+    `plain_from`: the networks, besides loopback, whose connections need no TLS, and are not counted by address.
+    `most_each` 0: half of `most`, so that no address alone keeps all others out.
     """
-    networks = tuple(ip_network(network) for network in plain_from)
-    limits = {"most": most, "plain_from": networks, "header_s": header_s, "body_s": body_s}
+    limits = {
+        "most": most,
+        "most_each": most_each or max(1, most // 2),
+        "held": Counter(),
+        "plain_from": tuple(ip_network(network) for network in plain_from),
+        "header_s": header_s,
+        "body_s": body_s,
+    }
     return type("LimitedConnection", (LimitedConnection,), limits)
 
 

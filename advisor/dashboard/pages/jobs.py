@@ -1,10 +1,11 @@
 """Routes of the list of jobs and of jobs side by side, of a job's live stream, and of what can be done to a job."""
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Annotated
 
-from fastapi import APIRouter, Form, Query, Request
+from fastapi import APIRouter, Depends, Form, Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
@@ -28,6 +29,7 @@ def build_job_routes(
     renderer: Renderer,
     clock: Callable[[], datetime],
     is_stopping: Callable[[], bool],
+    hold_stream: Callable[[str], AbstractContextManager[object]],
 ) -> APIRouter:
     """Return the routes under /jobs."""
     router = APIRouter()
@@ -106,9 +108,14 @@ def build_job_routes(
         source.continue_job(job_id, Continuation(more_seconds=60.0 * minutes), guest.person)
         return RedirectResponse(f"/jobs/{job_id}", status_code=303)
 
-    @router.get("/jobs/{job_id}/live")
+    async def hold(request: Request) -> AsyncIterator[None]:
+        """Count a stream to its visitor's token, until its answer is over."""
+        guest = await run_in_threadpool(door.admit, request)
+        with hold_stream(guest.person.token_id):
+            yield
+
+    @router.get("/jobs/{job_id}/live", dependencies=[Depends(hold)])
     async def follow_job(request: Request, job_id: str, after: int = 0) -> Response:
-        await run_in_threadpool(door.admit, request)
         await run_in_threadpool(source.job, job_id)
         last = read_last_event(request.headers.get("last-event-id"))
 

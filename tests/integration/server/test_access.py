@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from fastapi.testclient import TestClient
 from advisor.api.access import AGENTS
 from advisor.protocol.measured.messages import PROTOCOL_MAJOR
 from advisor.serving import configure_server
-from tests.integration.server.served import FakeAgent, Served
+from tests.integration.server.served import FakeAgent, Served, wait_for
 
 
 @pytest.mark.parametrize(
@@ -111,6 +112,33 @@ def test_stream_ends_with_its_token_and_after_its_time(start: object) -> None:
     server.stop()
     brief: Served = start(stream_s=0.05)  # type: ignore[operator]
     assert brief.ask("GET", path).status_code == 200
+
+
+def test_token_that_holds_its_streams_open_gets_no_more_and_others_do(start: Callable[..., Served]) -> None:
+    server = start(most_streams=2, stream_s=3600, tick_s=3600)
+    job, viewer = server.submit(), server.token("viewer")
+    path = f"/jobs/{job.id}/events/stream"
+    with ThreadPoolExecutor(3) as pool:
+        held = [pool.submit(server.ask, "GET", path, viewer) for _ in range(2)]
+        streams = server.app.state.streams
+        calls = server.app.state.context.database.bell._calls
+        wait_for(lambda: len(calls.get(f"job {job.id}", ())) == 2 or None, "two streams are open")
+        refused = server.ask("GET", path, viewer)
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "10")
+        assert refused.json()["code"] == "too_many_streams"
+        assert "holds 2 streams" in refused.json()["detail"]
+        assert "a token of its own" in refused.json()["hint"]
+        assert server.ask("GET", f"/jobs/{job.id}", viewer).status_code == 200
+        # A page's stream is one of the token's too.
+        assert server.http.post("/login", data={"token": viewer}).status_code == 200
+        assert server.http.get(f"/jobs/{job.id}/live").status_code == 429
+        another = pool.submit(server.ask, "GET", path)
+        wait_for(lambda: len(calls.get(f"job {job.id}", ())) == 3 or None, "another token's stream is open")
+        server.ask("POST", f"/jobs/{job.id}:cancel")
+        assert [one.result(timeout=30).status_code for one in (*held, another)] == [200] * 3
+    assert server.ask("GET", path, viewer).status_code == 200
+    assert "ended" in server.http.get(f"/jobs/{job.id}/live").text
+    assert not streams._open
 
 
 def test_first_tokens_are_private_and_no_secret_is_stored(server: Served, tmp_path: Path) -> None:

@@ -29,10 +29,11 @@ from advisor.api.edge.connections import (
 from advisor.app import create_app
 from advisor.serving import configure_server, run_server
 from advisor.settings import Settings, find_exposure
+from tests.integration.server.served import FakeAgent, Served
 
 PATIENCE_S = 30.0
 HEAD = b"POST / HTTP/1.1\r\nhost: localhost\r\n"
-Connect = Callable[[], socket.socket]
+Connect = Callable[..., socket.socket]
 
 
 ENDED = threading.Event()
@@ -83,10 +84,11 @@ def serve() -> Iterator[Callable[..., Connect]]:
         plain_from: tuple[str, ...] = (),
         address: str = "127.0.0.1",
         keep_alive_s: float = 5,
+        most_each: int = 100,
     ) -> Connect:
         listening = socket.create_server((address, 0))
         sockets.append(listening)
-        protocol = limit_connections(most, plain_from, header_s, body_s)
+        protocol = limit_connections(most, plain_from, header_s, body_s, most_each)
         config = uvicorn.Config(
             echo, loop="uvloop", http=protocol, ws="none", lifespan="off", log_level="error",
             timeout_keep_alive=keep_alive_s,  # type: ignore[arg-type]
@@ -96,8 +98,9 @@ def serve() -> Iterator[Callable[..., Connect]]:
         thread.start()
         servers.append((server, thread))
 
-        def connect() -> socket.socket:
-            sockets.append(socket.create_connection(listening.getsockname(), timeout=PATIENCE_S))
+        def connect(source: str | None = None) -> socket.socket:
+            own = (source, 0) if source else None
+            sockets.append(socket.create_connection(listening.getsockname(), PATIENCE_S, own))
             return sockets[-1]
 
         return connect
@@ -199,8 +202,81 @@ def test_connection_beyond_the_limit_is_refused_until_one_ends(serve: Callable[.
         assert again.startswith(b"HTTP/1.1 503")
 
 
-def connect_and_ask(connect: Connect) -> bytes:
-    connection = connect()
+def test_address_that_holds_its_share_is_refused_and_keeps_no_other_one_out(
+    serve: Callable[..., Connect],
+) -> None:
+    connect = serve(most_each=2)
+    held = [connect(), connect()]
+    assert read_all(connect()).startswith(b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 5")
+    assert connect_and_ask(connect, "127.0.0.2").startswith(b"HTTP/1.1 200")
+    held[0].close()
+    while not (again := connect_and_ask(connect)).startswith(b"HTTP/1.1 200"):
+        assert again.startswith((b"HTTP/1.1 429", b"HTTP/1.1 503"))
+
+
+def test_trusted_proxy_stands_for_many(serve: Callable[..., Connect]) -> None:
+    connect = serve(most_each=1, plain_from=("127.0.0.2",))
+    for _ in range(3):
+        held = connect("127.0.0.2")
+        held.sendall(HEAD + b"content-length: 2\r\n\r\nhi")
+        assert held.recv(1000).startswith(b"HTTP/1.1 200")
+    connect()
+    assert read_all(connect()).startswith(b"HTTP/1.1 429")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "is_same"),
+    [
+        ("10.0.0.1", "10.0.0.2", False),
+        ("10.0.0.1", "::ffff:10.0.0.1", True),
+        ("2001:db8::1", "2001:db8::ffff:1", True),
+        ("2001:db8:0:1::1", "2001:db8:0:2::1", False),
+        ("fe80::1%eth0", "fe80::2", True),
+    ],
+)
+def test_what_one_client_may_have_as_addresses_counts_as_one(first: str, second: str, is_same: bool) -> None:
+    protocol = limit_connections(10)
+    counted = []
+    for address in (first, second):
+        connection = protocol.__new__(protocol)
+        connection.client = (address, 4711)
+        counted.append(connection._count())
+    assert counted == [1, 2 if is_same else 1]
+
+
+def test_agent_is_answered_beside_hundreds_that_dribble_from_another_address(
+    start: Callable[..., Served],
+) -> None:
+    served = start(most_connections=300)
+    served.submit()
+    agent = FakeAgent(served, "one")
+    agent.take_place()
+    config = configure_server(served.app, served.settings)
+    config.lifespan = "off"
+    listening = socket.create_server(("127.0.0.1", 0), backlog=512)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    address, inner = listening.getsockname(), served.http
+    dribbling = [socket.create_connection(address, PATIENCE_S) for _ in range(350)]
+    for connection in dribbling:
+        with suppress(OSError):
+            connection.sendall(HEAD + b"a: b")
+    try:
+        transport = httpx.HTTPTransport(local_address="127.0.0.2")
+        with httpx.Client(base_url=f"http://localhost:{address[1]}", transport=transport) as other:
+            served.http = other  # type: ignore[assignment]
+            agent.beat("ready")
+    finally:
+        served.http = inner
+        for connection in (*dribbling, listening):
+            connection.close()
+        server.should_exit = server.force_exit = True
+        thread.join(PATIENCE_S)
+
+
+def connect_and_ask(connect: Connect, source: str | None = None) -> bytes:
+    connection = connect(source)
     try:
         connection.sendall(HEAD + b"content-length: 0\r\nconnection: close\r\n\r\n")
     except OSError:
@@ -266,6 +342,9 @@ def test_server_is_started_with_the_limits(tmp_path: Path) -> None:
     assert isinstance(protocol, type)
     assert issubclass(protocol, LimitedConnection)
     assert (protocol.most, protocol.header_s, protocol.body_s) == (7, HEADER_S, BODY_S)
+    assert protocol.most_each == 3
+    several = settings.model_copy(update={"most_connections_per_address": 5})
+    assert configure_server(echo, several).http.most_each == 5  # type: ignore[union-attr]
 
 
 def test_room_is_made_for_connections_as_far_as_the_system_allows() -> None:
