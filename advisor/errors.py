@@ -33,6 +33,7 @@
     ├── VersionMismatch          412 version_mismatch
     ├── SessionNotRunning        425 session_not_running
     └── Unavailable              503 unavailable
+        ├── DiskFull             503 disk_full
         └── LostRace             503 lost_race
 
 An error's docstring explains its code; its message says what happened this time; its hint says what to do.
@@ -349,6 +350,20 @@ class Unavailable(AdvisorError):
     def headers(self) -> dict[str, str]:
         """Tell the client when to come back."""
         return {"Retry-After": "2"}
+
+
+class DiskFull(Unavailable):
+    """The disk that holds the database is full, so that nothing more can be written."""
+
+    # Not 507: agents wait for a server that answers 503, those of older releases too.
+    code = "disk_full"
+    hint = (
+        "Free space on it, and the server goes on by itself. Nothing that was accepted is lost; agents keep what they "
+        "measured and send it later."
+    )
+
+    def __init__(self) -> None:
+        super().__init__("The disk of the server's database is full.")
 
 
 class LostRace(Unavailable):

@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 
 from advisor.api.context import Here
-from advisor.errors import Unavailable
+from advisor.errors import DiskFull, Unavailable
 
 router = APIRouter(tags=["health"])
 
@@ -20,6 +20,10 @@ def readyz(context: Here) -> dict[str, str]:
 
     Servers choose a new random name whenever they start. Each serves every request, whoever leads.
     """
-    if not context.database.is_ready():
-        raise Unavailable("The database does not answer.")
+    try:
+        context.database.prove_ready()
+    except DiskFull:
+        raise
+    except Unavailable as error:
+        raise Unavailable("The database does not answer.") from error
     return {"status": "ready", "server": context.leadership.name, "leader": context.leadership.leader}

@@ -1,12 +1,19 @@
 """What every new connection to SQLite or PostgreSQL is told, and how its transactions begin."""
 
+import sqlite3
 from typing import Any
 
 from sqlalchemy import Connection, Engine, event
+from sqlalchemy.exc import DBAPIError
 
 _BUSY_MS = 15_000
 _LIMIT = "idle_in_transaction_session_timeout = 15000"
 """PostgreSQL ends a transaction whose server does nothing for 15 s: it was stopped, and holds up all others."""
+
+_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
+"""No room for a page, and none for the index of the write-ahead log."""
+_FULL_STATE = "53100"
+"""The same of PostgreSQL."""
 
 
 def tune_postgresql(engine: Engine) -> None:
@@ -50,3 +57,9 @@ def tune_sqlite(engine: Engine) -> None:
     def _on_begin(connection: Connection) -> None:
         read_only = connection.get_execution_options().get("advisor_read_only", False)
         connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+
+
+def is_disk_full(error: DBAPIError) -> bool:
+    """Whether the database could not write because its disk is full."""
+    code = getattr(error.orig, "sqlite_errorcode", None)
+    return code in _FULL or getattr(error.orig, "sqlstate", None) == _FULL_STATE

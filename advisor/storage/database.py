@@ -5,6 +5,7 @@ writer at a time, whose transactions are committed in groups (`GroupCommit`). (S
 that two connections checkpoint at once; with one writer that cannot happen.)
 """
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -37,9 +38,9 @@ from sqlalchemy.exc import (
 )
 
 from advisor import __version__
-from advisor.errors import InvalidRequest, LostRace, Unavailable
+from advisor.errors import DiskFull, InvalidRequest, LostRace, Unavailable
 from advisor.storage.bell import Bell, SharedBell
-from advisor.storage.connections import tune_postgresql, tune_sqlite
+from advisor.storage.connections import is_disk_full, tune_postgresql, tune_sqlite
 from advisor.storage.fault_points import FaultPoint, Side, Strike, pass_by
 from advisor.storage.repositories.known_blocks import KnownBlocks
 from advisor.storage.sqlite.database_file import DatabaseFile, DatabaseRefused
@@ -53,6 +54,8 @@ Result = TypeVar("Result")
 _VERSIONS = Path(__file__).parent / "migrations" / "versions"
 _CROWD = 8
 """Tasks: a few always wait for the disk."""
+_FULL_FOR_S = 10.0
+"""So long after a write has found the disk full the database is not ready."""
 _MIGRATION_LOCK = 0x666C_6565_74
 _versions = Table(
     VERSION_TABLE,
@@ -82,6 +85,7 @@ class Database:
         self._note, self._strike = note, strike
         self._new_id = new_id
         self._known_blocks = KnownBlocks()
+        self._full_at_s = -math.inf
         parsed = make_url(url)
         if parsed.get_backend_name() == "postgresql" and "+" not in parsed.drivername:
             parsed = parsed.set(drivername="postgresql+psycopg")
@@ -187,14 +191,15 @@ class Database:
                 return
         self._strike(FaultPoint.MIGRATED, Side.AFTER)
 
-    def is_ready(self) -> bool:
-        """Return whether the database answers."""
-        try:
-            with self.read() as work:
-                work.ping()
-        except Unavailable:
-            return False
-        return True
+    def prove_ready(self) -> None:
+        """Raise Unavailable unless the database answers, and DiskFull where a write has just found its disk full.
+
+        That is forgotten after a while: a server that is asked nothing because of it would never learn that it is over.
+        """
+        if time.monotonic() < self._full_at_s + _FULL_FOR_S:
+            raise DiskFull
+        with self.read() as work:
+            work.ping()
 
     def close(self) -> None:
         """Close every connection, and let another server have the file."""
@@ -244,6 +249,8 @@ class Database:
             yield
         except Unavailable as error:
             is_outage = not isinstance(error, LostRace)
+            if isinstance(error, DiskFull):
+                self._full_at_s = time.monotonic()
             raise
         finally:
             self._note(kind, time.perf_counter() - began_s, is_outage)
@@ -320,6 +327,8 @@ def _tell(error: BaseException) -> BaseException:
         return InvalidRequest("A number in the request is too large to be stored.")
     if isinstance(error, InternalError) and not error.connection_invalidated:
         return error
+    if isinstance(error, DBAPIError) and is_disk_full(error):
+        return DiskFull()
     if isinstance(error, OperationalError | InterfaceError | InternalError):
         return Unavailable("The database cannot be reached or is busy.")
     if _is_damage(error):

@@ -150,7 +150,7 @@ class GroupCommit:
             self._mark(group, "RELEASE one")
         except BaseException as error:
             one.refusal = error
-            self._undo(group)
+            self._undo(group, error)
 
     def is_old(self, group: _Group) -> bool:
         """Whether the group has lasted long enough."""
@@ -182,13 +182,16 @@ class GroupCommit:
         except self._engine.dialect.dbapi.Error as error:  # type: ignore[union-attr]
             raise OperationalError(statement, None, error) from error
 
-    def _undo(self, group: _Group) -> None:
-        """Take one transaction back; where SQLite has taken back all of them (a full disk), so it is for all."""
+    def _undo(self, group: _Group, cause: BaseException) -> None:
+        """Take one transaction back; where SQLite has taken back all of them (a full disk), so it is for all.
+
+        They are told the cause then, rather than that there is nothing left to take back.
+        """
         try:
             self._mark(group, "ROLLBACK TO one")
             self._mark(group, "RELEASE one")
         except OperationalError as error:
-            self._settle(group, error)
+            self._settle(group, cause if isinstance(cause, DBAPIError) else error)
 
     def _commit(self, group: _Group) -> None:
         if group.is_settled.is_set():

@@ -1,6 +1,7 @@
 """Transactions on SQLite are committed together, and each succeeds or fails by itself."""
 
 import math
+import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -112,14 +113,18 @@ def test_group_that_cannot_be_committed_is_kept_for_nobody(ledger: Ledger) -> No
 
 
 def test_group_that_sqlite_took_back_itself_is_kept_for_nobody(ledger: Ledger) -> None:
-    def lose_all() -> None:
-        with ledger.writer.begin() as connection:
-            # What SQLite does of its own accord on a full disk.
-            connection.exec_driver_sql("ROLLBACK")
-            raise KeyError("whatever came of it")
+    with ledger.writer.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE texts (text TEXT)")
 
-    raised = ledger.write_together(lose_all)
+    def fill_the_disk() -> None:
+        with ledger.writer.begin() as connection:
+            connection.exec_driver_sql("PRAGMA max_page_count = 1")
+            connection.exec_driver_sql("INSERT INTO texts VALUES (zeroblob(100000))")
+
+    raised = ledger.write_together(fill_the_disk)
     assert [type(error) for error in raised] == [OperationalError] * 2
+    # Not that there was no savepoint any more to take back.
+    assert {error.orig.sqlite_errorcode for error in raised} == {sqlite3.SQLITE_FULL}  # type: ignore[attr-defined]
     assert ledger.read() == []
     ledger.write(4)
     assert ledger.read() == [4]

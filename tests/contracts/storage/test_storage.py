@@ -565,7 +565,8 @@ def test_two_transactions_cannot_both_take_an_agent(database: Database) -> None:
 def test_database_that_is_not_there_is_unavailable() -> None:
     for url in ("sqlite:////no/such/folder/advisor.db", "postgresql://127.0.0.1:1/none"):
         database = DatabaseDoor(url, lambda: "id")
-        assert not database.is_ready()
+        with pytest.raises(Unavailable):
+            database.prove_ready()
         with pytest.raises(Unavailable), database.begin():
             pass
 
