@@ -20,6 +20,7 @@
     │   └── TokenNotFound        404 token_not_found
     ├── Conflict                 409 conflict
     │   ├── AgentNameTaken       409 agent_name_taken
+    │   ├── AgentIsBusy          409 agent_is_busy
     │   ├── AdviceNotReady       409 advice_not_ready
     │   ├── NoForecast           409 no_forecast
     │   ├── JobIsFinal           409 job_is_final
@@ -241,6 +242,13 @@ class AgentNameTaken(Conflict):
         "Give this agent a name of its own (--name). If it is the same one and has lost its work directory, it is let "
         "in once the other has been silent for half a minute, or after `advisor token readmit NAME`."
     )
+
+
+class AgentIsBusy(Conflict):
+    """The agent holds a session: only one that holds none can be removed."""
+
+    code = "agent_is_busy"
+    hint = "Drain it first (`advisor agents drain NAME`), and remove it when its session has ended."
 
 
 class AdviceNotReady(Conflict):

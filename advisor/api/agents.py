@@ -28,7 +28,7 @@ def list_agents(
     cursor: Cursor = None,
     name: Annotated[str | None, Query(max_length=100, description="Only the agent of this name.")] = None,
 ) -> AgentPage:
-    """Return a page of the agents that ever registered, by name, with what they are doing."""
+    """Return a page of the agents that ever registered and were not removed, by name, with what they are doing."""
     with context.database.read() as work:
         return agents.list_agents(work, context.clock(), context.timers, limit, cursor, name)
 
@@ -68,6 +68,16 @@ def resume_agent(agent_id: str, _: Admin, context: Here) -> None:
     """Let an agent take sessions again that was drained, or set aside for what it measured."""
     with context.database.begin() as work:
         agents.resume_agent(work, agent_id)
+
+
+@router.delete("/{agent_id}", status_code=204, summary="Remove an agent")
+def remove_agent(agent_id: str, _: Admin, context: Here) -> None:
+    """Take an agent that is gone for good out of every list; its own token counts no more, and its name is free.
+
+    What was measured with it stays. 409 `agent_is_busy` while it holds a session: drain it, and wait for the end.
+    """
+    with context.database.begin() as work:
+        agents.remove_agent(work, agent_id, context.clock())
 
 
 @router.post("/{agent_id}/poll", summary="Ask for work")

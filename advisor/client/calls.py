@@ -200,6 +200,11 @@ def resume_agent(agent_id: str) -> Call[None]:
     return Call("POST", f"/agents/{agent_id}:resume", _nothing)
 
 
+def remove_agent(agent_id: str) -> Call[None]:
+    """Take an agent that holds no session out of every list; what was measured with it stays."""
+    return Call("DELETE", f"/agents/{agent_id}", _nothing)
+
+
 def create_token(wanted: NewToken) -> Call[CreatedToken]:
     """Create a token; its secret is in this answer only."""
     return Call("POST", "/tokens", _reader(CreatedToken), body=_dump(wanted), repeatable=False)

@@ -3,7 +3,15 @@
 import hmac
 from datetime import datetime, timedelta
 
-from advisor.errors import AgentNameTaken, AgentNotFound, AgentTurnedOut, ProtocolMismatch, Unauthenticated
+from advisor.errors import (
+    AgentIsBusy,
+    AgentNameTaken,
+    AgentNotFound,
+    AgentTurnedOut,
+    LostRace,
+    ProtocolMismatch,
+    Unauthenticated,
+)
 from advisor.protocol.measured.messages import (
     PROTOCOL_MAJOR,
     AgentRegistered,
@@ -43,7 +51,10 @@ def register_agent(
     An agent that registers has just started, so that what it held before is gone: that session ends. A place that it
     never took up still waits for it, if its node is what the place was given to.
 
-    Raises ProtocolMismatch, AgentTurnedOut, AgentNameTaken, and Unauthenticated for a spent token.
+    The name of an agent that was removed is free: nothing but the name is kept of who had it.
+
+    Raises ProtocolMismatch, AgentTurnedOut, AgentNameTaken, Unauthenticated for a spent token, and LostRace when the
+    agent is removed at the same moment.
     """
     if request.protocol_major != PROTOCOL_MAJOR:
         raise ProtocolMismatch(
@@ -73,7 +84,11 @@ def register_agent(
         member = work.members.live_of(agent_id)
         if member is not None and not _still_waits(work, member, known.node, request.node):
             _abandon(work, member, f"Agent {request.name} started again.", now)
-        work.agents.introduce_again(agent_id, request.node, now, secret, ends_at)
+        was_removed = known.removed_at is not None
+        if not work.agents.introduce_again(
+            agent_id, request.node, now, secret, ends_at, was_removed=was_removed
+        ):
+            raise LostRace(f"Agent {known.name} was changed while it registered.")
     work.tokens.revoke_of_agent(agent_id, now)
     work.reach(FaultPoint.AGENT_REGISTERED)
     work.call_leader()
@@ -105,6 +120,22 @@ def resume_agent(work: UnitOfWork, agent_id: str) -> None:
     if not work.agents.resume(agent_id):
         raise _unknown(agent_id)
     work.call_leader()
+
+
+def remove_agent(work: UnitOfWork, agent_id: str, now: datetime) -> None:
+    """Take an agent out of every list for good, and make its tokens useless.
+
+    What was measured with it stays, with its name. The name is free: whoever registers under it needs a token that
+    lets agents in. Raises AgentNotFound, and AgentIsBusy while it holds a session.
+    """
+    if not work.agents.hold(agent_id):
+        raise AgentNotFound(f"There is no agent {agent_id}.")
+    # Looked up after the agent is held: nobody gives it a session in between.
+    member = work.members.live_of(agent_id)
+    if member is not None:
+        raise AgentIsBusy(f"Agent {member.agent} holds session {member.session_id}.")
+    work.agents.remove(agent_id, now)
+    work.tokens.revoke_of_agent(agent_id, now)
 
 
 def leave_ending(work: UnitOfWork, agent_id: str, now: datetime) -> None:
@@ -152,7 +183,7 @@ def find_assignment(work: UnitOfWork, agent_id: str) -> Assignment | None:
 
 
 def view_agents(work: UnitOfWork, now: datetime, timers: Timers) -> tuple[AgentView, ...]:
-    """Return every agent that ever registered, by name."""
+    """Return every agent that ever registered and was not removed, by name."""
     return tuple(_view(agent, now, timers) for agent in work.agents.all())
 
 

@@ -123,6 +123,8 @@ class AgentRow(Base):
     """Why it takes no further session; NULL while it does."""
     ends_at: Mapped[datetime | None]
     """When its allocation ends and the agent with it; NULL: nobody knows of an end."""
+    removed_at: Mapped[datetime | None]
+    """Since when it is removed: the row stays for what was measured with it, and for who registers under its name."""
 
 
 class TokenRow(Base):

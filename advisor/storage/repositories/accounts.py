@@ -33,10 +33,12 @@ class Agent:
     """Why it takes no further session; None while it does."""
     ends_at: datetime | None = None
     """When its allocation ends and the agent with it; None: nobody knows of an end."""
+    removed_at: datetime | None = None
+    """Since when it is removed: only its name is known, until somebody registers under it."""
 
 
 class Agents:
-    """The agents of one transaction."""
+    """The agents of one transaction. One that was removed is found by its name only."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -74,7 +76,8 @@ class Agents:
 
     def count(self) -> int:
         """Return how many agents are known."""
-        return self._connection.execute(select(func.count()).select_from(AgentRow)).scalar_one()
+        query = select(func.count()).select_from(AgentRow).where(_KNOWN)
+        return self._connection.execute(query).scalar_one()
 
     def introduce_again(
         self,
@@ -83,11 +86,18 @@ class Agents:
         now: datetime,
         secret_sha256: str | None,
         ends_at: datetime | None = None,
-    ) -> None:
-        """Note that a known agent has started again, perhaps on other hardware and for another while."""
-        query = update(AgentRow).where(AgentRow.id == agent_id)
-        values = {"node": node, "secret_sha256": secret_sha256, "ends_at": ends_at}
-        self._connection.execute(query.values(registered_at=now, last_seen_at=now, flag=None, **values))
+        *,
+        was_removed: bool = False,
+    ) -> bool:
+        """Note that an agent has started again, perhaps on other hardware and for another while.
+
+        Return whether it still was what `was_removed` says: somebody may have removed it since it was looked up.
+        """
+        known = AgentRow.removed_at.is_not(None) if was_removed else _KNOWN
+        query = update(AgentRow).where(AgentRow.id == agent_id, known)
+        values = {"node": node, "secret_sha256": secret_sha256, "ends_at": ends_at, "removed_at": None}
+        query = query.values(registered_at=now, last_seen_at=now, flag=None, **values)
+        return self._connection.execute(query).rowcount == 1
 
     def turn_out(self, agent_id: str, now: datetime) -> None:
         """Let an agent register no more."""
@@ -96,18 +106,28 @@ class Agents:
 
     def readmit(self, agent_id: str) -> bool:
         """Let an agent register again, also with another secret; return whether it is known."""
-        query = update(AgentRow).where(AgentRow.id == agent_id).values(revoked_at=None, secret_sha256=None)
-        return self._connection.execute(query).rowcount == 1
+        return self._change(agent_id, revoked_at=None, secret_sha256=None)
 
     def drain(self, agent_id: str, because: str) -> bool:
         """Give an agent no further session, with the reason. Return whether it is known."""
-        query = update(AgentRow).where(AgentRow.id == agent_id).values(drained_because=because)
-        return self._connection.execute(query).rowcount == 1
+        return self._change(agent_id, drained_because=because)
 
     def resume(self, agent_id: str) -> bool:
         """Give an agent sessions again, drained or set aside. Return whether it is known."""
-        query = update(AgentRow).where(AgentRow.id == agent_id).values(drained_because=None, flag=None)
-        return self._connection.execute(query).rowcount == 1
+        return self._change(agent_id, drained_because=None, flag=None)
+
+    def hold(self, agent_id: str) -> bool:
+        """Keep other transactions from giving an agent a session or removing it until this one ends.
+
+        Return whether it is known.
+        """
+        query = select(AgentRow.id).where(AgentRow.id == agent_id, _KNOWN).with_for_update()
+        return self._connection.execute(query).one_or_none() is not None
+
+    def remove(self, agent_id: str, now: datetime) -> None:
+        """Forget all of an agent but its name and its node, which tell what was measured with it."""
+        nothing = dict.fromkeys(("secret_sha256", "revoked_at", "drained_because", "flag", "ends_at"))
+        self._change(agent_id, removed_at=now, **nothing)
 
     def see(self, agent_id: str, now: datetime) -> bool:
         """Note that an agent was heard of; return whether it is known."""
@@ -131,11 +151,12 @@ class Agents:
 
     def all(self) -> list[Agent]:
         """Return all agents by name, with the sessions they hold."""
-        return read_each(self._connection, _WITH_SESSION.order_by(AgentRow.name), AgentRow.id, _agent)
+        query = _WITH_SESSION.where(_KNOWN).order_by(AgentRow.name)
+        return read_each(self._connection, query, AgentRow.id, _agent)
 
     def page(self, limit: int, after: str | None, name: str | None = None) -> list[tuple[str, Agent]]:
         """Return agents with their names, in that order: those behind `after`; with `name` the one that has it."""
-        query = _WITH_SESSION.order_by(AgentRow.name).limit(limit)
+        query = _WITH_SESSION.where(_KNOWN).order_by(AgentRow.name).limit(limit)
         if name is not None:
             query = query.where(AgentRow.name == name)
         if after is not None:
@@ -158,9 +179,13 @@ class Agents:
         # In one fixed order, so that two allocations cannot wait for each other.
         rows = select(AgentRow.id).where(AgentRow.id.in_(agent_ids)).order_by(AgentRow.id)
         self._connection.execute(rows.with_for_update()).all()
-        query = _WITH_SESSION.where(AgentRow.id.in_(agent_ids)).order_by(AgentRow.name)
+        query = _WITH_SESSION.where(AgentRow.id.in_(agent_ids), _KNOWN).order_by(AgentRow.name)
         found = [_agent(row) for row in self._connection.execute(query)]
         return [agent for agent in found if agent.revoked_at is None and agent.drained_because is None]
+
+    def _change(self, agent_id: str, **values: object) -> bool:
+        query = update(AgentRow).where(AgentRow.id == agent_id, _KNOWN).values(**values)
+        return self._connection.execute(query).rowcount == 1
 
 
 class Tokens:
@@ -258,6 +283,7 @@ class Tokens:
         self._connection.execute(query.values(revoked_at=now))
 
 
+_KNOWN = AgentRow.removed_at.is_(None)
 _WITH_SESSION = (
     select(AgentRow, MemberRow.session_id, SessionRow.job_id)
     .outerjoin(MemberRow, (MemberRow.agent_id == AgentRow.id) & MemberRow.live)
@@ -269,7 +295,7 @@ _TOKENS = select(
 
 
 _TOKEN = _TOKENS.where(TokenRow.id == bindparam("token"))
-_EXISTS = select(AgentRow.id).where(AgentRow.id == bindparam("agent"))
+_EXISTS = select(AgentRow.id).where(AgentRow.id == bindparam("agent"), _KNOWN)
 # Looked at every second, jobs or none.
 _LEAVING = (
     select(MemberRow.session_id, AgentRow.name)
@@ -293,6 +319,7 @@ def _agent(row: AnyRow) -> Agent:
         row.secret_sha256,
         row.drained_because,
         row.ends_at,
+        row.removed_at,
     )
 
 

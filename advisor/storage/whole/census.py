@@ -42,7 +42,7 @@ class Counts:
             (AgentRow.last_seen_at < silent_since, AgentState.SILENT.value),
             else_=AgentState.IDLE.value,
         )
-        agents = select(doing.label("state")).subquery()
+        agents = select(doing.label("state")).where(AgentRow.removed_at.is_(None)).subquery()
         return Census(
             jobs=self._count(select(JobRow.state, func.count()).group_by(JobRow.state), list(JobState)),
             agents=self._count(

@@ -11,6 +11,7 @@ from advisor.storage.repositories.blocks import MAX_QUARANTINED
 from advisor.storage.states import FINAL_JOBS, FINAL_SESSIONS
 from advisor.storage.tables import (
     AdviceRow,
+    AgentRow,
     BlockRow,
     EventRow,
     JobRow,
@@ -82,6 +83,12 @@ RULES: tuple[tuple[str, Select[Any]], ...] = (
         .where(MemberRow.live)
         .group_by(MemberRow.agent_id)
         .having(func.count() > 1),
+    ),
+    (
+        "Agents that were removed hold a place",
+        select(MemberRow.agent_id)
+        .join(AgentRow, AgentRow.id == MemberRow.agent_id)
+        .where(MemberRow.live, AgentRow.removed_at.is_not(None)),
     ),
     (
         "Sessions that are over hold agents",

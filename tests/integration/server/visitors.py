@@ -69,6 +69,7 @@ ROUTES: dict[str, set[str]] = {
     "POST /api/v1/agents/{agent_id}:readmit": ADMIN,
     "POST /api/v1/agents/{agent_id}:drain": ADMIN,
     "POST /api/v1/agents/{agent_id}:resume": ADMIN,
+    "DELETE /api/v1/agents/{agent_id}": ADMIN,
     "POST /api/v1/agents/{agent_id}/poll": AGENT,
     "POST /api/v1/sessions/{session_id}/beat": AGENT,
     "POST /api/v1/sessions/{session_id}/hello": AGENT,
