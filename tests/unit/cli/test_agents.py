@@ -53,6 +53,36 @@ def test_agent_is_drained_and_resumed_by_its_name(server: FakeServer, run: Run) 
     assert "The server knows one" in missing.stderr
 
 
+def test_agent_is_removed_by_its_name_or_its_id_once_somebody_has_agreed(
+    server: FakeServer, run: Run
+) -> None:
+    server.agents = [known(), known(id="a8", name="two")]
+    refused = run("agents", "remove", "one")
+    assert refused.exit_code != 0
+    assert "Remove one (n7, last seen 3 s ago)?" in refused.stderr
+    assert server.tokens_wanted == []
+    assert "one is removed." in (done := run("agents", "remove", "one", "--yes")).stderr + done.stdout
+    assert "two is removed." in (done := run("agents", "remove", "a8", "-y")).stderr + done.stdout
+    assert server.tokens_wanted == [("/agents/a7", {}), ("/agents/a8", {})]
+    missing = run("agents", "remove", "three", "--yes")
+    assert missing.exit_code == 102
+    assert "The server knows one, two" in missing.stderr
+    # The other actions are about a name.
+    assert run("agents", "drain", "a8").exit_code == 102
+
+
+def test_agent_that_holds_a_session_is_not_removed_and_the_reason_is_told(
+    server: FakeServer, run: Run
+) -> None:
+    server.agents = [known(job_id="aaa1")]
+    said = {"code": "agent_is_busy", "detail": "Agent one holds session s1.", "hint": "Drain it first."}
+    server.problems["/agents/a7"] = 409, {"title": "Conflict", **said}
+    refused = run("agents", "remove", "one", "--yes")
+    assert refused.exit_code != 0
+    assert "Agent one holds session s1." in refused.stderr
+    assert "Drain it first." in refused.stderr
+
+
 def test_who_waits_with_enough_idle_agents_is_not_told_to_start_more() -> None:
     agents = [AgentView.model_validate(known()), AgentView.model_validate(known(id="a8", name="two"))]
     assert "2 of 2 are. They begin in a moment" in explain_waiting(2, agents, "http://head:8765")

@@ -18,11 +18,13 @@ from advisor.protocol.views import AgentState, AgentView, Drain
 def build_app() -> typer.Typer:
     """Return the group of commands about agents."""
     app = typer.Typer(
-        help="List agents; drain them and let them work again (administrators).", no_args_is_help=True
+        help="List agents; drain them, let them work again, remove them (administrators).",
+        no_args_is_help=True,
     )
     app.command("list")(list_agents)
     app.command("drain")(drain)
     app.command("resume")(resume)
+    app.command("remove")(remove)
     return app
 
 
@@ -76,6 +78,24 @@ def resume(context: typer.Context, name: NameArgument) -> None:
     screen_of(context).tell(f"{name} takes sessions again.")
 
 
+def remove(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME_OR_ID", help="The agent's name or its id.")],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+) -> None:
+    """Remove an agent that is gone for good. What was measured with it stays; its name is free for another one.
+
+    Its own token counts no more. One that holds a session is drained first: it is removed when that has ended.
+    """
+    with connect(os.environ) as client:
+        agent = _find(client, name, also_ids=True)
+        if not yes:
+            seen = f"{agent.node.hostname}, last seen {spell_duration(agent.last_seen_s)} ago"
+            typer.confirm(f"Remove {agent.name} ({seen})?", abort=True, err=True)
+        client.remove_agent(agent.id)
+    screen_of(context).tell(f"{agent.name} is removed.")
+
+
 def _describe_labels(agent: AgentView) -> str:
     words = [f"{key}={value}" for key, value in agent.node.labels.items()]
     return " ".join(words + ["(signed jobs only)"] * agent.node.signed_only)
@@ -93,8 +113,11 @@ def _describe_state(agent: AgentView) -> str:
     return "drained" if agent.drained_because else "set aside" if agent.flag else agent.state.value
 
 
-def _find(client: Client, name: str) -> AgentView:
+def _find(client: Client, name: str, *, also_ids: bool = False) -> AgentView:
     if (found := find_agent(client, name)) is not None:
         return found
-    names = ", ".join(agent.name for agent in client.agents()) or "none"
+    known = client.agents()
+    if also_ids and (named := [agent for agent in known if agent.id == name]):
+        return named[0]
+    names = ", ".join(agent.name for agent in known) or "none"
     raise CommandFailed(Exit.NOT_FOUND, f"There is no agent {name!r}.", f"The server knows {names}.")
