@@ -24,7 +24,7 @@ from advisor.protocol.views import (
     TokenPage,
     TokenRotation,
 )
-from advisor.services.agents import drain_agent, resume_agent, view_agents
+from advisor.services.agents import drain_agent, remove_agent, resume_agent, view_agents
 from advisor.services.answers.advice import get_advice
 from advisor.services.answers.exports import bundle_strategy, export_strategy, list_formats, report_job
 from advisor.services.answers.forecasts import predict
@@ -160,6 +160,12 @@ class ServiceSource:
         _refuse_all_but_administrators(person)
         with self._database.begin() as work:
             resume_agent(work, agent_id)
+
+    def remove_agent(self, agent_id: str, person: Person) -> None:
+        """Take an agent out of every list for good. Raises Forbidden, and AgentIsBusy while it holds a session."""
+        _refuse_all_but_administrators(person)
+        with self._database.begin() as work:
+            remove_agent(work, agent_id, self._clock())
 
     def predict(self, job_id: str, nodes: int | None, rate: str | None, batch: float) -> Forecast:
         """Return what the cost model expects on another cluster; None is as measured. Raises NoForecast."""

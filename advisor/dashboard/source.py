@@ -114,6 +114,10 @@ class Source(Protocol):
         """Give an agent sessions again that was drained or set aside. Raises Forbidden."""
         ...
 
+    def remove_agent(self, agent_id: str, person: Person) -> None:
+        """Take an agent out of every list for good. Raises Forbidden, and AgentIsBusy while it holds a session."""
+        ...
+
     def predict(self, job_id: str, nodes: int | None, rate: str | None, batch: float) -> Forecast:
         """Return what the cost model expects on another cluster; None is as measured. Raises NoForecast."""
         ...

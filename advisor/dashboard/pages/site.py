@@ -1,4 +1,4 @@
-"""Routes beside the jobs: agents, to be drained and resumed; the knob catalogue; and the page of components."""
+"""Routes beside the jobs: agents, to be drained, resumed and removed; the knob catalogue; the page of components."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -54,6 +54,11 @@ def build_site_routes(
     @router.post("/agents/{agent_id}/resume")
     def resume_agent(request: Request, agent_id: str, form_key: FormKey = "") -> Response:
         source.resume_agent(agent_id, door.admit_form(request, form_key).person)
+        return RedirectResponse("/agents", status_code=303)
+
+    @router.post("/agents/{agent_id}/remove")
+    def remove_agent(request: Request, agent_id: str, form_key: FormKey = "") -> Response:
+        source.remove_agent(agent_id, door.admit_form(request, form_key).person)
         return RedirectResponse("/agents", status_code=303)
 
     @router.get("/knobs")

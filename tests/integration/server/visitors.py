@@ -117,6 +117,7 @@ ROUTES: dict[str, set[str]] = {
     "GET /agents": READ,
     "POST /agents/{agent_id}/drain": ADMIN,
     "POST /agents/{agent_id}/resume": ADMIN,
+    "POST /agents/{agent_id}/remove": ADMIN,
     "GET /knobs": READ,
     "GET /style": READ,
     "GET /tokens": ADMIN,

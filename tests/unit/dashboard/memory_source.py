@@ -168,6 +168,10 @@ class MemorySource:
     def resume_agent(self, agent_id: str, person: Person) -> None:
         self._change_agent(agent_id, None, person)
 
+    def remove_agent(self, agent_id: str, person: Person) -> None:
+        self._change_agent(agent_id, None, person)
+        self.connected = tuple(agent for agent in self.connected if agent.id != agent_id)
+
     def _change_agent(self, agent_id: str, drained_because: str | None, person: Person) -> None:
         if not person.may_administer:
             raise Forbidden("Only administrators may do that.")

@@ -82,10 +82,26 @@ def test_administrator_drains_and_resumes_an_agent(sign_in: SignIn, source: Memo
     assert client.post(f"/agents/{agent.id}/drain", data={"form_key": "wrong"}).status_code == 403
 
 
+def test_administrator_removes_an_agent_that_does_nothing(sign_in: SignIn, source: MemorySource) -> None:
+    busy = source.connected[0].model_copy(update={"id": "a1", "name": "busy", "session_id": "s1"})
+    idle = busy.model_copy(update={"id": "a2", "name": "idle", "session_id": None})
+    source.connected = (busy, idle)
+    client = sign_in("adv_admin_1_x")
+    page = client.get("/agents").text
+    key = re.search(r'name="form_key" value="([^"]+)"', page).group(1)
+    assert re.findall(r'action="(/agents/\w+/remove)"', page) == ["/agents/a2/remove"]
+    assert client.post("/agents/a2/remove", data={"form_key": "wrong"}).status_code == 403
+    assert "/agents/a2/" not in client.post("/agents/a2/remove", data={"form_key": key}).text
+    assert source.connected == (busy,)
+    assert client.post("/agents/a2/remove", data={"form_key": key}).status_code == 404
+
+
 def test_others_see_no_drain_and_may_not(sign_in: SignIn, source: MemorySource) -> None:
     agent = source.connected[0]
     client = sign_in("adv_submitter_2_x")
     assert "/drain" not in client.get("/agents").text
+    assert "/remove" not in client.get("/agents").text
     key = re.search(r'name="form_key" value="([^"]+)"', client.get("/jobs").text).group(1)
-    assert client.post(f"/agents/{agent.id}/drain", data={"form_key": key}).status_code == 403
+    for action in ("drain", "remove"):
+        assert client.post(f"/agents/{agent.id}/{action}", data={"form_key": key}).status_code == 403
     assert source.connected[0].drained_because is None
