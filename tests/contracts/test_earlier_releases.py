@@ -17,10 +17,11 @@ from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.measured.messages import AgentRegistered, BeatReply, NextReply, PollReply
 from advisor.protocol.reading import read_document
 from advisor.protocol.views import AgentPage, JobPage, RaceAccepted
+from advisor.storage.database import upgrade
 from advisor.tuning.asked import PlannerTuning
+from tests.contracts.kept_rows import RECORDED, connect, insert_rows, read_kept, read_script
 from tests.integration.server.served import Served
 
-RECORDED = sorted(folder for folder in (Path(__file__).parent / "releases").iterdir() if folder.is_dir())
 ANSWERS: dict[str, Any] = {
     "POST agents": AgentRegistered,
     "POST agents/*/poll": PollReply,
@@ -61,13 +62,21 @@ def read_said(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(params=RECORDED, ids=lambda folder: folder.name)
-def earlier(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Earlier]:
-    with sqlite3.connect(tmp_path / "advisor.db") as database:
-        database.executescript(gzip.decompress((request.param / "database.sql.gz").read_bytes()).decode())
-        (recorded,) = database.execute("SELECT max(last_seen_at) FROM agents").fetchone()
+def earlier(request: pytest.FixtureRequest, database_url: str, tmp_path: Path) -> Iterator[Earlier]:
+    kept = read_kept(request.param)
+    if database_url.startswith("sqlite"):
+        with sqlite3.connect(tmp_path / "advisor.db") as database:
+            database.executescript(read_script(request.param))
+    else:
+        # It would have kept the same rows there, in tables of its revision.
+        with connect(database_url) as connection:
+            upgrade(connection, kept.revision)
+            insert_rows(connection, kept.rows)
     # Budgets are of time too: the server is replaced right after it was killed.
-    away = datetime.now(UTC) - datetime.fromisoformat(recorded).replace(tzinfo=UTC)
-    server = Served(tmp_path, PlannerTuning(), clock=lambda: datetime.now(UTC) - away)
+    away = datetime.now(UTC) - max(agent["last_seen_at"] for agent in kept.rows["agents"])
+    server = Served(
+        tmp_path, PlannerTuning(), clock=lambda: datetime.now(UTC) - away, database_url=database_url
+    )
     running = [
         job
         for job in read_document(JobPage, server.ask("GET", "/jobs").content).items
