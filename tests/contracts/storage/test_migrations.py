@@ -6,7 +6,6 @@ import multiprocessing
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from alembic import command
@@ -22,8 +21,7 @@ from advisor.protocol.training.workload import Workload
 from advisor.storage import Database, database
 from advisor.storage.fault_points import FaultPoint, Side
 from advisor.storage.repositories.leaders import Seat
-
-_INDEXES = "SELECT sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL"
+from tests.contracts.storage.forms import describe
 
 
 @pytest.fixture
@@ -33,25 +31,6 @@ def connection(tmp_path: Path) -> Iterator[Connection]:
     with engine.connect() as connection, connection.begin():
         yield connection
     engine.dispose()
-
-
-def describe(connection: Connection) -> dict[str, Any]:
-    """Everything that SQLite knows of every table; the order of columns and constraints means nothing."""
-    known = inspect(connection)
-
-    def unordered(entries: Any) -> list[str]:
-        return sorted(str({**entry, "type": str(entry.get("type"))}) for entry in entries)
-
-    return {
-        table: {
-            "columns": unordered(known.get_columns(table)),
-            "primary key": known.get_pk_constraint(table),
-            "foreign keys": unordered(known.get_foreign_keys(table)),
-            "unique": unordered(known.get_unique_constraints(table)),
-            "checks": unordered(known.get_check_constraints(table)),
-        }
-        for table in known.get_table_names()
-    } | {"indexes": sorted(connection.exec_driver_sql(_INDEXES).scalars())}
 
 
 def open_engine(path: Path) -> Engine:
