@@ -31,7 +31,7 @@ from .observe.precision import ScriptPrecision
 from .observe.recorder import INTERRUPTED, NEW_EPOCH, Recorder, find_loss
 from .observe.samples import SampleCount
 from .observe.sharded import explain_unknown, find_kind, find_sharded_roots
-from .observe.steps import StepWatch, list_parameters
+from .observe.steps import StepWatch
 from .private_torch import explain_unusable
 from .steering.conversation import FAILED, Conversation
 from .steering.online import OnlineTuning
@@ -196,15 +196,8 @@ class Runtime:
 
     def end_optimizer_step(self, optimizer: Any) -> None:
         self.recorder.end_optimizer()
-        self.watch.note_optimizer_step(
-            optimizer, not self.watch.knows(optimizer) and self._is_stranger(optimizer)
-        )
-
-    @untraced
-    def _is_stranger(self, optimizer: Any) -> bool:
-        """Whether it holds no parameter of the models that the script has wrapped or sharded."""
-        own = {id(parameter) for model in self.models.list_known() for parameter in model.parameters()}
-        return bool(own) and not any(id(parameter) in own for parameter in list_parameters(optimizer))
+        is_stranger = not self.watch.knows(optimizer) and self.models.are_strange_to(optimizer)
+        self.watch.note_optimizer_step(optimizer, is_stranger)
 
     def end_step(self, samples: Optional[int]) -> None:
         """The script says that a step ended, and perhaps how many samples this rank consumed in it."""
@@ -242,11 +235,6 @@ class Runtime:
     def may_clear(self, owner: Any, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> bool:
         """Whether a zero_grad() of an optimizer or a module is made."""
         return self.at_work is None or self.at_work.may_clear(owner, args, kwargs)
-
-    @untraced
-    def may_clip(self) -> bool:
-        """Whether the script's clipping of gradients is made; otherwise it only learns their norm."""
-        return self.at_work is None or self.at_work.may_clip()
 
     def note_spawn(self, call: str) -> None:
         if not self.models.has_replicas:

@@ -195,7 +195,7 @@ def _patch_clipping() -> None:
         def clip(*args: Any, **kwargs: Any) -> Any:
             # What a script compiles may have to be one graph: there it clips at every step, which the evidence tells.
             runtime = None if is_compiling() else current.current_runtime
-            if runtime is None or runtime.at_work is None or runtime.may_clip():
+            if runtime is None or runtime.at_work is None or runtime.at_work.may_clip():
                 return original(*args, **kwargs)
             return hold(*args, **kwargs)
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import weakref
 from typing import Any, Dict, List
 
+from ..untraced import untraced
+from .steps import list_parameters
+
 RECENT_STEPS = 4
 """A model that ran no training forward for this many steps does not train: the script may have replaced it."""
 
@@ -59,6 +62,12 @@ class Models:
     def list_known(self) -> List[Any]:
         """Every model that still lives."""
         return [*_list_live(self._replicas), *_list_live(self._sharded)]
+
+    @untraced
+    def are_strange_to(self, optimizer: Any) -> bool:
+        """Whether there are models, and an optimizer holds no parameter of any."""
+        own = {id(parameter) for model in self.list_known() for parameter in model.parameters()}
+        return bool(own) and not any(id(parameter) in own for parameter in list_parameters(optimizer))
 
     def take_newcomers(self) -> bool:
         """Whether any have come since this was last asked."""

@@ -84,6 +84,7 @@ class Steering(ABC):
         return self._levers.may_clear(owner, args, kwargs)
 
     def may_clip(self) -> bool:
+        """Whether the script's clipping of gradients is made; otherwise it only learns their norm."""
         return self._levers.may_clip()
 
     def make_way(self, ddp: Any) -> bool:

@@ -88,7 +88,7 @@ def test_many_blocks_are_read_in_their_order(measured: Database) -> None:
 
 
 def test_blocks_that_were_not_asked_for_longest_are_forgotten_first() -> None:
-    known = KnownBlocks(most_steps=320)
+    known = KnownBlocks(most_steps=1220)
     mark = Mark("done", "", NOW, None, "[]")
     blocks = [make_block(f"b{number}", number) for number in range(4)]
     for block in blocks[:3]:
