@@ -8,12 +8,14 @@ from advisor.errors import DiskFull, Unavailable
 router = APIRouter(tags=["health"])
 
 
+@router.head("/livez", include_in_schema=False)
 @router.get("/livez", summary="Is the process alive?")
 async def livez() -> dict[str, str]:
     """Answer as long as the process runs: on the event loop, for the threads may all wait for the database."""
     return {"status": "alive"}
 
 
+@router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", summary="Can requests be served?")
 def readyz(context: Here) -> dict[str, str]:
     """Answer 200 while the database answers, 503 otherwise; say which server this is and which one leads.

@@ -12,7 +12,7 @@ ALWAYS_ALLOWED = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 class HostCheck:
-    """Middleware that refuses requests whose Host header is not on the list."""
+    """Middleware that refuses requests whose Host is not on the list, or that name several."""
 
     def __init__(self, app: ASGIApp, allowed: Collection[str]) -> None:
         self.app = app
@@ -27,6 +27,7 @@ class HostCheck:
         await build_problem(error.status, error.code, error.sentence, error.hint)(scope, receive, send)
 
     def _is_allowed(self, scope: Scope) -> bool:
-        host = Headers(scope=scope).get("host", "").lower()
+        hosts = Headers(scope=scope).getlist("host")
+        host = hosts[0].lower() if len(hosts) == 1 else ""
         name = host.partition("]")[0] + "]" if host.startswith("[") else host.partition(":")[0]
         return name in self._allowed

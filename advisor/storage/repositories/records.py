@@ -24,6 +24,9 @@ MAX_LOG_CHARS = 8 * 2**20
 MAX_SAMPLES = 10_000
 """Telemetry samples kept per agent and session; beyond that every second one goes, and again every second one."""
 
+_LONGEST_SENTENCE = 4000
+"""Characters of an event's; what agents report may go on and on."""
+
 
 class Events:
     """The story of jobs."""
@@ -52,7 +55,7 @@ class Events:
             "seq": number,
             "at": now,
             "kind": kind,
-            "sentence": sentence,
+            "sentence": sentence[:_LONGEST_SENTENCE],
             "trial_number": trial_number,
             "session_id": session_id,
             "facts": facts,

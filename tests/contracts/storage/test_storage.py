@@ -163,6 +163,13 @@ def test_job_moves_only_from_the_states_it_may_start_from(database: Database) ->
     assert (job.state, job.state_reason, job.finished_at) == (JobState.FAILED, "No.", NOW)
 
 
+def test_sentence_without_end_is_cut(database: Database) -> None:
+    with database.begin() as work:
+        work.jobs.add(make_job())
+        work.events.append("j1", EventKind.JOB, "and so on " * 10_000, NOW)
+        assert [len(event.sentence) for event in work.events.after("j1", 0, 9)] == [4000]
+
+
 def test_generations_and_event_numbers_only_grow(database: Database) -> None:
     with database.begin() as work:
         work.jobs.add(make_job())

@@ -192,6 +192,16 @@ def test_request_for_another_host_is_misdirected(server: Served, host: str) -> N
     assert (reply.status_code, reply.json()["code"]) == (421, "wrong_host")
 
 
+def test_request_that_names_two_hosts_is_misdirected(server: Served) -> None:
+    headers = [
+        (b"Host", b"localhost"),
+        (b"Host", b"evil.test"),
+        (b"Authorization", b"Bearer " + server.admin.encode()),
+    ]
+    reply = server.http.get("/api/v1/jobs", headers=headers)  # type: ignore[arg-type]
+    assert (reply.status_code, reply.json()["code"]) == (421, "wrong_host")
+
+
 @pytest.mark.parametrize("host", ["localhost", "localhost:8765", "127.0.0.1:1", "[::1]:8765", "LOCALHOST"])
 def test_request_for_this_machine_is_answered(server: Served, host: str) -> None:
     assert server.ask("GET", "/jobs", headers={"Host": host}).status_code == 200

@@ -264,6 +264,8 @@ def test_documents_are_served_without_the_network(server: Served) -> None:
 
 def test_health_needs_no_token(server: Served) -> None:
     assert server.http.get("/livez").json() == {"status": "alive"}
+    # As some load balancers ask.
+    assert [server.http.head(path).status_code for path in ("/livez", "/readyz")] == [200, 200]
     ready = server.http.get("/readyz").json()
     assert ready["status"] == "ready"
     assert ready["leader"] == ready["server"], "a SQLite file has one server"

@@ -53,6 +53,18 @@ def test_levels_of_1024_ranks_take_one_call_each(group: None, monkeypatch: pytes
     assert levels[0].leader == 8
 
 
+def test_groups_of_a_world_that_the_script_destroyed_are_made_anew(group: None) -> None:
+    own = Communicators(0, 1, CPU)
+    made = []
+    for is_second in (False, True):
+        if is_second:
+            dist.destroy_process_group()
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        made.append((own.provide_flat(1)[0], own.provide_levels(1, 1)[0].inner))
+        assert [dist.get_process_group_ranks(one) for one in made[-1]] == [[0], [0]]
+    assert own.provide_flat(1)[0] is made[1][0]
+
+
 def test_nccl_bound_to_a_device_splits_its_communicator_once_for_each_level(
     group: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

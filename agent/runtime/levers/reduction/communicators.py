@@ -72,6 +72,8 @@ class Communicators:
         self._rank = rank
         self._world_size = world_size
         self._device = device
+        self._world: Any = None
+        """The job's own group that all of these were made beside."""
         self._flat: Dict[Configuration, List[Any]] = {}
         self._levels: Dict[_Key, Levels] = {}
         self._taken: Dict[Configuration, int] = {}
@@ -82,6 +84,7 @@ class Communicators:
 
         Else the first backward pass would, between timed steps and perhaps without memory. Raises NoRoom.
         """
+        self._forget_earlier_world()
         kind = plan.configuration
         there = len(self._flat.get(kind, ()))
         flat, levels = max(0, plan.own_groups - there), [k for k in _list_keys(plan) if k not in self._levels]
@@ -118,6 +121,7 @@ class Communicators:
 
         No reducer may be left that uses one of them.
         """
+        self._forget_earlier_world()
         if self._find_backend() != "nccl":
             return
         for kind in list(self._flat):
@@ -134,6 +138,7 @@ class Communicators:
 
     def provide_flat(self, count: int, configuration: Configuration = ()) -> List[Any]:
         """`count` groups of all ranks, none of them the script's own: another thread may use them undisturbed."""
+        self._forget_earlier_world()
         groups = self._flat.setdefault(configuration, [])
         while len(groups) < count:
             ranks = list(range(self._world_size))
@@ -149,6 +154,7 @@ class Communicators:
 
         `between` is the backend of the outer groups; None is the job's own.
         """
+        self._forget_earlier_world()
         keys = [(index, inner_size, between, configuration) for index in range(count)]
         for key in keys:
             if key not in self._levels:
@@ -159,6 +165,13 @@ class Communicators:
         """What each of NCCL's communicators of these plans was made with."""
         groups = [group for plan in plans for group in self._list_groups(plan)]
         return read_fields(groups, self._device) if self._find_backend() == "nccl" else []
+
+    def _forget_earlier_world(self) -> None:
+        """A script that destroyed its process group and made another one has destroyed these with it."""
+        if self._world is not dist.group.WORLD:
+            self._world = dist.group.WORLD
+            self._flat.clear()
+            self._levels.clear()
 
     def _list_groups(self, plan: ReductionPlan) -> List[Any]:
         """Those of the job's own backend; makes what is missing."""
