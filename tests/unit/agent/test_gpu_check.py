@@ -487,6 +487,16 @@ def test_checks_go_on_after_a_failure_and_stop_when_asked() -> None:
     assert "| one | not possible here | It holds. | One card only. | 1 |" in page
 
 
+def test_what_would_begin_after_an_hour_fails_unrun() -> None:
+    ran = []
+    checks = [Check(name, "It holds.", lambda _, name=name: ran.append(name) or Judgement()) for name in "ab"]
+    hours = iter([0.0, 0.0, 3599.0, 3601.0, 3601.0])
+    outcomes = run_checks(checks, GivenBench(), lambda _: None, clock=lambda: next(hours))
+    assert [outcome.status for outcome in outcomes] == [Status.PASSED, Status.FAILED]
+    assert ran == ["a"]
+    assert "--checks b" in outcomes[1].judgement.faults[0]
+
+
 def test_checks_are_chosen_by_name() -> None:
     assert [check.name for check in choose_checks(CHECKS, "memory, timing")] == ["timing", "memory"]
     assert choose_checks(CHECKS, "") == list(CHECKS)
