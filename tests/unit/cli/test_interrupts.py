@@ -1,14 +1,25 @@
 """Signals that ask a command to stop: the first counts, the rest wait until everything is stopped."""
 
 import signal
+from collections.abc import Iterator
 
 import pytest
 
 from advisor.cli.interrupts import interruptible
 
 
+@pytest.fixture
+def terminal() -> Iterator[None]:
+    """Signals as at a terminal: under nohup the tests themselves would ignore one."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_first_signal_interrupts_and_a_second_does_not_break_off_the_stopping(number: signal.Signals) -> None:
+def test_first_signal_interrupts_and_a_second_does_not_break_off_the_stopping(
+    number: signal.Signals, terminal: None
+) -> None:
     stopped = []
     before = signal.getsignal(number)
 
