@@ -10,6 +10,7 @@ exit code is 1 where a gate is missed. CPU is the kernel's account of the server
     python benchmarks/gates.py reports --seconds 60
     python benchmarks/gates.py next
     python benchmarks/gates.py restart
+    python benchmarks/gates.py reconnect --agents 10000
     python benchmarks/gates.py all
 """
 
@@ -72,6 +73,11 @@ class Server:
     """`advisor serve` on a data directory."""
 
     def __init__(self, data_dir: Path) -> None:
+        self.data_dir = data_dir
+        self._start()
+
+    def _start(self) -> None:
+        data_dir = self.data_dir
         known = {name: value for name, value in os.environ.items() if not name.startswith("ADVISOR_")}
         words = [sys.executable, "-m", "advisor", "serve", "--port", "0", "--data-dir", str(data_dir)]
         began_s = time.perf_counter()
@@ -86,7 +92,7 @@ class Server:
                 raise SystemExit(f"The server ended: see {data_dir / 'server.log'}")
             time.sleep(0.02)
         self.start_s = time.perf_counter() - began_s
-        self.url, self.data_dir = record.url, data_dir
+        self.url = record.url
 
     @property
     def enrolment(self) -> str:
@@ -104,6 +110,12 @@ class Server:
     def _processes(self) -> list[psutil.Process]:
         server = psutil.Process(self.process.pid)
         return [server, *server.children()]
+
+    def crash(self) -> None:
+        """Kill it, and start another one on its data."""
+        self.process.kill()
+        self.process.wait()
+        self._start()
 
     def stop(self) -> None:
         """Stop it."""
@@ -254,9 +266,7 @@ async def ask_next(arguments: argparse.Namespace) -> list[Finding]:
 def _suggest(folder: Path, seat: Seat, *, crash: bool) -> tuple[list[Any], float]:
     server = Server(folder)
     if crash:
-        server.process.kill()
-        server.process.wait()
-        server = Server(folder)
+        server.crash()
     headers = {"Authorization": f"Bearer {seat.token}"}
     url = f"{server.url}/api/v1/sessions/{seat.session_id}/next"
     answer = httpx.post(url, json={"generation": 1}, headers=headers, timeout=60).raise_for_status().json()
@@ -281,8 +291,58 @@ async def start_again(arguments: argparse.Namespace) -> list[Finding]:
     return [Finding(f"restart with {trials} trials", target, measured, start_s < 3 and before == after)]
 
 
+async def come_back(arguments: argparse.Namespace) -> list[Finding]:
+    """A server is killed and started again, and all agents come back within a second, each with a new connection.
+
+    One that gets no answer, or is told to come later, waits up to two seconds and asks again, as agents do.
+    """
+    gang = 8
+    with serve(lambda folder: seed(folder, arguments.agents // gang, gang)) as (server, seats):
+        server.crash()
+        chance, lines = random.Random(1), [Line(server.url) for _ in seats]
+        beats = [
+            write_request(
+                f"/sessions/{seat.session_id}/beat", seat.token, {"generation": 1, "state": "running"}
+            )
+            for seat in seats
+        ]
+        began_s, rounds, refused = time.perf_counter(), 0, 0
+        waiting, spread_s = list(range(len(seats))), 1.0
+        while waiting and rounds < 20:
+            loads = [Load() for _ in waiting]
+            due = sorted((chance.uniform(0, spread_s), number) for number in range(len(waiting)))
+            await asyncio.gather(
+                *(offer_later(at_s, lines[waiting[n]], beats[waiting[n]], loads[n]) for at_s, n in due)
+            )
+            waiting = [who for who, load in zip(waiting, loads, strict=True) if load.failed]
+            refused, rounds, spread_s = refused + len(waiting), rounds + 1, 2.0
+        took_s = time.perf_counter() - began_s
+        for line in lines:
+            line.close()
+        await asyncio.sleep(_SETTLE_S)
+        lost = _count(server.data_dir, "SELECT count(*) FROM sessions WHERE state != 'running'")
+        rss_mb = server.rss_mb()
+    measured = (
+        f"all answered after {took_s:.1f} s, {refused} asked again, {lost} sessions lost, RSS {rss_mb:.0f} MB"
+        if not waiting
+        else f"{len(waiting)} never answered"
+    )
+    target = "all answered within a lease (36 s), none lost"
+    return [
+        Finding(f"{arguments.agents} agents come back in a second", target, measured,
+                not waiting and not lost and took_s < 36)
+    ]  # fmt: skip
+
+
+async def offer_later(at_s: float, line: Line, request: bytes, load: Load) -> None:
+    """Send one request in so many seconds, and wait for what comes of it."""
+    await asyncio.sleep(at_s)
+    await offer([(0.0, line, request)], load)
+
+
 GATES = {
     "agents": hold_agents, "idle": hold_idle, "reports": take_reports, "next": ask_next, "restart": start_again,
+    "reconnect": come_back,
 }  # fmt: skip
 
 
