@@ -48,7 +48,7 @@ def test_removed_agent_is_gone_and_what_it_measured_still_reads(server: Served) 
     assert (removed.status_code, removed.content) == (204, b"")
     assert server.ask("GET", "/agents").json()["items"] == []
     assert server.ask("GET", "/agents", params={"name": "one"}).json()["items"] == []
-    assert "No agent has called yet" in server.http.get("/agents").text
+    assert "No agent is known" in server.http.get("/agents").text
     assert read_all(server, job_id) == before
     for path in (f"/agents/{agent.id}:drain", f"/agents/{agent.id}:resume", f"/agents/{agent.id}:readmit"):
         assert refused(server.ask("POST", path, json={})) == (404, "agent_not_found")

@@ -60,7 +60,7 @@ def test_page_counts_what_to_look_at_and_names_the_command(sign_in: SignIn, sour
 def test_empty_page_still_says_how_to_add_a_node(sign_in: SignIn, source: MemorySource) -> None:
     source.connected = ()
     page = sign_in("adv_admin_1_x").get("/agents").text
-    assert "No agent has called yet" in page
+    assert "No agent is known" in page
     assert "Ask a node itself" not in page
     assert '<a href="/tokens">Make one</a>' in page
     assert "srun --ntasks-per-node=1 advisor-agent run --server http://127.0.0.1:8765" in read_words(page)
