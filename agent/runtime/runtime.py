@@ -21,6 +21,7 @@ from .link.control import AgentLost, ControlLine
 from .link.environment import Environment
 from .link.exchange import PeerLost
 from .link.rank_output import flush_output
+from .link.say import say
 from .link.trouble import describe_trouble
 from .loading.reading import Reading
 from .observe.clock import is_capturing
@@ -35,7 +36,7 @@ from .observe.steps import StepWatch
 from .private_torch import explain_unusable
 from .steering.conversation import FAILED, Conversation
 from .steering.online import OnlineTuning
-from .steering.production import Production, say
+from .steering.production import Production
 from .steering.steering import Steering
 from .untraced import untraced
 
@@ -285,7 +286,7 @@ class Runtime:
     def end_process(self, code: int, reason: str) -> None:
         """Ends this rank at a step boundary, so that the script's final save does not run."""
         if code:
-            print(f"fleet advisor: rank {self.environment.rank}: {reason}", file=sys.stderr)
+            say(f"rank {self.environment.rank}: {reason}")
         self.phase = beat.ENDED
         self.write_beat()
         children: List[Any] = getattr(sys.modules.get("multiprocessing"), "active_children", list)()
@@ -315,7 +316,7 @@ class Runtime:
             try:
                 self._steering.finish_script()
             except (AgentLost, PeerLost, RuntimeError) as error:
-                print(f"fleet advisor: the last block is lost: {error}", file=sys.stderr, flush=True)
+                say(f"the last block is lost: {error}")
         else:
             self.tell_trouble("too_short", steps=self.watch.training_steps, needed="measured steps")
 

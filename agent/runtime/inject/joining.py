@@ -17,6 +17,7 @@ from typing import Any, Callable
 from .. import current
 from ..link.environment import RUN, Environment, read_joined_environment
 from ..link.rank_output import take_own_output
+from ..link.say import say
 from ..nccl_tuner.plugin import load_where_asked
 from .after_import import call_after_import
 from .session import keep_launch_order, listen_for_signals, start_runtime
@@ -50,7 +51,7 @@ def _harmless(function: Callable[[], None]) -> Callable[[], None]:
             function()
         except Exception as error:
             current.set_current(None)
-            print(f"fleet advisor: this process is not measured: {error!r}", file=sys.stderr, flush=True)
+            say(f"this process is not measured: {error!r}")
 
     return call
 

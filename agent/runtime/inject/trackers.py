@@ -8,6 +8,7 @@ import sys
 from concurrent.futures import Future
 from typing import Any, MutableMapping, Optional
 
+from ..link.say import say
 from .after_import import call_after_import
 
 SWITCHES = {
@@ -50,9 +51,7 @@ def _stub_uploads() -> None:
 
     def send(self: Any, *args: Any, run_as_future: bool = False, **kwargs: Any) -> Any:
         repo_id = kwargs.get("repo_id") or args[0]
-        print(
-            f"fleet advisor: a trial uploads nothing: {repo_id} stays as it is.", file=sys.stderr, flush=True
-        )
+        say(f"a trial uploads nothing: {repo_id} stays as it is.")
         done: Any = Future()
         done.set_result(
             hub.CommitInfo(

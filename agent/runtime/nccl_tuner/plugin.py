@@ -11,11 +11,11 @@ import ctypes
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from typing import Dict, Iterable, List, Mapping, MutableMapping, Optional, Tuple
 
 from ..link.c_environment import read_variable
+from ..link.say import say
 
 VARIABLES = {
     "nccl_tuner_allreduce": "FLEET_NCCL_ALLREDUCE",
@@ -60,7 +60,7 @@ def load_where_asked(variables: MutableMapping[str, str], folder: Optional[str])
     try:
         variables[PLUGIN] = build(place)
     except Unbuildable as reason:
-        print(f"fleet advisor: NCCL chooses by itself: {reason}", file=sys.stderr, flush=True)
+        say(f"NCCL chooses by itself: {reason}")
 
 
 def _remove(folder: str, owner: int) -> None:

@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Dict, Mapping
 
 from ..levers.reduction.reducer import is_joining
+from ..link.say import say
 from ..link.trouble import describe_trouble
 from .conversation import FAILED, Conversation
-from .production import Production, say
+from .production import Production
 
 if TYPE_CHECKING:
     from ..runtime import Runtime

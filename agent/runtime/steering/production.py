@@ -8,13 +8,13 @@ what cannot be proved is taken back. Where the script goes on with another model
 from __future__ import annotations
 
 import json
-import sys
 from typing import TYPE_CHECKING, Any, Dict, Generator, List, Mapping, Optional
 
 from ..levers.lever import RelaunchNeeded
 from ..levers.reduction.gradient_reduction import HOOK_CAME
 from ..link import beat
 from ..link.exchange import PeerLost
+from ..link.say import say
 from ..observe.models import RECENT_STEPS
 from ..observe.recorder import StepMarks
 from ..races.parts import PEER_TIMEOUT_S, RankParts
@@ -191,8 +191,3 @@ class Production(Steering):
 def spell(value: Any) -> str:
     """A knob's value for people."""
     return ("on" if value else "off") if isinstance(value, bool) else str(value)
-
-
-def say(sentence: str) -> None:
-    """One line on standard error, where it disturbs no output that a script's owner parses."""
-    print(f"fleet advisor: {sentence}", file=sys.stderr, flush=True)
