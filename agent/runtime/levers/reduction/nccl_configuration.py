@@ -6,7 +6,7 @@ the environment beats it, the knob is one of the launch.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional
+from typing import Any, Dict, List, Mapping, Optional
 
 import torch
 import torch.distributed as dist
@@ -15,10 +15,8 @@ from ...backends import find_backend
 from ...link.c_environment import read_variable
 from ..lever import Evidence, Lever, RelaunchNeeded, Training
 from .communicators import explain_no_order
+from .gradient_reduction import GradientReduction
 from .nccl_options import FIELDS, explain_no_options, read_configuration, read_fields
-
-if TYPE_CHECKING:
-    from .gradient_reduction import GradientReduction
 
 CLUSTER = "NCCL_CGA_CLUSTER_SIZE"
 CLUSTERS_FROM = (9, 0)
@@ -34,7 +32,7 @@ class NcclConfiguration(Lever):
     serves_sharded = serves_engines = True
     """A sharded model has its own communicators: there, too, each value takes a launch."""
 
-    def __init__(self, reduction: "GradientReduction", device: torch.device) -> None:
+    def __init__(self, reduction: GradientReduction, device: torch.device) -> None:
         self._reduction, self._device = reduction, device
         self._reason: Optional[str] = "The job's communicators were not looked at."
         self._standing: Dict[str, int] = {}
