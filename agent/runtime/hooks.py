@@ -30,10 +30,9 @@ def after_forward(ddp: Any, _args: Any, _kwargs: Any, output: Any) -> Any:
 
 
 def drop_forward() -> None:
-    """A forward failed, and the script may catch that and go on."""
     runtime = current.current_runtime
-    if runtime is not None and runtime.at_work is not None:
-        runtime.at_work.drop_forward()
+    if runtime is not None:
+        runtime.drop_forward()
 
 
 def watch(model: Any) -> None:

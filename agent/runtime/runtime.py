@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-import os
-import sys
 import time
 import traceback
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 import torch.distributed as dist
 
 from . import hooks
 from .facts import count_batches, describe_loader
-from .levers.buckets.bucket_plan import BucketPlan
 from .levers.computation.compilation import hides_optimizer_steps
 from .levers.launched import replace_cap
 from .link import beat
-from .link.control import AgentLost, ControlLine
+from .link.control import AgentLost
 from .link.environment import Environment
 from .link.exchange import PeerLost
-from .link.rank_output import flush_output
 from .link.say import say
 from .link.trouble import describe_trouble
-from .loading.reading import Reading
 from .observe.clock import is_capturing
 from .observe.engines import find_engine
 from .observe.loss_factor import multiply_loss
-from .observe.models import Models
-from .observe.precision import ScriptPrecision
-from .observe.recorder import INTERRUPTED, NEW_EPOCH, Recorder, find_loss
-from .observe.samples import SampleCount
+from .observe.recorder import INTERRUPTED, NEW_EPOCH, find_loss
 from .observe.sharded import explain_unknown, find_kind, find_sharded_roots
-from .observe.steps import StepWatch
 from .private_torch import explain_unusable
-from .steering.conversation import FAILED, Conversation
+from .races.parts import RankParts
+from .rank_process import FAILED, RankProcess
+from .steering.conversation import Conversation
 from .steering.online import OnlineTuning
 from .steering.production import Production
 from .steering.steering import Steering
@@ -49,14 +42,12 @@ class Runtime:
     """Observes always; switches only under an agent (its control socket is given) or for a given strategy."""
 
     def __init__(self, environment: Environment) -> None:
+        process = self.process = RankProcess(environment)
         self.environment = environment
-        self.watch = StepWatch()
-        self.samples = SampleCount(environment.samples_per_forward)
-        self.reading = Reading()
-        self.recorder = Recorder()
-        self.precision = ScriptPrecision()
-        self.phase = beat.STARTING
-        self.control: Optional[ControlLine] = None
+        # Directly, because they are asked in every step.
+        self.watch, self.recorder, self.models = process.watch, process.recorder, process.models
+        self.samples, self.reading, self.precision = process.samples, process.reading, process.precision
+        self.write_beat, self.note_autocast = process.write_beat, process.precision.note_autocast
         self._active = environment.control is not None or environment.strategy is not None
         self._steering: Optional[Steering] = None
         self.at_work: Optional[Steering] = None
@@ -65,28 +56,16 @@ class Runtime:
         """Nothing is left to be done at boundaries."""
         self._may_capture = True
         """Whether CUDA is in use: there are graphs to be captured."""
-        self.models = Models()
         self._training_forwards = 0
-        self.loader: Optional[Dict[str, Any]] = None
-        """The training loader iterated last."""
-        self.batches: Optional[int] = None
-        """Of one pass over it."""
         self._told_trouble = False
-        self._exchanges = 0
-        self._beat = (
-            beat.BeatWriter(environment.session_dir, environment.rank) if environment.session_dir else None
-        )
         self._parity_path = f"{environment.parity_log}.{environment.rank}" if environment.parity_log else None
-        self.launched_over: Optional[BucketPlan] = None
-        """The script's own bucket plan, where the session was launched with another one."""
-        self.write_beat()
 
     # What the patches report.
 
     def adjust_ddp_arguments(self, args: Tuple[Any, ...], kwargs: Dict[str, Any]) -> Dict[str, Any]:
         """The script's own arguments, but for a bucket size that this session was launched with."""
         kwargs, replaced = replace_cap(self.environment.cold, args, kwargs)
-        self.launched_over = replaced or self.launched_over
+        self.process.launched_over = replaced or self.process.launched_over
         return kwargs
 
     def note_ddp(self, ddp: Any) -> None:
@@ -142,6 +121,11 @@ class Runtime:
         self.recorder.end_forward()
         return output if self.at_work is None else self.at_work.end_forward(ddp, output)
 
+    def drop_forward(self) -> None:
+        """It failed, and the script may catch that and go on."""
+        if self.at_work is not None:
+            self.at_work.drop_forward()
+
     def begin_backward(self, roots: Any) -> bool:
         outermost = self.recorder.begin_backward(roots)
         if self._parity_path is not None and outermost and (loss := find_loss(roots)) is not None:
@@ -169,7 +153,7 @@ class Runtime:
         if not self.models.has_replicas:
             self._look_for_sharded(optimizer)
         elif not self.models.last_forward and self.watch.optimizer_steps == STEPS_WITHOUT_DDP:
-            self.tell_trouble("eval_mode", steps=STEPS_WITHOUT_DDP)
+            self._tell_trouble("eval_mode", steps=STEPS_WITHOUT_DDP)
 
     @untraced
     def _look_for_sharded(self, optimizer: Any) -> None:
@@ -186,14 +170,14 @@ class Runtime:
             self._tell_no_ddp(f"has made {STEPS_WITHOUT_DDP} optimizer steps")
         elif models.step == 0:
             root = next(iter(models.list_known_sharded()), None)
-            self.tell_trouble("fsdp", kind=find_kind(root), steps=STEPS_WITHOUT_DDP)
+            self._tell_trouble("fsdp", kind=find_kind(root), steps=STEPS_WITHOUT_DDP)
 
     def _tell_no_ddp(self, when: str) -> None:
         engine = find_engine()
         if engine:
-            self.tell_trouble("own_engine", engine=engine)
+            self._tell_trouble("own_engine", engine=engine)
         else:
-            self.tell_trouble("no_ddp", when=when)
+            self._tell_trouble("no_ddp", when=when)
 
     def end_optimizer_step(self, optimizer: Any) -> None:
         self.recorder.end_optimizer()
@@ -205,13 +189,17 @@ class Runtime:
         self.watch.note_told_step()
         self.samples.told = samples
 
-    def note_fetch(self, seconds: float) -> None:
-        """A batch was read in this process. A model in eval mode meanwhile means an evaluation inside the step."""
+    def read_batch(self, iterator: Any, read_next: Callable[[Any], Any]) -> Any:
+        """The script's next batch. A model in eval mode meanwhile means an evaluation inside the step."""
+        start_s = time.perf_counter()
+        batch = self.reading.read(iterator, read_next)
+        seconds = time.perf_counter() - start_s
         if self.models.are_evaluated():
             self.note_interruption()
-            return
-        self.samples.note_fetch()
-        self.recorder.add_data_wait(seconds)
+        else:
+            self.samples.note_fetch()
+            self.recorder.add_data_wait(seconds)
+        return batch
 
     @untraced
     def start_epoch(self, loader: Any, iterate: Callable[[Any], Any]) -> Any:
@@ -220,7 +208,7 @@ class Runtime:
             self.note_interruption()
             return iterate(loader)
         self.recorder.raise_flag(NEW_EPOCH)
-        self.loader, self.batches = describe_loader(loader), count_batches(loader)
+        self.process.loader, self.process.batches = describe_loader(loader), count_batches(loader)
         size = getattr(loader, "batch_size", None) or getattr(loader.batch_sampler, "batch_size", None)
         self.samples.loader_batch_size = size if isinstance(size, int) else None
         return self.reading.start_epoch(loader, iterate)
@@ -237,27 +225,42 @@ class Runtime:
         """Whether a zero_grad() of an optimizer or a module is made."""
         return self.at_work is None or self.at_work.may_clear(owner, args, kwargs)
 
+    def may_clip(self) -> bool:
+        """Whether the script's clipping of gradients is made; otherwise it only learns their norm."""
+        return self.at_work is None or self.at_work.may_clip()
+
     def note_spawn(self, call: str) -> None:
         if not self.models.has_replicas:
-            self.tell_trouble("spawns_own_ranks", call=call)
+            self._tell_trouble("spawns_own_ranks", call=call)
 
-    # What the steering asks.
+    def hang_up(self) -> None:
+        """This process is a forked copy of the rank."""
+        self.process.hang_up()
 
-    def write_beat(self) -> None:
-        if self._beat is not None:
-            self._beat.write(self.models.step, self.phase, self._exchanges)
+    def has_trained(self) -> bool:
+        """Whether this process ran a wrapped model's training forward or an optimizer's step."""
+        return bool(self.models.last_forward) or self.watch.optimizer_steps > 0
 
-    def write_waiting(self) -> None:
-        """This rank waits for another one, whatever it does otherwise."""
-        if self._beat is not None:
-            self._beat.write(self.models.step, beat.WAITING, self._exchanges)
+    def finish_script(self) -> None:
+        """The script ended by itself; called once on every rank."""
+        self.process.enter(beat.ENDED)
+        if not self._active or self._told_trouble:
+            return
+        if not self.models.has_any:
+            self._tell_no_ddp("ended")
+        elif self.watch.optimizer_steps == 0:
+            self._tell_no_steps(self._training_forwards)
+        elif self._steering is not None:
+            try:
+                self._steering.finish_script()
+            except (AgentLost, PeerLost, RuntimeError) as error:
+                say(f"the last block is lost: {error}")
+        else:
+            self._tell_trouble("too_short", steps=self.watch.training_steps, needed="measured steps")
 
-    def note_exchange(self) -> None:
-        """The ranks have agreed on something: they get on, also where no step is made."""
-        self._exchanges += 1
-        self.write_beat()
+    # Where the script is left to itself.
 
-    def tell_trouble(self, code: str, **facts: object) -> None:
+    def _tell_trouble(self, code: str, **facts: object) -> None:
         """Tells once why this script cannot be measured or steered; the script is left to itself from here."""
         already, self._told_trouble = self._told_trouble, True
         if not self._active or already:
@@ -271,107 +274,63 @@ class Runtime:
             say(f"The strategy is not in force. {describe_trouble(code, **facts)['sentence']}")
         else:
             try:
-                self.reach_agent().send(describe_trouble(code, **facts))
+                self.process.reach_agent().send(describe_trouble(code, **facts))
             except AgentLost as lost:
                 say(str(lost))
-
-    def reach_agent(self) -> ControlLine:
-        """Rank 0's line, opened at first use."""
-        if self.control is None:
-            if self.environment.control is None:
-                raise AgentLost("ADVISOR_CONTROL is not set; start the session through the agent.")
-            self.control = ControlLine(self.environment.control, self.write_beat)
-        return self.control
-
-    def end_process(self, code: int, reason: str) -> None:
-        """Ends this rank at a step boundary, so that the script's final save does not run."""
-        if code:
-            say(f"rank {self.environment.rank}: {reason}")
-        self.phase = beat.ENDED
-        self.write_beat()
-        children: List[Any] = getattr(sys.modules.get("multiprocessing"), "active_children", list)()
-        for child in children:
-            child.terminate()
-        flush_output()
-        if not code and self.environment.stay_s:
-            time.sleep(self.environment.stay_s)
-            code = FAILED  # nobody ended it, and the user's command must not go on as if it had trained
-        os._exit(code)
-
-    def has_trained(self) -> bool:
-        """Whether this process ran a wrapped model's training forward or an optimizer's step."""
-        return bool(self.models.last_forward) or self.watch.optimizer_steps > 0
-
-    def finish_script(self) -> None:
-        """The script ended by itself; called once on every rank."""
-        self.phase = beat.ENDED
-        self.write_beat()
-        if not self._active or self._told_trouble:
-            return
-        if not self.models.has_any:
-            self._tell_no_ddp("ended")
-        elif self.watch.optimizer_steps == 0:
-            self._tell_no_steps(self._training_forwards)
-        elif self._steering is not None:
-            try:
-                self._steering.finish_script()
-            except (AgentLost, PeerLost, RuntimeError) as error:
-                say(f"the last block is lost: {error}")
-        else:
-            self.tell_trouble("too_short", steps=self.watch.training_steps, needed="measured steps")
 
     @untraced
     def _tell_no_steps(self, forwards: int) -> None:
         if hides_optimizer_steps():
-            self.tell_trouble("compiled_steps", forwards=forwards, version=torch.__version__)
+            self._tell_trouble("compiled_steps", forwards=forwards, version=torch.__version__)
         else:
-            self.tell_trouble("never_steps", forwards=forwards)
+            self._tell_trouble("never_steps", forwards=forwards)
 
     @untraced
     def _leave_to_graph(self) -> None:
         """The step is being recorded: its replays call nothing of ours."""
         if self._steering is not None and self.environment.strategy is not None:
-            self.stop_steering(str(describe_trouble("cuda_graph")["sentence"]))
+            self._stop_steering(str(describe_trouble("cuda_graph")["sentence"]))
         else:
-            self.tell_trouble("cuda_graph")
+            self._tell_trouble("cuda_graph")
 
     @untraced
     def _pass_boundary(self) -> None:
         if not self._active:
             self.samples.close_step()
-            if self.phase == beat.STARTING:
-                self.phase = beat.TRAINING
+            if self.process.phase == beat.STARTING:
+                self.process.phase = beat.TRAINING
         else:
             if self._steering is None:
                 if dist.get_world_size() < 2:
-                    self.tell_trouble("single_rank")
+                    self._tell_trouble("single_rank")
                     return
                 unusable = self._explain_unusable()
                 if unusable is not None:
-                    self.tell_trouble("private_torch", why=unusable)
+                    self._tell_trouble("private_torch", why=unusable)
                     return
                 self._steering = self._choose_steering()
             try:
                 self._steering.pass_boundary()
+                self._steering = self._steering.successor or self._steering
             except (AgentLost, PeerLost) as lost:
                 if self.environment.strategy is None:
-                    self.end_process(FAILED, str(lost))
-                self.stop_steering(str(lost))
+                    self.process.end(FAILED, str(lost))
+                self._stop_steering(str(lost))
             except Exception as error:
                 self._give_up(error)
         steering = self._steering
         self.at_work = steering if steering is not None and steering.works_in_steps else None
         self._may_capture = torch.cuda.is_initialized()
         is_done = steering is None or (steering.is_over and not self.models.has_unmet)
-        self._rests = self._beat is None and is_done
+        self._rests = is_done and not self.process.is_watched
 
     def _give_up(self, error: Exception) -> None:
         """A lever failed: no fault of the script, which must not be blamed for it. A real training goes on."""
         traceback.print_exc()
         reason = f"the runtime failed, not the script: {type(error).__name__}: {error}".splitlines()[0]
         if self.environment.strategy is None:
-            self.end_process(FAILED, reason)
-        self.stop_steering(reason)
+            self.process.end(FAILED, reason)
+        self._stop_steering(reason)
 
     def _explain_unusable(self) -> Optional[str]:
         """The private name of torch without which nothing can be measured."""
@@ -380,18 +339,14 @@ class Runtime:
 
     def _choose_steering(self) -> Steering:
         strategy = self.environment.strategy
+        parts = RankParts(self.process)
         if strategy is None:
-            return Conversation(self)
-        return OnlineTuning(self) if strategy.get("tune") else Production(self, strategy)
+            return Conversation(parts)
+        return OnlineTuning(parts) if strategy.get("tune") else Production(parts, strategy)
 
-    def stop_steering(self, reason: str) -> None:
+    def _stop_steering(self, reason: str) -> None:
         """A real training is left to itself."""
         self._active = False
         self._steering = self.at_work = None
         self.recorder.stop()
         say(f"The training goes on by itself: {reason}")
-
-    def go_on_with(self, steering: Production) -> None:
-        """From this boundary on."""
-        self._steering = steering
-        steering.take_over()

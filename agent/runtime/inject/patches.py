@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 import sys
-import time
 from typing import Any, Callable, Tuple
 
 import torch
@@ -15,7 +14,7 @@ import torch.utils.data.dataloader as loading
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from .. import current, hooks
+from .. import current, hooks, rank_process
 from .. import runtime as rank_runtime
 from ..link import beat
 from ..observe import clock, models, precision, recorder, samples, steps
@@ -43,6 +42,7 @@ def install_patches() -> None:
         sys.modules[__name__],
         hooks,
         rank_runtime,
+        rank_process,
         beat,
         clock,
         models,
@@ -134,12 +134,7 @@ def _patch_loader() -> None:
     @functools.wraps(original_next)
     def fetch(self: Any) -> Any:
         runtime = current.current_runtime
-        if runtime is None:
-            return original_next(self)
-        start_s = time.perf_counter()
-        batch = runtime.reading.read(self, original_next)
-        runtime.note_fetch(time.perf_counter() - start_s)
-        return batch
+        return original_next(self) if runtime is None else runtime.read_batch(self, original_next)
 
     any_iterator.__next__ = fetch
 
@@ -166,7 +161,7 @@ def _patch_autocast() -> None:
     def enter(self: Any) -> Any:
         runtime = current.current_runtime
         if runtime is not None:
-            runtime.precision.note_autocast(self)
+            runtime.note_autocast(self)
         return original(self)
 
     torch.autocast.__enter__ = enter
@@ -195,7 +190,7 @@ def _patch_clipping() -> None:
         def clip(*args: Any, **kwargs: Any) -> Any:
             # What a script compiles may have to be one graph: there it clips at every step, which the evidence tells.
             runtime = None if is_compiling() else current.current_runtime
-            if runtime is None or runtime.at_work is None or runtime.at_work.may_clip():
+            if runtime is None or runtime.at_work is None or runtime.may_clip():
                 return original(*args, **kwargs)
             return hold(*args, **kwargs)
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, List
+from typing import Any, List
+
+import torch.distributed as dist
 
 from ..facts import locate
 from ..levers.lever import Training
 from ..levers.registry import Levers
 from ..link.exchange import Exchange
 from ..observe.clock import choose_clock
-from ..private_torch import GET_LOG, SET_LOG_RATE
-
-if TYPE_CHECKING:
-    from ..runtime import Runtime
+from ..private_torch import DEFAULT_STORE, GET_LOG, SET_LOG_RATE
+from ..rank_process import RankProcess
 
 PEER_TIMEOUT_S = 180.0
 
@@ -20,53 +20,57 @@ PEER_TIMEOUT_S = 180.0
 class RankParts:
     """Made once, at the hello."""
 
-    def __init__(self, runtime: "Runtime", store: Any, rank: int, world_size: int) -> None:
-        environment = runtime.environment
-        self._runtime = runtime
-        self.rank, self.world_size, self.local_world_size = rank, world_size, environment.local_world_size
-        self.device, self.backend = locate(runtime.models.list_replicas(), runtime.models.list_sharded())
+    def __init__(self, process: RankProcess) -> None:
+        self.process, environment, models = process, process.environment, process.models
+        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self.local_world_size = environment.local_world_size
+        self.device, self.backend = locate(models.list_replicas(), models.list_sharded())
         self.clock = choose_clock(self.device)
-        self.recorder, self.reading = runtime.recorder, runtime.reading
+        self.recorder, self.reading = process.recorder, process.reading
         self.recorder.clock = self.clock
         self.levers = Levers(
-            rank,
-            world_size,
-            environment.local_world_size,
+            self.rank,
+            self.world_size,
+            self.local_world_size,
             self.device,
             self.clock,
             environment.cold,
-            runtime.reading,
+            self.reading,
             environment.scratch,
         )
         # Torchrun keeps its store over restarts of the ranks: an attempt must not read what the last one left.
         session = f"{environment.session}/{environment.attempt}"
         self.exchange = Exchange(
-            store, session, rank, world_size, runtime.write_waiting, runtime.note_exchange
+            DEFAULT_STORE.load()(),
+            session,
+            self.rank,
+            self.world_size,
+            process.write_waiting,
+            process.note_exchange,
         )
         self.drifted = ""
         """Sentence once a race left the ranks with different parameters: no reducers live side by side from then on."""
 
     def list_replicas(self) -> List[Any]:
         """The DDP models that train now, the same list on every rank."""
-        return self._runtime.models.list_replicas()
+        return self.process.models.list_replicas()
 
     def gather_training(self) -> Training:
         """What levers act on."""
-        runtime = self._runtime
-        replicas, sharded = runtime.models.list_replicas(), runtime.models.list_sharded()
+        process = self.process
+        replicas, sharded = process.models.list_replicas(), process.models.list_sharded()
         return Training(
             replicas,
-            runtime.watch.list_optimizers(),
-            runtime.precision,
-            runtime.recorder.loss if self.levers.needs_loss else None,
+            process.watch.list_optimizers(),
+            process.precision,
+            process.recorder.loss if self.levers.needs_loss else None,
             sharded,
-            runtime.watch.list_waiting([*replicas, *sharded]),
+            process.watch.list_waiting([*replicas, *sharded]),
         )
 
     def enter(self, phase: int) -> None:
         """Says in the beat what this rank does."""
-        self._runtime.phase = phase
-        self._runtime.write_beat()
+        self.process.enter(phase)
 
     def rate_logging(self, sample_rate: int) -> None:
         """How often DDP times an iteration of its own: every one while an arm is profiled."""

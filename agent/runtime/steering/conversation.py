@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, Mapping, Optional
+from typing import Any, Dict, Mapping, Optional
 
 from ..levers.lever import Training
 from ..link import beat
@@ -11,18 +11,15 @@ from ..link.trouble import describe_trouble
 from ..observe.memory import count_free_host_bytes
 from ..observe.recorder import StepMarks
 from ..races.order import parse_race
+from ..races.parts import RankParts
 from ..races.race import Race
 from ..races.snapshot import explain_no_snapshot
+from ..rank_process import FAILED
 from ..untraced import untraced
 from .steering import Steering
 
-if TYPE_CHECKING:
-    from ..runtime import Runtime
-
 AGENT_TIMEOUT_S = 900.0
 """An instruction may take a while: the server searches, other nodes' agents join."""
-FAILED = 75
-"""Exit code when the session cannot go on for a reason outside the script (EX_TEMPFAIL)."""
 
 
 class Conversation(Steering):
@@ -33,8 +30,8 @@ class Conversation(Steering):
     saves_training = True
     """Whether races may change the training, which is saved before them and put back."""
 
-    def __init__(self, runtime: "Runtime") -> None:
-        super().__init__(runtime)
+    def __init__(self, parts: RankParts) -> None:
+        super().__init__(parts)
         self._race: Optional[Race] = None
         self._races_finished = 0
 
@@ -69,14 +66,14 @@ class Conversation(Steering):
     def _begin(self) -> None:
         found = self._describe_script()
         if self._parts.rank == 0:
-            found["baseline"].update(self._runtime.environment.base)
+            found["baseline"].update(self._process.environment.base)
         self._follow({"kind": "hello", "protocol": PROTOCOL, **found})
 
     def _list_refusals(self, training: Training) -> Dict[str, str]:
         refusals = super()._list_refusals(training)
         if not self.saves_training:
             return refusals
-        local_world_size = self._runtime.environment.local_world_size
+        local_world_size = self._process.environment.local_world_size
         reason = explain_no_snapshot(training, local_world_size, count_free_host_bytes())
         return refusals if reason is None else {**refusals, **self._levers.refuse_inexact(reason)}
 
@@ -91,11 +88,11 @@ class Conversation(Steering):
     def finish_script(self) -> None:
         """The script ended by itself, perhaps inside a race: what was timed is sent if it is enough."""
         race = self._race
-        steps = self._runtime.watch.training_steps
+        steps = self._process.watch.training_steps
         is_enough = race is not None and race.conclude_early()
         if self._parts.rank != 0:
             return
-        agent = self._runtime.reach_agent()
+        agent = self._process.reach_agent()
         if race is not None and is_enough:
             try:
                 agent.ask(describe_results(race), timeout_s=5.0)
@@ -124,7 +121,7 @@ class Conversation(Steering):
                 self._end(reply)
                 return
             parts.enter(beat.SWITCHING)
-            self._race = Race(parse_race(reply, self._runtime.environment.base), parts)
+            self._race = Race(parse_race(reply, self._process.environment.base), parts)
             if not self._race.advance(None):
                 return
             # None of its strategies can be switched to in a live process.
@@ -132,7 +129,7 @@ class Conversation(Steering):
 
     def _ask_agent(self, message: Mapping[str, Any]) -> Dict[str, Any]:
         try:
-            reply = self._runtime.reach_agent().ask(message, self.patience_s)
+            reply = self._process.reach_agent().ask(message, self.patience_s)
             if reply.get("kind") in ("race", "end"):
                 return {**reply, "exit_code": 0}
             reason = f"The agent sent an instruction of an unknown kind: {reply.get('kind')!r}."
@@ -144,7 +141,7 @@ class Conversation(Steering):
     def _end(self, reply: Mapping[str, Any]) -> None:
         # Rank 0 may host the store: it leaves last.
         self._parts.exchange.gather(True, "the farewell", 10.0)
-        self._runtime.end_process(int(reply.get("exit_code", 0)), str(reply.get("reason", "")))
+        self._process.end(int(reply.get("exit_code", 0)), str(reply.get("reason", "")))
 
 
 def describe_results(race: Race) -> Dict[str, Any]:

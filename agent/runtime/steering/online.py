@@ -5,16 +5,15 @@ Only exact strategies race, so that the training is what it would have been. Wha
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Dict, Mapping
+from typing import Any, Dict, Mapping
 
 from ..levers.reduction.reducer import is_joining
 from ..link.say import say
 from ..link.trouble import describe_trouble
-from .conversation import FAILED, Conversation
+from ..races.parts import RankParts
+from ..rank_process import FAILED
+from .conversation import Conversation
 from .production import Production
-
-if TYPE_CHECKING:
-    from ..runtime import Runtime
 
 
 class OnlineTuning(Conversation):
@@ -23,8 +22,8 @@ class OnlineTuning(Conversation):
     patience_s = 60.0
     saves_training = False
 
-    def __init__(self, runtime: "Runtime") -> None:
-        super().__init__(runtime)
+    def __init__(self, parts: RankParts) -> None:
+        super().__init__(parts)
         self._found: Dict[str, Any] = {}
 
     def _begin(self) -> None:
@@ -34,7 +33,7 @@ class OnlineTuning(Conversation):
         self._describe_script()
         trouble = describe_trouble("joins")
         if self._parts.rank == 0:
-            self._runtime.reach_agent().send(trouble)
+            self._process.reach_agent().send(trouble)
         self._end({"exit_code": FAILED, "reason": trouble["sentence"]})
 
     def _describe_script(self) -> Dict[str, Any]:
@@ -42,16 +41,14 @@ class OnlineTuning(Conversation):
         return self._found
 
     def finish_script(self) -> None:
-        if self._runtime.control is not None:
-            self._runtime.control.close()
+        self._process.hang_up()
 
     def _end(self, reply: Mapping[str, Any]) -> None:
-        runtime = self._runtime
+        environment = self._process.environment
         if reply.get("exit_code") and self._parts.rank == 0:
             say(f"Tuning is over, the training goes on as it was: {reply.get('reason')}")
-        if runtime.control is not None:
-            runtime.control.close()
-            runtime.control = None
-        changes = {**runtime.environment.base, **(reply.get("overrides") or {})}
-        strategy = {**(runtime.environment.strategy or {}), "changes": changes}
-        runtime.go_on_with(Production(runtime, strategy, self._parts, self._found))
+        self._process.hang_up()
+        changes = {**environment.base, **(reply.get("overrides") or {})}
+        strategy = {**(environment.strategy or {}), "changes": changes}
+        self.successor = production = Production(self._parts, strategy, self._found)
+        production.take_over()

@@ -8,7 +8,7 @@ what cannot be proved is taken back. Where the script goes on with another model
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Dict, Generator, List, Mapping, Optional
+from typing import Any, Dict, Generator, List, Mapping, Optional
 
 from ..levers.lever import RelaunchNeeded
 from ..levers.reduction.gradient_reduction import HOOK_CAME
@@ -23,9 +23,6 @@ from .mismatch import describe_mismatch
 from .steering import Steering
 from .watching import Watch
 
-if TYPE_CHECKING:
-    from ..runtime import Runtime
-
 LEAST_SETTLING = 3
 """Steps after the switch that prove nothing yet: DDP rebuilds its buckets in the second one."""
 PROOF_STEPS = 10
@@ -36,26 +33,20 @@ UNUSED = "Nothing in this script took it up."
 
 
 class Production(Steering):
-    """A strategy from the third step on, or, where `parts` and what is known of the script are given, at once."""
+    """A strategy from the third step on, or, where what is known of the script is given, at once."""
 
     def __init__(
-        self,
-        runtime: "Runtime",
-        strategy: Mapping[str, Any],
-        parts: Optional[RankParts] = None,
-        found: Optional[Dict[str, Any]] = None,
+        self, parts: RankParts, strategy: Mapping[str, Any], found: Optional[Dict[str, Any]] = None
     ) -> None:
-        super().__init__(runtime, parts)
+        super().__init__(parts)
         self._strategy, self._found = strategy, found
         self._told: List[Any] = []
         """What the last report said."""
-        self._has_begun = parts is not None
+        self._has_begun = found is not None
         self._course = self._put_in_force()
         self._course_ended = False
         settings = strategy.get("watch")
-        self._watch = (
-            Watch(settings, self._parts.world_size, say) if settings and self._parts.rank == 0 else None
-        )
+        self._watch = Watch(settings, parts.world_size, say) if settings and parts.rank == 0 else None
 
     @property
     def is_over(self) -> bool:
@@ -69,7 +60,7 @@ class Production(Steering):
         self._go_on()
 
     def _advance(self, step: StepMarks) -> bool:
-        if self._runtime.models.take_newcomers():
+        if self._process.models.take_newcomers():
             self._course, self._course_ended = self._put_in_force(again=True), False
         if not self._course_ended:
             self._go_on()
@@ -110,7 +101,7 @@ class Production(Steering):
         found = self._found = self._found or self._describe_script()
         asked: Dict[str, Any] = dict(self._strategy["changes"])
         left = {knob: why for knob, why in found["refusals"].items() if knob in asked}
-        launched = {knob: v for knob, v in asked.items() if knob in self._runtime.environment.cold}
+        launched = {knob: v for knob, v in asked.items() if knob in self._process.environment.cold}
         wanted = {knob: v for knob, v in asked.items() if knob not in left and knob not in launched}
         levers.reduction.keeps_live = False
         levers.begin_race([wanted])
@@ -150,7 +141,7 @@ class Production(Steering):
         except Exception as error:  # whatever it is, the other ranks must hear of it
             failed = dict.fromkeys(wanted, f"Rank {parts.rank} could not switch to it: {error!r}.")
         views = parts.exchange.gather(failed, "whether all could switch", PEER_TIMEOUT_S) or []
-        self._runtime.recorder.keeps_loss = levers.needs_loss
+        parts.recorder.keeps_loss = levers.needs_loss
         parts.enter(beat.TRAINING)
         return dict(
             parts.share({k: why for view in views for k, why in view.items()}, "whether all could switch")

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import statistics
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Dict, List, Optional, Tuple
-
-import torch.distributed as dist
+from typing import Any, Dict, List, Optional, Tuple
 
 from ..facts import count_gradient_bytes, gather_baseline, gather_facts
 from ..levers.buckets.bucket_plan import observe_plan
@@ -17,12 +15,8 @@ from ..levers.lever import Training
 from ..link import beat
 from ..observe.host_reads import HostReads
 from ..observe.recorder import StepMarks
-from ..private_torch import DEFAULT_STORE
 from ..races.parts import PEER_TIMEOUT_S, RankParts
 from ..untraced import untraced
-
-if TYPE_CHECKING:
-    from ..runtime import Runtime
 
 WATCHED_STEPS = 3
 """Whole steps watched before anything is switched, so that batch size, accumulation and a step's time are known."""
@@ -34,15 +28,14 @@ READ_STEPS = 2
 class Steering(ABC):
     """Every rank passes the same boundaries and takes the same decisions."""
 
-    def __init__(self, runtime: "Runtime", parts: Optional[RankParts] = None) -> None:
-        self._runtime = runtime
-        store = DEFAULT_STORE.load()()
-        self._parts = parts or RankParts(runtime, store, dist.get_rank(), dist.get_world_size())
-        self._levers = self._parts.levers
+    def __init__(self, parts: RankParts) -> None:
+        self._parts, self._process, self._levers = parts, parts.process, parts.levers
+        self.successor: Optional[Steering] = None
+        """Who decides from here on, once this one has come to its end."""
         self._watched: List[StepMarks] = []
         self._forwards = 1
         self._has_begun = False
-        self._reads = HostReads() if self._parts.rank == 0 else None
+        self._reads = HostReads() if parts.rank == 0 else None
 
     @property
     def works_in_steps(self) -> bool:
@@ -93,14 +86,14 @@ class Steering(ABC):
 
     def pass_boundary(self) -> None:
         """At the first training forward of a step: no reducer is in flight on any rank."""
-        runtime, recorder, clock = self._runtime, self._runtime.recorder, self._parts.clock
+        process, recorder, clock = self._process, self._parts.recorder, self._parts.clock
         if self._levers.work_in_steps:
             self._levers.end_step(self._parts.gather_training())
         mark = clock.mark()
-        forwards = runtime.samples.forwards
-        step = recorder.close_step(mark, runtime.samples.close_step())
+        forwards = process.samples.forwards
+        step = recorder.close_step(mark, process.samples.close_step())
         if not self._has_begun:
-            runtime.phase = beat.TRAINING
+            process.phase = beat.TRAINING
             if step is not None:
                 self._watched.append(step)
                 self._forwards = max(1, forwards)
@@ -130,28 +123,28 @@ class Steering(ABC):
 
     def _describe_script(self) -> Dict[str, Any]:
         """Collective. The script's facts and its own settings on rank 0; on every rank what some rank refuses."""
-        runtime, parts = self._runtime, self._parts
+        process, parts = self._process, self._parts
         parts.enter(beat.WAITING)
         replicas = parts.list_replicas()
         training = parts.gather_training()
         refusals = self._merge(self._list_refusals(training), "what ranks refuse")
         self._levers.refuse(refusals)
         observed = self._levers.observe(training)
-        batches = parts.exchange.gather(runtime.batches, "batches of an epoch", PEER_TIMEOUT_S)
+        batches = parts.exchange.gather(process.batches, "batches of an epoch", PEER_TIMEOUT_S)
         if parts.rank != 0:
             return {"refusals": refusals}
         parts.clock.settle()
         hint_s = statistics.median(parts.clock.measure(step.start, step.end) for step in self._watched)
         samples = int(statistics.median(step.samples for step in self._watched))
-        facts = gather_facts(runtime.environment, training, runtime.loader, samples, self._forwards, hint_s)
+        facts = gather_facts(process.environment, training, process.loader, samples, self._forwards, hint_s)
         if self._reads is not None:
             facts["host_reads"] = self._reads.describe(READ_STEPS)
         if batches is not None and None not in batches and len(set(batches)) > 1:
             facts["batches_per_rank"] = batches
         baseline = observed
         if replicas:
-            plan = runtime.launched_over or observe_plan(max(replicas, key=count_gradient_bytes))
-            baseline = {**gather_baseline(plan, runtime.environment.local_world_size), **observed}
+            plan = process.launched_over or observe_plan(max(replicas, key=count_gradient_bytes))
+            baseline = {**gather_baseline(plan, process.environment.local_world_size), **observed}
         return {"facts": facts, "baseline": baseline, "refusals": refusals}
 
     def _list_refusals(self, training: Training) -> Dict[str, str]:

@@ -1,0 +1,102 @@
+"""What the process of one rank has seen of its script, and what it says of itself: in its beat and to its agent."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any, Dict, List, Optional
+
+from .levers.buckets.bucket_plan import BucketPlan
+from .link import beat
+from .link.control import AgentLost, ControlLine
+from .link.environment import Environment
+from .link.rank_output import flush_output
+from .link.say import say
+from .loading.reading import Reading
+from .observe.models import Models
+from .observe.precision import ScriptPrecision
+from .observe.recorder import Recorder
+from .observe.samples import SampleCount
+from .observe.steps import StepWatch
+
+FAILED = 75
+"""Exit code when the session cannot go on for a reason outside the script (EX_TEMPFAIL)."""
+
+
+class RankProcess:
+    """The runtime fills it; races and steerings work with it."""
+
+    def __init__(self, environment: Environment) -> None:
+        self.environment = environment
+        self.watch = StepWatch()
+        self.samples = SampleCount(environment.samples_per_forward)
+        self.reading = Reading()
+        self.recorder = Recorder()
+        self.precision = ScriptPrecision()
+        self.models = Models()
+        self.loader: Optional[Dict[str, Any]] = None
+        """The training loader iterated last."""
+        self.batches: Optional[int] = None
+        """Of one pass over it."""
+        self.launched_over: Optional[BucketPlan] = None
+        """The script's own bucket plan, where the session was launched with another one."""
+        self.phase = beat.STARTING
+        self._exchanges = 0
+        self._beat = (
+            beat.BeatWriter(environment.session_dir, environment.rank) if environment.session_dir else None
+        )
+        self._agent: Optional[ControlLine] = None
+        self.write_beat()
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether there is a beat to write."""
+        return self._beat is not None
+
+    def write_beat(self) -> None:
+        if self._beat is not None:
+            self._beat.write(self.models.step, self.phase, self._exchanges)
+
+    def write_waiting(self) -> None:
+        """This rank waits for another one, whatever it does otherwise."""
+        if self._beat is not None:
+            self._beat.write(self.models.step, beat.WAITING, self._exchanges)
+
+    def note_exchange(self) -> None:
+        """The ranks have agreed on something: they get on, also where no step is made."""
+        self._exchanges += 1
+        self.write_beat()
+
+    def enter(self, phase: int) -> None:
+        """Says in the beat what this rank does."""
+        self.phase = phase
+        self.write_beat()
+
+    def reach_agent(self) -> ControlLine:
+        """Rank 0's line, opened at first use."""
+        if self._agent is None:
+            if self.environment.control is None:
+                raise AgentLost("ADVISOR_CONTROL is not set; start the session through the agent.")
+            self._agent = ControlLine(self.environment.control, self.write_beat)
+        return self._agent
+
+    def hang_up(self) -> None:
+        """Closes the line where it is open."""
+        line, self._agent = self._agent, None
+        if line is not None:
+            line.close()
+
+    def end(self, code: int, reason: str) -> None:
+        """Ends this rank at a step boundary, so that the script's final save does not run."""
+        if code:
+            say(f"rank {self.environment.rank}: {reason}")
+        self.enter(beat.ENDED)
+        children: List[Any] = getattr(sys.modules.get("multiprocessing"), "active_children", list)()
+        for child in children:
+            child.terminate()
+        flush_output()
+        if not code and self.environment.stay_s:
+            time.sleep(self.environment.stay_s)
+            code = FAILED  # nobody ended it, and the user's command must not go on as if it had trained
+        os._exit(code)
