@@ -20,7 +20,7 @@ def untraced(function: Function) -> Function:
     """`function` as torch.compile never traces it, nor what it calls. Imports Dynamo at the first call only, as torch's
     own optimizers do."""
     # torch.compiler.disable, which is not private, imports Dynamo before the script could configure anything.
-    disable: Any = DISABLE_DYNAMO.find_loaded() or torch.compiler.disable
+    disable: Callable[[Function], Function] = DISABLE_DYNAMO.find_loaded() or torch.compiler.disable
     return disable(function)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List
 
+from ..observe.clock import Clock
 from ..observe.recorder import StepMarks
 from ..private_torch import PYTHON_REDUCER
 from .gradient_watch import GradientNorms, GradientTimes
@@ -21,7 +22,7 @@ NORMS_STEPS = 8
 class CalibrationSteps:
     """One rank's part. What cannot be measured in this job stays empty."""
 
-    def __init__(self, replicas: List[Any], replaces_reduction: bool, clock: Any) -> None:
+    def __init__(self, replicas: List[Any], replaces_reduction: bool, clock: Clock) -> None:
         """With several DDP models backward is not one pass, and compiled code that reduces by itself (python_reducer)
         would take the hooks into it: there gradients are not watched."""
         self._clock = clock

@@ -14,6 +14,7 @@ import torch
 
 from ..facts import list_gradients
 from ..levers.reduction.reducer import has_own_hook
+from ..observe.clock import Clock
 
 _REGISTER = "register_post_accumulate_grad_hook"
 """Torch has it from 2.1 on."""
@@ -59,7 +60,7 @@ class _Watch(ABC):
 class GradientTimes(_Watch):
     """Marks of the clock, measured when the block is over."""
 
-    def __init__(self, ddp: Any, clock: Any) -> None:
+    def __init__(self, ddp: Any, clock: Clock) -> None:
         super().__init__(ddp)
         self._clock = clock
         self._start: Any = None
@@ -114,13 +115,15 @@ class GradientNorms(_Watch):
     def begin_backward(self) -> None:
         self._own = {}
 
-    @torch.no_grad()
     def end_backward(self) -> None:
         """DDP has averaged when backward returns. Gradients of earlier passes without reduction are in these."""
-        if self._is_reduced and self._own:
-            averaged = [_norm(parameter.grad) for parameter in self._parameters if parameter.grad is not None]
-            self._passes.append((_add_squares(list(self._own.values())), _add_squares(averaged)))
-        self._own = {}
+        with torch.no_grad():
+            if self._is_reduced and self._own:
+                averaged = [
+                    _norm(parameter.grad) for parameter in self._parameters if parameter.grad is not None
+                ]
+                self._passes.append((_add_squares(list(self._own.values())), _add_squares(averaged)))
+            self._own = {}
 
     def end_step(self, samples: int) -> None:
         """A step that reduces more than once mixes averaged gradients with its own: it tells nothing."""
@@ -130,13 +133,13 @@ class GradientNorms(_Watch):
             self._is_usable = False
         self._passes = []
 
-    @torch.no_grad()
     def _note(self, index: int, _parameter: torch.Tensor) -> None:
-        gradient = _parameter.grad
-        if gradient is None or gradient.is_sparse:
-            self._is_usable = False
-        else:
-            self._own[index] = _norm(gradient)
+        with torch.no_grad():
+            gradient = _parameter.grad
+            if gradient is None or gradient.is_sparse:
+                self._is_usable = False
+            else:
+                self._own[index] = _norm(gradient)
 
     def read(self) -> List[List[float]]:
         """One entry a step: own and averaged squared norm, samples; empty when some step told nothing."""

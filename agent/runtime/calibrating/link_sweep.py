@@ -13,6 +13,7 @@ from ..backends import find_backend
 from ..levers.reduction.communicators import Communicators, explain_no_order
 from ..link.control import AgentLost
 from ..link.exchange import Exchange, PeerLost
+from ..observe.clock import Clock
 
 WORLD, NODE, ACROSS = "world", "node", "across"
 SMALLEST_BYTES = 1024
@@ -57,7 +58,7 @@ class LinkSweep:
         exchange: Exchange,
         communicators: Communicators,
         device: torch.device,
-        clock: Any,
+        clock: Clock,
         local_world_size: int,
     ) -> None:
         self._exchange, self._communicators = exchange, communicators
@@ -67,23 +68,23 @@ class LinkSweep:
         self._found: List[Dict[str, Any]] = []
         self._buffer = torch.empty(0)
 
-    @torch.no_grad()
     def measure(self, largest_bytes: int) -> List[Dict[str, Any]]:
         """This rank's medians, one entry per collective it took part in; [] where they cannot be run.
 
         Collective: call it on every rank at the same step boundary. A backend that refuses on all ranks alike ends the
         sweep; what was measured until then is kept.
         """
-        if not self._prepare(min(LARGEST_BYTES, max(SMALLEST_BYTES, largest_bytes))):
-            return []
-        try:
-            self._measure_levels()
-        except (PeerLost, AgentLost):
-            raise
-        except RuntimeError:
-            self._clock.settle()
-        self._buffer = torch.empty(0)
-        return self._found
+        with torch.no_grad():
+            if not self._prepare(min(LARGEST_BYTES, max(SMALLEST_BYTES, largest_bytes))):
+                return []
+            try:
+                self._measure_levels()
+            except (PeerLost, AgentLost):
+                raise
+            except RuntimeError:
+                self._clock.settle()
+            self._buffer = torch.empty(0)
+            return self._found
 
     def _prepare(self, largest_bytes: int) -> bool:
         """Zeros of the largest size that every rank has room for; whether there are any."""

@@ -9,6 +9,7 @@ import torch
 
 from ..loading.reading import Reading
 from ..observe import deepspeed
+from ..observe.clock import Clock
 from ..observe.sharded import find_kind
 from .buckets import bucket_plan
 from .computation.compilation import Compilation
@@ -44,7 +45,7 @@ class Levers:
         world_size: int,
         local_world_size: int,
         device: torch.device,
-        clock: Any,
+        clock: Clock,
         cold: Mapping[str, Any],
         reading: Reading,
         scratch: Optional[str] = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import Any, Union
 
 import torch
 
@@ -39,10 +39,13 @@ class CudaClock:
         torch.cuda.synchronize(self._device)
 
 
+Clock = Union[CpuClock, CudaClock]
+
+
 def is_capturing() -> bool:
     """Whether the script records a CUDA graph now: until it is done nobody may wait for the device."""
     return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 
-def choose_clock(device: torch.device) -> Any:
+def choose_clock(device: torch.device) -> Clock:
     return CudaClock(device) if device.type == "cuda" else CpuClock()

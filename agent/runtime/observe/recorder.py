@@ -7,6 +7,8 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
 import torch
 
+from .clock import Clock
+
 
 class StepMarks:
     """One step of this rank: from its first training forward to the next step's."""
@@ -168,7 +170,7 @@ def find_loss(roots: Any) -> Optional[torch.Tensor]:
     return None
 
 
-def measure_steps(steps: List[StepMarks], clock: Any) -> Dict[str, List[Any]]:
+def measure_steps(steps: List[StepMarks], clock: Clock) -> Dict[str, List[Any]]:
     """Seconds, samples, flags and losses step by step; call after the clock has settled."""
     return {
         "step_time_s": [clock.measure(step.start, step.end) for step in steps],
@@ -190,5 +192,5 @@ def read_losses(losses: List[Any]) -> List[Union[float, str, None]]:
     return ["nan" if isinstance(number, float) and not math.isfinite(number) else number for number in read]
 
 
-def _sum(pairs: List[Tuple[Any, Any]], clock: Any) -> float:
+def _sum(pairs: List[Tuple[Any, Any]], clock: Clock) -> float:
     return sum(clock.measure(start, end) for start, end in pairs)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Iterator, Mapping, Optional
+from typing import Any, Iterator, List, Mapping, Optional
 
 import torch
 
@@ -46,7 +46,7 @@ def count_samples(args: Any, kwargs: Any, loader_batch_size: Optional[int]) -> i
 def _search_samples(args: Any, kwargs: Any, loader_batch_size: Optional[int]) -> int:
     for source in (args, kwargs):
         for tensor in find_tensors(source):
-            shape = list(tensor.shape)
+            shape: List[int] = list(tensor.shape)
             if loader_batch_size and loader_batch_size in shape and shape[0] != loader_batch_size:
                 return loader_batch_size
             return shape[0]

@@ -6,6 +6,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any, Dict, List, Optional, Tuple
 
+from ..observe.clock import Clock
 from ..observe.recorder import StepMarks, measure_steps, read_losses
 from .order import ArmOrder
 from .results import choose_steps
@@ -88,7 +89,7 @@ class Arm:
         span = self.period * self.batches_per_step
         return -(-length // span) * self.period
 
-    def read_times(self, clock: Any) -> List[float]:
+    def read_times(self, clock: Clock) -> List[float]:
         """This rank's seconds for the samples of one step of the script's own, of each step that counts.
 
         The clock has settled.
@@ -98,7 +99,7 @@ class Arm:
     def count_kept(self) -> int:
         return len(self._choose())
 
-    def read_cycles(self, clock: Any, cycles: int) -> List[Optional[float]]:
+    def read_cycles(self, clock: Clock, cycles: int) -> List[Optional[float]]:
         """Mean capped step of each cycle, None for one without a step that counts."""
         kept = self._choose()
         times = cap_steps([self._measure(index, clock) for index in kept])
@@ -107,10 +108,10 @@ class Arm:
             sums.setdefault(self.cycles[index], []).append(time_s)
         return [statistics.fmean(sums[cycle]) if cycle in sums else None for cycle in range(cycles)]
 
-    def read_warm_times(self, clock: Any) -> List[float]:
+    def read_warm_times(self, clock: Clock) -> List[float]:
         return [clock.measure(step.start, step.end) / self.batches_per_step for step in self.warm]
 
-    def estimate_step_s(self, clock: Any) -> float:
+    def estimate_step_s(self, clock: Clock) -> float:
         """Median over the second half of the warm-up, or of the timed steps where there are enough; as `read_times`."""
         if len(self.timed) > 2:
             return statistics.median(self.read_times(clock) or [0.0])
@@ -122,7 +123,7 @@ class Arm:
         """Typical time of switching to it; the first time it was built."""
         return statistics.median(self.switches_s[1:] or self.switches_s) if self.switches_s else 0.0
 
-    def describe(self, clock: Any) -> Dict[str, Any]:
+    def describe(self, clock: Clock) -> Dict[str, Any]:
         """This rank's part of the result, plain JSON; the clock has settled."""
         averaged_s = sum(clock.measure(start, end) for start, end in self.averaged)
         boundary_s = averaged_s / max(1, len(self.timed))
@@ -150,7 +151,7 @@ class Arm:
             payload["exposed_comm_s"] = self._estimate_exposed_s(clock, payload["backward_s"])
         return payload
 
-    def _estimate_exposed_s(self, clock: Any, backward_s: List[float]) -> Optional[float]:
+    def _estimate_exposed_s(self, clock: Clock, backward_s: List[float]) -> Optional[float]:
         """The share of backward that was exposed communication in the profiled steps, applied to the timed ones."""
         if not backward_s:
             return None
@@ -164,6 +165,6 @@ class Arm:
         whole = len(self.timed) // self.period * self.period
         return choose_steps([step.flag for step in self.timed[:whole]], self.period)
 
-    def _measure(self, index: int, clock: Any) -> float:
+    def _measure(self, index: int, clock: Clock) -> float:
         step = self.timed[index]
         return float(clock.measure(step.start, step.end)) / self.batches_per_step

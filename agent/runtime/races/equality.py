@@ -14,13 +14,13 @@ _PIECE = 2**22
 """Numbers summed at a time: 32 MiB when widened."""
 
 
-@torch.no_grad()
 def sum_bits(replicas: List[Any]) -> List[int]:
     """One number per DistributedDataParallel model, of the parameters that it keeps equal; waits for the device.
 
     Whole numbers, so that neither the order of the sum nor an infinity matters.
     """
-    return [_sum_model(ddp) for ddp in replicas]
+    with torch.no_grad():
+        return [_sum_model(ddp) for ddp in replicas]
 
 
 def _sum_model(ddp: Any) -> int:

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass
-from typing import Any, Dict, List, Sequence
+from typing import Dict, List, Sequence
 
+from ..observe.clock import Clock
 from .arm import Arm
 from .order import RaceRules
 from .verdicts import cap_steps, estimate_error, estimate_own_error, is_hopeless, is_surely_slower
@@ -47,7 +48,7 @@ class Course:
 class Judge:
     """Every look has waited for the device."""
 
-    def __init__(self, rules: RaceRules, arms: List[Arm], clock: Any, restores: bool) -> None:
+    def __init__(self, rules: RaceRules, arms: List[Arm], clock: Clock, restores: bool) -> None:
         self._rules, self._arms, self._clock = rules, arms, clock
         self._restores = restores
         """Whether every segment begins from the saved state."""

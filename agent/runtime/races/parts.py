@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, List
+from typing import Any, Dict, List
 
 import torch.distributed as dist
 
@@ -93,6 +93,6 @@ def read_exposed_s(ddp: Any) -> float:
     From DDP's durations, which are a device's own on CUDA. Its host stamps are not: there a future's wait() returns
     before the collective has run.
     """
-    data = GET_LOG.of(ddp)()
+    data: Dict[str, int] = GET_LOG.of(ddp)()
     hidden_ns = data.get("backward_compute_comm_overlap_time", 0)
     return max(0.0, (data.get("backward_comm_time", 0) - hidden_ns) / 1e9)

@@ -20,44 +20,46 @@ class TrainingSnapshot:
     AveragedModel; random numbers of Python and NumPy; the place in the data.
     """
 
-    @torch.no_grad()
     def __init__(self, training: Training) -> None:
-        self._tensors = [(tensor, _save(tensor)) for tensor in _list_tensors(training)]
-        self._states: List[Tuple[Any, Dict[Any, Any]]] = []
-        self._groups: List[Tuple[Dict[str, Any], Dict[str, Any]]] = []
-        for optimizer in training.optimizers:
-            saved = {
-                key: {name: _save(value) for name, value in state.items()}
-                for key, state in _list_states(optimizer)
-            }
-            self._states.append((optimizer, saved))
-            for group in optimizer.param_groups:
-                numbers = {name: _save(value) for name, value in group.items() if _is_number(value)}
-                self._groups.append((group, numbers))
-        self._scalers = [(scaler, scaler.state_dict()) for scaler in training.precision.scalers]
-        self._random = RandomNumbers({tensor.device.index for tensor, _ in self._tensors if tensor.is_cuda})
+        with torch.no_grad():
+            self._tensors = [(tensor, _save(tensor)) for tensor in _list_tensors(training)]
+            self._states: List[Tuple[Any, Dict[Any, Any]]] = []
+            self._groups: List[Tuple[Dict[str, Any], Dict[str, Any]]] = []
+            for optimizer in training.optimizers:
+                saved = {
+                    key: {name: _save(value) for name, value in state.items()}
+                    for key, state in _list_states(optimizer)
+                }
+                self._states.append((optimizer, saved))
+                for group in optimizer.param_groups:
+                    numbers = {name: _save(value) for name, value in group.items() if _is_number(value)}
+                    self._groups.append((group, numbers))
+            self._scalers = [(scaler, scaler.state_dict()) for scaler in training.precision.scalers]
+            self._random = RandomNumbers(
+                {tensor.device.index for tensor, _ in self._tensors if tensor.is_cuda}
+            )
 
-    @torch.no_grad()
     def restore(self) -> None:
         """In place, so that views, fused optimizers and captured pointers stay valid.
 
         Through .data, because a script may already hold a graph over the weights, whose version check must not fail.
         """
-        for tensor, saved in self._tensors:
-            tensor.data.copy_(saved)
-        for optimizer, states in self._states:
-            for key, current in _list_states(optimizer):
-                if key not in states:
-                    del optimizer.state[key]
-                    continue
-                for name in [name for name in current if name not in states[key]]:
-                    del current[name]
-                _put_back(current, states[key])
-        for group, numbers in self._groups:
-            _put_back(group, numbers)
-        for scaler, state in self._scalers:
-            scaler.load_state_dict(state)
-        self._random.restore()
+        with torch.no_grad():
+            for tensor, saved in self._tensors:
+                tensor.data.copy_(saved)
+            for optimizer, states in self._states:
+                for key, current in _list_states(optimizer):
+                    if key not in states:
+                        del optimizer.state[key]
+                        continue
+                    for name in [name for name in current if name not in states[key]]:
+                        del current[name]
+                    _put_back(current, states[key])
+            for group, numbers in self._groups:
+                _put_back(group, numbers)
+            for scaler, state in self._scalers:
+                scaler.load_state_dict(state)
+            self._random.restore()
 
 
 SHARE = 0.5

@@ -171,15 +171,15 @@ class MixedPrecision(Lever):
         if self.decides_steps and self._is_under_way:
             self._multiply_gradients(1.0 / self._scale)
 
-    @torch.no_grad()
     def _multiply_gradients(self, factor: float) -> None:
-        gradients = [p.grad for p in self._parameters if p.grad is not None]
-        dense = [gradient for gradient in gradients if not gradient.is_sparse]
-        if dense:
-            private_torch.FOREACH_MULTIPLY.of(torch)(dense, factor)
-        for gradient in gradients:
-            if gradient.is_sparse:
-                gradient.mul_(factor)
+        with torch.no_grad():
+            gradients = [p.grad for p in self._parameters if p.grad is not None]
+            dense = [gradient for gradient in gradients if not gradient.is_sparse]
+            if dense:
+                private_torch.FOREACH_MULTIPLY.of(torch)(dense, factor)
+            for gradient in gradients:
+                if gradient.is_sparse:
+                    gradient.mul_(factor)
 
     def may_step(self, optimizer: Any) -> bool:
         if not self._is_under_way:
@@ -311,15 +311,17 @@ def list_trained(training: Training) -> List[torch.Tensor]:
     return list(found.values())
 
 
-@torch.no_grad()
 def are_finite(gradients: List[Optional[torch.Tensor]]) -> bool:
     """Whether no gradient holds an infinity or NaN; one transfer from the device for all of them."""
-    dense = [private_torch.SPARSE_VALUES.of(g)() if g.is_sparse else g for g in gradients if g is not None]
-    if not dense:
-        return True
-    norms = private_torch.FOREACH_NORM.of(torch)(dense)
-    device = norms[0].device
-    return bool(torch.isfinite(torch.stack([norm.to(device) for norm in norms])).all())
+    with torch.no_grad():
+        dense = [
+            private_torch.SPARSE_VALUES.of(g)() if g.is_sparse else g for g in gradients if g is not None
+        ]
+        if not dense:
+            return True
+        norms = private_torch.FOREACH_NORM.of(torch)(dense)
+        device = norms[0].device
+        return bool(torch.isfinite(torch.stack([norm.to(device) for norm in norms])).all())
 
 
 def to_float32(value: Any, dtype: torch.dtype) -> Any:
@@ -360,4 +362,4 @@ def find_unsupported_formats(device: torch.device) -> Dict[str, str]:
 
 def _computes_bf16(device: torch.device) -> bool:
     """Older GPUs emulate bf16, slowly."""
-    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 0)
+    return str(device.type) != "cuda" or bool(torch.cuda.get_device_capability(device) >= (8, 0))

@@ -8,6 +8,7 @@ from typing import Any, List, Mapping, Optional, Tuple
 import torch
 import torch.distributed as dist
 
+from ...observe.clock import Clock
 from ..lever import Training
 from .local_sgd import LocalSgd
 
@@ -37,7 +38,7 @@ class AdaptiveLocalSgd(LocalSgd):
     changes_training = knobs
     name = "Adaptive local SGD"
 
-    def __init__(self, clock: Any) -> None:
+    def __init__(self, clock: Clock) -> None:
         super().__init__(clock)
         self._first: Optional[Tuple[float, float]] = None
         self._intervals: List[int] = []
@@ -72,15 +73,15 @@ class AdaptiveLocalSgd(LocalSgd):
         return f"{super()._describe()} Intervals chosen: {intervals or 'none'}."
 
 
-@torch.no_grad()
 def agree_on_state(training: Training) -> Tuple[float, float]:
     """Loss and learning rate, their means over the ranks: all must choose the same interval. NaN where unknown."""
-    ddp = training.replicas[0]
-    device = next(ddp.parameters()).device
-    rate = float(training.optimizers[0].param_groups[0]["lr"])
-    mean = torch.tensor([math.nan, rate], dtype=torch.float32, device=device)
-    if training.loss is not None:
-        mean[0] = training.loss.reshape(())
-    dist.all_reduce(mean, group=ddp.process_group)
-    loss, rate = (mean / dist.get_world_size(ddp.process_group)).tolist()
-    return loss, rate
+    with torch.no_grad():
+        ddp = training.replicas[0]
+        device = next(ddp.parameters()).device
+        rate = float(training.optimizers[0].param_groups[0]["lr"])
+        mean = torch.tensor([math.nan, rate], dtype=torch.float32, device=device)
+        if training.loss is not None:
+            mean[0] = training.loss.reshape(())
+        dist.all_reduce(mean, group=ddp.process_group)
+        loss, rate = (mean / dist.get_world_size(ddp.process_group)).tolist()
+        return loss, rate

@@ -7,6 +7,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Tuple
 import torch
 import torch.distributed as dist
 
+from ...observe.clock import Clock
 from ...private_torch import MODULE_PARAMETERS
 from ..lever import Evidence, Lever, Training, read_count, read_switch
 from .reduction_pause import ReductionPause
@@ -27,7 +28,7 @@ class LocalSgd(Lever):
     averages_at_boundaries = True
     name = "Local SGD"
 
-    def __init__(self, clock: Any) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._begin_step = 1
         self._interval = 1
@@ -121,18 +122,18 @@ class LocalSgd(Lever):
         return f"{self._pause.count} reductions skipped and {len(self._averagings)} averagings of parameters."
 
 
-@torch.no_grad()
 def average_parameters(ddp: Any) -> None:
     """Mean of every trained parameter over the model's ranks, in flat chunks."""
-    group = ddp.process_group
-    share = 1.0 / dist.get_world_size(group)
-    for chunk in _split([p.detach() for p in MODULE_PARAMETERS.of(ddp) if p.requires_grad]):
-        flat = torch.cat([parameter.reshape(-1) for parameter in chunk])
-        flat.mul_(share)
-        dist.all_reduce(flat, group=group)
-        for parameter, mean in zip(chunk, flat.split([parameter.numel() for parameter in chunk])):
-            # Through .data: a graph that the script already holds must not fail its version check.
-            parameter.data.copy_(mean.view_as(parameter))
+    with torch.no_grad():
+        group = ddp.process_group
+        share = 1.0 / dist.get_world_size(group)
+        for chunk in _split([p.detach() for p in MODULE_PARAMETERS.of(ddp) if p.requires_grad]):
+            flat = torch.cat([parameter.reshape(-1) for parameter in chunk])
+            flat.mul_(share)
+            dist.all_reduce(flat, group=group)
+            for parameter, mean in zip(chunk, flat.split([parameter.numel() for parameter in chunk])):
+                # Through .data: a graph that the script already holds must not fail its version check.
+                parameter.data.copy_(mean.view_as(parameter))
 
 
 def _split(tensors: List[torch.Tensor]) -> Iterator[List[torch.Tensor]]:

@@ -24,8 +24,10 @@ class _KeptBucket:
     """What the hook reads of a bucket; DDP's own object is valid during its call only."""
 
     def __init__(self, bucket: dist.GradBucket) -> None:
-        self._buffer, self._index = bucket.buffer(), bucket.index()
-        self._gradients, self._is_last = bucket.gradients(), bucket.is_last()
+        self._buffer: torch.Tensor = bucket.buffer()
+        self._index: int = bucket.index()
+        self._gradients: List[torch.Tensor] = bucket.gradients()
+        self._is_last: bool = bucket.is_last()
 
     def buffer(self) -> torch.Tensor:
         return self._buffer
