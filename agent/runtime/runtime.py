@@ -258,7 +258,7 @@ class Runtime:
         else:
             self._tell_trouble("too_short", steps=self.watch.training_steps, needed="measured steps")
 
-    # Where the script is left to itself.
+    # Boundaries, and where the script is left to itself.
 
     def _tell_trouble(self, code: str, **facts: object) -> None:
         """Tells once why this script cannot be measured or steered; the script is left to itself from here."""
