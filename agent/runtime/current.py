@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, Dict, Optional, Protocol, Tuple
+from typing import TYPE_CHECKING, Any, Callable, Dict, Optional, Protocol, Tuple
+
+if TYPE_CHECKING:
+    from .observe.recorder import Recorder  # imports torch, which the script does first
 
 Args = Tuple[Any, ...]
 Kwargs = Dict[str, Any]
@@ -11,6 +14,9 @@ Kwargs = Dict[str, Any]
 
 class Signals(Protocol):
     """What the script is seen to do, told to its rank's runtime. `Any` is torch's, which is not typed here."""
+
+    recorder: "Recorder"
+    """Told directly what happens in every step and concerns nobody else."""
 
     @property
     def at_work(self) -> Optional[object]: ...
@@ -21,7 +27,6 @@ class Signals(Protocol):
     def begin_forward(self, ddp: Any, args: Args, kwargs: Kwargs) -> None: ...
     def end_forward(self, ddp: Any, output: Any) -> Any: ...
     def drop_forward(self) -> None: ...
-    def begin_backward(self, roots: Any) -> bool: ...
     def multiply_loss(self, roots: Any, args: Args, kwargs: Kwargs) -> Tuple[Any, Args, Kwargs]: ...
     def end_backward(self) -> None: ...
     def begin_optimizer_step(self, optimizer: Any) -> None: ...

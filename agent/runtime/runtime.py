@@ -22,7 +22,7 @@ from .link.trouble import describe_trouble
 from .observe.clock import is_capturing
 from .observe.engines import find_engine
 from .observe.loss_factor import multiply_loss
-from .observe.recorder import INTERRUPTED, NEW_EPOCH, find_loss
+from .observe.recorder import INTERRUPTED, NEW_EPOCH
 from .observe.sharded import explain_unknown, find_kind, find_sharded_roots
 from .private_torch import explain_unusable
 from .races.parts import RankParts
@@ -58,7 +58,6 @@ class Runtime:
         """Whether CUDA is in use: there are graphs to be captured."""
         self._training_forwards = 0
         self._told_trouble = False
-        self._parity_path = f"{environment.parity_log}.{environment.rank}" if environment.parity_log else None
 
     # What the patches report.
 
@@ -94,8 +93,10 @@ class Runtime:
             self._leave_to_graph()
             return
         recorder, models, is_marked, identity = self.recorder, self.models, False, id(ddp)
-        begins_step = self.watch.take_boundary()
-        models.step += begins_step
+        begins_step = self.watch.leader_stepped
+        if begins_step:
+            self.watch.leader_stepped = False
+            models.step += 1
         if identity not in models.last_forward:
             models.have_come = self._steering is not None
         models.last_forward[identity] = models.step
@@ -125,13 +126,6 @@ class Runtime:
         """It failed, and the script may catch that and go on."""
         if self.at_work is not None:
             self.at_work.drop_forward()
-
-    def begin_backward(self, roots: Any) -> bool:
-        outermost = self.recorder.begin_backward(roots)
-        if self._parity_path is not None and outermost and (loss := find_loss(roots)) is not None:
-            with open(self._parity_path, "a") as file:
-                file.write(repr(loss.item()) + "\n")
-        return outermost
 
     @untraced
     def multiply_loss(
@@ -181,8 +175,7 @@ class Runtime:
 
     def end_optimizer_step(self, optimizer: Any) -> None:
         self.recorder.end_optimizer()
-        is_stranger = not self.watch.knows(optimizer) and self.models.are_strange_to(optimizer)
-        self.watch.note_optimizer_step(optimizer, is_stranger)
+        self.watch.note_optimizer_step(optimizer, self.models.are_strange_to)
 
     def end_step(self, samples: Optional[int]) -> None:
         """The script says that a step ended, and perhaps how many samples this rank consumed in it."""

@@ -73,15 +73,19 @@ def _patch_ddp() -> None:
     # In place of hooks, with which torch calls a module in a slower way.
     @functools.wraps(original_forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if current.current_runtime is None or type(self).forward is not forward:
+        runtime = current.current_runtime
+        if runtime is None or type(self).forward is not forward:
             return original_forward(self, *args, **kwargs)
-        hooks.before_forward(self, args, kwargs)
+        if not (self.training and torch.is_grad_enabled()):
+            hooks.before_forward(self, args, kwargs)
+            return original_forward(self, *args, **kwargs)
+        runtime.begin_forward(self, args, kwargs)
         try:
             output = original_forward(self, *args, **kwargs)
         except BaseException:
-            hooks.drop_forward()
+            runtime.drop_forward()
             raise
-        return hooks.after_forward(self, args, kwargs, output)
+        return runtime.end_forward(self, output)
 
     original_register = DistributedDataParallel.register_comm_hook
 
@@ -105,14 +109,15 @@ def _patch_backward() -> None:
         if runtime is None:
             original(tensors, *args, **kwargs)
             return
-        outermost = runtime.begin_backward(tensors)
+        if not runtime.recorder.begin_backward(tensors):
+            original(tensors, *args, **kwargs)
+            return
         try:
-            if outermost and runtime.at_work is not None:
+            if runtime.at_work is not None:
                 tensors, args, kwargs = runtime.multiply_loss(tensors, args, kwargs)
             original(tensors, *args, **kwargs)
         finally:
-            if outermost:
-                runtime.end_backward()
+            runtime.end_backward()
 
     torch.autograd.backward = backward
 

@@ -20,7 +20,7 @@ class Training:
     precision: ScriptPrecision = field(default_factory=ScriptPrecision)
     """What the script itself does about number formats."""
     loss: Optional[Any] = None
-    """This rank's last loss, a detached scalar, while a lever `needs_loss`."""
+    """This rank's last loss, a number or a tensor of one on a device, while a lever `needs_loss`."""
     sharded: List[Any] = field(default_factory=list)
     """The outermost modules sharded by fully_shard or FullyShardedDataParallel; empty where DDP models train."""
     waiting: List[Any] = field(default_factory=list)

@@ -40,8 +40,6 @@ class Environment:
     """Knob values that stand beside the script's own in every strategy of a trial that does not set them."""
     strategy: Optional[Mapping[str, Any]] = None
     """What a real training is to run under (`changes`, and what they hold for); None in a trial."""
-    parity_log: Optional[str] = None
-    """Path prefix; each rank appends every loss with repr(). For tests: it forces a device synchronisation."""
     scratch: Optional[str] = None
     """Folder for what trials compile, that goes with the session; None leaves it where the job or torch keeps it."""
     stay_s: float = 0.0
@@ -65,7 +63,6 @@ def read_environment(variables: Optional[Mapping[str, str]] = None) -> Environme
         cold=_read_object(values, "ADVISOR_COLD") or {},
         base=_read_object(values, BASE) or {},
         strategy=_read_object(values, RUN),
-        parity_log=values.get("ADVISOR_PARITY_LOG") or None,
         # Asked before torch is there, which sets the variable by itself.
         scratch=None if COMPILED in values else values.get("ADVISOR_SESSION_DIR") or None,
         stay_s=float(_read_count(values, "ADVISOR_STAY_S", 0)),

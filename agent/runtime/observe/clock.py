@@ -1,4 +1,4 @@
-"""Time marks that cost no synchronisation: perf_counter on CPU, events on the current stream on CUDA."""
+"""Times and losses of steps, taken without waiting for a device: read on CPU, noted on the current stream on CUDA."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ class CpuClock:
     """A mark is a float of seconds."""
 
     mark = staticmethod(time.perf_counter)
+    keep_loss = staticmethod(torch.Tensor.item)
+    """Scripts add to their loss or scale it in place afterwards."""
 
     def measure(self, start: Any, end: Any) -> float:
         """Seconds from one mark to another."""
@@ -31,6 +33,9 @@ class CudaClock:
         event = torch.cuda.Event(enable_timing=True)
         event.record(torch.cuda.current_stream(self._device))
         return event
+
+    def keep_loss(self, loss: torch.Tensor) -> torch.Tensor:
+        return loss.detach().clone()
 
     def measure(self, start: Any, end: Any) -> float:
         return float(start.elapsed_time(end)) / 1000.0

@@ -17,6 +17,8 @@ class Models:
 
     def __init__(self) -> None:
         self._replicas: List[Any] = []
+        self.has_replicas = False
+        """Whether the script has ever wrapped one."""
         self._sharded: List[Any] = []
         self.last_forward: Dict[int, int] = {}
         """The step of each model's last training forward, by its identity."""
@@ -27,16 +29,12 @@ class Models:
 
     def add_replica(self, ddp: Any) -> None:
         self._replicas.append(weakref.ref(ddp))
+        self.has_replicas = True
         self.last_forward.pop(id(ddp), None)
 
     def add_sharded(self, root: Any) -> None:
         self._sharded.append(weakref.ref(root))
         self.last_forward[id(root)] = self.step
-
-    @property
-    def has_replicas(self) -> bool:
-        """Whether the script has ever wrapped one."""
-        return bool(self._replicas)
 
     @property
     def has_any(self) -> bool:

@@ -40,8 +40,8 @@ class Recorder:
         self.recording = False
         self.keeps_loss = False
         """Whether `loss` is kept, also while not recording."""
-        self.loss: Optional[torch.Tensor] = None
-        """The last loss, detached."""
+        self.loss: Any = None
+        """The last loss: a number, or a tensor of one on a device."""
         self._step: Optional[StepMarks] = None
         self._forward_start: Any = None
         self._backward_start: Any = None
@@ -108,13 +108,11 @@ class Recorder:
             return False
         self._backward_depth = 1
         if (self.recording or self.keeps_loss) and self._step is not None:
-            loss = find_loss(self._unscaled if self._unscaled is not None else roots)
-            self._unscaled = None
-            # A copy, because scripts add to or scale their loss in place afterwards: on CPU the number itself.
-            kept = None
-            if loss is not None:
-                on_cpu = loss.is_cpu and not self.keeps_loss
-                kept = loss.item() if on_cpu else loss.detach().clone()
+            if self._unscaled is not None:
+                roots, self._unscaled = self._unscaled, None
+            # The usual case without the search.
+            loss = roots if isinstance(roots, torch.Tensor) and roots.dim() == 0 else find_loss(roots)
+            kept = None if loss is None else self.clock.keep_loss(loss)
             if self.keeps_loss:
                 self.loss = kept
             if self.recording:

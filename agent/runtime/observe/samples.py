@@ -32,18 +32,9 @@ def find_tensors(value: Any, depth: int = 0) -> Iterator[torch.Tensor]:
             yield from find_tensors(getattr(value, field.name, None), depth + 1)
 
 
+@untraced
 def count_samples(args: Any, kwargs: Any, loader_batch_size: Optional[int]) -> int:
     """Samples in one forward: dimension 0 of the first tensor, unless another dimension alone is the loader's batch."""
-    first = args[0] if args else None
-    shape = first.shape if isinstance(first, torch.Tensor) else ()
-    # The usual case without the search: one tensor, the batch in front.
-    if shape and (not loader_batch_size or shape[0] == loader_batch_size):
-        return int(shape[0])
-    return _search_samples(args, kwargs, loader_batch_size)
-
-
-@untraced
-def _search_samples(args: Any, kwargs: Any, loader_batch_size: Optional[int]) -> int:
     for source in (args, kwargs):
         for tensor in find_tensors(source):
             shape: List[int] = list(tensor.shape)
@@ -88,7 +79,17 @@ class SampleCount:
             self._fetched = max(0, self._fetched - 1)
         self.forwards += 1
         size = self.loader_batch_size
-        self.samples += (self._fixed or 0) * multiple or count_samples(args, kwargs, size and size * multiple)
+        if size and multiple != 1:
+            size *= multiple
+        # The usual case without the search: one tensor, the batch in front.
+        first = args[0] if args else None
+        shape = first.shape if isinstance(first, torch.Tensor) else ()
+        if self._fixed:
+            self.samples += self._fixed * multiple
+        elif shape and (not size or shape[0] == size):
+            self.samples += int(shape[0])
+        else:
+            self.samples += count_samples(args, kwargs, size)
 
     def close_step(self) -> int:
         """Samples of the step that ends here; the count starts again."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 WATCHED_OPTIMIZER_STEPS = 12
 """How many optimizer steps are watched before the leader of several optimizers is named."""
@@ -50,7 +50,10 @@ class StepWatch:
         self._waiting: Tuple[Any, List[Any]] = (None, [])
         """Those of the models that were asked about last, with what that answer holds for."""
         self._leader: Optional[int] = None
-        self._leader_stepped = False
+        self._settled: Optional[int] = None
+        """Identity of the leading optimizer while it lives and nothing is left to be learned from its steps."""
+        self.leader_stepped = False
+        """Whether the next training forward opens a new step."""
         self._told = False
         """The script itself says where its steps end."""
         self.optimizer_steps = 0
@@ -65,7 +68,8 @@ class StepWatch:
 
     def note_told_step(self) -> None:
         """The script says that a step ended: from here on its word counts, not the optimizers."""
-        self._told = self._leader_stepped = True
+        self._told = self.leader_stepped = True
+        self._settled = None
         self.optimizer_steps += 1
         self._leader_steps += 1
 
@@ -74,11 +78,16 @@ class StepWatch:
         self._made = [made for made in self._made if made() is not None]
         self._made.append(weakref.ref(optimizer))
 
-    def note_optimizer_step(self, optimizer: Any, is_stranger: bool = False) -> None:
-        """`is_stranger` counts at the first step of each: whether it holds no parameter of a model."""
+    def note_optimizer_step(self, optimizer: Any, is_strange: Callable[[Any], bool]) -> None:
+        """`is_strange` is asked at the first step of each: whether it holds no parameter of a model."""
+        if id(optimizer) == self._settled:
+            self.leader_stepped = True
+            self.optimizer_steps += 1
+            self._leader_steps += 1
+            return
         is_new = not self.knows(optimizer)
         if is_new:
-            self._meet(optimizer, is_stranger)
+            self._meet(optimizer, is_strange(optimizer))
         number = self._known[id(optimizer)][1]
         if self._told:
             return
@@ -88,7 +97,7 @@ class StepWatch:
         if is_new and self._leader is not None:
             # A new optimizer came after the leader was named: watch again, from the step after this one, which
             # probably closes a cycle.
-            self._leader, self._order = None, []
+            self._leader, self._settled, self._order = None, None, []
             return
         if self._leader is None:
             self._order.append(number)
@@ -97,7 +106,8 @@ class StepWatch:
                 self._leader = choose_leader(self._order)
                 self._leader_steps = max(self._leader_steps, self._order.count(self._leader) - 1)
         if number == self._leader:
-            self._leader_stepped = True
+            self._settled = id(optimizer)
+            self.leader_stepped = True
             self._leader_steps += 1
 
     @property
@@ -109,7 +119,7 @@ class StepWatch:
         self._came += 1
         number = _ANY_STRANGER if is_stranger and len(self._strangers) > MOST_STRANGERS else self._came
         self._known = {key: known for key, known in self._known.items() if known[0]() is not None}
-        self._known[id(optimizer)] = weakref.ref(optimizer), number
+        self._known[id(optimizer)] = weakref.ref(optimizer, self._unsettle), number
         self._made = [made for made in self._made if made() is not optimizer]
         if is_stranger:
             self._strangers.add(number)
@@ -118,14 +128,11 @@ class StepWatch:
         if self._leaves_strangers_out:
             self._order = [number for number in self._order if number not in self._strangers]
             if self._leader in self._strangers:
-                self._leader = None
+                self._leader = self._settled = None
 
-    def take_boundary(self) -> bool:
-        """Called at every training forward: whether it opens a new step."""
-        if not self._leader_stepped:
-            return False
-        self._leader_stepped = False
-        return True
+    def _unsettle(self, _died: Any) -> None:
+        """An optimizer died: another one may be given its identity."""
+        self._settled = None
 
     def knows(self, optimizer: Any) -> bool:
         """Whether this optimizer has stepped before."""

@@ -37,7 +37,6 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     variables = {
         "ADVISOR_COLD": '{"NCCL_ALGO": "Ring"}',
         "NCCL_ALGO": "Ring",
-        "ADVISOR_PARITY_LOG": str(folder / "p"),
     }
     found = launch(
         folder, [*script, "--workers", "1", "--evaluate-every", "40"], INSTRUCTIONS, variables=variables
@@ -122,7 +121,7 @@ def test_session_ends_at_the_boundary_without_the_final_save(session: Session) -
     assert session.messages[-1]["kind"] == "race"
 
 
-def test_beats_and_parity_logs_are_written(session: Session) -> None:
+def test_beats_are_written(session: Session) -> None:
     import importlib.util
 
     path = Path(__file__).parents[3] / "agent" / "runtime" / "link" / "beat.py"
@@ -139,8 +138,6 @@ def test_beats_and_parity_logs_are_written(session: Session) -> None:
         assert last is not None
         assert (last.rank, last.phase) == (rank, "ended")
         assert last.step > 50
-        own = (session.folder / f"knobs.losses.{rank}").read_text().split()
-        assert (session.folder / f"p.{rank}").read_text().split()[: len(own)] == own
 
 
 @pytest.mark.alone

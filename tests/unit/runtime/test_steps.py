@@ -20,16 +20,26 @@ class Optimizer:
     """Stands for any torch optimizer: only its identity matters."""
 
 
+def is_strange(_optimizer: Any) -> bool:
+    return False
+
+
+def begins_step(watch: Any) -> bool:
+    """As the runtime asks at every training forward."""
+    begins, watch.leader_stepped = watch.leader_stepped, False
+    return bool(begins)
+
+
 def play(watch: Any, cycle: str, cycles: int, optimizers: dict[str, Optimizer]) -> list[int]:
     """`f` is a training forward, other letters are optimizer steps; the places of boundaries in the cycle."""
     boundaries = []
     for _ in range(cycles):
         for place, letter in enumerate(cycle):
             if letter == "f":
-                if watch.take_boundary():
+                if begins_step(watch):
                     boundaries.append(place)
             else:
-                watch.note_optimizer_step(optimizers[letter])
+                watch.note_optimizer_step(optimizers[letter], is_strange)
     return boundaries
 
 
@@ -130,7 +140,7 @@ def test_optimizers_that_wait_are_those_of_the_models_that_have_not_stepped() ->
     for made in (first, second, foreign):
         watch.note_made(made)
     assert watch.list_waiting([model]) == [first, second]
-    watch.note_optimizer_step(first)
+    watch.note_optimizer_step(first, is_strange)
     assert watch.list_waiting([model]) == [second]
     assert watch.list_waiting([model, other]) == [second, foreign]
     del second, made
@@ -140,11 +150,24 @@ def test_optimizers_that_wait_are_those_of_the_models_that_have_not_stepped() ->
 def test_optimizer_that_takes_the_place_of_a_dead_one_in_memory_is_another_one() -> None:
     watch = steps.StepWatch()
     first = Optimizer()
-    watch.note_optimizer_step(first)
+    watch.note_optimizer_step(first, is_strange)
     watch._known[id(first)] = lambda: None, 1  # what is left of one that died at this address
     assert not watch.knows(first)
-    watch.note_optimizer_step(first)
+    watch.note_optimizer_step(first, is_strange)
     assert watch.list_optimizers() == [first]
+
+
+def test_leader_that_died_leaves_no_trust_to_whoever_has_its_address() -> None:
+    watch, first = steps.StepWatch(), Optimizer()
+    for _ in range(steps.LONE_OPTIMIZER_STEPS):
+        watch.note_optimizer_step(first, is_strange)
+    known = id(first)
+    asked: list[Any] = []
+    del first
+    heirs = [Optimizer() for _ in range(100)]
+    heir = next(heir for heir in heirs if id(heir) == known)
+    watch.note_optimizer_step(heir, lambda optimizer: bool(asked.append(optimizer)))
+    assert asked == [heir], "it was met as any newcomer"
 
 
 def play_with_inner_ones(keeps_them: bool) -> list[int]:
@@ -154,10 +177,10 @@ def play_with_inner_ones(keeps_them: bool) -> list[int]:
     for step in range(40):
         inner = Optimizer()  # where the one before was let go, it has its address
         for _ in range(2):
-            watch.note_optimizer_step(inner, is_stranger=True)
+            watch.note_optimizer_step(inner, lambda _: True)
         kept += [inner] if keeps_them else []
-        boundaries += [step] if watch.take_boundary() else []
-        watch.note_optimizer_step(own)
+        boundaries += [step] if begins_step(watch) else []
+        watch.note_optimizer_step(own, is_strange)
     return boundaries
 
 
@@ -172,5 +195,5 @@ def test_copies_of_parameters_made_anew_are_stepped_all_the_same() -> None:
     for _ in range(6):
         masters = Optimizer()
         for _ in range(14):
-            watch.note_optimizer_step(masters, is_stranger=True)
-        assert watch.take_boundary()
+            watch.note_optimizer_step(masters, lambda _: True)
+        assert begins_step(watch)

@@ -81,7 +81,7 @@ def agree_on_state(training: Training) -> Tuple[float, float]:
         rate = float(training.optimizers[0].param_groups[0]["lr"])
         mean = torch.tensor([math.nan, rate], dtype=torch.float32, device=device)
         if training.loss is not None:
-            mean[0] = training.loss.reshape(())
+            mean[0] = training.loss
         dist.all_reduce(mean, group=ddp.process_group)
         loss, rate = (mean / dist.get_world_size(ddp.process_group)).tolist()
         return loss, rate
