@@ -29,12 +29,12 @@ class RankProcess:
 
     def __init__(self, environment: Environment) -> None:
         self.environment = environment
-        self.watch = StepWatch()
+        self.models = Models()
+        self.watch = StepWatch(self.models.are_strange_to)
         self.samples = SampleCount(environment.samples_per_forward)
         self.reading = Reading()
         self.recorder = Recorder()
         self.precision = ScriptPrecision()
-        self.models = Models()
         self.loader: Optional[Dict[str, Any]] = None
         """The training loader iterated last."""
         self.batches: Optional[int] = None

@@ -175,7 +175,7 @@ class Runtime:
 
     def end_optimizer_step(self, optimizer: Any) -> None:
         self.recorder.end_optimizer()
-        self.watch.note_optimizer_step(optimizer, self.models.are_strange_to)
+        self.watch.note_optimizer_step(optimizer)
 
     def end_step(self, samples: Optional[int]) -> None:
         """The script says that a step ended, and perhaps how many samples this rank consumed in it."""

@@ -35,7 +35,9 @@ class StepWatch:
     optimizers or runs forward and backward inside a closure.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_strange: Callable[[Any], bool]) -> None:
+        """`is_strange` is asked at the first step of each optimizer: whether it holds no parameter of a model."""
+        self._is_strange = is_strange
         self._order: List[int] = []
         self._known: Dict[int, Tuple[Any, int]] = {}
         """Each that has stepped, by its identity, with its number in the order of appearance: a dead one's identity is
@@ -78,8 +80,7 @@ class StepWatch:
         self._made = [made for made in self._made if made() is not None]
         self._made.append(weakref.ref(optimizer))
 
-    def note_optimizer_step(self, optimizer: Any, is_strange: Callable[[Any], bool]) -> None:
-        """`is_strange` is asked at the first step of each: whether it holds no parameter of a model."""
+    def note_optimizer_step(self, optimizer: Any) -> None:
         if id(optimizer) == self._settled:
             self.leader_stepped = True
             self.optimizer_steps += 1
@@ -87,7 +88,7 @@ class StepWatch:
             return
         is_new = not self.knows(optimizer)
         if is_new:
-            self._meet(optimizer, is_strange(optimizer))
+            self._meet(optimizer, self._is_strange(optimizer))
         number = self._known[id(optimizer)][1]
         if self._told:
             return

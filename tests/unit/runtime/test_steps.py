@@ -39,7 +39,7 @@ def play(watch: Any, cycle: str, cycles: int, optimizers: dict[str, Optimizer]) 
                 if begins_step(watch):
                     boundaries.append(place)
             else:
-                watch.note_optimizer_step(optimizers[letter], is_strange)
+                watch.note_optimizer_step(optimizers[letter])
     return boundaries
 
 
@@ -48,14 +48,14 @@ def play(watch: Any, cycle: str, cycles: int, optimizers: dict[str, Optimizer]) 
     [("fa", 0), ("fffa", 0), ("fafb", 0), ("fafafafb", 0), ("fab", 0), ("ffafb", 0)],
 )
 def test_one_boundary_per_cycle_when_it_repeats(cycle: str, expected: int) -> None:
-    watch = steps.StepWatch()
+    watch = steps.StepWatch(is_strange)
     optimizers = {"a": Optimizer(), "b": Optimizer()}
     play(watch, cycle, 12, optimizers)
     assert play(watch, cycle, 5, optimizers) == [expected] * 5
 
 
 def test_leader_is_named_anew_when_an_optimizer_joins() -> None:
-    watch = steps.StepWatch()
+    watch = steps.StepWatch(is_strange)
     optimizers = {"a": Optimizer(), "b": Optimizer()}
     play(watch, "fa", 10, optimizers)
     play(watch, "fafb", 12, optimizers)
@@ -63,7 +63,7 @@ def test_leader_is_named_anew_when_an_optimizer_joins() -> None:
 
 
 def test_training_steps_are_counted_before_the_leader_is_known() -> None:
-    watch = steps.StepWatch()
+    watch = steps.StepWatch(is_strange)
     optimizers = {"a": Optimizer()}
     for count in range(1, 8):
         play(watch, "fa", 1, optimizers)
@@ -134,13 +134,13 @@ def test_steps_between_two_decisions_are_kept_end_to_end() -> None:
 
 def test_optimizers_that_wait_are_those_of_the_models_that_have_not_stepped() -> None:
     model, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2)
-    watch = steps.StepWatch()
+    watch = steps.StepWatch(is_strange)
     first, second = torch.optim.SGD(model.parameters(), 0.1), torch.optim.Adam(model.parameters())
     foreign = torch.optim.SGD(other.parameters(), 0.1)
     for made in (first, second, foreign):
         watch.note_made(made)
     assert watch.list_waiting([model]) == [first, second]
-    watch.note_optimizer_step(first, is_strange)
+    watch.note_optimizer_step(first)
     assert watch.list_waiting([model]) == [second]
     assert watch.list_waiting([model, other]) == [second, foreign]
     del second, made
@@ -148,39 +148,40 @@ def test_optimizers_that_wait_are_those_of_the_models_that_have_not_stepped() ->
 
 
 def test_optimizer_that_takes_the_place_of_a_dead_one_in_memory_is_another_one() -> None:
-    watch = steps.StepWatch()
+    watch = steps.StepWatch(is_strange)
     first = Optimizer()
-    watch.note_optimizer_step(first, is_strange)
+    watch.note_optimizer_step(first)
     watch._known[id(first)] = lambda: None, 1  # what is left of one that died at this address
     assert not watch.knows(first)
-    watch.note_optimizer_step(first, is_strange)
+    watch.note_optimizer_step(first)
     assert watch.list_optimizers() == [first]
 
 
 def test_leader_that_died_leaves_no_trust_to_whoever_has_its_address() -> None:
-    watch, first = steps.StepWatch(), Optimizer()
-    for _ in range(steps.LONE_OPTIMIZER_STEPS):
-        watch.note_optimizer_step(first, is_strange)
-    known = id(first)
     asked: list[Any] = []
+    watch, first = steps.StepWatch(lambda optimizer: bool(asked.append(id(optimizer)))), Optimizer()
+    for _ in range(steps.LONE_OPTIMIZER_STEPS):
+        watch.note_optimizer_step(first)
+    known = id(first)
     del first
     heirs = [Optimizer() for _ in range(100)]
     heir = next(heir for heir in heirs if id(heir) == known)
-    watch.note_optimizer_step(heir, lambda optimizer: bool(asked.append(optimizer)))
-    assert asked == [heir], "it was met as any newcomer"
+    watch.note_optimizer_step(heir)
+    assert asked == [known, known], "it was met as any newcomer"
 
 
 def play_with_inner_ones(keeps_them: bool) -> list[int]:
     """The steps that begin with a boundary, of a script that makes an optimizer of other tensors in each."""
-    watch, own = steps.StepWatch(), Optimizer()
+    own = Optimizer()
+    watch = steps.StepWatch(lambda optimizer: optimizer is not own)
     kept, boundaries = [], []
     for step in range(40):
         inner = Optimizer()  # where the one before was let go, it has its address
         for _ in range(2):
-            watch.note_optimizer_step(inner, lambda _: True)
+            watch.note_optimizer_step(inner)
         kept += [inner] if keeps_them else []
         boundaries += [step] if begins_step(watch) else []
-        watch.note_optimizer_step(own, is_strange)
+        watch.note_optimizer_step(own)
     return boundaries
 
 
@@ -191,9 +192,9 @@ def test_optimizers_that_a_script_makes_anew_in_every_step_close_none() -> None:
 
 
 def test_copies_of_parameters_made_anew_are_stepped_all_the_same() -> None:
-    watch = steps.StepWatch()
+    watch = steps.StepWatch(is_strange)
     for _ in range(6):
         masters = Optimizer()
         for _ in range(14):
-            watch.note_optimizer_step(masters, lambda _: True)
+            watch.note_optimizer_step(masters)
         assert begins_step(watch)
