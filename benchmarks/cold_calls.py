@@ -4,9 +4,10 @@
 
 One process and one rank. What DDP's forward, backward and the optimizer would compute is left out, and 80 MB of memory
 are written in their place and between them, so that nothing of Python is left in a cache of less. Timed is what lies
-between two such writings, the runtime's calls and torch's own way to them, with the runtime marking every phase and without
-one, step by step in turn; reported are the medians' differences. It says how the calls compare from one version to the next, to a tenth or so, in half a minute and also where
-others use the machine; what they cost a real training is `intrusion.py`'s to say.
+between two such writings, the runtime's calls and torch's own way to them, with the runtime marking every phase and
+without one, step by step in turn; reported are the medians' differences. It says how the calls compare from one version
+to the next, to a tenth or so, in half a minute and also where others use the machine; what they cost a real training is
+`intrusion.py`'s to say.
 """
 
 import argparse
