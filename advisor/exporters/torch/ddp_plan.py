@@ -158,9 +158,11 @@ def _describe_options(name: str, value: Value) -> str:
     """What sets it for DDP's communicator alone; empty for a variable that NCCL has for whole processes only."""
     if name not in NCCL_FIELDS:
         return ""
+    # NCCL refuses the fewest without the most.
+    limit = " options.config.max_ctas = 64;" if name == "NCCL_MIN_CTAS" else ""
     return (
         " Or give DDP a communicator of its own where the environment does not set it: options = "
-        f"dist.ProcessGroupNCCL.Options(); options.config.{NCCL_FIELDS[name]} = {value}; "
+        f"dist.ProcessGroupNCCL.Options(); options.config.{NCCL_FIELDS[name]} = {value};{limit} "
         "DistributedDataParallel(model, process_group=dist.new_group(pg_options=options))."
     )
 

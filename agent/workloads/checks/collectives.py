@@ -38,7 +38,8 @@ def main() -> None:
     options = dist.ProcessGroupNCCL.Options()
     is_configured = hasattr(options, "config") and hasattr(options.config, "min_ctas")
     if is_configured:
-        options.config.min_ctas = 2
+        # Both: NCCL compares them before it fills in what is missing, so that the fewest alone are refused.
+        options.config.min_ctas, options.config.max_ctas = 2, 64
     group = dist.new_group(list(range(dist.get_world_size())), backend="nccl", pg_options=options)
     ones = torch.ones(1024, device=device)
     dist.all_reduce(ones, group=group)

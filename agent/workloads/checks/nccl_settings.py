@@ -16,7 +16,7 @@ parser.add_argument("--mebibytes", type=int, default=64)
 ASKED: tuple[dict[str, int], ...] = (
     {},
     {"max_ctas": 2},
-    {"min_ctas": 16},
+    {"min_ctas": 16, "max_ctas": 64},  # NCCL refuses the fewest alone
     {"max_ctas": 2, "cga_cluster_size": 2},
 )
 REPEATS = 5

@@ -324,7 +324,7 @@ PAIR = replace(CARD, cards=("A", "A"))
 
 def settings(kept: int = 0, right: bool = True, **blocks: int) -> Trained:
     """What the script saw: `most`, `fewest` and `alone` blocks of its kernels."""
-    asked = {"alone": {}, "most": {"max_ctas": 2}, "fewest": {"min_ctas": 16}}
+    asked = {"alone": {}, "most": {"max_ctas": 2}, "fewest": {"min_ctas": 16, "max_ctas": 64}}
     usual = {"alone": 12, "most": 2, "fewest": 16, **blocks}
     return Trained(
         notes={
@@ -357,7 +357,7 @@ def test_channels_are_those_of_the_communicator_and_a_variable_beats_them() -> N
     found = judge("channels", GivenBench(settings(), BEATEN, switched_arms(), machine=PAIR))
     assert found.faults == []
     assert "max_ctas 2: 2 to 2 blocks" in found.measured
-    assert "min_ctas 16 under NCCL_MAX_CTAS=1: 1 blocks" in found.measured
+    assert "min_ctas 16, max_ctas 64 under NCCL_MAX_CTAS=1: 1 blocks" in found.measured
     idle = measured(not_consumed={"NCCL_MAX_CTAS": "made with max_ctas [64]."})
     for launches, word in (
         ((settings(most=3), BEATEN, switched_arms()), "max_ctas 2: 3 to 3 blocks; 1 to 2 are expected."),

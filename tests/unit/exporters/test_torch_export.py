@@ -262,7 +262,7 @@ def test_a_communicators_own_settings_are_variables_and_a_line_of_torchs(advise)
         assert "NCCL_MIN_CTAS=8" in content
         assert "NCCL_CGA_CLUSTER_SIZE=2" in content
     unmapped = export(*advise(changes), "pytorch").unmapped
-    assert "options.config.min_ctas = 8;" in unmapped["NCCL_MIN_CTAS"]
+    assert "options.config.min_ctas = 8; options.config.max_ctas = 64;" in unmapped["NCCL_MIN_CTAS"]
     assert "options.config.cga_cluster_size = 2;" in unmapped["NCCL_CGA_CLUSTER_SIZE"]
 
 
