@@ -1,11 +1,14 @@
-"""Which backend a process group uses on a device, however the script named it."""
+"""Which backend a process group uses on a device, however the script named it, and how long its ranks wait there."""
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import timedelta
+from typing import Any, Optional
 
 import torch
 import torch.distributed as dist
+
+from .private_torch import GET_BACKEND, TIMEOUT
 
 
 def find_backend(group: Any, device: torch.device) -> str:
@@ -15,3 +18,16 @@ def find_backend(group: Any, device: torch.device) -> str:
     name = str(config(group)) if config is not None else str(dist.get_backend(group))
     by_device = dict(part.split(":", 1) for part in name.split(",") if ":" in part)
     return by_device.get(device.type, str(dist.get_backend(group)))
+
+
+def find_timeout(group: Any, device: torch.device) -> Optional[timedelta]:
+    """How long a collective may take before torch ends the training; None where this torch does not tell.
+
+    A script with long evaluations on one rank sets more than torch's own (10 minutes on NCCL, 30 on gloo).
+    """
+    try:
+        options = GET_BACKEND.find(group)(device).options
+    except (AttributeError, RuntimeError, TypeError):  # no such name, no backend for this device
+        return None
+    found: Optional[timedelta] = TIMEOUT.find(options)
+    return found

@@ -135,6 +135,12 @@ NCCL_GROUP = Private(
 GET_BACKEND = Private(
     "torch._C._distributed_c10d:ProcessGroup", "_get_backend", "see what a communicator was made with", (2, 3)
 )
+TIMEOUT = Private(
+    "torch._C._distributed_c10d:ProcessGroup|torch._C._distributed_c10d:Backend",
+    "_timeout",
+    "have ranks wait for each other as long as the script lets them",
+    (2, 3),
+)
 
 # DistributedDataParallel as it stands.
 

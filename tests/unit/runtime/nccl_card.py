@@ -10,12 +10,14 @@ import ctypes
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from fleet_advisor_runtime import backends
 from fleet_advisor_runtime.levers.reduction import (
     communicators,
     gradient_reduction,
@@ -27,24 +29,40 @@ from fleet_advisor_runtime.levers.reduction import (
 from tests.unit.runtime.lone_rank import kept
 
 UNSET = -(2**31)
+USUAL_TIMEOUT = timedelta(minutes=10)
 CPU = torch.device("cpu")
 GIB = 2**30
 
 
 class Config:
-    """ncclConfig_t as torch shows it: no field but those it has can be set."""
+    """ncclConfig_t as torch shows it: no field but those it has can be set, and to a number only."""
 
     __slots__ = ("blocking", "cga_cluster_size", "max_ctas", "min_ctas")
 
     def __init__(self) -> None:
         self.min_ctas = self.max_ctas = self.cga_cluster_size = self.blocking = UNSET
 
+    def __setattr__(self, name: str, value: int) -> None:
+        assert type(value) is int, "torch raises TypeError"
+        object.__setattr__(self, name, value)
+
+    def check(self) -> None:
+        """As NCCL does when a communicator is made with it (parseCommConfig in its src/init.cc)."""
+        for name in ("min_ctas", "max_ctas"):
+            if getattr(self, name) != UNSET and getattr(self, name) <= 0:
+                raise RuntimeError("NCCL Error 4: invalid argument")
+        if self.min_ctas > self.max_ctas or UNSET < self.cga_cluster_size < 0:
+            raise RuntimeError("NCCL Error 4: invalid argument")
+
 
 class Options:
-    """ProcessGroupNCCL.Options."""
+    """ProcessGroupNCCL.Options: nothing but this can be set."""
+
+    __slots__ = ("_timeout", "config", "is_high_priority_stream")
 
     def __init__(self, is_high_priority_stream: bool = False) -> None:
         self.config, self.is_high_priority_stream = Config(), is_high_priority_stream
+        self._timeout = USUAL_TIMEOUT
 
 
 class NcclCard:
@@ -63,10 +81,11 @@ class NcclCard:
         self._sum, self._make, self._destroy = dist.all_reduce, dist.new_group, dist.destroy_process_group
         for module in (communicators, nccl_configuration, gradient_reduction, reduction_hook):
             monkeypatch.setattr(module, "find_backend", lambda group, device: "nccl")
-        kind = type("ProcessGroupNCCL", (), {"Options": Options, "options": None})
+        kind = type("ProcessGroupNCCL", (), {"Options": Options})
         monkeypatch.setattr(dist, "ProcessGroupNCCL", kind, raising=False)
-        backend = SimpleNamespace(of=self._find_backend, is_in=lambda group: True)
-        monkeypatch.setattr(nccl_options, "GET_BACKEND", backend)
+        backend = SimpleNamespace(of=self._find_backend, find=self._find_backend, is_in=lambda group: True)
+        for module in (nccl_options, backends):
+            monkeypatch.setattr(module, "GET_BACKEND", backend)
         monkeypatch.setattr(dist, "all_reduce", self.all_reduce)
         monkeypatch.setattr(dist, "new_group", self.new_group)
         monkeypatch.setattr(dist, "destroy_process_group", self.destroy)
@@ -78,11 +97,18 @@ class NcclCard:
             monkeypatch.delenv(name, raising=False)
 
     def new_group(
-        self, ranks: list[int], backend: str | None = None, pg_options: Options | None = None, **how: Any
+        self,
+        ranks: list[int],
+        timeout: timedelta = USUAL_TIMEOUT,
+        backend: str | None = None,
+        pg_options: Options | None = None,
+        **how: Any,
     ) -> Any:
         assert backend == "nccl"
-        group = self._make(ranks, backend=dist.get_backend(), **how)
+        group = self._make(ranks, timeout=timeout, backend=dist.get_backend(), **how)
         number, options = len(self.groups), pg_options or Options()
+        assert pg_options is None or pg_options._timeout == timeout, "torch warns, each time"
+        options._timeout = timeout
         self.groups.append(group)
         kept.append(group)
         self.options[group], self.state[group] = options, "made"
@@ -99,6 +125,7 @@ class NcclCard:
         if group in self.state:
             assert self.state[group] != "destroyed", "a sum over a communicator that is gone"
             if self.state[group] == "made":
+                self.options[group].config.check()
                 if self.each > self.free:
                     raise RuntimeError("NCCL error: Cuda failure 2 'out of memory'\nmore")
                 self.free -= self.each

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from fleet_advisor_runtime.levers.lever import RelaunchNeeded, Training  # noqa: E402
+from fleet_advisor_runtime.levers.reduction import nccl_options  # noqa: E402
 from fleet_advisor_runtime.levers.registry import Levers  # noqa: E402
 from fleet_advisor_runtime.loading.reading import Reading  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
@@ -78,9 +81,9 @@ def test_each_value_gets_a_communicator_that_is_opened_before_it_is_timed(card: 
     assert not set(job.refusals) & {MIN, MAX, CLUSTER}
     found = job.race({}, {MIN: 8}, {MIN: 16, CLUSTER: 2}, {MIN: 8})
     assert [line for line in card.seen if line != "look"] == [
-        "make 0 min_ctas=8",
+        "make 0 max_ctas=1024 min_ctas=8",
         "open 0",
-        "make 1 cga_cluster_size=2 min_ctas=16",
+        "make 1 cga_cluster_size=2 max_ctas=1024 min_ctas=16",
         "open 1",
     ], "the first value's own is used again"
     assert found[MIN] == "Gradients went over 1 communicator(s) of their own, made with min_ctas 8."
@@ -252,13 +255,23 @@ def test_a_rank_that_cannot_leaves_it_to_a_launch_on_every_rank(card: NcclCard) 
         job.race({MIN: 8})
 
 
+class Wrapped:
+    """Where TORCH_DISTRIBUTED_DEBUG=DETAIL wraps every backend, in a torch whose wrapper has no options."""
+
+    def of(self, group: Any) -> Any:
+        return lambda device: SimpleNamespace()
+
+    def is_in(self, group: Any) -> bool:
+        return True
+
+
 @pytest.mark.parametrize(
     ("break_it", "words"),
     [
         (lambda m: m.delattr(dist, "ProcessGroupNCCL"), "built without NCCL"),
         (
-            lambda m: m.delattr(dist.ProcessGroupNCCL, "options"),
-            "does not tell what a communicator was made with",
+            lambda m: m.setattr(nccl_options, "GET_BACKEND", Wrapped()),
+            "does not tell what a SimpleNamespace was made with",
         ),
         (
             lambda m: m.setattr(dist.ProcessGroupNCCL, "Options", object),
@@ -312,6 +325,25 @@ def test_what_the_script_made_its_own_communicator_with_is_the_baseline(card: Nc
         16,
         True,
     )
+
+
+def test_the_fewest_alone_are_given_a_most_that_limits_nothing(card: NcclCard) -> None:
+    """NCCL compares the two before it fills in what is missing: the fewest alone are an invalid argument to it."""
+    job = Job()
+    job.race({MIN: 8})
+    job.race({MIN: 8, MAX: 16})
+    found = [(options.config.min_ctas, options.config.max_ctas) for options in card.options.values()]
+    assert found == [(8, nccl_options.UNLIMITED), (8, 16)]
+    assert nccl_options.UNLIMITED > 64, "NCCL's own limit, to which it lowers what is more"
+
+
+def test_new_communicators_wait_as_long_as_the_scripts_own(card: NcclCard) -> None:
+    """NCCL's watchdog ends the training when a collective takes longer: ten minutes where nobody says otherwise."""
+    card.own._timeout = timedelta(hours=2)
+    job = Job()
+    job.race({MIN: 8})
+    job.race({"nccl_comm_num": 3, "sync_nccl_allreduce": False})
+    assert [options._timeout for options in card.options.values()] == [timedelta(hours=2)] * 3
 
 
 def test_over_gloo_they_are_refused(group: None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -10,14 +11,15 @@ import pytest
 torch = pytest.importorskip("torch")
 dist = torch.distributed
 
-from fleet_advisor_runtime.backends import find_backend  # noqa: E402
-from fleet_advisor_runtime.levers.reduction import communicators  # noqa: E402
+from fleet_advisor_runtime.backends import find_backend, find_timeout  # noqa: E402
 from fleet_advisor_runtime.levers.reduction.communicators import (  # noqa: E402
     Communicators,
     explain_no_order,
 )
 from fleet_advisor_runtime.races.parts import read_exposed_s  # noqa: E402
 from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
+
+from tests.unit.runtime.nccl_card import UNSET, NcclCard  # noqa: E402
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -69,16 +71,41 @@ def test_nccl_bound_to_a_device_splits_its_communicator_once_for_each_level(
     group: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dist.init_process_group("fake", store=FakeStore(), rank=5, world_size=16)
-    monkeypatch.setattr(communicators, "find_backend", lambda group, device: "nccl")
+    card = NcclCard(monkeypatch)
+    card.own.is_high_priority_stream, card.own._timeout = True, timedelta(hours=2)
     monkeypatch.setattr(dist, "get_backend", lambda: "nccl")
     monkeypatch.setattr(dist.group.WORLD, "bound_device_id", torch.device("cpu", 0))
     splits: list[list[list[int]]] = []
-    monkeypatch.setattr(dist, "split_group", lambda split_ranks: splits.append(split_ranks) or object())
+
+    def split_group(
+        parent_pg: Any = None, split_ranks: Any = None, timeout: Any = None, pg_options: Any = None
+    ) -> Any:
+        """As torch 2.6 does it: options that are not given are the parent's own, and written to."""
+        options = pg_options or card.own
+        assert (options.is_high_priority_stream, timeout) == (True, timedelta(hours=2))
+        options.config.blocking = 1
+        splits.append(split_ranks)
+        return object()
+
+    monkeypatch.setattr(dist, "split_group", split_group)
     Communicators(5, 16, CUDA).provide_levels(1, 8)
     assert splits == [
         [list(range(8)), list(range(8, 16))],
         [[place, place + 8] for place in range(8)],
     ]
+    assert card.own.config.blocking == UNSET, "the job's own communicator is left as it is"
+
+
+def test_groups_of_the_runtime_wait_as_long_as_the_scripts_own(group: None) -> None:
+    patience = timedelta(hours=2)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1, timeout=patience)
+    own = Communicators(0, 1, CPU)
+    made = [
+        *own.provide_flat(1),
+        own.provide_levels(1, 1)[0].inner,
+        own.provide_levels(1, 1, "gloo")[0].outer,
+    ]
+    assert [find_timeout(one, CPU) for one in made] == [patience] * 3
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 import torch
 import torch.distributed as dist
 
-from ...backends import find_backend
-from .nccl_options import Configuration, build_options, read_fields
+from ...backends import find_backend, find_timeout
+from .nccl_options import Configuration, build_options, explain_no_options, read_fields
 from .reduction_plan import ReductionPlan
 
 
@@ -143,7 +143,7 @@ class Communicators:
         while len(groups) < count:
             ranks = list(range(self._world_size))
             groups.append(
-                dist.new_group(ranks, backend=self._find_backend(), **self._build_options(configuration))
+                dist.new_group(ranks, backend=self._find_backend(), **self._list_how(configuration))
             )
         return groups[:count]
 
@@ -212,17 +212,25 @@ class Communicators:
         own = self._find_backend()
         backend = backend or own
         mine = next(part for part in parts if self._rank in part)
-        how = self._build_options(configuration)
+        how = self._list_how(configuration)
         if backend != "nccl" or getattr(dist.group.WORLD, "bound_device_id", None) is None:
             return dist.new_group(mine, backend=backend, use_local_synchronization=True, **how)
         # The job bound a device to its process group: then NCCL splits communicators, which takes every rank.
-        if hasattr(dist, "split_group") and dist.get_backend() == own:
+        reason = explain_no_options(dist.group.WORLD, self._device)
+        if hasattr(dist, "split_group") and dist.get_backend() == own and reason is None:
+            # Without options, torch 2.6 to 2.9 make the job's own those of its part, and change them.
+            how.setdefault("pg_options", build_options(configuration, self._device))
             return dist.split_group(split_ranks=parts, **how)
         groups = [dist.new_group(part, backend=backend, **how) for part in parts]
         return groups[parts.index(mine)]
 
-    def _build_options(self, configuration: Configuration) -> Dict[str, Any]:
-        return {"pg_options": build_options(configuration, self._device)} if configuration else {}
+    def _list_how(self, configuration: Configuration) -> Dict[str, Any]:
+        """What makes a new group like the job's own: its timeout, and its options but for the configuration."""
+        timeout = find_timeout(dist.group.WORLD, self._device)
+        how: Dict[str, Any] = {} if timeout is None else {"timeout": timeout}
+        if configuration:
+            how["pg_options"] = build_options(configuration, self._device)
+        return how
 
     def _find_backend(self) -> str:
         return find_backend(dist.group.WORLD, self._device)

@@ -84,7 +84,7 @@ class NcclConfiguration(Lever):
             reason = self._reduction.explain_no_exchange(ddp)
             if reason is not None:
                 return reason
-        return explain_no_options(dist.group.WORLD) or explain_no_order("nccl")
+        return explain_no_options(dist.group.WORLD, self._device) or explain_no_order("nccl")
 
     def switch(self, values: Mapping[str, Any], training: Training) -> None:
         self._values, self._rejected = values, {}

@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple
 import torch
 import torch.distributed as dist
 
-from ...private_torch import GET_BACKEND, NCCL_GROUP, explain_missing
+from ...private_torch import GET_BACKEND, NCCL_GROUP, TIMEOUT, explain_missing
 from ..lever import read_count
 
 Configuration = Tuple[Tuple[str, int], ...]
@@ -27,6 +27,12 @@ Not among them: split_share, which binds a communicator to the channels of the o
 traffic_class, which means what the site's switches make of it.
 """
 LEAST = {"NCCL_MIN_CTAS": 1, "NCCL_MAX_CTAS": 1, "NCCL_CGA_CLUSTER_SIZE": 0}
+UNLIMITED = 1024
+"""Blocks: more than NCCL makes of any communicator, for which it takes its own limit.
+
+A configuration with the fewest and not the most is an invalid argument to it: it compares the two before it fills in
+what is missing (parseCommConfig in its src/init.cc, up to 2.30 at least).
+"""
 
 
 def read_configuration(values: Mapping[str, Any]) -> Configuration:
@@ -36,8 +42,8 @@ def read_configuration(values: Mapping[str, Any]) -> Configuration:
     )
 
 
-def explain_no_options(group: Any) -> Optional[str]:
-    """Why no communicator can be made with a configuration of its own by this torch, or None."""
+def explain_no_options(group: Any, device: torch.device) -> Optional[str]:
+    """Why no communicator can be made with a configuration of its own beside this group's, or None."""
     if not NCCL_GROUP.is_in(dist):
         return "This torch was built without NCCL."
     missing = explain_missing(group, (GET_BACKEND,))
@@ -48,8 +54,10 @@ def explain_no_options(group: Any) -> Optional[str]:
     for field in FIELDS.values():
         if not hasattr(config, field):
             return f"torch {torch.__version__} gives NCCL's communicators no {field} of their own."
-    if not hasattr(kind, "options"):
-        return f"torch {torch.__version__} does not tell what a communicator was made with."
+    backend = GET_BACKEND.of(group)(device)
+    # Under TORCH_DISTRIBUTED_DEBUG=DETAIL it is a wrapper, which in some torch has no options of the wrapped one's.
+    if not hasattr(getattr(backend, "options", None), "config"):
+        return f"torch {torch.__version__} does not tell what a {type(backend).__name__} was made with."
     return None
 
 
@@ -58,9 +66,12 @@ def build_options(configuration: Configuration, device: torch.device) -> Any:
     own = _read_options(dist.group.WORLD, device)
     options = NCCL_GROUP.of(dist).Options()
     options.is_high_priority_stream = own.is_high_priority_stream
+    TIMEOUT.set(options, TIMEOUT.of(own))
     chosen = dict(configuration)
     for field in FIELDS.values():
         setattr(options.config, field, chosen.get(field, getattr(own.config, field)))
+    if options.config.min_ctas > 0 > options.config.max_ctas:
+        options.config.max_ctas = UNLIMITED
     return options
 
 
