@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from dataclasses import replace
 from typing import Any, Dict, List, Sequence
 
 import torch
@@ -11,6 +12,7 @@ import torch.distributed as dist
 
 from ..backends import find_backend
 from ..levers.reduction.communicators import Communicators, explain_no_order
+from ..levers.reduction.reduction_plan import ReductionPlan
 from ..link.control import AgentLost
 from ..link.exchange import Exchange, PeerLost
 from ..observe.clock import Clock
@@ -29,6 +31,8 @@ FEWEST_REPEATS, MOST_REPEATS = 3, 9
 TIMEOUT_S = 180.0
 _WIDTH = 4
 """Bytes of a number: float32 is what every backend reduces."""
+_ALONE = ReductionPlan(serial=True)
+"""Takes a communicator of its own beside the job's."""
 
 
 def list_sizes(largest_bytes: int) -> List[int]:
@@ -71,8 +75,8 @@ class LinkSweep:
     def measure(self, largest_bytes: int) -> List[Dict[str, Any]]:
         """This rank's medians, one entry per collective it took part in; [] where they cannot be run.
 
-        Collective: call it on every rank at the same step boundary. A backend that refuses on all ranks alike ends the
-        sweep; what was measured until then is kept.
+        Collective: call it on every rank at the same step boundary. A backend that refuses on all ranks alike, or a card
+        without room for another communicator, ends the sweep; what was measured until then is kept.
         """
         with torch.no_grad():
             if not self._prepare(min(LARGEST_BYTES, max(SMALLEST_BYTES, largest_bytes))):
@@ -102,22 +106,27 @@ class LinkSweep:
 
     def _measure_levels(self) -> None:
         sizes = list_sizes(self._buffer.numel() * _WIDTH)
-        side_by_side = explain_no_order(find_backend(dist.group.WORLD, self._device)) is None
-        flat = self._communicators.provide_flat(2 if side_by_side else 1)
-        self._sweep(WORLD, self._world_size, flat[:1], sizes, WORLD_BUDGET_S)
-        pairs = side_by_side and [
-            entry for entry in self._found if 2 * entry["bytes"] <= self._buffer.numel() * _WIDTH
-        ]
-        if pairs:
-            self._sweep(WORLD, self._world_size, flat, [pairs[-1]["bytes"]], SIZE_BUDGET_S)
+        self._communicators.prepare(_ALONE)
+        self._sweep(WORLD, self._world_size, self._communicators.provide_flat(1), sizes, WORLD_BUDGET_S)
+        if explain_no_order(find_backend(dist.group.WORLD, self._device)) is None:
+            self._measure_pair()
         inner = self._local_world_size
         if not 1 < inner < self._world_size or self._world_size % inner:
             return
+        self._communicators.prepare(replace(_ALONE, inner_size=inner))
         (levels,) = self._communicators.provide_levels(1, inner)
         self._sweep(NODE, inner, [levels.inner], sizes, LEVEL_BUDGET_S)
         # One rank of each node: where all of them reduced at once they would share the node's link.
         leads = self._rank % inner == 0
         self._sweep(ACROSS, self._world_size // inner, [levels.outer] if leads else [], sizes, LEVEL_BUDGET_S)
+
+    def _measure_pair(self) -> None:
+        """Two side by side, at the largest size that there is room for twice."""
+        pairs = [entry for entry in self._found if 2 * entry["bytes"] <= self._buffer.numel() * _WIDTH]
+        if pairs:
+            self._communicators.prepare(replace(_ALONE, communicators=2))
+            flat = self._communicators.provide_flat(2)
+            self._sweep(WORLD, self._world_size, flat, [pairs[-1]["bytes"]], SIZE_BUDGET_S)
 
     def _sweep(
         self, level: str, ranks: int, groups: Sequence[Any], sizes: List[int], budget_s: float
