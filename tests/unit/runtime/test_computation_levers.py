@@ -17,6 +17,7 @@ def load(name: str) -> Any:
 
 Training = load("lever").Training
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
+GIB = 2**30
 
 
 def train_on(model: Any, *optimizers: Any) -> Any:
@@ -148,33 +149,77 @@ def test_cudnn_searches_from_the_start_and_not_without_convolutions() -> None:
 
 
 class Memory:
-    """A GPU of 100 bytes: what the allocator was told, in order."""
+    """A GPU of 100 GiB and torch's allocator on it, of whose 30 GiB the training needs 20 all the time."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, cap: float) -> None:
-        self.cap, self.calls = cap, []  # type: ignore[var-annotated]
+        self.cap, self.held, self.others, self.blocks = cap, 30 * GIB, 10 * GIB, []  # type: ignore[var-annotated]
         for name, answer in {
-            "synchronize": None,
-            "empty_cache": None,
-            "memory_reserved": 30,
-            "mem_get_info": (60, 100),
-            "get_per_process_memory_fraction": cap,
+            "synchronize": lambda device: None,
+            "empty_cache": self.empty,
+            "memory_reserved": lambda device: self.held,
+            "mem_get_info": lambda device: (100 * GIB - self.others - self.held, 100 * GIB),
+            "get_per_process_memory_fraction": lambda device: self.cap,
+            "set_per_process_memory_fraction": self.set_cap,
         }.items():
-            monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
-        monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", self.set_cap)
-        monkeypatch.setattr(torch, "empty", lambda size, **_: self.calls.append(size))
+            monkeypatch.setattr(torch.cuda, name, answer)
+        monkeypatch.setattr(torch, "empty", self.allocate)
 
-    def set_cap(self, cap: float, _device: Any) -> None:
+    def empty(self) -> None:
+        self.held = 20 * GIB
+
+    def set_cap(self, cap: float, device: Any) -> None:
+        assert isinstance(cap, float), "torch raises TypeError"
         self.cap = cap
+
+    def allocate(self, size: int, dtype: Any, device: Any) -> None:
+        if self.held + size > min(self.cap * 100 * GIB, 100 * GIB - self.others):
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate.\nmore")
+        self.blocks.append(size)
+        self.held += size
+
+
+FRACTION = "FLAGS_fraction_of_gpu_memory_to_use"
 
 
 def test_memory_is_reserved_and_the_scripts_own_cap_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    memory = Memory(monkeypatch, cap=0.9)
+    memory = Memory(monkeypatch, cap=0.4)
     lever, training = load("computation.memory_fraction").MemoryFraction(CUDA), Training([], [])
     lever.observe(training)
-    lever.switch({"FLAGS_fraction_of_gpu_memory_to_use": 0.5}, training)
-    assert (memory.cap, memory.calls) == (0.5, [20])
+    lever.switch({FRACTION: 0.5}, training)
+    [size] = memory.blocks
+    assert memory.cap == 0.5
+    assert 29 * GIB < size < 30 * GIB, "small tensors get memory of their own, below the cap"
+    assert "capped at 50%" in lever.prove().consumed[FRACTION]
+    memory.allocate(2**21, torch.uint8, CUDA)
     lever.switch({}, training)
-    assert memory.cap == 0.9
+    assert (memory.cap, memory.held) == (0.4, 20 * GIB)
+
+
+def test_a_share_that_the_training_does_not_fit_in_is_refused_and_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    memory = Memory(monkeypatch, cap=1.0)
+    lever, training = load("computation.memory_fraction").MemoryFraction(CUDA), Training([], [])
+    lever.observe(training)
+    lever.switch({FRACTION: 0.3}, training)
+    assert "The training holds 30.0 GiB" in lever.prove().not_consumed[FRACTION]
+    assert (memory.cap, memory.held, memory.blocks) == (1.0, 30 * GIB, []), "nothing was touched"
+    lever.switch({FRACTION: 0.5}, training)
+    lever.switch({FRACTION: 0.3}, training)
+    assert "The training holds 30.0 GiB" in lever.prove().not_consumed[FRACTION], "not what was reserved"
+    assert memory.cap == 1.0
+
+
+def test_memory_that_another_process_takes_first_is_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = Memory(monkeypatch, cap=1.0)
+    lever, training = load("computation.memory_fraction").MemoryFraction(CUDA), Training([], [])
+    lever.observe(training)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (70 * GIB, 100 * GIB))
+    memory.others = 75 * GIB
+    lever.switch({FRACTION: 0.5}, training)
+    assert "CUDA out of memory" in lever.prove().not_consumed[FRACTION]
+    assert memory.cap == 1.0
+    assert lever.least_segment == 0
 
 
 OPTIMIZERS = {
