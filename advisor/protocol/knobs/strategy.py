@@ -196,6 +196,16 @@ def _sync_batch_norm(values: Mapping[str, Value], _: Layout | None) -> str | Non
     return None
 
 
+def _gloo_between(values: Mapping[str, Value], _: Layout | None) -> str | None:
+    levels = values["use_hierarchical_allreduce"] and values["hierarchical_allreduce_gloo_between"]
+    if levels and values["sync_batch_norm"]:
+        return (
+            "hierarchical_allreduce_gloo_between hands gradients over in a thread of its own while sync_batch_norm "
+            "communicates as well, and NCCL needs one order on every rank: switch one of them off."
+        )
+    return None
+
+
 def _executor_threads(values: Mapping[str, Value], layout: Layout | None) -> str | None:
     threads, communicators = int(values["num_threads"]), int(values["nccl_comm_num"])
     if layout and layout.nodes > 1 and threads < communicators + 1:
@@ -215,6 +225,7 @@ COUPLING_RULES: tuple[CouplingRule, ...] = (
     CouplingRule("one rule of communication", _one_update_rule),
     CouplingRule("compression is a reduction of its own", _whole_reduction),
     CouplingRule("synchronised batch norm is for full precision", _sync_batch_norm),
+    CouplingRule("gloo between groups leaves backward to the gradients", _gloo_between),
     CouplingRule("executor threads serve the communicators", _executor_threads, paddle_only=True),
 )
 

@@ -75,8 +75,8 @@ class LinkSweep:
     def measure(self, largest_bytes: int) -> List[Dict[str, Any]]:
         """This rank's medians, one entry per collective it took part in; [] where they cannot be run.
 
-        Collective: call it on every rank at the same step boundary. A backend that refuses on all ranks alike, or a card
-        without room for another communicator, ends the sweep; what was measured until then is kept.
+        Collective: call it on every rank at the same step boundary. A backend that refuses on all ranks alike, or a
+        card without room for another communicator, ends the sweep; what was measured until then is kept.
         """
         with torch.no_grad():
             if not self._prepare(min(LARGEST_BYTES, max(SMALLEST_BYTES, largest_bytes))):

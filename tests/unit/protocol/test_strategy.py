@@ -92,6 +92,16 @@ def test_a_strategy_is_frozen_and_strict() -> None:
             "adaptive_localsgd and gradient_merge are on together",
         ),
         ({"sync_batch_norm": True, "amp": True}, None, "sync_batch_norm does not work with amp"),
+        (
+            {
+                "use_hierarchical_allreduce": True,
+                "hierarchical_allreduce_inter_nranks": 2,
+                "hierarchical_allreduce_gloo_between": True,
+                "sync_batch_norm": True,
+            },
+            None,
+            "NCCL needs one order on every rank",
+        ),
     ],
 )
 def test_a_broken_rule_gives_its_sentence(changes, layout, words) -> None:
@@ -120,7 +130,7 @@ def test_all_broken_rules_are_told_at_once() -> None:
     changes = {
         "nccl_comm_num": 4, "use_hierarchical_allreduce": True, "last_comm_group_size_MB": 64.0,
         "fuse_broadcast_ops": True, "localsgd": True, "gradient_merge": True, "dgc": True, "sync_batch_norm": True,
-        "amp": True, "NCCL_MIN_CTAS": 8, "NCCL_MAX_CTAS": 4,
+        "amp": True, "NCCL_MIN_CTAS": 8, "NCCL_MAX_CTAS": 4, "hierarchical_allreduce_gloo_between": True,
     }  # fmt: skip
     strategy = DistributedStrategy.from_changes(changes)
     assert len(broken_rules(strategy, FOUR_ON_TWO_NODES, paddle=True)) == len(COUPLING_RULES)

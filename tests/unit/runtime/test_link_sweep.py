@@ -1,4 +1,4 @@
-"""The links of a job over NCCL: communicators are made where there is room for them, and opened before they are timed."""
+"""The links of a job over NCCL: communicators are made where there is room, and opened before they are timed."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 from fleet_advisor_runtime.levers.lever import RelaunchNeeded, Training  # noqa: E402
-from fleet_advisor_runtime.levers.reduction import nccl_options  # noqa: E402
+from fleet_advisor_runtime.levers.reduction import nccl_options, reducer  # noqa: E402
 from fleet_advisor_runtime.levers.registry import Levers  # noqa: E402
 from fleet_advisor_runtime.loading.reading import Reading  # noqa: E402
 from torch.nn.parallel import DistributedDataParallel  # noqa: E402
@@ -344,6 +344,22 @@ def test_new_communicators_wait_as_long_as_the_scripts_own(card: NcclCard) -> No
     job.race({MIN: 8})
     job.race({"nccl_comm_num": 3, "sync_nccl_allreduce": False})
     assert [options._timeout for options in card.options.values()] == [timedelta(hours=2)] * 3
+
+
+def test_no_thread_hands_buckets_over_beside_another_one_that_talks(card_of_four: NcclCard) -> None:
+    """SyncBatchNorm and DDP's map of used parameters communicate from the backward pass's own thread."""
+    between, model = "hierarchical_allreduce_gloo_between", torch.nn.Linear(4, 4)
+    for arguments, word in (
+        ({}, None),
+        ({"find_unused_parameters": True}, "find_unused_parameters"),
+        ({"static_graph": True}, "static_graph"),
+    ):
+        ddp: Any = DistributedDataParallel(model, **arguments)
+        refusals = Levers(0, 4, 2, CPU, None, {}, Reading()).list_refusals(Training([ddp], []))
+        assert (word or "") in refusals.get(between, "")
+        assert (between in refusals) == (word is not None)
+    model.add_module("norm", torch.nn.SyncBatchNorm(4))
+    assert reducer.find_talk_in_backward(SimpleNamespace(modules=model.modules)) == "SyncBatchNorm"
 
 
 def test_over_gloo_they_are_refused(group: None) -> None:

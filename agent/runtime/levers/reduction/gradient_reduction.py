@@ -30,6 +30,7 @@ from .nccl_options import Configuration
 from .reducer import (
     SAMPLED_ITERATIONS,
     explain_no_rebuild,
+    find_talk_in_backward,
     has_own_hook,
     is_joining,
     keeps_state,
@@ -155,9 +156,16 @@ class GradientReduction(Lever):
         if dist.get_world_size(ddp.process_group) != self._world_size:
             sentence = "The model reduces over a part of the ranks only; further communicators cannot be made for it."
             refusals.update(dict.fromkeys((*reduction_plan.GROUPED, *reduction_plan.COMPRESSION), sentence))
-        reason = explain_no_order(find_backend(ddp.process_group, self._device))
+        backend = find_backend(ddp.process_group, self._device)
+        reason = explain_no_order(backend)
         if reason is not None:
             refusals["nccl_comm_num"] = reason
+        talk = find_talk_in_backward(ddp) if backend == "nccl" else None
+        if talk is not None:
+            refusals[reduction_plan.BETWEEN] = (
+                f"A thread of its own would hand buckets over while {talk} communicates as well, in another order on "
+                "each rank: NCCL's communicators would wait for each other for ever."
+            )
         if not any(1 < size < self._world_size and self._world_size % size == 0 for size in range(2, 1025)):
             sentence = f"{self._world_size} ranks cannot be split into two levels of at least 2."
             refusals.update(dict.fromkeys(reduction_plan.LEVELS, sentence))

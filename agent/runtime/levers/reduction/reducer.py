@@ -10,6 +10,7 @@ import inspect
 import types
 from typing import Any, Optional
 
+import torch
 import torch.distributed as dist
 
 from ... import private_torch
@@ -113,6 +114,15 @@ def keeps_state(ddp: Any) -> bool:
         or not (state is None or isinstance(state, dist.ProcessGroup))
         for hook, state in private_torch.HOOKS.find(ddp, [])
     )
+
+
+def find_talk_in_backward(ddp: Any) -> Optional[str]:
+    """What of this model communicates in a backward pass beside its buckets, or None."""
+    if any(isinstance(module, torch.nn.SyncBatchNorm) for module in ddp.modules()):
+        return "SyncBatchNorm"
+    if ddp.static_graph:
+        return "static_graph"
+    return "find_unused_parameters" if ddp.find_unused_parameters else None
 
 
 def is_joining(ddp: Any) -> bool:
