@@ -91,7 +91,7 @@ class Bench(Protocol):
         """Run a command to its end; return its exit code and what it wrote."""
 
     def keep_busy(self, arguments: Sequence[object], seconds: float) -> AbstractContextManager[None]:
-        """Return a context in which the training script keeps the cards busy, entered after that many seconds of it."""
+        """Return a context in which the training script keeps every card busy, entered after those seconds of it."""
 
     def strike_agent(self, arguments: Sequence[object]) -> "Struck":
         """Start an agent with a session of two ranks, kill it with SIGKILL once they train; return what is left."""

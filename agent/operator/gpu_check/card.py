@@ -5,7 +5,7 @@ from statistics import median
 from advisor.protocol.measured.telemetry import DeviceSample
 from agent.operator.gpu_check.bench import Bench
 from agent.operator.gpu_check.check import Judgement, NotPossible
-from agent.operator.gpu_check.launches import LaunchFailed, need_card
+from agent.operator.gpu_check.launches import SLOW_LINK, LaunchFailed, need_card
 from agent.operator.gpu_check.nvidia_smi import SmiSample, read_smi
 
 BUSY_POINTS = 0.15
@@ -16,22 +16,23 @@ CLOCK_SHARE = 0.10
 TEMPERATURE_C = 4.0
 BUSY_S = 5.0
 """Of load before the looks."""
+LOOKS = 10
+"""Half a second each, until NVML answers."""
 HOST_S = 0.002
 """The host's part of an allreduce over NCCL, which only queues it."""
 SLOWER_THAN_HOST = 5.0
 """How much longer than the host's part the card's is on a slow link."""
 KEPT_BYTES = 100 * 2**20
 """What a communicator may keep after it was destroyed."""
-SLOW_LINK = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
 
 
 def check_nvml(bench: Bench) -> Judgement:
     """Under load: every figure of NVML that telemetry uses, and nvidia-smi's right after."""
     need_card(bench)
     judgement = Judgement()
+    bench.sample()  # GPM's figures are averages since the sample before
     with bench.keep_busy(["--width", 4096, "--batch", 4096, "--times"], BUSY_S):
-        bench.sample()
-        reading = bench.sample()
+        reading = next(filter(None, (bench.sample() for _ in range(LOOKS))), None)
         try:
             said = read_smi(bench.ask_smi())
         except OSError as error:

@@ -1,4 +1,4 @@
-"""`advisor-agent doctor --gpu`: runs the checks, tells each as it ends, and writes the page."""
+"""`advisor-agent doctor --gpu`: runs the checks, tells each as it ends, and writes the page anew with each."""
 
 import sys
 from collections.abc import Mapping
@@ -33,11 +33,18 @@ def check_gpus(
         return NO_CARD
     _log_errors_to_stderr()
     _say(*describe_machine(machine))
+    ended: list[Outcome] = []
+
+    def tell(outcome: Outcome) -> None:
+        ended.append(outcome)
+        if output is not None:  # a machine that is lent may be taken away at any moment
+            output.write_text(describe_outcomes(machine, ended, checks[len(ended) :]))
+        _tell(outcome)
+
     with open_bench(machine, gpus, environment) as bench:
-        outcomes = run_checks(checks, bench, _tell)
-    page = describe_outcomes(machine, outcomes, checks[len(outcomes) :])
+        outcomes = run_checks(checks, bench, tell)
     if output is not None:
-        output.write_text(page)
+        output.write_text(describe_outcomes(machine, outcomes, checks[len(outcomes) :]))
         _say(f"Written to {output}.")
     if len(outcomes) < len(checks):
         typer.echo("Stopped: what was found until then is kept.", err=True)

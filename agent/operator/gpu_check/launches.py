@@ -11,6 +11,8 @@ from agent.operator.gpu_check.bench import Bench, Machine, Trained
 from agent.operator.gpu_check.check import Judgement, NotPossible
 
 TRAINING = "training.py"
+SLOW_LINK = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}
+"""Variables with which two cards of a node talk as over a network."""
 _SHORT: Mapping[str, Any] = {"warmup_steps": 3, "min_steps": 20, "max_steps": 20, "target_s": 0.01}
 
 

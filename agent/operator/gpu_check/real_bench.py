@@ -1,6 +1,7 @@
 """The bench of this machine: real ranks with and without the runtime, a real agent, NVML and `nvidia-smi`."""
 
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -31,6 +32,8 @@ MARK = "FLEET_GPU_CHECK"
 """Variable by which every process of a check is found again."""
 LAUNCH_LIMIT_S = 300.0
 """One launch of a check; a hang is one that takes longer."""
+_LEAST_S = 60.0
+"""What a command gets at least that is begun in time."""
 _KILL_S = 10.0
 _POLL_S = 0.1
 _LOG_CHARACTERS = 2000
@@ -41,9 +44,16 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 - looked at, never written
 class RealBench:
     """Starts real processes on this machine; every one of them is gone when it is closed."""
 
-    def __init__(self, machine: Machine, gpus: Gpus, folder: Path, environment: Mapping[str, str]) -> None:
-        """`folder` is the bench's own; `environment` is the processes'."""
-        self.machine, self._gpus, self._folder = machine, gpus, folder
+    def __init__(
+        self,
+        machine: Machine,
+        gpus: Gpus,
+        folder: Path,
+        environment: Mapping[str, str],
+        ends_at_s: float = math.inf,
+    ) -> None:
+        """`folder` is the bench's own; `environment` is the processes'. Nothing starts after `ends_at_s`, monotonic."""
+        self.machine, self._gpus, self._folder, self._ends_at_s = machine, gpus, folder, ends_at_s
         self._token, self._launches = token_hex(8), 0
         self._environment = {
             **{name: value for name, value in environment.items() if not name.startswith("ADVISOR_")},
@@ -112,6 +122,7 @@ class RealBench:
         self, words: Sequence[str], limit_s: float, variables: Mapping[str, str] | None = None
     ) -> tuple[int, str]:
         """Run a command to its end; return its exit code and what it wrote. Past its time it is killed."""
+        limit_s = min(limit_s, max(_LEAST_S, self._ends_at_s - time.monotonic()))
         with self._start(words, variables or {}) as (process, log):
             deadline = time.monotonic() + limit_s
             while process.poll() is None and time.monotonic() < deadline and not self._is_interrupted:
@@ -123,9 +134,10 @@ class RealBench:
 
     @contextmanager
     def keep_busy(self, arguments: Sequence[object], seconds: float) -> Iterator[None]:
-        """Keep the cards busy with the training script, entered after that many seconds of it."""
+        """Keep every card busy with the training script, entered after that many seconds of it."""
         out = self._begin("busy")
-        words = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
+        ranks = f"--nproc-per-node={max(1, len(self.machine.cards))}"
+        words = [sys.executable, "-m", "torch.distributed.run", "--standalone", ranks]
         with self._start([*words, *self._name("training.py", arguments)], {"OUT": str(out)}) as (process, _):
             self._wait(lambda: bool(_read_notes(out).get(0)) or process.poll() is not None, LAUNCH_LIMIT_S)
             self._wait(lambda: process.poll() is not None, seconds)
@@ -192,6 +204,8 @@ class RealBench:
 
     def _begin(self, name: str) -> Path:
         self._refuse_to_go_on()
+        if time.monotonic() > self._ends_at_s:
+            raise TimeoutError("The hour of the checks was over in the middle of this one.")
         self._launches += 1
         folder = self._folder / f"{self._launches}-{Path(name).stem}"
         folder.mkdir(parents=True)

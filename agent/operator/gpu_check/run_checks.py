@@ -17,8 +17,9 @@ from agent.operator.gpu_check.check import Check, Judgement, NotPossible, Outcom
 from agent.operator.gpu_check.real_bench import SCRIPTS, RealBench
 
 _QUESTION_S = 120.0
+_STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 MOST_S = 3600.0
-"""All of them together: a card is often lent, and by the hour. What has begun by then goes on to its own limit."""
+"""All of them together: a card is often lent, and by the hour. What was launched by then goes on to its own limit."""
 
 
 class NoCard(Exception):
@@ -97,14 +98,14 @@ def run_checks(
 
 @contextmanager
 def open_bench(machine: Machine, gpus: Gpus, environment: Mapping[str, str]) -> Iterator[RealBench]:
-    """A bench whose processes and files are gone afterwards; Ctrl-C and SIGTERM interrupt it."""
+    """A bench whose processes and files are gone afterwards; Ctrl-C, SIGTERM and a terminal that goes interrupt it."""
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
-        bench = RealBench(machine, gpus, Path(folder), environment)
+        bench = RealBench(machine, gpus, Path(folder), environment, time.monotonic() + MOST_S)
 
         def interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler's form
             bench.interrupt()
 
-        before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        before = {number: signal.signal(number, interrupt) for number in _STOP}
         try:
             yield bench
         finally:

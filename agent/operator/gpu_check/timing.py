@@ -1,6 +1,7 @@
 """Times: the runtime's against torch.profiler's, what it costs a script, and what its diagnosis makes of them."""
 
 import math
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from statistics import fmean, median, stdev
 
@@ -9,7 +10,15 @@ from advisor.protocol.measured.trials import Block, BlockResult, BlockState
 from advisor.tuning.explain.diagnosis import diagnose
 from agent.operator.gpu_check.bench import Bench, Trained
 from agent.operator.gpu_check.check import Judgement, NotPossible
-from agent.operator.gpu_check.launches import REST, TRAINING, LaunchFailed, count_options, need, race
+from agent.operator.gpu_check.launches import (
+    REST,
+    SLOW_LINK,
+    TRAINING,
+    LaunchFailed,
+    count_options,
+    need,
+    race,
+)
 from agent.operator.gpu_check.trace import Traced, read_trace
 
 TRACE_TOLERANCE = 0.10
@@ -27,11 +36,16 @@ _TALKING = {"width": 4096, "layers": 4, "batch": 8}, {"width": 1024, "layers": 4
 _COMPUTING = {"width": 512, "layers": 8, "batch": 131_072}, {"width": 64, "layers": 4, "batch": 8192}
 
 
-def _record(bench: Bench, sizes: tuple[dict[str, int], dict[str, int]]) -> tuple[BlockResult, Traced]:
+def _record(
+    bench: Bench,
+    sizes: tuple[dict[str, int], dict[str, int]],
+    variables: Mapping[str, str] | None = None,
+) -> tuple[BlockResult, Traced]:
     """One block of the script as it stands, and what the profiler saw of the same steps."""
     steps = ["--trace-steps", TRACED_STEPS, "--steps", TRACED_STEPS + 5]
     options = [*count_options(bench.machine, *sizes), *steps]
-    trained = bench.train(TRAINING, options, [race({"baseline": {}}, **_TRACED_RACE), REST])
+    races = [race({"baseline": {}}, **_TRACED_RACE), REST]
+    trained = bench.train(TRAINING, options, races, variables=variables)
     [result] = need(trained, "baseline")
     return result, read_trace(trained.trace, bench.machine.has_card, _WARM)
 
@@ -68,7 +82,7 @@ def check_diagnosis(bench: Bench) -> Judgement:
     """A training that mostly communicates and one that mostly computes: both as the trace has them, and told apart."""
     judgement = Judgement()
     for name, sizes, is_talking in (("communicating", _TALKING, True), ("computing", _COMPUTING, False)):
-        result, traced = _record(bench, sizes)
+        result, traced = _record(bench, sizes, SLOW_LINK if is_talking else None)
         found = _diagnose(result)
         held = next(finding for finding in found.findings if finding.bound == "communication")
         text = f"{name}: bound by {found.bound}, exposed communication {held.share:.0%} of the step"

@@ -1,10 +1,14 @@
 """The checks of a GPU: what each expects, judged on given figures; how they run, and what is written of them."""
 
 import json
+import os
+import signal
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,12 +19,14 @@ from advisor.protocol.measured.telemetry import DeviceSample
 from advisor.protocol.measured.trials import BlockResult, Outcome, Phases
 from agent.cli import app
 from agent.devices.gpus import DeviceProcess, Reading
-from agent.operator.gpu_check.bench import Interrupted, Machine, Struck, Trained
+from agent.operator.gpu_check import command
+from agent.operator.gpu_check.bench import Bench, Interrupted, Machine, Struck, Trained
 from agent.operator.gpu_check.catalogue import CHECKS
 from agent.operator.gpu_check.check import Check, Judgement, NotPossible, Status, choose_checks
 from agent.operator.gpu_check.nvidia_smi import read_smi
+from agent.operator.gpu_check.real_bench import RealBench
 from agent.operator.gpu_check.report import describe_outcomes
-from agent.operator.gpu_check.run_checks import NoCard, find_machine, run_checks
+from agent.operator.gpu_check.run_checks import NoCard, find_machine, open_bench, run_checks
 from agent.operator.gpu_check.trace import UnreadableTrace, read_trace, subtract
 from tests.no_gpus import NoGpus
 
@@ -132,6 +138,8 @@ def test_nvml_that_agrees_passes_and_that_disagrees_is_named() -> None:
     assert "memory" in faults
     assert "GPM says" in faults
     assert "busy" not in faults
+    late = GivenBench(readings=[None, None, Reading((NVML,))])
+    assert judge("nvml", late).faults == [], "its reader may have to start first"
     assert judge("nvml", GivenBench(readings=[None])).faults == ["NVML did not answer while a card computed."]
 
 
@@ -495,6 +503,59 @@ def test_what_would_begin_after_an_hour_fails_unrun() -> None:
     assert [outcome.status for outcome in outcomes] == [Status.PASSED, Status.FAILED]
     assert ran == ["a"]
     assert "--checks b" in outcomes[1].judgement.faults[0]
+
+
+def test_the_page_is_there_after_each_check(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that is lent may be taken away before the last one."""
+    page, pages = tmp_path / "gpu.md", []
+
+    def look(bench: Bench) -> Judgement:
+        pages.append(page.read_text() if page.exists() else "")
+        return Judgement(["3 ms"])
+
+    monkeypatch.setattr(command, "CHECKS", [Check(name, "It holds.", look) for name in ("a", "b")])
+    monkeypatch.setattr(command, "find_machine", lambda *_: Machine("cpu"))
+    assert command.check_gpus("", "cpu", page, NoGpus(), {}) == 0
+    assert pages[0] == ""
+    assert "Stopped before: b." in pages[1]
+    assert "| a | passed |" in pages[1]
+    assert "Stopped" not in page.read_text()
+
+
+def test_a_terminal_that_goes_stops_the_checks_and_keeps_what_was_found() -> None:
+    def hang_up(bench: Bench) -> Judgement:
+        os.kill(os.getpid(), signal.SIGHUP)
+        bench.make_folder("next")
+        return Judgement()
+
+    before = signal.getsignal(signal.SIGHUP)
+    checks = [answer(Judgement()), Check("hang up", "It holds.", hang_up), answer(Judgement())]
+    with open_bench(Machine("cpu"), NoGpus(), {}) as bench:
+        assert len(run_checks(checks, bench, lambda _: None)) == 1
+    assert signal.getsignal(signal.SIGHUP) is before
+
+
+def test_no_launch_begins_after_the_hour(tmp_path: Path) -> None:
+    bench = RealBench(Machine("cpu"), NoGpus(), tmp_path / "bench", {}, ends_at_s=time.monotonic() - 1)
+    with pytest.raises(TimeoutError, match="The hour of the checks was over"):
+        bench.run(["true"], 1.0)
+
+
+def test_every_card_is_kept_busy_where_all_are_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+
+    @contextmanager
+    def start(words: Sequence[str], variables: Mapping[str, str]) -> Iterator[Any]:
+        started.extend(words)
+        (Path(variables["OUT"]) / "notes.0").write_text('{"step_s": 1}\n')
+        yield SimpleNamespace(poll=lambda: None), tmp_path / "log"
+
+    bench = RealBench(PAIR, NoGpus(), tmp_path / "bench", {})
+    monkeypatch.setattr(bench, "_start", start)
+    with bench.keep_busy(["--times"], 0.0):
+        assert "--nproc-per-node=2" in started
 
 
 def test_checks_are_chosen_by_name() -> None:
