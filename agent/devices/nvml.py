@@ -133,7 +133,7 @@ class Nvml:
     def _sample_one(self, device: _Device, is_slow_round: bool, has_turn: bool) -> dict[str, Any]:
         nvml, handle = self._nvml, device.handle
         busy = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
-        memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).used)
+        memory = int(self._ask_memory(handle).used)
         if is_slow_round:
             question = partial(nvml.nvmlDeviceGetTotalEccErrors, handle)
             device.ecc_uncorrected = self._ask(
@@ -216,7 +216,16 @@ class Nvml:
         }
 
     def _read_memory(self, handle: Any) -> int:
-        return int(self._nvml.nvmlDeviceGetMemoryInfo(handle).total)
+        return int(self._ask_memory(handle).total)
+
+    def _ask_memory(self, handle: Any) -> Any:
+        """Used is what processes use, as nvidia-smi says; before driver 510 with what the driver keeps for itself."""
+        nvml = self._nvml
+        version = getattr(nvml, "nvmlMemory_v2", None)
+        if version is not None:
+            with contextlib.suppress(nvml.NVMLError):
+                return nvml.nvmlDeviceGetMemoryInfo(handle, version)
+        return nvml.nvmlDeviceGetMemoryInfo(handle)
 
     def _read_reasons(self, handle: Any) -> str:
         mask = int(self._nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))

@@ -2,7 +2,8 @@
 
 FAKE_NVML names a JSON file that is read again at every sample, so that a test can change the GPUs while they are
 watched: `count`, `lost` and `throttled` (index -> bits), `clock_mhz` (index -> MHz), `xids` (told once per change of
-the file), `processes`, `gpm` (false: an older card), `hang` (the next question is never answered), `no_driver`.
+the file), `processes`, `gpm` (false: an older card), `hang` (the next question is never answered), `no_driver`,
+`old_driver` (before 510).
 """
 
 import ctypes
@@ -22,6 +23,7 @@ NVML_GPM_METRICS_GET_VERSION = 1
 NVML_GPM_METRIC_SM_UTIL, NVML_GPM_METRIC_ANY_TENSOR_UTIL = 2, 5
 NVML_GPM_METRIC_PCIE_TX_PER_SEC, NVML_GPM_METRIC_PCIE_RX_PER_SEC = 20, 21
 NVML_GPM_METRIC_NVLINK_TOTAL_RX_PER_SEC, NVML_GPM_METRIC_NVLINK_TOTAL_TX_PER_SEC = 60, 61
+nvmlMemory_v2 = 0x02000028
 nvmlEventTypeXidCriticalError = 8
 nvmlClocksThrottleReasonGpuIdle = 1
 nvmlClocksThrottleReasonSwPowerCap = 4
@@ -118,9 +120,18 @@ def nvmlDeviceGetName(handle):
     return b"NVIDIA H200"
 
 
-def nvmlDeviceGetMemoryInfo(handle):
+def nvmlDeviceGetMemoryInfo(handle, version=None):
+    """The first version counts what the driver keeps for itself as used; the second came with driver 510."""
     _check(handle)
-    return SimpleNamespace(total=141 * _GIB, used=(40 + handle) * _GIB)
+    used, reserved = (40 + handle) * _GIB, 600 * 2**20
+    if not version:
+        return SimpleNamespace(total=141 * _GIB, free=141 * _GIB - used - reserved, used=used + reserved)
+    assert version == nvmlMemory_v2
+    if _get("old_driver"):
+        raise NVMLError(13)  # no such function
+    return SimpleNamespace(
+        version=version, total=141 * _GIB, reserved=reserved, free=141 * _GIB - used - reserved, used=used
+    )
 
 
 def nvmlDeviceGetUtilizationRates(handle):

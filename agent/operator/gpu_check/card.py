@@ -3,6 +3,7 @@
 from statistics import median
 
 from advisor.protocol.measured.telemetry import DeviceSample
+from agent.devices.gpus import Reading
 from agent.operator.gpu_check.bench import Bench
 from agent.operator.gpu_check.check import Judgement, NotPossible
 from agent.operator.gpu_check.launches import SLOW_LINK, LaunchFailed, need_card
@@ -30,9 +31,9 @@ def check_nvml(bench: Bench) -> Judgement:
     """Under load: every figure of NVML that telemetry uses, and nvidia-smi's right after."""
     need_card(bench)
     judgement = Judgement()
-    bench.sample()  # GPM's figures are averages since the sample before
+    _look(bench)  # GPM's figures are averages since the sample before
     with bench.keep_busy(["--width", 4096, "--batch", 4096, "--times"], BUSY_S):
-        reading = next(filter(None, (bench.sample() for _ in range(LOOKS))), None)
+        reading = _look(bench)
         try:
             said = read_smi(bench.ask_smi())
         except OSError as error:
@@ -46,6 +47,10 @@ def check_nvml(bench: Bench) -> Judgement:
         else:
             _compare(judgement, device, said[device.index])
     return judgement
+
+
+def _look(bench: Bench) -> Reading | None:
+    return next(filter(None, (bench.sample() for _ in range(LOOKS))), None)
 
 
 def _compare(judgement: Judgement, nvml: DeviceSample, smi: SmiSample) -> None:
