@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -52,6 +53,19 @@ def train(model: Any, lever: Any) -> None:
     loss.backward()
     if lever.is_on:
         lever.after_backward()
+
+
+def test_a_communicator_of_its_own_waits_as_long_as_the_scripts(alone: None) -> None:
+    patience = timedelta(hours=2)
+    dist.group.WORLD.set_timeout(patience)
+    model, lever = shard(), GradientScatter(CPU)
+    training = Training([], [], sharded=[model])
+    lever.list_refusals(training)
+    lever.observe(training)
+    lever.switch({"sharding_separate_reduction": True}, training)
+    made = lever._path._made.values()
+    assert made
+    assert {load("backends").find_timeout(group, CPU) for group in made} == {patience}
 
 
 def test_a_module_begins_before_what_is_inside_it() -> None:

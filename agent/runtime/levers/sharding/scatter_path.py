@@ -7,7 +7,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple
 import torch
 
 from ... import private_torch
-from ...backends import find_backend
+from ...backends import find_backend, find_timeout
 from ...observe.sharded import list_parts
 from ..lever import read_count, read_switch
 from ..reduction.communicators import explain_no_order
@@ -116,6 +116,10 @@ class ScatterPath:
             self._made = {
                 id(mesh): private_torch.SCATTER_GROUP.of(mesh) for mesh, _ in self._own_process_groups
             }
+            for mesh, _ in self._own_process_groups:
+                timeout = find_timeout(mesh.shard_process_group, self._device)
+                if timeout is not None:  # torch gives it its usual one
+                    self._made[id(mesh)].set_timeout(timeout)
         for mesh, _ in self._own_process_groups:
             private_torch.SCATTER_GROUP.set(mesh, self._made[id(mesh)] if on else None)
 
