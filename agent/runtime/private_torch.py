@@ -135,6 +135,9 @@ NCCL_GROUP = Private(
 GET_BACKEND = Private(
     "torch._C._distributed_c10d:ProcessGroup", "_get_backend", "see what a communicator was made with", (2, 3)
 )
+ABORT_GROUP = Private(
+    "torch.distributed.distributed_c10d", "_abort_process_group", "give up a communicator that failed", (2, 6)
+)
 TIMEOUT = Private(
     "torch._C._distributed_c10d:ProcessGroup|torch._C._distributed_c10d:Backend",
     "_timeout",

@@ -89,6 +89,7 @@ class NcclCard:
         monkeypatch.setattr(dist, "all_reduce", self.all_reduce)
         monkeypatch.setattr(dist, "new_group", self.new_group)
         monkeypatch.setattr(dist, "destroy_process_group", self.destroy)
+        monkeypatch.setattr(communicators, "ABORT_GROUP", SimpleNamespace(load=lambda: self.abort))
         monkeypatch.setattr(torch.cuda, "mem_get_info", self._look)
         monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
         monkeypatch.setattr(torch.cuda.nccl, "version", lambda: (2, 27, 3))
@@ -127,6 +128,7 @@ class NcclCard:
             if self.state[group] == "made":
                 self.options[group].config.check()
                 if self.each > self.free:
+                    self.state[group] = "failed"
                     raise RuntimeError("NCCL error: Cuda failure 2 'out of memory'\nmore")
                 self.free -= self.each
                 self.state[group] = "open"
@@ -134,7 +136,13 @@ class NcclCard:
         return self._sum(tensor, op=op, group=group, **how)
 
     def destroy(self, group: Any) -> None:
-        assert self.state.get(group) in {"made", "open"}, "no communicator that is still there"
+        """As torch does it from 2.6 on: it waits for what is under way."""
+        if self.state.get(group) == "failed":
+            raise RuntimeError("NCCL communicator was aborted on rank 0.")
+        self.abort(group)
+
+    def abort(self, group: Any) -> None:
+        assert self.state.get(group) in {"made", "open", "failed"}, "no communicator that is still there"
         self.free += self.each if self.state[group] == "open" else 0
         self.state[group] = "destroyed"
         self.seen.append(f"destroy {self.groups.index(group)}")

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ...backends import find_backend, find_timeout
+from ...private_torch import ABORT_GROUP
 from .nccl_options import Configuration, build_options, explain_no_options, read_fields
 from .reduction_plan import ReductionPlan
 
@@ -192,12 +193,12 @@ class Communicators:
     def _destroy_flat(self, kind: Configuration, kept: int) -> None:
         groups = self._flat.get(kind, [])
         while len(groups) > kept:
-            dist.destroy_process_group(groups.pop())
+            _destroy(groups.pop())
 
     def _destroy_levels(self, keys: List[_Key]) -> None:
         for levels in [self._levels.pop(key) for key in keys if key in self._levels]:
-            dist.destroy_process_group(levels.inner)
-            dist.destroy_process_group(levels.outer)
+            _destroy(levels.inner)
+            _destroy(levels.outer)
 
     def _make_levels(self, inner_size: int, between: Optional[str], configuration: Configuration) -> Levels:
         starts = range(0, self._world_size, inner_size)
@@ -234,6 +235,14 @@ class Communicators:
 
     def _find_backend(self) -> str:
         return find_backend(dist.group.WORLD, self._device)
+
+
+def _destroy(group: Any) -> None:
+    try:
+        dist.destroy_process_group(group)
+    except RuntimeError:
+        # From torch 2.6 on that waits for what is under way, and NCCL refuses to where the communicator has failed.
+        ABORT_GROUP.load()(group)
 
 
 def _list_keys(plan: ReductionPlan) -> List[_Key]:
