@@ -105,7 +105,10 @@ def open_bench(machine: Machine, gpus: Gpus, environment: Mapping[str, str]) -> 
         def interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler's form
             bench.interrupt()
 
-        before = {number: signal.signal(number, interrupt) for number in _STOP}
+        numbers = [
+            number for number in _STOP if signal.getsignal(number) is not signal.SIG_IGN
+        ]  # under nohup
+        before = {number: signal.signal(number, interrupt) for number in numbers}
         try:
             yield bench
         finally:

@@ -535,6 +535,16 @@ def test_a_terminal_that_goes_stops_the_checks_and_keeps_what_was_found() -> Non
     assert signal.getsignal(signal.SIGHUP) is before
 
 
+def test_under_nohup_a_terminal_that_goes_stops_nothing() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with open_bench(Machine("cpu"), NoGpus(), {}) as bench:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert bench.make_folder("next").is_dir()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 def test_no_launch_begins_after_the_hour(tmp_path: Path) -> None:
     bench = RealBench(Machine("cpu"), NoGpus(), tmp_path / "bench", {}, ends_at_s=time.monotonic() - 1)
     with pytest.raises(TimeoutError, match="The hour of the checks was over"):
