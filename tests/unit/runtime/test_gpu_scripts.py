@@ -111,9 +111,13 @@ def test_a_communicator_is_made_used_and_given_back(
 def test_every_setting_is_one_that_nccl_takes(
     card: NcclCard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        importlib.import_module("nccl_settings"), "profile", lambda activities: Profile(activities)
-    )
+    def profile(activities: Any) -> Profile:
+        card.free -= 0 if Profile.is_there else 2**28
+        Profile.is_there = True
+        return Profile()
+
+    Profile.is_there = False
+    monkeypatch.setattr(importlib.import_module("nccl_settings"), "profile", profile)
     lines = run("nccl_settings", card, monkeypatch, tmp_path)
     assert [sorted(line["asked"]) for line in lines] == [
         [],
@@ -127,8 +131,8 @@ def test_every_setting_is_one_that_nccl_takes(
 class Profile:
     """torch.profiler's trace of one kernel of NCCL's, as Kineto writes it."""
 
-    def __init__(self, activities: list[Any]) -> None:
-        self.activities = activities
+    is_there = False
+    """Whether it has taken its memory of the card."""
 
     def __enter__(self) -> Profile:
         return self
