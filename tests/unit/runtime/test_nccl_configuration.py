@@ -327,6 +327,15 @@ def test_what_the_script_made_its_own_communicator_with_is_the_baseline(card: Nc
     )
 
 
+def test_further_communicators_are_made_as_the_scripts_own(card: NcclCard) -> None:
+    """Else a strategy of several would be measured with another priority than the baseline."""
+    card.own.config.max_ctas, card.own.is_high_priority_stream = 8, True
+    Job().race({"nccl_comm_num": 3, "sync_nccl_allreduce": False})
+    assert [
+        (options.config.max_ctas, options.is_high_priority_stream) for options in card.options.values()
+    ] == [(8, True)] * 2
+
+
 def test_the_fewest_alone_are_given_a_most_that_limits_nothing(card: NcclCard) -> None:
     """NCCL compares the two before it fills in what is missing: the fewest alone are an invalid argument to it."""
     job = Job()

@@ -140,12 +140,9 @@ class Communicators:
     def provide_flat(self, count: int, configuration: Configuration = ()) -> List[Any]:
         """`count` groups of all ranks, none of them the script's own: another thread may use them undisturbed."""
         self._forget_earlier_world()
-        groups = self._flat.setdefault(configuration, [])
+        groups, ranks = self._flat.setdefault(configuration, []), list(range(self._world_size))
         while len(groups) < count:
-            ranks = list(range(self._world_size))
-            groups.append(
-                dist.new_group(ranks, backend=self._find_backend(), **self._list_how(configuration))
-            )
+            groups.append(dist.new_group(ranks, **self._list_how(configuration)))
         return groups[:count]
 
     def provide_levels(
@@ -211,25 +208,25 @@ class Communicators:
     def _split(self, parts: List[List[int]], backend: Optional[str], configuration: Configuration) -> Any:
         """This rank's group of a partition of all ranks: one call, whatever their number."""
         own = self._find_backend()
-        backend = backend or own
         mine = next(part for part in parts if self._rank in part)
-        how = self._list_how(configuration)
-        if backend != "nccl" or getattr(dist.group.WORLD, "bound_device_id", None) is None:
-            return dist.new_group(mine, backend=backend, use_local_synchronization=True, **how)
-        # The job bound a device to its process group: then NCCL splits communicators, which takes every rank.
-        reason = explain_no_options(dist.group.WORLD, self._device)
-        if hasattr(dist, "split_group") and dist.get_backend() == own and reason is None:
-            # Without options, torch 2.6 to 2.9 make the job's own those of its part, and change them.
-            how.setdefault("pg_options", build_options(configuration, self._device))
+        how = self._list_how(configuration, backend)
+        if how["backend"] != "nccl" or getattr(dist.group.WORLD, "bound_device_id", None) is None:
+            return dist.new_group(mine, use_local_synchronization=True, **how)
+        # The job bound a device to its process group: then NCCL splits communicators, which takes every rank. Without
+        # options, torch 2.6 to 2.9 would make the job's own those of its part, and change them.
+        if hasattr(dist, "split_group") and dist.get_backend() == own and "pg_options" in how:
+            del how["backend"]
             return dist.split_group(split_ranks=parts, **how)
-        groups = [dist.new_group(part, backend=backend, **how) for part in parts]
+        groups = [dist.new_group(part, **how) for part in parts]
         return groups[parts.index(mine)]
 
-    def _list_how(self, configuration: Configuration) -> Dict[str, Any]:
+    def _list_how(self, configuration: Configuration, backend: Optional[str] = None) -> Dict[str, Any]:
         """What makes a new group like the job's own: its timeout, and its options but for the configuration."""
+        how: Dict[str, Any] = {"backend": backend or self._find_backend()}
         timeout = find_timeout(dist.group.WORLD, self._device)
-        how: Dict[str, Any] = {} if timeout is None else {"timeout": timeout}
-        if configuration:
+        if timeout is not None:
+            how["timeout"] = timeout
+        if how["backend"] == "nccl" and explain_no_options(dist.group.WORLD, self._device) is None:
             how["pg_options"] = build_options(configuration, self._device)
         return how
 
