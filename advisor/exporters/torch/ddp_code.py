@@ -156,8 +156,9 @@ def reserve_memory(ddp):
     torch.cuda.set_per_process_memory_fraction(MEMORY_FRACTION, device)
     free, total = torch.cuda.mem_get_info(device)
     wanted = int(total * MEMORY_FRACTION) - torch.cuda.memory_reserved(device)
-    # The block goes back to the allocator at once, which serves the training from it. Some stays free for NCCL.
-    torch.empty(max(0, min(wanted, free - 256 * 2**20)), dtype=torch.uint8, device=device)
+    # The block goes back to the allocator at once, which serves the training from it. Some stays free for NCCL, and
+    # below the cap for small tensors, which the allocator keeps in blocks of their own.
+    torch.empty(max(0, min(wanted, free) - 256 * 2**20), dtype=torch.uint8, device=device)
 """,
     )
 
