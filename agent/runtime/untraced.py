@@ -41,6 +41,7 @@ def _skip_frames(modules: Iterable[ModuleType], skip_function: Any, skip_code: A
     for module in modules:
         for value in vars(module).values():
             for found in vars(value).values() if isinstance(value, type) else (value,):
+                found = found.fget if isinstance(found, property) else found
                 if isinstance(found, FunctionType) and found.__code__.co_filename == module.__file__:
                     skip_function(found)
                     for code in _list_inner(found.__code__):

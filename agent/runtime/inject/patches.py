@@ -30,9 +30,10 @@ def install_patches() -> None:
     _patch_loader()
     _patch_loss_scaling()
     _patch_autocast()
+    is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)
     for owner in (torch.nn.Module, torch.optim.Optimizer):
-        _patch_clearing(owner)
-    _patch_clipping()
+        _patch_clearing(owner, is_compiling)
+    _patch_clipping(is_compiling)
     _patch_saving()
     _patch_spawning()
     _patch_optimizers()
@@ -172,28 +173,28 @@ def _patch_autocast() -> None:
     torch.autocast.__enter__ = enter
 
 
-def _patch_clearing(owner: Any) -> None:
+def _patch_clearing(owner: Any, is_compiling: Callable[[], bool]) -> None:
     original = owner.zero_grad
 
     @functools.wraps(original)
     def zero_grad(self: Any, *args: Any, **kwargs: Any) -> None:
-        runtime = current.current_runtime
+        # What a script compiles may have to be one graph: there it clears at every step, which the proof sees.
+        runtime = None if is_compiling() else current.current_runtime
         if runtime is None or runtime.at_work is None or runtime.may_clear(self, args, kwargs):
             original(self, *args, **kwargs)
 
     owner.zero_grad = zero_grad
 
 
-def _patch_clipping() -> None:
+def _patch_clipping(is_compiling: Callable[[], bool]) -> None:
     # A script that accumulates by itself clips once, when all has been added up.
-    is_compiling = getattr(torch.compiler, "is_compiling", lambda: False)
 
     def patch(name: str, hold: Callable[..., Any]) -> None:
         original = getattr(torch.nn.utils, name)
 
         @functools.wraps(original)
         def clip(*args: Any, **kwargs: Any) -> Any:
-            # What a script compiles may have to be one graph: there it clips at every step, which the evidence tells.
+            # As in zero_grad; the evidence tells of it.
             runtime = None if is_compiling() else current.current_runtime
             if runtime is None or runtime.at_work is None or runtime.may_clip():
                 return original(*args, **kwargs)

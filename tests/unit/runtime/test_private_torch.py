@@ -183,6 +183,14 @@ def test_a_dynamo_that_skips_no_frames_is_imported_all_the_same(
     load("untraced").skip_frames(load("hooks"))
 
 
+def test_properties_are_kept_out_of_compiled_code_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    skipped: list[Any] = []
+    monkeypatch.setattr(importlib.import_module("torch._dynamo.decorators"), "skip", skipped.append)
+    recorder = load("observe.recorder")
+    load("untraced").skip_frames(recorder)
+    assert {recorder.Recorder.is_in_backward.fget, recorder.Recorder.stop} <= set(skipped)
+
+
 def test_a_missing_name_is_asked_for_in_vain_with_a_sentence() -> None:
     name = private_torch.Private("torch.nn", "_never", "do this", (2, 4))
     with pytest.raises(

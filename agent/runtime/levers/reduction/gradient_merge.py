@@ -170,7 +170,8 @@ class GradientMerge(Lever):
         if self._counts["lost"]:
             return (
                 False,
-                f"{sentence} The script clears gradients without zero_grad(), which undoes the merge.",
+                f"{sentence} The script clears gradients without zero_grad(), or compiles that into one graph, which "
+                "undoes the merge.",
             )
         if self._is_edited is not None and bool(self._is_edited):
             sentence += (

@@ -32,6 +32,11 @@ def clip_in_one_graph(parameters: list[nn.Parameter]) -> None:
     nn.utils.clip_grad_norm_(parameters, 0.01)
 
 
+@torch.compile(backend="eager", fullgraph=True)
+def clear_in_one_graph(layer: nn.Module) -> None:
+    layer.zero_grad()
+
+
 def draw() -> torch.Tensor:
     """A batch of this rank's own."""
     return torch.randn(8, 32, device=DEVICE)
@@ -156,10 +161,12 @@ with model.join(divide_by_initial_world_size=False) if NAME == "joined" else con
             own = product.dtype is torch.float32 and model.require_backward_grad_sync
             found["not_its_own"] = int(found.get("not_its_own", 0)) + (not own)
             found["loss"] = learn(model, optimizer)
-        elif NAME in ("clears_by_hand", "clips", "clips_in_one_graph", "shrinks_by_hand"):
+        elif NAME in ("clears_by_hand", "clears_in_one_graph", "clips", "clips_in_one_graph", "shrinks_by_hand"):
             for parameter in model.parameters() if NAME == "clears_by_hand" else ():
                 parameter.grad = None
-            if NAME != "clears_by_hand":
+            for layer in model.module if NAME == "clears_in_one_graph" else ():
+                clear_in_one_graph(layer)
+            if not NAME.startswith("clears_"):
                 optimizer.zero_grad()
             before = next(model.parameters()).detach().clone()
             batch = draw()
