@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 from types import SimpleNamespace
 from typing import Any
@@ -309,6 +310,30 @@ def test_a_fused_optimizer_that_is_switched_off_lets_the_grad_scaler_unscale() -
     lever.switch({}, training)
     assert optimizer._step_supports_amp_scaling
     assert optimizer.param_groups[0]["fused"] is True
+
+
+@pytest.mark.parametrize("own", [None, True])
+def test_a_state_dict_says_what_the_scripts_own_optimizer_says(own: bool | None) -> None:
+    (model, _), (plain, _) = build("Adam"), build("Adam")
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01, fused=own)
+    bare = torch.optim.Adam(plain.parameters(), lr=0.01, fused=own)
+    lever, training = load("computation.optimizer_fusion").OptimizerFusion(), train_on(model, optimizer)
+    lever.switch({"fuse_all_optimizer_ops": not own}, training)
+    for trained in ((model, optimizer), (plain, bare)):
+        make_steps(*trained, 2)
+    saved = copy.deepcopy(optimizer.state_dict())
+    assert saved["param_groups"] == bare.state_dict()["param_groups"]
+    # What it loads is the script's own; what is in force stays so.
+    saved["param_groups"][0].update(lr=0.5, foreach=False, fused=False)
+    optimizer.load_state_dict(saved)
+    assert optimizer.param_groups[0]["lr"] == 0.5
+    assert bool(optimizer.param_groups[0]["fused"]) is not bool(own)
+    make_steps(model, optimizer, 1)
+    assert " ran 3 times" in lever.prove().consumed["fuse_all_optimizer_ops"]
+    assert optimizer.state_dict()["param_groups"] == saved["param_groups"]
+    lever.switch({}, training)
+    assert optimizer.state_dict()["param_groups"] == saved["param_groups"]
+    assert not optimizer._optimizer_state_dict_post_hooks
 
 
 MB = 2**20

@@ -13,16 +13,49 @@ from ...private_torch import CHOOSE_FUSION, SCALES_ITSELF
 from ..lever import Evidence, Lever, Training, read_switch
 
 KNOB = "fuse_all_optimizer_ops"
+Flags = Tuple[Optional[bool], Optional[bool]]
+"""Of a parameter group: fused and foreach."""
 LOOP, FOREACH, FUSED = "single_tensor", "multi_tensor", "fused"
 """torch's words for: one operator per parameter, a few for all, one for all."""
 
 
 class _Usual:
-    """An optimizer as the script made it."""
+    """An optimizer as the script made it: so its state dict describes it meanwhile, for whoever trains on from that."""
 
     def __init__(self, optimizer: Any) -> None:
-        self.flags = [(group.get("fused"), group.get("foreach")) for group in optimizer.param_groups]
+        self._flags = _read_flags(optimizer)
         self.scales_itself = bool(SCALES_ITSELF.find(optimizer, False))
+        self._asked: List[Flags] = []
+        self._hooks = [
+            optimizer.register_state_dict_post_hook(self._describe, prepend=True),
+            optimizer.register_load_state_dict_post_hook(self._follow),
+        ]
+
+    def replace(self, optimizer: Any, flags: Flags) -> None:
+        self._asked = [flags] * len(optimizer.param_groups)
+        _set_flags(optimizer, self._asked)
+
+    def restore(self, optimizer: Any) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        _set_flags(optimizer, self._flags)
+        if self.scales_itself:
+            SCALES_ITSELF.set(optimizer, True)
+
+    def _describe(self, optimizer: Any, described: Any) -> None:
+        states = described["state"]
+        for group, own, flags in zip(described["param_groups"], optimizer.param_groups, self._flags):
+            _put_flags(group, flags)
+            for number, parameter in zip(group["params"], own["params"]):
+                step = states.get(number, {}).get("step")
+                placed = _place_step(step, parameter, group)
+                if placed is not step:
+                    states[number] = {**states[number], "step": placed}
+
+    def _follow(self, optimizer: Any) -> None:
+        """The script has loaded a state dict, flags and all."""
+        self._flags = _read_flags(optimizer)
+        _set_flags(optimizer, self._asked)
 
 
 class _Counter:
@@ -81,11 +114,10 @@ class OptimizerFusion(Lever):
             self._evidence.not_consumed[KNOB] = f"{KNOB} was not set: {error}."
             return
         for optimizer, offer in _list_offers(training):
-            self._usual[optimizer] = _Usual(optimizer)
+            usual = self._usual[optimizer] = _Usual(optimizer)
             running = find_running(optimizer)
-            flags = (offer == FUSED, offer == FOREACH) if self._wanted else (None, None)
-            _set_flags(optimizer, [flags] * len(optimizer.param_groups))
-            if not self._wanted and self._usual[optimizer].scales_itself:
+            usual.replace(optimizer, (offer == FUSED, offer == FOREACH) if self._wanted else (None, None))
+            if not self._wanted and usual.scales_itself:
                 SCALES_ITSELF.set(optimizer, False)
             module, function = _find_function(optimizer, find_running(optimizer))
             self._chosen[function] = f"{type(optimizer).__name__} ran as {running} before"
@@ -99,9 +131,7 @@ class OptimizerFusion(Lever):
             counter.remove()
         self._counters, self._chosen = {}, {}
         for optimizer, usual in list(self._usual.items()):
-            _set_flags(optimizer, usual.flags)
-            if usual.scales_itself:
-                SCALES_ITSELF.set(optimizer, True)
+            usual.restore(optimizer)
         self._usual.clear()
 
     def begin_timing(self) -> None:
@@ -173,21 +203,36 @@ def _takes_fused(optimizer: Any) -> bool:
     return True
 
 
-def _set_flags(optimizer: Any, flags: List[Tuple[Optional[bool], Optional[bool]]]) -> None:
-    """(fused, foreach) per parameter group, and the step counts where that implementation wants them."""
-    for group, (fused, foreach) in zip(optimizer.param_groups, flags):
-        if "fused" in group:
-            group["fused"] = fused
-        group["foreach"] = foreach
+def _read_flags(optimizer: Any) -> List[Flags]:
+    return [(group.get("fused"), group.get("foreach")) for group in optimizer.param_groups]
+
+
+def _set_flags(optimizer: Any, flags: List[Flags]) -> None:
+    """Those of each parameter group, and the step counts where that implementation wants them."""
+    for group, asked in zip(optimizer.param_groups, flags):
+        _put_flags(group, asked)
         for parameter in group["params"]:
             step = optimizer.state.get(parameter, {}).get("step")
-            if isinstance(step, torch.Tensor):
-                on_device = fused or group.get("capturable")
-                wide = torch.get_default_dtype() == torch.float64 and not fused
-                optimizer.state[parameter]["step"] = step.to(
-                    parameter.device if on_device else torch.device("cpu"),
-                    torch.float64 if wide else torch.float32,
-                )
+            placed = _place_step(step, parameter, group)
+            if placed is not step:
+                optimizer.state[parameter]["step"] = placed
+
+
+def _put_flags(group: Dict[str, Any], flags: Flags) -> None:
+    if "fused" in group:
+        group["fused"] = flags[0]
+    group["foreach"] = flags[1]
+
+
+def _place_step(step: Any, parameter: Any, group: Mapping[str, Any]) -> Any:
+    """A parameter's count of steps, where the implementation of its group's flags wants it."""
+    if not isinstance(step, torch.Tensor):
+        return step
+    on_device = group.get("fused") or group.get("capturable")
+    wide = torch.get_default_dtype() == torch.float64 and not group.get("fused")
+    return step.to(
+        parameter.device if on_device else torch.device("cpu"), torch.float64 if wide else torch.float32
+    )
 
 
 def _find_function(optimizer: Any, implementation: str) -> Tuple[Any, str]:

@@ -161,7 +161,13 @@ with model.join(divide_by_initial_world_size=False) if NAME == "joined" else con
             own = product.dtype is torch.float32 and model.require_backward_grad_sync
             found["not_its_own"] = int(found.get("not_its_own", 0)) + (not own)
             found["loss"] = learn(model, optimizer)
-        elif NAME in ("clears_by_hand", "clears_in_one_graph", "clips", "clips_in_one_graph", "shrinks_by_hand"):
+        elif NAME in (
+            "clears_by_hand",
+            "clears_in_one_graph",
+            "clips",
+            "clips_in_one_graph",
+            "shrinks_by_hand",
+        ):
             for parameter in model.parameters() if NAME == "clears_by_hand" else ():
                 parameter.grad = None
             for layer in model.module if NAME == "clears_in_one_graph" else ():
