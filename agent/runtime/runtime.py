@@ -98,7 +98,7 @@ class Runtime:
             self.watch.leader_stepped = False
             models.step += 1
         if identity not in models.last_forward:
-            models.have_come = self._steering is not None
+            models.meet(ddp, self._steering is not None)
         models.last_forward[identity] = models.step
         if begins_step:
             is_marked = recorder.ahead > 0
@@ -146,7 +146,7 @@ class Runtime:
             self.at_work.before_step()
         if not self.models.has_replicas:
             self._look_for_sharded(optimizer)
-        elif not self.models.last_forward and self.watch.optimizer_steps == STEPS_WITHOUT_DDP:
+        elif not self.models.have_run and self.watch.optimizer_steps == STEPS_WITHOUT_DDP:
             self._tell_trouble("eval_mode", steps=STEPS_WITHOUT_DDP)
 
     @untraced
@@ -175,7 +175,9 @@ class Runtime:
 
     def end_optimizer_step(self, optimizer: Any) -> None:
         self.recorder.end_optimizer()
-        self.watch.note_optimizer_step(optimizer)
+        is_new = self.watch.note_optimizer_step(optimizer)
+        if is_new and self.watch.never_settles and self.environment.strategy is None:
+            self._tell_trouble("made_anew", steps=self.watch.optimizer_steps)
 
     def end_step(self, samples: Optional[int]) -> None:
         """The script says that a step ended, and perhaps how many samples this rank consumed in it."""
@@ -232,7 +234,7 @@ class Runtime:
 
     def has_trained(self) -> bool:
         """Whether this process ran a wrapped model's training forward or an optimizer's step."""
-        return bool(self.models.last_forward) or self.watch.optimizer_steps > 0
+        return self.models.have_run or self.watch.optimizer_steps > 0
 
     def finish_script(self) -> None:
         """The script ended by itself; called once on every rank."""
@@ -243,6 +245,8 @@ class Runtime:
             self._tell_no_ddp("ended")
         elif self.watch.optimizer_steps == 0:
             self._tell_no_steps(self._training_forwards)
+        elif self.models.has_replicas and not self.models.have_run:
+            self._tell_trouble("eval_mode", steps=self.watch.optimizer_steps)
         elif self._steering is not None:
             try:
                 self._steering.finish_script()

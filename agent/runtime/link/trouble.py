@@ -41,6 +41,11 @@ SENTENCES: Dict[str, str] = {
         "mode, or the module inside it, is taken to be evaluated. Call model.train(), and .eval() only of layers that "
         "are to be frozen; and call the wrapped model itself."
     ),
+    "made_anew": (
+        "The script makes other models and optimizers every few steps, {steps} optimizer steps so far: before it is "
+        "known which of them closes a training step, they are gone. Train each of them longer, or call "
+        "fleet_advisor.end_step() after each update."
+    ),
     "joins": (
         "The script trains in a join context, in which ranks may run out of data one by one: one that has would keep "
         "the others waiting for it in a race. Tune by trials, with advisor tune."

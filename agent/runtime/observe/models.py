@@ -5,6 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any, Dict, List
 
+from torch.nn.parallel import DistributedDataParallel
+
 from ..untraced import untraced
 from .steps import list_parameters
 
@@ -21,16 +23,26 @@ class Models:
         """Whether the script has ever wrapped one."""
         self._sharded: List[Any] = []
         self.last_forward: Dict[int, int] = {}
-        """The step of each model's last training forward, by its identity."""
+        """The step of the last training forward of each that lives, by its identity."""
+        self.have_run = False
+        """Whether a training forward was ever seen."""
         self.step = 0
         """The one under way."""
         self.have_come = False
         """Whether a model or an optimizer has come that the strategy in force was not put on."""
 
     def add_replica(self, ddp: Any) -> None:
-        self._replicas.append(weakref.ref(ddp))
+        identity = id(ddp)
         self.has_replicas = True
-        self.last_forward.pop(id(ddp), None)
+        self._replicas.append(weakref.ref(ddp, lambda _: self.last_forward.pop(identity, None)))
+
+    def meet(self, model: Any, is_late: bool) -> None:
+        """Its first training forward comes: a copy of a wrapped model was never wrapped."""
+        self.have_run, self.have_come = True, is_late
+        if isinstance(model, DistributedDataParallel) and not any(
+            known() is model for known in self._replicas
+        ):
+            self.add_replica(model)
 
     def add_sharded(self, root: Any) -> None:
         self._sharded.append(weakref.ref(root))

@@ -13,6 +13,11 @@ MOST_STRANGERS = 3
 """As many optimizers that hold no parameter of a model may belong to a script's cycle. A script with more makes them
 anew in every step, as meta-learning and attacks do: none of them closes a step."""
 _ANY_STRANGER = 0
+MOST_IN_TURN = 3
+"""As many optimizers of the same parameters may take turns. A script with more makes them anew every few steps, and
+they are one to it."""
+MOST_RESTARTS = 5
+"""So often is a leader looked for anew, where hardly any step is left between two searches."""
 
 
 def choose_leader(order: List[int]) -> int:
@@ -47,6 +52,11 @@ class StepWatch:
         """Numbers of those that hold no parameter of a model; one number for all from the time that they are many."""
         self._has_own = False
         """Whether another has stepped."""
+        self._in_turn: List[Tuple[Any, Any, List[int]]] = []
+        """First and last parameter of optimizers, with the numbers of the first few that held these."""
+        self._numbers: Set[int] = set()
+        """All that were given."""
+        self._restarts = 0
         self._made: List[Any] = []
         """Optimizers that have not stepped yet."""
         self._waiting: Tuple[Any, List[Any]] = (None, [])
@@ -80,26 +90,26 @@ class StepWatch:
         self._made = [made for made in self._made if made() is not None]
         self._made.append(weakref.ref(optimizer))
 
-    def note_optimizer_step(self, optimizer: Any) -> None:
+    def note_optimizer_step(self, optimizer: Any) -> bool:
+        """Whether another one has come, that takes no other's place."""
         if id(optimizer) == self._settled:
             self.leader_stepped = True
             self.optimizer_steps += 1
             self._leader_steps += 1
-            return
-        is_new = not self.knows(optimizer)
-        if is_new:
-            self._meet(optimizer, self._is_strange(optimizer))
+            return False
+        is_new = not self.knows(optimizer) and self._meet(optimizer, self._is_strange(optimizer))
         number = self._known[id(optimizer)][1]
         if self._told:
-            return
+            return is_new
         self.optimizer_steps += 1
         if number in self._strangers and self._leaves_strangers_out:
-            return
+            return is_new
         if is_new and self._leader is not None:
             # A new optimizer came after the leader was named: watch again, from the step after this one, which
             # probably closes a cycle.
             self._leader, self._settled, self._order = None, None, []
-            return
+            self._restarts += 1
+            return True
         if self._leader is None:
             self._order.append(number)
             enough = LONE_OPTIMIZER_STEPS if self._came == 1 else WATCHED_OPTIMIZER_STEPS
@@ -110,26 +120,57 @@ class StepWatch:
             self._settled = id(optimizer)
             self.leader_stepped = True
             self._leader_steps += 1
+        return is_new
 
     @property
     def _leaves_strangers_out(self) -> bool:
         """Not where nobody else steps: some scripts let copies of the parameters learn, in another number format."""
         return self._has_own and len(self._strangers) > MOST_STRANGERS
 
-    def _meet(self, optimizer: Any, is_stranger: bool) -> None:
+    @property
+    def never_settles(self) -> bool:
+        """Whether new optimizers come before it can be told who leads, again and again."""
+        few = 1.5 * WATCHED_OPTIMIZER_STEPS * self._restarts
+        return self._restarts >= MOST_RESTARTS and self.optimizer_steps <= few
+
+    def _meet(self, optimizer: Any, is_stranger: bool) -> bool:
+        """Whether its number is a new one, too."""
         self._came += 1
         number = _ANY_STRANGER if is_stranger and len(self._strangers) > MOST_STRANGERS else self._came
         self._known = {key: known for key, known in self._known.items() if known[0]() is not None}
-        self._known[id(optimizer)] = weakref.ref(optimizer, self._unsettle), number
         self._made = [made for made in self._made if made() is not optimizer]
         if is_stranger:
             self._strangers.add(number)
         else:
             self._has_own = True
+            number = self._take_turn(optimizer, number)
+        self._known[id(optimizer)] = weakref.ref(optimizer, self._unsettle), number
+        is_new = number not in self._numbers
+        self._numbers.add(number)
         if self._leaves_strangers_out:
             self._order = [number for number in self._order if number not in self._strangers]
             if self._leader in self._strangers:
                 self._leader = self._settled = None
+        return is_new
+
+    def _take_turn(self, optimizer: Any, number: int) -> int:
+        """The number that it goes by: the first of its line, where several have had its parameters before it."""
+        own = list_parameters(optimizer)
+        if not own:
+            return number
+        self._in_turn = [turn for turn in self._in_turn if turn[0]() is not None and turn[1]() is not None]
+        line = next((line for a, z, line in self._in_turn if a() is own[0] and z() is own[-1]), None)
+        if line is None:
+            line = []
+            self._in_turn.append((weakref.ref(own[0]), weakref.ref(own[-1]), line))
+        if len(line) < MOST_IN_TURN:
+            line.append(number)
+            return number
+        one = dict.fromkeys(line, line[0])
+        self._known = {key: (known, one.get(given, given)) for key, (known, given) in self._known.items()}
+        self._order = [one.get(given, given) for given in self._order]
+        self._leader = self._leader if self._leader is None else one.get(self._leader, self._leader)
+        return line[0]
 
     def _unsettle(self, _died: Any) -> None:
         """An optimizer died: another one may be given its identity."""

@@ -29,6 +29,12 @@ PROOF_STEPS = 10
 """Fewest steps that the proof looks at."""
 SETTLING_IN = RECENT_STEPS + 1
 """Steps after a model or an optimizer came: then one that it replaced is no longer taken to train."""
+MOST_INTERRUPTIONS = 5
+"""As often in a row the script may go on with something else before the strategy was proved."""
+NEVER_LASTS = (
+    "The script makes its models or its optimizers anew before it can be proved in force on them, and did so {times} "
+    "times. Make them once, or train each of them longer."
+)
 UNUSED = "Nothing in this script took it up."
 
 
@@ -45,6 +51,7 @@ class Production(Steering):
         self._has_begun = found is not None
         self._course = self._put_in_force()
         self._course_ended = False
+        self._interruptions = 0
         settings = strategy.get("watch")
         self._watch = Watch(settings, parts.world_size, say) if settings and parts.rank == 0 else None
 
@@ -60,7 +67,8 @@ class Production(Steering):
         self._go_on()
 
     def _advance(self, step: StepMarks) -> bool:
-        if self._process.models.take_newcomers():
+        if self._interruptions < MOST_INTERRUPTIONS and self._process.models.take_newcomers():
+            self._interruptions = 0 if self._course_ended else self._interruptions + 1
             self._course, self._course_ended = self._put_in_force(again=True), False
         if not self._course_ended:
             self._go_on()
@@ -93,6 +101,10 @@ class Production(Steering):
         parts, levers = self._parts, self._levers
         if again and self._found is not None:
             self._switch({})
+            if self._interruptions == MOST_INTERRUPTIONS:
+                if parts.rank == 0:
+                    say(f"The strategy is not in force. {NEVER_LASTS.format(times=MOST_INTERRUPTIONS)}")
+                return
             for _ in range(SETTLING_IN):
                 yield
             refusals = self._merge(self._list_refusals(parts.gather_training()), "what ranks refuse")

@@ -34,6 +34,7 @@ pytestmark = pytest.mark.distributed
         ),
         (["plain.py", "--steps", "60", "--capture-at", "2"], "cuda_graph", "CUDA graph", 2),
         (["plain.py", "--steps", "60", "--capture-at", "20"], "cuda_graph", "CUDA graph", 2),
+        (["unusual.py", "all_anew", "100"], "made_anew", "closes a training step", 2),
         (["hand_made_steps.py"], "never_steps", "optimizer", 2),
     ],
 )

@@ -45,6 +45,7 @@ def report(folder: Path) -> dict[str, Any]:
         ("stateful_hook", 40, UNFUSED, "may keep something for every bucket"),
         ("joined", 40, SECOND_GROUP, "divides by the ranks still at work"),
         ("late_hook", 60, {**UNFUSED, **SECOND_GROUP}, "registered a communication hook of its own since"),
+        ("optimizers_anew", 60, UNFUSED, "anew before it can be proved in force on them, and did so 5 times"),
         ("clears_by_hand", 60, MERGING, "It was taken back."),
         ("clears_in_one_graph", 60, MERGING, "It was taken back."),
     ],
@@ -117,8 +118,19 @@ def test_a_sampler_that_counts_is_not_read_ahead_of(tmp_path: Path) -> None:
     assert "sampler.given changes while batches are read" in session.log
 
 
-def test_a_model_that_trains_in_eval_mode_is_told_apart_from_one_that_stops_early(tmp_path: Path) -> None:
-    session = train(tmp_path, "eval_mode", 80, UNFUSED)
+def test_a_copy_of_a_wrapped_model_trains_under_the_strategy(tmp_path: Path) -> None:
+    session = train(tmp_path, "copies", 80, UNFUSED)
+    steered = read(tmp_path, "copies")
+    assert set(report(tmp_path)["in_force"]) == set(UNFUSED), session.log
+    train(tmp_path, "copies", 80)
+    assert steered == read(tmp_path, "copies")
+
+
+@pytest.mark.parametrize("steps", [20, 80])
+def test_a_model_that_trains_in_eval_mode_is_told_apart_from_one_that_stops_early(
+    steps: int, tmp_path: Path
+) -> None:
+    session = train(tmp_path, "eval_mode", steps, UNFUSED)
     assert "in eval mode" in session.log
     assert "Let it run longer" not in session.log
 

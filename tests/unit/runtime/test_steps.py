@@ -17,7 +17,10 @@ recorder = importlib.import_module("fleet_advisor_runtime.observe.recorder")
 
 
 class Optimizer:
-    """Stands for any torch optimizer: only its identity matters."""
+    """Stands for any torch optimizer: only its identity matters, and which parameters it holds."""
+
+    def __init__(self, *parameters: Any) -> None:
+        self.param_groups = [{"params": [*parameters]}]
 
 
 def is_strange(_optimizer: Any) -> bool:
@@ -189,6 +192,36 @@ def test_optimizers_that_a_script_makes_anew_in_every_step_close_none() -> None:
     boundaries = play_with_inner_ones(keeps_them=False)
     assert boundaries[-20:] == [*range(20, 40)]
     assert boundaries == play_with_inner_ones(keeps_them=True), "whatever a rank keeps"
+
+
+@pytest.mark.parametrize("every", [1, 3, 5, 20])
+def test_an_optimizer_that_is_made_anew_every_few_steps_goes_on_as_the_one_before(every: int) -> None:
+    watch, parameters = steps.StepWatch(is_strange), [torch.ones(1), torch.zeros(1)]
+    boundaries, optimizer = [], Optimizer()
+    for step in range(160):
+        if step % every == 0:
+            optimizer = Optimizer(*parameters)
+        boundaries += [step] if begins_step(watch) else []
+        watch.note_optimizer_step(optimizer)
+    assert boundaries[-60:] == [*range(100, 160)]
+    assert not watch.never_settles
+
+
+def test_optimizers_that_share_some_parameters_still_take_turns() -> None:
+    watch, shared = steps.StepWatch(is_strange), torch.ones(1)
+    optimizers = {letter: Optimizer(shared, torch.zeros(1)) for letter in "abcd"}
+    play(watch, "fafbfcfd", 8, optimizers)
+    assert play(watch, "fafbfcfd", 4, optimizers) == [0] * 4
+
+
+@pytest.mark.parametrize(("every", "never"), [(1, True), (9, True), (20, False)])
+def test_models_that_come_and_go_before_a_leader_is_known_never_settle(every: int, never: bool) -> None:
+    watch = steps.StepWatch(is_strange)
+    for _ in range(90):
+        optimizer = Optimizer(torch.ones(1))
+        for _ in range(every):
+            watch.note_optimizer_step(optimizer)
+    assert watch.never_settles is never
 
 
 def test_copies_of_parameters_made_anew_are_stepped_all_the_same() -> None:

@@ -1,6 +1,7 @@
 """Trainings that are right and unusual, by name: `unusual.py NAME STEPS`; each rank writes what came out."""
 
 import contextlib
+import copy
 import gc
 import json
 import os
@@ -196,6 +197,12 @@ with model.join(divide_by_initial_world_size=False) if NAME == "joined" else con
                 optimizer = torch.optim.SGD(model.parameters(), 0.05)
             if step == STEPS // 2 and NAME == "late_hook":
                 model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+            if step % 40 == 0 and NAME == "copies":
+                model = copy.deepcopy(model)
+                optimizer = torch.optim.SGD(model.parameters(), 0.05)
+            if (step % 3 == 0 and NAME == "optimizers_anew") or (step % 9 == 0 and NAME == "all_anew"):
+                model = make_model() if NAME == "all_anew" else model
+                optimizer = torch.optim.SGD(model.parameters(), 0.05)
             if step % 60 == 0 and NAME == "folds":
                 model = make_model()
                 model.module.circle = model.module.forward  # as any hook that is a method of its module
