@@ -38,8 +38,8 @@ SENTENCES: Dict[str, str] = {
     ),
     "eval_mode": (
         "In {steps} optimizer steps no training forward of the DistributedDataParallel model was called: one in eval "
-        "mode, or the module inside it, is taken to be evaluated. Call model.train(), and .eval() only of layers that "
-        "are to be frozen; and call the wrapped model itself."
+        "mode, or the module inside it, is taken to be evaluated, and one that replicate() makes is never called. Call "
+        "model.train(), and .eval() only of layers that are to be frozen; and call the wrapped model itself."
     ),
     "made_anew": (
         "The script makes other models and optimizers every few steps, {steps} optimizer steps so far: before it is "
