@@ -68,6 +68,23 @@ def test_a_communicator_of_its_own_waits_as_long_as_the_scripts(alone: None) -> 
     assert {load("backends").find_timeout(group, CPU) for group in made} == {patience}
 
 
+def test_a_communicator_that_a_card_has_no_room_for_is_left_out(
+    alone: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, lever = shard(), GradientScatter(CPU)
+    training = Training([], [], sharded=[model])
+    lever.list_refusals(training)
+    lever.observe(training)
+    monkeypatch.setattr(load("levers.sharding.scatter_path"), "find_backend", lambda _group, _device: "nccl")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (2**30, 80 * 2**30))
+    lever.switch({"sharding_separate_reduction": True}, training)
+    train(model, lever)
+    assert not lever._path._made
+    evidence = lever.prove()
+    assert "sharding_separate_reduction" not in evidence.consumed
+    assert "may take 3.2 GiB of the card" in evidence.not_consumed["sharding_separate_reduction"]
+
+
 def test_a_module_begins_before_what_is_inside_it() -> None:
     layers = [nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)) for _ in range(2)]
     (first, second), alone = layers, nn.Linear(2, 2)

@@ -66,6 +66,27 @@ class NoRoom(RuntimeError):
     """Some rank's card has no room for the communicators asked for; raised on every rank alike."""
 
 
+def claim_room(count: int, device: torch.device, bytes_each: int = USUAL_BYTES) -> int:
+    """Collective. Bytes free on this rank's card; raises NoRoom where one has too few for `count` communicators."""
+    free, total = torch.cuda.mem_get_info(device)
+    # The allocator's own reserve is not counted as free: the next steps want it again.
+    needed = count * bytes_each + int(KEPT_FREE * total)
+    [lacking] = agree_on_most([needed - free], device)
+    if lacking > 0:
+        raise NoRoom(
+            f"{count} more communicator(s) may take {needed / 2**30:.2g} GiB of the card, and the fullest one has "
+            f"{(needed - lacking) / 2**30:.2g} GiB free beside what the training uses."
+        )
+    return int(free)
+
+
+def agree_on_most(own: List[int], device: torch.device) -> List[int]:
+    """Collective. The largest of all ranks' numbers, place by place."""
+    numbers = torch.tensor(own, dtype=torch.int64, device=device)
+    dist.all_reduce(numbers, op=dist.ReduceOp.MAX)
+    return [int(number) for number in numbers.tolist()]
+
+
 class Communicators:
     """Creating a group is collective: every rank asks for the same ones at the same step boundary."""
 
@@ -92,22 +113,14 @@ class Communicators:
         if not (flat or levels) or self._find_backend() != "nccl":
             return
         count = flat + len(levels) * (1 if plan.gloo_between else 2)
-        free, total = torch.cuda.mem_get_info(self._device)
-        # The allocator's own reserve is not counted as free: the next steps want it again.
-        needed = count * self._taken.get(kind, USUAL_BYTES) + int(KEPT_FREE * total)
-        [lacking] = self.agree_on_most([needed - free])
-        if lacking > 0:
-            raise NoRoom(
-                f"{count} more communicator(s) may take {needed / 2**30:.2g} GiB of the card, and the fullest one has "
-                f"{(needed - lacking) / 2**30:.2g} GiB free beside what the training uses."
-            )
+        free = claim_room(count, self._device, self._taken.get(kind, USUAL_BYTES))
         failure = ""
         try:
             self.provide_flat(plan.own_groups, kind)
             self._open(self._list_groups(plan))
         except RuntimeError as error:
             failure = str(error).splitlines()[0]
-        [has_failed] = self.agree_on_most([int(bool(failure))])
+        [has_failed] = agree_on_most([int(bool(failure))], self._device)
         if has_failed:
             self._destroy_flat(kind, there)
             self._destroy_levels(levels)
@@ -130,12 +143,6 @@ class Communicators:
             self._destroy_flat(kind, needed)
         needed_keys = {key for plan in plans for key in _list_keys(plan)}
         self._destroy_levels([key for key in self._levels if key not in needed_keys])
-
-    def agree_on_most(self, own: List[int]) -> List[int]:
-        """Collective. The largest of all ranks' numbers, place by place."""
-        numbers = torch.tensor(own, dtype=torch.int64, device=self._device)
-        dist.all_reduce(numbers, op=dist.ReduceOp.MAX)
-        return [int(number) for number in numbers.tolist()]
 
     def provide_flat(self, count: int, configuration: Configuration = ()) -> List[Any]:
         """`count` groups of all ranks, none of them the script's own: another thread may use them undisturbed."""

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from ...backends import find_backend
 from ...link.c_environment import read_variable
 from ..lever import Evidence, Lever, RelaunchNeeded, Training
-from .communicators import explain_no_order
+from .communicators import agree_on_most, explain_no_order
 from .gradient_reduction import GradientReduction
 from .nccl_options import FIELDS, explain_no_options, read_configuration, read_fields
 
@@ -50,7 +50,7 @@ class NcclConfiguration(Lever):
             )
         own = [_read_number(knob) for knob in FIELDS]
         flags = [*own, *(-number for number in own), int(self._reason is not None)]
-        *numbers, is_impossible = self._reduction.communicators.agree_on_most(flags)
+        *numbers, is_impossible = agree_on_most(flags, self._device)
         most, least = numbers[: len(own)], [-number for number in numbers[len(own) :]]
         for knob, low, high in zip(FIELDS, least, most):
             self._standing[knob] = high if low == high else UNLIKE

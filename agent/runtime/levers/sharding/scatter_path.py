@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 import torch
+import torch.distributed as dist
 
 from ... import private_torch
 from ...backends import find_backend, find_timeout
 from ...observe.sharded import list_parts
 from ..lever import read_count, read_switch
-from ..reduction.communicators import explain_no_order
+from ..reduction.communicators import NoRoom, claim_room, explain_no_order
 from .scatter_watch import ScatterWatch
 
 SEPARATE, BUFFERS, MEMORY = (
@@ -86,7 +87,11 @@ class ScatterPath:
                     rejected[knob] = f"{knob} was not set: {error}."
         self._in_place = {k: value for k, value in self._taken.items() if value != self._baseline.get(k)}
         if SEPARATE in self._in_place:
-            self._separate(self._in_place[SEPARATE], roots)
+            try:
+                self._separate(self._in_place[SEPARATE], roots)
+            except NoRoom as lacking:
+                rejected[SEPARATE] = str(lacking)
+                del self._taken[SEPARATE], self._in_place[SEPARATE]
         for owner, _ in self._own_buffers if BUFFERS in self._in_place else ():
             private_torch.SCATTER_BUFFERS.set(owner, self._in_place[BUFFERS])
         if MEMORY in self._in_place:
@@ -110,16 +115,21 @@ class ScatterPath:
     def _separate(self, on: bool, roots: List[Any]) -> None:
         """Making a communicator is collective, and done once."""
         if on and not self._made:
+            meshes = {id(mesh): mesh.shard_process_group for mesh, _ in self._own_process_groups}
+            if "nccl" in (find_backend(group, self._device) for group in meshes.values()):
+                # torch makes one for each set of ranks.
+                sets = {tuple(dist.get_process_group_ranks(group)) for group in meshes.values()}
+                claim_room(len(sets), self._device)
             for root in roots:
                 private_torch.SEPARATE_SCATTER.of(root)()
             self.makes_groups = True
             self._made = {
                 id(mesh): private_torch.SCATTER_GROUP.of(mesh) for mesh, _ in self._own_process_groups
             }
-            for mesh, _ in self._own_process_groups:
-                timeout = find_timeout(mesh.shard_process_group, self._device)
+            for place, group in meshes.items():
+                timeout = find_timeout(group, self._device)
                 if timeout is not None:  # torch gives it its usual one
-                    self._made[id(mesh)].set_timeout(timeout)
+                    self._made[place].set_timeout(timeout)
         for mesh, _ in self._own_process_groups:
             private_torch.SCATTER_GROUP.set(mesh, self._made[id(mesh)] if on else None)
 
