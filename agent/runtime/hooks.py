@@ -29,12 +29,6 @@ def after_forward(ddp: Any, _args: Any, _kwargs: Any, output: Any) -> Any:
     return output
 
 
-def drop_forward() -> None:
-    runtime = current.current_runtime
-    if runtime is not None:
-        runtime.drop_forward()
-
-
 def watch(model: Any) -> None:
     """Before all other hooks."""
     model.register_forward_pre_hook(before_forward, prepend=True, with_kwargs=True)

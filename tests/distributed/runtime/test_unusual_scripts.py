@@ -89,12 +89,14 @@ def test_a_strategy_goes_on_with_what_the_script_goes_on_with(
     assert set(report(tmp_path)["in_force"]) == set(changes), session.log
 
 
-def test_optimizers_that_are_made_anew_in_every_step_are_no_steps(tmp_path: Path) -> None:
-    session = train(tmp_path, "inner_optimizers", 60, UNFUSED)
-    steered = read(tmp_path, "inner_optimizers")
+@pytest.mark.parametrize("name", ["inner_optimizers", "copies"])
+def test_what_no_constructor_or_no_model_announced_trains_as_without_us(name: str, tmp_path: Path) -> None:
+    """Optimizers that are made anew in every step are no steps, and a copy of a wrapped model takes the strategy."""
+    session = train(tmp_path, name, 80, UNFUSED)
+    steered = read(tmp_path, name)
     assert set(report(tmp_path)["in_force"]) == set(UNFUSED), session.log
-    train(tmp_path, "inner_optimizers", 60)
-    assert steered == read(tmp_path, "inner_optimizers")
+    train(tmp_path, name, 80)
+    assert steered == read(tmp_path, name)
 
 
 @pytest.mark.parametrize(
@@ -116,14 +118,6 @@ def test_a_sampler_that_counts_is_not_read_ahead_of(tmp_path: Path) -> None:
     session = train(tmp_path, "counting_sampler", 40, {"loader_num_workers": 1})
     assert [rank["ahead"] for rank in read(tmp_path, "counting_sampler")] == [0, 0]
     assert "sampler.given changes while batches are read" in session.log
-
-
-def test_a_copy_of_a_wrapped_model_trains_under_the_strategy(tmp_path: Path) -> None:
-    session = train(tmp_path, "copies", 80, UNFUSED)
-    steered = read(tmp_path, "copies")
-    assert set(report(tmp_path)["in_force"]) == set(UNFUSED), session.log
-    train(tmp_path, "copies", 80)
-    assert steered == read(tmp_path, "copies")
 
 
 @pytest.mark.parametrize("steps", [20, 80])
