@@ -38,5 +38,7 @@ def describe_use(advice: Advice, job: Job, directory: Path, is_written: bool) ->
     left_out = [name for name in advice.changes if name not in file.provenance]
     carried = len(advice.changes) - len(left_out)
     unchanged = "; your script stays as it is" if starts else ""
-    sentence = f"{command}   ({carried} of {len(advice.changes)} changes{unchanged})"
+    is_spread = job.spec.workload.kind is WorkloadKind.PYTORCH and job.spec.nodes > 1
+    where = f"; on each of {job.spec.nodes} nodes, NODE_RANK and MASTER_ADDR set" if is_spread else ""
+    sentence = f"{command}   ({carried} of {len(advice.changes)} changes{unchanged}{where})"
     return f"{sentence} Set yourself: {', '.join(left_out)}." if left_out else sentence

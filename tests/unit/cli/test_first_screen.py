@@ -121,6 +121,9 @@ def test_use_names_the_file_and_how_many_changes_it_carries() -> None:
         "advisor export aaa1 -o out && bash out/run.sh"
     )
     assert describe_use(a_keep(), job, Path("out"), is_written=True) == ""
+    spread = job.model_copy(update={"spec": job.spec.model_copy(update={"nodes": 2})})
+    told = describe_use(a_change(), spread, Path("out"), is_written=True)
+    assert told.endswith("; on each of 2 nodes, NODE_RANK and MASTER_ADDR set)")
 
 
 def test_use_says_where_the_advisor_is_that_is_not_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
