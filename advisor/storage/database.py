@@ -153,6 +153,7 @@ class Database:
         if self.file is not None:
             self.file.hold()
             _make_private(self.file.path)
+            self.file.hold_itself()
         self._read_revision()
 
     def prove_current(self) -> None:

@@ -5,6 +5,7 @@ import logging
 import os
 import re
 import sqlite3
+from contextlib import suppress
 from pathlib import Path
 
 from advisor.storage.tables import VERSION_TABLE
@@ -23,18 +24,20 @@ class DatabaseRefused(Exception):
 
 
 class DatabaseFile:
-    """A SQLite file, by its real path: two names of one file are one file."""
+    """A SQLite file, by its real path and by the file itself: two names of one file are one file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.resolve()
-        self._lock: int | None = None
+        self._locks: list[int] = []
 
     def hold(self) -> None:
-        """Be the only server on this file until `release`; the lock ends with the process, however it ends.
+        """Be the only server on this file until `release`; the locks end with the process, however it ends.
 
-        Raises DatabaseRefused when another server has it.
+        The lock beside the file counts also while there is no file yet, or another one takes its place; the lock on the
+        file itself counts under every name that it has: a hard link, a bind mount. Raises DatabaseRefused when another
+        server has either.
         """
-        if self._lock is not None:
+        if self._locks:
             return
         path = self.path.with_name(f"{self.path.name}.lock")
         try:
@@ -45,25 +48,39 @@ class DatabaseFile:
                 f"{path} cannot be written: {error.strerror}.",
                 "Give the server a directory that its user may write in.",
             ) from error
+        self._lock(lock)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+
+    def hold_itself(self) -> None:
+        """Lock the file, which exists, under all its names; called before this process has connections to it.
+
+        flock's locks and those of SQLite (fcntl's) do not see each other.
+        """
+        if len(self._locks) == 1:
+            # Where it is somebody else's, SQLite says so when it is opened.
+            with suppress(OSError):
+                self._lock(os.open(self.path, os.O_RDONLY))
+
+    def release(self) -> None:
+        """Let another server have it; called when this process has no connection to it any more."""
+        while self._locks:
+            os.close(self._locks.pop())
+
+    def _lock(self, file: int) -> None:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            who = os.pread(lock, 20, 0).decode(errors="replace").strip()
-            os.close(lock)
+            who = "" if self._locks else os.pread(file, 20, 0).decode(errors="replace").strip()
+            os.close(file)
+            self.release()
             raise DatabaseRefused(
-                f"Another server{f' (process {who})' if who else ''} has the database {self.path} open.",
+                f"Another server{f' (process {who})' if who else ''} has the database {self.path} open"
+                f"{'' if who else ', maybe under another name of the file'}.",
                 "Stop that server, or give this one a database of its own (--database-url). Several servers share "
                 "PostgreSQL only.",
             ) from None
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
-        self._lock = lock
-
-    def release(self) -> None:
-        """Let another server have it."""
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._locks.append(file)
 
     def prove_there(self) -> None:
         """Raise DatabaseRefused unless there is a file."""
@@ -120,6 +137,7 @@ class DatabaseFile:
         Raises DatabaseRefused while a server has the file, and when the copy is none or is damaged.
         """
         self.hold()
+        self.hold_itself()
         try:
             fresh = self.path.with_name(f"{self.path.name}.restored")
             fresh.unlink(missing_ok=True)

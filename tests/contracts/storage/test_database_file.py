@@ -53,6 +53,36 @@ def test_file_is_held_by_one_server_whatever_name_it_is_opened_by(tmp_path: Path
     second.close()
 
 
+_HOLD = """
+import sys
+from pathlib import Path
+from tests.contracts.storage.test_database_file import open_database
+open_database(Path(sys.argv[1])).hold()
+"""
+
+
+def hold_elsewhere(path: Path) -> str:
+    """What a server in another process is told that opens the file."""
+    done = subprocess.run(
+        [sys.executable, "-c", _HOLD, str(path)], capture_output=True, text=True, check=False
+    )
+    return done.stderr
+
+
+def test_file_is_held_by_one_server_under_a_hard_link_too(tmp_path: Path) -> None:
+    first = open_database(tmp_path / "advisor.db")
+    first.hold()
+    first.migrate()
+    link = tmp_path / "elsewhere" / "other.db"
+    link.parent.mkdir()
+    link.hardlink_to(tmp_path / "advisor.db")
+    assert "maybe under another name of the file" in hold_elsewhere(link)
+    with pytest.raises(DatabaseRefused, match="Another server has the database"):
+        DatabaseFile(link).replace_by(tmp_path / "any")
+    first.close()
+    assert hold_elsewhere(link) == ""
+
+
 def test_database_of_a_newer_release_is_refused_with_what_to_do(database: Database) -> None:
     with database.begin() as work:
         work.connection.execute(text("UPDATE advisor_alembic_version SET version_num = '9999'"))
