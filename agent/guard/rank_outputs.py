@@ -1,13 +1,16 @@
 """What every rank of a session writes, line by line into the session's log, each line with its rank.
 
 Ranks that our runtime runs in hand over a pipe each (`agent/runtime/link/rank_output.py`). Everything else of the
-session (launchers, shells, other programs) writes into one common pipe, whose lines have no rank. Standard library
-only.
+session (launchers, shells, other programs) writes into one common pipe, whose lines have no rank. A rank keeps what it
+hands over: it may empty the pipe, or set its flags. So the guard opens every pipe anew, and no read of it waits.
+Standard library only.
 """
 
+import fcntl
 import os
 import selectors
 import socket
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +20,29 @@ SOCKET = "output"
 _LONGEST_LINE = 64 * 1024
 """Bytes after which a line is passed on without its end."""
 _CHUNK = 65536
+_MOST_PIPES = 512
+_MOST_AT_ONCE = 64
+"""Messages that are taken before the guard looks after something else."""
+_LARGEST_PIPE = 2**20
+"""Bytes that a pipe of an ordinary user holds."""
+
+
+def read_rest(pipe: int, feed: Callable[[bytes], None]) -> None:
+    """Pass on what a pipe holds, once no process of the session is: another one may still write into it."""
+    with suppress(OSError):
+        for _ in range(_LARGEST_PIPE // _CHUNK):
+            if not (data := os.read(pipe, _CHUNK)):
+                return
+            feed(data)
+
+
+def _reopen(pipe: int) -> int | None:
+    """Return a descriptor of the guard's own for a pipe's reading end; None for whatever else was handed over."""
+    mode = fcntl.fcntl(pipe, fcntl.F_GETFL)
+    readable = mode & os.O_ACCMODE != os.O_WRONLY and not mode & os.O_PATH
+    if not stat.S_ISFIFO(os.fstat(pipe).st_mode) or not readable:
+        return None
+    return os.open(f"/proc/self/fd/{pipe}", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 class TaggedLines:
@@ -79,10 +105,7 @@ class RankOutputs:
         """Everything that is left, once no process of the session is."""
         self._take_pipes()
         for pipe, lines in list(self._lines.items()):
-            os.set_blocking(pipe, False)
-            with suppress(OSError):
-                while data := os.read(pipe, _CHUNK):
-                    lines.feed(data, 0.0)
+            read_rest(pipe, lambda data, lines=lines: lines.feed(data, 0.0))  # type: ignore[misc]
             lines.flush()
             os.close(pipe)
         self._lines.clear()
@@ -91,18 +114,30 @@ class RankOutputs:
     def _take_pipes(self) -> list[int]:
         taken = []
         with suppress(OSError):
-            while True:
+            for _ in range(_MOST_AT_ONCE):
                 rank, pipes, _, _ = socket.recv_fds(self._socket, 16, 1)
                 for pipe in pipes:
-                    if rank.isdigit():
-                        self._lines[pipe] = TaggedLines(int(rank), self._write)
-                        taken.append(pipe)
-                    else:
-                        os.close(pipe)
+                    own = self._take(rank, pipe)
+                    os.close(pipe)
+                    if own is not None:
+                        taken.append(own)
         return taken
 
+    def _take(self, rank: bytes, pipe: int) -> int | None:
+        if not rank.isdigit() or len(self._lines) >= _MOST_PIPES:
+            return None
+        with suppress(OSError):
+            own = _reopen(pipe)
+            if own is not None:
+                self._lines[own] = TaggedLines(int(rank), self._write)
+            return own
+        return None
+
     def _read_pipe(self, pipe: int, lines: TaggedLines, now_s: float) -> None:
-        data = os.read(pipe, _CHUNK)
+        try:
+            data = os.read(pipe, _CHUNK)
+        except BlockingIOError:
+            return  # a process of the session was faster
         if data:
             lines.feed(data, now_s)
             return

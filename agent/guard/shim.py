@@ -1,10 +1,10 @@
 """The guard between the agent and the training: two processes of their own that outlive neither.
 
-agent → outer shim → inner shim → launcher → ranks. The agent holds the write end of the shims' standard input. When
-that closes, however the agent died, or when no sign of the agent's life came for too long, the inner shim kills
-everything below it. As a child subreaper it inherits every orphan, so nothing escapes by double-forking or by an OS
-session of its own. Each shim does the same when the other one is killed. Standard library only; run as
-`python -m agent.guard.shim`.
+agent → outer shim → inner shim → launcher → ranks. The agent holds the write end of the outer shim's standard input,
+which hands on what comes. When that closes, however the agent died, or when no sign of the agent's life came for too
+long, the inner shim kills everything below it. As a child subreaper it inherits every orphan, so nothing escapes by
+double-forking or by an OS session of its own. Each shim does the same when the other one is killed, and the outer one
+when the inner one does not do it. Standard library only; run as `python -m agent.guard.shim`.
 
 Standard input: one JSON line (`Order`), then bytes that only mean "I hold the lease". Standard output: JSON lines
 {"event": "unprotected", "why"} when a file system takes no overlay, so that nothing is started, and
@@ -13,7 +13,9 @@ Standard input: one JSON line (`Order`), then bytes that only mean "I hold the l
 
 import ctypes
 import json
+import math
 import os
+import select
 import selectors
 import signal
 import sys
@@ -26,13 +28,15 @@ from typing import Any
 from agent.guard import mounts
 from agent.guard.account import Account, become
 from agent.guard.processes import kill_until_none, list_descendants
-from agent.guard.rank_outputs import RankOutputs
+from agent.guard.rank_outputs import RankOutputs, read_rest
 from agent.guard.session_log import LogWriter
 from agent.runtime.link.rank_output import OUTPUT
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_TIMEOUT_S = 60.0
+_INNER_GRACE_S = 10.0
+"""Time that the inner shim has to end everything, before the outer one ends it as well."""
 _NO_SUCH_COMMAND = 127
 
 
@@ -70,16 +74,45 @@ def main() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     outer = os.getpid()
+    reading, writing = os.pipe()
     inner = os.fork()
     if inner == 0:
+        os.dup2(reading, sys.stdin.fileno())
+        os.close(writing)
         _run_inner(outer)
         return
+    os.close(reading)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     try:
-        os.waitpid(inner, 0)
+        _hand_on(os.pidfd_open(inner), writing)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         kill_until_none(lambda: list_descendants(outer), _KILL_TIMEOUT_S)
+
+
+def _hand_on(inner: int, to_inner: int) -> None:
+    """Hand on what the agent says until the inner shim has ended, or has not although the agent is gone or silent."""
+    os.set_blocking(to_inner, False)
+    unsent = line = b""
+    silent_at_s = math.inf
+    while time.clock_gettime(time.CLOCK_BOOTTIME) < silent_at_s:
+        ready, _, _ = select.select([sys.stdin, inner], [to_inner] if unsent else [], [], 1.0)
+        if inner in ready:
+            return
+        if sys.stdin in ready:
+            said = os.read(sys.stdin.fileno(), 65536)
+            if not said:
+                break
+            unsent += said
+            *whole, line = (line + said).split(b"\n")
+            if whole:
+                told = json.loads(whole[-1])
+                silence_s = float(told["silence_s"] if isinstance(told, dict) else told)
+                silent_at_s = time.clock_gettime(time.CLOCK_BOOTTIME) + silence_s
+        with suppress(OSError):  # the inner shim has ended, or reads no more
+            unsent = unsent[os.write(to_inner, unsent) :]
+    os.close(to_inner)
+    select.select([inner], [], [], _INNER_GRACE_S)
 
 
 def _run_inner(outer: int) -> None:
@@ -95,6 +128,7 @@ def _run_inner(outer: int) -> None:
     order = Order.from_line(line)
     log = LogWriter(Path(order.log_folder))
     read_end, write_end = os.pipe()
+    os.set_blocking(read_end, False)
     selector = selectors.DefaultSelector()
     ranks = _listen_to_ranks(order, write_end, log, selector)
     child = _start(order, write_end)
@@ -108,7 +142,7 @@ def _run_inner(outer: int) -> None:
         kill_until_none(lambda: list_descendants(os.getpid()), _KILL_TIMEOUT_S)
         if ranks is not None:
             ranks.drain()
-        _drain(read_end, log)
+        read_rest(read_end, log.write)
 
 
 def _listen_to_ranks(
@@ -184,10 +218,11 @@ def _attend(
             if now_s - heard_at_s > silence_s:
                 return None
             if output in ready:
-                data = os.read(output, 65536)
-                log.write(data)
-                if not data:
-                    selector.unregister(output)
+                with suppress(BlockingIOError):
+                    data = os.read(output, 65536)
+                    log.write(data)
+                    if not data:
+                        selector.unregister(output)
             if ranks is not None:
                 ranks.read(ready, now_s)
             code = _reap(child)
@@ -206,13 +241,6 @@ def _reap(child: int) -> int | None:
             if pid == child:
                 code = os.waitstatus_to_exitcode(status)
     return code
-
-
-def _drain(output: int, log: LogWriter) -> None:
-    os.set_blocking(output, False)
-    with suppress(OSError):
-        while data := os.read(output, 65536):
-            log.write(data)
 
 
 def _tell_exit(code: int) -> None:

@@ -19,7 +19,7 @@ from tests.distributed.agent.starter import AgentStarter, wait_for, write_fake_r
 VICTIMS = (
     "agent, SIGKILL", "agent, SIGTERM", "outer shim, SIGKILL", "inner shim, SIGKILL", "agent and outer shim, SIGKILL",
     "agent and inner shim, SIGKILL", "agent and both shims, SIGKILL", "launcher, SIGKILL", "rank, SIGKILL",
-    "nobody: the server cancels",
+    "agent and stopped inner shim, SIGKILL", "nobody: the server cancels",
 )  # fmt: skip
 
 LIGHT_SCRIPT = """
@@ -170,6 +170,9 @@ class Yard:
             return [] if victim.startswith("nobody") else [agent]
         outer = wait_for(lambda: _children(agent, "agent.guard.shim"))[0]
         inner = wait_for(lambda: _children(outer, "agent.guard.shim"))[0]
+        if "stopped" in victim:  # as if it hung
+            os.kill(inner, signal.SIGSTOP)
+            return [agent]
         if "shim" in victim:
             shims = {"outer": [outer], "inner": [inner], "both": [outer, inner]}
             chosen = next(pids for word, pids in shims.items() if word in victim)

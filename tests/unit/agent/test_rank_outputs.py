@@ -1,7 +1,9 @@
 """Every line of a session's log says its rank; nothing is lost when a rank dies, and nothing else is redirected."""
 
+import fcntl
 import os
 import selectors
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -78,3 +80,51 @@ def test_lines_without_an_end_are_passed_on_when_they_grow_too_long(written: lis
     lines.feed(b"rest", 0.0)
     lines.flush()
     assert [len(each) for each in written] == [70_000 + len("[rank 1] \n"), len("[rank 1] rest\n")]
+
+
+def hand_over(ranks: RankOutputs, descriptor: int) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as line:
+        line.connect(str(ranks.path))
+        socket.send_fds(line, [b"0"], [descriptor])
+
+
+def list_watched(selector: selectors.BaseSelector, but: int) -> set[int]:
+    return {key.fd for key in selector.get_map().values()} - {but}
+
+
+def test_guard_does_not_wait_for_a_pipe_that_a_rank_emptied(tmp_path: Path, written: list[bytes]) -> None:
+    """The rank keeps the end that it hands over, empties it in the guard's place, and sets it to blocking."""
+    selector = selectors.DefaultSelector()
+    ranks = RankOutputs(tmp_path, written.append, selector)
+    listening = next(iter(selector.get_map().values())).fd
+    reading, writing = os.pipe()
+    hand_over(ranks, reading)
+    ranks.read({listening}, 0.0)
+    (taken,) = list_watched(selector, but=listening)
+    fcntl.fcntl(reading, fcntl.F_SETFL, 0)
+    os.write(writing, b"taken by the rank itself\n")
+    assert [key.fd for key, _ in selector.select(timeout=5)] == [taken]
+    os.read(reading, 100)
+    ranks.read({taken}, 0.0)  # says ready, and has nothing
+    os.write(writing, b"left for the guard\n")
+    ranks.drain()  # the writing end is open: nobody will ever end this pipe
+    assert written == [b"[rank 0] left for the guard\n"]
+
+
+def test_only_a_pipe_that_can_be_read_is_taken(tmp_path: Path, written: list[bytes]) -> None:
+    """What only root could read must not be read for a rank: a descriptor that only names it is not enough."""
+    selector = selectors.DefaultSelector()
+    ranks = RankOutputs(tmp_path, written.append, selector)
+    listening = next(iter(selector.get_map().values())).fd
+    os.mkfifo(tmp_path / "fifo")
+    others = [
+        os.open(tmp_path / "fifo", os.O_PATH),
+        os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT),
+        os.open(os.devnull, os.O_RDONLY),
+        socket.socketpair()[0].detach(),
+        os.pipe()[1],
+    ]
+    for descriptor in others:
+        hand_over(ranks, descriptor)
+    ranks.read({listening}, 0.0)
+    assert list_watched(selector, but=listening) == set()
