@@ -1,5 +1,6 @@
 """What the services ask of the tuning package, as one object that a test can replace."""
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -28,8 +29,10 @@ class Tuning(Protocol):
         """
         ...
 
-    def judge(self, trial: Trial, result: BlockResult) -> tuple[Outcome, str] | None:
-        """Return how a block ends its trial; None while the trial goes on."""
+    def judge(
+        self, trial: Trial, result: BlockResult, baseline: Sequence[BlockResult]
+    ) -> tuple[Outcome, str] | None:
+        """Return how a block ends its trial, held against the baseline's; None while the trial goes on."""
         ...
 
     def summarise(self, result: BlockResult, reference: BlockResult | None = None) -> BlockSummary:

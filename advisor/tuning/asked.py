@@ -1,5 +1,6 @@
 """The tuning package, as the services ask for it."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from advisor.protocol.answers.advice import Advice, Forecast, WhatIf
@@ -26,11 +27,13 @@ class PlannerTuning:
 
         return plan(job, history, now, session_id, quick=quick)
 
-    def judge(self, trial: Trial, result: BlockResult) -> tuple[Outcome, str] | None:
+    def judge(
+        self, trial: Trial, result: BlockResult, baseline: Sequence[BlockResult]
+    ) -> tuple[Outcome, str] | None:
         """Return how a block ends its trial."""
         from advisor.tuning.measure.outcomes import judge_block
 
-        return judge_block(trial, result)
+        return judge_block(trial, result, baseline)
 
     def summarise(self, result: BlockResult, reference: BlockResult | None = None) -> BlockSummary:
         """Return a block's statistics."""

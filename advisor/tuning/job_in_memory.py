@@ -149,6 +149,9 @@ class InMemoryJob(ABC):
         if isinstance(played, Died):
             self._end(played.outcome, played.reason)
             return
+        baseline = [
+            result for trial, result in zip(trials, played.results, strict=True) if not trial.changes
+        ] or [b.result for b in self.blocks if b.result and not b.plan.overrides]
         for arm, (trial, place, result) in enumerate(zip(trials, places, played.results, strict=True)):
             self.blocks[place] = self.blocks[place].model_copy(
                 update={
@@ -159,7 +162,10 @@ class InMemoryJob(ABC):
                     "finished_at": self.now,
                 }
             )
-            if trial.state is TrialState.OPEN and (judged := judge_block(trial, result)) is not None:
+            if (
+                trial.state is TrialState.OPEN
+                and (judged := judge_block(trial, result, baseline)) is not None
+            ):
                 self._close(trial.number, *judged)
 
     def _find_trial(self, arm: Candidate) -> Trial:

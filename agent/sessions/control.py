@@ -200,7 +200,9 @@ def parse_result(raw: Mapping[str, Any]) -> BlockResult:
     fields |= {key: value for key, value in raw.items() if value is not None}
     losses = [loss for loss in fields.get("losses", ()) if loss is not None]
     finite = tuple(loss for loss in losses if math.isfinite(loss))
-    fields |= {"losses": finite, "diverged": bool(fields.get("diverged")) or len(finite) < len(losses)}
+    nonfinite = max(int(fields.get("nonfinite_losses") or 0), len(losses) - len(finite))
+    fields |= {"losses": finite, "diverged": bool(fields.get("diverged")) or nonfinite > 0}
+    fields |= {"nonfinite_losses": nonfinite}
     checks = [fields.get("loss_at_start") or [], *fields.get("loss_checks", ())]
     if any(
         not isinstance(loss, (int, float)) or not math.isfinite(loss) for check in checks for loss in check

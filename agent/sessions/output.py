@@ -266,6 +266,7 @@ class OutputReader:
             ),
             losses=finite,
             diverged=len(finite) < len(losses),
+            nonfinite_losses=len(losses) - len(finite),
             bucket_bytes=about.bucket_bytes,
             consumed=consumed,
             not_consumed=not_consumed,

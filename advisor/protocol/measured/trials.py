@@ -168,6 +168,9 @@ class BlockResult(Message):
     """Loss of each of the same batches after each segment, under the ranks' averaged parameters."""
     diverged: bool = False
     """A loss was not finite."""
+    nonfinite_losses: int = 0
+    """How many of the timed steps and of the loss checks had a loss that was not finite, on any rank. Whether the
+    strategy or the script is to blame, only the baseline's own tell."""
     peak_memory_bytes: int = 0
     """Largest peak of any rank in this block (device memory on GPUs, resident memory on CPUs)."""
     bucket_bytes: tuple[int, ...] = ()

@@ -319,12 +319,14 @@ def _conclude(
     if drifted := report.results[arms[0].id].drifted:
         sentence += f" Nothing of it counts: {drifted}"
     work.events.append(job_id, EventKind.BLOCK, sentence, now, session_id=seat.session_id)
+    own = [arm for arm in arms if not arm.plan.overrides]
+    baseline = [report.results[arm.id] for arm in own] or _list_baseline(work, job_id)
     for arm in arms:
         observe_block(work, seat.created_at, arm.model_copy(update={"finished_at": now}))
         trial = work.trials.get(job_id, arm.trial_number)
         if trial is None or trial.purpose is Purpose.BASELINE:
             continue
-        verdict = tuning.judge(trial, report.results[arm.id])
+        verdict = tuning.judge(trial, report.results[arm.id], baseline)
         if verdict is None or (trial.purpose is not Purpose.SEARCH and verdict[0] is Outcome.FINISHED):
             continue
         outcome, reason = verdict
@@ -333,6 +335,11 @@ def _conclude(
             work.events.append(
                 job_id, EventKind.TRIAL, sentence, now, trial_number=trial.number, session_id=seat.session_id
             )
+
+
+def _list_baseline(work: UnitOfWork, job_id: str) -> list[BlockResult]:
+    """What the script as it stands measured in the whole job."""
+    return [b.result for b in work.blocks.of_job(job_id) if b.result and not b.plan.overrides]
 
 
 def _answer(seat: Seat, race_id: str, arms: tuple[Block, ...]) -> Accepted:

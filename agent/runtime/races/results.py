@@ -23,8 +23,9 @@ def merge_ranks(payloads: Sequence[Mapping[str, Any]], script_ended: bool) -> Di
     kept = choose_steps(flags, period)
     step_time_s = [max(payload["step_time_s"][index] for payload in payloads) for index in kept]
     samples = [sum(payload["samples"][index] for payload in payloads) for index in kept]
-    losses, diverged = merge_losses([payload["losses"][:length] for payload in payloads])
-    checks, check_diverged = merge_checks([payload["loss_checks"] for payload in payloads])
+    losses, bad = merge_losses([payload["losses"][:length] for payload in payloads])
+    checks, bad_checks = merge_checks([payload["loss_checks"] for payload in payloads])
+    nonfinite = sum(bad[index] for index in kept) + bad_checks
     cycles = payloads[0]["cycles"]
     first = payloads[0]
     return {
@@ -42,7 +43,8 @@ def merge_ranks(payloads: Sequence[Mapping[str, Any]], script_ended: bool) -> Di
         "per_rank_work_s": [measure_work(payload, kept) for payload in payloads],
         "losses": [losses[index] for index in kept],
         "loss_checks": checks,
-        "diverged": diverged or check_diverged,
+        "diverged": any(bad) or bad_checks > 0,
+        "nonfinite_losses": nonfinite,
         "peak_memory_bytes": max(payload["peak_memory_bytes"] for payload in payloads),
         "bucket_bytes": first["bucket_bytes"],
         **merge_evidence(payloads),
@@ -91,24 +93,24 @@ def choose_steps(flags: Sequence[int], period: int) -> List[int]:
     return everything
 
 
-def merge_losses(series: Sequence[Sequence[Any]]) -> "tuple[List[Optional[float]], bool]":
-    """Mean over ranks for every step, and whether any was not finite."""
-    diverged = any(loss == "nan" for ranks in series for loss in ranks)
+def merge_losses(series: Sequence[Sequence[Any]]) -> "tuple[List[Optional[float]], List[bool]]":
+    """For every step the mean over ranks, and whether any rank's was not finite."""
+    bad = ["nan" in losses for losses in zip(*series)]
     merged: List[Optional[float]] = []
     for losses in zip(*series):
         if any(loss is None or loss == "nan" for loss in losses):
             merged.append(None)
         else:
             merged.append(statistics.fmean(losses))
-    return merged, diverged
+    return merged, bad
 
 
-def merge_checks(ranks: Sequence[Sequence[Sequence[Any]]]) -> "tuple[List[List[Optional[float]]], bool]":
-    """The same of every loss check; none where a loss is missing, because batch is held against batch."""
+def merge_checks(ranks: Sequence[Sequence[Sequence[Any]]]) -> "tuple[List[List[Optional[float]]], int]":
+    """The means of every loss check, none where a loss is missing, because batch is held against batch; and how many
+    were not finite."""
     found = [merge_losses(series) for series in zip(*ranks)]
-    diverged = any(bad for _, bad in found)
     checks = [losses for losses, _ in found]
-    return ([] if any(None in losses for losses in checks) else checks), diverged
+    return ([] if any(None in losses for losses in checks) else checks), sum(sum(bad) for _, bad in found)
 
 
 def break_down(payloads: Sequence[Mapping[str, Any]], kept: Sequence[int]) -> Dict[str, Any]:

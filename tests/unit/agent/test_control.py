@@ -157,6 +157,7 @@ def test_losses_that_are_missing_or_not_finite_do_no_harm():
     assert parse_result(RESULT | {"losses": None}).losses == ()
     diverged = parse_result(RESULT | {"losses": [1.0, float("nan")]})
     assert diverged.diverged
+    assert diverged.nonfinite_losses == 1
     assert diverged.losses == (1.0,)
 
 

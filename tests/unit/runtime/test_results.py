@@ -99,6 +99,7 @@ def test_not_finite_loss_is_divergence() -> None:
     merged = results.merge_ranks([make_payload([1.0], losses=["nan"]), make_payload([1.0])], False)
     assert merged["diverged"]
     assert merged["losses"] == [None]
+    assert merged["nonfinite_losses"] == 1
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,9 @@ class ScriptedTuning:
                 counts[trial.number] -= 1
         return missing
 
-    def judge(self, trial: Trial, result: BlockResult) -> tuple[Outcome, str] | None:
+    def judge(
+        self, trial: Trial, result: BlockResult, baseline: Sequence[BlockResult]
+    ) -> tuple[Outcome, str] | None:
         """Every search trial ends with its first block."""
         if result.diverged:
             return Outcome.DIVERGED, "Its loss was not finite."

@@ -312,7 +312,11 @@ class SimulatedCluster:
                     "finished_at": self.now,
                 }
             )
-            judged = judge_block(self.trials[trial.number], result)
+            judged = judge_block(
+                self.trials[trial.number],
+                result,
+                [r for t, r in zip(trials, results, strict=True) if not t.changes],
+            )
             final = judged and (judged[0] is not Outcome.FINISHED or trial.purpose.value == "search")
             if judged is not None and final and self.trials[trial.number].outcome != judged[0]:
                 self._close(trial.number, *judged)
