@@ -1,5 +1,6 @@
 """What can be told of a job before anything is started for it on this machine."""
 
+import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,8 +8,18 @@ from pathlib import Path
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.local.agents import training_environment
 from advisor.protocol.asked.jobs import JobSpec
-from advisor.protocol.training.launch_command import ForeignCommand, UnlaunchableCommand, parse_command
+from advisor.protocol.training.launch_command import (
+    ForeignCommand,
+    PaddleCommand,
+    UnlaunchableCommand,
+    parse_command,
+    trains_with_paddle,
+)
 from advisor.protocol.training.workload import WorkloadKind
+
+_SCRIPTS = (".py", ".sh")
+_READ = 2**20
+"""Letters of a script that are looked at."""
 
 
 def check_here(spec: JobSpec, environment: Mapping[str, str]) -> None:
@@ -25,7 +36,13 @@ def check_here(spec: JobSpec, environment: Mapping[str, str]) -> None:
     if spec.workload.kind is WorkloadKind.COMMAND:
         return
     try:
+        _refuse_paddle(spec)
         launch = parse_command(command)
+    except PaddleCommand as error:
+        if spec.workload.kind is WorkloadKind.PADDLE:
+            return
+        words = f"advisor tune --kind paddle -- {shlex.join(command)}"
+        raise CommandFailed(Exit.INVALID_SPEC, str(error), f"Type: {words}") from error
     except ForeignCommand:
         # It starts the ranks in its own way: only its own words say which script.
         return
@@ -47,6 +64,17 @@ def check_here(spec: JobSpec, environment: Mapping[str, str]) -> None:
             f"Launch it with torchrun: advisor tune --nodes {spec.nodes} -- torchrun --nproc-per-node 2 "
             f"{' '.join(launch.script)}",
         )
+
+
+def _refuse_paddle(spec: JobSpec) -> None:
+    """Raise PaddleCommand where the script among the command's words trains with PaddlePaddle."""
+    for word in spec.workload.command:
+        path = Path(spec.workload.working_dir) / word
+        if path.suffix in _SCRIPTS and path.is_file():
+            with path.open(encoding="utf-8", errors="replace") as script:
+                if trains_with_paddle(script.read(_READ)):
+                    raise PaddleCommand(word)
+            return
 
 
 def warn_of_nodes(spec: JobSpec) -> str:

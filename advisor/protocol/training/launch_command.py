@@ -7,6 +7,7 @@ ranks itself, and the runtime gets into them through their environment. Pure fun
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import PurePath
 
 from advisor.protocol.training.workload import Injection
@@ -38,12 +39,28 @@ _OUT_OF_REACH = {
 """Launchers whose processes are no descendants of the agent, and what to do instead."""
 
 
+_OF_PADDLE = frozenset({"fleetrun", "paddle.distributed.launch", "paddle.distributed.fleet.launch"})
+_IMPORT = r"^[ \t]*(?:import|from)[ \t]+{package}\b"
+_BY_TORCH = "torch|lightning|pytorch_lightning|accelerate|transformers|deepspeed|diffusers|fastai|timm"
+_LAUNCHES_PADDLE = r"\bfleetrun\b|\bpaddle\.distributed\.(?:fleet\.)?launch\b"
+
+
 class UnlaunchableCommand(ValueError):
     """The command cannot be launched with the runtime in front; the sentence names the word and the remedy."""
 
 
 class ForeignCommand(UnlaunchableCommand):
     """The command starts the ranks itself: the runtime can reach them only through their environment."""
+
+
+class PaddleCommand(UnlaunchableCommand):
+    """What is to be started trains with PaddlePaddle, which only a job of that kind can measure."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"{what} trains with PaddlePaddle, and this job measures PyTorch trainings: give --kind paddle "
+            "(advisor tune --kind paddle -- COMMAND; in a job's file, kind: paddle under workload)."
+        )
 
 
 @dataclass(frozen=True)
@@ -81,6 +98,9 @@ def parse_command(words: Sequence[str]) -> LaunchCommand:
     """Take a launch command apart; raises UnlaunchableCommand naming the word at fault and what to use instead."""
     launcher = words[0]
     name = PurePath(launcher).name
+    before_script = takewhile(lambda word: not word.endswith(".py"), words)
+    if paddle := next((word for word in before_script if PurePath(word).name in _OF_PADDLE), None):
+        raise PaddleCommand(paddle)
     if name == "torchrun":
         return _parse_torchrun(launcher, (), words[1:])
     if re.fullmatch(r"python(3(\.\d+)?)?t?", name):
@@ -95,6 +115,13 @@ def parse_command(words: Sequence[str]) -> LaunchCommand:
             "--nproc-per-node N script.py … as the command."
         )
     raise _describe_foreign(name)
+
+
+def trains_with_paddle(source: str) -> bool:
+    """Whether a script's text says that it trains with PaddlePaddle and not with torch."""
+    if re.search(_IMPORT.format(package=f"(?:{_BY_TORCH})"), source, re.MULTILINE):
+        return False
+    return bool(re.search(f"{_IMPORT.format(package='paddle')}|{_LAUNCHES_PADDLE}", source, re.MULTILINE))
 
 
 def choose_injection(wanted: Injection, words: Sequence[str]) -> Injection:
@@ -162,6 +189,8 @@ def _keep_options(before: Sequence[str], joined: str) -> tuple[str, ...]:
 def _finish_module(
     launcher: str, options: tuple[str, ...], module: str, rest: Sequence[str]
 ) -> LaunchCommand:
+    if module in _OF_PADDLE:
+        raise PaddleCommand(f"python -m {module}")
     if module == "torch.distributed.run":
         return _parse_torchrun(launcher, options, rest)
     if module in {"torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.runner"}:

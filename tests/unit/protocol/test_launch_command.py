@@ -7,9 +7,11 @@ import pytest
 from advisor.protocol.training import launch_command
 from advisor.protocol.training.launch_command import (
     ForeignCommand,
+    PaddleCommand,
     UnlaunchableCommand,
     choose_injection,
     parse_command,
+    trains_with_paddle,
 )
 from advisor.protocol.training.workload import Injection
 
@@ -185,3 +187,46 @@ def test_the_command_is_split_before_the_script(command: str, launcher: str, scr
 def test_the_rendezvous_is_read_from_the_launchers_own_options(command: str, names: bool) -> None:
     found = parse_command(shlex.split(command))
     assert found.names_rendezvous is names
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "fleetrun --gpus 0,1 train.py",
+        "/opt/conda/bin/fleetrun train.py",
+        "python -m paddle.distributed.launch --nproc_per_node 2 train.py",
+        "python3 -u -m paddle.distributed.launch train.py",
+        "python -mpaddle.distributed.launch train.py",
+        "env OMP_NUM_THREADS=1 python -m paddle.distributed.launch train.py",
+        "nice -n 5 fleetrun train.py",
+    ],
+)
+def test_paddles_launchers_are_told_by_name_with_what_to_type(words: str) -> None:
+    with pytest.raises(PaddleCommand, match="give --kind paddle") as refused:
+        parse_command(words.split())
+    assert "trains with PaddlePaddle" in str(refused.value)
+
+
+def test_an_argument_of_the_script_names_no_launcher() -> None:
+    assert parse_command(
+        ["torchrun", "--nproc-per-node", "2", "train.py", "--backend", "fleetrun"]
+    ).is_torchrun
+
+
+@pytest.mark.parametrize(
+    ("source", "is_paddle"),
+    [
+        ("import paddle\n", True),
+        ("import os\nfrom paddle.distributed import fleet\n", True),
+        ("def main():\n    import paddle as pd\n", True),
+        ("#!/bin/sh\nexec fleetrun --gpus 0,1 train.py\n", True),
+        ("#!/bin/sh\npython -m paddle.distributed.launch train.py\n", True),
+        ("import torch\nimport paddle\n", False),
+        ("from transformers import Trainer\ntry:\n    import paddle\nexcept ImportError:\n    pass\n", False),
+        ("# import paddle\nimport paddleocr\n", False),
+        ("print('paddle')\n", False),
+        ("", False),
+    ],
+)
+def test_a_script_that_trains_with_paddle_is_told_by_what_it_imports(source: str, is_paddle: bool) -> None:
+    assert trains_with_paddle(source) is is_paddle
