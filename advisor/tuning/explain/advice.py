@@ -186,7 +186,7 @@ def _find_grounds(record: Record, space: Space | None, case: Case | None) -> Gro
         job_id=job.id,
         verdict=judge(case) if case else verdict,
         min_gain=job.spec.min_gain,
-        changes=case.trial.changes if case else Changes(),
+        changes=case.trial.changes if case else job.spec.verify,
         effect=case.trial.effect if case else Effect.EXACT,
         interval=case.gain if case else None,
         guard=case.say_price() if case and case.trial.effect is not Effect.EXACT else "",

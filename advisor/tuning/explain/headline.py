@@ -27,7 +27,7 @@ class Grounds:
     min_gain: float
     """Smallest gain worth a change, as a fraction."""
     changes: Changes = Changes()
-    """Of the strategy that the interval belongs to; empty where none was chosen."""
+    """Of the strategy that the interval belongs to, or that is verified; empty where none was chosen."""
     effect: Effect = Effect.EXACT
     """Its rung."""
     interval: Interval | None = None

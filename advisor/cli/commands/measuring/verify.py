@@ -237,6 +237,7 @@ def format_junit(found: Verification) -> str:
     case = ElementTree.SubElement(suite, "testcase", classname="advisor", name=found.changes.describe())
     if failures or errors:
         kind = "failure" if failures else "error"
-        ElementTree.SubElement(case, kind, message=f"below {found.fail_below:g}x").text = found.headline
+        told = "below" if failures else "the time did not tell whether it reaches"
+        ElementTree.SubElement(case, kind, message=f"{told} {found.fail_below:g}x").text = found.headline
     ElementTree.SubElement(case, "system-out").text = found.headline
     return ElementTree.tostring(suite, encoding="unicode", xml_declaration=True)

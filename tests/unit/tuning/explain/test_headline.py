@@ -100,6 +100,7 @@ def test_gain_that_may_be_too_small_is_not_called_proven() -> None:
         (undecided(interval=None, given_up=12), "all 12 strategies tried were slower, and the budget ended"),
         (undecided(interval=None), "before the best of 12 strategies (num_threads 1) was held against"),
         (undecided(interval=None, tried=1, changes=Changes()), "before the strategy was held against"),
+        (undecided(interval=None, is_check=True), "the budget ended before num_threads 1 was held against your"),
     ],
 )  # fmt: skip
 def test_nothing_measured_says_what_happened_and_how_to_continue(grounds: Grounds, told: str) -> None:
