@@ -24,7 +24,7 @@ from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect, Switch
-from advisor.protocol.knobs.strategy import DistributedStrategy
+from advisor.protocol.knobs.strategy import collective_defaults
 from advisor.protocol.measured.messages import NextReply, Trouble
 from advisor.protocol.measured.races import RacePlan
 from advisor.protocol.measured.trials import Block, BlockResult, Purpose, Trial
@@ -302,7 +302,7 @@ def _write(
     job: OnlineJob, changes: Changes, interval: Interval | None, sentence: str, output: Path, start: Start
 ) -> None:
     baseline = {
-        **DistributedStrategy().values(),
+        **collective_defaults().values(),
         **{k: v for k, v in job.job.baseline.items() if k in CATALOGUE},
         **start.own,
     }

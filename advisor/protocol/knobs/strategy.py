@@ -89,6 +89,11 @@ Strategy = _StrategyBase
 """The type to annotate with; `DistributedStrategy` is the model to construct."""
 
 
+def collective_defaults() -> Strategy:
+    """Return the documented defaults for collective training, which every job is: `a_sync` is of parameter servers."""
+    return DistributedStrategy.from_changes({"a_sync": False})
+
+
 @dataclass(frozen=True)
 class Layout:
     """The facts about the cluster that coupling rules need."""
@@ -103,8 +108,6 @@ class CouplingRule:
 
     name: str
     broken_because: Callable[[Mapping[str, Value], Layout | None], str | None]
-    paddle_only: bool = False
-    """Holds for Paddle's executor only, not for the PyTorch translation."""
 
 
 def _communicators(values: Mapping[str, Value], _: Layout | None) -> str | None:
@@ -206,16 +209,6 @@ def _gloo_between(values: Mapping[str, Value], _: Layout | None) -> str | None:
     return None
 
 
-def _executor_threads(values: Mapping[str, Value], layout: Layout | None) -> str | None:
-    threads, communicators = int(values["num_threads"]), int(values["nccl_comm_num"])
-    if layout and layout.nodes > 1 and threads < communicators + 1:
-        return (
-            f"num_threads is {threads}, but Paddle's executor on several machines needs nccl_comm_num + 1 = "
-            f"{communicators + 1} at least."
-        )
-    return None
-
-
 COUPLING_RULES: tuple[CouplingRule, ...] = (
     CouplingRule("communicators overlap only asynchronously", _communicators),
     CouplingRule("the inner group divides the world", _inner_group),
@@ -226,24 +219,14 @@ COUPLING_RULES: tuple[CouplingRule, ...] = (
     CouplingRule("compression is a reduction of its own", _whole_reduction),
     CouplingRule("synchronised batch norm is for full precision", _sync_batch_norm),
     CouplingRule("gloo between groups leaves backward to the gradients", _gloo_between),
-    CouplingRule("executor threads serve the communicators", _executor_threads, paddle_only=True),
 )
 
 
-def broken_rules(strategy: Strategy, layout: Layout | None = None, paddle: bool = False) -> list[str]:
+def broken_rules(strategy: Strategy, layout: Layout | None = None) -> list[str]:
     """Return a sentence for every coupling rule that `strategy` breaks; empty when it is sound.
 
-    Without a `layout` the rules about the number of ranks and nodes are not judged; the rules of Paddle's own
-    executor are judged only for `paddle`.
+    Without a `layout` the rules about the number of ranks and nodes are not judged.
     """
     values = strategy.values()
-    sentences = (
-        rule.broken_because(values, layout) for rule in COUPLING_RULES if paddle or not rule.paddle_only
-    )
+    sentences = (rule.broken_because(values, layout) for rule in COUPLING_RULES)
     return [sentence for sentence in sentences if sentence]
-
-
-def check_strategy(strategy: Strategy, layout: Layout | None = None, paddle: bool = False) -> None:
-    """Raise StrategyError naming every coupling rule that `strategy` breaks."""
-    if sentences := broken_rules(strategy, layout, paddle):
-        raise StrategyError(sentences)

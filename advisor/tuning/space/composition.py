@@ -9,7 +9,13 @@ from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import INTERVALS, Changes
-from advisor.protocol.knobs.strategy import COUPLING_RULES, DistributedStrategy, Layout, Strategy
+from advisor.protocol.knobs.strategy import (
+    COUPLING_RULES,
+    DistributedStrategy,
+    Layout,
+    Strategy,
+    collective_defaults,
+)
 
 ACTIVATORS: Mapping[str, str] = {name: knob.needs for name, knob in CATALOGUE.items() if knob.needs}
 """Knobs that mean nothing unless another one is on."""
@@ -28,8 +34,6 @@ _COMPLETED = dict.fromkeys(
     )
 )
 """Knobs that a wish for others may set as well."""
-_RULES = tuple(rule for rule in COUPLING_RULES if not rule.paddle_only)
-"""The coupling rules that hold for the PyTorch translation."""
 _PLACE_OF: Mapping[str, int] = {name: place for place, name in enumerate(CATALOGUE)}
 """The catalogue's order, in which changes are listed."""
 
@@ -54,7 +58,7 @@ def baseline_strategy(job: Job) -> Strategy:
             values[name] = knob.parse(value)
         except ValueError:
             continue
-    return DistributedStrategy.from_changes(values)
+    return DistributedStrategy.from_changes(values, base=collective_defaults())
 
 
 @dataclass(frozen=True)
@@ -172,7 +176,7 @@ def _is_proper(name: str, value: Value) -> bool:
 
 def _broken(values: Mapping[str, Value], layout: Layout) -> set[str]:
     """Names of the coupling rules that a strategy breaks; a script may break some itself."""
-    return {rule.name for rule in _RULES if rule.broken_because(values, layout)}
+    return {rule.name for rule in COUPLING_RULES if rule.broken_because(values, layout)}
 
 
 def join_names(names: Iterable[str]) -> str:

@@ -22,11 +22,7 @@ BASELINES: tuple[dict[str, Value], ...] = (
 
 
 def break_rules(strategy: Strategy, composer: Composer) -> set[str]:
-    return {
-        rule.name
-        for rule in COUPLING_RULES
-        if not rule.paddle_only and rule.broken_because(strategy.values(), composer.layout)
-    }
+    return {rule.name for rule in COUPLING_RULES if rule.broken_because(strategy.values(), composer.layout)}
 
 
 def compose_with_models(composer: Composer, wishes: Mapping[str, Value]) -> dict[str, Value] | None:

@@ -193,6 +193,11 @@ def test_values_outside_a_knobs_range_are_clipped() -> None:
     assert values["num_threads"] == 1
 
 
+def test_every_job_trains_collectively() -> None:
+    """The documents' default of a_sync is for parameter servers; no job's strategy.json says so."""
+    assert baseline_strategy(make_job(baseline={})).values()["a_sync"] is False
+
+
 def test_the_nearest_value_stands_for_one_off_the_grid() -> None:
     sizes = next(d for d in space_of(make_job()).dimensions if d.knob.name == "fuse_grad_size_in_MB")
 
