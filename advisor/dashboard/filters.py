@@ -36,6 +36,7 @@ from advisor.dashboard.views.trials.page import last_loss
 from advisor.dashboard.views.trials.telemetry import describe_throttling, describe_traffic, spread
 from advisor.protocol.answers.advice import name_bound, name_provenance
 from advisor.protocol.answers.gains import spell_gain
+from advisor.protocol.knobs.paddle import describe_in_paddle
 from advisor.protocol.nodes.cluster import spell_memory
 
 FILTERS: Mapping[str, Callable[..., object]] = {
@@ -72,6 +73,7 @@ FILTERS: Mapping[str, Callable[..., object]] = {
     "percent": formats.percent,
     "provenance": name_provenance,
     "range": describe_range,
+    "in_paddle": describe_in_paddle,
     "rate": formats.rate,
     "reason_for": find_reason,
     "run_chip": judge_run,

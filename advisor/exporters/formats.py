@@ -18,7 +18,6 @@ from advisor.exporters.launch.kubernetes import export_kubernetes
 from advisor.exporters.launch.nccl_conf import NCCL_KNOBS, export_nccl_conf
 from advisor.exporters.launch.run_script import export_torchrun
 from advisor.exporters.launch.slurm import export_slurm
-from advisor.exporters.paddle.fields import TARGETS
 from advisor.exporters.paddle.prototxt import export_paddle
 from advisor.exporters.paddle.python import export_paddle_python
 from advisor.exporters.strategy_json import export_json
@@ -32,13 +31,16 @@ from advisor.exporters.torch.wrapper import export_wrapper
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.paddle import VERSIONS, explain_not_written
 from advisor.protocol.knobs.sharding import DEEPSPEED as DEEPSPEED_ENGINE
 from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.training.workload import WorkloadKind
 
 _PYTHON = "text/x-python; charset=utf-8"
 _TEXT = "text/plain; charset=utf-8"
-_PADDLE_KNOBS = tuple(name for name, knob in CATALOGUE.items() if knob.paddle_field is not None)
+_PADDLE_KNOBS = tuple(
+    name for name in CATALOGUE if not all(explain_not_written(name, version) for version in VERSIONS)
+)
 _LEVERS = tuple(name for name, knob in CATALOGUE.items() if not knob.carried)
 _SHARDED, _NCCL, _DEEPSPEED = "fully_shard", "nccl", "deepspeed"
 _PYTORCH, _COMMAND = (WorkloadKind.PYTORCH,), (WorkloadKind.COMMAND,)
@@ -109,12 +111,12 @@ FORMATS: Mapping[str, FormatInfo] = MappingProxyType(
                 meaning="Keys to merge into DeepSpeed's configuration.",
             ),
             FormatInfo(
-                name="paddle", filename="strategy.prototxt", media_type=_TEXT, targets=TARGETS, knobs=_PADDLE_KNOBS,
+                name="paddle", filename="strategy.prototxt", media_type=_TEXT, targets=VERSIONS, knobs=_PADDLE_KNOBS,
                 kinds=_IN_PADDLE,
                 meaning="A file for PaddlePaddle's DistributedStrategy.load_from_prototxt.",
             ),
             FormatInfo(
-                name="paddle-python", filename="paddle_strategy.py", media_type=_PYTHON, targets=TARGETS,
+                name="paddle-python", filename="paddle_strategy.py", media_type=_PYTHON, targets=VERSIONS,
                 knobs=_PADDLE_KNOBS, kinds=_IN_PADDLE,
                 meaning="A Python file for PaddlePaddle: builds the DistributedStrategy and initialises Fleet with it.",
             ),

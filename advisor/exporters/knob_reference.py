@@ -13,6 +13,7 @@ from typing import Any
 from advisor.exporters.comments import describe_value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Knob, Place, Scale
+from advisor.protocol.knobs.paddle import VERSIONS, describe_in_paddle
 from advisor.protocol.knobs.strategy import COUPLING_RULES
 
 _PLACES = {
@@ -52,8 +53,8 @@ are never varied, each for the reason its row gives.
 How to read the tables:
 
 * **Values** gives the type, the range a search may use, and the unit. *log* means that distances are felt as ratios.
-* **Default** is the default that the Fleet documents give. Gains are never measured against it, but against your script
-  as it stands.
+* **Default** is the default that the Fleet documents give; where they give none, that of the tool which has the setting
+  (Paddle, NCCL, torch). Gains are never measured against it, but against your script as it stands.
 * **Effect** says what a knob may change besides the speed. *exact*: the same mathematics. *numeric*: other rounding.
   *convergence*: another optimisation. Only exact knobs are advised unless the job allows more, and a knob of the two
   other classes wins only if the loss does not suffer.
@@ -62,7 +63,8 @@ How to read the tables:
 * **Realised by** is what a trial does in PyTorch, or why the knob is carried.
 * **Measured** is the change of throughput on our testbed (two network namespaces on one machine of two CPU cores, see
   [the results](results/knob_effects.md)), with its 95 % interval. It shows that the lever acts; yours will differ.
-* **Paddle** is the field that the Paddle exports write, and the Paddle versions that have it.
+* **Paddle** is the field of Paddle's DistributedStrategy, whether the exports for Paddle {versions} write it, and where
+  Paddle acts on it. Of a strategy's fields only those are written that were timed, with those that they need.
 
 An exported file says of every field whether it was *timed* (varied and timed as this very knob), *timed in
 PyTorch* (through its PyTorch equivalent) or *not timed*; `strategy.json` spells them `measured`, `translated` and
@@ -78,13 +80,16 @@ Effects = Mapping[str, Mapping[str, Any]]
 def write_reference(effects: Effects | None = None) -> str:
     """Return the page as Markdown."""
     carried = sum(knob.carried for knob in CATALOGUE.values())
-    text = _INTRODUCTION.format(count=len(CATALOGUE), varied=len(CATALOGUE) - carried, carried=carried)
+    text = _INTRODUCTION.format(
+        count=len(CATALOGUE),
+        varied=len(CATALOGUE) - carried,
+        carried=carried,
+        versions=" and ".join(VERSIONS),
+    )
     for place, (title, meaning) in _PLACES.items():
         knobs = [knob for knob in CATALOGUE.values() if knob.place is place]
         text += f"\n## {title}\n\n{meaning}\n\n" + _write_table(knobs, effects or {})
-    rules = "".join(
-        f"* {rule.name}{' (for Paddle only)' if rule.paddle_only else ''}\n" for rule in COUPLING_RULES
-    )
+    rules = "".join(f"* {rule.name}\n" for rule in COUPLING_RULES)
     obeyed = "Every strategy obeys these. One that does not is refused, with a sentence for each broken rule."
     return f"{text}\n## Rules between knobs\n\n{obeyed}\n\n{rules}"
 
@@ -106,9 +111,6 @@ def _write_table(knobs: Sequence[Knob], effects: Effects) -> str:
 
 
 def _write_row(knob: Knob, effects: Effects) -> tuple[str, ...]:
-    paddle = (
-        f"`{knob.paddle_field}`, {' and '.join(knob.paddle_versions)}" if knob.paddle_field else "no field"
-    )
     default = describe_value(knob.default)
     realised = f"*carried:* {knob.realised}" if knob.carried else knob.realised
     return (
@@ -120,7 +122,7 @@ def _write_row(knob: Knob, effects: Effects) -> tuple[str, ...]:
         knob.switch,
         realised,
         _describe_effect(knob, effects.get(knob.name)),
-        paddle,
+        f"`{knob.paddle_field}`: {describe_in_paddle(knob.name)}" if knob.paddle_field else "no field",
     )
 
 

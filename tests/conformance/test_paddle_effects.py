@@ -15,14 +15,13 @@ from typing import Any
 import pytest
 
 from advisor.exporters import export
-from advisor.exporters.paddle.reach import Reach, reach_of
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.paddle import VERSIONS, Reach, reach_of
 
 pytestmark = pytest.mark.conformance
 INSPECTOR = Path(__file__).with_name("inspect_paddle.py")
 TIMEOUT_S = 240
-VERSIONS = ("3.3.1", "2.6.2")
 ALONE = "without_graph_optimization: false\n"
 LOCAL, ADAPTIVE = f"{ALONE}localsgd: true\n", f"{ALONE}adaptive_localsgd: true\n"
 BESIDE = {
@@ -117,8 +116,8 @@ def seen(
             if not name.startswith(("FLAGS_", "PADDLE_", "OMP_"))
         }
         knobs = [
-            name for name, knob in CATALOGUE.items() if knob.paddle_field and version in knob.paddle_versions
-            and name not in {"auto", "a_sync"}
+            name for name in CATALOGUE
+            if reach_of(name, version) is not Reach.ABSENT and name not in {"auto", "a_sync"}
         ]  # fmt: skip
         texts = {}
         for knob in knobs:
@@ -142,7 +141,7 @@ def test_every_field_reaches_as_far_as_we_say(version: str, seen) -> None:
     for knob, ((static, dynamic), (static_control, dynamic_control)) in seen(version).items():
         acts = (static != static_control, dynamic != dynamic_control)
         claimed = {
-            Reach.STATIC: (True, False), Reach.DYNAMIC: (False, True), Reach.NOBODY: (False, False),
+            Reach.STATIC: (True, False), Reach.DYNAMIC: (False, True), Reach.UNREAD: (False, False),
             Reach.FLAG: (False, False), Reach.ALWAYS: (True, True),
         }[reach_of(knob, version)]  # fmt: skip
         is_harmful = knob == "fp16_allreduce" or "error" in static
@@ -180,6 +179,9 @@ def test_exported_buckets_and_merges_are_those_of_the_program_and_of_the_ranks(
         "as it stands": {},
         "buckets": {"fuse_grad_size_in_MB": 1.0, "last_comm_group_size_MB": 1.0},
         "alone": {"fuse_all_reduce_ops": False},
+        "layers": {"fuse_grad_size_in_TFLOPS": 2.0, "fuse_grad_size_in_MB": 64.0},
+        "layers only": {"fuse_grad_size_in_TFLOPS": 1.0},
+        "layers without fusion": {"fuse_grad_size_in_TFLOPS": 2.0, "fuse_all_reduce_ops": False},
         "merged": {"gradient_merge": True, "gradient_merge_k_steps": 4},
     }
     if version == "2.6.2":
@@ -189,7 +191,12 @@ def test_exported_buckets_and_merges_are_those_of_the_program_and_of_the_ranks(
         advice, job = advise(changed)
         # The inspector's static model: 10 gradients.
         facts = job.facts.model_copy(
-            update={"parameter_tensors": 10, "gradient_bytes": 5 * 2**20, "optimizers": ("Momentum",)}
+            update={
+                "parameter_tensors": 10,
+                "gradient_bytes": 5 * 2**20,
+                "layers": 5,
+                "optimizers": ("Momentum",),
+            }
         )
         file = export(advice, job.model_copy(update={"facts": facts}), name, version)
         paths.append(tmp_path / f"{label.replace(' ', '-')}-{file.filename}")
@@ -202,10 +209,12 @@ def test_exported_buckets_and_merges_are_those_of_the_program_and_of_the_ranks(
     }
     assert reduced["as it stands"] == 2
     assert reduced["buckets"] == 5, "two of ten gradients each: 1 of 5 MB"
-    assert reduced["alone"] == 10
+    assert reduced["alone"] == reduced["layers without fusion"] == 10
+    assert (reduced["layers"], reduced["layers only"]) == (3, 5), "four and two gradients each"
     assert static["merged"]["operators"]["conditional_block"] == 1
     if version == "2.6.2":
         assert static["local"]["operators"]["conditional_block"] == 3
     assert len(dynamic["as it stands"]["groups"]) < len(dynamic["buckets"]["groups"])
     assert dynamic["as it stands"]["groups"] == dynamic["alone"]["groups"]
+    assert len(dynamic["as it stands"]["groups"]) < len(dynamic["layers only"]["groups"])
     assert dynamic["buckets"]["sum"] == pytest.approx(dynamic["as it stands"]["sum"], rel=1e-6)

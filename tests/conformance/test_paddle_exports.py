@@ -64,14 +64,20 @@ def draw_changes(count: int) -> list[dict[str, Value]]:
 def intend(file: Exported, strategy: Mapping[str, Value]) -> dict[str, Value]:
     """Return what Paddle has to see: the knobs that the export says it sets, at the strategy's values."""
     fields: dict[str, Value] = {}
+    # The factory's model has 10 layers with 20 gradients of 10,000,000 bytes together.
+    layers, megabytes = float(strategy["fuse_grad_size_in_TFLOPS"]), 10_000_000 / 2**20
+    is_limited = "fuse_grad_size_in_TFLOPS" in file.provenance and layers < 10
+    limit = layers / 10 * megabytes if is_limited else math.inf
     for name in file.provenance:
         value = strategy[name]
         if name == "fuse_grad_size_in_MB":
-            value = max(1, math.ceil(float(value)))
-            # The factory's model has 20 gradients of 10,000,000 bytes together.
-            fields.setdefault(
-                "fuse_grad_size_in_num", min(20, max(1, round(20 * value * 2**20 / 10_000_000)))
-            )
+            size = min(float(value), limit)
+            held = 20 * size / megabytes
+            number = math.floor(held + 1e-6) if size == limit else round(held)
+            value = max(1, math.ceil(size))
+            fields.setdefault("fuse_grad_size_in_num", min(20, max(1, number)))
+        if name == "last_comm_group_size_MB":
+            value = min(float(value), limit) if limit < float(strategy["fuse_grad_size_in_MB"]) else value
         if name != "fuse_grad_size_in_num" or value != CATALOGUE[name].default:
             fields[str(CATALOGUE[name].paddle_field)] = value
     if any(strategy[name] for name in ("localsgd", "adaptive_localsgd") if name in file.provenance):

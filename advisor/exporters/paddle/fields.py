@@ -3,8 +3,11 @@
 What is written, and what is not: the fields of the knobs that were timed, together with the companions they make no
 sense without, each of them explicitly, even where the value is the version's default. Every other field is left at
 Paddle's own default, although the Fleet documents name other defaults for some (`cudnn_exhaustive_search`, for one):
-an export must not switch on what nobody measured. One field is written always: `a_sync` is true in Paddle, and an
-advised strategy is for collective training.
+an export must not switch on what was not measured. One field is written always: `a_sync` is true in Paddle, and an
+advised strategy is for collective training. What Paddle does with a field is in `advisor/protocol/knobs/paddle.py`.
+
+Paddle acts on no limit of layers in an allreduce: where one was advised, the sizes that Paddle does act on are made as
+small as the limit made the buckets, so that no file fuses more than the strategy that was timed.
 
 Unless the job's own workload is a Paddle script, no field claims to be more than translated.
 """
@@ -14,19 +17,18 @@ from dataclasses import dataclass, field
 
 from advisor.exporters.comments import describe_value
 from advisor.exporters.exported import ExportError
-from advisor.exporters.paddle.reach import Reach, explain_not_written, reach_of
 from advisor.exporters.selection import idle_because, is_timed, select_knobs, typed_values
 from advisor.protocol.answers.advice import Advice, Provenance
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.paddle import VERSIONS, Reach, explain_not_written, reach_of
 from advisor.protocol.knobs.strategy import DistributedStrategy, Layout, broken_rules
 from advisor.protocol.training.workload import WorkloadKind
 
-TARGETS = ("3.3.1", "2.6.2")
-"""Paddle versions that can be written for, the default first."""
-WHOLE_NUMBERS = frozenset({"fuse_grad_size_in_MB"})
-"""Knobs with fractions whose field is an int32 in Paddle."""
+SIZE, FIRST_SIZE, LAYERS = "fuse_grad_size_in_MB", "last_comm_group_size_MB", "fuse_grad_size_in_TFLOPS"
+"""What decides how many gradients an allreduce has; the first is an int32 in Paddle."""
+_MB = 2**20
 STATIC_FUSION = "fuse_grad_size_in_num"
 """What static programs read in the place of fuse_grad_size_in_MB."""
 _GRAPH_STAYS = "without_graph_optimization"
@@ -60,6 +62,8 @@ class PaddleFields:
     left: dict[str, str] = field(default_factory=dict)
     unmapped: dict[str, str] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    notes: dict[str, str] = field(default_factory=dict)
+    """Why a value is not the measured one, by knob."""
 
     def blocks(self) -> dict[str, list[PaddleField]]:
         """Return the fields by the block they stand in; "" holds those of the strategy itself."""
@@ -76,65 +80,80 @@ class PaddleFields:
 def choose_fields(advice: Advice, job: Job, target: str | None = None) -> PaddleFields:
     """Return the fields to write for Paddle `target`; raises ExportError for a version we do not write for."""
     in_paddle = job.spec.workload.kind is WorkloadKind.PADDLE
-    chosen = PaddleFields(target or TARGETS[0], Provenance.MEASURED if in_paddle else Provenance.TRANSLATED)
-    if chosen.target not in TARGETS:
-        raise ExportError(f"{target!r} is no Paddle version we export for: choose {' or '.join(TARGETS)}.")
-    values = _round_for_paddle(advice, chosen)
-    meant = set(select_knobs(advice)) | {"a_sync"}
+    chosen = PaddleFields(target or VERSIONS[0], Provenance.MEASURED if in_paddle else Provenance.TRANSLATED)
+    if chosen.target not in VERSIONS:
+        raise ExportError(f"{target!r} is no Paddle version we export for: choose {' or '.join(VERSIONS)}.")
+    values: dict[str, Value] = {**typed_values(advice), "a_sync": False}
+    meant = {*select_knobs(advice), "a_sync"}
+    is_limited = _hold_to_layers(values, advice, job, chosen)
+    meant |= {"fuse_all_reduce_ops", SIZE, FIRST_SIZE} if is_limited else set()
+    size = float(values[SIZE])
+    _round_for_paddle(values, advice, chosen)
     layout = Layout(job.facts.world_size, job.facts.nodes) if job.facts else None
     chosen.warnings += broken_rules(DistributedStrategy().model_copy(update=values), layout)
     for knob in CATALOGUE:
         _place(knob, knob in meant, values, advice, chosen)
-    _let_static_programs_fuse(values, job, chosen)
+    _let_static_programs_fuse(size, is_limited, job, chosen)
     _let_local_sgd_act(advice, job, chosen)
     _warn_about_meaning(advice, chosen)
     return chosen
 
 
-def _round_for_paddle(advice: Advice, chosen: PaddleFields) -> dict[str, Value]:
-    values: dict[str, Value] = {**typed_values(advice), "a_sync": False}
-    for knob in WHOLE_NUMBERS:
-        size = float(values[knob])
-        values[knob] = float(max(1, math.ceil(size)))
-        if values[knob] != size and is_timed(advice, knob) and not idle_because(knob, values):
-            chosen.warnings.append(
-                f"{knob} was measured at {describe_value(size)} MB; Paddle takes whole MB, so it is rounded up to "
-                f"{describe_value(values[knob])}."
-            )
-    return values
+def _hold_to_layers(values: dict[str, Value], advice: Advice, job: Job, chosen: PaddleFields) -> bool:
+    """Make the sizes as small as the advised limit of layers made the buckets; True where it is what limits them."""
+    facts, limit = job.facts, float(values[LAYERS])
+    if facts is None or not facts.gradient_bytes or limit >= facts.layers:
+        return False
+    if not is_timed(advice, LAYERS) or idle_because(LAYERS, values):
+        return False
+    size = facts.gradient_bytes / _MB * limit / facts.layers
+    if size >= float(values[SIZE]):
+        return False
+    values[SIZE], values[FIRST_SIZE] = size, min(size, float(values[FIRST_SIZE]))
+    chosen.notes[SIZE] = f"what {describe_value(limit)} of {facts.layers} layers hold on average"
+    chosen.warnings.append(
+        f"Paddle acts on no limit of layers ({LAYERS}): its sizes are {chosen.notes[SIZE]}."
+    )
+    return True
+
+
+def _round_for_paddle(values: dict[str, Value], advice: Advice, chosen: PaddleFields) -> None:
+    size = float(values[SIZE])
+    values[SIZE] = max(1, math.ceil(size))
+    if values[SIZE] == size or SIZE in chosen.notes:
+        return
+    chosen.notes[SIZE] = f"measured at {describe_value(size)}; Paddle takes whole MB"
+    if is_timed(advice, SIZE) and not idle_because(SIZE, values):
+        chosen.warnings.append(
+            f"{SIZE} was measured at {describe_value(size)} MB; Paddle takes whole MB, so it is rounded up to "
+            f"{describe_value(values[SIZE])}."
+        )
 
 
 def _place(
     knob_name: str, meant: bool, values: dict[str, Value], advice: Advice, chosen: PaddleFields
 ) -> None:
-    knob = CATALOGUE[knob_name]
-    exists = knob.paddle_field is not None and chosen.target in knob.paddle_versions
+    knob, because = CATALOGUE[knob_name], explain_not_written(knob_name, chosen.target)
     idle = idle_because(knob_name, values)
-    if (
-        knob_name in advice.changes
-        and not idle
-        and (reason := _unmapped_because(knob_name, exists, values, chosen))
-    ):
-        chosen.unmapped[knob_name] = reason
-    elif explain_not_written(knob_name, chosen.target) and exists:
-        chosen.left[knob_name] = explain_not_written(knob_name, chosen.target)
-    elif not exists or knob.paddle_field is None:
+    unmapped = _unmapped_because(knob_name, values) or because
+    if knob_name in advice.changes and not idle and unmapped and knob_name != "amp_dtype":
+        chosen.unmapped[knob_name] = unmapped
+    elif reach_of(knob_name, chosen.target) is Reach.ABSENT or knob.paddle_field is None:
         return
-    elif not meant:
-        chosen.left[knob_name] = "Not timed: left at Paddle's default."
+    elif because or not meant:
+        chosen.left[knob_name] = because or "Not timed: left at Paddle's default."
     elif idle:
         chosen.left[knob_name] = idle
     else:
-        measured = advice.strategy.get(knob_name, knob.default)
-        value = int(values[knob_name]) if knob_name in WHOLE_NUMBERS else values[knob_name]
-        note = _note(knob_name, measured, value, chosen.target)
         timed = is_timed(advice, knob_name) and knob_name != "a_sync"
         provenance = chosen.timed_as if timed else Provenance.CARRIED
         path = tuple(knob.paddle_field.split("."))
-        chosen.fields.append(PaddleField(knob_name, path, value, provenance, note))
+        note = _note(knob_name, chosen)
+        chosen.fields.append(PaddleField(knob_name, path, values[knob_name], provenance, note))
 
 
-def _unmapped_because(knob: str, exists: bool, values: dict[str, Value], chosen: PaddleFields) -> str | None:
+def _unmapped_because(knob: str, values: dict[str, Value]) -> str:
+    """Return why a knob means something else in Paddle than what was timed; empty when it does not."""
     if knob == "fp16_allreduce_dtype":
         return "It belongs to fp16_allreduce, which is not written."
     if knob in ("amp", "amp_dtype") and values["amp"] and values["amp_dtype"] != "fp16":
@@ -142,42 +161,29 @@ def _unmapped_because(knob: str, exists: bool, values: dict[str, Value], chosen:
             "It was measured in bf16, and Paddle's amp computes in fp16; its use_pure_bf16 is another mode, in which "
             "the parameters are bf16 too. Neither was measured."
         )
-    if knob == "amp_dtype":
-        return None
     if knob == "dgc_rank":
         return (
             "It is the measure of the PowerSGD hook that was timed; Paddle's dgc is set by sparsity instead."
         )
-    if exists:
-        return explain_not_written(knob, chosen.target) or None
-    if CATALOGUE[knob].paddle_field is None:
-        return "Paddle's DistributedStrategy has no such field: use the env export."
-    versions = " and ".join(CATALOGUE[knob].paddle_versions)
-    return f"The field exists in Paddle {versions} only, not in {chosen.target}."
+    return ""
 
 
-def _note(knob: str, measured: Value, value: Value, version: str) -> str:
+def _note(knob: str, chosen: PaddleFields) -> str:
     if knob == "a_sync":
         return "Paddle's own default is true: parameter-server mode"
-    if value != measured:
-        return f"measured at {describe_value(measured)}; Paddle takes whole MB"
-    reach = reach_of(knob, version)
-    return "" if reach is Reach.ALWAYS else reach.value
+    reach = reach_of(knob, chosen.target)
+    notes = [chosen.notes.get(knob, ""), "" if reach is Reach.ALWAYS else reach.value]
+    return "; ".join(note for note in notes if note)
 
 
-def _let_static_programs_fuse(values: dict[str, Value], job: Job, chosen: PaddleFields) -> None:
+def _let_static_programs_fuse(size: float, is_limited: bool, job: Job, chosen: PaddleFields) -> None:
     """Write beside the buckets' size the number of gradients that it holds on average, which static programs read."""
     written = {entry.knob for entry in chosen.fields}
-    if (
-        STATIC_FUSION in written
-        or "fuse_grad_size_in_MB" not in written
-        or job.facts is None
-        or not job.facts.gradient_bytes
-    ):
+    if STATIC_FUSION in written or SIZE not in written or job.facts is None or not job.facts.gradient_bytes:
         return
     tensors = job.facts.parameter_tensors
-    share = float(values["fuse_grad_size_in_MB"]) * 2**20 / job.facts.gradient_bytes
-    number = min(tensors, max(1, round(tensors * share)))
+    held = tensors * size * _MB / job.facts.gradient_bytes
+    number = min(tensors, max(1, math.floor(held + 1e-6) if is_limited else round(held)))
     note = f"as many as the bytes hold; {Reach.STATIC.value}"
     chosen.left.pop(STATIC_FUSION, None)
     chosen.fields.append(PaddleField(STATIC_FUSION, (STATIC_FUSION,), number, Provenance.TRANSLATED, note))
@@ -202,14 +208,16 @@ def _let_local_sgd_act(advice: Advice, job: Job, chosen: PaddleFields) -> None:
 
 def _warn_about_meaning(advice: Advice, chosen: PaddleFields) -> None:
     """Say which written changes Paddle reads in one of its two modes only, or understands otherwise."""
-    written = [entry.knob for entry in chosen.fields if entry.knob in advice.changes]
+    written = list(dict.fromkeys(entry.knob for entry in chosen.fields))
     for reach, mode in ((Reach.STATIC, "static-graph programs"), (Reach.DYNAMIC, "fleet.distributed_model")):
-        if silent := [knob for knob in dict.fromkeys(written) if reach_of(knob, chosen.target) is reach]:
+        if silent := [knob for knob in written if reach_of(knob, chosen.target) is reach]:
             chosen.warnings.append(
                 f"Read by Paddle in {mode} only, and ignored elsewhere without a word: {', '.join(silent)}."
             )
     if flags := [knob for knob in written if reach_of(knob, chosen.target) is Reach.FLAG]:
-        chosen.warnings.append(f"Sets a flag in Paddle that was not seen to act: {', '.join(flags)}.")
+        chosen.warnings.append(
+            f"Sets a flag in Paddle {chosen.target} that was not seen to act: {', '.join(flags)}."
+        )
     if chosen.target == "3.3.1" and any(
         reach_of(entry.knob, chosen.target) is Reach.STATIC for entry in chosen.fields
     ):

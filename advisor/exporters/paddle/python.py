@@ -53,9 +53,7 @@ def _assign(block: str, entries: list[PaddleField]) -> list[str]:
         lines = [f"{block}.{_attribute(entry)} = {entry.value!r}{_remark(entry)}" for entry in entries]
         return [f"{block} = strategy.{block}", *lines, f"strategy.{block} = {block}"]
     pairs = ", ".join(f'"{_attribute(entry)}": {entry.value!r}' for entry in entries)
-    return [
-        f"strategy.{block} = {{{pairs}}}  # {', '.join(sorted({name_provenance(e.provenance) for e in entries}))}"
-    ]
+    return [f"strategy.{block} = {{{pairs}}}  # {', '.join(dict.fromkeys(map(_known, entries)))}"]
 
 
 def _attribute(entry: PaddleField) -> str:
@@ -63,4 +61,8 @@ def _attribute(entry: PaddleField) -> str:
 
 
 def _remark(entry: PaddleField) -> str:
-    return f"  # {one_line(name_provenance(entry.provenance) + (f'; {entry.note}' if entry.note else ''))}"
+    return f"  # {_known(entry)}"
+
+
+def _known(entry: PaddleField) -> str:
+    return one_line(name_provenance(entry.provenance) + (f"; {entry.note}" if entry.note else ""))

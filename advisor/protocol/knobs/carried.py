@@ -25,7 +25,6 @@ def _carried(
     realised: str = _LATER,
     switch: Switch = Switch.HOT,
     paddle_field: str | None = None,
-    paddle_versions: tuple[str, ...] = ("3.3.1", "2.6.2"),
     low: int | float | None = None,
     high: int | float | None = None,
     choices: tuple[str, ...] = (),
@@ -33,7 +32,7 @@ def _carried(
 ) -> Knob:
     return Knob(
         name=name, place=place, default=default, meaning=meaning, effect=effect, switch=switch,
-        realised=realised, carried=True, paddle_field=paddle_field, paddle_versions=paddle_versions,
+        realised=realised, carried=True, paddle_field=paddle_field,
         low=low, high=high, choices=choices, unit=unit, unavailable_because=lambda _: realised,
     )  # fmt: skip
 
@@ -51,7 +50,7 @@ CARRIED: tuple[Knob, ...] = (
              Effect.NUMERIC, "torch always asks cuDNN for this kernel in training: there is no switch.",
              paddle_field="cudnn_batchnorm_spatial_persistent"),
     _carried("enable_sequential_execution", B, False, "Run operators in program order.",
-             paddle_field="build_strategy.enable_sequential_execution", paddle_versions=("2.6.2",)),
+             paddle_field="build_strategy.enable_sequential_execution"),
     _carried("fuse_relu_depthwise_conv", B, False, "Fuse relu with depthwise convolution; GPU only, saves memory.",
              Effect.NUMERIC, paddle_field="build_strategy.fuse_relu_depthwise_conv"),
     _carried("fuse_broadcast_ops", B, False, "Fuse broadcasts; only in Reduce mode.",
@@ -64,7 +63,7 @@ CARRIED: tuple[Knob, ...] = (
     _carried("cache_runtime_context", B, False, "Keep operators' runtime contexts between steps.",
              paddle_field="build_strategy.cache_runtime_context"),
     _carried("use_thread_barrier", X, False, "A barrier between executor threads; for parameter servers.",
-             realised=_PSERVER, paddle_field="execution_strategy.use_thread_barrier", paddle_versions=("2.6.2",)),
+             realised=_PSERVER, paddle_field="execution_strategy.use_thread_barrier"),
     _carried("NCCL_SOCKET_IFNAME", E, "", "Network interface that NCCL uses.", realised=_SITE, switch=Switch.COLD),
     _carried("NCCL_P2P_DISABLE", E, False, "Switch direct GPU-to-GPU copies off.", realised=_SITE,
              switch=Switch.COLD),

@@ -116,7 +116,7 @@ class Knob:
     """Fleet's own name; fields of a nested configuration are flattened (`localsgd_k_steps`)."""
     place: Place
     default: Value
-    """The documented default."""
+    """The documented default; that of the tool which has the setting, where the documents name none."""
     meaning: str
     """One line."""
     effect: Effect
@@ -150,9 +150,8 @@ class Knob:
     carried: bool = False
     """Exported, never varied: the runtime has no lever for it."""
     paddle_field: str | None = None
-    """Path in Paddle's DistributedStrategy file, e.g. `localsgd_configs.k_steps`; None where it has none."""
-    paddle_versions: tuple[str, ...] = ("3.3.1", "2.6.2")
-    """Paddle versions in which that field exists."""
+    """Path in Paddle's DistributedStrategy file, e.g. `localsgd_configs.k_steps`; None where it has none. What becomes
+    of the field is in `knobs/paddle.py`."""
     unavailable_because: Callable[[KnobContext], str | None] = _always
     """A sentence when the knob cannot have an effect here, else None."""
     rule: Callable[[KnobContext], tuple[Rule, ...]] = _no_rule

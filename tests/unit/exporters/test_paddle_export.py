@@ -1,13 +1,17 @@
 """The Paddle prototxt and snippet: what is written, what is left alone, and why."""
 
+import math
 import re
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 
 from advisor.exporters import export
-from advisor.exporters.paddle.reach import Reach, reach_of
+from advisor.exporters.formats import FORMATS
 from advisor.protocol.answers.advice import Provenance
 from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.paddle import VERSIONS, describe_in_paddle, explain_not_written
 from advisor.protocol.knobs.strategy import UPDATE_RULES
 
 
@@ -196,20 +200,57 @@ def test_the_snippet_changes_a_block_without_replacing_it(advise) -> None:
     compile(content, "paddle_strategy.py", "exec")
 
 
-@pytest.mark.parametrize("version", ["3.3.1", "2.6.2"])
+@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", ["paddle", "paddle-python"])
-def test_every_field_of_the_catalogue_can_be_written(name, version, advise) -> None:
+def test_files_and_documents_say_the_same_of_every_knob(name, version, advise) -> None:
+    """An advice that changes the knob, and what it needs, has its field exactly where the documents call it written."""
     for knob in CATALOGUE.values():
-        if knob.paddle_field is None or version not in knob.paddle_versions or knob.name == "a_sync":
-            continue
-        if reach_of(knob.name, version) is Reach.NOBODY:
-            continue
-        other = not knob.default if knob.kind is bool else knob.high
-        switch = {
-            **{f"{rule}_": rule for rule in UPDATE_RULES},
-        }
-        needed = {on: True for prefix, on in switch.items() if knob.name.startswith(prefix)}
+        other = not knob.default if knob.kind is bool else knob.high or next(iter(knob.choices[1:]), "eth0")
+        needed = {on: True for on in UPDATE_RULES if knob.name.startswith(f"{on}_")}
         if knob.name.startswith("amp"):
             needed |= {"amp": True, "amp_dtype": "fp16"}
+        if knob.name.startswith("amp_dtype"):
+            other = "fp16"
         file = export(*advise({**needed, knob.name: other}), name, version)
-        assert knob.name in file.provenance, (knob.name, file.unmapped, file.left)
+        words = describe_in_paddle(knob.name)
+        of_version = words.split(f"In {version}: ")[-1].split("In ")[0]
+        says_written = of_version.startswith("written")
+        assert (knob.name in file.provenance) is says_written, (knob.name, words, file.unmapped, file.left)
+        assert says_written is not bool(explain_not_written(knob.name, version))
+        if not says_written and knob.paddle_field and knob.name in file.unmapped:
+            assert file.unmapped[knob.name] in words
+            assert f"Not expressible here: {knob.name}: " in file.content
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_formats_claim_the_knobs_that_some_version_can_be_given(version, advise) -> None:
+    written = {name for name in CATALOGUE if not explain_not_written(name, version)}
+    assert written <= set(FORMATS["paddle"].knobs) == set(FORMATS["paddle-python"].knobs)
+
+
+BUCKETS = st.fixed_dictionaries({}, optional={
+    "fuse_all_reduce_ops": st.booleans(), "fuse_grad_size_in_MB": st.sampled_from([0.25, 1.0, 2.0, 4.0, 25.0, 64.0]),
+    "last_comm_group_size_MB": st.sampled_from([0.0625, 1.0, 8.0]),
+    "fuse_grad_size_in_TFLOPS": st.sampled_from([1.0, 2.0, 3.0, 5.0, 10.0, 20.0]),
+})  # fmt: skip
+
+
+@given(changes=BUCKETS, version=st.sampled_from(VERSIONS))
+def test_no_file_fuses_more_than_the_strategy_that_was_timed(changes, version, advise) -> None:
+    """The model has 10 layers with 20 gradients of 10 MB together; Paddle takes no less than whole MB."""
+    file = export(*advise(changes), "paddle", version)
+    fields, megabytes = fields_of(file.content), 10_000_000 / 2**20
+    most = float(changes.get("fuse_grad_size_in_MB", 25.0))
+    layers = float(changes.get("fuse_grad_size_in_TFLOPS", 10.0))
+    if not changes.get("fuse_all_reduce_ops", True):
+        assert not {"fuse_grad_size_in_MB", "fuse_grad_size_in_num"} & set(fields)
+        assert fields["fuse_all_reduce_ops"] == "false"
+        return
+    most = min(most, layers / 10 * megabytes)
+    if most < megabytes and changes.keys() & {"fuse_grad_size_in_MB", "fuse_grad_size_in_TFLOPS"}:
+        assert int(fields["fuse_grad_size_in_num"]) <= max(1, round(20 * most / megabytes))
+        assert int(fields["fuse_grad_size_in_MB"]) <= math.ceil(most)
+    if "fuse_grad_size_in_TFLOPS" in changes and layers < 10:
+        assert "was not seen to act: fuse_grad_size_in_TFLOPS" in file.content
+        if layers / 10 * megabytes < float(changes.get("fuse_grad_size_in_MB", 25.0)):
+            assert "Paddle acts on no limit of layers" in file.content

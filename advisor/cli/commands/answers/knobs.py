@@ -16,6 +16,7 @@ from advisor.cli.views.wording import EFFECT_WORDS, spell_value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect, Knob, Switch
 from advisor.protocol.knobs.nearest import find_nearest_knobs
+from advisor.protocol.knobs.paddle import describe_in_paddle
 from advisor.protocol.measured.messages import PROTOCOL_MAJOR
 
 
@@ -105,7 +106,9 @@ def _describe(knob: Knob) -> Table:
         "takes effect": "never here: it is exported, not varied" if knob.carried else switched[knob.switch],
         "in PyTorch": knob.realised,
         "needs": knob.needs,
-        "Paddle's field": knob.paddle_field or "none",
+        "Paddle's field": f"{knob.paddle_field}: {describe_in_paddle(knob.name)}"
+        if knob.paddle_field
+        else "none",
         "variable": knob.launch_variable or "",
     }
     for title, text in lines.items():
