@@ -41,18 +41,31 @@ def _choose_quiet(context: typer.Context, chosen: bool) -> bool:
     return chosen
 
 
+BEFORE, OUTPUT, ELSEWHERE = "Jobs of before", "What is printed", "On a server"
+"""Panels of the help."""
+
 JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print the result as JSON, for programs.", callback=_choose_json)
+    bool,
+    typer.Option(
+        "--json",
+        help="Print the result as JSON, for programs.",
+        callback=_choose_json,
+        rich_help_panel=OUTPUT,
+    ),
 ]
 VerboseOption = Annotated[
     bool,
     typer.Option("--verbose", "-v", help="Print everything that was left out as less important.",
-                 callback=_choose_verbose),
+                 callback=_choose_verbose, rich_help_panel=OUTPUT),
 ]  # fmt: skip
 QuietOption = Annotated[
     bool,
     typer.Option(
-        "--quiet", "-q", help="Print the answer only: no progress, no notes.", callback=_choose_quiet
+        "--quiet",
+        "-q",
+        help="Print the answer only: no progress, no notes.",
+        callback=_choose_quiet,
+        rich_help_panel=OUTPUT,
     ),
 ]
 DryRunOption = Annotated[
@@ -60,7 +73,8 @@ DryRunOption = Annotated[
     typer.Option("--dry-run", help="Say what would be searched, within which limits, and measure nothing."),
 ]
 DetachOption = Annotated[
-    bool, typer.Option("--detach", "-d", help="On a server: print the job's id and return at once.")
+    bool,
+    typer.Option("--detach", "-d", help="Print the job's id and return at once.", rich_help_panel=ELSEWHERE),
 ]
 LogToOption = Annotated[
     list[str] | None,
@@ -68,6 +82,7 @@ LogToOption = Annotated[
         metavar="TRACKER[:PLACE]",
         help="Also write verdict and trials to mlflow[:URI], wandb[:PROJECT], tensorboard[:DIRECTORY] or "
         "optuna[:FILE]; repeatable.",
+        rich_help_panel=OUTPUT,
     ),
 ]
 SignOption = Annotated[
@@ -76,11 +91,17 @@ SignOption = Annotated[
         "--sign",
         metavar="KEY",
         help="Sign the job with this Ed25519 key of OpenSSH's, for agents that start signed jobs only.",
+        rich_help_panel=ELSEWHERE,
     ),
 ]
 SignForOption = Annotated[
     float,
-    typer.Option(parser=read_span, metavar="SPAN", help="How long the signature counts: 12h, 7d."),
+    typer.Option(
+        parser=read_span,
+        metavar="SPAN",
+        help="How long the signature counts: 12h, 7d.",
+        rich_help_panel=ELSEWHERE,
+    ),
 ]
 JobArgument = Annotated[
     str,

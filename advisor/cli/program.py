@@ -1,5 +1,6 @@
 """The commands put together, and the one place where their errors become sentences and exit codes."""
 
+import inspect
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,9 +12,8 @@ from typer.core import TyperGroup
 
 _HELP = """Find the fastest safe way to train: measures your own training script on your own machines.
 
-Start with: advisor tune -- torchrun --nproc-per-node 2 train.py
-
-Exit codes: 0 ok (a job's answer may be change, keep or undecided) · 1 internal · 2 usage · 3 invalid job ·
+Start with: advisor tune -- torchrun --nproc-per-node 2 train.py"""
+_EPILOG = """Exit codes: 0 ok (a job's answer may be change, keep or undecided) · 1 internal · 2 usage · 3 invalid job ·
 4 not allowed · 5 server unreachable · 100 job failed · 101 job not finished · 102 not found ·
 103 job cancelled · 104 verified to be below what was asked for · 105 not shown either way · 130 interrupted.
 
@@ -30,6 +30,8 @@ class Place:
     context_settings: Mapping[str, Any] = field(default_factory=dict)
     is_group: bool = False
     """Whether the function returns an application of further commands."""
+    panel: str = ""
+    """Where it stands in the help."""
 
 
 _FORWARDED = {
@@ -40,40 +42,47 @@ _FORWARDED = {
 }
 """Every word is another program's to read, `--help` as well."""
 
+_DAILY, _JOBS, _SERVER, _REFERENCE = "Measure and use", "Jobs", "Servers, agents, administration", "Look up"
+
+
+def _place(panel: str, module: str, function: str, is_group: bool = False, **settings: Any) -> Place:
+    return Place(module, function, settings, is_group, panel)
+
+
 COMMANDS: Mapping[str, Place] = {
-    "tune": Place("measuring.tune", "tune", {"allow_interspersed_args": False}),
-    "verify": Place("measuring.verify", "verify"),
-    "run": Place("measuring.run", "run", _FORWARDED),
-    "exec": Place("measuring.execute", "execute", _FORWARDED),
-    "serve": Place("operating.serve", "serve"),
-    "submit": Place("jobs.submit", "submit"),
-    "jobs": Place("jobs.overview", "list_jobs"),
-    "show": Place("jobs.overview", "show"),
-    "watch": Place("jobs.overview", "watch"),
-    "logs": Place("jobs.logs", "logs"),
-    "cancel": Place("jobs.overview", "cancel"),
-    "pause": Place("jobs.job_changes", "pause"),
-    "resume": Place("jobs.job_changes", "resume"),
-    "prioritise": Place("jobs.job_changes", "prioritise"),
-    "repeat": Place("jobs.job_changes", "repeat"),
-    "extend": Place("jobs.job_changes", "extend"),
-    "clone": Place("jobs.job_changes", "clone"),
-    "archive": Place("jobs.job_changes", "archive"),
-    "delete": Place("jobs.job_changes", "delete"),
-    "advice": Place("answers.answers", "advice"),
-    "export": Place("answers.answers", "export"),
-    "report": Place("answers.answers", "report"),
-    "predict": Place("answers.predict", "predict"),
-    "doctor": Place("operating.doctor", "doctor"),
-    "login": Place("operating.login", "login"),
-    "logout": Place("operating.login", "logout"),
-    "agents": Place("operating.agents", "build_app", is_group=True),
-    "token": Place("operating.tokens", "build_app", is_group=True),
-    "admin": Place("operating.admin", "build_app", is_group=True),
-    "testbed": Place("operating.testbed", "run_testbed"),
-    "workloads": Place("measuring.workloads", "list_workloads"),
-    "knobs": Place("answers.knobs", "list_knobs"),
-    "version": Place("answers.knobs", "version"),
+    "tune": _place(_DAILY, "measuring.tune", "tune", allow_interspersed_args=False),
+    "advice": _place(_DAILY, "answers.answers", "advice"),
+    "run": _place(_DAILY, "measuring.run", "run", **_FORWARDED),
+    "verify": _place(_DAILY, "measuring.verify", "verify"),
+    "export": _place(_DAILY, "answers.answers", "export"),
+    "report": _place(_DAILY, "answers.answers", "report"),
+    "predict": _place(_DAILY, "answers.predict", "predict"),
+    "exec": _place(_DAILY, "measuring.execute", "execute", **_FORWARDED),
+    "jobs": _place(_JOBS, "jobs.overview", "list_jobs"),
+    "show": _place(_JOBS, "jobs.overview", "show"),
+    "watch": _place(_JOBS, "jobs.overview", "watch"),
+    "logs": _place(_JOBS, "jobs.logs", "logs"),
+    "submit": _place(_JOBS, "jobs.submit", "submit"),
+    "cancel": _place(_JOBS, "jobs.overview", "cancel"),
+    "pause": _place(_JOBS, "jobs.job_changes", "pause"),
+    "resume": _place(_JOBS, "jobs.job_changes", "resume"),
+    "extend": _place(_JOBS, "jobs.job_changes", "extend"),
+    "repeat": _place(_JOBS, "jobs.job_changes", "repeat"),
+    "clone": _place(_JOBS, "jobs.job_changes", "clone"),
+    "prioritise": _place(_JOBS, "jobs.job_changes", "prioritise"),
+    "archive": _place(_JOBS, "jobs.job_changes", "archive"),
+    "delete": _place(_JOBS, "jobs.job_changes", "delete"),
+    "serve": _place(_SERVER, "operating.serve", "serve"),
+    "login": _place(_SERVER, "operating.login", "login"),
+    "logout": _place(_SERVER, "operating.login", "logout"),
+    "agents": _place(_SERVER, "operating.agents", "build_app", is_group=True),
+    "token": _place(_SERVER, "operating.tokens", "build_app", is_group=True),
+    "admin": _place(_SERVER, "operating.admin", "build_app", is_group=True),
+    "doctor": _place(_REFERENCE, "operating.doctor", "doctor"),
+    "knobs": _place(_REFERENCE, "answers.knobs", "list_knobs"),
+    "workloads": _place(_REFERENCE, "measuring.workloads", "list_workloads"),
+    "testbed": _place(_REFERENCE, "operating.testbed", "run_testbed"),
+    "version": _place(_REFERENCE, "answers.knobs", "version"),
 }
 """Every command, in the order of the help."""
 
@@ -135,13 +144,20 @@ def build_app(words: Sequence[str] = ()) -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     # With a callback of its own it stays a group, even of one command.
-    app.callback(help=_HELP)(_begin)
+    app.callback(help=_HELP, epilog=_unwrap(_EPILOG))(_begin)
     wanted = words[:1] if words and words[0] in COMMANDS else COMMANDS
     for name in wanted:
         place = COMMANDS[name]
         function = getattr(import_module(f"advisor.cli.commands.{place.module}"), place.function)
         if place.is_group:
-            app.add_typer(function(), name=name)
+            app.add_typer(function(), name=name, rich_help_panel=place.panel)
         else:
-            app.command(name, context_settings=dict(place.context_settings) or None)(function)
+            settings = dict(place.context_settings) or None
+            told = _unwrap(inspect.cleandoc(function.__doc__ or ""))
+            app.command(name, help=told, context_settings=settings, rich_help_panel=place.panel)(function)
     return app
+
+
+def _unwrap(text: str) -> str:
+    """Let each paragraph be one line, which the terminal breaks where it ends."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))

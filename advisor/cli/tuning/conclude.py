@@ -35,8 +35,8 @@ def conclude(
         screen.print_json(describe_advice(advice))
         screen.tell(f"Files written: {', '.join(files) or 'none'}")
     else:
-        usage = describe_use(advice, job, directory, is_written=bool(files))
-        screen.show(render_advice(advice, job.spec.name or job.id, files, screen.verbose, usage))
+        use = describe_use(advice, job, directory, is_written=bool(files))
+        screen.show(render_advice(advice, job.spec.name or job.id, files, screen.verbose, use))
     if trackers:
         from advisor.cli.tuning.trackers import log_to_all
 

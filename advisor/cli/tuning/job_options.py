@@ -21,6 +21,9 @@ from advisor.protocol.nodes.labels import read_label
 from advisor.protocol.nodes.testbed import Testbed, parse_testbed
 from advisor.protocol.training.workload import Injection, WorkloadKind
 
+SEARCH, TRAINED, WHERE = "What is searched", "What is trained", "Where it is measured"
+"""Panels of the help: what is not needed every day stands below what is."""
+
 
 @dataclass(frozen=True)
 class Fills:
@@ -104,10 +107,12 @@ def _wrong(what: str, hint: str) -> CommandFailed:
 class JobOptions:
     """What is typed beside a command or a job's file; None leaves the file's own, or the documented default."""
 
-    nodes: Annotated[
-        int | None,
-        typer.Option(min=1, help="Machines that train together.", show_default="1"),
-        Fills("nodes"),
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0.01, help="Most minutes to measure; with --continue, how many more.", show_default="30"
+        ),
+        Fills("budget.max_seconds", unit=60.0),
     ] = None
     allow: Annotated[
         Effect | None,
@@ -118,25 +123,27 @@ class JobOptions:
         ),
         Fills("allow"),
     ] = None
+    nodes: Annotated[
+        int | None,
+        typer.Option(min=1, help="Machines that train together.", show_default="1"),
+        Fills("nodes"),
+    ] = None
     trials: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Most strategies to try; with --continue, how many more.", show_default="24"
+            min=1,
+            help="Most strategies to try; with --continue, how many more.",
+            show_default="24",
+            rich_help_panel=SEARCH,
         ),
         Fills("budget.max_trials"),
-    ] = None
-    minutes: Annotated[
-        float | None,
-        typer.Option(
-            min=0.01, help="Most minutes to measure; with --continue, how many more.", show_default="30"
-        ),
-        Fills("budget.max_seconds", unit=60.0),
     ] = None
     max_device_hours: Annotated[
         float | None,
         typer.Option(
             help="Most device-hours to spend: GPUs, or ranks on nodes without any, times hours.",
             show_default="no limit",
+            rich_help_panel=SEARCH,
         ),
         Fills("budget.max_device_hours"),
     ] = None
@@ -147,6 +154,7 @@ class JobOptions:
             max=64,
             help="Gangs of --nodes machines each that search side by side, where as many agents are idle.",
             show_default="1",
+            rich_help_panel=WHERE,
         ),
         Fills("gangs"),
     ] = None
@@ -156,36 +164,49 @@ class JobOptions:
             metavar="KNOB=V,V",
             help="The only values to try of a knob, beside its present one; repeatable.",
             autocompletion=complete_values,
+            rich_help_panel=SEARCH,
         ),
         Fills("values", read=_read_values),
     ] = None
     label: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="KEY=VALUE", help="A label to find the job by (`advisor jobs --label`); repeatable."
+            metavar="KEY=VALUE",
+            help="A label to find the job by (`advisor jobs --label`); repeatable.",
+            rich_help_panel=TRAINED,
         ),
         Fills("labels", read=_read_labels_of("--label")),
     ] = None
     priority: Annotated[
         Priority | None,
         typer.Option(
-            help="Which waiting jobs come first; administrators also give high.", show_default="normal"
+            help="Which waiting jobs come first; administrators also give high.",
+            show_default="normal",
+            rich_help_panel=WHERE,
         ),
         Fills("priority"),
     ] = None
     pool: Annotated[
         str | None,
-        typer.Option(help="Measure on nodes of this pool.", show_default="nodes of no pool"),
+        typer.Option(
+            help="Measure on nodes of this pool.", show_default="nodes of no pool", rich_help_panel=WHERE
+        ),
         Fills("pool"),
     ] = None
     needs: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="A label that each node must have; repeatable."),
+        typer.Option(
+            metavar="KEY=VALUE", help="A label that each node must have; repeatable.", rich_help_panel=WHERE
+        ),
         Fills("needs", read=_read_labels_of("--needs")),
     ] = None
     within: Annotated[
         str | None,
-        typer.Option(metavar="KEY", help="A label, such as rack, that all nodes must have with one value."),
+        typer.Option(
+            metavar="KEY",
+            help="A label, such as rack, that all nodes must have with one value.",
+            rich_help_panel=WHERE,
+        ),
         Fills("within"),
     ] = None
     webhook: Annotated[
@@ -193,6 +214,7 @@ class JobOptions:
         typer.Option(
             metavar="URL",
             help="Tell this URL when the job ends (repeatable); the server's operator lists the hosts.",
+            rich_help_panel=WHERE,
         ),
         Fills("webhooks"),
     ] = None
@@ -226,7 +248,9 @@ class TuneOptions(JobOptions):
     """What describes a job that has no file."""
 
     name: Annotated[
-        str | None, typer.Option(help="A name for the job.", show_default="the script's"), Fills("name")
+        str | None,
+        typer.Option(help="A name for the job.", show_default="the script's", rich_help_panel=TRAINED),
+        Fills("name"),
     ] = None
     kind: Annotated[
         WorkloadKind | None,
@@ -235,6 +259,7 @@ class TuneOptions(JobOptions):
             "strategy, with '${num_threads}' and the like replaced in its command (docs/commands.md). paddle starts "
             "a PaddlePaddle dynamic-graph script anew for each strategy.",
             show_default="pytorch",
+            rich_help_panel=TRAINED,
         ),
         Fills("workload.kind"),
     ] = None
@@ -244,6 +269,7 @@ class TuneOptions(JobOptions):
             metavar="KNOB[=VALUE]",
             help="With --kind command: a knob that the program reads from ADVISOR_STRATEGY, and its present value; "
             "repeatable.",
+            rich_help_panel=TRAINED,
         ),
         Fills("workload.knobs", read=_read_reads),
     ] = None
@@ -253,6 +279,7 @@ class TuneOptions(JobOptions):
             metavar="REGEX",
             help="With --kind command: finds a step in a line of the output, e.g. 'step (?P<step_time_s>[0-9.]+) s'.",
             show_default="JSON lines",
+            rich_help_panel=TRAINED,
         ),
         Fills("workload.pattern"),
     ] = None
@@ -261,32 +288,43 @@ class TuneOptions(JobOptions):
         typer.Option(
             metavar="SPEC",
             help="Measure on nodes with shaped links made on this machine, e.g. nodes=2,rate=1gbit. Needs root.",
+            rich_help_panel=WHERE,
         ),
         Fills("testbed", read=read_testbed),
     ] = None
     knob: Annotated[
         list[str] | None,
-        typer.Option(help="Search only this knob; repeatable.", autocompletion=complete_knob),
+        typer.Option(
+            help="Search only this knob; repeatable.", autocompletion=complete_knob, rich_help_panel=SEARCH
+        ),
         Fills("knobs"),
     ] = None
     freeze: Annotated[
         list[str] | None,
-        typer.Option(help="Leave this knob alone; repeatable.", autocompletion=complete_knob),
+        typer.Option(
+            help="Leave this knob alone; repeatable.", autocompletion=complete_knob, rich_help_panel=SEARCH
+        ),
         Fills("freeze"),
     ] = None
     samples_per_step: Annotated[
         int | None,
-        typer.Option(help="Samples one process takes per forward pass.", show_default="observed"),
+        typer.Option(
+            help="Samples one process takes per forward pass.",
+            show_default="observed",
+            rich_help_panel=TRAINED,
+        ),
         Fills("workload.samples_per_step"),
     ] = None
     block_seconds: Annotated[
         float | None,
-        typer.Option(help="Seconds one measurement aims at.", show_default="3"),
+        typer.Option(help="Seconds one measurement aims at.", show_default="3", rich_help_panel=SEARCH),
         Fills("measurement.block_s"),
     ] = None
     min_gain: Annotated[
         float | None,
-        typer.Option(help="Smallest gain worth a change, in percent.", show_default="1"),
+        typer.Option(
+            help="Smallest gain worth a change, in percent.", show_default="1", rich_help_panel=SEARCH
+        ),
         Fills("min_gain", unit=0.01),
     ] = None
     from_checkpoint: Annotated[
@@ -295,23 +333,31 @@ class TuneOptions(JobOptions):
             "--from-checkpoint",
             help="The command resumes a training from a checkpoint in its middle, by your script's own option. Without "
             "it, a change to how the model learns is never advised: at the start of a training it does no harm yet.",
+            rich_help_panel=TRAINED,
         ),
         Fills("from_checkpoint"),
     ] = False
     injection: Annotated[
         Injection | None,
         typer.Option(
-            help="How the advisor gets into the training processes; docs/integration.md.", show_default="auto"
+            help="How the advisor gets into the training processes; docs/integration.md.",
+            show_default="auto",
+            rich_help_panel=TRAINED,
         ),
         Fills("workload.injection"),
     ] = None
     protect: Annotated[
         list[Path] | None,
-        typer.Option(help="Another directory that trials must not change; the working directory never is."),
+        typer.Option(
+            help="Another directory that trials must not change; the working directory never is.",
+            rich_help_panel=TRAINED,
+        ),
         Fills("workload.protect", read=_read_paths),
     ] = None
     seed: Annotated[
-        int | None, typer.Option(min=0, help="Seed of the search.", show_default="0"), Fills("seed")
+        int | None,
+        typer.Option(min=0, help="Seed of the search.", show_default="0", rich_help_panel=SEARCH),
+        Fills("seed"),
     ] = None
 
     def fill(self, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,10 +1,14 @@
-"""How an advised strategy is put in place: one command, and how many of its changes that command carries."""
+"""How an advised strategy is put in place: a command to paste, and the lines to write instead."""
 
+import os
+import shlex
 import shutil
 import sys
 from pathlib import Path
 
+from advisor.cli.views.first_screen import Use
 from advisor.exporters import ExportError, export
+from advisor.exporters.own_words import list_own_lines
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.training.workload import WorkloadKind
@@ -16,29 +20,46 @@ _FORMATS = {
 }
 
 
-def describe_use(advice: Advice, job: Job, directory: Path, is_written: bool) -> str:
-    """Return the command that trains with the strategy from the files in `directory`, and what it cannot carry.
+def describe_use(advice: Advice, job: Job, directory: Path, is_written: bool) -> Use:
+    """Return how to train with the strategy from the files in `directory`, and what these cannot carry.
 
-    Where they are not written yet the command that writes them comes first. Empty where nothing is to change.
+    Where they are not written yet the command that writes them comes first. Without a command where nothing is to
+    change.
     """
+    program = find_program()
     if not advice.changes:
-        return ""
+        return Use(program=program)
     try:
         file = export(advice, job, _FORMATS[job.spec.workload.kind])
     except ExportError as error:
-        return str(error)
-    path = directory / file.filename
+        return Use(note=str(error), program=program)
+    path = shlex.quote(str(directory / file.filename))
     starts = job.spec.workload.kind is not WorkloadKind.PADDLE
     # run.sh looks for `advisor` on the path, which a virtual environment that is not activated is not on.
-    needs_path = job.spec.workload.kind is WorkloadKind.PYTORCH and shutil.which("advisor") is None
-    variable = f"ADVISOR={Path(sys.executable).with_name('advisor')} " if needs_path else ""
+    needs_path = job.spec.workload.kind is WorkloadKind.PYTORCH and program != "advisor"
+    variable = f"ADVISOR={program} " if needs_path else ""
     command = f"{variable}bash {path}" if starts else f"load {path} into fleet's DistributedStrategy"
     if not is_written:
-        command = f"advisor export {job.id} -o {directory}{' && ' if starts else ', then '}{command}"
+        write = f"{program} export {job.id} -o {shlex.quote(str(directory))}"
+        command = f"{write}{' && ' if starts else ', then '}{command}"
     left_out = [name for name in advice.changes if name not in file.provenance]
     carried = len(advice.changes) - len(left_out)
-    unchanged = "; your script stays as it is" if starts else ""
-    is_spread = job.spec.workload.kind is WorkloadKind.PYTORCH and job.spec.nodes > 1
-    where = f"; on each of {job.spec.nodes} nodes, NODE_RANK and MASTER_ADDR set" if is_spread else ""
-    sentence = f"{command}   ({carried} of {len(advice.changes)} changes{unchanged}{where})"
-    return f"{sentence} Set yourself: {', '.join(left_out)}." if left_out else sentence
+    note = f"{carried} of {len(advice.changes)} changes{'; your script stays as it is' if starts else ''}"
+    if job.spec.workload.kind is WorkloadKind.PYTORCH and job.spec.nodes > 1:
+        note += (
+            f"; starts all {job.spec.nodes} nodes here"
+            if job.cluster.shares_one_machine
+            else (f"; on each of {job.spec.nodes} nodes, with NODE_RANK and MASTER_ADDR set")
+        )
+    if left_out:
+        note += f"; set yourself: {', '.join(left_out)}"
+    return Use(command=command, note=note, lines=list_own_lines(advice, job), program=program)
+
+
+def find_program() -> str:
+    """Return how this very command is typed in this folder: by its name, or by its path where the name is not found."""
+    if shutil.which("advisor") is not None:
+        return "advisor"
+    program = Path(sys.executable).with_name("advisor")
+    here = Path.cwd()
+    return shlex.quote(os.path.relpath(program, here) if program.is_relative_to(here) else str(program))

@@ -13,13 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from advisor.cli.views.evidence_view import render_findings, render_forecasts, render_pareto, say_scaling
-from advisor.cli.views.first_screen import render_first_screen
+from advisor.cli.views.first_screen import Use, render_first_screen
 from advisor.cli.views.step_view import LEGEND_CHANGE, render_phases
 from advisor.cli.views.wording import (
     EFFECT_WORDS,
     count,
     spell_changes,
     spell_duration,
+    spell_name,
     spell_rate,
     spell_value,
 )
@@ -32,14 +33,19 @@ _TOO_WIDE = 1.0
 
 
 def render_advice(
-    advice: Advice, job_name: str = "", files: Sequence[str] = (), verbose: bool = False, usage: str = ""
+    advice: Advice,
+    job_name: str = "",
+    files: Sequence[str] = (),
+    verbose: bool = False,
+    use: Use | None = None,
 ) -> RenderableType:
     """Return the advice for a terminal or a log of any width: the first screen, or with `verbose` everything.
 
-    `files` are those that were written, `usage` is the command that puts the strategy in place.
+    `files` are those that were written, `use` is how the strategy is put in place.
     """
+    use = use or Use()
     if not verbose:
-        return render_first_screen(advice, usage)
+        return render_first_screen(advice, use)
     parts: list[RenderableType] = [_verdict(advice, job_name)]
     if advice.changes:
         parts += _section("What to change, and why", _changes(advice))
@@ -57,7 +63,8 @@ def render_advice(
         parts += _section("What was not tried, and why", _dropped(advice))
     parts += _section("How well each exported value is known", _provenance(advice))
     to_do = [
-        *([usage] if usage else []),
+        *([use.describe()] if use.describe() else []),
+        *(" ".join(part for part in ("Or set", line.text, line.where) if part) for line in use.lines),
         *([advice.what_to_do] if advice.what_to_do else []),
         *advice.next_steps,
     ]
@@ -74,12 +81,12 @@ def format_advice(
     job_name: str = "",
     files: Sequence[str] = (),
     verbose: bool = False,
-    usage: str = "",
+    use: Use | None = None,
 ) -> str:
     """Return the advice as plain text of `width` columns."""
     console = Console(width=width, color_system=None, highlight=False, markup=False, emoji=False)
     with console.capture() as captured:
-        console.print(render_advice(advice, job_name, files, verbose, usage))
+        console.print(render_advice(advice, job_name, files, verbose, use))
     return captured.get()
 
 
@@ -127,9 +134,9 @@ def _changes(advice: Advice) -> RenderableType:
         why = Text(reason.sentence if reason else "Part of the strategy that was measured as a whole.")
         if reason and reason.evidence:
             why.append(f" In force: {reason.evidence}", style="dim")
-        table.add_row(
-            Text(knob, style="bold"), f"{spell_value(knob, before)} → {spell_value(knob, after)}", why
-        )
+        name = spell_name(knob, advice.software)
+        called = Text.assemble((name, "bold"), (f"\n{knob}" if name != knob else "", "dim"))
+        table.add_row(called, f"{spell_value(knob, before)} → {spell_value(knob, after)}", why)
     return table
 
 

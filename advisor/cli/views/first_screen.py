@@ -3,14 +3,20 @@
 A pure function of the advice. Everything that is left out here is in `advice_view`.
 """
 
+import math
+from dataclasses import dataclass
+
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from advisor.cli.views.wording import EFFECT_WORDS, spell_duration, spell_rate, spell_value
+from advisor.cli.views.wording import EFFECT_WORDS, spell_duration, spell_name, spell_rate, spell_value
+from advisor.exporters.own_words import OwnLine
 from advisor.protocol.answers.advice import Action, Advice, KnobReason, RungAdvice, Verdict, continue_command
 from advisor.protocol.answers.gains import (
+    NOISY,
+    say_launch_noise,
     spell_bound,
     spell_fraction,
     spell_gain,
@@ -33,24 +39,49 @@ _WORTH_TELLING = 0.05
 """Phases that make up less of what changed are left out."""
 
 
-def render_first_screen(advice: Advice, usage: str = "") -> RenderableType:
-    """Return the answer as about 25 lines; `usage` is the command that puts the strategy in place."""
+@dataclass(frozen=True)
+class Use:
+    """How the strategy is put in place, as it is typed in this folder."""
+
+    command: str = ""
+    """To paste; empty where nothing is to change."""
+    note: str = ""
+    """What the command carries and asks for."""
+    lines: tuple[OwnLine, ...] = ()
+    """What to write in place of it."""
+    program: str = "advisor"
+    """How `advisor` itself is typed."""
+
+    def describe(self) -> str:
+        """The command with what it carries, as one line."""
+        return f"{self.command}   ({self.note})" if self.command else self.note
+
+
+def render_first_screen(advice: Advice, use: Use | None = None) -> RenderableType:
+    """Return the answer as about 25 lines."""
+    use = use or Use()
     style = {Verdict.CHANGE: "bold green", Verdict.UNDECIDED: "bold yellow"}.get(advice.verdict, "bold")
-    rows: list[tuple[str, RenderableType] | None] = [("RESULT", Text(say_result(advice), style=style))]
+    result = Text(say_result(advice), style=style)
+    if noise := _say_noise(advice):
+        result.append(f"\n{noise}", style="yellow")
+    rows: list[tuple[str, RenderableType] | None] = [("RESULT", result)]
     if why := _say_why(advice):
         rows += [None, ("WHY", Text(why))]
     if advice.changes:
         rows += [None, ("CHANGE", _tabulate_changes(advice))]
     rows.append(None)
-    if usage and advice.verdict is Verdict.CHANGE:
-        rows.append(("USE IT", Text(usage)))
-    if to_do := _say_what_to_do(advice):
+    if advice.verdict is Verdict.CHANGE:
+        if told := use.describe():
+            rows.append(("USE IT", Text(told)))
+        if use.lines:
+            rows.append(("OR SET", _tabulate_lines(use.lines, len(advice.changes))))
+    if to_do := _say_what_to_do(advice, use.program):
         rows.append(("TO DO", Text(to_do, style="bold")))
     rows.append(None)
     if watch := _list_watched(advice):
         rows.append(("WATCH", Text("\n".join(watch))))
     rows.append(("COST", Text(_say_cost(advice))))
-    rows.append(("MORE", _list_more(advice)))
+    rows.append(("MORE", _list_more(advice, use.program)))
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=_LABEL_COLUMNS, no_wrap=True)
     grid.add_column(overflow="fold")
@@ -93,13 +124,38 @@ def say_result(advice: Advice) -> str:
     return f"{likely}: {rates} (95 % CI {spell_range(*figures)}{doubt})"
 
 
-def _say_what_to_do(advice: Advice) -> str:
+def _say_noise(advice: Advice) -> str:
+    """How far the baseline's launches were apart, where a gain of the size told could hide in that."""
+    noise = advice.launch_noise
+    if noise is None or noise < NOISY:
+        return ""
+    if advice.verdict is Verdict.CHANGE and advice.gain is not None and math.log(advice.gain.low) > 2 * noise:
+        return ""
+    return f"{say_launch_noise(noise)}: a quieter machine or more minutes show smaller gains."
+
+
+def _tabulate_lines(lines: tuple[OwnLine, ...], changes: int) -> RenderableType:
+    """The lines that do the same by hand, each with its place."""
+    grid = Table.grid(padding=(0, 3))
+    grid.add_column(overflow="fold")
+    grid.add_column(overflow="fold")
+    for line in lines:
+        grid.add_row(Text(line.text, style="bold"), Text(line.where, style="dim"))
+    if left := changes - sum(len(line.knobs) for line in lines):
+        return Group(
+            grid, Text(f"{left} of {changes} changes take more than a line: use the command.", style="dim")
+        )
+    return grid
+
+
+def _say_what_to_do(advice: Advice, program: str) -> str:
     """The one line that says what to do; a change has its command above it, and only a reservation here."""
     if advice.verdict is Verdict.CHANGE:
         inexact = [name for name in advice.changes if CATALOGUE[name].effect is not Effect.EXACT]
         return "Compare the accuracy of one full training before you rely on it." if inexact else ""
     if advice.action is Action.CONTINUE:
-        return f"{continue_command(advice.job_id, advice.continue_s)}   (goes on where it stood)"
+        command = continue_command(advice.job_id, advice.continue_s).removeprefix("advisor ")
+        return f"{program} {command}   (goes on where it stood)"
     return advice.what_to_do or "Change nothing."
 
 
@@ -143,10 +199,13 @@ def _tabulate_changes(advice: Advice) -> RenderableType:
     for knob, after in advice.changes.items():
         reason = reasons.get(knob)
         before = reason.before if reason else advice.baseline.get(knob, "")
-        table.add_row(
-            Text(knob, style="bold"), spell_value(knob, before), spell_value(knob, after), _say_saving(reason)
-        )
-    return Group(table, Text(_say_effects(advice), style="dim"))
+        name = Text(spell_name(knob, advice.software), style="bold")
+        table.add_row(name, spell_value(knob, before), spell_value(knob, after), _say_saving(reason))
+    parts: list[RenderableType] = [table, Text(_say_effects(advice), style="dim")]
+    if any(spell_name(knob, advice.software) != knob for knob in advice.changes):
+        names = ", ".join(advice.changes)
+        parts.append(Text(f"PaddlePaddle Fleet's names, in this order: {names}.", style="dim"))
+    return Group(*parts)
 
 
 def _say_saving(reason: KnobReason | None) -> str:
@@ -164,12 +223,14 @@ def _say_effects(advice: Advice) -> str:
     }
     if not inexact:
         return "All keep the mathematics exact."
-    return " ".join(f"{name} {EFFECT_WORDS[effect]}." for name, effect in inexact.items())
+    return " ".join(
+        f"{spell_name(name, advice.software)} {EFFECT_WORDS[effect]}." for name, effect in inexact.items()
+    )
 
 
 def _list_watched(advice: Advice) -> list[str]:
-    """What no knob mends, each said once."""
-    sentences = list(dict.fromkeys(flag.sentence for flag in advice.diagnosis.flags))
+    """What no knob mends, each said once; what would stop a training comes first."""
+    sentences = list(dict.fromkeys([*advice.watch, *(flag.sentence for flag in advice.diagnosis.flags)]))
     if not sentences and advice.diagnosis.bound == "straggler":
         sentences = [f"the slowest rank lags by {spell_share(advice.diagnosis.skew)}: look for another load"]
     return sentences[:_WATCHED]
@@ -185,14 +246,17 @@ def _say_cost(advice: Advice) -> str:
     return " · ".join(parts)
 
 
-def _list_more(advice: Advice) -> RenderableType:
+def _list_more(advice: Advice, program: str) -> RenderableType:
     lines = [
         _say_rung(rung) for rung in advice.ladder if rung.gain and rung.effect.rank > advice.allowed.rank
     ]
     grid = Table.grid(padding=(0, 3))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
-    for command, meaning in [*lines, (f"advisor advice {advice.job_id} -v", "everything that was measured")]:
+    for command, meaning in [
+        *lines,
+        (f"{program} advice {advice.job_id} -v", "everything that was measured"),
+    ]:
         grid.add_row(command, Text(meaning, style="dim"))
     return grid
 

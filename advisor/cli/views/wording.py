@@ -1,5 +1,6 @@
 """How numbers, durations and knob values read for people."""
 
+from collections.abc import Mapping
 from datetime import timedelta
 
 from advisor.protocol.base import Value
@@ -13,6 +14,12 @@ EFFECT_WORDS = {
     Effect.CONVERGENCE: "changes how the model learns",
 }
 """What a rung means to somebody who has never heard of it."""
+
+
+def spell_name(name: str, software: Mapping[str, str]) -> str:
+    """What users of the training's framework call a knob: PyTorch's word, or the name itself."""
+    title = CATALOGUE[name].title if name in CATALOGUE and "torch" in software else ""
+    return title or name
 
 
 def spell_value(name: str, value: Value) -> str:
@@ -37,9 +44,11 @@ def spell_rate(samples_per_s: float) -> str:
 
 
 def spell_duration(seconds: float) -> str:
-    """`41 s`, `12 min`, `3.4 h`, `2.1 days`."""
+    """`41 s`, `1.5 min`, `12 min`, `3.4 h`, `2.1 days`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
+    if seconds < 600:
+        return f"{round(seconds / 60, 1):g} min"
     if seconds < 5400:
         return f"{seconds / 60:.0f} min"
     return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.1f} days"

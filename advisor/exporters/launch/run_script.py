@@ -14,10 +14,30 @@ _TITLE = (
     "into force in the ranks themselves, which say so with the proof."
 )
 _FIND_ADVISOR = (
-    'advisor="${ADVISOR:-advisor}"',
-    'command -v "$advisor" >/dev/null || { echo "$advisor was not found on this node: install fleet-advisor here, or '
-    'set ADVISOR to its path." >&2; exit 127; }',
+    'advisor="$(command -v "${ADVISOR:-advisor}")" || { echo "${ADVISOR:-advisor} was not found on this node: install '
+    'fleet-advisor here, or set ADVISOR to its path." >&2; exit 127; }',
+    # It is looked for where the command was typed, and used where the training is.
+    '[[ $advisor == /* ]] || advisor="$PWD/$advisor"',
 )
+_ALL_HERE = """\
+# Tuned with all {nodes} nodes on one machine: without a NODE_RANK all of them start here.
+if [[ -z ${{NODE_RANK:-}} ]]; then
+    export ADVISOR="$advisor" MASTER_ADDR=127.0.0.1 MASTER_PORT="${{MASTER_PORT:-$((20000 + RANDOM % 10000))}}"
+    ranks=()
+    for rank in {{0..{last}}}; do
+        NODE_RANK=$rank bash "$here/${{BASH_SOURCE[0]##*/}}" "$@" &
+        ranks+=($!)
+    done
+    trap 'kill -TERM "${{ranks[@]}}" 2>/dev/null || true' INT TERM
+    code=0
+    for rank in "${{ranks[@]}}"; do
+        until wait "$rank"; do
+            failed=$?
+            kill -0 "$rank" 2>/dev/null || {{ code=$failed; break; }}
+        done
+    done
+    exit "$code"
+fi"""
 
 
 def export_torchrun(advice: Advice, job: Job) -> Exported:
@@ -59,9 +79,10 @@ def _write_script(job: Job) -> str:
     if launch is not None:
         words = [shlex.join(launch.typed_launcher)]
         if job.spec.nodes > 1 and launch.is_torchrun and not launch.names_rendezvous:
+            if job.cluster.shares_one_machine:
+                lines.append(_ALL_HERE.format(nodes=job.spec.nodes, last=job.spec.nodes - 1))
             lines.append(
-                ': "${NODE_RANK:?Set NODE_RANK (0, 1, ...) and MASTER_ADDR (the address of node 0) on every node; '
-                'all of them here: NODE_RANK=0 MASTER_ADDR=127.0.0.1 bash run.sh & NODE_RANK=1 ...}" '
+                ': "${NODE_RANK:?Set NODE_RANK (0, 1, ...) and MASTER_ADDR (the address of node 0) on every node.}" '
                 '"${MASTER_ADDR:?Set MASTER_ADDR to the address of node 0 on every node.}"'
             )
             words.append(

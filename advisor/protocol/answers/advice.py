@@ -286,6 +286,10 @@ class Advice(Message):
     """The same in one line, for people."""
     continue_s: float | None = None
     """With the action to continue: seconds of further budget that are worth trying. None for other actions."""
+    launch_noise: float | None = None
+    """Standard deviation of ln(the baseline's throughput) between launches; None below two, and in older advice."""
+    watch: tuple[str, ...] = ()
+    """What is wrong with the script or its data whatever the settings, and would stop or spoil a long training."""
     smallest_gain: float | None = None
     """Smallest gain that this budget could find with 80 % power, as a fraction; None where nobody could tell."""
     allowed: Effect

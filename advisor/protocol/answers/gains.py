@@ -3,6 +3,8 @@
 _FACTOR_FROM = 1.3
 _LARGEST = 1000.0
 _CLEAR_WIDTH = 1.25
+NOISY = 0.03
+"""Launches of one script that differ by more than this are told of: smaller gains hide among them."""
 
 
 def reads_as_factor(ratio: float) -> bool:
@@ -62,6 +64,11 @@ def say_smallest_gain(smallest: float) -> str:
     """Return what a budget is good for, once the noise is known; `smallest` is a fraction of the throughput."""
     told = spell_fraction(smallest)
     return f"This budget can find gains from {told} on (80 % power); smaller ones may stay undecided."
+
+
+def say_launch_noise(noise: float) -> str:
+    """Return how far the baseline's own launches were apart, without a full stop; `noise` is of ln(throughput)."""
+    return f"The baseline alone varied by {spell_share(noise, 1 if noise < 0.1 else 0)} from launch to launch"
 
 
 def spell_fraction(gain: float) -> str:

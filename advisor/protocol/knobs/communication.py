@@ -143,7 +143,8 @@ S = Place.STRATEGY
 
 COMMUNICATION: tuple[Knob, ...] = (
     Knob(
-        name="fuse_all_reduce_ops", place=S, part=Part.COMMUNICATION,
+        name="fuse_all_reduce_ops", title="gradient buckets",
+        place=S, part=Part.COMMUNICATION,
         default=True, effect=Effect.EXACT, switch=Switch.HOT,
         same_meaning=True,
         meaning="Reduce gradients in fused buckets instead of one by one. Never covers sparse gradients.",
@@ -152,7 +153,8 @@ COMMUNICATION: tuple[Knob, ...] = (
         unavailable_because=_fusion_unavailable, inactive_because=idle_under_local_sgd,
     ),
     Knob(
-        name="fuse_grad_size_in_MB", place=S, part=Part.COMMUNICATION,
+        name="fuse_grad_size_in_MB", title="bucket size",
+        place=S, part=Part.COMMUNICATION,
         default=32.0, low=0.0625, high=1024.0, scale=Scale.LOG, unit="MB",
         same_meaning=True, timed_with="fuse_all_reduce_ops",
         effect=Effect.EXACT, switch=Switch.HOT, meaning="Bytes per fused allreduce.",
@@ -162,7 +164,8 @@ COMMUNICATION: tuple[Knob, ...] = (
         unavailable_because=_fusion_unavailable, rule=_fuse_size_rule, inactive_because=_fusion_size_idle,
     ),
     Knob(
-        name="last_comm_group_size_MB", place=S, part=Part.COMMUNICATION, minor=True,
+        name="last_comm_group_size_MB", title="first bucket's size",
+        place=S, part=Part.COMMUNICATION, minor=True,
         default=1.0, low=0.0625, high=1024.0, scale=Scale.LOG, unit="MB",
         same_meaning=True, timed_with="fuse_all_reduce_ops",
         effect=Effect.EXACT, switch=Switch.HOT,
@@ -171,7 +174,8 @@ COMMUNICATION: tuple[Knob, ...] = (
         unavailable_because=_fusion_unavailable, rule=_last_group_rule, inactive_because=_fusion_size_idle,
     ),
     Knob(
-        name="fuse_grad_size_in_TFLOPS", place=S, part=Part.COMMUNICATION, minor=True,
+        name="fuse_grad_size_in_TFLOPS", title="layers per bucket",
+        place=S, part=Part.COMMUNICATION, minor=True,
         default=20.0, low=1.0, high=1000.0, scale=Scale.LOG, unit="layers", grid=_layer_counts,
         effect=Effect.EXACT, switch=Switch.HOT, meaning="Most layers per fused allreduce, despite its name.",
         realised="DDP's buckets get one size each, so that none holds more layers; torch 2.12 and later.",
@@ -179,7 +183,8 @@ COMMUNICATION: tuple[Knob, ...] = (
         unavailable_because=_layers_unavailable, rule=_layers_rule, inactive_because=_layers_idle,
     ),
     Knob(
-        name="nccl_comm_num", place=S, part=Part.COMMUNICATION,
+        name="nccl_comm_num", title="process groups that reduce gradients",
+        place=S, part=Part.COMMUNICATION,
         default=1, low=1, high=4, effect=Effect.EXACT, switch=Switch.HOT,
         meaning="Number of communicators that gradients are spread over.",
         realised="A communication hook that spreads buckets over that many process groups.",
@@ -188,7 +193,8 @@ COMMUNICATION: tuple[Knob, ...] = (
         rule=_communicators_rule, inactive_because=_idle_without_reduction,
     ),
     Knob(
-        name="sync_nccl_allreduce", place=S, part=Part.COMMUNICATION,
+        name="sync_nccl_allreduce", title="one allreduce at a time",
+        place=S, part=Part.COMMUNICATION,
         default=True, effect=Effect.EXACT, switch=Switch.HOT,
         timed_with="nccl_comm_num",
         meaning="Finish one fused allreduce before the next begins, instead of letting them overlap.",
@@ -198,7 +204,8 @@ COMMUNICATION: tuple[Knob, ...] = (
         inactive_because=_idle_without_reduction,
     ),
     Knob(
-        name="use_hierarchical_allreduce", place=S, part=Part.COMMUNICATION,
+        name="use_hierarchical_allreduce", title="two-level allreduce",
+        place=S, part=Part.COMMUNICATION,
         default=False, effect=Effect.EXACT, switch=Switch.HOT,
         meaning="Two-level allreduce: inside the group first, then between groups.",
         realised="A communication hook: reduce in the group, allreduce between groups, hand back.",
@@ -207,7 +214,8 @@ COMMUNICATION: tuple[Knob, ...] = (
         inactive_because=_idle_without_reduction,
     ),
     Knob(
-        name="hierarchical_allreduce_inter_nranks", place=S, part=Part.COMMUNICATION, minor=True,
+        name="hierarchical_allreduce_inter_nranks", title="ranks of the lower level",
+        place=S, part=Part.COMMUNICATION, minor=True,
         default=1, low=1, high=64, effect=Effect.EXACT, switch=Switch.HOT, unit="ranks",
         needs="use_hierarchical_allreduce", grid=_inner_sizes,
         meaning="Ranks in the lower-level group, normally the devices of one node.",
@@ -216,7 +224,8 @@ COMMUNICATION: tuple[Knob, ...] = (
         unavailable_because=_hierarchical_unavailable, rule=_inner_rule, inactive_because=_inner_idle,
     ),
     Knob(
-        name="hierarchical_allreduce_gloo_between", place=S, part=Part.COMMUNICATION, minor=True,
+        name="hierarchical_allreduce_gloo_between", title="gloo between nodes",
+        place=S, part=Part.COMMUNICATION, minor=True,
         default=False, effect=Effect.EXACT, switch=Switch.HOT, needs="use_hierarchical_allreduce",
         meaning="NCCL inside the group, gloo between groups: for networks that NCCL serves badly. No field of Fleet's, "
         "whose documents describe the pattern.",
@@ -224,7 +233,8 @@ COMMUNICATION: tuple[Knob, ...] = (
         unavailable_because=_gloo_unavailable, inactive_because=_inner_idle,
     ),
     Knob(
-        name="fp16_allreduce", place=S, part=Part.COMMUNICATION,
+        name="fp16_allreduce", title="16-bit gradient reduction",
+        place=S, part=Part.COMMUNICATION,
         default=False, effect=Effect.NUMERIC, switch=Switch.HOT,
         same_meaning=True,
         meaning="Send gradients in 16 bits: half the bytes, rounded gradients.",
@@ -235,7 +245,8 @@ COMMUNICATION: tuple[Knob, ...] = (
         inactive_because=_idle_without_reduction,
     ),
     Knob(
-        name="fp16_allreduce_dtype", place=S, part=Part.COMMUNICATION, minor=True,
+        name="fp16_allreduce_dtype", title="type of reduced gradients",
+        place=S, part=Part.COMMUNICATION, minor=True,
         default="fp16", choices=("fp16", "bf16"), effect=Effect.NUMERIC, switch=Switch.HOT,
         needs="fp16_allreduce",
         same_meaning=True,

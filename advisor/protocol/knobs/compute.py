@@ -57,14 +57,16 @@ S, B, E, X = Place.STRATEGY, Place.BUILD_STRATEGY, Place.ENVIRONMENT, Place.EXEC
 
 COMPUTE: tuple[Knob, ...] = (
     Knob(
-        name="num_threads", place=X, part=Part.COMPUTATION, default=1, low=1, high=256, scale=Scale.LOG, unit="threads",
+        name="num_threads", title="CPU threads per process",
+        place=X, part=Part.COMPUTATION, default=1, low=1, high=256, scale=Scale.LOG, unit="threads",
         effect=Effect.EXACT, switch=Switch.HOT,
         meaning="CPU threads of a training process. Bigger is not better.",
         realised="Intra-op threads (torch.set_num_threads).", paddle_field="execution_strategy.num_threads",
         unavailable_because=_threads_unavailable, rule=_threads_rule,
     ),
     Knob(
-        name="FLAGS_fraction_of_gpu_memory_to_use", place=E, minor=True, default=0.92, low=0.0, high=1.0,
+        name="FLAGS_fraction_of_gpu_memory_to_use", title="GPU memory allocated ahead",
+        place=E, minor=True, default=0.92, low=0.0, high=1.0,
         effect=Effect.EXACT, switch=Switch.HOT, grid=lambda _: (0.5, 0.7, 0.8, 0.92, 0.98),
         meaning="Share of GPU memory allocated ahead, because allocating during training is slow. The documents take "
         "0.7, 0.98 in their example, and warn of 0.0, at which Paddle allocates anew every time; 0.92 is Paddle's own "
@@ -74,13 +76,15 @@ COMPUTE: tuple[Knob, ...] = (
         rule=lambda _: (Rule(0.7, "The documents take 0.7."), Rule(0.98, "The documents' example takes 0.98.")),
     ),
     Knob(
-        name="sync_batch_norm", place=S, part=Part.STEP, default=False, effect=Effect.CONVERGENCE, switch=Switch.HOT,
+        name="sync_batch_norm", title="SyncBatchNorm",
+        place=S, part=Part.STEP, default=False, effect=Effect.CONVERGENCE, switch=Switch.HOT,
         meaning="Batch-norm statistics across devices; not with FP16 or on CPU.",
         realised="BatchNorm layers become torch.nn.SyncBatchNorm in place: the same parameters and statistics.",
         paddle_field="sync_batch_norm", unavailable_because=_batch_norm_unavailable,
     ),
     Knob(
-        name="fuse_all_optimizer_ops", place=B, part=Part.OPTIMIZER, default=False,
+        name="fuse_all_optimizer_ops", title="fused optimizer",
+        place=B, part=Part.OPTIMIZER, default=False,
         effect=Effect.NUMERIC, switch=Switch.HOT,
         meaning="One fused optimizer operator; Paddle has it for SGD, Momentum and Adam only.",
         realised="torch's fused implementation where it has one for the optimizer and the device, else foreach.",
@@ -89,21 +93,24 @@ COMPUTE: tuple[Knob, ...] = (
         rule=lambda _: (Rule(True, "One operator for all parameters: the documented ResNet fused 161 of them."),),
     ),
     Knob(
-        name="fuse_elewise_add_act_ops", place=B, part=Part.COMPUTATION, default=False,
+        name="fuse_elewise_add_act_ops", title="torch.compile",
+        place=B, part=Part.COMPUTATION, default=False,
         effect=Effect.NUMERIC, switch=Switch.SLOW, meaning="Fuse elementwise_add with the activation.",
         realised=_COMPILED, paddle_field="build_strategy.fuse_elewise_add_act_ops",
         unavailable_because=_add_fusion_unavailable,
         rule=lambda _: (Rule(True, "A fused add of three tensors touches memory 4 times instead of 6."),),
     ),
     Knob(
-        name="fuse_bn_act_ops", place=B, part=Part.COMPUTATION, default=False,
+        name="fuse_bn_act_ops", title="torch.compile (batch norm)",
+        place=B, part=Part.COMPUTATION, default=False,
         effect=Effect.NUMERIC, switch=Switch.SLOW, meaning="Fuse batch_norm with the activation.",
         realised=_COMPILED, paddle_field="build_strategy.fuse_bn_act_ops",
         unavailable_because=_norm_fusion_unavailable,
         rule=lambda _: (Rule(True, "Normalisation and activation in one pass over the memory."),),
     ),
     Knob(
-        name="cudnn_exhaustive_search", place=S, part=Part.COMPUTATION, default=True,
+        name="cudnn_exhaustive_search", title="cudnn.benchmark",
+        place=S, part=Part.COMPUTATION, default=True,
         effect=Effect.NUMERIC, switch=Switch.COLD,
         meaning="Try every convolution algorithm once, keep the fastest for each shape.",
         realised="torch.backends.cudnn.benchmark from the start: cuDNN keeps the plans it has made.",
@@ -112,7 +119,8 @@ COMPUTE: tuple[Knob, ...] = (
         rule=lambda _: (Rule(True, "Worth its slow first step where the shapes stay the same."),),
     ),
     Knob(
-        name="conv_workspace_size_limit", place=S, part=Part.COMPUTATION, default=4000, low=0, high=65536, unit="MB",
+        name="conv_workspace_size_limit", title="cuDNN's workspace limit",
+        place=S, part=Part.COMPUTATION, default=4000, low=0, high=65536, unit="MB",
         effect=Effect.NUMERIC, switch=Switch.COLD, variable="CUDNN_CONV_WSCAP_DBG",
         grid=lambda _: (256, 1000, 4000, 65536),
         meaning="Workspace for choosing convolution algorithms: memory against speed.",
@@ -123,7 +131,8 @@ COMPUTE: tuple[Knob, ...] = (
         rule=lambda _: (Rule(4000, "The documents' limit: one convolution does not take all the memory."),),
     ),
     Knob(
-        name="num_iteration_per_drop_scope", place=X, part=Part.COMPUTATION, minor=True,
+        name="num_iteration_per_drop_scope", title="garbage collected every",
+        place=X, part=Part.COMPUTATION, minor=True,
         default=10, low=1, high=1000, unit="steps", effect=Effect.EXACT, switch=Switch.HOT,
         grid=lambda _: (1, 10, 30, 100),
         meaning="Steps between clearing temporaries; usually 10 to 100.",
@@ -134,7 +143,8 @@ COMPUTE: tuple[Knob, ...] = (
         rule=lambda _: (Rule(30, "The documents' example clears every 30 steps."),),
     ),
     Knob(
-        name="num_iteration_per_run", place=X, part=Part.STEP, minor=True, default=3, low=1, high=100, unit="steps",
+        name="num_iteration_per_run", title="steps queued ahead of the GPU",
+        place=X, part=Part.STEP, minor=True, default=3, low=1, high=100, unit="steps",
         effect=Effect.EXACT, switch=Switch.HOT, grid=lambda _: (1, 3, 10, 100),
         meaning="Steps per call of run().",
         realised="Steps that the host may queue ahead of the GPU before it waits; 100 sets no limit, as torch does.",

@@ -131,6 +131,8 @@ class Knob:
     """Values of a choice."""
     part: Part = Part.STEP
     """The part of a step that it acts on."""
+    title: str = ""
+    """What PyTorch's users call it, for screens that begin with their words; empty where the name is that."""
     needs: str = ""
     """The switch without which this knob means nothing (`localsgd` for `localsgd_k_steps`)."""
     timed_with: str = ""

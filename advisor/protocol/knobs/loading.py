@@ -63,7 +63,8 @@ L = Place.DATA_READING
 
 LOADING: tuple[Knob, ...] = (
     Knob(
-        name="batch_size_multiple", place=L, default=1, low=1, high=64, scale=Scale.LOG, unit="batches",
+        name="batch_size_multiple", title="batch size, times yours",
+        place=L, default=1, low=1, high=64, scale=Scale.LOG, unit="batches",
         effect=Effect.CONVERGENCE, switch=Switch.HOT, same_meaning=True, grid=lambda _: (2, 4),
         meaning="Batch size, as a multiple of the script's own: 2 reads two of its batches as one. An epoch has as "
         "many samples and fewer updates; the learning rate stays as the script sets it.",
@@ -72,7 +73,8 @@ LOADING: tuple[Knob, ...] = (
         rule=lambda _: (Rule(2, "Communicates and updates half as often, and fills the devices better."),),
     ),
     Knob(
-        name="loader_num_workers", place=L, part=Part.INPUT, default=0, low=0, high=64, unit="processes",
+        name="loader_num_workers", title="DataLoader num_workers",
+        place=L, part=Part.INPUT, default=0, low=0, high=64, unit="processes",
         effect=Effect.EXACT, switch=Switch.HOT, grid=_workers_grid,
         meaning="Processes that read batches ahead of the training. The same samples in the same order; a data set "
         "that draws random numbers draws others of the same distribution in other workers. Workers see the data set as "
@@ -81,7 +83,8 @@ LOADING: tuple[Knob, ...] = (
         unavailable_because=_loader_needed("loader_num_workers"), rule=_workers_rule,
     ),
     Knob(
-        name="loader_prefetch_factor", place=L, part=Part.INPUT, minor=True, default=2, low=1, high=64, unit="batches",
+        name="loader_prefetch_factor", title="DataLoader prefetch_factor",
+        place=L, part=Part.INPUT, minor=True, default=2, low=1, high=64, unit="batches",
         effect=Effect.EXACT, switch=Switch.HOT, grid=_prefetch_grid,
         meaning="Batches that each worker reads ahead.",
         realised="Batches asked for ahead of each worker.",
@@ -90,7 +93,8 @@ LOADING: tuple[Knob, ...] = (
         inactive_because=_idle_without_workers,
     ),
     Knob(
-        name="loader_pin_memory", place=L, part=Part.STEP, minor=True,
+        name="loader_pin_memory", title="DataLoader pin_memory",
+        place=L, part=Part.STEP, minor=True,
         default=False, effect=Effect.EXACT, switch=Switch.HOT,
         meaning="Hand batches over in pinned memory, from which copies to the GPU are faster.",
         realised="Batches are pinned by the loader; the copy stays as the script makes it.",
@@ -98,7 +102,8 @@ LOADING: tuple[Knob, ...] = (
         rule=lambda _: (Rule(True, "Copies from pinned memory are faster and need not wait."),),
     ),
     Knob(
-        name="loader_persistent_workers", place=L, part=Part.INPUT, default=False,
+        name="loader_persistent_workers", title="DataLoader persistent_workers",
+        place=L, part=Part.INPUT, default=False,
         effect=Effect.EXACT, switch=Switch.HOT,
         meaning="Keep the workers from epoch to epoch instead of starting them anew.",
         realised="Workers that stay; never searched, because the timed steps leave an epoch's first step out.",

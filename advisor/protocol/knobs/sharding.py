@@ -84,7 +84,8 @@ S, C = Place.STRATEGY, Part.COMMUNICATION
 
 SHARDING: tuple[Knob, ...] = (
     Knob(
-        name="sharding_stage", place=S, part=C, default=3, low=2, high=3, unit="stage",
+        name="sharding_stage", title="ZeRO stage",
+        place=S, part=C, default=3, low=2, high=3, unit="stage",
         effect=Effect.EXACT, switch=Switch.HOT,
         meaning="ZeRO's stage: 3 shards parameters again after the forward, 2 keeps them gathered until the "
         "backward, and a script must not read parameters between the two.",
@@ -95,7 +96,8 @@ SHARDING: tuple[Knob, ...] = (
         ),
     ),
     Knob(
-        name="sharding_gather_ranks", place=S, part=C, default=0, low=0, high=1024, unit="ranks",
+        name="sharding_gather_ranks", title="ranks that gather in the backward",
+        place=S, part=C, default=0, low=0, high=1024, unit="ranks",
         effect=Effect.EXACT, switch=Switch.HOT,
         meaning="Ranks that parameters are sharded over again after the forward, so that the backward gathers among "
         "those only; 0: all that hold one copy. Takes the memory of larger shares, and a script must not read "
@@ -108,7 +110,8 @@ SHARDING: tuple[Knob, ...] = (
         ),
     ),
     Knob(
-        name="sharding_forward_prefetch", place=S, part=C, default=0, low=0, high=_DEEPEST, unit="modules",
+        name="sharding_forward_prefetch", title="modules gathered ahead (forward)",
+        place=S, part=C, default=0, low=0, high=_DEEPEST, unit="modules",
         effect=Effect.EXACT, switch=Switch.HOT,
         meaning="Modules whose parameters are gathered ahead in the forward; 0: each as its forward begins.",
         realised="fully_shard's set_modules_to_forward_prefetch, in the order of a forward that was seen.",
@@ -120,7 +123,8 @@ SHARDING: tuple[Knob, ...] = (
         ),
     ),
     Knob(
-        name="sharding_backward_prefetch", place=S, part=C, default=1, low=1, high=_DEEPEST, unit="modules",
+        name="sharding_backward_prefetch", title="modules gathered ahead (backward)",
+        place=S, part=C, default=1, low=1, high=_DEEPEST, unit="modules",
         effect=Effect.EXACT, switch=Switch.HOT,
         meaning="Modules whose parameters are gathered ahead in the backward; 1 is what fully_shard does unasked.",
         realised="fully_shard's set_modules_to_backward_prefetch, against the order of a forward that was seen.",
@@ -129,7 +133,8 @@ SHARDING: tuple[Knob, ...] = (
         rule=lambda _: (Rule(2, "Two gathers under way in the backward, where reductions compete with them."),),
     ),
     Knob(
-        name="sharding_separate_reduction", place=S, part=C, default=False,
+        name="sharding_separate_reduction", title="separate reduce-scatter group",
+        place=S, part=C, default=False,
         effect=Effect.EXACT, switch=Switch.HOT,
         meaning="Reduce gradients over a communicator of their own, so that they and the gathers overlap.",
         realised="fully_shard's set_separate_reduce_scatter_group (torch 2.13); the communicator is made once.",
@@ -139,7 +144,8 @@ SHARDING: tuple[Knob, ...] = (
         ),
     ),
     Knob(
-        name="sharding_reduce_buffers", place=S, part=C, default=1, low=1, high=_DEEPEST, unit="buffers", minor=True,
+        name="sharding_reduce_buffers", title="reduce-scatter buffers",
+        place=S, part=C, default=1, low=1, high=_DEEPEST, unit="buffers", minor=True,
         effect=Effect.EXACT, switch=Switch.HOT,
         meaning="Reductions of gradients that may keep their buffers at once; each takes a module's gradients.",
         realised="fully_shard's set_reduce_scatter_max_input_buffers (torch 2.13), and the limit it came to.",
@@ -148,7 +154,8 @@ SHARDING: tuple[Knob, ...] = (
         rule=lambda _: (Rule(2, "The backward need not wait for one reduction before it prepares the next."),),
     ),
     Knob(
-        name="sharding_overlap", place=S, part=C, default=False,
+        name="sharding_overlap", title="overlap_comm",
+        place=S, part=C, default=False,
         effect=Effect.EXACT, switch=Switch.HOT,
         meaning="Reduce gradients on a stream of their own while the backward goes on. Takes a second buffer of "
         "fuse_grad_size_in_MB.",
@@ -159,7 +166,8 @@ SHARDING: tuple[Knob, ...] = (
         ),
     ),
     Knob(
-        name="sharding_group_memory", place=S, part=C, default=False, minor=True,
+        name="sharding_group_memory", title="memory of the process group",
+        place=S, part=C, default=False, minor=True,
         effect=Effect.EXACT, switch=Switch.HOT,
         meaning="Gather and reduce in memory of the communicator's own, which NCCL reads without a copy.",
         realised="fully_shard's set_allocate_memory_from_process_group_for_comm on every sharded module.",

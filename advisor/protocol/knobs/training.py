@@ -73,7 +73,8 @@ S = Place.STRATEGY
 
 TRAINING: tuple[Knob, ...] = (
     Knob(
-        name="localsgd", place=S, part=Part.COMMUNICATION, default=False, effect=Effect.CONVERGENCE, switch=Switch.HOT,
+        name="localsgd", title="local SGD",
+        place=S, part=Part.COMMUNICATION, default=False, effect=Effect.CONVERGENCE, switch=Switch.HOT,
         same_meaning=True,
         meaning="Local SGD: step without synchronising, average the parameters every k steps.",
         realised="Unsynchronised DDP steps and parameter averaging.", paddle_field="localsgd",
@@ -81,7 +82,8 @@ TRAINING: tuple[Knob, ...] = (
         rule=lambda _: (Rule(True, "Communicates once in k steps."),),
     ),
     Knob(
-        name="localsgd_k_steps", place=S, part=Part.COMMUNICATION,
+        name="localsgd_k_steps", title="steps between averagings",
+        place=S, part=Part.COMMUNICATION,
         default=1, low=1, high=16, scale=Scale.LOG, unit="steps",
         same_meaning=True,
         effect=Effect.CONVERGENCE, switch=Switch.HOT, needs="localsgd", grid=lambda _: (2, 4, 8, 16),
@@ -91,7 +93,8 @@ TRAINING: tuple[Knob, ...] = (
         inactive_because=idle_unless("localsgd", "Local SGD is off."),
     ),
     Knob(
-        name="localsgd_begin_step", place=S, part=Part.COMMUNICATION,
+        name="localsgd_begin_step", title="first local step",
+        place=S, part=Part.COMMUNICATION,
         default=1, low=1, high=1_000_000, scale=Scale.LOG, unit="steps",
         timed_with="localsgd",
         effect=Effect.CONVERGENCE, switch=Switch.HOT,
@@ -103,7 +106,8 @@ TRAINING: tuple[Knob, ...] = (
         inactive_because=idle_unless("localsgd", "Local SGD is off."),
     ),
     Knob(
-        name="adaptive_localsgd", place=S, part=Part.COMMUNICATION,
+        name="adaptive_localsgd", title="adaptive local SGD",
+        place=S, part=Part.COMMUNICATION,
         default=False, effect=Effect.CONVERGENCE, switch=Switch.HOT,
         meaning="Local SGD whose interval follows loss and learning rate (at most 16).",
         realised="Local SGD with k = ⌈√(first rate / rate × loss / first loss) × initial k⌉ chosen at each averaging, "
@@ -112,7 +116,8 @@ TRAINING: tuple[Knob, ...] = (
         rule=lambda _: (Rule(True, "Beat every fixed k of equal accuracy in the documents' ResNet-50 table."),),
     ),
     Knob(
-        name="adaptive_localsgd_init_k_steps", place=S, part=Part.COMMUNICATION,
+        name="adaptive_localsgd_init_k_steps", title="first averaging interval",
+        place=S, part=Part.COMMUNICATION,
         default=1, low=1, high=16, scale=Scale.LOG, unit="steps",
         effect=Effect.CONVERGENCE, switch=Switch.HOT, needs="adaptive_localsgd", grid=lambda _: (2, 4, 8),
         meaning="First interval of adaptive local SGD.",
@@ -122,7 +127,8 @@ TRAINING: tuple[Knob, ...] = (
         inactive_because=idle_unless("adaptive_localsgd", "Adaptive local SGD is off."),
     ),
     Knob(
-        name="adaptive_localsgd_begin_step", place=S, part=Part.COMMUNICATION,
+        name="adaptive_localsgd_begin_step", title="first adaptive local step",
+        place=S, part=Part.COMMUNICATION,
         default=1, low=1, high=1_000_000, scale=Scale.LOG, unit="steps",
         timed_with="adaptive_localsgd",
         effect=Effect.CONVERGENCE, switch=Switch.HOT,
@@ -133,7 +139,8 @@ TRAINING: tuple[Knob, ...] = (
         inactive_because=idle_unless("adaptive_localsgd", "Adaptive local SGD is off."),
     ),
     Knob(
-        name="gradient_merge", place=S, default=False, effect=Effect.CONVERGENCE, switch=Switch.HOT,
+        name="gradient_merge", title="gradient accumulation",
+        place=S, default=False, effect=Effect.CONVERGENCE, switch=Switch.HOT,
         same_meaning=True,
         meaning="Add up the gradients of k steps before communicating and applying them: a k times larger batch.",
         realised="k - 1 of k steps neither reduce nor apply gradients; step() and zero_grad() are held back.",
@@ -141,7 +148,8 @@ TRAINING: tuple[Knob, ...] = (
         rule=lambda _: (Rule(True, "Communicates and updates once in k steps."),),
     ),
     Knob(
-        name="gradient_merge_k_steps", place=S, default=1, low=1, high=64, scale=Scale.LOG, unit="steps",
+        name="gradient_merge_k_steps", title="accumulated steps",
+        place=S, default=1, low=1, high=64, scale=Scale.LOG, unit="steps",
         same_meaning=True,
         effect=Effect.CONVERGENCE, switch=Switch.HOT, needs="gradient_merge", grid=lambda _: (2, 4, 8),
         meaning="Steps per communication and update.",
@@ -151,7 +159,8 @@ TRAINING: tuple[Knob, ...] = (
         inactive_because=idle_unless("gradient_merge", "Gradient merge is off."),
     ),
     Knob(
-        name="gradient_merge_avg", place=S, default=True, effect=Effect.CONVERGENCE, switch=Switch.HOT,
+        name="gradient_merge_avg", title="average of accumulated gradients",
+        place=S, default=True, effect=Effect.CONVERGENCE, switch=Switch.HOT,
         same_meaning=True, timed_with="gradient_merge",
         meaning="Average the merged gradients instead of adding them.",
         realised="Each merged loss counts 1/k; never searched, because it is a matter of the learning rate, not of "
@@ -161,14 +170,16 @@ TRAINING: tuple[Knob, ...] = (
         inactive_because=idle_unless("gradient_merge", "Gradient merge is off."),
     ),
     Knob(
-        name="amp", place=S, default=False, effect=Effect.NUMERIC, switch=Switch.HOT,
+        name="amp", title="autocast",
+        place=S, default=False, effect=Effect.NUMERIC, switch=Switch.HOT,
         same_meaning=True,
         meaning="Mixed precision: compute in 16 bits where that is safe.",
         realised="torch.autocast around the training forward, float32 outputs; fp16 with dynamic loss scaling.",
         paddle_field="amp", unavailable_because=_half_already("amp"), rule=_precision_rule,
     ),
     Knob(
-        name="amp_dtype", place=S, minor=True,
+        name="amp_dtype", title="type of autocast",
+        place=S, minor=True,
         default="bf16", choices=("bf16", "fp16"), effect=Effect.NUMERIC, switch=Switch.HOT,
         needs="amp", grid=_precision_grid,
         same_meaning=True,
@@ -177,7 +188,8 @@ TRAINING: tuple[Knob, ...] = (
         unavailable_because=_half_already("amp_dtype"), inactive_because=idle_unless("amp", "Mixed precision is off."),
     ),
     Knob(
-        name="amp_dynamic_loss_scaling", place=S, minor=True, default=True, effect=Effect.NUMERIC, switch=Switch.HOT,
+        name="amp_dynamic_loss_scaling", title="dynamic loss scaling",
+        place=S, minor=True, default=True, effect=Effect.NUMERIC, switch=Switch.HOT,
         timed_with="amp",
         meaning="Dynamic loss scaling: the scale halves after an overflow and doubles after 2000 steps without one. "
         "Off is static loss scaling: it stays what it begins with.",
@@ -187,7 +199,8 @@ TRAINING: tuple[Knob, ...] = (
         unavailable_because=lambda _: _NO_TIME_IN_SCALES, inactive_because=_idle_without_fp16,
     ),
     Knob(
-        name="amp_init_loss_scaling", place=S, minor=True, default=32768.0, low=1.0, high=2.0**24, scale=Scale.LOG,
+        name="amp_init_loss_scaling", title="first loss scale",
+        place=S, minor=True, default=32768.0, low=1.0, high=2.0**24, scale=Scale.LOG,
         timed_with="amp",
         effect=Effect.NUMERIC, switch=Switch.HOT,
         meaning="What the loss is multiplied by at first; a power of two, so that nothing is rounded.",
@@ -196,7 +209,8 @@ TRAINING: tuple[Knob, ...] = (
         unavailable_because=lambda _: _NO_TIME_IN_SCALES, inactive_because=_idle_without_fp16,
     ),
     Knob(
-        name="dgc", place=S, part=Part.COMMUNICATION, default=False, effect=Effect.CONVERGENCE, switch=Switch.HOT,
+        name="dgc", title="PowerSGD compression",
+        place=S, part=Part.COMMUNICATION, default=False, effect=Effect.CONVERGENCE, switch=Switch.HOT,
         meaning="Deep gradient compression: send only the largest gradients.",
         realised="In translation: torch's PowerSGD hook, which compresses by low rank, also with error feedback.",
         paddle_field="dgc", unavailable_because=_compression_unavailable,
@@ -204,7 +218,8 @@ TRAINING: tuple[Knob, ...] = (
         inactive_because=idle_under_local_sgd,
     ),
     Knob(
-        name="dgc_rank", place=S, part=Part.COMMUNICATION, default=2, low=1, high=64, scale=Scale.LOG,
+        name="dgc_rank", title="rank of PowerSGD",
+        place=S, part=Part.COMMUNICATION, default=2, low=1, high=64, scale=Scale.LOG,
         effect=Effect.CONVERGENCE, switch=Switch.HOT, needs="dgc", grid=lambda _: (1, 2, 4),
         meaning="Rank that gradient matrices are compressed to; no field of Fleet's, whose measure is sparsity.",
         realised="PowerSGD's rank: a matrix of n × m numbers is sent as (n + m) × rank.",

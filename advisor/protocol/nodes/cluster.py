@@ -109,6 +109,11 @@ class Cluster(Message):
         """Number of nodes."""
         return len(self.nodes)
 
+    @property
+    def shares_one_machine(self) -> bool:
+        """Whether several nodes are agents of one machine, as in local mode and in a testbed."""
+        return self.node_count > 1 and len({node.hostname for node in self.nodes}) == 1
+
     def describe(self) -> str:
         """A short sentence for headers: `2 nodes: 4 CPUs each` or `2 × 8 NVIDIA H200`."""
         if not self.nodes:

@@ -17,12 +17,13 @@ from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.knobs.strategy import DistributedStrategy
 from advisor.protocol.measured.spending import count_devices, measure_device_hours
 from advisor.protocol.measured.trials import Block, JobHistory, Outcome, Phases, Purpose, Trial
+from advisor.tuning.explain.beyond_knobs import list_uneven_parts
 from advisor.tuning.explain.cases import Case, find_told, find_trial, judge, make_case, measure_total
 from advisor.tuning.explain.diagnosis import diagnose
 from advisor.tuning.explain.forecast import list_forecasts
 from advisor.tuning.explain.headline import Grounds, say_answer
 from advisor.tuning.explain.knob_effects import list_evidence, list_taken_back
-from advisor.tuning.explain.next_steps import list_next_steps
+from advisor.tuning.explain.next_steps import list_next_steps, measure_launch_noise
 from advisor.tuning.explain.pareto import build_pareto
 from advisor.tuning.explain.reasons import explain_changes, explain_taken_back, list_buckets, trace_provenance
 from advisor.tuning.history.budget import plan_verdict
@@ -77,6 +78,8 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
         action=answer.action,
         what_to_do=answer.what_to_do,
         continue_s=answer.continue_s,
+        launch_noise=measure_launch_noise(record),
+        watch=tuple(list_uneven_parts(job.facts)),
         smallest_gain=grounds.smallest_gain,
         allowed=job.spec.allow,
         strategy=DistributedStrategy.from_changes(changes, base=base).values(),

@@ -18,7 +18,7 @@ def list_beyond_knobs(job: Job, chosen: Trial | None, diagnosis: Diagnosis, afte
     return [
         *_describe_phases(diagnosis, after),
         *_describe_reads(job.facts),
-        *_describe_batches(job.facts),
+        *list_uneven_parts(job.facts),
         *_describe_network(job, chosen, after),
     ]
 
@@ -75,7 +75,7 @@ def _describe_reads(facts: WorkloadFacts | None) -> list[str]:
     return steps
 
 
-def _describe_batches(facts: WorkloadFacts | None) -> list[str]:
+def list_uneven_parts(facts: WorkloadFacts | None) -> list[str]:
     """Warn of ranks that would run out of data before the others: the last step of an epoch would wait for good."""
     counts = facts.batches_per_rank if facts is not None else ()
     if len(set(counts)) < 2:

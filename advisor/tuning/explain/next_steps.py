@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from statistics import fmean, stdev
 
 from advisor.protocol.answers.advice import Diagnosis
-from advisor.protocol.answers.gains import spell_share
+from advisor.protocol.answers.gains import NOISY, say_launch_noise
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.trials import Phases, Trial
@@ -13,7 +13,6 @@ from advisor.tuning.explain.beyond_knobs import list_beyond_knobs
 from advisor.tuning.history.comparisons import log_rate
 from advisor.tuning.history.record import Record
 
-_NOISY = 0.03
 _USES: Mapping[WorkloadKind, str] = {
     WorkloadKind.PYTORCH: "Put the strategy in place (run.sh trains the unchanged script under it) and compare one run "
     "at full length.",
@@ -55,18 +54,17 @@ def list_next_steps(
             )
     steps += [flag.sentence for flag in diagnosis.flags]
     steps += list_beyond_knobs(record.job, chosen, diagnosis, phases[1])
-    noise = _measure_noise(record)
-    if noise is not None and noise > _NOISY:
+    noise = measure_launch_noise(record)
+    if noise is not None and noise > NOISY:
         steps.append(
-            f"The baseline alone varied by {spell_share(noise, 1)} from launch to launch: tune on a quieter "
-            "cluster, or give the job more time, to see smaller gains."
+            f"{say_launch_noise(noise)}: tune on a quieter cluster, or give the job more time, to see smaller gains."
         )
     if chosen is None and has_ladder:
         steps.append("The ladder shows what riskier settings measured, and what they cost.")
     return tuple(steps)
 
 
-def _measure_noise(record: Record) -> float | None:
+def measure_launch_noise(record: Record) -> float | None:
     """Standard deviation of ln(the baseline's throughput) between launches; None below two."""
     rates: dict[str, list[float]] = {}
     for block in record.baseline_blocks:

@@ -42,14 +42,15 @@ def test_change_tells_both_rates_and_what_a_sample_is() -> None:
 
 def test_change_names_every_changed_knob_with_values_and_reason() -> None:
     text = words_of(a_change())
-    assert "fuse_grad_size_in_MB 32 MB → 8 MB Smaller buckets start travelling earlier" in text
-    assert "sync_nccl_allreduce on → off Lets the two overlap at all." in text
+    assert "bucket size 32 MB → 8 MB Smaller buckets start" in text
+    assert "fuse_grad_size_in_MB" in text, "Fleet's name stands below"
+    assert "one allreduce at a time on → off Lets the two overlap at all. sync_nccl_allreduce" in text
     assert "In force: DDP's log" in text
 
 
 def test_changed_knob_without_a_reason_is_not_hidden() -> None:
     text = words_of(a_change().model_copy(update={"reasons": ()}))
-    assert "fuse_grad_size_in_MB 32 MB → 8 MB Part of the strategy" in text
+    assert "bucket size 32 MB → 8 MB Part of the strategy" in text
 
 
 def test_phases_show_both_sides_and_the_difference() -> None:

@@ -8,24 +8,31 @@ import pytest
 
 from advisor.cli.tuning.usage import describe_use
 from advisor.cli.views.advice_view import format_advice
+from advisor.cli.views.first_screen import Use
+from advisor.exporters.own_words import OwnLine
 from advisor.protocol.answers.advice import Action, Advice, Verdict
 from advisor.protocol.measured.telemetry import FlagKind, NodeFlag
+from advisor.protocol.nodes.cluster import Cluster, Node
 from advisor.protocol.training.workload import WorkloadKind
 
 from .advices import a_change, a_keep, of_an_older_version, unconfirmed, undecided
 from .fake_server import FakeServer
 
-USE = "bash advisor-train/run.sh"
+USE = Use(
+    "bash advisor-train/run.sh",
+    "3 of 3 changes; your script stays as it is",
+    (OwnLine(text="DDP(…, bucket_cap_mb=8)", knobs=("fuse_grad_size_in_MB",)),),
+)
 
 
-def words_of(advice: Advice, usage: str = "") -> str:
-    return " ".join(format_advice(advice, 100, usage=usage).split())
+def words_of(advice: Advice, use: Use | None = None) -> str:
+    return " ".join(format_advice(advice, 100, use=use).split())
 
 
 @pytest.mark.parametrize("width", [80, 100])
 @pytest.mark.parametrize("make", [a_change, a_keep, undecided, unconfirmed, of_an_older_version])
 def test_answer_fits_one_screen(make: Callable[[], Advice], width: int) -> None:
-    lines = format_advice(make(), width, usage=USE).splitlines()
+    lines = format_advice(make(), width, use=USE).splitlines()
     assert max(map(len, lines)) <= width
     assert len(lines) <= 25
     assert lines[1].startswith("RESULT  ")
@@ -38,10 +45,13 @@ def test_change_leads_with_the_bound_and_says_how_to_use_it() -> None:
         "RESULT at least +5.9 %, most likely +8.4 %: 1 586 → 1 719 samples/s (95 % CI +5.9 … +10.7 %)"
     )
     assert "WHY one step 161 → 150 ms: network 14.2 → 3.1" in text
-    assert "fuse_grad_size_in_MB 32 MB 8 MB 9.2 ms (7.1 … 11.3)" in text
-    assert "nccl_comm_num 1 2 not measured alone" in text
+    assert "bucket size 32 MB 8 MB 9.2 ms (7.1 … 11.3)" in text
+    assert "process groups that reduce gradients 1 2 not measured alone" in text
+    assert "Fleet's names, in this order: fuse_grad_size_in_MB, sync_nccl_allreduce, nccl_comm_num." in text
     assert "All keep the mathematics exact." in text
-    assert f"USE IT {USE}" in text
+    assert "USE IT bash advisor-train/run.sh (3 of 3 changes; your script stays as it is)" in text
+    assert "OR SET DDP(…, bucket_cap_mb=8)" in text
+    assert "2 of 3 changes take more than a line: use the command." in text
     assert "pays back after 3.9 h of training" in text
     assert "--allow numeric measured 1.42x, but changes rounding" in text
     assert "advisor advice job-1 -v" in text
@@ -70,7 +80,7 @@ def test_wide_interval_says_what_narrows_it() -> None:
 def test_change_that_rounds_otherwise_asks_for_a_comparison_of_accuracy() -> None:
     changes = {"fp16_allreduce": True}
     text = words_of(a_change().model_copy(update={"changes": changes, "reasons": ()}), USE)
-    assert "fp16_allreduce changes rounding." in text
+    assert "16-bit gradient reduction changes rounding." in text
     assert "TO DO Compare the accuracy of one full training" in text
 
 
@@ -112,24 +122,65 @@ def test_markup_in_a_sentence_is_printed_as_it_stands() -> None:
     assert "[bold]rank[/bold]" in words_of(a_keep().model_copy(update={"headline": "Use [bold]rank[/bold]."}))
 
 
-def test_use_names_the_file_and_how_many_changes_it_carries() -> None:
+def test_names_of_another_framework_are_its_own() -> None:
+    text = words_of(a_change().model_copy(update={"software": {"paddle": "3.3.1"}}))
+    assert "fuse_grad_size_in_MB 32 MB 8 MB" in text
+    assert "Fleet's names" not in text
+
+
+@pytest.mark.parametrize(("noise", "is_told"), [(None, False), (0.01, False), (0.04, True), (0.92, True)])
+def test_noise_that_could_hide_the_gain_stands_beside_it(noise: float | None, is_told: bool) -> None:
+    text = words_of(a_change().model_copy(update={"launch_noise": noise}))
+    assert ("The baseline alone varied by" in text) is is_told
+    if noise == 0.92:
+        assert "The baseline alone varied by 92 % from launch to launch" in text.partition("WHY")[0]
+
+
+def test_noise_beside_a_gain_that_is_much_larger_is_left_to_the_report() -> None:
+    change = a_change()
+    assert change.gain is not None
+    gain = change.gain.model_copy(update={"ratio": 3.1, "low": 2.8, "high": 3.4})
+    assert "varied by" not in words_of(change.model_copy(update={"launch_noise": 0.05, "gain": gain}))
+
+
+def test_what_would_stop_a_training_is_watched_first() -> None:
+    uneven = "Rank 1 reads 3 batches an epoch and rank 0 5: the others would wait."
+    assert f"WATCH {uneven}" in words_of(a_keep().model_copy(update={"watch": (uneven,)}))
+
+
+def test_use_names_the_file_and_how_many_changes_it_carries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     job = FakeServer().add_job("aaa1")
     told = describe_use(a_change(), job, Path("out"), is_written=True)
-    assert told.startswith("bash out/run.sh   (")
-    assert "of 3 changes; your script stays as it is)" in told
-    assert describe_use(a_change(), job, Path("out"), is_written=False).startswith(
-        "advisor export aaa1 -o out && bash out/run.sh"
+    assert told.command == "bash out/run.sh"
+    assert told.note.endswith("of 3 changes; your script stays as it is")
+    assert describe_use(a_change(), job, Path("out dir"), is_written=False).command == (
+        "advisor export aaa1 -o 'out dir' && bash 'out dir/run.sh'"
     )
-    assert describe_use(a_keep(), job, Path("out"), is_written=True) == ""
+    assert describe_use(a_keep(), job, Path("out"), is_written=True).command == ""
     spread = job.model_copy(update={"spec": job.spec.model_copy(update={"nodes": 2})})
     told = describe_use(a_change(), spread, Path("out"), is_written=True)
-    assert told.endswith("; on each of 2 nodes, NODE_RANK and MASTER_ADDR set)")
+    assert told.note.endswith("; on each of 2 nodes, with NODE_RANK and MASTER_ADDR set")
+    node = Node(hostname="here", cpu_count=2, memory_bytes=2**30)
+    here = spread.model_copy(update={"cluster": Cluster(nodes=(node, node))})
+    assert describe_use(a_change(), here, Path("out"), is_written=True).note.endswith(
+        "; starts all 2 nodes here"
+    )
 
 
-def test_use_says_where_the_advisor_is_that_is_not_on_the_path(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("is_written", [True, False])
+def test_every_command_says_where_the_advisor_is_that_is_not_on_the_path(
+    monkeypatch: pytest.MonkeyPatch, is_written: bool
+) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
-    told = describe_use(a_change(), FakeServer().add_job("aaa1"), Path("out"), is_written=True)
-    assert told.startswith(f"ADVISOR={Path(sys.executable).with_name('advisor')} bash out/run.sh")
+    monkeypatch.chdir("/")
+    program = Path(sys.executable).with_name("advisor")
+    told = describe_use(a_change(), FakeServer().add_job("aaa1"), Path("out"), is_written=is_written)
+    assert f"ADVISOR={told.program} bash out/run.sh" in told.command
+    assert (Path("/") / told.program) == program
+    assert is_written or told.command.startswith(f"{told.program} export aaa1")
+    assert f"{told.program} advice job-1 -v" in words_of(a_change(), told)
+    assert f"TO DO {told.program} tune --continue job-1" in words_of(undecided(), told)
 
 
 def test_use_names_what_the_file_cannot_carry() -> None:
@@ -145,5 +196,6 @@ def test_use_names_what_the_file_cannot_carry() -> None:
     told = describe_use(
         change.model_copy(update=more), job.model_copy(update={"spec": spec}), Path("out"), is_written=True
     )
-    assert told.startswith("load out/strategy.prototxt into fleet's DistributedStrategy")
-    assert told.endswith("Set yourself: num_threads.")
+    assert told.command == "load out/strategy.prototxt into fleet's DistributedStrategy"
+    assert told.note.endswith("; set yourself: num_threads")
+    assert not told.lines

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from advisor.exporters import export
+from advisor.protocol.nodes.cluster import Cluster, Node
 
 HOSTILE = ("it's", "$(touch pwned)", "`id`", "a b", 'say "hi"', "line\nbreak", "é", "*", "--x=;reboot", "")
 
@@ -13,7 +14,7 @@ HOSTILE = ("it's", "$(touch pwned)", "`id`", "a b", 'say "hi"', "line\nbreak", "
 def execute(script: str, folder: Path, *arguments: str, environment: Mapping[str, str] | None = None):
     """Run `script` with an `advisor` that prints its words and its environment instead of launching anything."""
     tools = folder / "tools"
-    tools.mkdir()
+    tools.mkdir(exist_ok=True)
     fake = tools / "advisor"
     fake.write_text('#!/bin/bash\nprintf "%s\\0" "$@" > words\nenv -0 > variables\npwd > place\n')
     fake.chmod(0o755)
@@ -79,6 +80,24 @@ def test_several_nodes_ask_for_their_rank_and_address(advise, tmp_path: Path) ->
     assert read_words(again)[7:15] == [
         "--nnodes", "2", "--node-rank", "1", "--master-addr", "10.0.0.1", "--master-port", "29500",
     ]  # fmt: skip
+
+
+def test_nodes_that_were_agents_of_one_machine_all_start_there(advise, tmp_path: Path) -> None:
+    advice, job = advise({}, nodes=2, world_size=2)
+    node = Node(hostname="here", cpu_count=2, memory_bytes=2**30)
+    script = export(
+        advice, job.model_copy(update={"cluster": Cluster(nodes=(node, node))}), "torchrun"
+    ).content
+    fake = tmp_path / "fake"
+    fake.write_text('#!/bin/sh\necho "$MASTER_ADDR:$MASTER_PORT" > "address$NODE_RANK"; exit "$NODE_RANK"\n')
+    fake.chmod(0o755)
+    done = execute(script, tmp_path, environment={"ADVISOR": "./fake"})
+    assert done.returncode == 1, done.stderr
+    addresses = {(tmp_path / f"address{rank}").read_text() for rank in (0, 1)}
+    assert len(addresses) == 1
+    assert addresses.pop().startswith("127.0.0.1:2")
+    named = execute(script, tmp_path, environment={"NODE_RANK": "0"})
+    assert "Set MASTER_ADDR" in named.stderr
 
 
 def test_any_launcher_carries_every_change(advise) -> None:

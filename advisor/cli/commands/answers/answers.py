@@ -35,8 +35,8 @@ def advice(
     if as_json:
         screen.print_json(describe_advice(answer))
     else:
-        usage = describe_use(answer, found, default_directory(found), is_written=False)
-        screen.show(render_advice(answer, found.spec.name or found.id, verbose=verbose, usage=usage))
+        use = describe_use(answer, found, default_directory(found), is_written=False)
+        screen.show(render_advice(answer, found.spec.name or found.id, verbose=verbose, use=use))
 
 
 def export(

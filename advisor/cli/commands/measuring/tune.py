@@ -10,6 +10,7 @@ import typer
 from advisor.cli.completions import complete_job
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.options import (
+    BEFORE,
     DetachOption,
     DryRunOption,
     JsonOption,
@@ -22,7 +23,7 @@ from advisor.cli.options import (
     sign_as_asked,
 )
 from advisor.cli.tuning.built_in import RANKS, launch_built_in
-from advisor.cli.tuning.job_options import TuneOptions, takes
+from advisor.cli.tuning.job_options import TRAINED, WHERE, TuneOptions, takes
 from advisor.cli.tuning.job_spec import WantedJob, spec_from_options
 from advisor.cli.tuning.tune_anywhere import preview_anywhere, submit_detached, tune_anywhere
 from advisor.protocol.asked.jobs import Job
@@ -43,10 +44,12 @@ def tune(
         ),
     ] = None,
     workload: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A built-in training; `advisor workloads` lists them.")
+        str | None, typer.Option(metavar="NAME", help="A built-in training; `advisor workloads` lists them.",
+                                 rich_help_panel=TRAINED)
     ] = None,
     nproc_per_node: Annotated[
-        int | None, typer.Option(min=1, help="With --workload: processes on each node.", show_default=str(RANKS))
+        int | None, typer.Option(min=1, help="With --workload: processes on each node.", show_default=str(RANKS),
+                                 rich_help_panel=TRAINED)
     ] = None,
     sign: SignOption = None,
     sign_for: SignForOption = "7d",  # type: ignore[assignment]
@@ -56,11 +59,14 @@ def tune(
     ] = None,
     log_to: LogToOption = None,
     new: Annotated[
-        bool, typer.Option("--new", help="Start afresh, and give up this machine's unfinished jobs.")
+        bool,
+        typer.Option("--new", help="Start afresh, and give up this machine's unfinished jobs.",
+                     rich_help_panel=BEFORE),
     ] = False,
     resume: Annotated[
         str | None,
-        typer.Option(metavar="JOB", help="Go on with an unfinished job.", autocompletion=complete_job),
+        typer.Option(metavar="JOB", help="Go on with an unfinished job.", autocompletion=complete_job,
+                     rich_help_panel=BEFORE),
     ] = None,
     more: Annotated[
         str | None,
@@ -71,7 +77,8 @@ def tune(
     local_agents: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Agents to start on this machine, without ADVISOR_URL.", show_default="--nodes times --gangs"
+            min=0, help="Agents to start on this machine, without ADVISOR_URL.", show_default="--nodes times --gangs",
+            rich_help_panel=WHERE,
         ),
     ] = None,
     dry_run: DryRunOption = False,

@@ -1,0 +1,93 @@
+"""The lines for people who own the script: every lever has PyTorch's word, and the lines are true Python and shell."""
+
+import ast
+import shlex
+
+import pytest
+
+from advisor.exporters.own_words import list_own_lines
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.training.workload import WorkloadKind
+
+VARIABLES = {name for name in CATALOGUE if name.isupper()}
+
+
+def told(advice, job) -> list[str]:
+    return [f"{line.text} | {line.where}".removesuffix(" | ") for line in list_own_lines(advice, job)]
+
+
+def test_every_knob_that_is_varied_has_a_word_of_pytorchs() -> None:
+    assert not [
+        name
+        for name, knob in CATALOGUE.items()
+        if not knob.carried and not knob.title and name not in VARIABLES
+    ]
+    titles = [knob.title for knob in CATALOGUE.values() if knob.title]
+    assert len(titles) == len(set(titles))
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"num_threads": 1}, "OMP_NUM_THREADS=1 | before the launch command"),
+        (
+            {"fuse_grad_size_in_MB": 4.0, "last_comm_group_size_MB": 4.0},
+            "DDP(…, bucket_cap_mb=4)",
+        ),
+        ({"fuse_grad_size_in_MB": 4.0}, "DDP(…, bucket_cap_mb_list=[1, 4])"),
+        ({"last_comm_group_size_MB": 4.0}, "DDP(…, bucket_cap_mb_list=[4, 25])"),
+        (
+            {"num_iteration_per_drop_scope": 100},
+            "gc.freeze(); gc.disable() | before the loop, and gc.collect() after every 100 steps",
+        ),
+        ({"loader_num_workers": 2}, "DataLoader(…, num_workers=2)"),
+        ({"fp16_allreduce": True}, "ddp.register_comm_hook(None, default_hooks.fp16_compress_hook)"),
+        ({"fuse_all_optimizer_ops": True}, "optimizer(…, fused=True)"),
+    ],
+)
+def test_a_change_is_written_in_the_frameworks_own_words(advise, changes, line: str) -> None:
+    assert told(*advise(changes)) == [line]
+
+
+def test_variables_stand_in_one_line_for_the_shell(advise) -> None:
+    lines = told(*advise({"num_threads": 2, "NCCL_BUFFSIZE": 2**23}, backend="nccl", nodes=2, world_size=4))
+    words = shlex.split(lines[0].partition(" | ")[0])
+    assert words == ["OMP_NUM_THREADS=2", f"NCCL_BUFFSIZE={2**23}"]
+
+
+def test_a_change_without_a_line_is_left_to_the_command(advise) -> None:
+    assert told(*advise({"nccl_comm_num": 2})) == []
+
+
+def test_other_frameworks_take_their_names_from_the_exported_file(advise) -> None:
+    assert told(*advise({"num_threads": 2}, kind=WorkloadKind.PADDLE)) == []
+
+
+@pytest.mark.parametrize(
+    ("library", "start"),
+    [
+        ("transformers", "TrainingArguments(…, ddp_bucket_cap_mb=4"),
+        ("accelerate", "Accelerator(…, kwargs_handlers=[DistributedDataParallelKwargs(bucket_cap_mb=4"),
+        ("lightning", "Trainer(…, strategy=DDPStrategy(bucket_cap_mb="),
+    ],
+)
+def test_a_library_gets_its_own_arguments(advise, library: str, start: str) -> None:
+    advice, job = advise({"fuse_grad_size_in_MB": 4.0, "last_comm_group_size_MB": 4.0})
+    assert job.facts is not None
+    facts = job.facts.model_copy(update={"software": {library: "1"}})
+    lines = told(advice, job.model_copy(update={"facts": facts}))
+    assert lines[0].startswith(start)
+    ast.parse(lines[0].replace("…, ", ""))
+
+
+def test_every_lines_knobs_are_changes_and_no_change_is_told_twice(advise) -> None:
+    values = {
+        name: knob.choices[-1] if knob.choices else (not knob.default) if knob.kind is bool else knob.high
+        for name, knob in CATALOGUE.items()
+        if not knob.carried and name not in {"localsgd", "adaptive_localsgd", "gradient_merge", "dgc", "amp"}
+    }
+    for name, value in values.items():
+        advice, job = advise({name: value})
+        lines = list_own_lines(advice, job)
+        assert all(line.knobs == (name,) and line.text for line in lines), name
+        assert len(lines) <= 1
