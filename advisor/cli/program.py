@@ -34,7 +34,7 @@ class Place:
     """Where it stands in the help."""
 
 
-_FORWARDED = {
+_FORWARDED: Mapping[str, Any] = {
     "allow_extra_args": True,
     "ignore_unknown_options": True,
     "allow_interspersed_args": False,
@@ -45,7 +45,7 @@ _FORWARDED = {
 _DAILY, _JOBS, _SERVER, _REFERENCE = "Measure and use", "Jobs", "Servers, agents, administration", "Look up"
 
 
-def _place(panel: str, module: str, function: str, is_group: bool = False, **settings: Any) -> Place:
+def _place(panel: str, module: str, function: str, *, is_group: bool = False, **settings: Any) -> Place:
     return Place(module, function, settings, is_group, panel)
 
 
