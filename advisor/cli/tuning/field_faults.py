@@ -6,7 +6,8 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from advisor.cli.tuning.job_options import TuneOptions, list_options
+from advisor.cli.tuning.filled_options import list_options
+from advisor.cli.tuning.job_options import TuneOptions
 from advisor.protocol.asked.jobs import JobSpec
 from advisor.protocol.knobs.nearest import find_nearest
 

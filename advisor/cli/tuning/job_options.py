@@ -1,16 +1,15 @@
 """The options that describe a job, each once: how it is typed, what it says, and which field of a job it fills."""
 
-import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields
-from functools import wraps
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
 from advisor.cli.completions import complete_knob, complete_values
 from advisor.cli.exits import CommandFailed, Exit
+from advisor.cli.tuning.filled_options import Fills, list_options, put
 from advisor.protocol.asked.jobs import Priority
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
@@ -23,17 +22,6 @@ from advisor.protocol.training.workload import Injection, WorkloadKind
 
 SEARCH, TRAINED, WHERE = "What is searched", "What is trained", "Where it is measured"
 """Panels of the help: what is not needed every day stands below what is."""
-
-
-@dataclass(frozen=True)
-class Fills:
-    """The field of a job that an option fills, `budget.max_seconds`, and how."""
-
-    field: str
-    unit: float = 1.0
-    """What the field counts one of the option's as: 60 where minutes are typed and seconds kept."""
-    read: Callable[[Any], Any] = lambda typed: typed
-    """What was typed as the field's value; raises `CommandFailed` (invalid spec)."""
 
 
 def read_testbed(text: str) -> Testbed:
@@ -227,7 +215,7 @@ class JobOptions:
             if typed is None or typed == []:
                 continue
             value = option.fills.read(typed)
-            _put(
+            put(
                 filled,
                 option.fills.field.split("."),
                 value * option.fills.unit if option.fills.unit != 1.0 else value,
@@ -366,68 +354,3 @@ class TuneOptions(JobOptions):
         if self.testbed is not None and self.nodes is None:
             filled["nodes"] = filled["testbed"].nodes
         return filled
-
-
-@dataclass(frozen=True)
-class Option:
-    """One option as it is declared."""
-
-    name: str
-    """Of its parameter."""
-    flag: str
-    """As it is typed: `--max-device-hours`."""
-    fills: Fills
-
-
-def list_options(declared: type[JobOptions]) -> tuple[Option, ...]:
-    """Return the options of a class."""
-    hints = get_type_hints(declared, include_extras=True)
-    options = []
-    for field in fields(declared):
-        fills = next(extra for extra in get_args(hints[field.name]) if isinstance(extra, Fills))
-        options.append(Option(field.name, f"--{field.name.replace('_', '-')}", fills))
-    return tuple(options)
-
-
-def takes(declared: type[JobOptions]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of a class in place of its parameter `options`, which gets what was typed."""
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @wraps(command)
-        def called(**typed: Any) -> None:
-            own = {field.name: typed.pop(field.name) for field in fields(declared)}
-            command(**typed, options=declared(**own))
-
-        parameters = tuple(_list_parameters(command, declared))
-        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        called.__annotations__ = {each.name: each.annotation for each in parameters}
-        return called
-
-    return decorate
-
-
-def _list_parameters(command: Callable[..., None], declared: type[JobOptions]) -> Iterator[inspect.Parameter]:
-    hints = get_type_hints(declared, include_extras=True)
-    for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        if parameter.name != "options":
-            yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-            continue
-        for field in fields(declared):
-            default = inspect.Parameter.empty if field.default is MISSING else field.default
-            yield inspect.Parameter(
-                field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[field.name]
-            )
-
-
-def _put(body: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    """Set a field at a place; dictionaries are put beside what is there. What is no dictionary is judged later."""
-    first, *rest = path
-    there = body.get(first, {})
-    if rest:
-        if isinstance(there, dict):
-            body[first] = dict(there)
-            _put(body[first], rest, value)
-    elif isinstance(value, dict) and isinstance(there, dict):
-        body[first] = {**there, **value}
-    else:
-        body[first] = value

@@ -19,8 +19,9 @@ from advisor.cli.options import (
     screen_of,
     sign_as_asked,
 )
+from advisor.cli.tuning.filled_options import takes
 from advisor.cli.tuning.follow import watch_detachably
-from advisor.cli.tuning.job_options import JobOptions, takes
+from advisor.cli.tuning.job_options import JobOptions
 from advisor.cli.tuning.job_spec import spec_from_file
 from advisor.cli.views.plan_view import describe_plan
 

@@ -23,7 +23,8 @@ from advisor.cli.options import (
     sign_as_asked,
 )
 from advisor.cli.tuning.built_in import RANKS, launch_built_in
-from advisor.cli.tuning.job_options import TRAINED, WHERE, TuneOptions, takes
+from advisor.cli.tuning.filled_options import takes
+from advisor.cli.tuning.job_options import TRAINED, WHERE, TuneOptions
 from advisor.cli.tuning.job_spec import WantedJob, spec_from_options
 from advisor.cli.tuning.tune_anywhere import preview_anywhere, submit_detached, tune_anywhere
 from advisor.protocol.asked.jobs import Job

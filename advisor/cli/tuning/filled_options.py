@@ -1,0 +1,83 @@
+"""Options declared as a class: how each fills a field of a job, and how a command gets them all."""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import MISSING, dataclass, fields
+from functools import wraps
+from typing import Any, get_args, get_type_hints
+
+
+@dataclass(frozen=True)
+class Fills:
+    """The field of a job that an option fills, `budget.max_seconds`, and how."""
+
+    field: str
+    unit: float = 1.0
+    """What the field counts one of the option's as: 60 where minutes are typed and seconds kept."""
+    read: Callable[[Any], Any] = lambda typed: typed
+    """What was typed as the field's value; raises `CommandFailed` (invalid spec)."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option as it is declared."""
+
+    name: str
+    """Of its parameter."""
+    flag: str
+    """As it is typed: `--max-device-hours`."""
+    fills: Fills
+
+
+def list_options(declared: type) -> tuple[Option, ...]:
+    """Return the options of a class."""
+    hints = get_type_hints(declared, include_extras=True)
+    options = []
+    for field in fields(declared):
+        fills = next(extra for extra in get_args(hints[field.name]) if isinstance(extra, Fills))
+        options.append(Option(field.name, f"--{field.name.replace('_', '-')}", fills))
+    return tuple(options)
+
+
+def takes(declared: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of a class in place of its parameter `options`, which gets what was typed."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        @wraps(command)
+        def called(**typed: Any) -> None:
+            own = {field.name: typed.pop(field.name) for field in fields(declared)}
+            command(**typed, options=declared(**own))
+
+        parameters = tuple(_list_parameters(command, declared))
+        called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        called.__annotations__ = {each.name: each.annotation for each in parameters}
+        return called
+
+    return decorate
+
+
+def _list_parameters(command: Callable[..., None], declared: type) -> Iterator[inspect.Parameter]:
+    hints = get_type_hints(declared, include_extras=True)
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        if parameter.name != "options":
+            yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            continue
+        for field in fields(declared):
+            default = inspect.Parameter.empty if field.default is MISSING else field.default
+            yield inspect.Parameter(
+                field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[field.name]
+            )
+
+
+def put(body: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """Set a field at a place; dictionaries are put beside what is there. What is no dictionary is judged later."""
+    first, *rest = path
+    there = body.get(first, {})
+    if rest:
+        if isinstance(there, dict):
+            body[first] = dict(there)
+            put(body[first], rest, value)
+    elif isinstance(value, dict) and isinstance(there, dict):
+        body[first] = {**there, **value}
+    else:
+        body[first] = value
