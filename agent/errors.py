@@ -12,6 +12,7 @@ AgentError
 ├── NotTheServer           something else than Fleet Advisor answers at that URL
 ├── BadConfiguration       the agent's own configuration cannot be used
 ├── Unlaunchable           the workload cannot be started on this node
+├── AgentStopped           the agent was asked to stop while it prepared a launch
 ├── DevicesBusy            somebody else computes on the node's GPUs
 └── WorkDirInUse           another agent runs in the same work directory
 """
@@ -76,6 +77,10 @@ class BadConfiguration(AgentError):
 
 class Unlaunchable(AgentError):
     """The workload cannot be started; the sentence names the word at fault and the remedy."""
+
+
+class AgentStopped(AgentError):
+    """The agent is to stop, and waits for nothing more."""
 
 
 class DevicesBusy(AgentError):

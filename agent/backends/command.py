@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,8 +12,14 @@ from agent.backends.launch import Launch, SessionPlace, build_environment, choos
 from agent.backends.rendezvous import split_rendezvous
 from agent.backends.results import RESULTS_FILE
 from agent.errors import Unlaunchable
+from agent.files import Files
 
 STRATEGY_FILE = "strategy.json"
+
+
+def list_words(assignment: Assignment, rendezvous: str, place: SessionPlace) -> tuple[str, ...]:
+    """Return the command's words with every value and place in them."""
+    return fill_words(assignment, rendezvous, place, _list_values(assignment))
 
 
 def build_launch(
@@ -24,8 +29,30 @@ def build_launch(
 
     Raises Unlaunchable when the command cannot work on this node.
     """
-    values = {**list_given(assignment.workload), **assignment.cold}
-    return build_with_values(assignment, rendezvous, place, environment, values)
+    return build_with_values(assignment, rendezvous, place, environment, _list_values(assignment))
+
+
+def _list_values(assignment: Assignment) -> dict[str, Value]:
+    return {**list_given(assignment.workload), **assignment.cold}
+
+
+def fill_words(
+    assignment: Assignment, rendezvous: str, place: SessionPlace, values: Mapping[str, Value]
+) -> tuple[str, ...]:
+    """Return the command's words with these values of the knobs."""
+    return fill_command(assignment.workload.command, values, _list_places(assignment, rendezvous, place))
+
+
+def _list_places(assignment: Assignment, rendezvous: str, place: SessionPlace) -> dict[str, str]:
+    host, port = split_rendezvous(rendezvous)
+    return {
+        "strategy_file": str(place.session_dir / STRATEGY_FILE),
+        "results_file": str(place.session_dir / RESULTS_FILE),
+        "node_rank": str(assignment.node_rank),
+        "nodes": str(assignment.nnodes),
+        "master_addr": host,
+        "master_port": str(port),
+    }
 
 
 def build_with_values(
@@ -36,42 +63,32 @@ def build_with_values(
     values: Mapping[str, Value],
 ) -> Launch:
     """Return the launch with these values of the knobs that the program is given, and write the strategy file."""
-    workload = assignment.workload
-    working_dir = find_working_dir(assignment)
-    host, port = split_rendezvous(rendezvous)
-    strategy_file = place.session_dir / STRATEGY_FILE
-    strategy_file.write_text(json.dumps(values))
-    places = {
-        "strategy_file": str(strategy_file),
-        "results_file": str(place.session_dir / RESULTS_FILE),
-        "node_rank": str(assignment.node_rank),
-        "nodes": str(assignment.nnodes),
-        "master_addr": host,
-        "master_port": str(port),
-    }
+    working_dir = find_working_dir(assignment, place.files)
+    (place.session_dir / STRATEGY_FILE).write_text(json.dumps(values))
+    places = _list_places(assignment, rendezvous, place)
     variables = build_environment(assignment, place, environment)
     variables |= describe_in_environment(values) | {
         "ADVISOR_STRATEGY_FILE": places["strategy_file"],
         "ADVISOR_RESULTS": places["results_file"],
         "ADVISOR_NODE_RANK": places["node_rank"],
         "ADVISOR_NODES": places["nodes"],
-        "MASTER_ADDR": host,
-        "MASTER_PORT": str(port),
+        "MASTER_ADDR": places["master_addr"],
+        "MASTER_PORT": places["master_port"],
     }
     # Python keeps the lines of a program that writes into a pipe back until it has many of them.
     variables.setdefault("PYTHONUNBUFFERED", "1")
     if assignment.nnodes > 1:
         choose_interface(rendezvous, variables)
-    argv = fill_command(workload.command, values, places)
-    program = find_program(argv[0], working_dir, variables)
-    script = find_script(argv[1:], working_dir)
-    return Launch((program, *argv[1:]), variables, working_dir, script, argv[1:], argv)
+    argv = fill_words(assignment, rendezvous, place, values)
+    program = find_program(argv[0], working_dir, variables, place.files)
+    script = find_script(argv[1:], working_dir, place.files)
+    return Launch((program, *argv[1:]), variables, working_dir, script, argv[1:])
 
 
-def find_program(name: str, working_dir: Path, variables: Mapping[str, str]) -> str:
+def find_program(name: str, working_dir: Path, variables: Mapping[str, str], files: Files) -> str:
     """Return the path of a command's first word; raises Unlaunchable where it is no program on this node."""
     path = variables.get("PATH", os.defpath)
-    found = shutil.which(str(working_dir / name) if "/" in name else name, path=path)
+    found = files.find_program(str(working_dir / name) if "/" in name else name, path)
     if found is None:
         where = f"in {working_dir}" if "/" in name else f"on this node (PATH is {path})"
         raise Unlaunchable(
@@ -81,6 +98,6 @@ def find_program(name: str, working_dir: Path, variables: Mapping[str, str]) -> 
     return found
 
 
-def find_script(words: tuple[str, ...], working_dir: Path) -> Path | None:
+def find_script(words: tuple[str, ...], working_dir: Path, files: Files) -> Path | None:
     """The first word that is a file: its folder is protected from what trials write, as a script's is."""
-    return next((working_dir / word for word in words if os.path.isfile(working_dir / word)), None)
+    return next((working_dir / word for word in words if files.is_file(working_dir / word)), None)

@@ -7,6 +7,7 @@ so a torchrun inside `bash run.sh` finds the other nodes, and a free port, witho
 from collections.abc import Mapping
 
 from advisor.protocol.measured.messages import Assignment
+from advisor.protocol.training.launch_command import UnlaunchableCommand, parse_command
 from advisor.protocol.training.workload import Injection
 from agent.backends.command import find_program, find_script
 from agent.backends.launch import Launch, SessionPlace, choose_interface, find_working_dir
@@ -22,20 +23,27 @@ def inject_runtime(injection: Injection, place: SessionPlace, variables: Mapping
     return reach_ranks(place.runtime_script.parent, variables, everywhere=injection is Injection.ENVIRONMENT)
 
 
-def launch_as_typed(assignment: Assignment, rendezvous: str, variables: dict[str, str]) -> Launch:
+def list_words(assignment: Assignment, rendezvous: str, _: SessionPlace) -> tuple[str, ...]:
+    """Return the command's words: what our launcher reads stays as it was typed."""
+    try:
+        parse_command(assignment.workload.command)
+    except UnlaunchableCommand:
+        places = _list_places(assignment, rendezvous)
+        return tuple(_fill(word, places) for word in assignment.workload.command)
+    return assignment.workload.command
+
+
+def launch_as_typed(
+    assignment: Assignment, rendezvous: str, place: SessionPlace, variables: dict[str, str]
+) -> Launch:
     """Return the launch of a command that starts its ranks itself.
 
     The command and the workload's environment may hold ${master_addr}, ${master_port}, ${nodes} and ${node_rank}.
     Raises Unlaunchable when its first word is no program on this node.
     """
-    working_dir = find_working_dir(assignment)
+    working_dir = find_working_dir(assignment, place.files)
     host, port = split_rendezvous(rendezvous)
-    places = {
-        "master_addr": host,
-        "master_port": str(port),
-        "nodes": str(assignment.nnodes),
-        "node_rank": str(assignment.node_rank),
-    }
+    places = _list_places(assignment, rendezvous)
     variables |= {name: _fill(variables[name], places) for name in assignment.workload.environment}
     variables |= {
         "MASTER_ADDR": host,
@@ -53,22 +61,25 @@ def launch_as_typed(assignment: Assignment, rendezvous: str, variables: dict[str
     variables.setdefault("PYTHONUNBUFFERED", "1")
     if assignment.nnodes > 1:
         choose_interface(rendezvous, variables)
-    words = tuple(_fill(word, places) for word in assignment.workload.command)
-    program = find_program(words[0], working_dir, variables)
+    words = list_words(assignment, rendezvous, place)
+    program = find_program(words[0], working_dir, variables, place.files)
     warnings = [
         f"{name} seems to start Python without the variables it was given ({found}), so the runtime may not get into "
         "the ranks: write PYTHONPATH=…:$PYTHONPATH, and drop env -i and python's -E, -I and -S."
-        for name, found in find_lost_paths(words, working_dir)
+        for name, found in find_lost_paths(words, working_dir, place.files)
     ]
-    return Launch(
-        (program, *words[1:]),
-        variables,
-        working_dir,
-        find_script(words[1:], working_dir),
-        words[1:],
-        words,
-        tuple(warnings),
-    )
+    script = find_script(words[1:], working_dir, place.files)
+    return Launch((program, *words[1:]), variables, working_dir, script, words[1:], tuple(warnings))
+
+
+def _list_places(assignment: Assignment, rendezvous: str) -> dict[str, str]:
+    host, port = split_rendezvous(rendezvous)
+    return {
+        "master_addr": host,
+        "master_port": str(port),
+        "nodes": str(assignment.nnodes),
+        "node_rank": str(assignment.node_rank),
+    }
 
 
 def _fill(text: str, places: Mapping[str, str]) -> str:

@@ -1,7 +1,6 @@
 """What every backend starts from: the launch it builds, the session's place on the node, the ranks' environment."""
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.messages import Assignment
 from agent.backends.rendezvous import find_interface, split_rendezvous
 from agent.errors import Unlaunchable
+from agent.files import DIRECT, Files
 from agent.guard.processes import AGENT_MARKER, SESSION_MARKER
 from agent.runtime.link.environment import BASE
 
@@ -31,8 +31,6 @@ class Launch:
     script: Path | None
     """The script that trains; None for a module, or where no backend can tell."""
     script_arguments: tuple[str, ...]
-    words: tuple[str, ...]
-    """The job's command as its owner typed it, with its placeholders filled: what the operator is asked about."""
     warnings: tuple[str, ...] = ()
     """Sentences for the log."""
 
@@ -47,15 +45,23 @@ class SessionPlace:
     agent_marker: str
     session_marker: str
     runtime_script: Path
+    files: Files = DIRECT
+    """How what the job names is looked at."""
 
 
-def find_working_dir(assignment: Assignment) -> Path:
+def name_working_dir(assignment: Assignment) -> Path:
+    """Return the workload's working directory, whether it exists or not."""
+    return Path(assignment.workload.working_dir).absolute()
+
+
+def find_working_dir(assignment: Assignment, files: Files) -> Path:
     """Return the workload's working directory on this node; raises Unlaunchable where there is none."""
-    working_dir = Path(assignment.workload.working_dir).absolute()
-    if not os.path.isdir(working_dir):  # also where the name is too long, or not to be looked up
+    working_dir = name_working_dir(assignment)
+    found = files.find_directory(working_dir)
+    if found is None or not found.is_searchable:
         raise Unlaunchable(
-            f"The working directory {working_dir} does not exist on this node. Give every node the same files at the "
-            "same place, or submit the job with another working_dir."
+            f"The working directory {working_dir} does not exist on this node, or its scripts' user may not enter it. "
+            "Give every node the same files at the same place, or submit the job with another working_dir."
         )
     return working_dir
 

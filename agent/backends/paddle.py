@@ -6,11 +6,16 @@ from dataclasses import replace
 from pathlib import Path
 
 from advisor.protocol.measured.messages import Assignment
-from agent.backends.command import build_with_values
+from agent.backends.command import build_with_values, fill_words
 from agent.backends.launch import Launch, SessionPlace
 
 PRELOAD = Path(__file__).parent / "paddle_preload"
 """The only folder of ours that the script's Python sees."""
+
+
+def list_words(assignment: Assignment, rendezvous: str, place: SessionPlace) -> tuple[str, ...]:
+    """Return the command's words; it is given nothing but changes."""
+    return fill_words(assignment, rendezvous, place, assignment.cold)
 
 
 def build_launch(

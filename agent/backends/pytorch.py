@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,6 +21,7 @@ from agent.backends.launch import Launch, SessionPlace, build_environment, choos
 from agent.backends.rendezvous import split_rendezvous
 from agent.devices.hardware import find_version
 from agent.errors import Unlaunchable
+from agent.files import Files
 
 START_RANKS = Path(__file__).parents[1] / "runtime" / "inject" / "start_ranks.py"
 
@@ -34,7 +34,8 @@ def build_launch(
     Raises Unlaunchable when the command, its script or its launcher cannot work on this node.
     """
     workload = assignment.workload
-    working_dir = find_working_dir(assignment)
+    files = place.files
+    working_dir = find_working_dir(assignment, files)
     variables = build_environment(assignment, place, environment)
     try:
         injection = choose_injection(workload.injection, workload.command)
@@ -44,13 +45,13 @@ def build_launch(
     try:
         command = parse_command(workload.command)
     except ForeignCommand:
-        return launch_as_typed(assignment, rendezvous, variables)
+        return launch_as_typed(assignment, rendezvous, place, variables)
     if "/" in command.launcher:
         command = replace(command, launcher=str(working_dir / command.launcher))
-    script = _find_script(command, working_dir)
+    script = _find_script(command, working_dir, files)
     warnings = []
     if command.is_torchrun:
-        interpreter = _spare_torchrun(_find_torchrun(command, variables))
+        interpreter = _spare_torchrun(_find_torchrun(command, variables, files))
         if command.replaced:
             warnings.append(
                 f"{', '.join(command.replaced)}: replaced, because the job's {assignment.nnodes} agent(s) decide "
@@ -65,12 +66,12 @@ def build_launch(
                 f"{command.launcher} starts a single process, but the job wants {assignment.nnodes} nodes. Give the "
                 "command as torchrun --nproc-per-node N script.py …"
             )
-        interpreter = (_find_python(command.launcher, variables), *command.python_options)
+        interpreter = (_find_python(command.launcher, variables, files), *command.python_options)
         variables.setdefault("PYTHONUNBUFFERED", "1")
         options = ()
     runtime = (str(place.runtime_script),) if injection is Injection.LAUNCHER else ()
     argv = (*interpreter, *options, *runtime, *command.script, *command.arguments)
-    return Launch(argv, variables, working_dir, script, command.arguments, workload.command, tuple(warnings))
+    return Launch(argv, variables, working_dir, script, command.arguments, tuple(warnings))
 
 
 def _join_gang(assignment: Assignment, rendezvous: str) -> tuple[str, ...]:
@@ -82,11 +83,11 @@ def _join_gang(assignment: Assignment, rendezvous: str) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def _find_script(command: LaunchCommand, working_dir: Path) -> Path | None:
+def _find_script(command: LaunchCommand, working_dir: Path, files: Files) -> Path | None:
     if command.script_path is None:
         return None
     script = working_dir / command.script_path
-    if not os.path.exists(script):  # also where the name is too long, or not to be looked up
+    if not files.exists(script):
         raise Unlaunchable(
             f"The script {command.script_path} does not exist in {working_dir} on this node. Check the path, and that "
             "every node has the file."
@@ -94,13 +95,13 @@ def _find_script(command: LaunchCommand, working_dir: Path) -> Path | None:
     return script
 
 
-def _find_torchrun(command: LaunchCommand, variables: Mapping[str, str]) -> tuple[str, ...]:
+def _find_torchrun(command: LaunchCommand, variables: Mapping[str, str], files: Files) -> tuple[str, ...]:
     """Return the words that start torchrun, by the python it belongs to where that can be told: venvs stay whole."""
     if command.runs_module:
-        python = _find_python(command.launcher, variables)
+        python = _find_python(command.launcher, variables, files)
         return (python, *command.python_options, "-m", "torch.distributed.run")
     path = variables.get("PATH", os.defpath)
-    found = shutil.which(command.launcher, path=path)
+    found = files.find_program(command.launcher, path)
     if found is None and command.launcher == "torchrun" and find_version("torch"):
         return (sys.executable, "-m", "torch.distributed.run")
     if found is None:
@@ -108,7 +109,7 @@ def _find_torchrun(command: LaunchCommand, variables: Mapping[str, str]) -> tupl
             f"{command.launcher} was not found on this node (PATH is {path}). Start the agent inside the environment "
             "that trains, give torchrun's full path, or set PATH in the workload's environment."
         )
-    python_of = _read_interpreter(Path(found))
+    python_of = _read_interpreter(Path(found), files)
     return (python_of, "-m", "torch.distributed.run") if python_of else (found,)
 
 
@@ -119,22 +120,20 @@ def _spare_torchrun(interpreter: tuple[str, ...]) -> tuple[str, ...]:
     return (*interpreter[:-2], str(START_RANKS))
 
 
-def _read_interpreter(script: Path) -> str | None:
+def _read_interpreter(script: Path, files: Files) -> str | None:
     """Return the python that an installed script names, None when it is no such script."""
-    try:
-        first = script.read_bytes()[:4096].decode("utf-8", "replace").splitlines()[:2]
-    except OSError:
-        return None
+    first = files.read_beginning(script, 4096).splitlines()[:2]
     if not first or not first[0].startswith("#!"):
         return None
     # pip writes a second line when the path is too long or holds spaces: '''exec' /path/to/python "$0" "$@"
     wrapped = re.match(r"'''exec' (?:\"([^\"]+)\"|(\S+)) ", first[1]) if len(first) > 1 else None
     python = (wrapped[1] or wrapped[2]) if wrapped else first[0][2:].strip()
-    return python if Path(python).name.startswith("python") and os.access(python, os.X_OK) else None
+    is_python = "/" in python and Path(python).name.startswith("python")
+    return files.find_program(python, os.defpath) if is_python else None
 
 
-def _find_python(launcher: str, variables: Mapping[str, str]) -> str:
-    found = shutil.which(launcher, path=variables.get("PATH", os.defpath))
+def _find_python(launcher: str, variables: Mapping[str, str], files: Files) -> str:
+    found = files.find_program(launcher, variables.get("PATH", os.defpath))
     if found is not None:
         return found
     if "/" not in launcher:

@@ -6,7 +6,8 @@ A root agent with `run_as` gives its scripts no way to the agent: neither its me
 import ctypes
 import os
 import pwd
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from agent.errors import BadConfiguration
@@ -52,6 +53,24 @@ def find_account(name: str) -> Account:
             f"run_as = {name!r} is root itself: name an unprivileged user, or remove run_as."
         )
     return Account(entry.pw_name, entry.pw_uid, entry.pw_gid, entry.pw_dir)
+
+
+@contextmanager
+def acting_as(account: Account | None) -> Iterator[None]:
+    """Let the calling process, which has one thread, have that user's rights over files and no others."""
+    if account is None:
+        yield
+        return
+    user, group, groups = os.geteuid(), os.getegid(), os.getgroups()
+    os.initgroups(account.name, account.group_id)
+    os.setegid(account.group_id)
+    os.seteuid(account.user_id)
+    try:
+        yield
+    finally:
+        os.seteuid(user)
+        os.setegid(group)
+        os.setgroups(groups)
 
 
 def become(account: Account | None) -> None:

@@ -1,7 +1,8 @@
 """Decides what a trial may not really change and what it may not see, and whether this machine can keep that promise.
 
 Covered: the working directory, the script's directory, the workload's `protect` list, and every directory that a
-path-like argument names or lies in. Not covered: paths that the script takes from elsewhere (its own constants, a
+path-like argument names or lies in; of these, what the user that scripts run as may enter: an overlay must not open to
+that user what its own rights do not. Not covered: paths that the script takes from elsewhere (its own constants, a
 configuration file), and files on another machine.
 """
 
@@ -12,10 +13,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from agent.files import DIRECT, Directory, Files
 from agent.guard.account import Account
 from agent.guard.mounts import MountPlan, Overlay
 
@@ -99,7 +101,9 @@ def _try_overlay(scratch_root: Path, user_namespace: bool) -> str:
         lower = Path(folder) / "lower"
         lower.mkdir()
         (lower / "file").write_text("real")
-        overlay = _make_overlay(lower, Path(folder), 0)
+        facts = DIRECT.find_directory(lower)
+        assert facts is not None  # made above
+        overlay = _make_overlay(lower, facts, Path(folder), 0)
         plan = MountPlan((overlay,), user_namespace=user_namespace)
         # A process of its own: unshare must not touch the agent, and no copy of its memory is made. It needs nothing
         # that is installed, so that it need not look for it (-S).
@@ -133,6 +137,7 @@ def plan_protection(
     hide: Iterable[Path] = (),
     needed: Iterable[Path] = (),
     account: Account | None = None,
+    files: Files = DIRECT,
 ) -> Protection:
     """Plan overlays over `directories` (outermost only) that leave the `keep` directories real, and hide `hide`.
 
@@ -140,8 +145,8 @@ def plan_protection(
     used. `owner` names the agent in the scratch's name. A directory of `hide` with something of `needed` inside stays
     visible, with a warning. `account` is the user that the script runs as.
     """
-    targets, refused = choose_targets(directories)
-    hidden, exposed = choose_hidden(hide, needed)
+    targets, refused = choose_targets(directories, files)
+    hidden, exposed = choose_hidden(hide, needed, files)
     warnings = [
         f"{directory} is too broad to protect: trials can change files directly in it. Start the job in a directory "
         "of its own."
@@ -157,7 +162,12 @@ def plan_protection(
     if not targets and not hidden:
         return Protection.none(*warnings)
     root = next(
-        (root for root in isolation.scratch_roots if not any(_is_inside(root, t) for t in targets)), None
+        (
+            root
+            for root in isolation.scratch_roots
+            if not any(root.resolve().is_relative_to(t) for t in targets)
+        ),
+        None,
     )
     if root is None:
         names = ", ".join(str(target) for target in targets)
@@ -166,41 +176,62 @@ def plan_protection(
         )
         return Protection.none(*warnings)
     scratch = Path(tempfile.mkdtemp(dir=root, prefix=_prefix(owner)))
-    everything = [*targets, *_list_mounts_below(targets)]
+    everything = [
+        (target, files.find_directory(target)) for target in (*targets, *_list_mounts_below(targets))
+    ]
     overlays = tuple(
-        _make_overlay(target, scratch, number, account) for number, target in enumerate(everything)
+        _make_overlay(target, facts, scratch, number, account)
+        for number, (target, facts) in enumerate(everything)
+        if facts is not None and facts.is_searchable
     )
-    kept = tuple(str(directory) for directory in keep if any(_is_inside(directory, t) for t in targets))
+    kept = tuple(
+        str(directory) for directory in keep if any(directory.resolve().is_relative_to(t) for t in targets)
+    )
     empty = scratch / "empty"
     empty.mkdir(mode=0o555)
     plan = MountPlan(overlays, tuple(map(str, hidden)), str(empty), kept, isolation.user_namespace)
     return Protection(plan, scratch, tuple(warnings))
 
 
-def choose_hidden(paths: Iterable[Path], needed: Iterable[Path]) -> tuple[list[Path], list[Path]]:
-    """Return the outermost of the existing `paths`, and those directories that hold something that is needed."""
-    needed = list(needed)
+def choose_hidden(
+    paths: Iterable[Path], needed: Iterable[Path], files: Files = DIRECT
+) -> tuple[list[Path], list[Path]]:
+    """Return the outermost of the existing `paths`, and those directories that hold something that is needed.
+
+    `paths` are the agent's own; of what is needed the job may have named some.
+    """
+    places = [files.resolve(need) for need in needed]
     existing = {path.resolve() for path in paths if os.path.exists(path)}
-    exposed = {path for path in existing if path.is_dir() and any(_is_inside(need, path) for need in needed)}
-    hidden = existing - exposed
-    outermost = [path for path in hidden if not any(path != o and _is_inside(path, o) for o in hidden)]
-    return sorted(outermost), sorted(exposed)
+    exposed = {
+        path for path in existing if path.is_dir() and any(place.is_relative_to(path) for place in places)
+    }
+    return _keep_outermost(existing - exposed), sorted(exposed)
 
 
-def choose_targets(directories: Iterable[Path]) -> tuple[list[Path], list[Path]]:
-    """Return the outermost of the existing directories, and those that are too broad to cover."""
-    resolved = {directory.resolve() for directory in directories if os.path.isdir(directory)}
+def choose_targets(directories: Iterable[Path], files: Files = DIRECT) -> tuple[list[Path], list[Path]]:
+    """Return the outermost of the directories that can be entered, and those that are too broad to cover."""
+    resolved = {files.resolve(directory) for directory in directories if _may_enter(directory, files)}
     refused = sorted(directory for directory in resolved if directory in _TOO_BROAD)
     usable = [
         directory
         for directory in resolved
-        if directory not in _TOO_BROAD and not any(_is_inside(directory, top) for top in _NEVER_BELOW)
+        if directory not in _TOO_BROAD and not any(directory.is_relative_to(top) for top in _NEVER_BELOW)
     ]
-    outermost = [d for d in usable if not any(d != other and _is_inside(d, other) for other in usable)]
-    return sorted(outermost), refused
+    return _keep_outermost(usable), refused
 
 
-def list_argument_directories(arguments: Sequence[str], working_dir: Path, home: Path) -> list[Path]:
+def _may_enter(path: Path, files: Files) -> bool:
+    found = files.find_directory(path)
+    return found is not None and found.is_searchable
+
+
+def _keep_outermost(paths: Collection[Path]) -> list[Path]:
+    return sorted(path for path in paths if not any(path != o and path.is_relative_to(o) for o in paths))
+
+
+def list_argument_directories(
+    arguments: Sequence[str], working_dir: Path, home: Path, files: Files = DIRECT
+) -> list[Path]:
     """Return the directories that path-like arguments lie in, so that the named directory itself can be removed too.
 
     `--out=runs/a` and `--out runs/a` count alike. Where the parent is home or broader, the directory itself is
@@ -212,52 +243,49 @@ def list_argument_directories(arguments: Sequence[str], working_dir: Path, home:
         if "://" in value or not value:
             continue
         path = working_dir / Path(value.replace("~", str(home), 1) if value.startswith("~/") else value)
-        if "/" not in value and not os.path.exists(path):
+        if "/" not in value and not files.exists(path):
             continue
         for candidate in (path.parent, path):
-            existing = _find_existing(candidate)
-            if existing != home.resolve() and existing not in _TOO_BROAD:
+            existing = _find_existing(candidate, files)
+            if existing != files.resolve(home) and existing not in _TOO_BROAD:
                 found.append(existing)
                 break
     return found
 
 
-def _find_existing(path: Path) -> Path:
+def _find_existing(path: Path, files: Files) -> Path:
     """Return the nearest directory that exists, from `path` upwards."""
-    while not os.path.isdir(path) and path != path.parent:
+    while files.find_directory(path) is None and path != path.parent:
         path = path.parent
-    return path.resolve()
+    return files.resolve(path)
 
 
-def _make_overlay(target: Path, scratch: Path, number: int, account: Account | None = None) -> Overlay:
+def _make_overlay(
+    target: Path, facts: Directory, scratch: Path, number: int, account: Account | None = None
+) -> Overlay:
     upper, work = scratch / f"upper{number}", scratch / f"work{number}"
     upper.mkdir()
     work.mkdir()
-    facts = target.stat()
     # The merged directory shows the upper one's mode and owner.
-    upper.chmod(facts.st_mode & 0o7777)
+    upper.chmod(facts.mode)
     if os.geteuid() == 0:
-        os.chown(upper, facts.st_uid, facts.st_gid)
-    if account is not None:
+        os.chown(upper, facts.user_id, facts.group_id)
+    if account is not None and facts.is_readable:
         account.give(str(upper))  # what it writes vanishes, so it may write where only root can
-    return Overlay(str(target), str(upper), str(work))
+    elif account is not None:
+        # Its names stay closed to a user who may only pass through.
+        os.chown(upper, 0, 0)
+        upper.chmod(0o733 if facts.is_writable else 0o711)
+    return Overlay(str(target), str(upper), str(work), facts.is_readable)
 
 
 def _list_mounts_below(targets: Sequence[Path]) -> list[Path]:
     """Return mount points inside the targets, outermost first: an overlay does not show what is mounted below it."""
     with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
         points = {Path(_unescape(line.split()[4])) for line in file}
-    below = [
-        point
-        for point in points
-        if point.is_dir() and any(point != t and _is_inside(point, t) for t in targets)
-    ]
+    below = [point for point in points if any(point != t and point.is_relative_to(t) for t in targets)]
     return sorted(below, key=lambda point: len(point.parts))
 
 
 def _unescape(text: str) -> str:
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
-
-
-def _is_inside(path: Path, directory: Path) -> bool:
-    return path.resolve().is_relative_to(directory)

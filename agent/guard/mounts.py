@@ -11,6 +11,8 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from agent.guard.account import Account, acting_as
+
 _CLONE_NEWNS = 0x00020000
 _CLONE_NEWUSER = 0x10000000
 _MS_BIND = 0x1000
@@ -27,6 +29,8 @@ class Overlay:
     """Receives what is written; empty at the start."""
     work: str
     """Overlayfs's own scratch, on the same file system as `upper`."""
+    is_listed: bool = True
+    """Whether its names may be read there; else it may only be passed through."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +65,11 @@ class MountPlan:
         )
 
 
-def enter(plan: MountPlan) -> None:
-    """Move this process into a private mount namespace and mount the plan; raises OSError naming the step."""
+def enter(plan: MountPlan, account: Account | None = None) -> None:
+    """Move this process into a private mount namespace and mount the plan; raises OSError naming the step.
+
+    What is covered is opened as `account`: whatever stands there by now, it must be able to enter it by itself.
+    """
     if not plan.overlays and not plan.hidden:
         return
     libc = ctypes.CDLL(None, use_errno=True)
@@ -75,7 +82,8 @@ def enter(plan: MountPlan) -> None:
         _write("/proc/self/gid_map", f"{group} {group} 1")
     _check(libc.mount(None, b"/", None, _MS_REC | _MS_PRIVATE, None), "make / private")
     # Opened before anything is covered: later only these descriptors lead to the real directories.
-    lowers = [os.open(overlay.target, os.O_PATH | os.O_DIRECTORY) for overlay in plan.overlays]
+    with acting_as(account):
+        lowers = [_open_entered(overlay) for overlay in plan.overlays]
     kept = [os.open(directory, os.O_PATH | os.O_DIRECTORY) for directory in plan.keep]
     nothing = [os.open(plan.empty, os.O_PATH | os.O_DIRECTORY)] if plan.hidden else []
     for overlay, lower in zip(plan.overlays, lowers, strict=True):
@@ -87,6 +95,15 @@ def enter(plan: MountPlan) -> None:
         _bind(libc, f"/proc/self/fd/{descriptor}", directory, "keep")
     for descriptor in (*lowers, *kept, *nothing):
         os.close(descriptor)
+
+
+def _open_entered(overlay: Overlay) -> int:
+    flags = os.O_RDONLY if overlay.is_listed else os.O_PATH
+    try:
+        # The dot asks for the right to enter, which opening alone does not.
+        return os.open(os.path.join(overlay.target, "."), flags | os.O_DIRECTORY | os.O_NONBLOCK)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, overlay.target) from None
 
 
 def _bind(libc: ctypes.CDLL, source: str, target: str, purpose: str) -> None:

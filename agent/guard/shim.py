@@ -174,7 +174,7 @@ def _start(order: Order, output: int) -> int:
         for source, target in ((nothing, 0), (output, 1), (output, 2)):
             os.dup2(source, target)
         try:
-            mounts.enter(order.mount_plan)
+            mounts.enter(order.mount_plan, order.account)
         except OSError as error:
             why = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
             os.write(report, json.dumps({"event": "unprotected", "why": why}).encode() + b"\n")

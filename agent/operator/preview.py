@@ -17,7 +17,7 @@ from agent.guard.isolation import (
     detect_isolation,
     list_scratch_roots,
 )
-from agent.sessions.shelter import list_written_directories
+from agent.sessions.preparation import list_written_directories
 from agent.settings import RUNTIME_SCRIPT
 
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|(^|_)KEY", re.IGNORECASE)

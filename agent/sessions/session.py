@@ -16,11 +16,12 @@ from agent.backends.launch import Launch, SessionPlace
 from agent.backends.rendezvous import find_advertised_address, offer_rendezvous
 from agent.devices.foreign import refuse_busy_gpus
 from agent.devices.telemetry import Sampler
-from agent.errors import AgentError, DevicesBusy, Unlaunchable
+from agent.errors import AgentError, AgentStopped, DevicesBusy, Unlaunchable
 from agent.guard import stacks
 from agent.guard.disk import DiskGuard
 from agent.guard.isolation import Protection
 from agent.guard.launcher import LaunchedSession
+from agent.guard.lookups import Lookups
 from agent.guard.progress import Progress
 from agent.guard.session_log import LogReader, read_log_tail, strip_ranks
 from agent.guard.shim import Order
@@ -30,10 +31,9 @@ from agent.sessions.control import ControlSocket
 from agent.sessions.measuring import Measuring
 from agent.sessions.outcome import Cause, Ending, Evidence, Judgement
 from agent.sessions.output import OutputReader
+from agent.sessions.preparation import prepare_launch, shelter
 from agent.sessions.rank_folder import RankFolder
 from agent.sessions.renewal import News, Renewal
-from agent.sessions.shelter import refuse_own_files, shelter
-from agent.trust.allowance import find_refusal
 
 _GUARD_PERIOD_S = 0.1
 _GANG_POLL_S = 0.02
@@ -72,11 +72,9 @@ class SessionRun:
         self._warnings: list[str] = []
         self._log = LogReader(session_dir)
         self._folder = RankFolder(context.agent_marker, context.account)
-        self._backend = BACKENDS[assignment.workload.kind]
+        reads_output = BACKENDS[assignment.workload.kind].reads_output
         self._output = (
-            OutputReader(assignment, self._folder.path, session_dir, context.clock)
-            if self._backend.reads_output
-            else None
+            OutputReader(assignment, self._folder.path, session_dir, context.clock) if reads_output else None
         )
         self._progress = self._output or Progress(self._folder.path, assignment.hang_timeout_s, context.clock)
         self._launched: LaunchedSession | None = None
@@ -97,18 +95,20 @@ class SessionRun:
             count_steps=self._progress.count_steps,
             is_given_up=self._is_past_guard,
             signed=signed,
-            counts_from_launch=self._backend.reads_output,
+            counts_from_launch=reads_output,
             clock=context.clock,
         )
         self._control = ControlSocket(
             self._measuring, self._folder.path, is_ours=self._is_ours, account=context.account
         )
+        self._files = Lookups(context.account, context.agent_marker, context.stopping.is_set)
         self._place = SessionPlace(
             session_dir=self._folder.path,
             control=self._control.path,
             agent_marker=context.agent_marker,
             session_marker=name_session_dir(assignment),
             runtime_script=context.settings.runtime_script,
+            files=self._files,
         )
 
     def run(self) -> SessionEnd:
@@ -118,7 +118,7 @@ class SessionRun:
         try:
             rendezvous = self._offer_rendezvous()
             # A rehearsal: what cannot be launched is said before the gang waits for it.
-            self._build_launch(rendezvous or "127.0.0.1:1")
+            self._prepare_launch(rendezvous or "127.0.0.1:1")
             self._warnings += refuse_busy_gpus(
                 self._context.gpus, self._context.settings, self._context.stopping.wait
             )
@@ -128,7 +128,9 @@ class SessionRun:
             ending = Ending(Cause.UNLAUNCHABLE, str(error))
         except DevicesBusy as error:
             ending = Ending(Cause.DEVICE_UNUSABLE, str(error))
-        except (OSError, ValueError, RuntimeError) as error:
+        except AgentStopped:
+            ending = self._end_for_stop()
+        except (OSError, ValueError, RuntimeError, LookupError) as error:
             # What a job says reaches the system's calls here: no job may end the agent, which every job needs.
             log.exception("The session could not be run.")
             what = f"{type(error).__name__}: {error}"
@@ -139,6 +141,7 @@ class SessionRun:
                     Cause.AGENT_STOPPED, f"The agent could not attend the training any more ({what})."
                 )
         finally:
+            self._files.close()
             self._control.close()
             if self._output is not None:
                 self._output.close()
@@ -161,20 +164,8 @@ class SessionRun:
             return offer_rendezvous("127.0.0.1")
         return offer_rendezvous(settings.advertise_address or find_advertised_address(settings.server_url))
 
-    def _build_launch(self, rendezvous: str) -> Launch:
-        launch = self._backend.build_launch(
-            self._assignment, rendezvous, self._place, self._context.environment
-        )
-        refusal = find_refusal(
-            self._context.settings.allow,
-            launch.words,
-            launch.working_dir,
-            self._assignment.workload.environment,
-        )
-        if refusal:
-            raise Unlaunchable(refusal)
-        refuse_own_files(launch, self._context.settings)
-        return launch
+    def _prepare_launch(self, rendezvous: str) -> Launch:
+        return prepare_launch(self._assignment, rendezvous, self._place, self._context)
 
     def _start_renewal(self, rendezvous: str | None) -> Renewal:
         renewal = Renewal(
@@ -201,8 +192,8 @@ class SessionRun:
 
     def _launch_and_guard(self, renewal: Renewal) -> Ending:
         assert renewal.reply is not None  # _await_gang waited for it
-        launch = self._build_launch(renewal.reply.rendezvous or "")
-        protection = shelter(launch, self._assignment.workload, self._context, self._folder.path)
+        launch = self._prepare_launch(renewal.reply.rendezvous or "")
+        protection = shelter(launch, self._assignment.workload, self._context, self._place)
         self._warnings += [*launch.warnings, *protection.warnings]
         account = self._context.account
         renewal.state = MemberState.RUNNING
@@ -271,7 +262,7 @@ class SessionRun:
 
     def _check_lease(self, renewal: Renewal) -> Ending | None:
         if self._context.stopping.is_set():
-            return Ending(Cause.AGENT_STOPPED, f"The agent {self._context.settings.name} was stopped.")
+            return self._end_for_stop()
         if renewal.is_over:
             return Ending(Cause.SERVER_ENDED, renewal.over_because)
         fence_s = renewal.fence_s
@@ -282,6 +273,9 @@ class SessionRun:
                 "ended its ranks: the gang may belong to another session by now. Check the network between the two.",
             )
         return None
+
+    def _end_for_stop(self) -> Ending:
+        return Ending(Cause.AGENT_STOPPED, f"The agent {self._context.settings.name} was stopped.")
 
     def _check_devices(self) -> Ending | None:
         trouble = self._sampler.trouble

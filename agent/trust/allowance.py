@@ -12,6 +12,8 @@ from pydantic import ValidationInfo, field_validator
 
 from advisor.protocol.base import Spec
 from advisor.protocol.training.launch_command import UnlaunchableCommand, parse_command
+from advisor.protocol.training.launcher_paths import list_launcher_paths
+from agent.files import DIRECT, Files
 
 TRAINING_LAUNCHERS = ("torchrun", "python*", "accelerate launch", "deepspeed")
 """What an agent runs whose operator said nothing."""
@@ -70,24 +72,31 @@ class Allowance(Spec):
 
 
 def find_refusal(
-    allowance: Allowance, words: Sequence[str], working_dir: Path, environment: Mapping[str, str]
+    allowance: Allowance,
+    words: Sequence[str],
+    working_dir: Path,
+    environment: Mapping[str, str],
+    protect: Sequence[str] = (),
+    files: Files = DIRECT,
 ) -> str:
     """Return a sentence that names the field and the value that are not allowed, "" when everything is.
 
-    `words` is the job's command as it is started, `working_dir` where it really is on this node, and `environment` what
-    the job sets.
+    `words` is the job's command as it is started, `working_dir` where it is to be on this node, and `environment` and
+    `protect` what the job names. Nothing of it need exist, and `files` is asked for no more than where links lead.
     """
+    places = [("working_dir", working_dir), *((f"protect: {name}", working_dir / name) for name in protect)]
+    places += [(f"option {option}", working_dir / path) for option, path in list_launcher_paths(words)]
     return (
-        _refuse_launcher(allowance, words, working_dir)
-        or _refuse_place(allowance, "working_dir", working_dir)
-        or _refuse_code(allowance, words, working_dir)
-        or _refuse_environment(allowance, environment)
+        _refuse_environment(allowance, environment)
+        or _refuse_launcher(allowance, words, working_dir, files)
+        or next(filter(None, (_refuse_place(allowance, field, path, files) for field, path in places)), "")
+        or _refuse_code(allowance, words, working_dir, files)
     )
 
 
-def _refuse_launcher(allowance: Allowance, command: Sequence[str], working_dir: Path) -> str:
+def _refuse_launcher(allowance: Allowance, command: Sequence[str], working_dir: Path, files: Files) -> str:
     beginnings = (*allowance.launchers, *allowance.commands)
-    if _begins_with_any(beginnings, command, allowance, working_dir):
+    if _begins_with_any(beginnings, command, allowance, working_dir, files):
         return ""
     allowed = ", ".join(f"`{beginning}`" for beginning in beginnings) or "no launcher at all"
     by_path = (
@@ -99,9 +108,9 @@ def _refuse_launcher(allowance: Allowance, command: Sequence[str], working_dir: 
     )
 
 
-def _refuse_code(allowance: Allowance, words: Sequence[str], working_dir: Path) -> str:
+def _refuse_code(allowance: Allowance, words: Sequence[str], working_dir: Path, files: Files) -> str:
     """Refuse a command whose code cannot be shown to lie within the roots."""
-    if allowance.is_everywhere or _begins_with_any(allowance.commands, words, allowance, working_dir):
+    if allowance.is_everywhere or _begins_with_any(allowance.commands, words, allowance, working_dir, files):
         return ""
     try:
         command = parse_command(words)
@@ -110,7 +119,7 @@ def _refuse_code(allowance: Allowance, words: Sequence[str], working_dir: Path) 
     if option := next((word for word in command.python_options if _loads_code(word)), ""):
         return _refuse_unseen(allowance, f"python's option {option}")
     if command.script_path is not None:
-        return _refuse_place(allowance, "script", working_dir / command.script_path)
+        return _refuse_place(allowance, "script", working_dir / command.script_path, files)
     module = command.script[1]
     if any(fnmatchcase(module, pattern) for pattern in allowance.modules):
         return ""
@@ -139,28 +148,30 @@ def _describe_roots(allowance: Allowance) -> str:
 
 
 def _begins_with_any(
-    beginnings: Sequence[str], command: Sequence[str], allowance: Allowance, working_dir: Path
+    beginnings: Sequence[str], command: Sequence[str], allowance: Allowance, working_dir: Path, files: Files
 ) -> bool:
-    return any(_matches(beginning.split(), command, allowance, working_dir) for beginning in beginnings)
+    return any(
+        _matches(beginning.split(), command, allowance, working_dir, files) for beginning in beginnings
+    )
 
 
 def _matches(
-    template: Sequence[str], command: Sequence[str], allowance: Allowance, working_dir: Path
+    template: Sequence[str], command: Sequence[str], allowance: Allowance, working_dir: Path, files: Files
 ) -> bool:
     if len(command) < len(template):
         return False
     first, launcher = template[0], command[0]
     if "/" in launcher and "/" not in first:
         # The same name elsewhere may be another program. A virtual environment's python is itself a link.
-        if not _lies_in_roots(allowance, (working_dir / launcher).parent):
+        if not _lies_in_roots(allowance, (working_dir / launcher).parent, files):
             return False
         launcher = Path(launcher).name
     words = [launcher, *command[1 : len(template)]]
     return all(fnmatchcase(word, pattern) for word, pattern in zip(words, template, strict=True))
 
 
-def _refuse_place(allowance: Allowance, field: str, path: Path) -> str:
-    if _lies_in_roots(allowance, path):
+def _refuse_place(allowance: Allowance, field: str, path: Path, files: Files) -> str:
+    if _lies_in_roots(allowance, path, files):
         return ""
     return (
         f"{_describe_roots(allowance)}, but the job's {field} is {path}. Move it there, or ask the agent's operator to "
@@ -168,9 +179,12 @@ def _refuse_place(allowance: Allowance, field: str, path: Path) -> str:
     )
 
 
-def _lies_in_roots(allowance: Allowance, path: Path) -> bool:
+def _lies_in_roots(allowance: Allowance, path: Path, files: Files) -> bool:
     """Whether the path, its links and dots followed, lies within a root."""
-    return any(path.resolve().is_relative_to(root) for root in allowance.roots)
+    if allowance.is_everywhere:
+        return True
+    resolved = files.resolve(path)
+    return any(resolved.is_relative_to(root) for root in allowance.roots)
 
 
 def _refuse_environment(allowance: Allowance, environment: Mapping[str, str]) -> str:

@@ -210,9 +210,9 @@ def _parse_torchrun(launcher: str, python_options: tuple[str, ...], words: Seque
         position += 1
         if word == "--":
             break
-        option, has_value = _name_option(word)
+        option, has_value = name_option(word)
         typed = [word]
-        if option not in _TORCHRUN_FLAGS and not has_value:
+        if takes_value(option) and not has_value:
             typed.append(_take(words, position, word))
             position += 1
         if option != "module":
@@ -247,7 +247,12 @@ def _parse_torchrun(launcher: str, python_options: tuple[str, ...], words: Seque
     )
 
 
-def _name_option(word: str) -> tuple[str, bool]:
+def takes_value(option: str) -> bool:
+    """Whether an option of torchrun is followed by a value."""
+    return option not in _TORCHRUN_FLAGS
+
+
+def name_option(word: str) -> tuple[str, bool]:
     """Return an option's full name with dashes, and whether its value is attached; argparse takes abbreviations."""
     if not word.startswith("--"):
         name = _SHORT.get(word[1:2])

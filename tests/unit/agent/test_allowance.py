@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from advisor.protocol.measured.messages import Assignment
 from advisor.protocol.training.workload import Workload
-from agent.backends.command import build_launch
+from agent.backends import BACKENDS
 from agent.backends.launch import SessionPlace
 from agent.errors import BadConfiguration
 from agent.operator.config import describe_error, read_config
@@ -165,8 +165,8 @@ def test_placeholders_are_filled_before_the_script_is_looked_at(tmp_path):
         cold={"num_threads": "/tmp/evil"},
     )  # fmt: skip
     place = SessionPlace(tmp_path, tmp_path / "s", "a", "s-1", tmp_path / "runtime.py")
-    launch = build_launch(assignment, "127.0.0.1:1", place, {"PATH": str(Path(sys.executable).parent)})
-    refusal = find_refusal(Allowance(roots=(tmp_path,)), launch.words, launch.working_dir, {})
+    words = BACKENDS[workload.kind].list_words(assignment, "127.0.0.1:1", place)
+    refusal = find_refusal(Allowance(roots=(tmp_path,)), words, tmp_path, {})
     assert "/tmp/evil.py" in refusal
 
 
@@ -226,3 +226,25 @@ def test_root_that_does_not_exist_is_refused_at_the_start():
     with pytest.raises(ValidationError) as failure:
         Allowance(roots=(Path("/no/such/place"),))
     assert "/no/such/place" in describe_error(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("command", "protect", "field"),
+    [
+        ("torchrun --log-dir /anywhere --redirects 3 fine.py", (), "option --log-dir is /anywhere"),
+        ("torchrun --log_d=../out fine.py", (), "option --log_d is"),
+        ("torchrun --log-dir link/x fine.py", (), "option --log-dir is"),
+        ("accelerate launch --log_dir /anywhere fine.py", (), "option --log_dir is /anywhere"),
+        ("torchrun fine.py", ("/anywhere",), "protect: /anywhere is /anywhere"),
+        ("torchrun fine.py", ("runs", "../out"), "protect: ../out is"),
+    ],
+)
+def test_what_is_written_and_protected_lies_in_the_roots(root, command, protect, field):
+    (root / "link").symlink_to("/etc")
+    allowed = Allowance(roots=(root,), commands=("accelerate launch",))
+    refusal = find_refusal(allowed, command.split(), root, {}, protect)
+    assert field in refusal
+    assert "--allow-root" in refusal
+    assert find_refusal(Allowance(), command.split(), root, {}, protect) == ""
+    inside = command.replace("/anywhere", "logs").replace("../out", "logs").replace("link/x", "logs")
+    assert find_refusal(allowed, inside.split(), root, {}, ("runs",)) == ""

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from agent.guard import isolation
+from agent.guard.account import find_account
 from agent.guard.isolation import (
     Isolation,
     choose_targets,
@@ -17,6 +18,7 @@ from agent.guard.isolation import (
     remove_leftover_scratch,
 )
 from agent.guard.launcher import LaunchedSession
+from agent.guard.lookups import Lookups
 from agent.guard.mounts import MountPlan, Overlay
 from agent.guard.shim import Order
 
@@ -181,3 +183,68 @@ def test_scratch_of_a_killed_agent_is_removed(tree):
     remove_leftover_scratch([tree / "scratch", tree / "gone"], "a b-1")
     assert not mine.exists()
     assert other.exists()
+
+
+CLOSED = 0o700, 0o711, 0o733
+LOOK = 'for d in "$@"; do ls $d; cat $d/marker; echo mine > $d/new && cat $d/new; done'
+
+
+@pytest.fixture
+def shared(tree):
+    """Directories of root's below the tree, which everybody may enter, by their modes."""
+    for folder in (tree, *tree.parents[:2]):
+        folder.chmod(0o755)
+    for mode in (*CLOSED, 0o755):
+        (tree / f"{mode:o}").mkdir()
+        (tree / f"{mode:o}" / "marker").write_text(f"open{mode:o}" if mode == 0o755 else "closed")
+        (tree / f"{mode:o}" / "marker").chmod(0o644 if mode == 0o755 else 0o600)
+        (tree / f"{mode:o}").chmod(mode)
+    return tree
+
+
+def _look_as_nobody(tree, directories, *, in_between=lambda: None):
+    """What a script of nobody's sees of the directories when all of them are named for protection."""
+    found = detect_isolation([tree / "scratch"])
+    if os.geteuid() != 0 or not found.works:
+        pytest.skip("needs root, and an overlay that can be mounted")
+    nobody = find_account("nobody")
+    files = Lookups(nobody, "agent", lambda: False)
+    protection = plan_protection(found, directories, [], "me", account=nobody, files=files)
+    files.close()
+    in_between()
+    logs = tree / "logs"
+    logs.mkdir(exist_ok=True)
+    names = tuple(str(directory) for directory in directories)
+    order = Order(
+        ("sh", "-c", LOOK, "sh", *names), dict(os.environ), "/", str(logs), protection.plan, nobody, 60.0
+    )
+    with LaunchedSession(order, "agent", "session") as launched:
+        assert launched.wait_exit(60.0)
+    protection.remove_scratch()
+    return (logs / "log").read_text(), launched.unprotected
+
+
+def test_an_overlay_opens_no_directory_that_the_scripts_user_could_not_enter(shared):
+    said, _ = _look_as_nobody(shared, [shared / f"{mode:o}" for mode in CLOSED])
+    assert "closed" not in said
+    assert "marker\n" not in said, said
+    assert said.count("Permission denied") >= 2 * len(CLOSED)
+    assert said.count("mine\n") == 1, "where everybody may write without looking"
+    assert not (shared / "733" / "new").exists()
+    said, _ = _look_as_nobody(shared, [shared / "755"])
+    assert ("open755" in said, "mine\n" in said) == (True, True)
+    assert not (shared / "755" / "new").exists()
+
+
+def test_a_directory_that_is_exchanged_after_it_was_looked_at_is_not_opened(shared):
+    """By its owner, the scripts' user, for a link to one that it may not enter."""
+    mine = shared / "mine"
+    mine.mkdir(mode=0o755)
+
+    def exchange():
+        mine.rmdir()
+        mine.symlink_to(shared / "700")
+
+    said, unprotected = _look_as_nobody(shared, [mine], in_between=exchange)
+    assert said == ""
+    assert unprotected == f"{mine}: Permission denied"

@@ -1,0 +1,63 @@
+"""The questions that are asked about paths which a job names, and their answers here and now. Standard library only."""
+
+import os
+import shutil
+import stat
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Directory:
+    """A directory as the one who asks may use it."""
+
+    mode: int
+    user_id: int
+    group_id: int
+    is_readable: bool
+    is_writable: bool
+    is_searchable: bool
+
+
+class Files:
+    """The questions, answered right here: for the caller's own command."""
+
+    def exists(self, path: Path) -> bool:
+        """Whether there is anything; also False where the name is too long, or not to be looked up."""
+        return os.path.exists(path)
+
+    def is_file(self, path: Path) -> bool:
+        """Whether it is a regular file, its links followed."""
+        return os.path.isfile(path)
+
+    def resolve(self, path: Path) -> Path:
+        """Return the path with its links and dots followed, as far as they can be."""
+        return Path(os.path.realpath(path))
+
+    def find_program(self, name: str, path: str) -> str | None:
+        """Return where a program is, None where none is found on `path`."""
+        return shutil.which(name, path=path)
+
+    def read_beginning(self, path: Path, most: int) -> str:
+        """Return the beginning of a regular file; "" for anything else, and for what cannot be read."""
+        with suppress(OSError, ValueError):
+            opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+            with open(opened, "rb", buffering=0) as file:
+                facts = os.fstat(opened)
+                # Files of /proc and /sys have no size, and reading them may wait or act.
+                if stat.S_ISREG(facts.st_mode) and facts.st_size:
+                    return (file.read(most) or b"").decode("utf-8", "replace")
+        return ""
+
+    def find_directory(self, path: Path) -> Directory | None:
+        """Return a directory, None where there is none that can be seen."""
+        with suppress(OSError, ValueError):
+            facts = os.stat(path)
+            if stat.S_ISDIR(facts.st_mode):
+                may = [os.access(path, right) for right in (os.R_OK, os.W_OK, os.X_OK)]
+                return Directory(facts.st_mode & 0o7777, facts.st_uid, facts.st_gid, *may)
+        return None
+
+
+DIRECT = Files()

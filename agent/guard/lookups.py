@@ -1,0 +1,160 @@
+"""Looks at the paths that a job names: as the user that its scripts run as, in a child, for a limited time.
+
+Whatever a submitter names may be a named pipe, a device, another user's file, or lie on a file system that does not
+answer. So the agent looks at none of it itself: it asks a child, which has become that user, and which is killed when
+it does not answer or the agent is stopped. Standard library only; run as `python -m agent.guard.lookups`.
+
+Standard input and output: JSON lines, first the account, then a question and its answer by turns.
+"""
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from agent.errors import AgentStopped, Unlaunchable
+from agent.files import DIRECT, Directory, Files
+from agent.guard.account import Account, become
+from agent.guard.processes import AGENT_MARKER
+
+_LIMIT_S = 10.0
+"""The longest that a session waits for answers, all together."""
+_STOP_CHECK_S = 0.1
+_PACKAGE_ROOT = Path(__file__).parents[2]
+
+
+class Lookups(Files):
+    """The same questions, answered by a child of the agent's; close it."""
+
+    def __init__(
+        self,
+        account: Account | None,
+        agent_marker: str,
+        is_stopping: Callable[[], bool],
+        limit_s: float = _LIMIT_S,
+    ) -> None:
+        """Every question raises Unlaunchable when there is no answer in time, AgentStopped when the agent stops."""
+        self._account, self._marker, self._is_stopping = account, agent_marker, is_stopping
+        self._left_s = limit_s
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def exists(self, path: Path) -> bool:
+        return bool(self._ask("exists", str(path)))
+
+    def is_file(self, path: Path) -> bool:
+        return bool(self._ask("is_file", str(path)))
+
+    def resolve(self, path: Path) -> Path:
+        return Path(self._ask("resolve", str(path)))
+
+    def find_program(self, name: str, path: str) -> str | None:
+        found: str | None = self._ask("find_program", name, path)
+        return found
+
+    def read_beginning(self, path: Path, most: int) -> str:
+        return str(self._ask("read_beginning", str(path), most))
+
+    def find_directory(self, path: Path) -> Directory | None:
+        found = self._ask("find_directory", str(path))
+        return Directory(**found) if found else None
+
+    def close(self) -> None:
+        """End the child; one that the kernel holds is left to itself."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+            for pipe in (child.stdin, child.stdout):
+                if pipe is not None:
+                    pipe.close()
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(timeout=0.5)
+
+    def _ask(self, question: str, *words: Any) -> Any:
+        began_s = time.monotonic()
+        try:
+            answer = json.loads(self._exchange(json.dumps([question, *words]).encode() + b"\n", words[0]))
+        finally:
+            self._left_s -= time.monotonic() - began_s
+        if "refused" in answer:
+            raise ValueError(answer["refused"])
+        return answer["found"]
+
+    def _exchange(self, line: bytes, what: str) -> bytes:
+        child = self._child = self._child or self._start()
+        assert child.stdin is not None and child.stdout is not None  # noqa: PT018 - given by PIPE below
+        asking, answering = child.stdin.fileno(), child.stdout.fileno()
+        poller, answer, deadline_s = select.poll(), b"", time.monotonic() + self._left_s
+        poller.register(answering, select.POLLIN)
+        poller.register(asking, select.POLLOUT)
+        while not answer.endswith(b"\n"):
+            if self._is_stopping() or time.monotonic() > deadline_s:
+                self.close()
+                if self._is_stopping():
+                    raise AgentStopped
+                raise Unlaunchable(
+                    f"Looking at what the job names, {what} the last, took longer than {_LIMIT_S:.0f} s on this node. "
+                    "Check that its file system answers."
+                )
+            ready = {file for file, _ in poller.poll(_STOP_CHECK_S * 1000)}
+            if answering in ready:
+                if not (part := os.read(answering, 65536)):
+                    self.close()
+                    raise Unlaunchable(
+                        f"The process that looks at what the job names has ended, at {what}: try again."
+                    )
+                answer += part
+            elif asking in ready:
+                line = line[os.write(asking, line) :]
+                if not line:
+                    poller.unregister(asking)
+        return answer
+
+    def _start(self) -> "subprocess.Popen[bytes]":
+        environment = {
+            "PATH": os.environ.get("PATH", os.defpath),
+            "PYTHONPATH": str(_PACKAGE_ROOT),
+            AGENT_MARKER: self._marker,
+        }
+        # It needs nothing that is installed, and becomes the account by itself: that user may not find our Python.
+        child = subprocess.Popen(
+            [sys.executable, "-S", "-m", "agent.guard.lookups"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+            cwd="/",
+            start_new_session=True,
+            bufsize=0,
+        )
+        assert child.stdin is not None  # given by PIPE above
+        child.stdin.write(json.dumps(self._account and asdict(self._account)).encode() + b"\n")
+        os.set_blocking(child.stdin.fileno(), False)
+        return child
+
+
+def main() -> None:
+    """Answer until nothing more is asked."""
+    account = json.loads(sys.stdin.buffer.readline())
+    become(Account(**account) if account else None)
+    for line in sys.stdin.buffer:
+        question, *words = json.loads(line)
+        try:
+            answer = {"found": getattr(DIRECT, question)(*words)}
+        except (OSError, ValueError, OverflowError) as error:
+            answer = {"refused": f"{words[0]}: {error}"}
+        sys.stdout.write(json.dumps(answer, default=_spell) + "\n")
+        sys.stdout.flush()
+
+
+def _spell(value: Path | Directory) -> Any:
+    return asdict(value) if isinstance(value, Directory) else str(value)
+
+
+if __name__ == "__main__":
+    main()
