@@ -9,7 +9,7 @@ from pathlib import Path
 from advisor.cli.views.first_screen import Use
 from advisor.exporters import ExportError, export
 from advisor.exporters.own_words import list_own_lines
-from advisor.protocol.answers.advice import Advice
+from advisor.protocol.answers.advice import Advice, Verdict
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.training.workload import WorkloadKind
 
@@ -23,12 +23,15 @@ _FORMATS = {
 def describe_use(advice: Advice, job: Job, directory: Path, is_written: bool) -> Use:
     """Return how to train with the strategy from the files in `directory`, and what these cannot carry.
 
-    Where they are not written yet the command that writes them comes first. Without a command where nothing is to
-    change.
+    Where they are not written yet the command that writes them comes first. Where nothing is to change there is no
+    command, but what written files hold, if somebody could expect the best strategy in them.
     """
     program = find_program()
     if not advice.changes:
-        return Use(program=program)
+        if not is_written or not advice.candidate or advice.verdict is Verdict.KEEP:
+            return Use(program=program)
+        held = f"{directory} holds your settings, not {advice.candidate.describe()}: that is not proven"
+        return Use(program=program, note=held)
     try:
         file = export(advice, job, _FORMATS[job.spec.workload.kind])
     except ExportError as error:

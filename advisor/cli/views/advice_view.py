@@ -25,11 +25,8 @@ from advisor.cli.views.wording import (
     spell_value,
 )
 from advisor.protocol.answers.advice import Advice, KnobReason, Provenance, RungAdvice, Verdict
-from advisor.protocol.answers.gains import spell_percent
+from advisor.protocol.answers.gains import Quality, spell_percent
 from advisor.protocol.knobs.knob import Effect
-
-_TOO_WIDE = 1.0
-"""An interval of a hundred points says that nothing is known: its ends would only look like figures."""
 
 
 def render_advice(
@@ -115,8 +112,10 @@ def _certainty(advice: Advice) -> str:
             if advice.verdict is not Verdict.KEEP
             else ""
         )
-    if advice.verdict is not Verdict.CHANGE and gain.high - gain.low > _TOO_WIDE:
+    if gain.quality is Quality.UNKNOWN:
         return f"{gain.describe_basis().capitalize()} were too few to tell anything."
+    if gain.quality is Quality.BOUNDED:
+        return f"{gain.describe_basis().capitalize()}: {gain.describe()}."
     between = f"between {spell_percent(gain.low)} and {spell_percent(gain.high)}"
     what = "The gain" if advice.verdict is Verdict.CHANGE else "The best candidate's difference"
     return f"{what} lies {between} with 95 % confidence: {gain.describe_basis()}."

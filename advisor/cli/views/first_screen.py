@@ -16,6 +16,7 @@ from advisor.exporters.own_words import OwnLine
 from advisor.protocol.answers.advice import Action, Advice, KnobReason, RungAdvice, Verdict, continue_command
 from advisor.protocol.answers.gains import (
     NOISY,
+    Quality,
     say_launch_noise,
     spell_bound,
     spell_fraction,
@@ -70,11 +71,14 @@ def render_first_screen(advice: Advice, use: Use | None = None) -> RenderableTyp
     if advice.changes:
         rows += [None, ("CHANGE", _tabulate_changes(advice))]
     rows.append(None)
+    told = use.describe()
     if advice.verdict is Verdict.CHANGE:
-        if told := use.describe():
+        if told:
             rows.append(("USE IT", Text(told)))
         if use.lines:
             rows.append(("OR SET", _tabulate_lines(use.lines, len(advice.changes))))
+    elif told:
+        rows.append(("FILES", Text(told)))
     if to_do := _say_what_to_do(advice, use.program):
         rows.append(("TO DO", Text(to_do, style="bold")))
     rows.append(None)
@@ -116,6 +120,9 @@ def say_result(advice: Advice) -> str:
         return f"{advice.headline[:1].lower()}{advice.headline[1:]}"
     figures = (gain.ratio, gain.low, gain.high)
     bound = spell_bound(*figures)
+    if gain.quality is not Quality.KNOWN:
+        rate = spell_rate(advice.baseline_samples_per_s)
+        return f"{gain.describe()}: more minutes tell (your settings: {rate} samples/s)"
     likely = f"{bound}, most likely {spell_likely(*figures)}" if bound else spell_likely(*figures)
     rates = (
         f"{spell_rate(advice.baseline_samples_per_s)} → {spell_rate(advice.strategy_samples_per_s)} samples/s"
@@ -247,9 +254,7 @@ def _say_cost(advice: Advice) -> str:
 
 
 def _list_more(advice: Advice, program: str) -> RenderableType:
-    lines = [
-        _say_rung(rung) for rung in advice.ladder if rung.gain and rung.effect.rank > advice.allowed.rank
-    ]
+    lines = [_say_rung(rung) for rung in advice.list_offers()]
     grid = Table.grid(padding=(0, 3))
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")

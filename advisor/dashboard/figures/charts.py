@@ -117,7 +117,7 @@ def draw_comparison(before: Side, after: Side, gain_words: str) -> Figure:
             },
             hovertemplate=f"{side.label}: %{{x:.1f}} samples/s<extra></extra>",
         )  # fmt: skip
-    lay_out(figure, 200, xaxis_title="samples/s<br>dots: blocks; bar: 95 % interval")
+    lay_out(figure, 200, xaxis_title="samples/s in the verdict's races<br>dots: races; bar: 95 % interval")
     figure.update_yaxes(tickvals=[0, 1], ticktext=[after.label, before.label], range=[-0.6, 1.5])
     rows = tuple(
         (

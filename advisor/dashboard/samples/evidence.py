@@ -115,13 +115,13 @@ def leave_undecided(advice: Advice) -> Advice:
             "strategy": advice.baseline,
             "reasons": (),
             "taken_back": (),
-            "headline": "Probably faster (1.6x measured, 95 % CI 0.92x … 2.8x) with fuse_grad_size_in_MB 96, "
-            "not proven yet.",
+            "headline": "Probably faster (1.3x measured, 95 % CI 0.94x … 1.8x) with fuse_grad_size_in_MB 96, "
+            "not proven yet: the interval still reaches no gain.",
             "action": Action.CONTINUE,
             "what_to_do": "Continue, nothing measured is lost: `advisor tune --continue sample --minutes 10`",
             "continue_s": 600.0,
             "smallest_gain": 0.06,
-            "gain": Interval(ratio=1.6, low=0.92, high=2.8, rounds=6, sessions=2),
+            "gain": Interval(ratio=1.31, low=0.94, high=1.82, rounds=6, sessions=2),
             "phases_after": advice.phases_before,
             "buckets_after": advice.buckets_before,
             "strategy_samples_per_s": advice.baseline_samples_per_s,

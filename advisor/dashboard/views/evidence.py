@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from advisor.dashboard import formats
 from advisor.dashboard.views.chips import Chip
 from advisor.protocol.answers.advice import Finding, Interval
-from advisor.protocol.answers.gains import spell_likely, spell_range
+from advisor.protocol.answers.gains import Quality, spell_likely, spell_range
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 
@@ -29,8 +29,8 @@ def likely(gain: Interval) -> str:
 
 
 def interval(gain: Interval) -> str:
-    """Return what a gain lies between: `+13.9 … +18.2 %`."""
-    return spell_range(gain.ratio, gain.low, gain.high)
+    """Return what a gain lies between: `+13.9 … +18.2 %`; empty where that says nothing."""
+    return spell_range(gain.ratio, gain.low, gain.high) if gain.quality is Quality.KNOWN else ""
 
 
 def judge_finding(finding: Finding) -> Chip:

@@ -6,7 +6,7 @@ from html import escape
 
 from advisor.exporters.comments import describe_value
 from advisor.protocol.answers.advice import Advice
-from advisor.protocol.answers.gains import spell_gain, spell_likely, spell_range
+from advisor.protocol.answers.so_far import SoFar, gain_of
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.measured.estimates import Estimate, estimate_blocks
 from advisor.protocol.measured.trials import Block, JobHistory, Outcome, Trial
@@ -51,11 +51,8 @@ def _row_of_step(name: str, was: float | None, now: float | None, changed: bool,
 def list_ladder(advice: Advice) -> str:
     """Return what the rungs beside the verdict measured."""
     told = []
-    for rung in advice.ladder:
-        gain = rung.gain
-        measured = f" Measured: {spell_likely(gain.ratio, gain.low, gain.high)} (" if gain else ""
-        measured += f"{spell_range(gain.ratio, gain.low, gain.high)})." if gain else ""
-        told.append(f"--allow {rung.effect}: {rung.sentence}{measured} {rung.caveat}".rstrip())
+    for rung in advice.list_rungs():
+        told.append(f"--allow {rung.effect}: {rung.sentence} {rung.caveat}".rstrip())
     return list_sentences("What more would cost", told)
 
 
@@ -85,14 +82,17 @@ def tabulate_tried(job: Job, history: JobHistory) -> str:
     if not trials:
         return ""
     most = max((each.samples_per_s + each.half_width for each in measured), default=1.0)
-    rows = "".join(_row_of_trial(trial, found[trial.number], found.get(0), most) for trial in trials)
+    rows = "".join(
+        _row_of_trial(trial, found[trial.number], gain_of(trial, blocks[trial.number], blocks[0]), most)
+        for trial in trials
+    )
     head = (
         f"<tr><th{_NUMBER}>trial</th><th{_NUMBER}>samples/s</th><th>95 % interval</th><th{_NUMBER}>gain</th>"
         "<th>strategy</th><th>how it ended</th></tr>"
     )
     note = (
-        "Rates of single trials, as they were measured: the search's best look better than they are, and only the "
-        "gain above is confirmed, in rounds against your script."
+        "Rates are over all blocks of a trial, at whatever time they were measured; gains are from its races against "
+        "your script. The search's best look better than they are: only the gain above is confirmed."
     )
     return (
         f'<h2>What was tried ({len(trials)} trials of job {escape(job.id)})</h2><p class="quiet">{note}</p>'
@@ -100,7 +100,7 @@ def tabulate_tried(job: Job, history: JobHistory) -> str:
     )
 
 
-def _row_of_trial(trial: Trial, found: Estimate | None, baseline: Estimate | None, most: float) -> str:
+def _row_of_trial(trial: Trial, found: Estimate | None, gained: SoFar | None, most: float) -> str:
     changes = trial.changes.describe() if trial.changes else "your script as it stands"
     ended = ""
     if trial.outcome is not None and trial.outcome is not Outcome.FINISHED:
@@ -108,7 +108,7 @@ def _row_of_trial(trial: Trial, found: Estimate | None, baseline: Estimate | Non
     rate = gain = chart = ""
     if found is not None:
         rate = f"{found.samples_per_s:.4g} ± {found.half_width:.2g}"
-        gain = spell_gain(found.samples_per_s / baseline.samples_per_s) if baseline and trial.changes else ""
+        gain = gained.likely if gained is not None and trial.changes else ""
         low, likely, high = (
             max(0.0, value) / most * _SCALE
             for value in (found.samples_per_s - found.half_width, found.samples_per_s,

@@ -16,7 +16,7 @@ from advisor.exporters.summary.measured import (
 )
 from advisor.exporters.summary.text import KNOWN
 from advisor.protocol.answers.advice import Advice, Interval, Provenance
-from advisor.protocol.answers.gains import spell_gain
+from advisor.protocol.answers.gains import Quality, spell_gain
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.measured.trials import JobHistory
 
@@ -50,7 +50,7 @@ def write_report(
         headline=escape(advice.headline),
         what_to_do=escape(_say_what_to_do(advice, job, starts, stands_alone=history is not None)),
         written_by="" if history is None else escape(f" (advisor export {job.id} writes them)"),
-        interval=_draw_interval(advice.gain) if advice.gain is not None and advice.changes else "",
+        interval=_draw_interval(advice.gain) if advice.gain and advice.changes else "",
         changes=_tabulate_changes(advice),
         diagnosis=escape(advice.diagnosis.sentence),
         step=draw_step(advice),
@@ -78,7 +78,9 @@ def _say_what_to_do(advice: Advice, job: Job, starts: bool, stands_alone: bool) 
 
 
 def _draw_interval(gain: Interval) -> str:
-    """Return the confidence interval on a line that begins at no gain."""
+    """Return the confidence interval on a line that begins at no gain; empty where its far end says nothing."""
+    if gain.quality is not Quality.KNOWN:
+        return ""
     left, right = min(1.0, gain.low), max(gain.high, 1.0)
     scale = (_WIDTH - 2 * _MARGIN) / (right - left or 1.0)
     at = {name: _MARGIN + (ratio - left) * scale for name, ratio in

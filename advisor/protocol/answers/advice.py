@@ -2,9 +2,9 @@
 
 from enum import StrEnum
 
-from pydantic import Field
+from pydantic import Field, computed_field
 
-from advisor.protocol.answers.gains import spell_bound, spell_likely, spell_range
+from advisor.protocol.answers.gains import Quality, describe_ratio, judge_quality
 from advisor.protocol.base import Message, Value
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
@@ -74,16 +74,19 @@ class Interval(Message):
     sessions: int
     """Fresh launches it rests on."""
 
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def quality(self) -> Quality:
+        """How much of it may be told: `known`, `bounded` (only its end next to no gain), `unknown` (nothing)."""
+        return judge_quality(self.low, self.high)
+
     def describe(self) -> str:
         """`at least +1.1 %, most likely +3.5 % (95 % CI +1.1 … +6.0 %)`: what is sure comes first.
 
         Gains of 30 % and more are factors: `at least 1.8x faster, most likely 3.1x (95 % CI 1.8x … 5.4x)`. An interval
-        that reaches 1 has no such bound: `most likely −0.7 % (95 % CI −3.4 … +2.1 %)`.
+        that reaches 1 has no such bound: `most likely −0.7 % (95 % CI −3.4 … +2.1 %)`. What is not known is not told.
         """
-        figures = (self.ratio, self.low, self.high)
-        bound = spell_bound(*figures)
-        likely = f"{bound}, most likely" if bound else "most likely"
-        return f"{likely} {spell_likely(*figures)} (95 % CI {spell_range(*figures)})"
+        return describe_ratio(self.ratio, self.low, self.high)
 
     def describe_basis(self) -> str:
         """`8 interleaved rounds in 2 launches`."""
@@ -143,6 +146,12 @@ class RungAdvice(Message):
     """Throughput ratio times efficiency; None without an efficiency."""
     admitted: bool = True
     """Whether the loss guard lets it be advised."""
+
+    def improves_on(self, answer: Interval | None) -> bool:
+        """Whether it is shown to be faster than the script, and looks faster than what is advised, if anything is."""
+        if self.gain is None or self.gain.low <= 1.0:
+            return False
+        return answer is None or (self.gain.ratio > answer.ratio and self.gain.low > answer.low)
 
 
 _BOUND_WORDS = {
@@ -338,6 +347,19 @@ class Advice(Message):
     """The hardware in one phrase."""
     software: dict[str, str] = Field(default_factory=dict)
     """Versions that the advice is valid for."""
+
+    def list_offers(self) -> tuple[RungAdvice, ...]:
+        """Return the rungs above the allowed one that are worth an offer: faster than what is advised."""
+        return tuple(rung for rung in self.list_rungs() if rung.effect.rank > self.allowed.rank and rung.gain)
+
+    def list_rungs(self) -> tuple[RungAdvice, ...]:
+        """Return the ladder without the rungs that were raced above the allowed one and are not worth an offer."""
+        answer = self.gain if self.verdict is Verdict.CHANGE else None
+        return tuple(
+            rung
+            for rung in self.ladder
+            if rung.effect.rank <= self.allowed.rank or not rung.gain or rung.improves_on(answer)
+        )
 
 
 def continue_command(job_id: str, seconds: float | None = None) -> str:

@@ -1,10 +1,39 @@
-"""How a gain reads: in per cent while it is small, as a factor from 30 % on; the bound comes first."""
+"""How a gain reads, and how much of it is known well enough to be told: the one place that decides both.
+
+In per cent while it is small, as a factor from 30 % on; the bound comes first.
+"""
+
+from enum import StrEnum
 
 _FACTOR_FROM = 1.3
 _LARGEST = 1000.0
 _CLEAR_WIDTH = 1.25
 NOISY = 0.03
 """Launches of one script that differ by more than this are told of: smaller gains hide among them."""
+_WIDEST = 4.0
+"""An interval that lies on one side of no gain, and whose ends are further apart than this factor, is told by its bound
+only: from 2.9x to 79x, "15x" is a number that nothing supports."""
+_WIDEST_OPEN = 2.0
+"""The same for an interval that holds no gain: half and double the speed are both possible."""
+
+
+class Quality(StrEnum):
+    """How much of a measured ratio may be told."""
+
+    KNOWN = "known"
+    """The likeliest value, and the interval."""
+    BOUNDED = "bounded"
+    """Only the end of the interval that is nearer to no gain."""
+    UNKNOWN = "unknown"
+    """Nothing: neither faster nor slower can be said, nor by how much at most."""
+
+
+def judge_quality(low: float, high: float) -> Quality:
+    """Return what may be told of a ratio whose 95 % interval has these ends."""
+    is_one_sided = low > 1.0 or high < 1.0
+    if low > 0.0 and high <= low * (_WIDEST if is_one_sided else _WIDEST_OPEN):
+        return Quality.KNOWN
+    return Quality.BOUNDED if is_one_sided else Quality.UNKNOWN
 
 
 def reads_as_factor(ratio: float) -> bool:
@@ -43,16 +72,50 @@ def spell_bound(ratio: float, low: float, high: float) -> str:
 
 
 def spell_likely(ratio: float, low: float, high: float) -> str:
-    """The likeliest value with as many digits as the interval bears out: `3.1x`, `1.34x`, `+3.5 %`."""
+    """The likeliest value with as many digits as the interval bears out: `3.1x`, `1.34x`, `+3.5 %`.
+
+    Where that is not known `at least 2.9x`, or `not known`.
+    """
+    if (worse := _spell_less(low, high)) is not None:
+        return worse
     return spell_factor(ratio, _digits(low, high)) if reads_as_factor(ratio) else spell_percent(ratio)
 
 
 def spell_range(ratio: float, low: float, high: float) -> str:
-    """The interval, in the way that suits the likeliest value: `1.8x … 5.4x`, `+1.1 … +6.0 %`."""
+    """The interval, in the way that suits the likeliest value: `1.8x … 5.4x`, `+1.1 … +6.0 %`.
+
+    Where its far end says nothing `at least 2.9x`, or `not known`.
+    """
+    if (worse := _spell_less(low, high)) is not None:
+        return worse
     if reads_as_factor(ratio):
         digits = _digits(low, high)
         return f"{spell_factor(low, digits)} … {spell_factor(high, digits)}"
     return f"{spell_percent(low).removesuffix(' %')} … {spell_percent(high)}"
+
+
+def describe_ratio(ratio: float, low: float, high: float) -> str:
+    """Return a ratio with its 95 % interval, as far as it is known; what is sure comes first.
+
+    `at least 1.8x faster, most likely 3.1x (95 % CI 1.8x … 5.4x)`; `most likely −0.7 % (95 % CI −3.4 … +2.1 %)`.
+    """
+    quality, bound = judge_quality(low, high), spell_bound(ratio, low, high)
+    if quality is Quality.UNKNOWN:
+        return "measured too roughly for a figure"
+    if quality is Quality.BOUNDED:
+        return f"{bound or _spell_less(low, high)}, measured too roughly to say how much {'more' if bound else 'less'}"
+    likely = f"{bound}, most likely" if bound else "most likely"
+    return f"{likely} {spell_likely(ratio, low, high)} (95 % CI {spell_range(ratio, low, high)})"
+
+
+def _spell_less(low: float, high: float) -> str | None:
+    """What is told in place of a ratio that is not known; None of one that is."""
+    quality = judge_quality(low, high)
+    if quality is Quality.KNOWN:
+        return None
+    if quality is Quality.UNKNOWN:
+        return "not known"
+    return f"at least {spell_gain(low)}" if low > 1.0 else f"at most {spell_gain(high)}"
 
 
 def _digits(low: float, high: float) -> int:

@@ -1,11 +1,13 @@
 """What a running job's blocks say up to now, for everybody who watches it; not the statistics behind the advice."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
-from advisor.protocol.answers.gains import spell_gain, spell_range
+from advisor.protocol.answers.gains import Quality, judge_quality, spell_gain, spell_likely, spell_range
 from advisor.protocol.asked.jobs import Job
+from advisor.protocol.measured.estimates import estimate_blocks, rate_of
 from advisor.protocol.measured.trials import Block, Contrast, JobHistory, Outcome, Purpose, Trial
 
 _TWO_SIDED = 2.0
@@ -35,10 +37,17 @@ class SoFar:
     races: int
     launches: int
 
+    @property
+    def likely(self) -> str:
+        """Its likeliest value as far as it is known: `+12.0 %`, `3.1x`, `not known`."""
+        return spell_likely(self.ratio, self.low, self.high)
+
     def describe(self) -> str:
         """`6 races in 2 launches · +12 % (+9 … +15 % so far)`."""
         races = f"{self.races} race{'s' if self.races != 1 else ''}"
         measured = f"{races} in {self.launches} launch{'es' if self.launches != 1 else ''}"
+        if judge_quality(self.low, self.high) is not Quality.KNOWN:
+            return f"{measured} · {self.likely} so far"
         return (
             f"{measured} · {spell_gain(self.ratio)} ({spell_range(self.ratio, self.low, self.high)} so far)"
         )
@@ -81,10 +90,36 @@ def gain_so_far(job: Job, history: JobHistory) -> SoFar | None:
     confirmed = next((b.trial_number for b in raced if b.issued_at >= began), None)
     if confirmed is None:
         return None
+    return _pool([block for block in raced if block.trial_number == confirmed])
+
+
+def gain_of(trial: Trial, blocks: Sequence[Block], baseline: Sequence[Block]) -> SoFar | None:
+    """Return a trial's throughput over the baseline's, for tables; None of the baseline and before its blocks.
+
+    From its races against the baseline, as the verdict has it. One that never raced the baseline is held against all of
+    the baseline's blocks, at whatever time they were measured.
+    """
+    if not trial.number:
+        return None
+    if trial.purpose in {Purpose.SEARCH, Purpose.CONFIRM} and (found := _pool(blocks)) is not None:
+        return found
+    mine, theirs = estimate_blocks(blocks), estimate_blocks(baseline)
+    if mine is None or theirs is None:
+        return None
+    off = math.hypot(*(math.log1p(each.half_width / each.samples_per_s) for each in (mine, theirs)))
+    ratio = mine.samples_per_s / theirs.samples_per_s
+    launches = len({block.session_id for block in blocks})
+    return SoFar(ratio, ratio * math.exp(-off), ratio * math.exp(off), mine.blocks, launches)
+
+
+def _pool(blocks: Sequence[Block]) -> SoFar | None:
+    """What a strategy's races against the first arm say together; None without one."""
     launches: dict[str, list[tuple[float, float]]] = {}
-    for block in raced:
-        if block.trial_number == confirmed and (contrast := _contrast(block)) is not None:
+    for block in blocks:
+        if (contrast := _contrast(block)) is not None:
             launches.setdefault(block.session_id, []).append((contrast.mean, contrast.error))
+    if not launches:
+        return None
     means = [fmean(mean for mean, _ in races) for races in launches.values()]
     errors = [error for races in launches.values() for _, error in races]
     within = math.sqrt(sum(error**2 for error in errors)) / len(errors)
@@ -96,11 +131,6 @@ def gain_so_far(job: Job, history: JobHistory) -> SoFar | None:
 def _may_win(trial: Trial, job: Job) -> bool:
     sound = trial.outcome in {None, Outcome.FINISHED}
     return trial.purpose is Purpose.SEARCH and sound and trial.effect.rank <= job.spec.allow.rank
-
-
-def rate_of(block: Block) -> float:
-    """Return a block's samples per second; 0 where it has none."""
-    return block.summary.samples_per_s if block.summary else 0.0
 
 
 def _contrast(block: Block) -> Contrast | None:

@@ -5,9 +5,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
-from advisor.protocol.measured.trials import Block
+from advisor.protocol.measured.trials import Block, BlockResult
 
+LONGEST_STEP = 1.5
+"""Longest step that counts in full, in medians of its own arm. Stalls are rare and say little of a strategy: means of
+steps capped here vary half as much as total wall time, and a fifth more than medians (replayed recordings)."""
 _Z95 = 1.96
+
+
+def typical_step_s(result: BlockResult) -> float:
+    """Return the mean step time in seconds, longer ones capped as in the gain; 0 without a timed step."""
+    times, period = result.step_time_s, max(1, result.period)
+    whole = len(times) // period * period
+    units = [fmean(times[i : i + period]) for i in range(0, whole, period)] or times
+    return fmean(min(unit, LONGEST_STEP * median(units)) for unit in units) if units else 0.0
+
+
+def rate_of(block: Block) -> float:
+    """Return a block's samples per second on the one basis of all screens, the gain's; 0 where it has none."""
+    if block.result is not None and (step_s := typical_step_s(block.result)) > 0.0:
+        return block.result.samples_per_step / step_s
+    return block.summary.samples_per_s if block.summary else 0.0
 
 
 @dataclass(frozen=True)
@@ -35,10 +53,10 @@ def estimate_blocks(blocks: Sequence[Block]) -> Estimate | None:
     picture of one trial's noise, not the verdict: that rests on paired rounds (`Advice.gain`).
     """
     # A block that stands for another one of the same plan holds no times of its own.
-    measured = [(b, b.summary) for b in blocks if b.summary is not None and b.summary.samples_per_s > 0]
+    measured = [(b, b.summary) for b in blocks if b.summary is not None and rate_of(b) > 0]
     if not measured:
         return None
-    logs = [math.log(summary.samples_per_s) for _, summary in measured]
+    logs = [math.log(rate_of(block)) for block, _ in measured]
     error = math.sqrt(sum(summary.log_step_time_se**2 for _, summary in measured)) / len(measured)
     if len(logs) >= 3:
         error = max(error, stdev(logs) / math.sqrt(len(logs)))

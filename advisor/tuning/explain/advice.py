@@ -18,7 +18,15 @@ from advisor.protocol.knobs.strategy import DistributedStrategy
 from advisor.protocol.measured.spending import count_devices, measure_device_hours
 from advisor.protocol.measured.trials import Block, JobHistory, Outcome, Phases, Purpose, Trial
 from advisor.tuning.explain.beyond_knobs import list_uneven_parts
-from advisor.tuning.explain.cases import Case, find_told, find_trial, judge, make_case, measure_total
+from advisor.tuning.explain.cases import (
+    Case,
+    find_told,
+    find_trial,
+    judge,
+    list_compared,
+    make_case,
+    measure_total,
+)
 from advisor.tuning.explain.diagnosis import diagnose
 from advisor.tuning.explain.forecast import list_forecasts
 from advisor.tuning.explain.headline import Grounds, say_answer
@@ -29,7 +37,7 @@ from advisor.tuning.explain.reasons import explain_changes, explain_taken_back, 
 from advisor.tuning.history.budget import plan_verdict
 from advisor.tuning.history.ended_search import search_as_it_ended
 from advisor.tuning.history.record import Record
-from advisor.tuning.measure.contrast import mean_typical_step
+from advisor.tuning.measure.contrast import mean_rate
 from advisor.tuning.measure.phases import median_phases
 from advisor.tuning.measure.stragglers import flag_nodes
 from advisor.tuning.search.search import SearchOver, next_strategies
@@ -63,9 +71,9 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
     chosen = next((case for case in [first, *reversed(fallbacks)] if case and case.wins), None)
     shown = chosen or first
     changes = chosen.trial.changes if chosen else Changes()
-    before, after = _compared_blocks(record, shown)
+    before, after = list_compared(record, shown)
     phases = _typical_step(before), _typical_step(after if chosen else before)
-    rate = _mean_rate(before)
+    rate = mean_rate(before)
     cost = _add_up(record, chosen)
     base = baseline_strategy(job)
     diagnosis = _diagnose(record, space, before, after if chosen else [])
@@ -111,7 +119,7 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
         cost=cost,
         dropped=space.dropped if space else (),
         pareto=build_pareto(record),
-        forecasts=list_forecasts(state, changes),
+        forecasts=list_forecasts(state, changes, before),
         search_ended_because=_say_why_search_ended(record),
         next_steps=(
             *_list_doubts(chosen),
@@ -159,24 +167,6 @@ def _is_allowed(job: Job, trial: Trial) -> bool:
     return trial.effect.rank <= job.spec.allow.rank
 
 
-def _compared_blocks(record: Record, case: Case | None) -> tuple[list[Block], list[Block]]:
-    """The confirmation's blocks of baseline and strategy; the probe's where there was no confirmation."""
-    if case is not None and case.confirmation.comparisons:
-        found = case.confirmation.comparisons
-        return [c.reference for c in found], [c.strategy for c in found]
-    return list(record.baseline_blocks), []
-
-
-def _mean_rate(blocks: Sequence[Block]) -> float:
-    """Samples per second over the blocks, stalls capped as in the gain."""
-    rates = [
-        b.result.samples_per_step / mean_typical_step(b.result)
-        for b in blocks
-        if b.result and b.result.step_time_s and b.result.samples_per_step > 0
-    ]
-    return math.exp(fmean(math.log(rate) for rate in rates)) if rates else 0.0
-
-
 def _find_grounds(record: Record, space: Space | None, case: Case | None) -> Grounds:
     """What the answer stands on: the verdict, and everything that its headline tells."""
     job, searched = record.job, record.trials_for(Purpose.SEARCH)
@@ -192,6 +182,7 @@ def _find_grounds(record: Record, space: Space | None, case: Case | None) -> Gro
         changes=case.trial.changes if case else job.spec.verify,
         effect=case.trial.effect if case else Effect.EXACT,
         interval=case.gain if case else None,
+        unproven=case.say_unproven() if case else "",
         guard=case.say_price() if case and case.trial.effect is not Effect.EXACT else "",
         is_verified=case.guard.passed and case.gains_progress if case else True,
         is_harmful=(case.guard.harmed or case.loses_progress) if case else False,
@@ -270,7 +261,7 @@ def _describe_rung(case: Case) -> RungAdvice:
     effect, what = case.trial.effect, case.trial.changes.describe()
     gain = case.gain
     sentence = (
-        f"The {effect.value} rung brings {gain.describe()} with {what}. {case.say_price()}"
+        f"The {effect.value} rung: {gain.describe()} with {what}. {case.say_price()}"
         if gain
         else f"The best seen on the {effect.value} rung ({what}) was not raced for the verdict."
     )

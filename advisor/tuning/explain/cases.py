@@ -6,10 +6,11 @@ from statistics import fmean
 
 from advisor.protocol.answers.advice import Interval, Verdict
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.measured.trials import Purpose, Trial
+from advisor.protocol.measured.trials import Block, Purpose, Trial
 from advisor.tuning.decisions import Candidate
 from advisor.tuning.history.goodput import Efficiency, combine, efficiency_of
 from advisor.tuning.history.record import Record
+from advisor.tuning.measure.levels import FIRST_LOOK
 from advisor.tuning.search.state import SearchState, choose_winner
 from advisor.tuning.stages.confirmation import Confirmation, confirm, find_confirmed, find_raced
 from advisor.tuning.stages.loss_guard import GuardFinding, check_losses
@@ -52,6 +53,15 @@ class Case:
         convergence = self.trial.effect is Effect.CONVERGENCE
         return convergence and self.goodput is not None and self.goodput.low <= 1.0
 
+    def say_unproven(self) -> str:
+        """Why races whose interval lies above no gain do not prove it, as a clause; empty without such a doubt."""
+        look = self.confirmation.look
+        if look is None or look.decision is not None or look.low <= 0.0:
+            return ""
+        if look.launches < FIRST_LOOK:
+            return f"one launch raced it, and a verdict needs {FIRST_LOOK}, because launches differ by luck"
+        return "counted in full, its slow steps make the total time longer"
+
     def say_price(self) -> str:
         """What the losses say about it, in sentences."""
         if self.goodput is None or self.efficiency is None or self.trial.effect is not Effect.CONVERGENCE:
@@ -88,6 +98,20 @@ def make_case(record: Record, trial: Trial) -> Case:
     efficiency = efficiency_of(record, trial)
     goodput = combine(gain, efficiency, trial.effect)
     return Case(trial, confirmation, gain, guard, efficiency, goodput)
+
+
+def make_told_case(state: SearchState) -> Case | None:
+    """Return the case that the answer tells of; None where there is no strategy to tell of."""
+    told = find_told(state.record, state)[1]
+    return make_case(state.record, told) if told else None
+
+
+def list_compared(record: Record, case: Case | None) -> tuple[list[Block], list[Block]]:
+    """Return the confirmation's blocks of baseline and strategy; the probe's where there was no confirmation."""
+    if case is not None and case.confirmation.comparisons:
+        found = case.confirmation.comparisons
+        return [c.reference for c in found], [c.strategy for c in found]
+    return list(record.baseline_blocks), []
 
 
 def judge(case: Case) -> Verdict:

@@ -1,7 +1,7 @@
 """What-if: throughput and the best strategy as the cost model expects them on other nodes, links, or batches."""
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -12,13 +12,17 @@ from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Part
 from advisor.protocol.knobs.strategy import DistributedStrategy, Layout
-from advisor.protocol.measured.trials import JobHistory
+from advisor.protocol.measured.trials import Block, JobHistory
+from advisor.tuning.explain.cases import list_compared, make_told_case
 from advisor.tuning.history.record import Record
+from advisor.tuning.measure.contrast import mean_rate, mean_step_s
 from advisor.tuning.model.cost_model import CostModel
 from advisor.tuning.search.state import SearchState, look
 from advisor.tuning.space.space import Space
 from advisor.tuning.stages.confirmation import find_confirmed
 
+_MOST_DOUBT = 0.25
+"""A model that misses the measured step times by a larger share forecasts nothing."""
 _LEAST_BAND = 0.05
 _FAR_BAND = 0.15
 _FAR = 4
@@ -45,28 +49,45 @@ def forecast(job: Job, history: JobHistory, now: datetime, asked: WhatIf) -> For
         raise ForecastImpossible(
             f"Job {job.id} has not measured its baseline yet: ask again once its search has begun."
         )
-    if state.model is None:
+    return forecast_from(state, list_compared(state.record, make_told_case(state))[0], asked)
+
+
+def forecast_from(state: SearchState, measured: Sequence[Block], asked: WhatIf) -> Forecast:
+    """Return the same of a search, with the baseline's blocks that are scaled. Raises ForecastImpossible."""
+    job, model = state.record.job, state.model
+    if model is None:
         raise ForecastImpossible(
             f"Job {job.id} knows too little to predict from: its program told neither the bytes of its gradients nor "
             "how a step divides. Tune it as a PyTorch workload, whose runtime sees both."
         )
+    if (doubt := _find_doubt(model, measured)) > _MOST_DOUBT:
+        raise ForecastImpossible(
+            f"Nothing can be forecast for job {job.id}: the cost model misses the step times that were measured by "
+            f"{spell_share(doubt)}, and above {spell_share(_MOST_DOUBT)} its figures say nothing. Tune on the cluster "
+            "that you ask about."
+        )
     found = find_confirmed(state.record)
     start = found.changes if found is not None else state.best_changes()
-    return _forecast(job, state.space, state.model, start, asked)
+    return _forecast(job, state.space, model, start, asked, measured)
 
 
-def list_forecasts(state: SearchState | None, changes: Mapping[str, Value]) -> tuple[Forecast, ...]:
+def list_forecasts(
+    state: SearchState | None, changes: Mapping[str, Value], measured: Sequence[Block]
+) -> tuple[Forecast, ...]:
     """Return the what-ifs of an advice: twice, four and eight times the nodes, and links a tenth and ten times as fast.
 
-    `changes` is the advised strategy; empty where nothing can be predicted.
+    `changes` is the advised strategy, `measured` are the baseline's blocks that the advice tells of; empty where
+    nothing can be predicted.
     """
-    if state is None or state.model is None:
+    if state is None or state.model is None or _find_doubt(state.model, measured) > _MOST_DOUBT:
         return ()
     job, space, model, facts = state.record.job, state.space, state.model, state.space.context.facts
-    found = [_forecast(job, space, model, changes, WhatIf(nodes=facts.nodes * n)) for n in _USUAL_NODES]
+    found = [
+        _forecast(job, space, model, changes, WhatIf(nodes=facts.nodes * n), measured) for n in _USUAL_NODES
+    ]
     if facts.nodes > 1 and model.bits_per_s:
         found += [
-            _forecast(job, space, model, changes, WhatIf(bits_per_s=model.bits_per_s * r))
+            _forecast(job, space, model, changes, WhatIf(bits_per_s=model.bits_per_s * r), measured)
             for r in _USUAL_RATES
         ]
     return tuple(found)
@@ -78,7 +99,9 @@ def _forecast(
     model: CostModel,
     start: Mapping[str, Value],
     asked: WhatIf,
+    measured: Sequence[Block],
 ) -> Forecast:
+    """Scale what was measured: of the model only ratios count, between the cluster asked about and the one measured."""
     facts = space.context.facts
     count = asked.nodes or facts.nodes
     there = model.on(nodes=count, bits_per_s=asked.bits_per_s, batch=asked.batch)
@@ -88,9 +111,13 @@ def _forecast(
     changes = _favour(elsewhere, there, start)
     base = space.composer.baseline
     values = DistributedStrategy.from_changes(changes, base=base).values()
-    step_s, baseline_s = there.predict_step_s(values), there.predict_step_s(base.values())
-    samples = facts.batch_size_per_rank * asked.batch * world
-    rate = samples / step_s
+    here_s = model.predict_baseline_s()
+    times = asked.batch * world / facts.world_size
+    measured_s = mean_step_s(measured)
+    step_s, baseline_s = (
+        measured_s * there.predict_step_s(each) / here_s for each in (values, base.values())
+    )
+    rate = mean_rate(measured) * times * measured_s / step_s
     band = _band(model, max(count / facts.nodes, asked.batch, 1 / asked.batch))
     return Forecast(
         nodes=count,
@@ -105,6 +132,14 @@ def _forecast(
         scaling_efficiency=min(1.0, there.predict_silent_step_s(values) / step_s),
         caveat=_reservations(job, facts.nodes, count, asked, model),
     )
+
+
+def _find_doubt(model: CostModel, measured: Sequence[Block]) -> float:
+    """Share by which the model misses what was measured, of strategies or of the baseline, whichever is more."""
+    step_s = mean_step_s(measured)
+    if step_s <= 0.0:
+        return math.inf
+    return math.expm1(max(model.residual, abs(math.log(model.predict_baseline_s() / step_s))))
 
 
 def _band(model: CostModel, times_measured: float) -> float:

@@ -8,7 +8,13 @@ from collections import Counter
 from dataclasses import dataclass
 
 from advisor.protocol.answers.advice import CONTINUE_S, Action, Interval, Verdict, continue_command
-from advisor.protocol.answers.gains import say_smallest_gain, spell_likely, spell_percent, spell_range
+from advisor.protocol.answers.gains import (
+    Quality,
+    say_smallest_gain,
+    spell_likely,
+    spell_percent,
+    spell_range,
+)
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
 
@@ -32,6 +38,8 @@ class Grounds:
     """Its rung."""
     interval: Interval | None = None
     """Its confirmed gain; None where nothing was confirmed."""
+    unproven: str = ""
+    """A clause: why an interval above no gain proves none; empty where it does, or where it reaches no gain."""
     guard: str = ""
     """What the losses say about it, in sentences; empty for exact strategies."""
     is_verified: bool = True
@@ -153,7 +161,8 @@ def _say_undecided(grounds: Grounds) -> str:
             f"({_say_measured(interval)}) with {what}."
         )
     if interval.ratio > 1.0 and _is_likely(interval):
-        return f"Probably faster ({_say_measured(interval)}) with {what}, not proven yet."
+        because = grounds.unproven or "the interval still reaches no gain"
+        return f"Probably faster ({_say_measured(interval)}) with {what}, not proven yet: {because}."
     best = "" if grounds.is_check else ", the best that was tried"
     told = f"No difference shown yet ({_say_measured(interval)}) with {what}{best}."
     return f"{told} {say_smallest_gain(grounds.smallest_gain)}" if grounds.smallest_gain else told
@@ -194,6 +203,8 @@ def _say_slower(grounds: Grounds) -> str:
 
 
 def _say_measured(interval: Interval) -> str:
+    if interval.quality is not Quality.KNOWN:
+        return interval.describe()
     figures = (interval.ratio, interval.low, interval.high)
     return f"{spell_likely(*figures)} measured, 95 % CI {spell_range(*figures)}"
 

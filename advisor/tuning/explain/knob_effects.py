@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from advisor.protocol.answers.advice import KnobEffect
+from advisor.protocol.answers.gains import Quality, judge_quality
 from advisor.protocol.base import Value
 from advisor.protocol.measured.trials import Block
 from advisor.tuning.history.record import Record
@@ -38,8 +39,8 @@ def list_evidence(
 ) -> tuple[Evidence, ...]:
     """Return the evidence for the knobs of the strategy that is advised.
 
-    Each removal that was raced and whose knobs the strategy still has; the confirmation for a strategy that only goes
-    back as a whole. Empty where the budget allowed neither.
+    Each removal that was raced and whose knobs the strategy still has, be it because some knob has to stay; the
+    confirmation for a strategy that only goes back as a whole. Empty where the budget allowed neither.
     """
     if confirmation is not None and confirmation.look is not None and len(units_of(space, changes)) == 1:
         found = confirmation.look
@@ -52,18 +53,21 @@ def list_evidence(
     return tuple(
         evidence
         for removal in _removals_of(record, changes)
-        if not removal.is_taken_back and (evidence := _evidence_of(removal)) is not None
+        if changes.keys() >= set(removal.knobs) and (evidence := _evidence_of(removal)) is not None
     )
 
 
 def list_taken_back(
     record: Record, space: Space | None, changes: Mapping[str, Value]
 ) -> tuple[tuple[Removal, Evidence], ...]:
-    """Return the removals that took knobs out of the strategy that is advised."""
+    """Return the removals that took knobs out of the strategy that is advised: none of those that it still has."""
     return tuple(
         (removal, evidence)
         for removal in _removals_of(record, changes)
-        if space is not None and removal.is_taken_back and (evidence := _evidence_of(removal)) is not None
+        if space is not None
+        and removal.is_taken_back
+        and changes.keys().isdisjoint(removal.knobs)
+        and (evidence := _evidence_of(removal)) is not None
     )
 
 
@@ -89,7 +93,13 @@ def _evidence_of(removal: Removal) -> Evidence | None:
 
 
 def _in_seconds(brings: LogInterval, with_knobs: Sequence[Block]) -> KnobEffect | None:
-    """A mean step of t seconds with the knobs takes t (e^r - 1) longer without them, r = ln of the rates' ratio."""
+    """A mean step of t seconds with the knobs takes t (e^r - 1) longer without them, r = ln of the rates' ratio.
+
+    None where no step was timed, or the ratio is not known well enough to be told.
+    """
+    low, high = (max(-_HUGE, min(_HUGE, r)) for r in (brings.low, brings.high))
+    if judge_quality(math.exp(low), math.exp(high)) is not Quality.KNOWN:
+        return None
     steps = [
         math.log(b.result.samples_per_step / b.summary.samples_per_s)
         for b in with_knobs

@@ -46,7 +46,7 @@ def explain_changes(
         elif seen := _observe(name, (baseline, strategy), phases):
             sentence += f" {'Measured' if len(changes) == 1 else 'Together with the other changes'}: {seen}."
         if piece is None and len(changes) > 1:
-            sentence += " Its own share was not measured: the budget had no room for it."
+            sentence += " Its own share was not measured closely enough to be told."
         proof = next(
             (b.result.consumed[name] for b in reversed(strategy) if b.result and name in b.result.consumed),
             "",

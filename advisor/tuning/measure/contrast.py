@@ -11,11 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.protocol.measured.trials import BlockResult, Contrast
+from advisor.protocol.measured.estimates import LONGEST_STEP, rate_of, typical_step_s
+from advisor.protocol.measured.trials import Block, BlockResult, Contrast
 
-_CAP = 1.5
-"""Longest step that counts in full, in medians of its own arm. Stalls are rare and say little of a strategy: means of
-steps capped here vary half as much as total wall time, and a fifth more than medians (replayed recordings)."""
 _MOST_BATCHES = 32
 """Batches of consecutive cycles whose spread is the error: enough degrees of freedom, and long enough for the
 interference of seconds to fall within one."""
@@ -98,9 +96,18 @@ def contrast_arms(arm: BlockResult, reference: BlockResult) -> Contrast | None:
     )
 
 
-def mean_typical_step(result: BlockResult) -> float:
-    """Return the mean step time in seconds, stalls capped as in a contrast; 0 without a timed step."""
-    return float(_cap(np.asarray(result.step_time_s))[0].mean()) if result.step_time_s else 0.0
+def mean_step_s(blocks: Sequence[Block]) -> float:
+    """Return the geometric mean of the blocks' mean typical steps, in seconds; 0 without a timed step."""
+    return _mean([typical_step_s(b.result) for b in blocks if b.result and b.result.step_time_s])
+
+
+def mean_rate(blocks: Sequence[Block]) -> float:
+    """Return samples per second over the blocks in the same way: what every page calls a strategy's rate."""
+    return _mean([rate for b in blocks if b.result and (rate := rate_of(b)) > 0.0])
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.exp(math.fsum(map(math.log, values)) / len(values)) if values else 0.0
 
 
 def forecast_errors(step_time_s: Sequence[float], segment_steps: int) -> Callable[[float], float]:
@@ -198,11 +205,11 @@ def _cap(units: _Array) -> tuple[_Array, _Array]:
     """
     reach = min(0.25, 0.648 * len(units) ** -0.2)
     low, middle, high = (float(q) for q in np.quantile(units, [0.5 - reach, 0.5, 0.5 + reach]))
-    capped = np.minimum(units, _CAP * middle)
-    beyond = float(np.mean(units > _CAP * middle))
+    capped = np.minimum(units, LONGEST_STEP * middle)
+    beyond = float(np.mean(units > LONGEST_STEP * middle))
     if beyond == 0.0:
         return capped, capped
-    return capped, capped + _CAP * beyond * ((units > middle) - 0.5) * (high - low) / (2.0 * reach)
+    return capped, capped + LONGEST_STEP * beyond * ((units > middle) - 0.5) * (high - low) / (2.0 * reach)
 
 
 def _mean_of(seconds: _Array, arm: _Arm) -> float:

@@ -132,6 +132,10 @@ class CostModel:
         rate = self.bits_per_s if bits_per_s is None else bits_per_s
         return replace(self, model=model, parameters=tuple(parameters), bits_per_s=rate)
 
+    def predict_baseline_s(self) -> float:
+        """Return the step time of the script as it stands, on this model's cluster."""
+        return self._baseline_s
+
     @cached_property
     def _baseline_s(self) -> float:
         return self.predict_step_s(self.model.context.baseline)

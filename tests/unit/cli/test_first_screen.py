@@ -10,7 +10,8 @@ from advisor.cli.tuning.usage import describe_use
 from advisor.cli.views.advice_view import format_advice
 from advisor.cli.views.first_screen import Use
 from advisor.exporters.own_words import OwnLine
-from advisor.protocol.answers.advice import Action, Advice, Verdict
+from advisor.protocol.answers.advice import Action, Advice, Interval, Verdict
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.telemetry import FlagKind, NodeFlag
 from advisor.protocol.nodes.cluster import Cluster, Node
 from advisor.protocol.training.workload import WorkloadKind
@@ -66,6 +67,47 @@ def test_stalls_that_the_result_leaves_out_are_told_beside_it() -> None:
         "WHY one step 161 → 150 ms (2.5x: RESULT counts a slow step as 1.5 usual ones at most)"
         in words_of(beyond)
     )
+
+
+@pytest.mark.parametrize(
+    ("ratio", "low", "high", "is_offered"),
+    [
+        (1.42, 1.38, 1.46, True),
+        (6.0, 2.9, 79.0, True),
+        (2.1, 0.0, 1e3, False),
+        (1.05, 1.04, 1.06, False),
+        (1.42, 1.01, 2.0, False),
+        (0.9, 0.8, 0.98, False),
+    ],
+)
+def test_rung_is_offered_only_where_it_is_known_to_be_better_than_the_answer(
+    ratio: float, low: float, high: float, is_offered: bool
+) -> None:
+    advice = a_change()
+    gain = Interval(ratio=ratio, low=low, high=high, rounds=4, sessions=2)
+    rung = advice.ladder[0].model_copy(update={"gain": gain})
+    text = words_of(advice.model_copy(update={"ladder": (rung,)}))
+    assert ("--allow numeric" in text) == is_offered
+    assert "1000x" not in text
+
+
+def test_files_that_hold_the_script_as_it_stands_say_so_on_the_screen() -> None:
+    tried = Changes({"num_threads": 1})
+    advice = undecided().model_copy(update={"candidate": tried})
+    usage = describe_use(advice, FakeServer().add_job("aaa1"), Path("out"), is_written=True)
+    assert f"FILES out holds your settings, not {tried.describe()}: that is not proven" in words_of(
+        advice, usage
+    )
+
+
+def test_bound_without_a_likeliest_value_tells_the_bound_alone() -> None:
+    gain = Interval(ratio=15.0, low=2.9, high=79.0, rounds=4, sessions=2)
+    text = words_of(a_change().model_copy(update={"gain": gain}))
+    assert text.startswith(
+        "RESULT at least 2.9x faster, measured too roughly to say how much more: more minutes"
+    )
+    assert "15x" not in text
+    assert "79x" not in text
 
 
 def test_wide_interval_says_what_narrows_it() -> None:

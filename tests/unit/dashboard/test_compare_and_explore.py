@@ -85,7 +85,7 @@ def test_every_figure_of_a_finished_search_is_drawn() -> None:
     names = [figure.title for figure in page.slices]
     assert names[0] == "fuse_grad_size_in_MB"
     assert "NCCL_SOCKET_NTHREADS" not in names
-    assert page.slices[0].table.rows[1] == ("25 MB", "4", "1\u202f786", "1\u202f955")
+    assert page.slices[0].table.rows[1] == ("25 MB", "4", "1\u202f774", "1\u202f942")
     assert page.importance is not None
     assert page.importance.table.rows[-1][-1] == "taken back"
 

@@ -1,10 +1,13 @@
 """View models: what a page says about a job in each of its states."""
 
+import json
+import math
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
+import pytest
 from memory_source import NOW, Clock, MemorySource, read_words
 from starlette.testclient import TestClient
 
@@ -30,7 +33,7 @@ from advisor.protocol.answers.advice import Advice, Verdict
 from advisor.protocol.answers.so_far import best_so_far
 from advisor.protocol.asked.jobs import JobState, Priority, Stage
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.measured.trials import JobHistory, Outcome
+from advisor.protocol.measured.trials import Contrast, JobHistory, Outcome
 from advisor.protocol.views import LogChunk, Role
 
 ADA = Person("ada", Role.SUBMITTER)
@@ -75,7 +78,7 @@ def test_undecided_verdict_has_its_own_look_and_the_command_that_continues() -> 
     assert (card.tone, card.figure) == ("caution", "Undecided")
     assert card.chip is not None
     assert (card.chip.word, card.chip.icon) == ("undecided", "clock")
-    assert card.sentence.startswith("Probably faster (1.6x measured, 95 % CI 0.92x … 2.8x)")
+    assert card.sentence.startswith("Probably faster (1.3x measured, 95 % CI 0.94x … 1.8x)")
     assert card.command == "advisor tune --continue sample --minutes 10"
     assert (actions.may_continue, actions.continue_minutes) == (True, 10)
 
@@ -130,6 +133,25 @@ def test_only_those_who_may_see_the_cancel_button_and_only_while_it_helps() -> N
 def test_comparison_rests_on_the_rounds_of_the_confirmation() -> None:
     rows = show().comparison.table.rows
     assert [row[3] for row in rows] == ["8", "8"]
+
+
+def test_a_strategys_estimate_lies_among_the_dots_of_its_races() -> None:
+    """Whatever hour the baseline's own blocks are from: a dot is a race's gain on the rate that the page names."""
+    base, gain = FINISHED.advice.baseline_samples_per_s, FINISHED.advice.gain
+    assert gain is not None
+    winners = {t.number for t in FINISHED.history.trials if t.changes == FINISHED.advice.changes}
+    leads = iter([0.9, 1.1] * 50)
+    blocks = [
+        b.model_copy(update={"summary": b.summary.model_copy(update={"contrast": Contrast(
+            mean=math.log(gain.ratio * next(leads)), error=0.01, freedom=9, cycles=5, total=0.0, total_error=0.1)})})
+        if b.trial_number in winners and b.summary else b
+        for b in FINISHED.history.blocks
+    ]  # fmt: skip
+    history = FINISHED.history.model_copy(update={"blocks": tuple(blocks)})
+    plot = json.loads(show(replace(FINISHED, history=history)).comparison.plot)["data"]
+    dots, diamond = plot[0]["x"], plot[1]["x"][0]
+    assert min(dots) < diamond < max(dots)
+    assert diamond == pytest.approx(base * gain.ratio, rel=0.01)
 
 
 def test_ladder_is_apart_from_what_changed(sign_in: SignIn) -> None:
@@ -218,7 +240,7 @@ def test_job_line_of_each_kind() -> None:
 
     assert tell(FINISHED.advice) == ("at least +13.9 %", "most likely +16.1 %")
     assert tell(keep_defaults(FINISHED.advice)) == ("keep", "at most +1.7 %")
-    assert tell(leave_undecided(FINISHED.advice)) == ("undecided", "0.92x … 2.8x")
+    assert tell(leave_undecided(FINISHED.advice)) == ("undecided", "0.94x … 1.8x")
     running = view_job_line(RUNNING.job, None, RUNNING.history, NOW)
     assert (tell_gain(running), tell_gain_range(running), running.trials) == ("measuring", "", 10)
     queued = RUNNING.job.model_copy(update={"state": JobState.QUEUED})

@@ -3,6 +3,7 @@
 import pytest
 
 from advisor.protocol.answers.advice import Interval, continue_command
+from advisor.protocol.answers.gains import describe_ratio, spell_gain, spell_likely, spell_range
 
 
 @pytest.mark.parametrize(
@@ -12,12 +13,29 @@ from advisor.protocol.answers.advice import Interval, continue_command
         (1.035, 1.011, 1.06, "at least +1.1 %, most likely +3.5 % (95 % CI +1.1 … +6.0 %)"),
         (1.34, 1.31, 1.38, "at least 1.31x faster, most likely 1.34x (95 % CI 1.31x … 1.38x)"),
         (0.993, 0.966, 1.021, "most likely −0.7 % (95 % CI −3.4 … +2.1 %)"),
-        (3.4, 0.9, 12.0, "most likely 3.4x (95 % CI 0.90x … 12x)"),
-        (1.1, 0.0, 466_212.0, "most likely +10.0 % (95 % CI −100.0 … over 1000x)"),
+        (15.0, 2.9, 79.0, "at least 2.9x faster, measured too roughly to say how much more"),
+        (0.2, 0.05, 0.6, "at most −40.0 %, measured too roughly to say how much less"),
+        (3.4, 0.9, 12.0, "measured too roughly for a figure"),
+        (63.0, 0.09, 4_000.0, "measured too roughly for a figure"),
+        (1.1, 0.0, 466_212.0, "measured too roughly for a figure"),
     ],
 )
 def test_interval_says_first_what_is_sure(ratio: float, low: float, high: float, told: str) -> None:
     assert Interval(ratio=ratio, low=low, high=high, rounds=8, sessions=2).describe() == told
+
+
+@pytest.mark.parametrize(("ratio", "low", "high"), [(63.0, 0.09, 4e3), (15.0, 2.9, 79.0), (1.1, 0.0, 1e200)])
+def test_no_spelling_tells_an_end_that_nothing_supports(ratio: float, low: float, high: float) -> None:
+    for spell in (spell_likely, spell_range, describe_ratio):
+        told = spell(ratio, low, high)
+        assert spell_gain(ratio) not in told
+        assert spell_gain(high) not in told
+
+
+def test_programs_are_told_how_much_of_an_interval_is_known() -> None:
+    wide = Interval(ratio=15.0, low=2.9, high=79.0, rounds=8, sessions=2)
+    assert wide.model_dump(mode="json")["quality"] == "bounded"
+    assert Interval.model_validate(wide.model_dump(mode="json")) == wide
 
 
 def test_interval_says_what_it_rests_on() -> None:

@@ -22,9 +22,10 @@ from advisor.cli.views.progress import STAGE_WORDS, describe_progress
 from advisor.cli.views.wording import spell_changes, spell_duration, spell_rate
 from advisor.client import ApiProblem, Client
 from advisor.protocol.answers.advice import Interval, Verdict
-from advisor.protocol.answers.gains import spell_gain, spell_share
+from advisor.protocol.answers.gains import spell_likely, spell_share
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.asked.queries import JobQuery
+from advisor.protocol.measured.estimates import rate_of
 from advisor.protocol.measured.trials import JobHistory, Trial
 
 _WHEN = "then: a date or time such as 2026-11-20 (UTC), or how long ago, such as 36h or 7d"
@@ -153,7 +154,8 @@ def _read_gain(client: Client, job: Job) -> _Gain:
     except ApiProblem:
         return _Gain()
     if advice.verdict is Verdict.CHANGE and advice.gain is not None:
-        return _Gain(spell_gain(advice.gain.ratio), advice.gain)
+        gain = advice.gain
+        return _Gain(spell_likely(gain.ratio, gain.low, gain.high), gain)
     return _Gain("keep yours" if advice.verdict is Verdict.KEEP else "undecided", advice.gain)
 
 
@@ -198,7 +200,7 @@ def _trials_table(history: JobHistory) -> Table:
         if block.utilisation is not None:
             shares.setdefault(block.trial_number, []).append(block.utilisation)
         if block.summary:
-            rates.setdefault(block.trial_number, []).append(block.summary.samples_per_s)
+            rates.setdefault(block.trial_number, []).append(rate_of(block))
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
     table.add_column("trial", justify="right")
     table.add_column("for", no_wrap=True)

@@ -1,5 +1,6 @@
 """What somebody may do about a job, and what its overview shows."""
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,13 +10,13 @@ from advisor.dashboard.figures.charts import Figure, Side, draw_comparison, draw
 from advisor.dashboard.figures.utilisation import draw_utilisation
 from advisor.dashboard.source import Person
 from advisor.dashboard.views.chips import Chip, chip_for_outcome
-from advisor.dashboard.views.evidence import interval, likely
 from advisor.dashboard.views.job.verdict import WAY, VerdictCard, view_verdict
 from advisor.dashboard.views.trials.explore import draw_search
 from advisor.dashboard.views.trials.measured import QUIET, MeasuredTrial, measure_trials
 from advisor.protocol.answers.advice import CONTINUE_S, Advice
+from advisor.protocol.answers.gains import Quality
 from advisor.protocol.asked.jobs import Job, JobState, Stage
-from advisor.protocol.measured.estimates import estimate_blocks
+from advisor.protocol.measured.estimates import estimate_blocks, rate_of
 from advisor.protocol.measured.telemetry import SessionTelemetry
 from advisor.protocol.measured.trials import Block, JobHistory, Purpose
 from advisor.protocol.views import JobEvent
@@ -72,7 +73,8 @@ def list_actions(job: Job, person: Person, advice: Advice | None) -> JobActions:
 
 
 def _draw_sides(history: JobHistory, advice: Advice) -> Figure | None:
-    if advice.gain is None or not advice.changes:
+    """Draw the verdict's races. A dot of the strategy is a race's gain on the baseline's rate, as its estimate is."""
+    if advice.gain is None or not advice.changes or advice.gain.quality is not Quality.KNOWN:
         return None
     rounds = [block for block in history.done_blocks() if block.race is not None]
     winners = {
@@ -89,9 +91,11 @@ def _draw_sides(history: JobHistory, advice: Advice) -> Figure | None:
     before = Side("baseline", base, base - half, base + half, _list_throughputs(theirs))
     after = Side(
         "strategy", advice.strategy_samples_per_s, base * advice.gain.low, base * advice.gain.high,
-        _list_throughputs(ours),
+        tuple(
+            base * math.exp(b.summary.contrast.mean) if b.summary and b.summary.contrast else rate_of(b) for b in ours
+        ),
     )  # fmt: skip
-    return draw_comparison(before, after, f"{likely(advice.gain)}, 95 % interval {interval(advice.gain)}")
+    return draw_comparison(before, after, advice.gain.describe())
 
 
 def _draw_breakdown(advice: Advice) -> Figure | None:
@@ -103,7 +107,7 @@ def _draw_breakdown(advice: Advice) -> Figure | None:
 
 
 def _list_throughputs(blocks: Sequence[Block]) -> tuple[float, ...]:
-    return tuple(block.summary.samples_per_s for block in blocks if block.summary is not None)
+    return tuple(rate for block in blocks if (rate := rate_of(block)) > 0.0)
 
 
 def _count_failures(trials: Sequence[MeasuredTrial], history: JobHistory) -> tuple[tuple[Chip, int], ...]:

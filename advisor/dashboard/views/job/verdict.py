@@ -184,7 +184,7 @@ def _tell_figures(advice: Advice) -> tuple[str, str, str, str]:
     if advice.verdict is Verdict.CHANGE and gain is not None:
         bound = spell_bound(gain.ratio, gain.low, gain.high)
         bound = bound.removeprefix("at least ").removesuffix(" faster")
-        told = f"most likely {likely(gain)}, 95 % interval {interval(gain)}"
+        told = f"most likely {likely(gain)}, 95 % interval {interval(gain)}" if interval(gain) else ""
         sentence = f"more throughput, confirmed in {gain.describe_basis()}"
         return "at least" if bound else "", bound or likely(gain), told, sentence
     figure = "Keep your settings" if advice.verdict is Verdict.KEEP else "Undecided"

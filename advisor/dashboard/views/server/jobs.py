@@ -51,10 +51,12 @@ def tell_gain_range(line: JobLine) -> str:
         return ""
     gain, verdict = line.advice.gain, line.advice.verdict
     if verdict is Verdict.UNDECIDED:
-        return interval(gain) if gain else "not measured"
+        return (interval(gain) or likely(gain)) if gain else "not measured"
     if gain is None:
         return ""
-    return f"most likely {likely(gain)}" if verdict is Verdict.CHANGE else f"at most {spell_gain(gain.high)}"
+    if verdict is Verdict.CHANGE:
+        return f"most likely {likely(gain)}" if interval(gain) else ""
+    return f"at most {spell_gain(gain.high)}"
 
 
 def view_job_line(job: Job, advice: Advice | None, history: JobHistory | None, now: datetime) -> JobLine:

@@ -9,7 +9,6 @@ from advisor.dashboard.views.evidence import show_knob
 from advisor.dashboard.views.server.jobs import JobLine, tell_gain
 from advisor.dashboard.views.trials.measured import MeasuredTrial
 from advisor.errors import InvalidRequest, NotFound
-from advisor.protocol.answers.gains import spell_gain
 from advisor.protocol.measured.trials import Phases
 from advisor.protocol.nodes.cluster import spell_memory
 
@@ -96,7 +95,7 @@ def _list_measures(chosen: Sequence[MeasuredTrial]) -> list[Row]:
     none = formats.NO_VALUE
     return [
         _row("samples/s, 95 % interval", [found.throughput for found in chosen]),
-        _row("against trial 0", [spell_gain(found.ratio) if found.ratio else none for found in chosen]),
+        _row("against trial 0", [found.gain_words for found in chosen]),
         _row("median step, ms", [formats.milliseconds(e.step_time_s if e else None) for e in estimates]),
         _row("device busy", [formats.percent(e.utilisation if e else None) for e in estimates]),
         _row("peak memory", [spell_memory(peak) if peak else none for peak in memory]),

@@ -4,6 +4,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from advisor.dashboard import formats
+from advisor.protocol.answers.so_far import SoFar, gain_of
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.estimates import Estimate, estimate_blocks
 from advisor.protocol.measured.trials import Block, BlockState, JobHistory, Outcome, Trial
@@ -21,10 +22,20 @@ class MeasuredTrial:
     """Its finished blocks."""
     estimate: Estimate | None
     """None before its first block."""
-    ratio: float | None
-    """Its throughput over the baseline's, unpaired; None for the baseline itself and where nothing was measured."""
+    gain: SoFar | None
+    """Its throughput over the baseline's; None for the baseline itself and where nothing was measured."""
     is_measuring: bool
     """Whether one of its blocks is being measured now."""
+
+    @property
+    def ratio(self) -> float | None:
+        """The likeliest gain."""
+        return self.gain.ratio if self.gain else None
+
+    @property
+    def gain_words(self) -> str:
+        """The gain as far as it is known; a dash where there is none."""
+        return self.gain.likely if self.gain else formats.NO_VALUE
 
     @property
     def has_failed(self) -> bool:
@@ -53,13 +64,12 @@ def measure_trials(history: JobHistory) -> tuple[MeasuredTrial, ...]:
         elif block.state is BlockState.ISSUED:
             issued.add(block.trial_number)
     estimates = {trial.number: estimate_blocks(done[trial.number]) for trial in history.trials}
-    base = estimates.get(0)
     return tuple(
         MeasuredTrial(
             trial=trial,
             blocks=tuple(done[trial.number]),
-            estimate=(found := estimates[trial.number]),
-            ratio=found.samples_per_s / base.samples_per_s if found and base and trial.number else None,
+            estimate=estimates[trial.number],
+            gain=gain_of(trial, done[trial.number], done[0]),
             is_measuring=trial.number in issued,
         )
         for trial in sorted(history.trials, key=lambda trial: trial.number)

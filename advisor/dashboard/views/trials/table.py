@@ -11,7 +11,6 @@ from advisor.dashboard.views.chips import chip_for_trial
 from advisor.dashboard.views.evidence import describe_changes
 from advisor.dashboard.views.trials.measured import MeasuredTrial
 from advisor.errors import InvalidRequest
-from advisor.protocol.answers.gains import spell_gain
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.trials import Outcome, Phases
@@ -102,13 +101,13 @@ COLUMNS: tuple[Column, ...] = (
     Column("number", "#", "Its number, in the order of creation", lambda found: found.trial.number,
            lambda found: str(found.trial.number), is_usual=True),
     _text("state", "state", "How it ended, or what it is doing", _say_state, is_usual=True),
-    Column("samples", "samples/s", "Samples per second of all ranks, with its 95 % interval",
+    Column("samples", "samples/s", "Of all its blocks, with the 95 % interval; steps count as 1.5 medians at most",
            lambda found: found.estimate.samples_per_s if found.estimate else None,
            lambda found: found.throughput, is_usual=True),
     _figure("interval", "± samples/s", "Half of that interval",
             lambda found: found.estimate.half_width if found.estimate else None, formats.number),
-    _figure("gain", "gain", "Over trial 0, each in its own blocks: the verdict rests on interleaved rounds instead",
-            lambda found: found.ratio, spell_gain, is_usual=True),
+    Column("gain", "gain", "Over trial 0, in their common races where there are any",
+           lambda found: found.ratio, lambda found: found.gain_words, is_usual=True),
     _time("step", "step ms", "Median step time",
           lambda found: found.estimate.step_time_s if found.estimate else None, is_usual=True, is_wide=True),
     _time("exposed", "exposed ms", "Communication that computation does not hide",

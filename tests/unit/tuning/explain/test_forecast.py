@@ -1,12 +1,20 @@
 """What-if: forecasts follow the physics, say how far they reach, and refuse where nothing is known."""
 
+from dataclasses import replace
+
 import pytest
 
 from advisor.protocol.answers.advice import Verdict, WhatIf
 from advisor.protocol.asked.jobs import Budget
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.nodes.cluster import Cluster, Link, Node
-from advisor.tuning.explain.forecast import ForecastImpossible, describe_forecast, forecast, list_forecasts
+from advisor.tuning.explain.forecast import (
+    ForecastImpossible,
+    describe_forecast,
+    forecast,
+    forecast_from,
+    list_forecasts,
+)
 from advisor.tuning.history.record import Record
 from advisor.tuning.search.state import look
 from tests.unit.tuning.simulated_cluster import QUIET, SimulatedCluster, make_facts, make_job, make_spec
@@ -33,6 +41,37 @@ def test_the_measured_cluster_is_predicted_as_it_was_measured(measured: Simulate
     assert found.baseline_step_time_s == pytest.approx(measured.step_s, rel=0.1)
     assert found.low < found.samples_per_s < found.high
     assert found.step_time_s <= found.baseline_step_time_s
+
+
+def test_a_forecast_of_the_measured_cluster_is_what_was_measured(measured: SimulatedCluster) -> None:
+    """Whatever the model makes of the step, only its ratios count."""
+    advice = measured.advice  # type: ignore[attr-defined]
+    found = forecast(measured.job, measured.history, measured.now, WhatIf())
+    rate = found.samples_per_s * found.step_time_s / found.baseline_step_time_s
+    assert rate == pytest.approx(advice.baseline_samples_per_s, rel=1e-6)
+
+
+@pytest.mark.parametrize("off", ["strategies", "baseline"])
+def test_a_model_that_misses_what_was_measured_forecasts_nothing(
+    measured: SimulatedCluster, off: str
+) -> None:
+    record = Record(measured.job, measured.history, measured.now)
+    state = look(record)
+    assert state is not None
+    assert state.model is not None
+    blocks = record.baseline_blocks
+    assert list_forecasts(state, {}, blocks)
+    if off == "strategies":
+        vars(state)["model"] = replace(state.model, residual=0.54)
+    else:
+        blocks = tuple(
+            b.model_copy(update={"result": b.result.model_copy(update={"step_time_s": (9.0,) * 20})})
+            for b in blocks
+            if b.result
+        )
+    assert list_forecasts(state, {}, blocks) == ()
+    with pytest.raises(ForecastImpossible, match="Nothing can be forecast for job"):
+        forecast_from(state, blocks, WhatIf(nodes=4))
 
 
 def test_faster_links_never_slow_a_job_down_and_slower_ones_never_speed_it_up(
@@ -82,7 +121,8 @@ def test_an_advice_names_more_nodes_and_other_links(measured: SimulatedCluster) 
     link = Link(name="eth0", address="10.0.0.1", bits_per_second=10**10)
     node = Node(hostname="n", cpu_count=4, memory_bytes=2**33, links=(link,))
     job = measured.job.model_copy(update={"cluster": Cluster(nodes=(node, node))})
-    found = list_forecasts(look(Record(job, measured.history, measured.now)), {})
+    record = Record(job, measured.history, measured.now)
+    found = list_forecasts(look(record), {}, record.baseline_blocks)
     assert [f.nodes for f in found if f.bits_per_s is None] == [4, 8, 16]
     assert [f.bits_per_s for f in found if f.bits_per_s is not None] == [1e9, 1e11]
 

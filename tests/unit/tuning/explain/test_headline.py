@@ -73,12 +73,22 @@ def test_keep_gives_its_reason(grounds: Grounds, told: str) -> None:
 def test_likely_gain_that_is_not_proven_says_how_to_continue() -> None:
     answer = say_answer(undecided(interval=WIDE, more_s=600.0))
     assert answer.headline == (
-        "Probably faster (3.4x measured, 95 % CI 0.90x … 12x) with num_threads 1, not proven yet."
+        "Probably faster (measured too roughly for a figure) with num_threads 1, not proven yet: the interval still "
+        "reaches no gain."
     )
     assert answer.what_to_do == (
         "Continue, nothing measured is lost: `advisor tune --continue job1 --minutes 10`"
     )
     assert (answer.action, answer.continue_s) == (Action.CONTINUE, 600.0)
+
+
+def test_gain_above_no_gain_that_is_not_proven_says_why() -> None:
+    once = Interval(ratio=15.0, low=2.9, high=79.0, rounds=8, sessions=1)
+    headline = say_answer(undecided(interval=once, unproven="one launch raced it")).headline
+    assert headline == (
+        "Probably faster (at least 2.9x faster, measured too roughly to say how much more) with num_threads 1, not "
+        "proven yet: one launch raced it."
+    )
 
 
 def test_nothing_likely_tells_what_the_budget_could_find() -> None:

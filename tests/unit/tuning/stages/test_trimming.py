@@ -7,6 +7,7 @@ from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.trials import Outcome, Purpose
 from advisor.tuning.decisions import Candidate, Race
+from advisor.tuning.explain.knob_effects import list_evidence, list_taken_back
 from advisor.tuning.search.state import look
 from advisor.tuning.stages.trimming import NEGLIGIBLE, Trimming, choose_trimmed, next_trimming, trim
 from advisor.tuning.stages.turns import Turn
@@ -93,6 +94,18 @@ def test_knobs_of_which_none_is_shown_to_help_do_not_all_go() -> None:
     found = decide(raced_without(0.0, 0.0))
 
     assert len(found.winner) == 1
+
+
+def test_a_knob_that_stays_is_never_told_as_taken_back() -> None:
+    raced = raced_without(0.0, 0.0)
+    state = look(raced.record)
+    assert state is not None
+    advised = decide(raced).winner
+
+    taken = list_taken_back(raced.record, state.space, advised)
+    assert {name for _, evidence in taken for name in evidence.knobs} == WINNER.keys() - advised.keys()
+    kept = list_evidence(raced.record, state.space, advised, None)
+    assert {name for evidence in kept for name in evidence.knobs} <= advised.keys()
 
 
 def test_what_two_races_leave_open_is_not_raced_again() -> None:

@@ -1,0 +1,69 @@
+"""One basis for the figures of a page: rates are capped as the gain is, a trial's gain is from its own races."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from advisor.protocol.answers.so_far import gain_of
+from advisor.protocol.measured.estimates import rate_of, typical_step_s
+from advisor.protocol.measured.races import BlockPlan
+from advisor.protocol.measured.trials import (
+    Block,
+    BlockResult,
+    BlockState,
+    BlockSummary,
+    Contrast,
+    Purpose,
+    Trial,
+)
+
+NOW = datetime(2026, 11, 26, tzinfo=UTC)
+
+
+def make_block(number: int, step_s: float, lead: float | None = None, stall_s: float = 0.0) -> Block:
+    """A block of twenty steps of which one stalls; `lead` is its ln ratio in its race."""
+    steps = (*[step_s] * 19, step_s + stall_s)
+    contrast = None
+    if lead is not None:
+        contrast = Contrast(mean=lead, error=0.01, freedom=8, cycles=4, total=lead, total_error=0.1)
+    summary = BlockSummary(
+        samples_per_s=20 * 8 / sum(steps), log_step_time=0.0, log_step_time_se=0.02, steady_steps=20, steady=True,
+        median_step_time_s=step_s, p95_step_time_s=step_s, contrast=contrast,
+    )  # fmt: skip
+    result = BlockResult(steps=20, step_time_s=steps, samples_per_step=8, wall_s=sum(steps))
+    return Block(
+        id=f"b{number}", session_id="s", trial_number=number, ordinal=0, state=BlockState.DONE, issued_at=NOW,
+        plan=BlockPlan(block_id="b", trial_number=number), result=result, summary=summary,
+    )  # fmt: skip
+
+
+def make_trial(purpose: Purpose, number: int = 1) -> Trial:
+    return Trial(number=number, purpose=purpose, because="", created_at=NOW)
+
+
+def test_a_stall_moves_no_rate_by_more_than_the_gain_lets_it() -> None:
+    calm, stalled = make_block(0, 0.1), make_block(0, 0.1, stall_s=60.0)
+    assert rate_of(stalled) == pytest.approx(rate_of(calm), rel=0.03)
+
+
+def test_steps_of_a_period_count_together() -> None:
+    """Of local SGD every fourth step is long: that is no stall."""
+    result = BlockResult(
+        steps=8, period=4, step_time_s=(0.1, 0.1, 0.1, 0.5) * 2, samples_per_step=8, wall_s=1.6
+    )
+    assert typical_step_s(result) == pytest.approx(0.2)
+
+
+def test_a_trials_gain_is_from_its_races_and_not_from_another_hours_baseline() -> None:
+    slow_hour, mine = make_block(0, 1.2), make_block(1, 0.1, lead=0.2)
+    found = gain_of(make_trial(Purpose.SEARCH), [mine], [slow_hour])
+    assert found is not None
+    assert found.likely == "+22.1 %"
+
+
+def test_a_trial_that_raced_the_winner_is_held_against_the_baselines_blocks() -> None:
+    without, baseline = make_block(3, 0.1, lead=-0.3), make_block(0, 0.2)
+    found = gain_of(make_trial(Purpose.REVERT, 3), [without], [baseline])
+    assert found is not None
+    assert found.ratio == pytest.approx(2.0)
+    assert gain_of(make_trial(Purpose.BASELINE, 0), [baseline], [baseline]) is None
