@@ -1,6 +1,7 @@
 """Agents: introducing themselves, asking for work, and the list of them."""
 
 import hmac
+import math
 from datetime import datetime, timedelta
 
 from advisor.errors import (
@@ -12,6 +13,7 @@ from advisor.errors import (
     ProtocolMismatch,
     Unauthenticated,
 )
+from advisor.protocol.asked.jobs import Job
 from advisor.protocol.measured.messages import (
     PROTOCOL_MAJOR,
     AgentRegistered,
@@ -19,7 +21,7 @@ from advisor.protocol.measured.messages import (
     MemberState,
     RegisterAgent,
 )
-from advisor.protocol.measured.trials import Outcome, SessionState
+from advisor.protocol.measured.trials import Outcome, Session, SessionState
 from advisor.protocol.nodes.cluster import Node
 from advisor.protocol.views import AgentPage, AgentState, AgentView, NewToken, Role
 from advisor.services.ending import end_session, settle_if_gone
@@ -31,6 +33,9 @@ from advisor.storage import UnitOfWork
 from advisor.storage.fault_points import FaultPoint
 from advisor.storage.repositories.accounts import Agent
 from advisor.storage.repositories.members import Member
+
+_OVERTIME_S = 10.0
+"""What a session gets beyond its job's budget to report its last race and to leave."""
 
 
 def register_agent(
@@ -159,6 +164,12 @@ def holds_ending(work: UnitOfWork, agent_id: str) -> bool:
     return session is not None and session.state is SessionState.ENDING
 
 
+def _limit_s(job: Job, session: Session) -> float:
+    """How long the session may last: as long as its job's budget grants it, and as its job allows any."""
+    left_s = math.inf if session.limit_s is None else session.limit_s + _OVERTIME_S
+    return min(job.spec.session_timeout_s, left_s)
+
+
 def find_assignment(work: UnitOfWork, agent_id: str) -> Assignment | None:
     """Return the place that waits for an agent; asking again gives the same until the agent takes it up."""
     member = work.members.live_of(agent_id)
@@ -177,7 +188,7 @@ def find_assignment(work: UnitOfWork, agent_id: str) -> Assignment | None:
         workload=job.spec.workload,
         cold=session.cold,
         hang_timeout_s=job.spec.patience_s,
-        session_timeout_s=job.spec.session_timeout_s,
+        session_timeout_s=_limit_s(job, session),
         signed=job.spec.signed,
     )
 

@@ -4,12 +4,20 @@ from datetime import datetime
 
 from advisor.protocol.asked.jobs import JobState
 from advisor.protocol.measured.messages import MemberState
-from advisor.protocol.measured.trials import BlockState, Outcome, Purpose, Session, SessionState, TrialState
+from advisor.protocol.measured.trials import (
+    BlockState,
+    JobHistory,
+    Outcome,
+    Session,
+    SessionState,
+    TrialState,
+)
 from advisor.protocol.views import EventKind
 from advisor.services.webhooks.notices import NoticeEvent, tell_webhooks
 from advisor.storage import UnitOfWork
 from advisor.storage.fault_points import FaultPoint
 from advisor.storage.repositories.members import Member
+from advisor.tuning.history.breakoffs import is_to_blame
 
 _TELLING = (
     Outcome.OUT_OF_MEMORY,
@@ -159,12 +167,13 @@ def _settle(
 def _settle_race(
     work: UnitOfWork, session: Session, outcome: Outcome, reason: str, tail: str, now: datetime
 ) -> None:
-    """Give up the race in flight. A strategy that raced the baseline alone is to blame; of several, nobody knows."""
+    """Give up the race in flight. A strategy that raced the baseline alone may be to blame; several are suspects."""
     numbers = _void_race(work, session, f"Its session ended: {_as_clause(reason)}", now)
     if len(numbers) != 1 or not outcome.is_configurations_fault or work.sessions.trouble_of(session.id):
         return
     (number,) = numbers
-    if _is_first_death_in_verdict(work, session.job_id, number):
+    trial = work.trials.get(session.job_id, number)
+    if trial is None or not is_to_blame(_read_history(work, session.job_id), session, trial.changes):
         return
     if work.trials.close(session.job_id, number, outcome, reason, now, log_tail=tail):
         sentence = f"Trial {number} {outcome.words}: {_as_clause(reason)}"
@@ -173,13 +182,8 @@ def _settle_race(
         )
 
 
-def _is_first_death_in_verdict(work: UnitOfWork, job_id: str, number: int) -> bool:
-    """A strategy that survived the search is not given up for one launch that dies: scripts die by themselves too."""
-    trials = work.trials.of_job(job_id)
-    trial = next(t for t in trials if t.number == number)
-    searched = any(t.purpose is Purpose.SEARCH and t.changes == trial.changes for t in trials)
-    deaths = sum(b.trial_number == number and b.state is BlockState.VOID for b in work.blocks.of_job(job_id))
-    return trial.purpose is Purpose.CONFIRM and searched and deaths <= 1
+def _read_history(work: UnitOfWork, job_id: str) -> JobHistory:
+    return JobHistory(blocks=work.blocks.of_job(job_id), sessions=work.sessions.of_job(job_id))
 
 
 def _void_race(work: UnitOfWork, session: Session, note: str, now: datetime) -> set[int]:

@@ -21,6 +21,7 @@ from advisor.protocol.measured.trials import (
 )
 from advisor.tuning.decisions import Candidate, EndSession, Fail, Finish, Launch, Race
 from advisor.tuning.explain.advice import build_advice
+from advisor.tuning.history.breakoffs import is_to_blame
 from advisor.tuning.measure.outcomes import judge_block
 from advisor.tuning.measure.statistics import summarise_race
 from advisor.tuning.planner import plan
@@ -125,7 +126,9 @@ class InMemoryJob(ABC):
             self.blocks[i] = self.blocks[i].model_copy(update={"state": BlockState.VOID, "note": reason})
         blamed = {self.blocks[i].trial_number for i in lost if self.blocks[i].plan.overrides}
         if outcome.is_configurations_fault and len(blamed) == 1:
-            self._close(blamed.pop(), outcome, reason)
+            number = blamed.pop()
+            if is_to_blame(self.history, self.sessions[-1], self.trials[number].changes):
+                self._close(number, outcome, reason)
 
     def _race(self, race: Race) -> None:
         trials = [self._find_trial(arm) for arm in race.arms]

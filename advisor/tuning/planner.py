@@ -27,6 +27,7 @@ from advisor.tuning.history.record import Record
 from advisor.tuning.search.search import SearchOver, next_strategies
 from advisor.tuning.search.state import SearchState, choose_winner, look
 from advisor.tuning.stages.confirmation import find_confirmed, next_confirmation
+from advisor.tuning.stages.control import next_control
 from advisor.tuning.stages.dead_ends import find_dead_end
 from advisor.tuning.stages.gangs import (
     decline_another,
@@ -45,6 +46,7 @@ from advisor.tuning.stages.turns import (
     probe_rules,
     search_rules,
 )
+from advisor.tuning.stages.undecided import find_reason
 
 _NEW_ARMS = 3
 """Strategies that race the baseline at one time in the search: more would make each one's turn rare, fewer would spend
@@ -70,7 +72,7 @@ def plan(
         return _plan_another(record, session_id)
     if live is None and (sentence := find_dead_end(record)) is not None:
         return Finish(sentence) if record.usable_by_trial else Fail(sentence)
-    turn = (resume_launch(record, live) if live else None) or _next_turn(record, live)
+    turn = (resume_launch(record, live) if live else None) or next_control(record) or _next_turn(record, live)
     if live is not None:
         settled = settle_among_gangs(record, live, turn)
         if isinstance(settled, EndSession):
@@ -208,6 +210,8 @@ def _launch_because(record: Record, turn: Turn) -> str:
         return f"A launch with {Changes(cold).describe()}."
     if turn.stage is Stage.CONFIRM:
         return "A fresh launch for the verdict."
+    if not any(arm.changes for arm in turn.arms):
+        return turn.race.because
     last = record.sessions[-1]
     return f"The last launch is over ({last.outcome.value if last.outcome else last.state.value}): on with the next."
 
@@ -218,7 +222,4 @@ def _wind_up(record: Record, live: Session | None, because: str) -> Decision:
         return EndSession(Stage.CONFIRM if record.trials_for(Purpose.CONFIRM) else record.job.stage, because)
     if record.baseline_blocks:
         return Finish(because)
-    return Fail(
-        f"{because} Not even the script as it stands was measured in it: raise the budget, or lower "
-        "measurement.min_steps."
-    )
+    return Fail(f"{because} {find_reason(record).sentence}")

@@ -10,7 +10,12 @@ from agent.runtime.link import beat
 _WAITING, _COMPILING = beat.PHASE_NAMES[beat.WAITING], beat.PHASE_NAMES[beat.COMPILING]
 _COMPILING_FACTOR = 10
 """How many times the usual a rank may be silent while it compiles the model: torch.compile takes minutes."""
-_REMEDY = "If a step, an evaluation or a checkpoint may take that long, raise the job's hang_timeout_s."
+REMEDY = (
+    "Ranks that make different numbers of steps wait for each other so: give them equally many batches "
+    "(drop_last=True, a DistributedSampler) or train inside model.join(). If a step, an evaluation or a checkpoint "
+    "may take that long, raise the job's hang_timeout_s."
+)
+"""What to do about a hang; behind the ranks' places, which tell more."""
 _STATES = {"T": "is stopped", "t": "is being traced", "D": "is stuck in the kernel", "": "is gone"}
 
 
@@ -105,7 +110,7 @@ class Progress:
                 f"Rank {found.rank} made no step for {silent_s:.0f} s (step {found.step}, {phase}; its process "
                 f"{found.process_id} {state or 'still runs'})"
             )
-        return Hang(found.rank, f"{what}, so the session was ended. {_REMEDY}")
+        return Hang(found.rank, f"{what}, so the session was ended.")
 
     def _limit_s(self, seen: _Seen) -> float:
         return self._hang_timeout_s * (_COMPILING_FACTOR if seen.beat.phase == _COMPILING else 1)

@@ -36,7 +36,7 @@ class RankStack:
         frames = self._main_thread_frames()
         if not frames:
             return f"Rank {self.rank} did not tell where it is."
-        own = next((frame for frame in frames if not _is_library(frame["file"])), frames[0])
+        own = next((frame for frame in frames if not is_library(frame["file"])), frames[0])
         place = f"Rank {self.rank} is in {_shorten(own['file'])}:{own['line']} ({own['function']})"
         inner = frames[0]
         if inner is own:
@@ -120,7 +120,8 @@ def _read(path: str) -> str:
         os.close(file)
 
 
-def _is_library(file: str) -> bool:
+def is_library(file: str) -> bool:
+    """Whether a file is the interpreter's, an installed package's or the runtime's, and not the script's own."""
     return file.startswith((_RUNTIME, sysconfig.get_path("stdlib"))) or bool(_LIBRARY.match(file))
 
 

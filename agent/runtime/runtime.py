@@ -170,6 +170,9 @@ class Runtime:
         engine = find_engine()
         if engine:
             self._tell_trouble("own_engine", engine=engine)
+        elif self.watch.optimizer_steps and not (dist.is_available() and dist.is_initialized()):
+            when = "before it ended" if when == "ended" else "so far"
+            self._tell_trouble("no_group", steps=self.watch.optimizer_steps, when=when)
         else:
             self._tell_trouble("no_ddp", when=when)
 

@@ -97,7 +97,12 @@ class Measuring:
             return NextReply(end_because=sentence)
 
     def take_trouble(self, trouble: Trouble) -> None:
-        """Remember that the script cannot be measured: it ends the session."""
+        """Remember that the script cannot be measured: it ends the session.
+
+        What one process says of steps outside of a process group counts only where no rank has joined one.
+        """
+        if trouble.code == "outside_group" and self._count_steps() is not None:
+            return
         self._end(Ending(Cause.TROUBLE, trouble.sentence, trouble))
 
     def take_ending(self, ending: ScriptEnded) -> None:

@@ -5,11 +5,14 @@ The configuration's own failures (out of memory, a hang, a crash) teach the sear
 """
 
 import re
-from dataclasses import dataclass
+import signal
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from advisor.protocol.measured.messages import Trouble
 from advisor.protocol.measured.trials import Outcome
+from agent.guard.session_log import strip_ranks
+from agent.sessions.culprit import find_culprit
 
 _RUNTIME_LOST_ITS_AGENT = 75
 _LAST_LINES = 12
@@ -34,13 +37,6 @@ _COLLECTIVE_TIMEOUT = re.compile(
     r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send)|collective.*timed out",
     re.IGNORECASE,
 )
-_PEER_WENT = re.compile(
-    r"Connection (?:closed by peer|reset by peer|refused)|Broken pipe|remote process exited|Socket Timeout"
-    r"|store.*(?:has )?(?:been )?(?:closed|shut ?down)|PeerLost",
-    re.IGNORECASE,
-)
-_EXCEPTION = re.compile(r"^(?:\[rank\d+\]: ?|\[\w+\]:)?((?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt|Lost)\b(?:: .*)?)$", re.MULTILINE)  # fmt: skip # noqa: E501
-_ELASTIC = re.compile(r"torch\.distributed\.elastic|ChildFailedError")
 _KILLED = re.compile(r"exitcode\s*: (-\d+)|Signal (\d+) \(SIG\w+\) received by PID")
 
 
@@ -97,6 +93,7 @@ class Evidence:
     """What is known about a session's processes when none is left."""
 
     log_text: str = ""
+    """With the marks that say which rank wrote a line."""
     exit_code: int | None = None
     """The launcher's (negative: a signal); None when its shim died before it."""
     steps: int = 0
@@ -120,10 +117,23 @@ class Judgement:
     trouble: Trouble | None = None
     is_consequence: bool = False
     """Something else ended first, perhaps on another node, perhaps on the server's request."""
+    failed_after: int = 0
+    """Steps after which it broke off by itself; 0 where it did not, or before its first step."""
+
+
+_BROKEN_OFF = frozenset({Cause.EXITED, Cause.HUNG})
+"""Endings of which it is told after how many steps they came."""
 
 
 def judge(ending: Ending, evidence: Evidence) -> Judgement:
     """Return the outcome of a session, with its sentence."""
+    judgement = _judge(ending, evidence)
+    if judgement.outcome is Outcome.FINISHED or ending.cause not in _BROKEN_OFF:
+        return judgement
+    return replace(judgement, failed_after=evidence.steps)
+
+
+def _judge(ending: Ending, evidence: Evidence) -> Judgement:
     if evidence.device_failure and ending.cause in _WHAT_A_DEVICE_DOES:
         return Judgement(Outcome.LOST, evidence.device_failure)
     match ending.cause:
@@ -157,7 +167,7 @@ def judge(ending: Ending, evidence: Evidence) -> Judgement:
 
 
 def _judge_exit(evidence: Evidence) -> Judgement:
-    text, code = evidence.log_text, evidence.exit_code
+    text, code = strip_ranks(evidence.log_text), evidence.exit_code
     if code == 0:
         return _judge_regular_exit(evidence)
     if code is None:
@@ -168,8 +178,8 @@ def _judge_exit(evidence: Evidence) -> Judgement:
     if _OUT_OF_MEMORY.search(text):
         return Judgement(
             Outcome.OUT_OF_MEMORY,
-            f"A rank ran out of memory: {_last_match(_OUT_OF_MEMORY, text)}. Use a smaller batch, or a strategy that "
-            "keeps less in memory.",
+            f"A rank ran out of memory {_say_when(evidence)}: {_find_shortage(evidence.log_text, text)}. Use a smaller "
+            "batch, or a strategy that keeps less in memory.",
         )
     if _RUNTIME_FAILED.search(text):
         sentence = (
@@ -193,46 +203,53 @@ def _judge_exit(evidence: Evidence) -> Judgement:
         return Judgement(
             Outcome.LOST, "The rendezvous port was taken by another program meanwhile. Try again."
         )
-    exception = find_exception(text)
+    culprit = find_culprit(evidence.log_text)
+    if culprit is not None and not culprit.is_consequence:
+        return _judge_crash(evidence, culprit.describe())
     if _COLLECTIVE_TIMEOUT.search(text):
         return Judgement(
             Outcome.HUNG,
             f"A collective timed out: {_last_match(_COLLECTIVE_TIMEOUT, text)}. A rank was stuck or left the others.",
         )
-    if exception and _PEER_WENT.search(exception) and (evidence.nnodes > 1 or evidence.steps > 0):
+    killed_by = _find_signal(text, code)
+    if culprit is not None and not killed_by and (evidence.nnodes > 1 or evidence.steps > 0):
         return Judgement(
             Outcome.CRASHED,
-            f"A rank lost its connection to another one, which ended first: {exception}. See the other rank's log.",
+            f"A rank lost its connection to another one, which ended first: {culprit.what}. See the other rank's log.",
             is_consequence=True,
         )
     if code == _RUNTIME_LOST_ITS_AGENT:
         sentence = "The runtime lost its connection to the agent. See the agent's log; try again."
         return Judgement(Outcome.LOST, sentence, is_consequence=True)
-    if _find_signal(text, code) == 9:
+    if killed_by == 9:
         return Judgement(
             Outcome.LOST,
-            "A rank was killed (SIGKILL) by something other than the agent. Find out by whom; try again.",
+            f"A rank was killed (SIGKILL) {_say_when(evidence)}, not by the agent. If it is not the script itself, "
+            "look for what kills processes on this node (a memory limit, a batch system), and try again.",
         )
-    return _judge_crash(evidence, exception)
+    return _judge_crash(evidence, f"a rank ended by {_name_signal(killed_by)}" if killed_by else "")
 
 
 def _judge_regular_exit(evidence: Evidence) -> Judgement:
     if evidence.node_rank == 0 and evidence.steps == 0:
         sentence = (
-            "The script ended without an error and without a training step. Give the command that really trains: "
-            "check its arguments (a --help, a --dry-run, an empty data set?)."
+            "The script ended without an error, and no rank made a training step in a process group before. Give the "
+            "command that really trains: check its arguments (a --help, a --dry-run, an empty data set?)."
         )
         return Judgement(Outcome.CRASHED, sentence, describe_launch_failure(sentence, evidence))
     return Judgement(Outcome.FINISHED, "The script ended by itself on this node.", is_consequence=True)
 
 
 def _judge_crash(evidence: Evidence, exception: str) -> Judgement:
-    what = exception or f"exit code {evidence.exit_code}"
+    what = (exception or f"exit code {evidence.exit_code}").rstrip(".")
     if evidence.steps > 0 or not evidence.launched_as_is:
-        when = f"after {evidence.steps} steps" if evidence.steps else "before its first step"
-        return Judgement(Outcome.CRASHED, f"The script crashed {when}: {what}. The log says where.")
+        return Judgement(Outcome.CRASHED, f"The script crashed {_say_when(evidence)}: {what}.")
     sentence = f"The script failed before its first step: {what}. {_advise(exception, evidence.log_text)}"
     return Judgement(Outcome.CRASHED, sentence, describe_launch_failure(sentence, evidence))
+
+
+def _say_when(evidence: Evidence) -> str:
+    return f"after {evidence.steps} steps" if evidence.steps else "before its first step"
 
 
 def _advise(exception: str, text: str) -> str:
@@ -252,23 +269,30 @@ def _advise(exception: str, text: str) -> str:
 
 def describe_launch_failure(sentence: str, evidence: Evidence) -> Trouble:
     """Return the trouble that ends the job, with the log's last lines."""
-    lines = [line for line in evidence.log_text.splitlines() if line.strip()][-_LAST_LINES:]
+    lines = [line for line in strip_ranks(evidence.log_text).splitlines() if line.strip()][-_LAST_LINES:]
     tail = "\nThe log's last lines:\n" + "\n".join(lines) if lines else ""
     return Trouble(code="launch_failed", sentence=sentence + tail, fatal=True)
 
 
-def find_exception(text: str) -> str:
-    """Return the last exception's line that is a rank's own, "" without one: torchrun's report about it is no news."""
-    own = [match[1] for match in _EXCEPTION.finditer(text) if not _ELASTIC.search(match[0])]
-    return own[-1].strip() if own else ""
-
-
 def _find_signal(text: str, code: int) -> int:
-    """Return the signal that killed a rank (9 for SIGKILL), 0 for none."""
+    """Return the signal that ended a rank (9 for SIGKILL), 0 for none."""
     if code < 0:
         return -code
     signals = [abs(int(match[1] or match[2])) for match in _KILLED.finditer(text)]
     return 9 if 9 in signals or code == 137 else (signals[0] if signals else 0)
+
+
+def _find_shortage(log: str, text: str) -> str:
+    culprit = find_culprit(log)
+    is_told = culprit is not None and _OUT_OF_MEMORY.search(culprit.what)
+    return culprit.describe() if culprit and is_told else _last_match(_OUT_OF_MEMORY, text)
+
+
+def _name_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 def _last_match(pattern: re.Pattern[str], text: str) -> str:

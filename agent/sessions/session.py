@@ -22,8 +22,8 @@ from agent.guard.disk import DiskGuard
 from agent.guard.isolation import Protection
 from agent.guard.launcher import LaunchedSession
 from agent.guard.lookups import Lookups
-from agent.guard.progress import Progress
-from agent.guard.session_log import LogReader, read_log_tail, strip_ranks
+from agent.guard.progress import REMEDY, Progress
+from agent.guard.session_log import LogReader, read_log_tail
 from agent.guard.shim import Order
 from agent.sessions import outcome
 from agent.sessions.context import NodeContext
@@ -43,6 +43,8 @@ _SENT_LOG_CHARACTERS = 16_000
 _SENT_STACK_CHARACTERS = 16_000
 _STACKS_TIMEOUT_S = 3.0
 _LAUNCH_TIMEOUT_S = 10.0
+_STARTUP_SHARE = 0.75
+"""Largest share of a session's life that its start may take: a longer one leaves nothing to measure in."""
 _SILENCE_BEYOND_FENCE_S = 4.0
 """The agent fences its ranks itself and knows why; the shim does it for an agent that cannot."""
 
@@ -284,17 +286,19 @@ class SessionRun:
     def _check_ranks(self, started_s: float) -> Ending | None:
         self._progress.update()
         age_s = self._context.clock() - started_s
-        startup_s = self._context.settings.startup_timeout_s
+        limit_s = self._assignment.session_timeout_s
+        startup_s = min(self._context.settings.startup_timeout_s, _STARTUP_SHARE * limit_s)
         if not self._progress.has_begun() and age_s > startup_s:
             why = self._output.say_why_nothing_was_measured() if self._output is not None else ""
             return Ending(
                 Cause.NEVER_BEGAN,
                 f"Not every rank of this node made a step within {startup_s:.0f} s from the launch. If loading really "
-                f"takes that long, raise the agent's --startup-timeout. {why}".strip(),
+                f"takes that long, give the job more time, and the agent a longer --startup-timeout. {why}".strip(),
             )
-        if age_s > self._assignment.session_timeout_s:
-            limit_s = self._assignment.session_timeout_s
-            return Ending(Cause.EXPIRED, f"The session reached its longest life of {limit_s:.0f} s.")
+        if age_s > limit_s:
+            stuck = ", and no step was made any more" if self._progress.is_stalling() else ""
+            sentence = f"The session reached its longest life of {limit_s:.0f} s{stuck}."
+            return Ending(Cause.HUNG if stuck else Cause.EXPIRED, sentence)
         hang = self._progress.find_hang(self._control.instruction_pending)
         return Ending(Cause.HUNG, hang.sentence) if hang else None
 
@@ -316,14 +320,14 @@ class SessionRun:
         if not is_stuck or launched.has_exited():
             return ending
         self._stacks = stacks.capture_stacks(self._folder.path, launched.owns, _STACKS_TIMEOUT_S)
-        return replace(
-            ending, sentence=f"{ending.sentence} {stacks.describe_positions(self._stacks)}".strip()
-        )
+        remedy = REMEDY if ending.cause is Cause.HUNG else ""
+        places = stacks.describe_positions(self._stacks)
+        return replace(ending, sentence=" ".join(filter(None, [ending.sentence, places, remedy])))
 
     def _gather_evidence(self, kills_before: int) -> Evidence:
         launched = self._launched
         return Evidence(
-            log_text=strip_ranks(read_log_tail(self._log_dir, _JUDGED_LOG_CHARACTERS)),
+            log_text=read_log_tail(self._log_dir, _JUDGED_LOG_CHARACTERS),
             exit_code=launched.exit_code if launched else None,
             steps=self._progress.count_steps() or 0,
             launched_as_is=not self._assignment.cold,
@@ -358,7 +362,7 @@ class SessionRun:
             reason=reason,
             log_tail=tail,
             trouble=judgement.trouble,
-            total_steps=self._measuring.total_steps,
+            total_steps=self._measuring.total_steps or judgement.failed_after,
         )
         log.info(
             "Session over.", session=self._assignment.session_id, outcome=ending.outcome, reason=ending.reason

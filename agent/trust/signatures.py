@@ -82,7 +82,7 @@ class TrustedSigners:
         as_signed = {
             "workload": job.workload,
             "hang_timeout_s": job.patience_s,
-            "session_timeout_s": job.session_timeout_s,
+            "session_timeout_s": min(assignment.session_timeout_s, job.session_timeout_s),
         }
         return assignment.model_copy(update=as_signed), job
 

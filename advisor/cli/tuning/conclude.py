@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from advisor.cli.exits import CommandFailed, exit_of_state
+import typer
+
+from advisor.cli.exits import CommandFailed, Exit, exit_of_state
 from advisor.cli.screen import Screen
 from advisor.cli.tuning.strategy_files import default_directory, write_bundle
 from advisor.cli.tuning.usage import describe_use
 from advisor.cli.views.advice_json import describe_advice
 from advisor.cli.views.advice_view import render_advice
 from advisor.client import Client
-from advisor.protocol.answers.advice import Advice
+from advisor.protocol.answers.advice import Action, Advice
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.measured.trials import JobHistory
 
@@ -18,7 +20,10 @@ from advisor.protocol.measured.trials import JobHistory
 def conclude(
     client: Client, job: Job, output: Path | None, screen: Screen, trackers: Sequence[tuple[str, str]] = ()
 ) -> None:
-    """Show the result of a job that is over; raises `CommandFailed` when it has none."""
+    """Show the result of a job that is over; raises `CommandFailed` when it has none.
+
+    An answer that only says what fails in the script has a failed job's exit code.
+    """
     if job.state is not JobState.FINISHED:
         raise CommandFailed(
             exit_of_state(job.state),
@@ -41,6 +46,8 @@ def conclude(
         from advisor.cli.tuning.trackers import log_to_all
 
         log_to_all(trackers, client, job, advice, screen)
+    if advice.action is Action.MEND_SCRIPT:
+        raise typer.Exit(Exit.JOB_FAILED)
 
 
 def _write_files(advice: Advice, job: Job, directory: Path, screen: Screen) -> list[str]:

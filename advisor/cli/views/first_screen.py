@@ -236,11 +236,11 @@ def _say_effects(advice: Advice) -> str:
 
 
 def _list_watched(advice: Advice) -> list[str]:
-    """What no knob mends, each said once; what would stop a training comes first."""
-    sentences = list(dict.fromkeys([*advice.watch, *(flag.sentence for flag in advice.diagnosis.flags)]))
+    """What no knob mends, each said once; what would stop a training comes first, and all of it."""
+    sentences = list(dict.fromkeys(flag.sentence for flag in advice.diagnosis.flags))
     if not sentences and advice.diagnosis.bound == "straggler":
         sentences = [f"the slowest rank lags by {spell_share(advice.diagnosis.skew)}: look for another load"]
-    return sentences[:_WATCHED]
+    return [*advice.watch, *sentences[:_WATCHED]]
 
 
 def _say_cost(advice: Advice) -> str:

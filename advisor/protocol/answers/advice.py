@@ -35,6 +35,8 @@ class Action(StrEnum):
     """Change nothing."""
     CONTINUE = "continue"
     """Give the job more time; it goes on where it stands."""
+    MEND_SCRIPT = "mend_script"
+    """Mend the script: it fails, or ends, before anything can be decided."""
     CHECK_ACCURACY = "check_accuracy"
     """It is faster; compare the accuracy of one full training before using it."""
 
@@ -298,7 +300,8 @@ class Advice(Message):
     launch_noise: float | None = None
     """Standard deviation of ln(the baseline's throughput) between launches; None below two, and in older advice."""
     watch: tuple[str, ...] = ()
-    """What is wrong with the script or its data whatever the settings, and would stop or spoil a long training."""
+    """What is wrong with the script or its data whatever the settings, and would stop or spoil a long training:
+    it breaks off by itself, its loss is not finite, its data are uneven."""
     smallest_gain: float | None = None
     """Smallest gain that this budget could find with 80 % power, as a fraction; None where nobody could tell."""
     allowed: Effect

@@ -163,7 +163,7 @@ class JobSpec(Spec):
     """Longest life of one session, in seconds."""
     hang_timeout_s: float | None = Field(default=None, gt=0)
     """Longest time a rank may go without a step before its session is ended as hung. None: 120 s, in a short job a
-    sixth of its budget, and 30 s at least."""
+    sixth of its budget, and 20 s at least."""
 
     signed: Signature | None = None
     """Its owner's signature, for agents that start signed jobs only; `advisor submit --sign` makes it."""
@@ -175,7 +175,7 @@ class JobSpec(Spec):
             return self.hang_timeout_s
         # A command that is not torch's says nothing until its first line, however long it loads.
         short = self.workload.kind is WorkloadKind.PYTORCH
-        return max(30.0, min(120.0, self.budget.max_seconds / 6.0)) if short else 120.0
+        return max(20.0, min(120.0, self.budget.max_seconds / 6.0)) if short else 120.0
 
     @field_validator("knobs", "freeze")
     @classmethod

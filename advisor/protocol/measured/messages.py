@@ -178,4 +178,4 @@ class SessionEnd(Message):
     log_tail: str = Field(default="", max_length=65536)
     trouble: Trouble | None = None
     total_steps: int = 0
-    """Steps the script made, where it ended by itself."""
+    """Steps the script made, where it ended or failed by itself."""

@@ -331,7 +331,7 @@ class Session(Message):
     """When all agents were ready."""
     ended_at: datetime | None = None
     total_steps: int = 0
-    """Steps the script made in it, where it ended by itself."""
+    """Steps the script made in it, where it ended or failed by itself."""
     limit_s: float | None = None
     """Seconds that it may last from `started_at` on, by its job's budget; None in sessions of earlier releases."""
     lent_by: str | None = None

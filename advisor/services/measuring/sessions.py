@@ -174,6 +174,8 @@ def _start_if_complete(work: UnitOfWork, session: Session, now: datetime) -> Non
 def _note_trouble(
     work: UnitOfWork, session: Session, trouble: Trouble, now: datetime, *, of_job: bool = False
 ) -> None:
+    # A script that was measured before can be launched: a later launch that fails does not end the job.
+    of_job = of_job or (trouble.code != "launch_failed" and get_job(work, session.job_id).spec.gangs == 1)
     fatal = trouble.fatal and (of_job or not _is_measured_elsewhere(work, session))
     if work.sessions.note_trouble(session.id, session.generation, trouble.code, trouble.sentence, fatal):
         work.reach(FaultPoint.TROUBLE_NOTED)
@@ -181,9 +183,7 @@ def _note_trouble(
 
 
 def _is_measured_elsewhere(work: UnitOfWork, session: Session) -> bool:
-    """Whether another gang of the job has measured blocks: what ails this one is then not the script itself."""
-    if get_job(work, session.job_id).spec.gangs == 1:
-        return False
+    """Whether another session of the job has measured blocks: what ails this one is then not the script itself."""
     return any(
         block.session_id != session.id and block.state is BlockState.DONE
         for block in work.blocks.of_job(session.job_id)

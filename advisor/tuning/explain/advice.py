@@ -31,9 +31,10 @@ from advisor.tuning.explain.diagnosis import diagnose
 from advisor.tuning.explain.forecast import list_forecasts
 from advisor.tuning.explain.headline import Grounds, say_answer
 from advisor.tuning.explain.knob_effects import list_evidence, list_taken_back
-from advisor.tuning.explain.next_steps import list_next_steps, measure_launch_noise
+from advisor.tuning.explain.next_steps import list_next_steps
 from advisor.tuning.explain.pareto import build_pareto
 from advisor.tuning.explain.reasons import explain_changes, explain_taken_back, list_buckets, trace_provenance
+from advisor.tuning.explain.warnings import list_warnings
 from advisor.tuning.history.budget import plan_verdict
 from advisor.tuning.history.ended_search import search_as_it_ended
 from advisor.tuning.history.record import Record
@@ -46,6 +47,7 @@ from advisor.tuning.space.composition import baseline_strategy
 from advisor.tuning.space.rungs import CAVEATS, caveat_of
 from advisor.tuning.space.space import Space, build_space
 from advisor.tuning.stages.ladder import list_ladder
+from advisor.tuning.stages.undecided import find_reason, measure_launch_noise
 
 _MOST_TOLD = 1.0
 """Smallest gain that is still worth telling, as a fraction: of +100 % nobody needs to hear that it could be found."""
@@ -87,7 +89,10 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
         what_to_do=answer.what_to_do,
         continue_s=answer.continue_s,
         launch_noise=measure_launch_noise(record),
-        watch=tuple(list_uneven_parts(job.facts)),
+        watch=(
+            *list_warnings(record, is_told=grounds.verdict is Verdict.UNDECIDED),
+            *list_uneven_parts(job.facts),
+        ),
         smallest_gain=grounds.smallest_gain,
         allowed=job.spec.allow,
         strategy=DistributedStrategy.from_changes(changes, base=base).values(),
@@ -175,6 +180,7 @@ def _find_grounds(record: Record, space: Space | None, case: Case | None) -> Gro
     no_knob = case is None and space is not None and space.is_empty
     all_slower = case is None and bool(searched) and given_up == len(searched)
     verdict = Verdict.KEEP if no_knob or all_slower else Verdict.UNDECIDED
+    reason = find_reason(record)
     return Grounds(
         job_id=job.id,
         verdict=judge(case) if case else verdict,
@@ -192,6 +198,8 @@ def _find_grounds(record: Record, space: Space | None, case: Case | None) -> Gro
         given_up=given_up,
         failed=tuple(t.outcome.words for t in tried if t.outcome and t.outcome.is_configurations_fault),
         ended_by=_ENDED_BY.get(job.state, "the budget ended"),
+        reason=reason.sentence,
+        is_scripts=reason.why.is_scripts,
         smallest_gain=_find_smallest_gain(record),
         more_s=_estimate_more_s(record, case) if case else None,
         where=job.spec.testbed.describe() if job.spec.testbed else "",

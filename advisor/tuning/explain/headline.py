@@ -58,6 +58,10 @@ class Grounds:
     """How those that failed did, each as in `crashed`."""
     ended_by: str = "the budget ended"
     """A clause: what ended the job."""
+    reason: str = ""
+    """A sentence: why nothing was decided; empty where only the budget is."""
+    is_scripts: bool = False
+    """Whether that is the script's, so that no further budget helps."""
     smallest_gain: float | None = None
     """Smallest gain that the budget could find with 80 % power, as a fraction."""
     more_s: float | None = None
@@ -95,7 +99,9 @@ def choose_action(grounds: Grounds) -> Action:
     # What failed is not tried again: a check has nothing else to go on with.
     if grounds.verdict is Verdict.KEEP or (grounds.is_check and grounds.failed):
         return Action.KEEP
-    return Action.CHECK_ACCURACY if _is_faster_unverified(grounds) else Action.CONTINUE
+    if _is_faster_unverified(grounds):
+        return Action.CHECK_ACCURACY
+    return Action.MEND_SCRIPT if grounds.is_scripts else Action.CONTINUE
 
 
 def _say_what_to_do(grounds: Grounds, action: Action, continue_s: float | None) -> str:
@@ -108,6 +114,8 @@ def _say_what_to_do(grounds: Grounds, action: Action, continue_s: float | None) 
         return "Change nothing."
     if action is Action.CHECK_ACCURACY:
         return "Keep your settings until one full training with the strategy has reached the same accuracy."
+    if action is Action.MEND_SCRIPT:
+        return "Mend the script, then tune it again: more time would not decide."
     return f"Continue, nothing measured is lost: `{continue_command(grounds.job_id, continue_s)}`"
 
 
@@ -149,9 +157,14 @@ def _say_keep(grounds: Grounds) -> str:
 
 
 def _say_undecided(grounds: Grounds) -> str:
-    interval, what = grounds.interval, grounds.changes.describe()
-    if interval is None:
+    if grounds.interval is None:
         return _say_unmeasured(grounds)
+    told = _say_measured_so_far(grounds, grounds.interval)
+    return f"{told} {grounds.reason}" if grounds.is_scripts and not _is_faster_unverified(grounds) else told
+
+
+def _say_measured_so_far(grounds: Grounds, interval: Interval) -> str:
+    what = grounds.changes.describe()
     if _is_faster_unverified(grounds):
         told = f"Faster, accuracy unverified: {interval.describe()} with {what}."
         return f"{told} {grounds.guard}".rstrip()
@@ -169,6 +182,8 @@ def _say_undecided(grounds: Grounds) -> str:
 
 
 def _say_unmeasured(grounds: Grounds) -> str:
+    if grounds.reason:
+        return f"Not decided: {grounds.reason[0].lower()}{grounds.reason[1:]}"
     if grounds.failed and len(grounds.failed) + grounds.given_up >= grounds.tried:
         return f"Not decided: {_say_failed(grounds)}"
     if grounds.is_check:

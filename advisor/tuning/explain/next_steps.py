@@ -1,7 +1,6 @@
 """What to do next, in the order of its use."""
 
 from collections.abc import Mapping
-from statistics import fmean, stdev
 
 from advisor.protocol.answers.advice import Diagnosis
 from advisor.protocol.answers.gains import NOISY, say_launch_noise
@@ -10,8 +9,8 @@ from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.trials import Phases, Trial
 from advisor.protocol.training.workload import WorkloadKind
 from advisor.tuning.explain.beyond_knobs import list_beyond_knobs
-from advisor.tuning.history.comparisons import log_rate
 from advisor.tuning.history.record import Record
+from advisor.tuning.stages.undecided import measure_launch_noise
 
 _USES: Mapping[WorkloadKind, str] = {
     WorkloadKind.PYTORCH: "Put the strategy in place (run.sh trains the unchanged script under it) and compare one run "
@@ -62,11 +61,3 @@ def list_next_steps(
     if chosen is None and has_ladder:
         steps.append("The ladder shows what riskier settings measured, and what they cost.")
     return tuple(steps)
-
-
-def measure_launch_noise(record: Record) -> float | None:
-    """Standard deviation of ln(the baseline's throughput) between launches; None below two."""
-    rates: dict[str, list[float]] = {}
-    for block in record.baseline_blocks:
-        rates.setdefault(block.session_id, []).append(log_rate(block))
-    return stdev(fmean(group) for group in rates.values()) if len(rates) > 1 else None

@@ -8,7 +8,7 @@ from advisor.protocol.knobs.changes import period_of
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.races import RaceRules
 from advisor.protocol.measured.trials import Block
-from advisor.tuning.decisions import Candidate, Race
+from advisor.tuning.decisions import BASELINE, Candidate, Race
 from advisor.tuning.history.budget import SEGMENT_STEPS, UNTIMED
 from advisor.tuning.history.record import Record
 
@@ -39,7 +39,7 @@ _PERIODS = 12
 """Periods that a strategy with a period is timed for at least."""
 
 
-_MOST_STEPS = 10_000
+MOST_STEPS = 10_000
 """Most timed steps of an arm of the verdict: what two such arms report stays below the largest body of a request."""
 
 
@@ -112,7 +112,7 @@ def verdict_rules(
         loss_check_steps=checked,
         min_steps=timed,
         # A faster arm makes more steps in its share of the time; the time ends the race.
-        max_steps=max(timed, _whole(min(_MOST_STEPS, round(20.0 * race_s / step_s)), _period(arms))),
+        max_steps=max(timed, _whole(min(MOST_STEPS, round(20.0 * race_s / step_s)), _period(arms))),
         target_s=race_s / len(arms),
         target_error=enough,
         profile_steps=PROFILE_STEPS,
@@ -133,6 +133,13 @@ def count_arms_that_fit(record: Record, rules: RaceRules) -> int:
     if record.capacity_steps is None:
         return 1000
     return int((record.capacity_steps - _EXTRA_STEPS) // _count_steps(rules))
+
+
+def count_steps_needed(record: Record) -> int:
+    """Return the fewest steps of a launch in which a strategy can be held against the baseline."""
+    arms = (BASELINE,) if record.switches_at_launch else (BASELINE, BASELINE)
+    rules = search_rules(record, arms, max(record.remaining_s, 0.0))
+    return int(len(arms) * _count_steps(rules)) + _EXTRA_STEPS
 
 
 def fits_behind(record: Record, blocks: Sequence[Block], arms: int, rules: RaceRules) -> bool:

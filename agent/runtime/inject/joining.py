@@ -15,14 +15,20 @@ import time
 from typing import Any, Callable
 
 from .. import current
+from ..link.control import ControlLine
 from ..link.environment import RUN, Environment, read_joined_environment
 from ..link.rank_output import take_own_output
 from ..link.say import say
+from ..link.trouble import describe_trouble
 from ..nccl_tuner.plugin import load_where_asked
 from .after_import import call_after_import
 from .session import keep_launch_order, listen_for_signals, start_runtime
 from .trackers import silence_trackers
 
+FEWEST_OUTSIDE = 5
+"""Optimizer steps of a process that has ended which were a training; a helper may make one to try something."""
+STEPS_OUTSIDE, SECONDS_OUTSIDE = 50, 8.0
+"""Optimizer steps, and seconds since the first, after which a process in no group is taken to train alone."""
 RANK_PROCESS = "ADVISOR_RANK_PROCESS"
 """The process that is the rank; in the environment of everything it starts."""
 
@@ -36,6 +42,7 @@ def watch_for_rank() -> None:
     keep_launch_order()
     load_where_asked(os.environ, os.environ.get("ADVISOR_SESSION_DIR"))
     call_after_import("torch", _watch_process_groups)
+    call_after_import("torch.optim.optimizer", _watch_steps_outside)
 
 
 def _is_below_a_rank() -> bool:
@@ -76,6 +83,42 @@ def _watch_process_groups() -> None:
             setattr(module, "init_process_group", join)
     if dist.is_initialized():
         _become_rank()
+
+
+@_harmless
+def _watch_steps_outside() -> None:
+    """Tells the agent of a training that goes on for seconds, or has ended, without any process group."""
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    steps, first_s = 0, 0.0
+
+    def count(*_: Any) -> None:
+        nonlocal steps, first_s
+        if current.current_runtime is not None or _is_below_a_rank():
+            handle.remove()
+            return
+        steps += 1
+        first_s = first_s or time.monotonic()
+        if steps >= STEPS_OUTSIDE and time.monotonic() - first_s > SECONDS_OUTSIDE:
+            handle.remove()
+            tell("so far")
+
+    def tell(when: str) -> None:
+        nonlocal steps
+        told, steps = steps, 0
+        control = os.environ.get("ADVISOR_CONTROL")
+        if told < FEWEST_OUTSIDE or current.current_runtime is not None or _is_below_a_rank():
+            return
+        trouble = describe_trouble("outside_group", steps=told, when=when)
+        if os.environ.get(RUN):
+            say(f"The strategy is not in force. {trouble['sentence']}")
+        elif control:
+            line = ControlLine(control)
+            line.send(trouble)
+            line.close()
+
+    handle = register_optimizer_step_post_hook(count)
+    atexit.register(_harmless(lambda: tell("before it ended")))
 
 
 @_harmless

@@ -10,6 +10,12 @@ SENTENCES: Dict[str, str] = {
         "tune. Wrap the model in torch.nn.parallel.DistributedDataParallel (Hugging Face Trainer, Lightning and "
         "accelerate do so when started by torchrun), or shard it with fully_shard."
     ),
+    "no_group": (
+        "The script trains without a process group ({steps} optimizer steps {when}): each of its processes trains "
+        "alone, so there is no gradient exchange to tune. Start it with torchrun --nproc-per-node 2 (or more) "
+        "script.py, or accelerate launch --num_processes 2 (or more) script.py, and train a model that is wrapped in "
+        "DistributedDataParallel after torch.distributed.init_process_group()."
+    ),
     "own_engine": (
         "The script trains through {engine}, which exchanges gradients by itself: the runtime steers torch's "
         "DistributedDataParallel, fully_shard and DeepSpeed's engine up to ZeRO's stage 2. Train through one of these "
@@ -65,6 +71,9 @@ SENTENCES: Dict[str, str] = {
         "Update the weights through a torch.optim.Optimizer."
     ),
 }
+
+SENTENCES["outside_group"] = SENTENCES["no_group"]
+"""From a process that is no rank: it counts only where there is none."""
 
 
 def describe_trouble(code: str, **facts: object) -> Dict[str, object]:

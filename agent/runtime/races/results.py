@@ -43,7 +43,7 @@ def merge_ranks(payloads: Sequence[Mapping[str, Any]], script_ended: bool) -> Di
         "per_rank_work_s": [measure_work(payload, kept) for payload in payloads],
         "losses": [losses[index] for index in kept],
         "loss_checks": checks,
-        "diverged": any(bad) or bad_checks > 0,
+        "diverged": nonfinite > 0,
         "nonfinite_losses": nonfinite,
         "peak_memory_bytes": max(payload["peak_memory_bytes"] for payload in payloads),
         "bucket_bytes": first["bucket_bytes"],

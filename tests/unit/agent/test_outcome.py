@@ -4,7 +4,8 @@ import pytest
 
 from advisor.protocol.measured.messages import Trouble
 from advisor.protocol.measured.trials import Outcome
-from agent.sessions.outcome import Cause, Ending, Evidence, Judgement, find_exception, judge
+from agent.sessions.culprit import find_culprit
+from agent.sessions.outcome import Cause, Ending, Evidence, Judgement, judge
 
 TORCHRUN_REPORT = """
 Traceback (most recent call last):
@@ -98,8 +99,67 @@ def test_failed_launch_says_what_to_do(log, words):
 
 def test_ranks_exception_is_told_from_torchruns_report():
     log = "[rank0]: Traceback\n[rank0]: ValueError: too few\n" + TORCHRUN_REPORT.format(code=1)
-    assert find_exception(log) == "ValueError: too few"
-    assert find_exception("all is well") == ""
+    assert find_culprit(log).what == "ValueError: too few"
+    assert find_culprit("all is well") is None
+
+
+def _on(rank, text):
+    return "".join(f"[rank {rank}] [rank{rank}]: {line}\n" for line in text.strip().splitlines())
+
+
+CULPRIT = """
+Traceback (most recent call last):
+  File "/home/me/train.py", line 40, in <module>
+    main()
+  File "/home/me/train.py", line 12, in load
+    raise ValueError("broken sample")
+  File "/opt/python/site-packages/torch/utils/data.py", line 7, in read
+    read()
+ValueError: broken sample
+"""
+VICTIM = """
+Traceback (most recent call last):
+  File "/home/me/train.py", line 20, in <module>
+    loss.backward()
+  File "/opt/python/site-packages/torch/autograd/graph.py", line 979, in _engine_run_backward
+    return run_backward()
+RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:26857. This is typical.
+"""
+WATCHDOG = (
+    "terminate called after throwing an instance of 'c10::DistBackendError'\n  what():  Watchdog timeout"
+)
+TERMINATED = (
+    "terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: illegal access"
+)
+
+
+@pytest.mark.parametrize("victim", [VICTIM, WATCHDOG, "torch.distributed.DistNetworkError: Broken pipe"])
+@pytest.mark.parametrize("order", [1, -1])
+@pytest.mark.parametrize(
+    ("culprit", "told"),
+    [
+        (CULPRIT, "ValueError: broken sample (train.py:12 (load), rank 1)"),
+        (TERMINATED, "c10::Error: CUDA error: illegal access (rank 1)"),
+        (CULPRIT + "\nDuring handling:\n" + VICTIM, "ValueError: broken sample (train.py:12 (load), rank 1)"),
+    ],
+)
+def test_the_culprit_is_named_and_not_its_victims(culprit, told, victim, order):
+    handled = "Traceback (most recent call last):\n  File 'a.py', line 1\nKeyError: 'tried again'\n"
+    log = "".join([_on(0, handled + victim), _on(1, culprit)][::order])
+
+    judgement = _exit(log, steps=120)
+
+    assert judgement.outcome is Outcome.CRASHED
+    assert not judgement.is_consequence
+    if "During" not in culprit:
+        assert judgement.reason == f"The script crashed after 120 steps: {told}."
+
+
+def test_a_signal_is_told_before_the_lost_connections_of_those_it_did_not_reach():
+    assert "SIGSEGV" in _exit(_on(0, VICTIM), code=-11, steps=120).reason
+    killed = _exit(_on(0, VICTIM), code=-9, steps=120)
+    assert killed.outcome is Outcome.LOST
+    assert "after 120 steps" in killed.reason
 
 
 def test_script_that_ended_by_itself_is_launched_again():

@@ -28,6 +28,7 @@ from advisor.protocol.nodes.cluster import Cluster, DeviceKind, Node
 from advisor.protocol.training.workload import Workload, WorkloadFacts
 from advisor.tuning.decisions import Candidate, Decision, EndSession, Fail, Finish, Launch, Race
 from advisor.tuning.explain.advice import build_advice
+from advisor.tuning.history.breakoffs import is_to_blame
 from advisor.tuning.measure.outcomes import judge_block
 from advisor.tuning.measure.statistics import summarise_race
 from advisor.tuning.planner import plan
@@ -109,6 +110,8 @@ class SimulatedCluster:
     startup_s: float = 6.0
     steps_per_session: int | None = None
     """The script ends by itself after that many steps."""
+    script_fault: Callable[[int], tuple[int, Outcome, str] | None] = lambda _: None
+    """Session's index -> the step at which the script breaks off by itself, how, and the reason that is told."""
     session_fault: Callable[[int, int, Changes], Outcome | None] = lambda *_: None
     """(session's index, block's ordinal, changes) -> the session ends with that outcome instead of the block."""
     launch_fault: Callable[[int, Changes], Outcome | None] = lambda *_: None
@@ -250,7 +253,9 @@ class SimulatedCluster:
             self.blocks[i] = self.blocks[i].model_copy(update={"state": BlockState.VOID, "note": reason})
         blamed = {self.blocks[i].trial_number for i in issued if self.blocks[i].plan.overrides}
         if outcome.is_configurations_fault and len(blamed) == 1:
-            self._close(blamed.pop(), outcome, reason)
+            number = blamed.pop()
+            if is_to_blame(self.history, self.sessions[-1], self.trials[number].changes):
+                self._close(number, outcome, reason)
 
     def _close(self, number: int, outcome: Outcome, reason: str) -> None:
         self.trials[number] = self.trials[number].model_copy(
@@ -286,11 +291,16 @@ class SimulatedCluster:
             fault = self.session_fault(len(self.sessions) - 1, first + place, trial.changes)
             if fault is not None:
                 self.now += timedelta(seconds=5)
-                self._end(fault, f"It ended as {fault.value}.")
+                self._end(fault, f"It ended as {fault.value}.", total_steps=self.steps)
                 return
         needed = len(trials) * (rules.warmup_steps + rules.min_steps + rules.min_steps // rules.segment_steps)
         if self.steps_per_session is not None and self.steps + needed > self.steps_per_session:
             self._end(Outcome.FINISHED, "The script ended.", total_steps=self.steps_per_session)
+            return
+        index = len(self.sessions) - 1
+        if (broken := self.script_fault(index)) is not None and self.steps + needed > broken[0]:
+            self.now += timedelta(seconds=20)
+            self._end(broken[1], broken[2], total_steps=broken[0])
             return
         results = self._run_race([trial.changes for trial in trials], rules)
         results = [self.alter(t.changes, live, r) for t, r in zip(trials, results, strict=True)]
