@@ -15,6 +15,7 @@ from advisor.cli.screen import Screen
 from advisor.client import Client
 from advisor.exporters import export_bundle, export_report
 from advisor.protocol.answers.advice import Advice
+from advisor.protocol.answers.gains import Quality
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
 from advisor.protocol.measured.estimates import estimate_blocks
@@ -120,7 +121,7 @@ def collect_results(advice: Advice, job: Job, history: JobHistory) -> Results:
         "wall_s": advice.cost.wall_s,
         "trials": float(advice.cost.trials),
     }
-    if gain is not None:
+    if gain is not None and gain.quality is Quality.KNOWN:
         figures |= {"gain": gain.ratio, "gain_low": gain.low, "gain_high": gain.high}
     blocks: defaultdict[int, list[Block]] = defaultdict(list)
     for block in history.done_blocks():

@@ -20,7 +20,6 @@ from advisor.protocol.answers.gains import (
     say_launch_noise,
     spell_bound,
     spell_fraction,
-    spell_gain,
     spell_likely,
     spell_range,
     spell_share,
@@ -193,7 +192,7 @@ def _say_stalls(advice: Advice) -> str:
     gain, total = advice.gain, advice.total_ratio
     if gain is None or total is None or gain.low <= total <= gain.high:
         return ""
-    return f" ({spell_gain(total)}: RESULT counts a slow step as 1.5 usual ones at most)"
+    return " (slow steps in full; RESULT caps them at 1.5 × the median)"
 
 
 def _tabulate_changes(advice: Advice) -> RenderableType:

@@ -22,7 +22,7 @@ from advisor.cli.views.progress import STAGE_WORDS, describe_progress
 from advisor.cli.views.wording import spell_changes, spell_duration, spell_rate
 from advisor.client import ApiProblem, Client
 from advisor.protocol.answers.advice import Interval, Verdict
-from advisor.protocol.answers.gains import spell_likely, spell_share
+from advisor.protocol.answers.gains import Quality, spell_likely, spell_share
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.asked.queries import JobQuery
 from advisor.protocol.measured.estimates import rate_of
@@ -168,7 +168,12 @@ def list_as_tsv(jobs: Sequence[Job], gains: Mapping[str, _Gain], now: datetime) 
     lines = ["id\tname\tstate\tgain\tgain_low\tgain_high\tnodes\tage_s\tcommand"]
     for job in jobs:
         gain = gains[job.id].gain
-        figures = ("", "", "") if gain is None else (f"{x:.4f}" for x in (gain.ratio, gain.low, gain.high))
+        is_known = gain is not None and gain.quality is Quality.KNOWN
+        figures = (
+            ("", "", "")
+            if gain is None or not is_known
+            else (f"{x:.4f}" for x in (gain.ratio, gain.low, gain.high))
+        )
         age = f"{(now - job.created_at).total_seconds():.0f}"
         command = " ".join(job.spec.workload.command)
         fields = (job.id, job.spec.name, job.state, *figures, job.spec.nodes, age, command)

@@ -24,7 +24,7 @@ from advisor.cli.tuning.job_spec import WantedJob, spec_from_options
 from advisor.cli.tuning.tune_anywhere import tune_anywhere
 from advisor.protocol.answers.advice import Advice, Interval, Verdict
 from advisor.protocol.answers.carried import Carried, read_carried
-from advisor.protocol.answers.gains import spell_range
+from advisor.protocol.answers.gains import Quality, spell_range
 from advisor.protocol.answers.strategy_file import choose_changes
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.base import Message, Value
@@ -53,7 +53,8 @@ class Verification(Message):
     fail_below: float | None
     """The ratio that was asked for."""
     passed: bool | None
-    """Whether the likeliest ratio reaches it; None where it does not, but the interval does, or without one."""
+    """Whether the likeliest ratio reaches it, or the lower end of a ratio that is not known; None where it does not, but
+    the interval does, or without one."""
 
 
 def verify(
@@ -197,7 +198,8 @@ def judge(advice: Advice, file: Carried | None, changes: Changes, fail_below: fl
     """Return what was found, held against what was asked for and what was advised."""
     gain, passed = advice.gain, None
     if gain is not None and fail_below is not None:
-        passed = True if gain.ratio >= fail_below else (False if gain.high < fail_below else None)
+        reached = gain.ratio if gain.quality is Quality.KNOWN else gain.low
+        passed = True if reached >= fail_below else (False if gain.high < fail_below else None)
     return Verification(
         job_id=advice.job_id,
         changes=changes,
