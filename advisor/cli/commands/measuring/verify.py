@@ -53,8 +53,8 @@ class Verification(Message):
     fail_below: float | None
     """The ratio that was asked for."""
     passed: bool | None
-    """Whether the likeliest ratio reaches it, or the lower end of a ratio that is not known; None where it does not, but
-    the interval does, or without one."""
+    """Whether the likeliest ratio reaches it (of one that is not known, the lower end); None where it does not, but the
+    interval does, or without one."""
 
 
 def verify(
