@@ -199,7 +199,9 @@ class GradientReduction(Lever):
 
     def read_made(self) -> List[Dict[str, int]]:
         """What NCCL's communicators of the strategy in force were made with, beside the job's own."""
-        return self.communicators.read_made([replica.reduction for replica in self._replicas.values()])
+        return self.communicators.read_made(
+            [(replica.reduction, ddp.process_group) for ddp, replica in self._replicas.items()]
+        )
 
     def switch(self, values: Mapping[str, Any], training: Training) -> None:
         self._values = values
@@ -209,7 +211,7 @@ class GradientReduction(Lever):
             self._rejected["fp16_allreduce_dtype"] = self._refusals[reduction.wire_format]
             self._rejected["fp16_allreduce"] = self._refusals[reduction.wire_format]
             reduction = reduction_plan.BASELINE
-        reduction = self._make_room(replace(reduction, configuration=self._configuration))
+        reduction = self._make_room(replace(reduction, configuration=self._configuration), training.replicas)
         compressing = 1 + EXACT_STEPS if reduction.rank else 0
         for ddp in training.replicas:
             replica = self._know(ddp)
@@ -233,17 +235,18 @@ class GradientReduction(Lever):
         """The script registers a hook of its own now: what stands in its place goes, for good. Whether anything did."""
         replica = self._know(ddp)
         replica.is_left_alone = True
-        self._drop_spares(replica)
+        replica.spare.clear()
         if (replica.plan, replica.reduction) == (replica.baseline, reduction_plan.BASELINE):
             return False
         self.keeps_live = False
         self._exchange(ddp, replica, replica.baseline, reduction_plan.BASELINE)
         return True
 
-    def _make_room(self, reduction: ReductionPlan) -> ReductionPlan:
+    def _make_room(self, reduction: ReductionPlan, replicas: List[Any]) -> ReductionPlan:
         """The plan with its communicators made, or the baseline's where no card has room for them."""
         try:
-            self.communicators.prepare(reduction)
+            for group in {id(ddp.process_group): ddp.process_group for ddp in replicas}.values():
+                self.communicators.prepare(reduction, group)
         except NoRoom as full:
             if reduction.configuration:
                 # A launch sets it for the communicators that the job has anyway.
@@ -263,8 +266,6 @@ class GradientReduction(Lever):
             if isinstance(replica.state, LowRankReduction):
                 replica.state.forget_errors()
         else:
-            if not keeps_old and replica.state is not None:
-                replica.state.close()
             replica.state = self._build(ddp, replica, plan, reduction, keeps_old)
         if before is not None:
             replica.spare[replica.plan, replica.reduction] = before
@@ -276,7 +277,8 @@ class GradientReduction(Lever):
     ) -> Union[BucketReduction, LowRankReduction, None]:
         buckets = limit_layers(ddp, plan, replica.order)
         if not reduction.needs_hook:
-            groups = self.communicators.provide_flat(reduction.own_groups, reduction.configuration)
+            count, kind = reduction.own_groups, reduction.configuration
+            groups = self.communicators.provide_flat(count, kind, ddp.process_group)
             rebuild_reducer(ddp, buckets, keeps_old=keeps_old, group=next(iter(groups), None))
             return None
         state = (
@@ -311,13 +313,7 @@ class GradientReduction(Lever):
     def drop_spares(self) -> None:
         """Lets go of all reducers but those in force, with their buckets and hooks."""
         for replica in self._replicas.values():
-            self._drop_spares(replica)
-
-    def _drop_spares(self, replica: _Replica) -> None:
-        for _, state in replica.spare.values():
-            if state is not None:
-                state.close()
-        replica.spare.clear()
+            replica.spare.clear()
 
     def count_spares(self, ddp: Any) -> int:
         """Reducers of this model beside the one in force."""

@@ -7,13 +7,12 @@ Deep gradient compression itself (arXiv 1712.01887) sends the largest gradients;
 from __future__ import annotations
 
 import importlib.util
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
 import torch
 import torch.distributed as dist
 
 from .communicators import Communicators
-from .lanes import ThreadLane
 from .reduction_plan import ReductionPlan
 
 EXACT_STEPS = 2
@@ -53,9 +52,11 @@ class LowRankReduction:
         self._hook = power_sgd.powerSGD_hook
         # The hook waits for collectives inside callbacks of others. gloo runs both on the same few threads, so there
         # one bucket after another goes through a thread and a process group of its own.
-        self._lane: Optional[ThreadLane] = None if device.type == "cuda" else ThreadLane()
-        has_own = self._lane is not None or plan.configuration
-        group = communicators.provide_flat(1, plan.configuration)[0] if has_own else ddp.process_group
+        group, self._lane = ddp.process_group, None
+        if device.type != "cuda":
+            [self._lane] = communicators.provide_lanes(1, group)
+        if self._lane is not None or plan.configuration:
+            [group] = communicators.provide_flat(1, plan.configuration, group)
         self._state = power_sgd.PowerSGDState(
             process_group=group, matrix_approximation_rank=plan.rank, start_powerSGD_iter=EXACT_STEPS
         )
@@ -87,10 +88,6 @@ class LowRankReduction:
             state.total_numel_before_compression - self._before,
             state.total_numel_after_compression - self._after,
         )
-
-    def close(self) -> None:
-        if self._lane is not None:
-            self._lane.close()
 
 
 def explain_no_compression(ddp: Any) -> str:

@@ -11,7 +11,6 @@ import torch.distributed as dist
 from ...backends import find_backend
 from ...private_torch import SPARSE_VALUES
 from .communicators import Communicators, Levels
-from .lanes import open_lane
 from .reduction_plan import ReductionPlan
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
@@ -33,18 +32,19 @@ class BucketReduction:
         self._count_lock = threading.Lock()
         self._lanes: List[Any] = []
         self._levels: List[Levels] = []
+        group = ddp.process_group
         # Reduce-scatter moves least, but gloo has none worth the name; there one leader stands for its group.
-        self._scatters = find_backend(ddp.process_group, device) == "nccl"
-        self._flat = communicators.provide_flat(plan.own_groups, plan.configuration)
+        self._scatters = find_backend(group, device) == "nccl"
+        self._flat = communicators.provide_flat(plan.own_groups, plan.configuration, group)
         if len(self._flat) < plan.communicators:
-            self._flat = [ddp.process_group, *self._flat]
+            self._flat = [group, *self._flat]
         if plan.serial or plan.inner_size:
             lanes = 1 if plan.serial else plan.communicators
-            self._lanes = [open_lane(device, plan.gloo_between) for _ in range(lanes)]
+            self._lanes = communicators.provide_lanes(lanes, group, plan.gloo_between)
         if plan.inner_size:
             between = "gloo" if plan.gloo_between else None
             self._levels = communicators.provide_levels(
-                plan.communicators, plan.inner_size, between, plan.configuration
+                plan.communicators, plan.inner_size, between, plan.configuration, group
             )
         self.counts: Dict[str, List[int]] = {}
         self.reset_counts()
@@ -58,10 +58,6 @@ class BucketReduction:
             "two_level": [0],
             "lane": [0],
         }
-
-    def close(self) -> None:
-        for lane in self._lanes:
-            lane.close()
 
     def reduce(self, bucket: dist.GradBucket) -> Any:
         buffer = bucket.buffer()
