@@ -116,6 +116,7 @@ class Production(Steering):
         launched = {knob: v for knob, v in asked.items() if knob in self._process.environment.cold}
         wanted = {knob: v for knob, v in asked.items() if knob not in left and knob not in launched}
         levers.reduction.keeps_live = False
+        levers.reduction.checked_passes = LEAST_SETTLING + PROOF_STEPS
         levers.begin_race([wanted])
         while failed := self._switch(wanted):
             left.update(failed)

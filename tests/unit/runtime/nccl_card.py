@@ -20,10 +20,10 @@ import torch.distributed as dist
 from fleet_advisor_runtime import backends
 from fleet_advisor_runtime.levers.reduction import (
     communicators,
-    gradient_reduction,
     nccl_configuration,
     nccl_options,
     reduction_hook,
+    reduction_refusals,
 )
 
 from tests.unit.runtime.lone_rank import kept
@@ -79,7 +79,7 @@ class NcclCard:
         self.options: dict[Any, Options] = {}
         self.state: dict[Any, str] = {}
         self._sum, self._make, self._destroy = dist.all_reduce, dist.new_group, dist.destroy_process_group
-        for module in (communicators, nccl_configuration, gradient_reduction, reduction_hook):
+        for module in (communicators, nccl_configuration, reduction_hook, reduction_refusals):
             monkeypatch.setattr(module, "find_backend", lambda group, device: "nccl")
         kind = type("ProcessGroupNCCL", (), {"Options": Options})
         monkeypatch.setattr(dist, "ProcessGroupNCCL", kind, raising=False)

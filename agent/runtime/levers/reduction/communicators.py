@@ -7,6 +7,7 @@ half a gigabyte and more: see `Communicators.prepare` and `keep_only`.
 
 from __future__ import annotations
 
+import atexit
 import os
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -16,7 +17,7 @@ import torch.distributed as dist
 
 from ...backends import find_backend, find_timeout
 from ...private_torch import ABORT_GROUP
-from .lanes import open_lane
+from .lanes import let_threads_rest, open_lane
 from .nccl_options import Configuration, build_options, explain_no_options, read_fields
 from .reduction_plan import ReductionPlan
 
@@ -104,6 +105,7 @@ class Communicators:
         self._flat: Dict[_Kind, List[Any]] = {}
         self._levels: Dict[_Key, Levels] = {}
         self._lanes: Dict[Tuple[Any, bool], List[Any]] = {}
+        self._rests_at_exit = False
         self._taken: Dict[Configuration, int] = {}
         """Device memory that one communicator of each kind took, where it was looked at."""
 
@@ -203,9 +205,22 @@ class Communicators:
             self._world = dist.group.WORLD
             self._flat.clear()
             self._levels.clear()
-            for lane in [lane for lanes in self._lanes.values() for lane in lanes]:
-                lane.close()
-            self._lanes.clear()
+            self._close_lanes()
+
+    def note_hook(self) -> None:
+        """A hook is about to run Python on other threads: when the process ends, none may be left inside one."""
+        if not self._rests_at_exit:
+            self._rests_at_exit = True
+            atexit.register(self._rest)
+
+    def _rest(self) -> None:
+        self._close_lanes()
+        let_threads_rest()
+
+    def _close_lanes(self) -> None:
+        for lane in [lane for lanes in self._lanes.values() for lane in lanes]:
+            lane.close()
+        self._lanes.clear()
 
     def _name_kind(self, configuration: Configuration, beside: Any) -> _Kind:
         return (dist.group.WORLD if beside is None else beside), configuration

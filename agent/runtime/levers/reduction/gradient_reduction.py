@@ -7,15 +7,12 @@ from dataclasses import astuple, replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
-import torch.distributed as dist
 
-from ...backends import find_backend
-from ...private_torch import GET_LOG, JOINED_SHARE
+from ...private_torch import GET_LOG
 from ..buckets import bucket_plan
 from ..buckets.bucket_plan import BucketPlan, describe_buckets, observe_plan, read_buckets, resolve_plan
 from ..buckets.layer_buckets import (
     count_layers,
-    explain_no_layers,
     find_most_layers,
     limit_layers,
     read_order,
@@ -23,27 +20,26 @@ from ..buckets.layer_buckets import (
 from ..lever import Evidence, Lever, RelaunchNeeded, Training
 from ..script_compilation import is_cut_at_buckets
 from . import reduction_plan
-from .communicators import Communicators, NoRoom, explain_no_order
+from .communicators import Communicators, NoRoom
 from .live_reducer import LiveReducer, explain_no_live_reducers
-from .low_rank_reduction import EXACT_STEPS, LowRankReduction, explain_no_compression
+from .low_rank_reduction import EXACT_STEPS, LowRankReduction
 from .nccl_options import Configuration
 from .reducer import (
     SAMPLED_ITERATIONS,
     explain_no_rebuild,
-    find_talk_in_backward,
     has_own_hook,
-    is_joining,
-    keeps_state,
     rebuild_reducer,
 )
 from .reduction_hook import BucketReduction, find_unsupported_formats, reduce_bucket
 from .reduction_plan import ReductionPlan, plan_strategy, resolve_reduction
 from .reduction_proof import judge, judge_compression
+from .reduction_refusals import CUT, refuse_knobs, refuse_together
 
+CHECKED_PASSES = 3
+"""Fewer than any warm-up has: no timed step pays for them."""
 HOOK_CAME = (
     "The script has registered a communication hook of its own since: gradients go its way from here on."
 )
-_CUT = "The script compiles its model, and torch.compile cut the graph where the script's buckets end (optimize_ddp)."
 
 
 class _Replica:
@@ -89,14 +85,31 @@ class GradientReduction(Lever):
         self._configuration: Configuration = ()
         self.is_compared = False
         """Whether `describe_in_force` is asked for right after the warm-up."""
+        self.checked_passes = CHECKED_PASSES
+        """Backward passes of a new hook whose sums are held against plain ones."""
         self.keeps_live = False
         """Whether reducers that are switched away from live on, to be switched back to."""
 
     def list_refusals(self, training: Training) -> Dict[str, str]:
         refusals: Dict[str, str] = {}
         for ddp in training.replicas:
-            self._know(ddp)
-            refusals.update(self._refuse_for(ddp))
+            replica = self._know(ddp)
+            replica.is_cut_at_buckets = is_cut_at_buckets(ddp)
+            unsupported = find_unsupported_formats(ddp.process_group, self._device)
+            if 0 < len(unsupported) < len(reduction_plan.FORMATS):
+                self._refusals = {
+                    name: f"The backend cannot reduce {name}: {why}" for name, why in unsupported.items()
+                }
+            found = refuse_knobs(
+                ddp,
+                replica.baseline,
+                replica.has_own_hook,
+                replica.is_cut_at_buckets,
+                unsupported,
+                self._device,
+            )
+            refusals.update(found)
+        refusals.update(refuse_together(training.replicas, self._device))
         if training.precision.scalers:
             sentence = (
                 "The script scales its loss with a GradScaler: gradients overflow now and then, and compression would "
@@ -120,70 +133,6 @@ class GradientReduction(Lever):
         """DDP limits no bucket to a number of layers: all of the model's may share one."""
         layers = [count_layers(ddp) for ddp in training.replicas if explain_no_rebuild(ddp) is None]
         return {bucket_plan.LAYERS: float(max(layers))} if layers else {}
-
-    def _refuse_for(self, ddp: Any) -> Dict[str, str]:
-        """Collective over the model's group: tries which 16-bit formats its backend reduces."""
-        refusals: Dict[str, str] = {}
-        reason = explain_no_rebuild(ddp)
-        if reason is not None:
-            refusals.update(dict.fromkeys(self.knobs, reason))
-        else:
-            reason = explain_no_layers(ddp)
-            if reason is not None:
-                refusals[bucket_plan.LAYERS] = reason
-        self._replicas[ddp].is_cut_at_buckets = is_cut_at_buckets(ddp)
-        if self._replicas[ddp].is_cut_at_buckets:
-            refusals.update(dict.fromkeys(bucket_plan.LIVE_ONLY, _CUT))
-        if self._replicas[ddp].has_own_hook:
-            sentence = (
-                "The script registered a communication hook of its own, which these knobs would replace."
-            )
-            refusals.update(dict.fromkeys(reduction_plan.KNOBS, sentence))
-        elif is_joining(ddp) and not JOINED_SHARE.find(ddp, True):
-            sentence = (
-                "The script trains in a join context that divides by the ranks still at work (divide_by_initial_world_"
-                "size=False), whose number a communication hook is not told."
-            )
-            refusals.update(dict.fromkeys(reduction_plan.KNOBS, sentence))
-        if keeps_state(ddp):
-            sentence = "The script's own communication hook may keep something for every bucket: others would break it."
-            refusals.update(dict.fromkeys(bucket_plan.KNOBS, sentence))
-        if self._replicas[ddp].baseline.listed_bytes:
-            sentence = (
-                "The script sets its buckets one by one (bucket_cap_mb_list); they are left as they are."
-            )
-            refusals.update(dict.fromkeys(bucket_plan.KNOBS, sentence))
-        if dist.get_world_size(ddp.process_group) != self._world_size:
-            sentence = "The model reduces over a part of the ranks only; further communicators cannot be made for it."
-            refusals.update(dict.fromkeys((*reduction_plan.GROUPED, *reduction_plan.COMPRESSION), sentence))
-        backend = find_backend(ddp.process_group, self._device)
-        reason = explain_no_order(backend)
-        if reason is not None:
-            refusals["nccl_comm_num"] = reason
-        talk = find_talk_in_backward(ddp) if backend == "nccl" else None
-        if talk is not None:
-            refusals[reduction_plan.BETWEEN] = (
-                f"A thread of its own would hand buckets over while {talk} communicates as well, in another order on "
-                "each rank: NCCL's communicators would wait for each other for ever."
-            )
-        if not any(1 < size < self._world_size and self._world_size % size == 0 for size in range(2, 1025)):
-            sentence = f"{self._world_size} ranks cannot be split into two levels of at least 2."
-            refusals.update(dict.fromkeys(reduction_plan.LEVELS, sentence))
-        reason = explain_no_compression(ddp)
-        if reason:
-            for knob in reduction_plan.COMPRESSION:
-                refusals.setdefault(knob, reason)
-        unsupported = find_unsupported_formats(ddp.process_group, self._device)
-        if len(unsupported) == len(reduction_plan.FORMATS):
-            refusals.setdefault(
-                "fp16_allreduce", f"The backend reduces no 16-bit format: {unsupported['fp16']}"
-            )
-            refusals.setdefault("fp16_allreduce_dtype", refusals["fp16_allreduce"])
-        elif unsupported:
-            self._refusals = {
-                name: f"The backend cannot reduce {name}: {why}" for name, why in unsupported.items()
-            }
-        return refusals
 
     def explain_no_exchange(self, ddp: Any) -> Optional[str]:
         """Why this model's gradients cannot be sent over other communicators, or None. Call between steps."""
@@ -221,7 +170,7 @@ class GradientReduction(Lever):
             plan, rejected = resolve_plan(replica.baseline, values)
             self._rejected.update(rejected)
             if replica.is_cut_at_buckets and plan != replica.baseline:
-                raise RelaunchNeeded(_CUT)
+                raise RelaunchNeeded(CUT)
             if replica.is_stale or (plan, reduction) != (replica.plan, replica.reduction):
                 rebuilt = self._exchange(ddp, replica, plan, reduction) or rebuilt
         # A new reducer puts its buckets into the order of the gradients with its second step; the third one tells of
@@ -281,10 +230,11 @@ class GradientReduction(Lever):
             groups = self.communicators.provide_flat(count, kind, ddp.process_group)
             rebuild_reducer(ddp, buckets, keeps_old=keeps_old, group=next(iter(groups), None))
             return None
+        self.communicators.note_hook()
         state = (
             LowRankReduction(reduction, ddp, self.communicators, self._device)
             if reduction.rank
-            else BucketReduction(reduction, ddp, self.communicators, self._device)
+            else BucketReduction(reduction, ddp, self.communicators, self._device, self.checked_passes)
         )
         rebuild_reducer(ddp, buckets, state, reduce_bucket, keeps_old)
         return state
@@ -383,9 +333,15 @@ class GradientReduction(Lever):
             return
         if replica.state is None:
             return
+        checked, wrong = replica.state.check.judge()
+        if wrong:
+            evidence.not_consumed.update(dict.fromkeys(chosen, wrong))
+            return
         for knob in chosen:
             if isinstance(replica.state, LowRankReduction):
                 proved, sentence = judge_compression(replica.state, replica.reduction.rank)
             else:
                 proved, sentence = judge(knob, replica.reduction, replica.state.counts)
+            if proved and checked:
+                sentence += f" Its first {checked} sums are those of a plain allreduce."
             (evidence.consumed if proved else evidence.not_consumed)[knob] = sentence

@@ -7,13 +7,19 @@ A callback of a Future must never block: gloo completes other collectives on the
 
 from __future__ import annotations
 
+import glob
 import queue
 import threading
+import time
 from typing import Any, Callable, Optional, Tuple
 
 import torch
 
 Work = Callable[[], torch.Tensor]
+CLOSE_S = 10.0
+"""Most seconds that a lane is waited for: a rank that is gone answers nothing."""
+REST_S, LOOK_S, LOOKS = 1.0, 0.002, 3
+"""Most seconds for which gloo's threads are waited for, the seconds between two looks, and the looks in a row."""
 
 
 class ThreadLane:
@@ -32,7 +38,7 @@ class ThreadLane:
     def close(self) -> None:
         """Ends the thread after the work handed in so far."""
         self._queue.put(None)
-        self._thread.join(timeout=60.0)
+        self._thread.join(timeout=CLOSE_S)
 
     def _work(self) -> None:
         while True:
@@ -95,6 +101,32 @@ class StreamThreadLane(ThreadLane):
         # The futures are answered under the side stream: whoever waits makes its own stream wait for this one.
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             super()._work()
+
+
+def let_threads_rest() -> None:
+    """Before the interpreter ends: gloo's threads let go of hooks and tensors a moment after training has gone on. One
+    that wants the interpreter's lock for that after its end aborts the process."""
+    if not glob.glob("/proc/self/task/*"):
+        time.sleep(0.1)
+        return
+    end_s, quiet = time.monotonic() + REST_S, 0
+    while quiet < LOOKS and time.monotonic() < end_s:
+        time.sleep(LOOK_S)
+        quiet = 0 if _is_any_running() else quiet + 1
+
+
+def _is_any_running() -> bool:
+    """Whether another thread of this process is at work, or would be if it had a core."""
+    own = threading.get_native_id()
+    for folder in glob.glob("/proc/self/task/*"):
+        try:
+            with open(f"{folder}/stat") as file:
+                state = file.read().rpartition(")")[2].split()[0]
+        except OSError:
+            continue  # it has ended
+        if state == "R" and int(folder.rpartition("/")[2]) != own:
+            return True
+    return False
 
 
 def open_lane(device: torch.device, blocks: bool = False) -> Any:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from .communicators import Communicators
 from .reduction_plan import ReductionPlan
+from .sum_check import SumCheck
 
 EXACT_STEPS = 2
 """Steps reduced whole first: DDP still moves gradients between buckets, and the error fed back belongs to a bucket."""
@@ -60,16 +61,20 @@ class LowRankReduction:
         self._state = power_sgd.PowerSGDState(
             process_group=group, matrix_approximation_rank=plan.rank, start_powerSGD_iter=EXACT_STEPS
         )
+        self.check = SumCheck(ddp.process_group, EXACT_STEPS)
         self._before = self._after = 0
         self.counts: Dict[str, int] = {}
         self.reset_counts()
 
     def reduce(self, bucket: dist.GradBucket) -> Any:
         self.counts["buckets"] += 1
+        checked = self.check.watch(bucket)
         if self._lane is None:
-            return self._hook(self._state, bucket)
-        kept = _KeptBucket(bucket)
-        return self._lane.submit(lambda: self._hook(self._state, kept).wait())
+            future = self._hook(self._state, bucket)
+        else:
+            kept = _KeptBucket(bucket)
+            future = self._lane.submit(lambda: self._hook(self._state, kept).wait())
+        return future if checked is None else future.then(checked.keep)
 
     def reset_counts(self) -> None:
         self._before = self._state.total_numel_before_compression

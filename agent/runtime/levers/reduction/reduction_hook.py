@@ -12,6 +12,7 @@ from ...backends import find_backend
 from ...private_torch import SPARSE_VALUES
 from .communicators import Communicators, Levels
 from .reduction_plan import ReductionPlan
+from .sum_check import SumCheck
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -25,10 +26,16 @@ class BucketReduction:
     """Averages like DDP's native path: gradients are multiplied by 1/world before they are summed."""
 
     def __init__(
-        self, plan: ReductionPlan, ddp: Any, communicators: Communicators, device: torch.device
+        self,
+        plan: ReductionPlan,
+        ddp: Any,
+        communicators: Communicators,
+        device: torch.device,
+        checked_passes: int = 0,
     ) -> None:
         self._plan = plan
         self._share = 1.0 / dist.get_world_size(ddp.process_group)
+        self.check = SumCheck(ddp.process_group, checked_passes)
         self._count_lock = threading.Lock()
         self._lanes: List[Any] = []
         self._levels: List[Levels] = []
@@ -62,12 +69,17 @@ class BucketReduction:
     def reduce(self, bucket: dist.GradBucket) -> Any:
         buffer = bucket.buffer()
         place = 0 if buffer.is_sparse else bucket.index() % self._plan.communicators
+        wire_format = self._choose_format(buffer)
+        checked = self.check.watch(bucket, wire_format)
         if buffer.is_sparse:
             buffer.div_(1.0 / self._share)
         else:
             buffer.mul_(self._share)
-        wire_format = self._choose_format(buffer)
         self._count(buffer, place, wire_format)
+        future = self._submit(buffer, wire_format, place)
+        return future if checked is None else future.then(checked.keep)
+
+    def _submit(self, buffer: torch.Tensor, wire_format: Optional[torch.dtype], place: int) -> Any:
         if self._lanes:
             lane = self._lanes[0 if self._plan.serial else place]
             return lane.submit(lambda: self._reduce_in_lane(buffer, wire_format, place))
