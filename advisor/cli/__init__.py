@@ -4,8 +4,10 @@
 def main() -> int:
     """Run the command that `sys.argv` names; returns its exit code (see `advisor.cli.exits`)."""
     # Imported here so that importing a single module of this package does not build all commands.
+    import os
     import sys
 
-    from advisor.cli.program import build_app
+    from advisor.cli.program import COMPLETING, build_app, read_completed
 
-    return int(build_app(sys.argv[1:])(prog_name="advisor") or 0)
+    words = read_completed(os.environ) if COMPLETING in os.environ else sys.argv[1:]
+    return int(build_app(words, completing=COMPLETING in os.environ)(prog_name="advisor") or 0)

@@ -2,8 +2,9 @@
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -16,6 +17,12 @@ from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.asked.queries import JobQuery
 from advisor.protocol.plain_text import clean_text
 
+if TYPE_CHECKING:  # It loads the database's library, which a command that asks a server does without.
+    from advisor.local.book import LocalBook
+
+    Reader = Client | LocalBook
+
+_DATABASE = "advisor.db"
 _PAGE = 200
 _MOST_TOLD = 3
 _NOT_YET = {"advice_not_ready", "job_is_live"}
@@ -63,6 +70,27 @@ def connect(environment: Mapping[str, str], timeout_s: float = 30.0) -> Client:
 
 
 @contextmanager
+def look_at(environment: Mapping[str, str]) -> "Iterator[Reader]":
+    """Offer what `look_up` does to a command that changes nothing.
+
+    What a tuning of this machine has left behind is read from its database then: that takes no server.
+    """
+    data_dir = data_dir_of(environment)
+    if not environment.get("ADVISOR_URL") and not running_server(data_dir) and _has_database(data_dir):
+        from advisor.local.book import LocalBook
+
+        with LocalBook(data_dir / _DATABASE) as book:
+            if book.is_current():
+                with _told_how_to_go_on():
+                    yield book
+                if sys.stderr.isatty():
+                    _tell_interrupted(book)
+                return
+    with look_up(environment) as client:
+        yield client
+
+
+@contextmanager
 def look_up(environment: Mapping[str, str]) -> Iterator[Client]:
     """Offer a client as `connect` does, also for what a tuning of this machine has left behind.
 
@@ -79,17 +107,23 @@ def look_up(environment: Mapping[str, str]) -> Iterator[Client]:
         local_server(data_dir, environment, lambda _: None, alone=True) as server,
         Client(server.url, server.token, patience_s=0) as client,
     ):
-        try:
+        with _told_how_to_go_on() if server.started_here else nullcontext():
             yield client
-        except ApiProblem as problem:
-            if not server.started_here or problem.code not in _NOT_YET:
-                raise
-            raise CommandFailed(Exit.JOB_NOT_FINISHED, problem.detail, _HINT_TO_RESUME) from problem
         if server.started_here and sys.stderr.isatty():
             _tell_interrupted(client)
 
 
-def _tell_interrupted(client: Client) -> None:
+@contextmanager
+def _told_how_to_go_on() -> Iterator[None]:
+    try:
+        yield
+    except ApiProblem as problem:
+        if problem.code not in _NOT_YET:
+            raise
+        raise CommandFailed(Exit.JOB_NOT_FINISHED, problem.detail, _HINT_TO_RESUME) from problem
+
+
+def _tell_interrupted(client: "Reader") -> None:
     waiting = [job for job in unfinished_jobs(client) if job.state in {JobState.QUEUED, JobState.RUNNING}]
     for job in waiting[:_MOST_TOLD]:
         name = clean_text(job.spec.name or job.id)
@@ -97,10 +131,10 @@ def _tell_interrupted(client: Client) -> None:
 
 
 def _has_database(data_dir: Path) -> bool:
-    return (data_dir / "advisor.db").is_file()
+    return (data_dir / _DATABASE).is_file()
 
 
-def resolve_job(client: Client, reference: str) -> Job:
+def resolve_job(client: "Reader", reference: str) -> Job:
     """Return the job that `reference` means: an id, the start of one, a name, or `last`.
 
     Raises `CommandFailed` when none or several fit.
@@ -119,7 +153,7 @@ def resolve_job(client: Client, reference: str) -> Job:
     return matches[0]
 
 
-def _find_jobs(client: Client, reference: str) -> tuple[Job, ...]:
+def _find_jobs(client: "Reader", reference: str) -> tuple[Job, ...]:
     """The jobs of this id; or else those of this name; or else those whose id begins so."""
     looks: tuple[tuple[JobQuery, Callable[[Job], bool]], ...] = (
         (JobQuery(id=reference, archived=True), lambda job: job.id == reference),
@@ -133,7 +167,7 @@ def _find_jobs(client: Client, reference: str) -> tuple[Job, ...]:
     return ()
 
 
-def unfinished_jobs(client: Client) -> list[Job]:
+def unfinished_jobs(client: "Reader") -> list[Job]:
     """Return the jobs of a server that have not ended, newest first."""
     wanted = JobQuery(state=tuple(state for state in JobState if not state.is_final), limit=_PAGE)
     page = client.list_jobs(wanted)

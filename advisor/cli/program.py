@@ -87,6 +87,8 @@ COMMANDS: Mapping[str, Place] = {
 """Every command, in the order of the help."""
 
 
+COMPLETING = "_ADVISOR_COMPLETE"
+"""The variable by which a shell asks for completions."""
 _SIGNING_IN = frozenset({"login", "logout"})
 """They work however broken the file is that says who signed in."""
 
@@ -134,8 +136,17 @@ def _begin(
         apply_login(os.environ)
 
 
-def build_app(words: Sequence[str] = ()) -> typer.Typer:
-    """Return the application: with the one command that `words` begin with, or with all of them for help."""
+def read_completed(environment: Mapping[str, str]) -> list[str]:
+    """Return the words after `advisor` of the line that a shell completes."""
+    typed = environment.get("COMP_WORDS") or environment.get("_TYPER_COMPLETE_ARGS", "")
+    return typed.split()[1:]
+
+
+def build_app(words: Sequence[str] = (), *, completing: bool = False) -> typer.Typer:
+    """Return the application: with the one command that `words` begin with, or with all of them for help.
+
+    `completing`: a key was pressed, which is to cost little. Of the commands only their names are needed then.
+    """
     app = typer.Typer(
         cls=Commands,
         help=_HELP,
@@ -148,6 +159,9 @@ def build_app(words: Sequence[str] = ()) -> typer.Typer:
     wanted = words[:1] if words and words[0] in COMMANDS else COMMANDS
     for name in wanted:
         place = COMMANDS[name]
+        if completing and wanted is COMMANDS:
+            app.command(name, help=place.panel)(_say_nothing)
+            continue
         function = getattr(import_module(f"advisor.cli.commands.{place.module}"), place.function)
         if place.is_group:
             app.add_typer(function(), name=name, rich_help_panel=place.panel)
@@ -156,6 +170,10 @@ def build_app(words: Sequence[str] = ()) -> typer.Typer:
             told = _unwrap(inspect.cleandoc(function.__doc__ or ""))
             app.command(name, help=told, context_settings=settings, rich_help_panel=place.panel)(function)
     return app
+
+
+def _say_nothing() -> None:
+    """Stands for a command of which the name is enough."""
 
 
 def _unwrap(text: str) -> str:

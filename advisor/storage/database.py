@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import quote
 
 from sqlalchemy import (
     Column,
@@ -75,12 +76,14 @@ class Database:
         new_id: Callable[[], str],
         note: Callable[[str, float, bool], None] = lambda *_: None,
         strike: Strike = pass_by,
+        *,
+        only_read: bool = False,
     ) -> None:
         """Prepare to connect to `url`; nothing is opened before the first transaction.
 
         `new_id` makes the random part of ids: short, unique, lower-case. `note` is told of every transaction: `read`
         or `write`, how many seconds it took, and whether it failed because the database could not serve. `strike` is
-        there for tests.
+        there for tests. `only_read`: nothing can be written to a SQLite file, whoever else has it open.
         """
         self._note, self._strike = note, strike
         self._new_id = new_id
@@ -90,6 +93,12 @@ class Database:
         if parsed.get_backend_name() == "postgresql" and "+" not in parsed.drivername:
             parsed = parsed.set(drivername="postgresql+psycopg")
         self.is_sqlite = parsed.get_backend_name() == "sqlite"
+        has_file = self.is_sqlite and parsed.database not in {None, "", ":memory:"}
+        self.file = DatabaseFile(Path(parsed.database or "")) if has_file else None
+        """The file, of SQLite."""
+        if only_read and self.file is not None:
+            name = f"file:{quote(str(self.file.path))}"
+            parsed = parsed.set(database=name, query={"mode": "ro", "uri": "true"})
         self._engine = create_engine(
             parsed,
             pool_size=20,
@@ -100,9 +109,6 @@ class Database:
             # A failed statement is logged, and its parameters hold what jobs keep secret.
             hide_parameters=True,
         )
-        has_file = self.is_sqlite and parsed.database not in {None, "", ":memory:"}
-        self.file = DatabaseFile(Path(parsed.database or "")) if has_file else None
-        """The file, of SQLite."""
         self.tokens_stamp: object | None = object() if self.is_sqlite else None
         """Another one after every transaction that changed tokens; None where other servers change them too."""
         self._writer = GroupCommit(self._engine) if self.is_sqlite else None

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.screen import Screen
-from advisor.client import Client
 from advisor.exporters import export_bundle, export_report
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.answers.gains import Quality
@@ -20,6 +19,9 @@ from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
 from advisor.protocol.measured.estimates import estimate_blocks
 from advisor.protocol.measured.trials import Block, JobHistory
+
+if TYPE_CHECKING:
+    from advisor.cli.connection import Reader
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,7 @@ def log_results(target: tuple[str, str], advice: Advice, job: Job, history: JobH
 
 
 def log_to_all(
-    targets: Sequence[tuple[str, str]], client: Client, job: Job, advice: Advice, screen: Screen
+    targets: Sequence[tuple[str, str]], client: "Reader", job: Job, advice: Advice, screen: Screen
 ) -> None:
     """Write to every tracker and say where it went; a tracker that fails takes nothing from the others."""
     failures = []

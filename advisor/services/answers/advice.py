@@ -6,8 +6,6 @@ from advisor.errors import AdviceNotReady
 from advisor.protocol.answers.advice import Advice, ParetoPoint
 from advisor.services.jobs import get_job, read_history
 from advisor.storage import Database, UnitOfWork
-from advisor.tuning.explain.pareto import build_pareto
-from advisor.tuning.history.record import Record
 
 
 def get_advice(work: UnitOfWork, job_id: str) -> Advice:
@@ -29,6 +27,10 @@ def get_pareto(database: Database, job_id: str, now: datetime) -> tuple[ParetoPo
 
     Raises JobNotFound.
     """
+    # Its libraries are large, and the advice itself needs none of them.
+    from advisor.tuning.explain.pareto import build_pareto
+    from advisor.tuning.history.record import Record
+
     with database.read() as work:
         job, history = get_job(work, job_id), read_history(work, job_id)
     return build_pareto(Record(job, history, now))

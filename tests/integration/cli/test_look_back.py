@@ -4,6 +4,7 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from advisor.local.server import local_server
 from advisor.services.jobs import submit_job
 from advisor.storage import Database
 from tests.unit.services.scripted_tuning import make_spec
@@ -44,3 +45,36 @@ def test_who_asks_for_more_than_an_interrupted_job_has_is_told_how_it_goes_on(
         found = advisor(command, "last", environment=environment, cwd=tmp_path)
         assert found.returncode == code, found.stderr
         assert "advisor tune --resume last" in " ".join(found.stderr.split())
+
+
+def test_looking_answers_as_a_server_does_and_changes_nothing(
+    tmp_path: Path, data_dir: Path, environment: dict[str, str]
+) -> None:
+    data_dir.mkdir(mode=0o700)
+    database = Database(f"sqlite:///{data_dir / 'advisor.db'}", lambda: "j1")
+    database.migrate()
+    with database.begin() as work:
+        submit_job(work, make_spec(), ADA, None, START)
+    database.close()
+    before = (data_dir / "advisor.db").read_bytes()
+    looks = (("jobs", "--json"), ("show", "last", "--json"), ("logs", "j1"), ("advice", "j1", "--json"))
+    alone = [advisor(*look, environment=environment, cwd=tmp_path) for look in looks]
+    assert [look.returncode for look in alone] == [0, 0, 0, 101]
+    assert advisor("show", "nothing", environment=environment, cwd=tmp_path).returncode == 102
+    assert (data_dir / "advisor.db").read_bytes() == before
+    with local_server(data_dir, environment, lambda _: None):
+        served = [advisor(*look, environment=environment, cwd=tmp_path) for look in looks[:3]]
+    # A server may go on with the job meanwhile: what it is stays.
+    assert json.loads(served[0].stdout)["items"][0].keys() == json.loads(alone[0].stdout)["items"][0].keys()
+    assert json.loads(served[1].stdout)["spec"] == json.loads(alone[1].stdout)["spec"]
+    assert served[2].stdout == alone[2].stdout
+
+
+def test_a_database_of_an_earlier_release_is_brought_up_to_date_before_it_is_looked_at(
+    tmp_path: Path, data_dir: Path, environment: dict[str, str]
+) -> None:
+    data_dir.mkdir(mode=0o700)
+    (data_dir / "advisor.db").touch(mode=0o600)
+    found = advisor("jobs", "--json", environment=environment, cwd=tmp_path)
+    assert (found.returncode, json.loads(found.stdout)) == (0, {"items": []}), found.stderr
+    assert not processes_of(data_dir)

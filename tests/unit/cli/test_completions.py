@@ -1,5 +1,7 @@
 """What the shell completes, asked as a shell asks it."""
 
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -7,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from advisor.cli.completions import complete_job, complete_knob
-from advisor.cli.program import build_app
+from advisor.cli.program import COMMANDS, build_app, read_completed
 from advisor.exporters import FORMATS
 from advisor.protocol.asked.jobs import JobState
 from advisor.protocol.knobs.catalogue import CATALOGUE
@@ -30,7 +32,8 @@ def complete(*words: str) -> list[str]:
         "COMP_WORDS": " ".join(words),
         "COMP_CWORD": str(len(words) - 1),
     }
-    result = CliRunner().invoke(build_app(), [], prog_name="advisor", env=typed)
+    app = build_app(read_completed(typed), completing=True)
+    result = CliRunner().invoke(app, [], prog_name="advisor", env=typed)
     assert result.exit_code == 0, result.output
     return result.stdout.split()
 
@@ -82,3 +85,15 @@ def test_silent_server_is_not_waited_for_long(server: FakeServer) -> None:
     assert complete("advisor", "show", "a") == []
     assert not waits
     released.set()
+
+
+def test_names_of_commands_are_completed_without_loading_one() -> None:
+    assert complete("advisor", "") == list(COMMANDS)
+    assert complete("advisor", "re") == [name for name in COMMANDS if name.startswith("re")]
+    code = "import sys; from advisor.cli import main\nwith __import__('contextlib').suppress(SystemExit): main()\n"
+    code += "print([name for name in sys.modules if name.startswith('advisor.cli.commands.')])"
+    environment = {"_ADVISOR_COMPLETE": "complete_bash", "COMP_WORDS": "advisor re", "COMP_CWORD": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split()[-1] == "[]", done.stdout

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from advisor.cli.completions import complete_format
-from advisor.cli.connection import look_up, resolve_job
+from advisor.cli.connection import look_at, resolve_job
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.options import JobArgument, JsonOption, LogToOption, VerboseOption, screen_of
 from advisor.cli.tuning.strategy_files import default_directory, write_bundle, write_files
@@ -29,7 +29,7 @@ def advice(
 ) -> None:
     """Show the advice: how much faster, how sure, why, and what to do."""
     screen = screen_of(context)
-    with look_up(os.environ) as client:
+    with look_at(os.environ) as client:
         found = resolve_job(client, job)
         answer = client.advice(found.id)
     if as_json:
@@ -68,7 +68,7 @@ def export(
 ) -> None:
     """Write the advised strategy in the format of your framework."""
     screen = screen_of(context)
-    with look_up(os.environ) as client:
+    with look_at(os.environ) as client:
         found = resolve_job(client, job)
         if diff:
             screen.print_text(_describe_difference(client.advice(found.id), found, format_name, target))
@@ -100,7 +100,7 @@ def report(
     """Write the answer, its reasons and everything that was tried as one HTML file that opens without a network."""
     screen = screen_of(context)
     trackers = read_targets(log_to or ())
-    with look_up(os.environ) as client:
+    with look_at(os.environ) as client:
         found = resolve_job(client, job)
         answer, history = client.advice(found.id), client.history(found.id)
         path = output or Path(f"{default_directory(found)}.html")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from advisor.cli.connection import look_up, resolve_job
+from advisor.cli.connection import look_at, resolve_job
 from advisor.cli.options import JobArgument, JsonOption, screen_of
 from advisor.cli.views.wording import spell_bits, spell_changes, spell_rate
 from advisor.protocol.answers.advice import Forecast
@@ -49,7 +49,7 @@ def predict(
     and a job on those nodes is the proof.
     """
     screen = screen_of(context)
-    with look_up(os.environ) as client:
+    with look_at(os.environ) as client:
         found = resolve_job(client, job)
         answer = client.forecast(found.id, nodes, rate, batch)
     if as_json:

@@ -2,16 +2,18 @@
 
 import os
 import time
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from advisor.cli.connection import look_up, resolve_job
+from advisor.cli.connection import look_at, resolve_job
 from advisor.cli.exits import Exit
 from advisor.cli.interrupts import interruptible
 from advisor.cli.options import JobArgument, JsonOption, screen_of
 from advisor.cli.screen import Screen
-from advisor.client import Client
+
+if TYPE_CHECKING:
+    from advisor.cli.connection import Reader
 
 _POLL_S = 1.0
 
@@ -29,14 +31,14 @@ def logs(
     """Print what the training processes wrote. With --json: one chunk a line."""
     screen = screen_of(context)
     try:
-        with interruptible(), look_up(os.environ) as client:
+        with interruptible(), look_at(os.environ) as client:
             _print_logs(client, resolve_job(client, job).id, screen, follow, as_json, rank)
     except KeyboardInterrupt:
         raise typer.Exit(Exit.INTERRUPTED) from None
 
 
 def _print_logs(
-    client: Client, job_id: str, screen: Screen, follow: bool, as_json: bool, rank: int | None
+    client: "Reader", job_id: str, screen: Screen, follow: bool, as_json: bool, rank: int | None
 ) -> None:
     after = 0
     while True:

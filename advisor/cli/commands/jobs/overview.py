@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from statistics import fmean
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from advisor.cli.connection import connect, look_up, resolve_job
+from advisor.cli.connection import connect, look_at, look_up, resolve_job
 from advisor.cli.exits import exit_of_state
 from advisor.cli.moments import read_moment
 from advisor.cli.options import JobArgument, JsonOption, VerboseOption, screen_of
@@ -20,13 +20,16 @@ from advisor.cli.tuning.follow import watch_detachably
 from advisor.cli.views.devices_view import devices_table
 from advisor.cli.views.progress import STAGE_WORDS, describe_progress
 from advisor.cli.views.wording import spell_changes, spell_duration, spell_rate
-from advisor.client import ApiProblem, Client
+from advisor.client import ApiProblem
 from advisor.protocol.answers.advice import Interval, Verdict
 from advisor.protocol.answers.gains import Quality, spell_likely, spell_share
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.asked.queries import JobQuery
 from advisor.protocol.measured.estimates import rate_of
 from advisor.protocol.measured.trials import JobHistory, Trial
+
+if TYPE_CHECKING:
+    from advisor.cli.connection import Reader
 
 _WHEN = "then: a date or time such as 2026-11-20 (UTC), or how long ago, such as 36h or 7d"
 
@@ -65,7 +68,7 @@ def list_jobs(
         archived=archived,
         limit=limit,
     )
-    with look_up(os.environ) as client:
+    with look_at(os.environ) as client:
         jobs = client.list_jobs(wanted).items
         gains = {job.id: _read_gain(client, job) for job in jobs}
     if as_json:
@@ -89,7 +92,7 @@ def list_jobs(
 def show(context: typer.Context, job: JobArgument, as_json: JsonOption = False) -> None:
     """Show where a job stands and what it measured so far."""
     screen = screen_of(context)
-    with look_up(os.environ) as client:
+    with look_at(os.environ) as client:
         found = resolve_job(client, job)
         if as_json:
             screen.print_json(found)
@@ -145,7 +148,7 @@ class _Gain:
     gain: Interval | None = None
 
 
-def _read_gain(client: Client, job: Job) -> _Gain:
+def _read_gain(client: "Reader", job: Job) -> _Gain:
     """A list that lacks one gain is better than none: an answer that cannot be had is left out."""
     if job.state is not JobState.FINISHED:
         return _Gain()
