@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from enum import IntEnum
+from errno import EIO, ENOSPC
 from typing import TYPE_CHECKING
 
 from advisor.protocol.base import Message
@@ -92,7 +93,8 @@ def explain_failure(error: Exception) -> CommandFailed | None:
         return CommandFailed(
             Exit.UNREACHABLE,
             str(error),
-            "Check ADVISOR_URL, and that the server runs: `advisor serve` starts one. Without ADVISOR_URL, "
+            error.hint
+            or "Check ADVISOR_URL, and that the server runs: `advisor serve` starts one. Without ADVISOR_URL, "
             "`advisor tune` starts its own.",
         )
     if isinstance(error, ApiProblem):
@@ -105,6 +107,12 @@ def explain_failure(error: Exception) -> CommandFailed | None:
             or _HINTS_OF_STATUS.get(error.status, "")
         )
         return CommandFailed(code, error.detail, hint)
+    if isinstance(error, OSError) and error.errno in {ENOSPC, EIO} and error.filename is None:
+        return CommandFailed(
+            Exit.INTERNAL,
+            f"The result cannot be written: {error.strerror}.",
+            "Send standard output elsewhere, or make room on its disk.",
+        )
     if isinstance(error, LocalModeFailed):
         return CommandFailed(Exit.INTERNAL, str(error), error.hint, error.log_tail)
     if isinstance(error, Unreadable):

@@ -2,13 +2,17 @@
 
 import inspect
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
+
+if TYPE_CHECKING:
+    from advisor.cli.screen import Screen
 
 _HELP = """Find the fastest safe way to train: measures your own training script on your own machines.
 
@@ -93,25 +97,57 @@ _SIGNING_IN = frozenset({"login", "logout"})
 """They work however broken the file is that says who signed in."""
 
 
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+"""What the parser of options raises; typer carries it under a private name."""
+
+
 class Commands(TyperGroup):
-    """A group of commands whose errors are explained instead of traced."""
+    """A group of commands whose errors are explained instead of traced, those of the parser as well."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        """Parse what stands before the command."""
+        from advisor.cli.screen import Screen
+
+        try:
+            return super().make_context(*args, **kwargs)
+        except (_UsageError, OSError) as error:
+            raise _explain(error, Screen()) from error
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command; turn what went wrong into a sentence and an exit code."""
-        from advisor.cli.exits import Exit, explain_failure
+        from advisor.cli.exits import Exit
         from advisor.cli.screen import Screen
 
         screen = ctx.ensure_object(Screen)
         try:
-            return super().invoke(ctx)
+            result = super().invoke(ctx)
+            sys.stdout.flush()
+            return result
         except KeyboardInterrupt:
             raise typer.Exit(Exit.INTERRUPTED) from None
         except Exception as error:
-            failure = explain_failure(error)
-            if failure is None:
-                raise
-            screen.explain(failure)
-            raise typer.Exit(failure.exit_code) from error
+            raise _explain(error, screen) from error
+
+
+def _explain(error: Exception, screen: "Screen") -> Exception:
+    """Say what is to be said of an error, and return how the command ends; the error itself where it is our defect."""
+    from advisor.cli.exits import CommandFailed, Exit, explain_failure
+
+    if isinstance(error, _UsageError) and type(error).__name__ != "NoArgsIsHelpError":
+        context, said = getattr(error, "ctx", None), getattr(error, "format_message", error.__str__)()
+        where = context.command_path if context is not None else "advisor"
+        failure: CommandFailed | None = CommandFailed(
+            Exit.USAGE, said, f"`{where} --help` says what it takes."
+        )
+    else:
+        failure = explain_failure(error)
+    if failure is None:
+        return error
+    if isinstance(error, OSError):
+        # What is left of the output would fail once more as Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    screen.explain(failure)
+    return typer.Exit(failure.exit_code)
 
 
 def _say_version(wanted: bool) -> None:

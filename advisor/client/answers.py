@@ -9,6 +9,10 @@ _FILE_NAME = "filename="
 _MOMENTARY = frozenset({408, 425, 429, 502, 503, 504})
 """Statuses that say nothing about the request itself: the same one may be answered a moment later."""
 _TOO_MANY = 429
+_TRUST = (
+    "Name the certificate, or that of the authority which signed it: SSL_CERT_FILE=/path/to/server.pem. It has to be "
+    "valid today and for the host in the server's address."
+)
 _LONGEST_WAIT_S = 30.0
 """More than this is not waited for because a Retry-After asks for it."""
 
@@ -16,9 +20,11 @@ _LONGEST_WAIT_S = 30.0
 class ServerUnreachable(Exception):
     """No answer came from the server: it is not running, the address is wrong, or the network is down."""
 
-    def __init__(self, url: str, reason: str) -> None:
+    def __init__(self, url: str, reason: str, hint: str = "") -> None:
         super().__init__(f"No answer from the server at {url}: {reason}.")
         self.url = url
+        self.hint = hint
+        """What to do, where it is something else than to start the server."""
 
 
 class ApiProblem(Exception):
@@ -62,6 +68,9 @@ def explain_silence(url: str, error: Exception) -> ServerUnreachable:
     """Return what a failed connection means."""
     if isinstance(error, httpx.TimeoutException):
         return ServerUnreachable(url, "it did not answer in time")
+    if "CERTIFICATE_VERIFY_FAILED" in str(error):
+        reason = str(error).rpartition("certificate verify failed: ")[2].partition(" (_ssl")[0]
+        return ServerUnreachable(url, f"its certificate is not trusted here ({reason})", _TRUST)
     return ServerUnreachable(url, str(error) or type(error).__name__)
 
 

@@ -203,16 +203,22 @@ def _is_at_work(software: str, job: Job) -> bool:
 
 def export_report(advice: Advice, job: Job, history: JobHistory) -> str:
     """Return the answer and everything that was measured as one HTML page that opens without a network."""
+    return write_report(advice, job, _export_all(advice, job), FORMATS, history)
+
+
+def _export_all(advice: Advice, job: Job) -> list[Exported]:
     files = [export(advice, job, info.name) for info in list_at_work(job)]
-    return write_report(advice, job, files, FORMATS, history)
+    carried = set(advice.changes)
+    return [file for file in files if not carried or file.format == "json" or carried & set(file.provenance)]
 
 
 def export_bundle(advice: Advice, job: Job) -> dict[str, str]:
     """Return the files of the export by name, for each default target, and two that explain them to people.
 
-    Files of libraries that the training does not use are left out; `export` writes them when asked.
+    Files of libraries that the training does not use are left out, and those that carry none of the changes;
+    `export` writes them when asked.
     """
-    files = [export(advice, job, info.name) for info in list_at_work(job)]
+    files = _export_all(advice, job)
     return {file.filename: file.content for file in files} | {
         "SUMMARY.txt": write_summary(advice, job, files, FORMATS),
         "report.html": write_report(advice, job, files, FORMATS),

@@ -63,11 +63,11 @@ class Watcher:
     def show_progress(self, job: Job, history: JobHistory, now: datetime) -> None:
         """Tell how far the job is, where that is due and new; redraw the line at the bottom, where there is one."""
         if self._live:
-            line = describe_progress(job, history, now)
+            line = describe_progress(job, history, now, self._zero)
             self._live.update(Text(line, style="bold cyan", overflow="ellipsis", no_wrap=True), refresh=True)
         if self._screen.verbose or self._as_result:
             return
-        for trouble in list_troubles(history.sessions):
+        for trouble in list_troubles(history.sessions, self._zero):
             self._tell(now, trouble)
         changed = self._shown is not None and (self._shown.state, self._shown.stage) != (job.state, job.stage)
         if self._shown is not None and changed:
@@ -98,7 +98,8 @@ class Watcher:
 @contextmanager
 def watching(screen: Screen, job: Job, as_result: bool) -> Iterator[Watcher]:
     """Offer a watcher; a live line is cleared at the end."""
-    zero = max([job.created_at, *job.continued_at])
+    # Of a job that is resumed neither the pause nor what ended launches before it is told.
+    zero = datetime.now(UTC) if job.started_at else max([job.created_at, *job.continued_at])
     if not screen.is_live:
         yield Watcher(screen, None, zero, as_result)
         return
@@ -112,6 +113,7 @@ def follow_job(
     screen: Screen,
     check: Callable[[], None] = lambda: None,
     events_are_the_result: bool = False,
+    own_agents: bool = False,
 ) -> Job:
     """Show what happens to the job until it is over, and return it as it ended.
 
@@ -146,7 +148,7 @@ def follow_job(
             queued_polls = queued_polls + 1 if job.state is JobState.QUEUED else 0
             if queued_polls == _POLLS_BEFORE_ASKING:
                 agents = _list_agents(client)
-                watcher.show_trouble(explain_waiting(job.spec.nodes, agents, client.url))
+                watcher.show_trouble(explain_waiting(job.spec.nodes, agents, client.url, own_agents))
             if job.state.is_final and not page.items:
                 return job
             if not page.items:
@@ -160,12 +162,22 @@ def _list_agents(client: Client) -> tuple[AgentView, ...]:
         return ()
 
 
-def explain_waiting(wanted: int, agents: Sequence[AgentView], url: str) -> str:
-    """Return what a job that begins on none of the `agents` waits for, and what its owner can do."""
+def explain_waiting(wanted: int, agents: Sequence[AgentView], url: str, own_agents: bool = False) -> str:
+    """Return what a job that begins on none of the `agents` waits for, and what its owner can do.
+
+    `own_agents`: the command that watches has started the agents itself.
+    """
     idle = sum(agent.state is AgentState.IDLE for agent in agents)
-    waits = f"The job waits for agents: it needs {wanted} idle at once, {idle} of {len(agents)} are."
+    nodes = f"{wanted} idle agent{'s' if wanted > 1 else ''}"
     if idle >= wanted:
-        return f"{waits} They begin in a moment, or `advisor agents list` tells what speaks against them."
+        return (
+            f"The job needs {nodes}, and there {'are' if idle > 1 else 'is'} {idle}: it begins in a moment, or "
+            "`advisor agents list` tells what speaks against them."
+        )
+    there = f"{idle} of {len(agents)}" if agents else "none"
+    waits = f"The job waits: it needs {nodes} at once, and {there} {'are' if idle > 1 else 'is'} idle."
+    if own_agents:
+        return f"{waits} This command starts them itself; a moment on a busy machine."
     return (
         f"{waits} Start one on each node: advisor-agent run --server {url} --token-file FILE --allow-root DIR"
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +17,7 @@ from advisor.cli.tuning.job_options import JobOptions, TuneOptions, read_testbed
 from advisor.protocol.asked.jobs import JobSpec
 
 _NOTHING_TYPED = JobOptions()
+_LAUNCHERS = frozenset({"torch.distributed.run", "torch.distributed.launch", "paddle.distributed.launch"})
 
 
 @dataclass(frozen=True)
@@ -122,8 +124,13 @@ def _with_built_in(workload: dict[str, Any]) -> dict[str, Any]:
 
 
 def _name_from(command: Sequence[str]) -> str:
-    """The script's name without its ending, else the launcher's."""
+    """The script's name without its ending, else the module's or the launcher's; never that of `env` before it."""
     for word in command:
         if word.endswith((".py", ".sh")):
             return Path(word).stem[:100]
-    return Path(command[0]).name[:100] if command else ""
+    words = list(command)
+    while words and (Path(words[0]).name == "env" or "=" in words[0] or words[0].startswith("-")):
+        words.pop(0)
+    modules = [after for word, after in pairwise(words) if word == "-m" and after not in _LAUNCHERS]
+    name = modules[-1].rpartition(".")[2] if modules else Path(words[0]).name if words else ""
+    return name[:100]

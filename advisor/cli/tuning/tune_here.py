@@ -47,6 +47,7 @@ def tune_here(
     try:
         with interruptible(), ExitStack() as stack:
             stack.enter_context(measuring_turn(data_dir, screen.tell))
+            screen.tell("Starting a server and agents on this machine …")
             tell = screen.tell if screen.verbose else _say_nothing
             starting = stack.enter_context(starting_server(data_dir, environment, tell))
 
@@ -80,7 +81,7 @@ def tune_here(
                     server.check()
                     check_agents()
 
-                job = follow_job(client, job, screen, check)
+                job = follow_job(client, job, screen, check, own_agents=True)
             finish(client, job)
     except KeyboardInterrupt:
         screen.tell(say_farewell(job))

@@ -40,12 +40,15 @@ _FAULTS = {
 }
 
 
-def describe_progress(job: Job, history: JobHistory, now: datetime) -> str:
-    """Return one line, the most important first: a narrow terminal shows its beginning only."""
+def describe_progress(job: Job, history: JobHistory, now: datetime, since: datetime | None = None) -> str:
+    """Return one line, the most important first: a narrow terminal shows its beginning only.
+
+    Its clock runs from `since` on, or from the job's start.
+    """
     parts = [" ".join(describe_stage(job, history).split())]
     if history.sessions and not job.state.is_final:
         parts.append(_describe_spending(job, history, now))
-    return " · ".join([spell_clock(now - (job.started_at or job.created_at)), *parts])
+    return " · ".join([spell_clock(now - (since or job.started_at or job.created_at)), *parts])
 
 
 def describe_stage(job: Job, history: JobHistory) -> str:
@@ -65,15 +68,15 @@ def describe_stage(job: Job, history: JobHistory) -> str:
     return _clip(f"{_STAGE_NAMES[job.stage]:<10} {told}")
 
 
-def list_troubles(sessions: Sequence[Session]) -> list[str]:
-    """Return a line for every launch that ended as it should not have, oldest first, each text once."""
+def list_troubles(sessions: Sequence[Session], since: datetime) -> list[str]:
+    """Return a line for every launch that ended after `since` as it should not have, oldest first, each text once."""
     lines = {
         (
             session.outcome,
             session.reason,
         ): f"launch {session.generation} {_FAULTS[session.outcome]}: {session.reason}"
         for session in reversed(sessions)
-        if session.outcome in _FAULTS
+        if session.outcome in _FAULTS and session.created_at >= since
     }
     return [_clip(line) for line in reversed(lines.values())]
 

@@ -44,6 +44,7 @@ def run(server: FakeServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     }
 
     def run_command(*words: str, **changed: str | None) -> Result:
-        return CliRunner().invoke(build_app(), list(words), env={**environment, **changed})
+        env = {**environment, **changed}
+        return CliRunner().invoke(build_app(), list(words), prog_name="advisor", env=env)
 
     return run_command

@@ -85,7 +85,18 @@ def test_agent_that_holds_a_session_is_not_removed_and_the_reason_is_told(
 
 def test_who_waits_with_enough_idle_agents_is_not_told_to_start_more() -> None:
     agents = [AgentView.model_validate(known()), AgentView.model_validate(known(id="a8", name="two"))]
-    assert "2 of 2 are. They begin in a moment" in explain_waiting(2, agents, "http://head:8765")
+    assert "needs 2 idle agents, and there are 2: it begins in a moment" in explain_waiting(
+        2, agents, "http://h"
+    )
+    assert "needs 1 idle agent, and there is 1: it begins in a moment" in explain_waiting(
+        1, agents[:1], "http://h"
+    )
     lacking = explain_waiting(3, agents, "http://head:8765")
-    assert "3 idle at once, 2 of 2 are. Start one on each node" in lacking
+    assert "needs 3 idle agents at once, and 2 of 2 are idle. Start one on each node" in lacking
     assert "--server http://head:8765" in lacking
+
+
+def test_who_started_the_agents_with_the_job_is_not_told_to_start_one() -> None:
+    told = explain_waiting(1, [], "http://127.0.0.1:1", own_agents=True)
+    assert told.startswith("The job waits: it needs 1 idle agent at once, and none is idle.")
+    assert "advisor-agent run" not in told

@@ -200,3 +200,17 @@ def test_every_option_fills_a_field_that_a_job_has(tmp_path: Path) -> None:
         for part in option.fills.field.split("."):
             assert part in held, option
             held = held[part]
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (("env", "A=1", "torchrun", "train.py"), "train"),
+        (("env", "A=1", "-u", "torchrun"), "torchrun"),
+        (("A=1", "python", "-m", "torch.distributed.run", "-m", "pkg.pretrain"), "pretrain"),
+        (("python", "-m", "pkg.main"), "main"),
+        (("/opt/bin/trainer", "--fast"), "trainer"),
+    ],
+)
+def test_job_is_named_after_what_trains(command: tuple[str, ...], name: str) -> None:
+    assert spec_from_options(command, TuneOptions(), Path("/srv")).name == name

@@ -180,7 +180,8 @@ def test_launch_that_failed_is_told_once_and_shortened() -> None:
     sessions = tuple(
         Session(id=f"s{number}", generation=number, reason="No GPU. " * 40, **ended) for number in (1, 2)
     )
-    (line,) = list_troubles(sessions)
+    (line,) = list_troubles(sessions, START)
+    assert not list_troubles(sessions, START + timedelta(seconds=1)), "what was before a pause was told then"
     assert line.startswith("launch 1 crashed: No GPU.")
     assert len(line) < MOST_COLUMNS
 

@@ -1,6 +1,9 @@
 """What a person types wrongly: each is answered before anything starts, in that person's words, with what to do."""
 
 import re
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,6 +54,10 @@ WRONG: list[tuple[tuple[str, ...], dict[str, str | None], int, str, str]] = [
     (("jobs",), {"ADVISOR_TOKEN": "adv_wrong"}, 4, "", "ADVISOR_TOKEN"),
     (("jobs",), {"ADVISOR_URL": "http://127.0.0.1:9"}, 5, "http://127.0.0.1:9", "advisor serve"),
     (("jobs", "--since", "soon"), {}, 2, "'soon' is no moment", ""),
+    (("tunee",), HERE, 2, "Error: No such command 'tunee'. Did you mean 'tune'?", "advisor --help"),
+    (("--minute",), HERE, 2, "Error: No such option: --minute", "advisor --help"),
+    (("show",), {}, 2, "Error: Missing argument 'JOB'.", "advisor show --help"),
+    (("token", "make"), {}, 2, "Error: No such command 'make'.", "advisor token --help"),
 ]  # fmt: skip
 
 
@@ -95,6 +102,8 @@ def assert_commands_parse(text: str) -> None:
     """Every command in quotes is one, and has the options that are written with it."""
     for line in re.findall(r"`advisor ([^`]+)`", text):
         name, *rest = line.split()
+        if name == "--help":
+            continue
         assert name in COMMANDS, line
         page = (
             CliRunner()
@@ -103,6 +112,30 @@ def assert_commands_parse(text: str) -> None:
         )
         for option in (word for word in rest if word.startswith("--") and word != "--help"):
             assert option in page, line
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="/dev/full is not there")
+@pytest.mark.parametrize("words", [("version",), ("knobs",), ("--help",), ("tune", "--help")])
+def test_result_that_cannot_be_written_is_told_in_a_sentence(words: tuple[str, ...]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "advisor", *words], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert done.returncode == 1
+    told = done.stderr.decode()
+    assert told.startswith("Error: The result cannot be written: No space left on device.")
+    assert "Traceback" not in told
+
+
+def test_port_that_is_taken_is_told_before_the_server_announces_itself(run: Run, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        refused = run("serve", "--port", str(port), "--data-dir", str(tmp_path / "data"))
+    assert refused.exit_code == 1
+    assert f"cannot listen on 127.0.0.1, port {port}: Address already in use." in " ".join(
+        refused.stderr.split()
+    )
+    assert "Fleet Advisor on" not in refused.stderr
 
 
 def test_server_without_a_directory_to_write_in_says_which(run: Run) -> None:

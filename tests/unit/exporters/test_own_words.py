@@ -5,6 +5,7 @@ import shlex
 
 import pytest
 
+from advisor.exporters import export_bundle
 from advisor.exporters.own_words import list_own_lines
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.training.workload import WorkloadKind
@@ -91,3 +92,11 @@ def test_every_lines_knobs_are_changes_and_no_change_is_told_twice(advise) -> No
         lines = list_own_lines(advice, job)
         assert all(line.knobs == (name,) and line.text for line in lines), name
         assert len(lines) <= 1
+
+
+def test_files_that_carry_none_of_the_changes_are_no_part_of_a_bundle(advise) -> None:
+    names = set(export_bundle(*advise({"num_iteration_per_run": 10})))
+    assert {"strategy.json", "run.sh", "SUMMARY.txt", "report.html"} <= names
+    assert not {"strategy.prototxt", "paddle_strategy.py", "strategy.env", "ddp_strategy.py"} & names
+    assert "strategy.prototxt" in export_bundle(*advise({"fuse_grad_size_in_MB": 4.0}))
+    assert "strategy.prototxt" in export_bundle(*advise({})), "the baseline is whole in every file"

@@ -1,6 +1,7 @@
 """`advisor serve`: the server, one on a data directory."""
 
 import os
+import socket
 from pathlib import Path
 from typing import Annotated
 
@@ -61,6 +62,7 @@ def serve(
         ) from error
     scheme = "https" if settings.tls_certificate else "http"
     url = f"{scheme}://{_reachable(settings.host)}:{settings.port}"
+    prove_free(settings)
     try:
         # The server library ends by raising the signal that stopped it once more: our record has to go first.
         with interruptible(), hold_server(directory, url):
@@ -88,6 +90,23 @@ def serve(
             str(error),
             "Use that one, stop it, or give another --data-dir.",
         ) from error
+
+
+def prove_free(settings: Settings) -> None:
+    """Raise `CommandFailed` where the server could not listen: its library would say so after our greeting."""
+    try:
+        socket.create_server((settings.host, settings.port), family=_family_of(settings.host)).close()
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise CommandFailed(
+            Exit.INTERNAL,
+            f"The server cannot listen on {settings.host}, port {settings.port}: {why}.",
+            "Stop what listens there, or give another --port; 0 picks a free one.",
+        ) from error
+
+
+def _family_of(host: str) -> socket.AddressFamily:
+    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _introduce(screen: Screen, settings: Settings, url: str) -> None:
