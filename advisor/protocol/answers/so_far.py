@@ -3,28 +3,15 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, stdev
+from statistics import fmean, stdev
 
 from advisor.protocol.answers.gains import Quality, judge_quality, spell_gain, spell_likely, spell_range
 from advisor.protocol.asked.jobs import Job
-from advisor.protocol.measured.estimates import estimate_blocks, rate_of
+from advisor.protocol.measured.estimates import estimate_blocks
 from advisor.protocol.measured.trials import Block, Contrast, JobHistory, Outcome, Purpose, Trial
 
 _TWO_SIDED = 2.0
 """Standard errors on each side of what is told while it is still being measured."""
-
-
-@dataclass(frozen=True)
-class Leader:
-    """The best search trial so far."""
-
-    trial_number: int
-    ratio: float
-    """Its throughput over the baseline's."""
-
-    def describe(self) -> str:
-        """`about +110 %, unconfirmed`."""
-        return f"about {spell_gain(self.ratio)}, unconfirmed"
 
 
 @dataclass(frozen=True)
@@ -53,6 +40,20 @@ class SoFar:
         )
 
 
+@dataclass(frozen=True)
+class Leader:
+    """The best search trial so far."""
+
+    trial_number: int
+    gain: SoFar
+    """Its throughput over the baseline's."""
+
+    def describe(self) -> str:
+        """`about +110 %, unconfirmed`; where that is not known, as far as it is."""
+        is_known = judge_quality(self.gain.low, self.gain.high) is Quality.KNOWN
+        return f"{'about ' if is_known else ''}{self.gain.likely}, unconfirmed"
+
+
 def best_so_far(job: Job, history: JobHistory) -> Leader | None:
     """Return the best search trial and its throughput over the baseline's, a first impression only.
 
@@ -60,22 +61,24 @@ def best_so_far(job: Job, history: JobHistory) -> Leader | None:
     nothing to compare. Only strategies on a rung that the job allows count. Not the statistics behind the advice:
     noise, and the luck of the best of many, are still in it.
     """
-    baselines: dict[str, list[float]] = {}
+    baselines: dict[str, list[Block]] = {}
+    measured: dict[int, list[Block]] = {}
     trials = {trial.number: trial for trial in history.trials}
     for block in history.done_blocks():
         if trials[block.trial_number].purpose is Purpose.BASELINE:
-            baselines.setdefault(block.session_id, []).append(rate_of(block))
-    ratios: dict[int, list[float]] = {}
-    for block in history.done_blocks():
-        if not _may_win(trials[block.trial_number], job):
-            continue
-        anchors = baselines.get(block.session_id)
-        if (contrast := _contrast(block)) is not None:
-            ratios.setdefault(block.trial_number, []).append(math.exp(contrast.mean))
-        elif anchors and rate_of(block) > 0:
-            ratios.setdefault(block.trial_number, []).append(rate_of(block) / median(anchors))
-    leaders = (Leader(number, median(found)) for number, found in ratios.items())
-    return max(leaders, key=lambda leader: leader.ratio, default=None)
+            baselines.setdefault(block.session_id, []).append(block)
+        elif _may_win(trials[block.trial_number], job):
+            measured.setdefault(block.trial_number, []).append(block)
+    found = [
+        Leader(number, gain)
+        for number, blocks in measured.items()
+        if (
+            gain := gain_of(
+                trials[number], blocks, [b for s in _sessions(blocks) for b in baselines.get(s, ())]
+            )
+        )
+    ]
+    return max(found, key=lambda leader: leader.gain.ratio, default=None)
 
 
 def gain_so_far(job: Job, history: JobHistory) -> SoFar | None:
@@ -108,7 +111,7 @@ def gain_of(trial: Trial, blocks: Sequence[Block], baseline: Sequence[Block]) ->
         return None
     off = math.hypot(*(math.log1p(each.half_width / each.samples_per_s) for each in (mine, theirs)))
     ratio = mine.samples_per_s / theirs.samples_per_s
-    launches = len({block.session_id for block in blocks})
+    launches = len(_sessions(blocks))
     return SoFar(ratio, ratio * math.exp(-off), ratio * math.exp(off), mine.blocks, launches)
 
 
@@ -126,6 +129,10 @@ def _pool(blocks: Sequence[Block]) -> SoFar | None:
     between = stdev(means) / math.sqrt(len(means)) if len(means) > 1 else 0.0
     mean, half = fmean(means), _TWO_SIDED * max(within, between)
     return SoFar(math.exp(mean), math.exp(mean - half), math.exp(mean + half), len(errors), len(means))
+
+
+def _sessions(blocks: Sequence[Block]) -> set[str]:
+    return {block.session_id for block in blocks}
 
 
 def _may_win(trial: Trial, job: Job) -> bool:

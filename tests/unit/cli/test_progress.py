@@ -172,7 +172,7 @@ def test_best_takes_the_race_before_the_rates() -> None:
     history = JobHistory(trials=(BASELINE, search(1, num_threads=1)), blocks=race(1, 1, 0.1))
     best = best_so_far(job(), history)
     assert best is not None
-    assert (best.trial_number, best.ratio) == (1, pytest.approx(1.105, abs=1e-3))
+    assert (best.trial_number, best.gain.ratio) == (1, pytest.approx(1.105, abs=1e-3))
 
 
 def test_launch_that_failed_is_told_once_and_shortened() -> None:
@@ -198,7 +198,7 @@ def test_best_compares_within_a_session_only() -> None:
     )
     best = best_so_far(job(), history)
     assert best is not None
-    assert abs(best.ratio - 1.05) < 1e-9
+    assert abs(best.gain.ratio - 1.05) < 1e-9
 
 
 def test_best_ignores_rungs_that_the_job_does_not_allow_and_failed_trials() -> None:
