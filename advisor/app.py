@@ -36,6 +36,7 @@ from advisor.services.background.lobby import Lobby
 from advisor.services.background.pruning import PAUSE_S, Pruner
 from advisor.services.background.reaper import Reaper
 from advisor.services.background.scheduling import Scheduler
+from advisor.services.links import take_link
 from advisor.services.metrics import Metrics
 from advisor.services.thinking.processes import PlannerProcesses, Question, Setting
 from advisor.services.thinking.stock import Stock
@@ -311,5 +312,6 @@ class _LatePages:
                     is_stopping=context.stopping.is_set,
                     count_failure=self._count_failure,
                     hold_stream=self._streams.hold,
+                    take_link=lambda secret: take_link(context.settings.data_dir, secret, context.clock()),
                 )
             return self._pages

@@ -139,7 +139,7 @@ def _is_network(text: str) -> bool:
 
 def find_exposure(settings: Settings) -> str:
     """Return why the server must not listen where it is told to, in sentences that say what to do; "" where it may."""
-    if _is_loopback(settings.host) or settings.tls_certificate is not None or settings.trusted_proxies:
+    if is_loopback(settings.host) or settings.tls_certificate is not None or settings.trusted_proxies:
         return ""
     return (
         f"Listening on {settings.host or 'every address'} would send tokens and jobs over the network unencrypted. "
@@ -149,7 +149,7 @@ def find_exposure(settings: Settings) -> str:
     )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     if host == "localhost":
         return True
     try:

@@ -46,7 +46,7 @@ def read_forecast(
     ] = None,
     batch: Annotated[
         float,
-        Query(ge=0.0625, le=64, description="Samples of a rank per step, in times of the measured ones."),
+        Query(ge=0.0625, le=64, description="Batch factor: a multiple of the measured per-rank batch."),
     ] = 1.0,
 ) -> Forecast:
     """Return the cost model's throughput and best strategy there, with a band: a prediction, not a measurement."""

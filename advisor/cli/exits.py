@@ -67,8 +67,8 @@ _CODES_OF_PROBLEMS = {
     "job_is_live": Exit.JOB_NOT_FINISHED,
 }
 _HINTS: Mapping[str | int, str] = {
-    401: "Sign in with `advisor login`, or set ADVISOR_TOKEN or ADVISOR_TOKEN_FILE to a token of this server; whoever "
-    "runs it makes one with `advisor token create`.",
+    401: "Sign in with `advisor login`, or set ADVISOR_TOKEN or ADVISOR_TOKEN_FILE to a token of this server; "
+    "the person who runs it makes one with `advisor token create`.",
     "unknown_format": "`advisor export --help` names the formats; docs/exports.md says what each is for.",
 }
 """By code or status, in place of the server's own: it speaks to programs, of headers and addresses."""

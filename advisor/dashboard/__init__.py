@@ -57,6 +57,10 @@ def _never() -> bool:
     return False
 
 
+def _no_link(_: str) -> None:
+    return
+
+
 def _count_nothing(_: str) -> None:
     return
 
@@ -79,6 +83,7 @@ def build_pages(
     is_stopping: Callable[[], bool] = _never,
     count_failure: Callable[[str], None] = _count_nothing,
     hold_stream: Callable[[str], AbstractContextManager[object]] = nullcontext,
+    take_link: Callable[[str], str | None] = _no_link,
 ) -> ASGIApp:
     """Return the pages: an application of their own, so that their headers, sign-in and error pages miss the API.
 
@@ -86,11 +91,12 @@ def build_pages(
     `clock` returns the present time in UTC; `new_secret` returns a fresh unguessable string;
     `is_stopping` says that the server wants to end, so that live streams end first;
     `count_failure` is told the address that a wrong token came from, and raises TooManyFailures when it is too much;
-    `hold_stream` holds one of the streams that a token may have open, and raises TooManyStreams when it has them all.
+    `hold_stream` holds one of the streams that a token may have open, and raises TooManyStreams when it has them all;
+    `take_link` returns the token that the secret of a one-time link stands for.
     """
     web = find_web()
     renderer = Renderer(web)
-    door = Door(source, new_secret)
+    door = Door(source, new_secret, take_link)
     pages = FastAPI(
         title="Fleet Advisor dashboard",
         openapi_url=None,

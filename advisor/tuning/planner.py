@@ -85,7 +85,7 @@ def plan(
         return Launch(turn.stage, _launch_because(record, turn), cold)
     if turn.fresh:
         return EndSession(
-            turn.stage, "What comes next needs a fresh launch, so that no launch's luck decides it."
+            turn.stage, "The next step needs a fresh launch, so that one lucky launch cannot decide."
         )
     if record.switches_at_launch and record.usable_in(live.id):
         return EndSession(

@@ -8,6 +8,7 @@ import typer
 
 from advisor.cli.exits import Exit
 from advisor.cli.interrupts import interruptible
+from advisor.cli.page_link import address_page
 from advisor.cli.screen import Screen
 from advisor.cli.tuning.job_spec import WantedJob
 from advisor.cli.tuning.preflight import check_here, warn_of_nodes
@@ -70,9 +71,7 @@ def tune_here(
             if not job.state.is_final:
                 for line in _announce(job):
                     screen.tell(line)
-                screen.tell(
-                    f"Live: {server.url}/jobs/{job.id} (the token to sign in: {data_dir / 'admin-token'})"
-                )
+                screen.tell(f"Live: {address_page(server.url, data_dir, f'/jobs/{job.id}')}")
                 if held is None:
                     held = hold(_build_places(stack, job.spec, agents, server, tell))
                 check_agents = held.let_go(server, tell)

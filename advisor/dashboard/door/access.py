@@ -28,8 +28,14 @@ class Guest:
 class Door:
     """Lets people in, and says who they are."""
 
-    def __init__(self, source: Source, new_secret: Callable[[], str]) -> None:
-        """`new_secret` returns a fresh unguessable string: the cookie of a visit."""
+    def __init__(
+        self, source: Source, new_secret: Callable[[], str], take_link: Callable[[str], str | None]
+    ) -> None:
+        """`new_secret` returns a fresh unguessable string: the cookie of a visit.
+
+        `take_link` returns the token that the secret of a one-time link stands for, and uses the link up.
+        """
+        self._take_link = take_link
         self._source = source
         self._new_secret = new_secret
 
@@ -53,6 +59,11 @@ class Door:
             samesite="strict",
         )
         return True
+
+    def enter(self, request: Request, response: Response, secret: str) -> bool:
+        """Open a visit for who has a one-time link."""
+        token = self._take_link(secret)
+        return token is not None and self.sign_in(request, response, token)
 
     def sign_out(self, request: Request, response: Response) -> None:
         """End the visit and take its cookie back."""

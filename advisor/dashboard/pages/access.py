@@ -35,7 +35,7 @@ def address_login(request: Request) -> str:
 
 
 def build_access_routes(door: Door, renderer: Renderer, count_failure: Callable[[str], None]) -> APIRouter:
-    """Return the routes /login, /logout and /theme; `count_failure` is told where a wrong token came from."""
+    """Return the routes /login, /enter, /logout and /theme; `count_failure` is told where a wrong token came from."""
     router = APIRouter()
 
     @router.get("/login")
@@ -43,6 +43,15 @@ def build_access_routes(door: Door, renderer: Renderer, count_failure: Callable[
         if door.recognise(request) is not None:
             return RedirectResponse(keep_local(next), status_code=303)
         return renderer.render(request, "login.html", {"next": keep_local(next), "problem": ""})
+
+    @router.get("/enter/{secret}")
+    def enter(request: Request, secret: str, next: str = "/jobs") -> Response:
+        response = RedirectResponse(keep_local(next), status_code=303)
+        if door.recognise(request) is not None or door.enter(request, response, secret):
+            return response
+        count_failure(request.client.host if request.client else "unknown")
+        problem = "The link has been used, or is older than ten minutes."
+        return renderer.render(request, "login.html", {"next": keep_local(next), "problem": problem}, 401)
 
     @router.post("/login")
     def sign_in(

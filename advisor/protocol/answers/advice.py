@@ -256,7 +256,7 @@ class WhatIf(Message):
     bits_per_s: float | None = None
     """What a node's link carries."""
     batch: float = 1.0
-    """Samples of a rank per step, in times of the measured ones."""
+    """Batch factor: a multiple of the measured per-rank batch."""
 
 
 class Forecast(Message):
@@ -266,7 +266,7 @@ class Forecast(Message):
     bits_per_s: float | None = None
     """Bandwidth of a node's link; None keeps the measured one."""
     batch: float = 1.0
-    """Samples of a rank per step, in times of the measured ones."""
+    """Batch factor: a multiple of the measured per-rank batch."""
     changes: Changes
     """The strategy that it favours there, against the baseline."""
     step_time_s: float

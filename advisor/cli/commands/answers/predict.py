@@ -35,7 +35,7 @@ def predict(
             min=0.0625,
             max=64,
             metavar="TIMES",
-            help="A rank's batch, in times of the measured one: 2 is twice.",
+            help="Batch factor: a multiple of the measured per-rank batch; 2 is twice.",
             show_default="as measured",
         ),
     ] = None,

@@ -32,7 +32,7 @@ def login(
         raise CommandFailed(
             Exit.USAGE,
             "No token was given.",
-            "Whoever runs the server makes one with `advisor token create`.",
+            "The person who runs the server makes one with `advisor token create`.",
         )
     with Client(url, token, patience_s=0) as client:
         client.list_jobs(JobQuery(limit=1))

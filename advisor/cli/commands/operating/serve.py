@@ -11,11 +11,12 @@ from pydantic import ValidationError
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.interrupts import interruptible
 from advisor.cli.options import screen_of
+from advisor.cli.page_link import address_page
 from advisor.cli.screen import Screen
 from advisor.data_dir import data_dir_of
 from advisor.local.record import ServerRunning, free_port, hold_server
 from advisor.protocol.logs import LogFormat
-from advisor.settings import Settings, find_exposure
+from advisor.settings import Settings, find_exposure, is_loopback
 
 
 def serve(
@@ -112,6 +113,9 @@ def _family_of(host: str) -> socket.AddressFamily:
 def _introduce(screen: Screen, settings: Settings, url: str) -> None:
     directory = settings.data_dir
     screen.tell(f"Fleet Advisor on {url} - data in {directory}")
+    if is_loopback(settings.host):
+        # A server for others writes to a log that others read.
+        screen.tell(f"Your page: {address_page(url, directory, '/jobs')}")
     screen.tell(f"Pages and API ask for a token: the administrator's is in {directory / 'admin-token'}")
     if "SSH_CONNECTION" in os.environ:
         screen.tell(f"From your own machine: ssh -L {settings.port}:127.0.0.1:{settings.port} USER@HOST")
