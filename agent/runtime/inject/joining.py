@@ -90,17 +90,18 @@ def _watch_steps_outside() -> None:
     """Tells the agent of a training that goes on for seconds, or has ended, without any process group."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    steps, first_s = 0, 0.0
+    steps, first_s, is_over = 0, 0.0, False
 
     def count(*_: Any) -> None:
-        nonlocal steps, first_s
-        if current.current_runtime is not None or _is_below_a_rank():
-            handle.remove()
+        # It stays registered: torch iterates over the hooks while it calls this one.
+        nonlocal steps, first_s, is_over
+        is_over = is_over or current.current_runtime is not None or _is_below_a_rank()
+        if is_over:
             return
         steps += 1
         first_s = first_s or time.monotonic()
         if steps >= STEPS_OUTSIDE and time.monotonic() - first_s > SECONDS_OUTSIDE:
-            handle.remove()
+            is_over = True
             tell("so far")
 
     def tell(when: str) -> None:
@@ -117,7 +118,7 @@ def _watch_steps_outside() -> None:
             line.send(trouble)
             line.close()
 
-    handle = register_optimizer_step_post_hook(count)
+    register_optimizer_step_post_hook(count)
     atexit.register(_harmless(lambda: tell("before it ended")))
 
 
