@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 
 from advisor.protocol.answers.advice import ParetoPoint
+from advisor.protocol.answers.gains import Quality, judge_quality
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.trials import Purpose, Trial
 from advisor.tuning.history.losses import contrast_losses, list_blocks
@@ -12,11 +13,12 @@ from advisor.tuning.history.scores import Scoreboard, score_trials
 from advisor.tuning.stages.confirmation import confirm
 
 _TOLD_APART = 2.0
-"""Standard errors from which a loss change is told apart from none."""
+"""Standard errors from which a loss change is told apart from none, and on each side of a ratio."""
+_HUGE = 50.0
 
 
 def build_pareto(record: Record) -> tuple[ParetoPoint, ...]:
-    """Return a point for every strategy with a throughput, the baseline included, fastest first.
+    """Return a point for every strategy whose throughput is known, the baseline included, fastest first.
 
     The ratio is the confirmation's where it has one, else the search's. The loss change is the mean over all blocks
     of the strategy that a matched block of the baseline's mathematics was measured beside; 0 for exact strategies,
@@ -60,9 +62,18 @@ def _find_ratio(record: Record, scores: Scoreboard, trial: Trial) -> tuple[float
         return (1.0, True) if record.baseline_blocks else (None, False)
     if trial.purpose is Purpose.CONFIRM:
         found = confirm(record, trial.changes, forced=True).look if trial.changes else None
-        return (math.exp(found.mean), True) if found else (None, False)
+        return (math.exp(found.mean), True) if found and _is_told(found.low, found.high) else (None, False)
     score = scores.throughput.get(trial.number)
-    return (math.exp(score.mean), False) if score else (None, False)
+    half = _TOLD_APART * score.error if score else 0.0
+    is_told = score is not None and _is_told(score.mean - half, score.mean + half)
+    return (math.exp(score.mean), False) if score and is_told else (None, False)
+
+
+def _is_told(low: float, high: float) -> bool:
+    """Whether a ratio with these ends, in logarithms, has a place; one that is surely slower has, wherever it lies."""
+    low, high = (math.exp(max(-_HUGE, min(_HUGE, end))) for end in (low, high))
+    quality = judge_quality(low, high)
+    return quality is Quality.KNOWN or (quality is Quality.BOUNDED and high < 1.0)
 
 
 def _find_loss(record: Record, trial: Trial) -> tuple[float | None, float | None]:

@@ -6,6 +6,7 @@ from advisor.protocol.base import Value
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.trials import Purpose
 from advisor.tuning.explain.pareto import build_pareto
+from tests.unit.tuning.raced import BASE, Raced
 from tests.unit.tuning.trainings import LOCAL, MIDDLE, Training
 
 BUCKETS: dict[str, Value] = {"fuse_grad_size_in_MB": 4.0}
@@ -86,3 +87,9 @@ def test_losses_that_were_not_seen_leave_a_point_off_the_front() -> None:
 
 def test_nothing_measured_gives_no_points() -> None:
     assert build_pareto(Training().record) == ()
+
+
+def test_a_strategy_whose_speed_is_not_known_has_no_place() -> None:
+    rough = Raced(spread=3.0).launch().race(BASE).race(BASE, (Purpose.SEARCH, THREADS, 0.2), cycles=3)
+
+    assert [point.changes for point in build_pareto(rough.record)] == [{}]
