@@ -28,6 +28,7 @@ from advisor.api.fast_path import FastPath
 from advisor.api.health import router as health
 from advisor.api.metrics import router as figures
 from advisor.api.sessions import FREQUENT
+from advisor.api.stories import write_event
 from advisor.errors import Unavailable
 from advisor.services.background.awake_clock import AwakeClock
 from advisor.services.background.keeper import Keeper
@@ -36,6 +37,7 @@ from advisor.services.background.lobby import Lobby
 from advisor.services.background.pruning import PAUSE_S, Pruner
 from advisor.services.background.reaper import Reaper
 from advisor.services.background.scheduling import Scheduler
+from advisor.services.following import Stories
 from advisor.services.links import take_link
 from advisor.services.metrics import Metrics
 from advisor.services.thinking.processes import PlannerProcesses, Question, Setting
@@ -152,6 +154,9 @@ def create_app(
     app.state.failures = FailureCounter()
     app.state.buckets = Buckets(settings.most_requests_per_s, settings.most_requests_at_once, time.monotonic)
     app.state.streams = Streams(settings.most_streams)
+    app.state.stories = Stories(
+        database, context.clock, write_event, tick_s=settings.tick_s, look_s=settings.look_s
+    )
     app.add_middleware(FastPath, context=context, buckets=app.state.buckets, frequent=FREQUENT)
     app.add_middleware(SizeCheck)
     app.add_middleware(HostCheck, allowed=settings.allowed_hosts)

@@ -1,28 +1,38 @@
 """Routes that tell a job's story while it happens: events, their stream, and logs."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from typing import Annotated
 
 from fastapi import Depends, Header, Query, Request
-from fastapi.sse import EventSourceResponse, ServerSentEvent
-from starlette.concurrency import run_in_threadpool
+from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
 
 from advisor.api.access import Reader
 from advisor.api.context import Context, Here
 from advisor.api.edge.streams import Streams
 from advisor.api.paging import Limit
 from advisor.api.strict_json import make_router
-from advisor.errors import JobNotFound, Unauthenticated, Unavailable
+from advisor.errors import JobNotFound, Unavailable
 from advisor.protocol.views import EventPage, JobEvent, LogPage, read_last_event
 from advisor.services import jobs
-from advisor.services.tokens import Principal, still_counts
-from advisor.storage.bell import story_of
+from advisor.services.following import Stories
+from advisor.services.tokens import Principal
 
 router = make_router(prefix="/jobs", tags=["events and logs"])
 After = Annotated[int, Query(ge=0, le=2**31 - 1, description="Return what has a larger number.")]
-_BATCH = 100
+_PING_S = 15.0
+"""Proxies end connections that are silent for longer."""
+EVENT_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "data": {"type": "string"},
+        "event": {"type": "string"},
+        "id": {"type": "string"},
+        "retry": {"type": "integer", "minimum": 0},
+    },
+}
+"""What a server-sent event holds."""
 
 
 async def hold_stream(request: Request, principal: Reader) -> AsyncIterator[None]:
@@ -50,6 +60,7 @@ def list_events(job_id: str, _: Reader, context: Here, after: After = 0, limit: 
     "/{job_id}/events/stream",
     summary="What happens to a job, live",
     response_class=EventSourceResponse,
+    responses={200: {"content": {"text/event-stream": {"itemSchema": EVENT_SCHEMA}}}},
     dependencies=[Depends(hold_stream)],
 )
 async def stream_events(
@@ -61,38 +72,52 @@ async def stream_events(
     last_event_id: Annotated[
         str | None, Header(description="Number of the last event received; browsers send it by themselves.")
     ] = None,
-) -> AsyncIterator[ServerSentEvent]:
+) -> EventSourceResponse:
     """Send a job's events as they happen, and an event `end` after the last one of a job that has ended.
 
     The stream ends when the token does, and after a while in any case: connect again with the last event's number.
     """
+    stories: Stories = request.app.state.stories
     after = max(after, read_last_event(last_event_id))
+    return EventSourceResponse(
+        _tell(request, context, stories, job_id, principal, after),
+        headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
+    )
+
+
+async def _tell(
+    request: Request, context: Context, stories: Stories, job_id: str, principal: Principal, after: int
+) -> AsyncIterator[bytes]:
     loop = asyncio.get_running_loop()
     until = loop.time() + context.settings.stream_s
-    called, bell = asyncio.Event(), context.database.bell
-
-    def call() -> None:
-        loop.call_soon_threadsafe(called.set)
-
-    with bell.waiting(story_of(job_id), call):
+    ping_s = loop.time() + _PING_S
+    with stories.follow(job_id, principal, after) as follower:
         while not context.stopping.is_set() and not await request.is_disconnected() and loop.time() < until:
-            called.clear()
             try:
-                events, ended = await run_in_threadpool(_look, context, principal, job_id, after)
-            except (Unavailable, Unauthenticated, JobNotFound):
+                if not await follower.counts():
+                    return
+                told = await follower.take()
+            except (Unavailable, JobNotFound):
                 # The browser connects again and names the last event it has.
                 return
-            for event in events:
-                after = event.seq
-                yield ServerSentEvent(data=event, event=event.kind.value, id=str(event.seq))
-            if ended and not events:
-                yield ServerSentEvent(data={"next_after": after}, event="end")
+            if told:
+                yield b"".join(one.line for one in told)
+            elif follower.is_over:
+                data = json.dumps({"next_after": follower.after})
+                yield format_sse_event(data_str=data, event="end")
                 return
-            if not events:
+            elif loop.time() > ping_s:
+                yield KEEPALIVE_COMMENT
+            else:
                 # Without a call: whether the server stops, the token still counts, somebody is still there.
-                rest_s = context.settings.tick_s if bell.is_heard else context.settings.look_s
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(called.wait(), min(rest_s, until - loop.time()))
+                await follower.wait(min(stories.rest_s, until - loop.time()))
+                continue
+            ping_s = loop.time() + _PING_S
+
+
+def write_event(event: JobEvent) -> bytes:
+    """Return an event as streams send it."""
+    return format_sse_event(data_str=event.model_dump_json(), event=event.kind.value, id=str(event.seq))
 
 
 @router.get("/{job_id}/logs", summary="What a job's training processes wrote")
@@ -101,12 +126,3 @@ def read_log(job_id: str, _: Reader, context: Here, after: After = 0, limit: Lim
     with context.database.read() as work:
         chunks = jobs.read_log(work, job_id, after, limit)
     return LogPage(items=tuple(chunks), next_after=chunks[-1].seq if chunks else after)
-
-
-def _look(context: Context, principal: Principal, job_id: str, after: int) -> tuple[list[JobEvent], bool]:
-    with context.database.read() as work:
-        if not still_counts(work, principal, context.clock()):
-            raise Unauthenticated("The token has ended since the stream began.")
-        # The state first: an event that comes after this look is found by the next one.
-        ended = jobs.get_job(work, job_id).state.is_final
-        return jobs.list_events(work, job_id, after, _BATCH), ended

@@ -1,6 +1,7 @@
 """The live stream of a job's page: tells the browser that something changed, so that it fetches the page again."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from starlette.concurrency import run_in_threadpool
@@ -10,8 +11,34 @@ from advisor.errors import AdvisorError
 
 LOOK_S = 1.0
 PING_EVERY_LOOKS = 15
+_MOST_JOBS = 1000
+"""Jobs that are remembered; then it begins anew."""
 LONGEST_LOOKS = 600
 """A stream ends after ten minutes, and the browser opens the next: no stream outlives its visit for long."""
+
+
+class Looks:
+    """What the last look at each job told: of all who follow a job, one looks and the others take over what it saw."""
+
+    def __init__(self, source: Source, kept_s: float = LOOK_S) -> None:
+        """A look counts for `kept_s`."""
+        self._source, self._kept_s = source, kept_s
+        self._seen: dict[str, tuple[float, int, bool]] = {}
+        self._turns: dict[str, asyncio.Lock] = {}
+
+    async def look(self, job_id: str) -> tuple[int, bool]:
+        """Return the number of a job's newest event, and whether the job has ended. Raises AdvisorError."""
+        if len(self._turns) > _MOST_JOBS:
+            self._turns, self._seen = {}, {}
+        async with self._turns.setdefault(job_id, asyncio.Lock()):
+            now_s = time.monotonic()
+            at_s, newest, is_final = self._seen.get(job_id, (-1e9, 0, False))
+            if now_s - at_s >= self._kept_s:
+                # The state first: an event that comes after it is found by the next look.
+                is_final = (await run_in_threadpool(self._source.job, job_id)).state.is_final
+                newest = await run_in_threadpool(self._source.newest_event, job_id)
+                self._seen[job_id] = (now_s, newest, is_final)
+            return newest, is_final
 
 
 def write_event(kind: str, number: int) -> str:
@@ -20,7 +47,7 @@ def write_event(kind: str, number: int) -> str:
 
 
 async def stream_changes(
-    source: Source,
+    looks: Looks,
     job_id: str,
     after: int,
     is_welcome: Callable[[], Awaitable[bool]],
@@ -36,12 +63,11 @@ async def stream_changes(
         for look in range(LONGEST_LOOKS):
             if not await is_welcome():
                 return
-            final = (await run_in_threadpool(source.job, job_id)).state.is_final
-            fresh = await run_in_threadpool(source.events, job_id, after, 500)
-            if fresh:
-                after = fresh[-1].seq
+            newest, is_final = await looks.look(job_id)
+            if newest > after:
+                after = newest
                 yield write_event("changed", after)
-            if final and not fresh:
+            elif is_final:
                 yield write_event("ended", after)
                 return
             if look % PING_EVERY_LOOKS == PING_EVERY_LOOKS - 1:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from datetime import datetime
 
 from advisor.dashboard.source import Person
-from advisor.errors import AdviceNotReady, Forbidden, Unauthenticated, Unavailable
+from advisor.errors import AdviceNotReady, Forbidden, JobNotFound, Unauthenticated, Unavailable
 from advisor.exporters import Exported, FormatInfo
 from advisor.protocol.answers.advice import Advice, Forecast
 from advisor.protocol.answers.previews import JobPreview
@@ -133,6 +133,13 @@ class ServiceSource:
                 return get_advice(work, job_id)
         except AdviceNotReady:
             return None
+
+    def newest_event(self, job_id: str) -> int:
+        """Return the number of a job's last event. Raises JobNotFound."""
+        with self._database.read() as work:
+            if (newest := work.events.newest(job_id)) is None:
+                raise JobNotFound(f"There is no job {job_id}.")
+            return newest
 
     def events(self, job_id: str, after: int, limit: int) -> Sequence[JobEvent]:
         """Return the events with a number above `after`, oldest first, at most `limit`."""

@@ -98,6 +98,10 @@ class Source(Protocol):
         """Return the events with a number above `after`, oldest first, at most `limit`."""
         ...
 
+    def newest_event(self, job_id: str) -> int:
+        """Return the number of the job's last event."""
+        ...
+
     def log(self, job_id: str, after: int, limit: int) -> Sequence[LogChunk]:
         """Return the log chunks with a number above `after`, oldest first, at most `limit`."""
         ...

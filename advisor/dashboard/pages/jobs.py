@@ -1,5 +1,6 @@
 """Routes of the list of jobs and of jobs side by side, of a job's live stream, and of what can be done to a job."""
 
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
@@ -10,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from advisor.dashboard.door.access import Door, Guest
-from advisor.dashboard.live import stream_changes
+from advisor.dashboard.live import Looks, stream_changes
 from advisor.dashboard.rendering import Renderer
 from advisor.dashboard.source import Source
 from advisor.dashboard.views.server.jobs import view_job_lines
@@ -20,6 +21,8 @@ from advisor.protocol.views import read_last_event
 
 _PAGE_OF_JOBS = 25
 _LIST_REFRESH_S = 10
+_VISIT_S = 5.0
+"""A live stream asks that often whether its visitor is still signed in."""
 _MOST_MINUTES = 43_200.0
 
 
@@ -108,6 +111,8 @@ def build_job_routes(
         source.continue_job(job_id, Continuation(more_seconds=60.0 * minutes), guest.person)
         return RedirectResponse(f"/jobs/{job_id}", status_code=303)
 
+    looks = Looks(source)
+
     async def hold(request: Request) -> AsyncIterator[None]:
         """Count a stream to its visitor's token, until its answer is over."""
         guest = await run_in_threadpool(door.admit, request)
@@ -119,11 +124,18 @@ def build_job_routes(
         await run_in_threadpool(source.job, job_id)
         last = read_last_event(request.headers.get("last-event-id"))
 
-        async def is_welcome() -> bool:
-            gone = is_stopping() or await request.is_disconnected()
-            return not gone and await run_in_threadpool(door.recognise, request) is not None
+        seen_s = -_VISIT_S
 
-        stream: AsyncIterator[str] = stream_changes(source, job_id, max(after, last), is_welcome)
+        async def is_welcome() -> bool:
+            nonlocal seen_s
+            if is_stopping() or await request.is_disconnected():
+                return False
+            if time.monotonic() - seen_s >= _VISIT_S:
+                seen_s = time.monotonic()
+                return await run_in_threadpool(door.recognise, request) is not None
+            return True
+
+        stream: AsyncIterator[str] = stream_changes(looks, job_id, max(after, last), is_welcome)
         return StreamingResponse(stream, media_type="text/event-stream", headers={"x-accel-buffering": "no"})
 
     return router

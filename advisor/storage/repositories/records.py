@@ -72,6 +72,10 @@ class Events:
         )
         return [facts for facts in self._connection.execute(query).scalars() if facts is not None]
 
+    def newest(self, job_id: str) -> int | None:
+        """Return the number of a job's last event, None where there is no such job."""
+        return self._connection.execute(select(JobRow.events).where(JobRow.id == job_id)).scalar_one_or_none()
+
     def after(self, job_id: str, after: int, limit: int) -> list[JobEvent]:
         """Return a job's events with numbers above `after`, in order."""
         query = (

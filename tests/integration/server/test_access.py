@@ -121,8 +121,7 @@ def test_token_that_holds_its_streams_open_gets_no_more_and_others_do(start: Cal
     with ThreadPoolExecutor(3) as pool:
         held = [pool.submit(server.ask, "GET", path, viewer) for _ in range(2)]
         streams = server.app.state.streams
-        calls = server.app.state.context.database.bell._calls
-        wait_for(lambda: len(calls.get(f"job {job.id}", ())) == 2 or None, "two streams are open")
+        wait_for(lambda: sum(streams._open.values()) == 2 or None, "two streams are open")
         refused = server.ask("GET", path, viewer)
         assert (refused.status_code, refused.headers["retry-after"]) == (429, "10")
         assert refused.json()["code"] == "too_many_streams"
@@ -133,7 +132,7 @@ def test_token_that_holds_its_streams_open_gets_no_more_and_others_do(start: Cal
         assert server.http.post("/login", data={"token": viewer}).status_code == 200
         assert server.http.get(f"/jobs/{job.id}/live").status_code == 429
         another = pool.submit(server.ask, "GET", path)
-        wait_for(lambda: len(calls.get(f"job {job.id}", ())) == 3 or None, "another token's stream is open")
+        wait_for(lambda: sum(streams._open.values()) == 3 or None, "another token's stream is open")
         server.ask("POST", f"/jobs/{job.id}:cancel")
         assert [one.result(timeout=30).status_code for one in (*held, another)] == [200] * 3
     assert server.ask("GET", path, viewer).status_code == 200

@@ -156,6 +156,9 @@ class MemorySource:
     def events(self, job_id: str, after: int, limit: int) -> Sequence[JobEvent]:
         return [event for event in self._story(job_id).events if event.seq > after][:limit]
 
+    def newest_event(self, job_id: str) -> int:
+        return max((event.seq for event in self._story(job_id).events), default=0)
+
     def log(self, job_id: str, after: int, limit: int) -> Sequence[LogChunk]:
         return [part for part in self._story(job_id).log if part.seq > after][:limit]
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from memory_source import NOW, MemorySource
 
-from advisor.dashboard.live import stream_changes
+from advisor.dashboard.live import Looks, stream_changes
 from advisor.protocol.asked.jobs import JobState
 
 
@@ -24,7 +24,7 @@ def collect(source: MemorySource, after: int, script: list[object], welcome: int
         return next(asked, None) is not None
 
     async def read() -> list[str]:
-        return [line async for line in stream_changes(source, "busy", after, is_welcome, pause)]
+        return [line async for line in stream_changes(Looks(source, 0.0), "busy", after, is_welcome, pause)]
 
     # In a thread of its own: a browser test of the same run may have left its event loop running in this one.
     with ThreadPoolExecutor(1) as pool:
