@@ -11,9 +11,8 @@ from advisor.api.strict_json import make_router
 from advisor.protocol.answers.previews import JobPreview
 from advisor.protocol.asked.jobs import Job, JobSpec
 from advisor.protocol.asked.queries import JobQuery
-from advisor.protocol.measured.pages import BlockPage, SessionPage, TrialPage
+from advisor.protocol.measured.pages import BlockPage, HistoryPage, SessionPage, TrialPage
 from advisor.protocol.measured.telemetry import SessionTelemetry, TelemetryPoint
-from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.views import JobPage
 from advisor.services import jobs
 from advisor.services.answers import measured
@@ -81,10 +80,12 @@ def get_job(
 
 
 @router.get("/{job_id}/history", summary="Everything measured for a job")
-def get_history(job_id: str, _: Reader, context: Here) -> JobHistory:
-    """Return all trials, blocks and sessions of a job so far."""
+def get_history(
+    job_id: str, _: Reader, context: Here, limit: Limit = 200, cursor: Cursor = None
+) -> HistoryPage:
+    """Return a page of a job's trials, blocks and sessions so far: at most `limit` of each, in their order."""
     with context.database.read() as work:
-        return jobs.get_history(work, job_id)
+        return measured.list_history(work, job_id, limit, cursor)
 
 
 @router.get("/{job_id}/trials", summary="The trials of a job")

@@ -6,7 +6,8 @@ from collections.abc import AsyncIterator
 from typing import Annotated
 
 from fastapi import Depends, Header, Query, Request
-from fastapi.sse import KEEPALIVE_COMMENT, EventSourceResponse, format_sse_event
+from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
+from starlette.responses import StreamingResponse
 
 from advisor.api.access import Reader
 from advisor.api.context import Context, Here
@@ -59,7 +60,7 @@ def list_events(job_id: str, _: Reader, context: Here, after: After = 0, limit: 
 @router.get(
     "/{job_id}/events/stream",
     summary="What happens to a job, live",
-    response_class=EventSourceResponse,
+    response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {"itemSchema": EVENT_SCHEMA}}}},
     dependencies=[Depends(hold_stream)],
 )
@@ -72,15 +73,16 @@ async def stream_events(
     last_event_id: Annotated[
         str | None, Header(description="Number of the last event received; browsers send it by themselves.")
     ] = None,
-) -> EventSourceResponse:
+) -> StreamingResponse:
     """Send a job's events as they happen, and an event `end` after the last one of a job that has ended.
 
     The stream ends when the token does, and after a while in any case: connect again with the last event's number.
     """
     stories: Stories = request.app.state.stories
     after = max(after, read_last_event(last_event_id))
-    return EventSourceResponse(
+    return StreamingResponse(
         _tell(request, context, stories, job_id, principal, after),
+        media_type="text/event-stream",
         headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"},
     )
 

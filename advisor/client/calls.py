@@ -15,9 +15,8 @@ from advisor.protocol.answers.advice import Advice, Forecast
 from advisor.protocol.answers.previews import JobPreview
 from advisor.protocol.asked.jobs import Continuation, Job, JobSpec, Prioritisation
 from advisor.protocol.asked.queries import JobQuery
-from advisor.protocol.measured.pages import BlockPage, SessionPage, TrialPage
+from advisor.protocol.measured.pages import BlockPage, HistoryPage, SessionPage, TrialPage
 from advisor.protocol.measured.telemetry import TelemetryPoint
-from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.reading import read_document
 from advisor.protocol.training.workload import WITH_SECRETS
 from advisor.protocol.views import (
@@ -124,9 +123,9 @@ def delete_job(job_id: str) -> Call[None]:
     return Call("DELETE", f"/jobs/{job_id}", _nothing, repeatable=False)
 
 
-def history(job_id: str) -> Call[JobHistory]:
-    """Return everything measured for a job so far."""
-    return Call("GET", f"/jobs/{job_id}/history", _reader(JobHistory))
+def history_page(job_id: str, limit: int = 200, cursor: str | None = None) -> Call[HistoryPage]:
+    """Return a page of everything measured for a job so far: trials, blocks and sessions, `limit` of each."""
+    return Call("GET", f"/jobs/{job_id}/history", _reader(HistoryPage), _given(limit=limit, cursor=cursor))
 
 
 def trials(job_id: str, limit: int = 500, cursor: str | None = None) -> Call[TrialPage]:

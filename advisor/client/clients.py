@@ -1,7 +1,7 @@
 """A connection to one server, for programs that wait and for programs that await."""
 
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, Protocol, Self, TypeVar
@@ -11,6 +11,8 @@ import httpx
 from advisor.client import calls
 from advisor.client.answers import choose_wait, choose_wait_untouched, explain_silence, read_problem
 from advisor.client.calls import Call
+from advisor.protocol.measured.pages import HistoryPage
+from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.reading import read_document
 from advisor.protocol.views import AgentView, JobEvent, TokenView
 
@@ -50,6 +52,15 @@ def _awaiting(
         return await client.send(make(*args, **kwargs))
 
     return method
+
+
+def _join(pages: Sequence[HistoryPage]) -> JobHistory:
+    return JobHistory(
+        trials=tuple(trial for page in pages for trial in page.trials),
+        blocks=tuple(block for page in pages for block in page.blocks),
+        sessions=tuple(session for page in pages for session in page.sessions),
+        earlier=pages[0].earlier,
+    )
 
 
 class Client:
@@ -133,6 +144,13 @@ class Client:
                     after = event.seq
                     yield event
 
+    def history(self, job_id: str) -> JobHistory:
+        """Return everything measured for a job so far."""
+        pages = [self.history_page(job_id)]
+        while cursor := pages[-1].next_cursor:
+            pages.append(self.history_page(job_id, cursor=cursor))
+        return _join(pages)
+
     def _list_all(self, list_page: Callable[..., _Page[Item]]) -> tuple[Item, ...]:
         page = list_page()
         found = page.items
@@ -164,7 +182,7 @@ class Client:
     unarchive_job = _waiting(calls.unarchive_job)
     clone_job = _waiting(calls.clone_job)
     delete_job = _waiting(calls.delete_job)
-    history = _waiting(calls.history)
+    history_page = _waiting(calls.history_page)
     trials = _waiting(calls.trials)
     blocks = _waiting(calls.blocks)
     sessions = _waiting(calls.sessions)
@@ -253,6 +271,13 @@ class AsyncClient:
                         after = event.seq
                         yield event
 
+    async def history(self, job_id: str) -> JobHistory:
+        """Return everything measured for a job so far."""
+        pages = [await self.history_page(job_id)]
+        while cursor := pages[-1].next_cursor:
+            pages.append(await self.history_page(job_id, cursor=cursor))
+        return _join(pages)
+
     async def _list_all(self, list_page: Callable[..., Awaitable[_Page[Item]]]) -> tuple[Item, ...]:
         page = await list_page()
         found = page.items
@@ -284,7 +309,7 @@ class AsyncClient:
     unarchive_job = _awaiting(calls.unarchive_job)
     clone_job = _awaiting(calls.clone_job)
     delete_job = _awaiting(calls.delete_job)
-    history = _awaiting(calls.history)
+    history_page = _awaiting(calls.history_page)
     trials = _awaiting(calls.trials)
     blocks = _awaiting(calls.blocks)
     sessions = _awaiting(calls.sessions)

@@ -139,6 +139,7 @@ class Stories:
         self._database, self._clock, self._write = database, clock, write
         self._tick_s, self._look_s = tick_s, look_s
         self._stories: dict[str, _Story] = {}
+        self._asking = asyncio.Lock()
         self._tokens: dict[str, tuple[object | None, float, bool]] = {}
         """By id: the stamp of all tokens and the time of the look, and whether the token counted."""
 
@@ -186,7 +187,7 @@ class Stories:
                 story.start = newest
             story.take(events)
             if len(events) == PAGE:
-                story.is_due = True
+                story.is_due, story.version = True, None
 
     async def read_earlier(self, job_id: str, story: _Story, after: int) -> list[Told]:
         """Return a page of events from before those in memory, and keep what joins them where it is not too much."""
@@ -205,15 +206,16 @@ class Stories:
         now, stamp = self._clock(), self._database.tokens_stamp
         if principal.expires_at is not None and principal.expires_at <= now:
             return False
-        now_s = asyncio.get_running_loop().time()
-        seen_stamp, seen_s, counted = self._tokens.get(principal.token_id, (None, -1e9, False))
-        if seen_stamp is stamp and (stamp is not None or now_s < seen_s + self._look_s):
-            return counted
-        counts = await run_in_threadpool(self._ask_for, principal, now)
-        if len(self._tokens) > _MOST_KEPT:
-            self._tokens.clear()
-        self._tokens[principal.token_id] = (stamp, now_s, counts)
-        return counts
+        async with self._asking:
+            now_s = asyncio.get_running_loop().time()
+            seen_stamp, seen_s, counted = self._tokens.get(principal.token_id, (None, -1e9, False))
+            if seen_stamp is stamp and (stamp is not None or now_s < seen_s + self._look_s):
+                return counted
+            counts = await run_in_threadpool(self._ask_for, principal, now)
+            if len(self._tokens) > _MOST_KEPT:
+                self._tokens.clear()
+            self._tokens[principal.token_id] = (stamp, now_s, counts)
+            return counts
 
     def _ask_for(self, principal: Principal, now: datetime) -> bool:
         with self._database.read() as work:

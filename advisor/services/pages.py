@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TypeVar
@@ -38,6 +39,32 @@ def read_cursor(cursor: str | None) -> int | None:
     if not place.isascii() or not place.isdigit() or int(place) > _LAST_NUMBER:
         raise _refuse()
     return int(place)
+
+
+def cut_side_by_side(
+    found: Sequence[Sequence[tuple[int, object]]], limit: int, cursor: str | None
+) -> str | None:
+    """Return the cursor of the next page of several lists that are read side by side; None on the last page.
+
+    `found` are up to `limit` + 1 items of each, with their places, after the page that `cursor` follows.
+    """
+    before = read_cursors(cursor, len(found))
+    last = [part[:limit][-1][0] if part else place for part, place in zip(found, before, strict=True)]
+    return _write_cursor(" ".join(map(str, last))) if any(len(part) > limit for part in found) else None
+
+
+def read_cursors(cursor: str | None, count: int) -> list[int]:
+    """Return the number of the last item before the page in each of so many lists; -1: nothing of it was shown.
+
+    Raises InvalidRequest like `read_cursor`.
+    """
+    place = read_place(cursor)
+    if place is None:
+        return [-1] * count
+    numbers = place.split(" ")
+    if len(numbers) != count or not all(re.fullmatch(r"-1|[0-9]{1,18}", number) for number in numbers):
+        raise _refuse()
+    return [int(number) for number in numbers]
 
 
 def read_moment(cursor: str | None) -> tuple[datetime, str] | None:

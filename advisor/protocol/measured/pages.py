@@ -1,7 +1,7 @@
 """Pages of what was measured for a job."""
 
 from advisor.protocol.base import Message
-from advisor.protocol.measured.trials import Block, Session, Trial
+from advisor.protocol.measured.trials import Block, JobHistory, Session, Trial
 
 
 class TrialPage(Message):
@@ -26,3 +26,10 @@ class SessionPage(Message):
     items: tuple[Session, ...]
     next_cursor: str | None = None
     """What to pass as `cursor` to get the next page; None on the last one."""
+
+
+class HistoryPage(JobHistory):
+    """A part of what was measured for a job: trials, blocks and sessions, each after those of the page before."""
+
+    next_cursor: str | None = None
+    """What to pass as `cursor` to get the next part; None on the last one."""

@@ -1,9 +1,25 @@
-"""What was measured for a job, page by page: its trials, blocks and sessions."""
+"""What was measured for a job, page by page: its trials, blocks and sessions, and all of them together."""
 
-from advisor.protocol.measured.pages import BlockPage, SessionPage, TrialPage
+from advisor.protocol.measured.pages import BlockPage, HistoryPage, SessionPage, TrialPage
 from advisor.services.jobs import get_job
-from advisor.services.pages import cut_page, read_cursor
+from advisor.services.pages import cut_page, cut_side_by_side, read_cursor, read_cursors
 from advisor.storage import UnitOfWork
+
+
+def list_history(work: UnitOfWork, job_id: str, limit: int, cursor: str | None) -> HistoryPage:
+    """Return a page of all that was measured. Raises JobNotFound, InvalidRequest for a cursor that no page gave."""
+    get_job(work, job_id)
+    places = read_cursors(cursor, 3)
+    trials = work.trials.page(job_id, limit + 1, places[0])
+    blocks = work.blocks.page(job_id, limit + 1, places[1])
+    sessions = work.sessions.page(job_id, limit + 1, places[2])
+    return HistoryPage(
+        trials=tuple(trial for _, trial in trials[:limit]),
+        blocks=tuple(block for _, block in blocks[:limit]),
+        sessions=tuple(session for _, session in sessions[:limit]),
+        earlier=() if cursor else work.jobs.earlier(job_id) or (),
+        next_cursor=cut_side_by_side((trials, blocks, sessions), limit, cursor),
+    )
 
 
 def list_trials(work: UnitOfWork, job_id: str, limit: int, cursor: str | None) -> TrialPage:

@@ -7,6 +7,7 @@ import pytest
 from sqlalchemy import select
 
 from advisor.protocol.asked.jobs import JobState
+from advisor.protocol.measured.pages import HistoryPage
 from advisor.storage.tables import Base
 from tests.integration.server.served import FakeAgent, Served, start_gang
 from tests.unit.services.scripted_tuning import make_spec
@@ -90,6 +91,25 @@ def test_what_was_measured_is_read_page_by_page(server: Served) -> None:
         assert found == history[what]
         for wrong in ({"limit": 0}, {"limit": 1001}, {"cursor": "x"}):
             assert server.ask("GET", f"/jobs/{job_id}/{what}", params=wrong).status_code == 422
+
+
+def test_history_in_parts_is_the_whole_one(server: Served) -> None:
+    job_id = finish(server)
+    whole = server.history(job_id)
+    assert len(whole.blocks) > 1
+    pages: list[HistoryPage] = []
+    asked: dict[str, Any] = {"limit": 1}
+    while not pages or pages[-1].next_cursor:
+        if pages:
+            asked["cursor"] = pages[-1].next_cursor
+        reply = server.ask("GET", f"/jobs/{job_id}/history", params=asked)
+        pages.append(HistoryPage.model_validate(reply.json()))
+        assert max(map(len, (pages[-1].trials, pages[-1].blocks, pages[-1].sessions))) <= 1
+    assert len(pages) == max(map(len, (whole.trials, whole.blocks, whole.sessions)))
+    for part in ("trials", "blocks", "sessions", "earlier"):
+        assert [each for page in pages for each in getattr(page, part)] == list(getattr(whole, part))
+    for wrong in ("x", str(asked["cursor"])[:-3]):
+        assert server.ask("GET", f"/jobs/{job_id}/history", params={"cursor": wrong}).status_code == 422
 
 
 def list_rows(server: Served) -> Iterator[tuple[str, str]]:

@@ -21,9 +21,14 @@ TRIALS = measure_trials(STORY.history)
 
 
 def read(
-    sort: str = "-number", state: str = "", rung: str = "", changes: str = "", columns: str = ""
+    sort: str = "-number",
+    state: str = "",
+    rung: str = "",
+    changes: str = "",
+    columns: str = "",
+    page: str = "1",
 ) -> TrialQuery:
-    asked = {"sort": sort, "state": state, "rung": rung, "changes": changes, "columns": columns}
+    asked = {"sort": sort, "state": state, "rung": rung, "changes": changes, "columns": columns, "page": page}
     return TrialQuery.read(list(asked.items()))
 
 
@@ -135,3 +140,24 @@ def test_page_without_a_trial_says_why(source: MemorySource, sign_in: Callable[[
         story = source.stories[job_id]
         source.tell(type(story)(story.job, JobHistory(), None, story.events, ()))
         assert sentence in client.get(f"/jobs/{job_id}/trials").text
+
+
+def test_a_long_table_comes_in_pages_with_links_to_the_next() -> None:
+    many = [
+        replace(TRIALS[0], trial=TRIALS[0].trial.model_copy(update={"number": number}))
+        for number in range(250)
+    ]
+    first = view_trial_table(many, None, read(sort="number"))
+    assert ([found.trial.number for found in first.rows], first.matching) == (list(range(100)), 250)
+    assert (first.first, first.previous_page, first.next_page) == (1, None, 2)
+    last = view_trial_table(many, None, read(sort="number", page="3"))
+    assert [found.trial.number for found in last.rows] == list(range(200, 250))
+    assert (last.first, last.previous_page, last.next_page) == (201, 2, None)
+    assert last.query.address(page=2) == "sort=number&page=2"
+    assert "page" not in last.query.sort_by(COLUMNS[1]), "another order begins on its first page"
+    behind = view_trial_table(many, None, read(page="9"))
+    assert (behind.rows, behind.previous_page, behind.next_page) == ((), 3, None)
+    for unknown in ("x", "-1", "1" * 9):
+        with pytest.raises(InvalidRequest):
+            read(page=unknown)
+    assert write_csv(many, read(page="2")).count("\r\n") == 251, "the file has all of them"

@@ -19,6 +19,8 @@ from advisor.protocol.plain_text import clean_text
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "'")
 """A spreadsheet calculates a cell that begins with one of these."""
+_ROWS = 100
+"""Trials on one page."""
 
 
 @dataclass(frozen=True)
@@ -150,6 +152,8 @@ class TrialQuery:
     """Words that all have to stand in the changes."""
     columns: tuple[str, ...] = ()
     """Keys; empty takes the usual ones."""
+    page: int = 1
+    """Which hundred of the trials, from 1."""
 
     @classmethod
     def read(cls, parameters: Sequence[tuple[str, str]]) -> "TrialQuery":
@@ -168,7 +172,12 @@ class TrialQuery:
             if unknown := [key for key in wanted if key not in known]:
                 hint = f"There are {', '.join(known)}."
                 raise InvalidRequest(f"There is no {what} {clean_text(unknown[0])[:40]}.", hint=hint)
-        return cls(sort, state, rung, changes.strip()[:200], keys)
+        page = given.get("page", "1")
+        if not (page.isascii() and page.isdigit() and len(page) < 6):
+            raise InvalidRequest(
+                f"There is no page {clean_text(page)[:40]}.", hint="Pages have numbers from 1 on."
+            )
+        return cls(sort, state, rung, changes.strip()[:200], keys, max(1, int(page)))
 
     def address(self, **changed: object) -> str:
         """Return the query string of this query, with changes; "" for the usual table."""
@@ -180,7 +189,7 @@ class TrialQuery:
         """Return the query string that sorts by a column, the other way where it is sorted by it already."""
         # Numbers are looked at from the largest on, texts from the first.
         first, second = (f"-{column.key}", column.key) if column.is_number else (column.key, f"-{column.key}")
-        return self.address(sort=second if self.sort == first else first)
+        return self.address(sort=second if self.sort == first else first, page=1)
 
     def direction(self, column: Column) -> str:
         """Return how it is sorted by a column: ascending, descending or ""."""
@@ -216,10 +225,28 @@ class TrialTable:
 
     columns: tuple[Column, ...]
     rows: tuple[MeasuredTrial, ...]
+    """Of the page that is asked for."""
+    matching: int
+    """Trials on all pages."""
     total: int
     query: TrialQuery
     advised: Mapping[str, Value] | None
     """The advised changes: trials that carry them are marked."""
+
+    @property
+    def first(self) -> int:
+        """Place of the page's first row among all, from 1."""
+        return (self.query.page - 1) * _ROWS + 1
+
+    @property
+    def previous_page(self) -> int | None:
+        """Number of the page before, None on the first one."""
+        return min(self.query.page - 1, -(-self.matching // _ROWS)) or None
+
+    @property
+    def next_page(self) -> int | None:
+        """Number of the page after, None on the last one."""
+        return self.query.page + 1 if self.query.page * _ROWS < self.matching else None
 
 
 def view_trial_table(
@@ -228,7 +255,9 @@ def view_trial_table(
     """Build the table; `advised` marks the trials that carry the advised strategy."""
     wanted = query.columns
     shown = tuple(column for column in COLUMNS if (column.key in wanted if wanted else column.is_usual))
-    return TrialTable(shown, tuple(query.select(trials)), len(trials), query, advised)
+    found = query.select(trials)
+    rows = found[(query.page - 1) * _ROWS : query.page * _ROWS]
+    return TrialTable(shown, tuple(rows), len(found), len(trials), query, advised)
 
 
 def _guard(value: float | str | None) -> str:
