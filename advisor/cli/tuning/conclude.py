@@ -11,6 +11,7 @@ from advisor.cli.tuning.strategy_files import default_directory, write_bundle
 from advisor.cli.tuning.usage import describe_use
 from advisor.cli.views.advice_json import describe_advice
 from advisor.cli.views.advice_view import render_advice
+from advisor.cli.views.log_tail import shorten_log
 from advisor.client import Client
 from advisor.protocol.answers.advice import Action, Advice
 from advisor.protocol.asked.jobs import Job, JobState
@@ -61,4 +62,4 @@ def _write_files(advice: Advice, job: Job, directory: Path, screen: Screen) -> l
 
 def _last_log(history: JobHistory) -> str:
     tails = [session.log_tail for session in history.sessions if session.log_tail]
-    return "\n".join(tails[-1].splitlines()[-20:]) if tails else ""
+    return shorten_log(tails[-1]) if tails else ""

@@ -20,13 +20,13 @@ from advisor.cli.views.wording import (
     count,
     spell_changes,
     spell_duration,
-    spell_name,
     spell_rate,
     spell_value,
 )
 from advisor.protocol.answers.advice import Advice, KnobReason, Provenance, RungAdvice, Verdict
 from advisor.protocol.answers.gains import Quality, spell_percent
 from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.spelling import spell_name
 
 
 def render_advice(

@@ -11,7 +11,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from advisor.cli.views.wording import EFFECT_WORDS, spell_duration, spell_name, spell_rate, spell_value
+from advisor.cli.views.wording import EFFECT_WORDS, spell_duration, spell_rate, spell_value
 from advisor.exporters.own_words import OwnLine
 from advisor.protocol.answers.advice import Action, Advice, KnobReason, RungAdvice, Verdict, continue_command
 from advisor.protocol.answers.gains import (
@@ -26,6 +26,7 @@ from advisor.protocol.answers.gains import (
 )
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.spelling import spell_name
 
 _LABEL_COLUMNS = 7
 _PHASES_SHOWN = 4

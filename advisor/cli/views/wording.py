@@ -1,6 +1,5 @@
 """How numbers, durations and knob values read for people."""
 
-from collections.abc import Mapping
 from datetime import timedelta
 
 from advisor.protocol.base import Value
@@ -14,12 +13,6 @@ EFFECT_WORDS = {
     Effect.CONVERGENCE: "changes how the model learns",
 }
 """What a rung means to somebody who has never heard of it."""
-
-
-def spell_name(name: str, software: Mapping[str, str]) -> str:
-    """What users of the training's framework call a knob: PyTorch's word, or the name itself."""
-    title = CATALOGUE[name].title if name in CATALOGUE and "torch" in software else ""
-    return title or name
 
 
 def spell_value(name: str, value: Value) -> str:

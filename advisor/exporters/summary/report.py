@@ -18,6 +18,7 @@ from advisor.exporters.summary.text import KNOWN
 from advisor.protocol.answers.advice import Advice, Interval, Provenance
 from advisor.protocol.answers.gains import Quality, spell_gain
 from advisor.protocol.asked.jobs import Job
+from advisor.protocol.knobs.spelling import spell_name
 from advisor.protocol.measured.trials import JobHistory
 
 _WIDTH, _HEIGHT, _MARGIN = 600, 70, 60
@@ -99,12 +100,17 @@ def _draw_interval(gain: Interval) -> str:
     )
 
 
+def _call(knob: str, advice: Advice) -> str:
+    title, name = spell_name(knob, advice.software), f"<code>{escape(knob)}</code>"
+    return f'{escape(title)}<br><span class="quiet">{name}</span>' if title != knob else name
+
+
 def _tabulate_changes(advice: Advice) -> str:
     if not advice.changes:
         return "<p>Nothing changes: these files are the baseline as it was measured.</p>"
     reasons = {reason.knob: reason.sentence for reason in advice.reasons}
     rows = "".join(
-        f"<tr><td><code>{escape(knob)}</code></td><td>{escape(describe_value(advice.baseline[knob]))}</td>"
+        f"<tr><td>{_call(knob, advice)}</td><td>{escape(describe_value(advice.baseline[knob]))}</td>"
         f'<td><strong>{escape(describe_value(value))}</strong></td><td class="text">{escape(reasons.get(knob, ""))}'
         f'<br><span class="quiet">{KNOWN[advice.provenance.get(knob, Provenance.CARRIED)]}</span></td></tr>'
         for knob, value in advice.changes.items()

@@ -6,6 +6,7 @@ from advisor.exporters.comments import describe_gain, describe_value, one_line
 from advisor.exporters.exported import Exported, FormatInfo
 from advisor.protocol.answers.advice import Advice, Provenance, Verdict
 from advisor.protocol.asked.jobs import Job
+from advisor.protocol.knobs.spelling import spell_name
 
 KNOWN = {
     Provenance.MEASURED: "varied and timed as this very knob",
@@ -40,7 +41,9 @@ def write_summary(
     for knob, value in advice.changes.items():
         known = advice.provenance.get(knob, Provenance.CARRIED)
         before = describe_value(advice.baseline[knob])
-        lines.append(one_line(f"{knob}: {before} -> {describe_value(value)} ({KNOWN[known]})"))
+        title = spell_name(knob, advice.software)
+        called = f"{title} ({knob})" if title != knob else knob
+        lines.append(one_line(f"{called}: {before} -> {describe_value(value)} ({KNOWN[known]})"))
         lines += [f"    {one_line(reason.sentence)}" for reason in advice.reasons if reason.knob == knob]
     lines += ["", "Files"]
     for file in files:

@@ -1,6 +1,15 @@
-"""How a knob's value reads: the same for terminal and pages."""
+"""How a knob and its value read: the same for terminal, pages and files."""
+
+from collections.abc import Mapping
 
 from advisor.protocol.base import Value
+from advisor.protocol.knobs.catalogue import CATALOGUE
+
+
+def spell_name(name: str, software: Mapping[str, str]) -> str:
+    """Return what users of the training's framework call a knob: PyTorch's word, or the name itself."""
+    title = CATALOGUE[name].title if name in CATALOGUE and "torch" in software else ""
+    return title or name
 
 
 def spell_with_unit(value: Value, unit: str = "") -> str:

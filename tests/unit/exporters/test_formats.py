@@ -85,7 +85,7 @@ def test_a_bundle_holds_every_file_and_a_summary(advise) -> None:
     expected = {FORMATS[name].filename for name in SUITABLE if not FORMATS[name].software}
     assert set(bundle) == expected | {"SUMMARY.txt", "report.html"}
     summary = bundle["SUMMARY.txt"]
-    assert "fuse_grad_size_in_MB: 25 -> 50 (timed through its PyTorch equivalent)" in summary
+    assert "bucket size (fuse_grad_size_in_MB): 25 -> 50 (timed through its PyTorch equivalent)" in summary
     assert "num_threads helped." in summary
     assert all(name in summary for name in expected)
     report = bundle["report.html"]
