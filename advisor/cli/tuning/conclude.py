@@ -23,7 +23,8 @@ def conclude(
 ) -> None:
     """Show the result of a job that is over; raises `CommandFailed` when it has none.
 
-    An answer that only says what fails in the script has a failed job's exit code.
+    An answer that only says what fails in the script has a failed job's exit code; files that could not be written
+    have one, too.
     """
     if job.state is not JobState.FINISHED:
         raise CommandFailed(
@@ -47,6 +48,8 @@ def conclude(
         from advisor.cli.tuning.trackers import log_to_all
 
         log_to_all(trackers, client, job, advice, screen)
+    if not files:
+        raise typer.Exit(Exit.INTERNAL)
     if advice.action is Action.MEND_SCRIPT:
         raise typer.Exit(Exit.JOB_FAILED)
 

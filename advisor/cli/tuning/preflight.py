@@ -1,8 +1,10 @@
 """What can be told of a job before anything is started for it on this machine."""
 
+import re
 import shlex
 import shutil
-from collections.abc import Mapping
+import subprocess
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from advisor.cli.exits import CommandFailed, Exit
@@ -10,6 +12,7 @@ from advisor.local.agents import training_environment
 from advisor.protocol.asked.jobs import JobSpec
 from advisor.protocol.training.launch_command import (
     ForeignCommand,
+    LaunchCommand,
     PaddleCommand,
     UnlaunchableCommand,
     parse_command,
@@ -20,12 +23,18 @@ from advisor.protocol.training.workload import WorkloadKind
 _SCRIPTS = (".py", ".sh")
 _READ = 2**20
 """Letters of a script that are looked at."""
+_IMPORTS_TORCH = re.compile(r"^\s*(?:import|from)\s+torch\b", re.MULTILINE)
+_NO_TORCH, _PATIENCE_S = 7, 20.0
+_FIND_TORCH = (
+    f"import sys, importlib.util; sys.exit({_NO_TORCH} if importlib.util.find_spec('torch') is None else 0)"
+)
 
 
 def check_here(spec: JobSpec, environment: Mapping[str, str]) -> None:
     """Raise `CommandFailed` where launcher, script or number of nodes cannot work on this machine."""
     command = spec.workload.command
-    path = training_environment(environment)["PATH"]
+    variables = training_environment(environment)
+    path = variables["PATH"]
     if shutil.which(command[0], path=path) is None:
         raise CommandFailed(
             Exit.INVALID_SPEC,
@@ -64,6 +73,74 @@ def check_here(spec: JobSpec, environment: Mapping[str, str]) -> None:
             f"Launch it with torchrun: advisor tune --nodes {spec.nodes} -- torchrun --nproc-per-node 2 "
             f"{' '.join(launch.script)}",
         )
+    if spec.nodes == 1 and launch.count_ranks({**variables, **spec.workload.environment}) == 1:
+        raise CommandFailed(
+            Exit.INVALID_SPEC,
+            f"{command[0]} starts one rank only, so no gradients are exchanged and there is nothing to tune.",
+            f"Start at least two: advisor tune -- {command[0]} --nproc-per-node 2 {' '.join(launch.script)}",
+        )
+    _refuse_without_torch(spec, launch, path)
+
+
+def _refuse_without_torch(spec: JobSpec, launch: LaunchCommand, path: str) -> None:
+    """Raise `CommandFailed` where the script imports torch and the Python that runs it has none."""
+    python = shutil.which(launch.launcher, path=path)
+    script = Path(spec.workload.working_dir) / (launch.script_path or "")
+    if launch.is_torchrun and not launch.runs_module:
+        python = _read_interpreter(python)
+    elif not script.is_file() or not _IMPORTS_TORCH.search(_read(script)):
+        return
+    if python is None or "PYTHONPATH" in spec.workload.environment:
+        return
+    found = subprocess.run([python, "-c", _FIND_TORCH], capture_output=True, timeout=_PATIENCE_S, check=False)
+    if found.returncode == _NO_TORCH:
+        raise CommandFailed(
+            Exit.INVALID_SPEC,
+            f"{python} has no torch, so it cannot run this training.",
+            "Activate the environment that you train in, or give the full path of its torchrun or python.",
+        )
+
+
+def _read_interpreter(script: str | None) -> str | None:
+    """Return the Python that an installed script names in its first line; None where it names none."""
+    with Path(script or "/dev/null").open(encoding="utf-8", errors="replace") as file:
+        first = file.readline(4096)
+    python = first[2:].strip() if first.startswith("#!") else ""
+    return python if Path(python).name.startswith("python") and shutil.which(python) else None
+
+
+def warn_of_stray_options(spec: JobSpec, flags: Collection[str]) -> str:
+    """Return which words behind the script look like options of `advisor tune`, which does not see them there.
+
+    Empty where there are none, and where the script itself knows them. `flags`: as they are typed, `--minutes`.
+    """
+    try:
+        launch = parse_command(spec.workload.command)
+    except (UnlaunchableCommand, ForeignCommand, PaddleCommand):
+        return ""
+    script = Path(spec.workload.working_dir) / (launch.script_path or "")
+    known = _read(script) if script.is_file() else ""
+    strays = [
+        word
+        for word in launch.arguments
+        if word.partition("=")[0] in flags and not re.search(rf"\b{_as_name(word)}\b", known)
+    ]
+    if not strays:
+        return ""
+    return (
+        f"{', '.join(strays)} stands behind the script, so {' '.join(launch.script)} gets it and advisor does not. If "
+        "it is meant for advisor, put it in front of the `--`."
+    )
+
+
+def _as_name(word: str) -> str:
+    """`--block-seconds=3` as a script's text spells it, with whichever dashes."""
+    return re.escape(word.partition("=")[0].lstrip("-")).replace(r"\-", "[-_]")
+
+
+def _read(script: Path) -> str:
+    with script.open(encoding="utf-8", errors="replace") as text:
+        return text.read(_READ)
 
 
 def _refuse_paddle(spec: JobSpec) -> None:
@@ -71,9 +148,8 @@ def _refuse_paddle(spec: JobSpec) -> None:
     for word in spec.workload.command:
         path = Path(spec.workload.working_dir) / word
         if path.suffix in _SCRIPTS and path.is_file():
-            with path.open(encoding="utf-8", errors="replace") as script:
-                if trains_with_paddle(script.read(_READ)):
-                    raise PaddleCommand(word)
+            if trains_with_paddle(_read(path)):
+                raise PaddleCommand(word)
             return
 
 

@@ -1,7 +1,7 @@
 """The files of an advice on disk: one format's file, or the bundle of all of them."""
 
-import os
 import re
+import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -14,14 +14,18 @@ from advisor.protocol.asked.jobs import Job
 
 def default_directory(job: Job) -> Path:
     """Return `advisor-<name of the job>`, with what no directory's name should hold replaced."""
-    return Path("advisor-" + re.sub(r"[^\w.+-]+", "-", job.spec.name or job.id))
+    return name_directory(job.spec.name or job.id)
+
+
+def name_directory(name: str) -> Path:
+    """Return the directory of a job of that name."""
+    return Path("advisor-" + re.sub(r"[^\w.+-]+", "-", name))
 
 
 def require_room(directory: Path) -> None:
     """Raise `CommandFailed`, before anything is measured, where `write_bundle` could not write into `directory`."""
-    nearest = next(path for path in (directory, *directory.absolute().parents) if path.exists())
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK):
-        reason = f"{nearest} is {'no directory' if not nearest.is_dir() else 'not writable for you'}."
+    if reason := _try_to_write(directory):
+        pass
     elif taken := _find_foreign(directory, [info.filename for info in FORMATS.values()]):
         reason = f"{directory} holds a {taken} that is not of an export."
     else:
@@ -31,6 +35,20 @@ def require_room(directory: Path) -> None:
         f"--output {directory}: {reason}",
         "Name another directory; it is made where there is none.",
     )
+
+
+def _try_to_write(directory: Path) -> str:
+    """Return why no file can be made in the directory, or where it is to be made; empty where that works."""
+    nearest = next(path for path in (directory, *directory.absolute().parents) if path.exists())
+    if not nearest.is_dir():
+        return f"{nearest} is no directory."
+    try:
+        # Root may write by its rights where the file system lets nobody: only trying tells.
+        with tempfile.TemporaryFile(dir=nearest) as file:
+            file.write(b"advisor")
+    except OSError as error:
+        return f"{nearest} takes no file ({error.strerror})."
+    return ""
 
 
 def write_bundle(advice: Advice, job: Job, directory: Path) -> list[Path]:

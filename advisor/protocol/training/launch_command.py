@@ -5,7 +5,7 @@ ranks itself, and the runtime gets into them through their environment. Pure fun
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import PurePath
@@ -87,6 +87,16 @@ class LaunchCommand:
     """Options of torchrun that the gang decides, as they were typed."""
     names_rendezvous: bool = False
     """The command itself says how its nodes meet."""
+
+    def count_ranks(self, variables: Mapping[str, str]) -> int | None:
+        """Return how many ranks torchrun starts on a node, by its option or variable; None where only it can tell."""
+        if not self.is_torchrun:
+            return None
+        told = variables.get("PET_NPROC_PER_NODE", "1")
+        for place, word in enumerate(self.launcher_options):
+            if option := re.match(r"--nproc[\w-]*(=)?", word):
+                told = word[option.end() :] if option[1] else self.launcher_options[place + 1]
+        return int(told) if told.isdecimal() else None
 
     @property
     def script_path(self) -> str | None:

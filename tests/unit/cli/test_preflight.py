@@ -1,4 +1,4 @@
-"""What is refused before anything is started for a job: a Paddle training that is not said to be one."""
+"""What is refused, or warned of, before anything is started for a job."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from advisor.cli.exits import CommandFailed, Exit
-from advisor.cli.tuning.preflight import check_here
+from advisor.cli.tuning.preflight import check_here, warn_of_stray_options
+from advisor.cli.tuning.strategy_files import require_room
 from advisor.protocol.asked.jobs import JobSpec
 from advisor.protocol.training.workload import Workload, WorkloadKind
 
@@ -33,3 +34,82 @@ def test_a_paddle_training_is_refused_with_the_command_to_type(
     assert "trains with PaddlePaddle" in refused.value.what
     assert refused.value.hint.startswith(f"Type: advisor tune --kind paddle -- {words[0]} ")
     check_here(specify(tmp_path, words, WorkloadKind.PADDLE), {})
+
+
+def make_launcher(folder: Path, name: str, first_line: str) -> str:
+    path = folder / name
+    path.write_text(f"{first_line}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.parametrize(
+    ("options", "environment", "is_refused"),
+    [
+        ((), {}, True),
+        (("--nproc-per-node", "1"), {}, True),
+        (("--nproc_per_node=1", "--standalone"), {}, True),
+        (("--nproc-per-node", "2"), {}, False),
+        (("--nproc-per-node=gpu",), {}, False),
+        ((), {"PET_NPROC_PER_NODE": "2"}, False),
+    ],
+)
+def test_one_rank_is_refused_before_it_is_launched(
+    options: tuple[str, ...], environment: dict[str, str], is_refused: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("import torch\n")
+    words = [make_launcher(tmp_path, "torchrun", f"#!{sys.executable}"), *options, "train.py"]
+    spec = specify(tmp_path, words)
+    if not is_refused:
+        check_here(spec, environment)
+        return
+    with pytest.raises(CommandFailed, match="one rank only") as refused:
+        check_here(spec, environment)
+    assert "--nproc-per-node 2 train.py" in refused.value.hint
+    check_here(spec.model_copy(update={"nodes": 2}), environment)
+
+
+def test_a_python_without_torch_is_named_before_it_is_launched(tmp_path: Path) -> None:
+    bare = make_launcher(tmp_path, "python3", f'#!/bin/sh\nexec {sys.executable} -I -S "$@"')
+    for source, is_refused in (("import torch\n", True), ("print()\n", False)):
+        (tmp_path / "train.py").write_text(source)
+        if is_refused:
+            with pytest.raises(CommandFailed, match=f"{bare} has no torch"):
+                check_here(specify(tmp_path, [bare, "train.py"]), {})
+        else:
+            check_here(specify(tmp_path, [bare, "train.py"]), {})
+    torchrun = make_launcher(tmp_path, "torchrun", f"#!{bare}")
+    with pytest.raises(CommandFailed, match="has no torch"):
+        check_here(specify(tmp_path, [torchrun, "--nproc-per-node", "2", "train.py"]), {})
+
+
+@pytest.mark.parametrize(
+    ("words", "source", "told"),
+    [
+        (["--minutes", "3"], "", "--minutes stands behind the script"),
+        (["--lr", "1", "--min-gain=0.1"], "", "--min-gain=0.1 stands behind the script"),
+        (["--minutes", "3"], "parser.add_argument('--minutes')", ""),
+        (["--block-seconds", "3"], "def main(block_seconds): ...", ""),
+        (["--seed", "3", "minutes"], "", ""),
+    ],
+)
+def test_options_that_went_behind_the_script_are_told_unless_it_knows_them(
+    words: list[str], source: str, told: str, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text(source)
+    spec = specify(tmp_path, ["torchrun", "--nproc-per-node", "2", "train.py", *words])
+    warned = warn_of_stray_options(spec, {"--minutes", "--min-gain", "--block-seconds"})
+    assert told in warned
+    assert bool(told) == bool(warned)
+
+
+@pytest.mark.parametrize("place", ["/proc/advisor", "/dev/null/advisor", "/sys/x/y"])
+def test_a_directory_that_takes_no_file_is_refused_at_once_for_root_too(place: str) -> None:
+    with pytest.raises(CommandFailed) as refused:
+        require_room(Path(place))
+    assert f"--output {place}: " in refused.value.what
+
+
+def test_looking_for_room_leaves_nothing_behind(tmp_path: Path) -> None:
+    require_room(tmp_path / "new" / "deeper")
+    assert list(tmp_path.iterdir()) == []

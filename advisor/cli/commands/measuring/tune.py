@@ -22,15 +22,35 @@ from advisor.cli.options import (
     screen_of,
     sign_as_asked,
 )
+from advisor.cli.screen import Screen
 from advisor.cli.tuning.built_in import RANKS, launch_built_in
-from advisor.cli.tuning.filled_options import takes
+from advisor.cli.tuning.filled_options import list_options, takes
 from advisor.cli.tuning.job_options import TRAINED, WHERE, TuneOptions
 from advisor.cli.tuning.job_spec import WantedJob, spec_from_options
 from advisor.cli.tuning.tune_anywhere import preview_anywhere, submit_detached, tune_anywhere
-from advisor.protocol.asked.jobs import Job
+from advisor.protocol.asked.jobs import Job, JobSpec
 
 if TYPE_CHECKING:  # It loads while server and agents start.
     from advisor.client import Client
+
+_GENERIC = {
+    "--name",
+    "--seed",
+    "--label",
+    "--pattern",
+    "--kind",
+    "--nodes",
+    "--pool",
+    "--values",
+    "--priority",
+    "--within",
+}
+"""Options that scripts have as well, under the same name."""
+_FLAGS = {option.flag for option in list_options(TuneOptions)} - _GENERIC | {
+    "--local-agents",
+    "--dry-run",
+    "--detach",
+}
 
 
 @takes(TuneOptions)
@@ -109,10 +129,6 @@ def tune(
             "Leave --local-agents out; nodes=N of the testbed says how many there are.",
         )
     trackers = _find_trackers(log_to or ())
-    if output is not None:
-        from advisor.cli.tuning.strategy_files import require_room
-
-        require_room(output)
     if workload is not None:
         command = launch_built_in(workload, nproc_per_node, command or ())
     if [bool(command), resume is not None, more is not None].count(True) != 1:
@@ -122,6 +138,7 @@ def tune(
             "For example: advisor tune -- torchrun --nproc-per-node 2 train.py",
         )
     spec = sign_as_asked(spec_from_options(command, options, Path.cwd()), sign, sign_for) if command else None
+    _look_ahead(spec, output, screen, writes=not dry_run and not detach)
     wanted = WantedJob(
         spec,
         resume=resume,
@@ -156,6 +173,18 @@ def tune(
         conclude(client, job, output, screen, trackers)
 
     tune_anywhere(wanted, local_agents, finish, os.environ, screen)
+
+
+def _look_ahead(spec: JobSpec | None, output: Path | None, screen: Screen, *, writes: bool) -> None:
+    """Say what is known before anything is started: words that went astray, files that could not be written."""
+    from advisor.cli.tuning.preflight import warn_of_stray_options
+    from advisor.cli.tuning.strategy_files import name_directory, require_room
+
+    directory = name_directory(spec.name) if output is None and spec is not None and spec.name else output
+    if directory is not None and (writes or output is not None):
+        require_room(directory)
+    if spec is not None and (warning := warn_of_stray_options(spec, _FLAGS)):
+        screen.warn(warning)
 
 
 def _find_trackers(log_to: Sequence[str]) -> Sequence[tuple[str, str]]:
