@@ -45,7 +45,9 @@ _OUTCOMES = {
     Outcome.CRASHED: Chip("bad", "cross", "crashed", "The search avoids it from now on."),
     Outcome.INEFFECTIVE: Chip("caution", "alert", "ineffective", "A knob was set and nothing consumed it."),
     Outcome.PRUNED: Chip("muted", "minus", "pruned", "Stopped early: it was clearly slower."),
-    Outcome.DIVERGED: Chip("bad", "cross", "diverged", "A loss was not finite."),
+    Outcome.DIVERGED: Chip(
+        "bad", "cross", "diverged", "More of its losses were not finite than of the baseline's."
+    ),
     Outcome.CANCELLED: Chip("muted", "stop", "cancelled"),
     Outcome.LOST: Chip(
         "caution", "alert", "lost", "The infrastructure failed; the search learns nothing from it."

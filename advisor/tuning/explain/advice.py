@@ -52,13 +52,15 @@ from advisor.tuning.stages.undecided import find_reason, measure_launch_noise
 _MOST_TOLD = 1.0
 """Smallest gain that is still worth telling, as a fraction: of +100 % nobody needs to hear that it could be found."""
 _MOST_MORE_S = 3600.0
+"""Longest continuation that is proposed, in seconds."""
+_NOTICEABLE_LEFT = 0.1
+"""Share of a budget from which people wonder why it was not used."""
 _ENDED_BY = {
     JobState.CANCELLING: "the job was cancelled",
     JobState.CANCELLED: "the job was cancelled",
     JobState.FAILED: "the job failed",
 }
-"""A clause; every other job goes on until its budget ends."""
-"""Longest continuation that is proposed, in seconds."""
+"""A clause; every other job goes on until its budget holds nothing more."""
 
 
 def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
@@ -197,13 +199,25 @@ def _find_grounds(record: Record, space: Space | None, case: Case | None) -> Gro
         tried=len(tried),
         given_up=given_up,
         failed=tuple(t.outcome.words for t in tried if t.outcome and t.outcome.is_configurations_fault),
-        ended_by=_ENDED_BY.get(job.state, "the budget ended"),
+        ended_by=_ENDED_BY.get(job.state) or _say_what_ended(record),
+        none_promised=case is None and bool(searched) and _has_time_left(record),
         reason=reason.sentence,
         is_scripts=reason.why.is_scripts,
         smallest_gain=_find_smallest_gain(record),
         more_s=_estimate_more_s(record, case) if case else None,
         where=job.spec.testbed.describe() if job.spec.testbed else "",
     )
+
+
+def _has_time_left(record: Record) -> bool:
+    return record.remaining_s > _NOTICEABLE_LEFT * record.budget_s
+
+
+def _say_what_ended(record: Record) -> str:
+    """A clause: that the budget ended, or that what is left of it would have held nothing more."""
+    if not _has_time_left(record):
+        return f"the budget of {record.budget_s:.0f} s ended"
+    return f"the {record.remaining_s:.0f} s that were left of {record.budget_s:.0f} s held no further race"
 
 
 def _find_smallest_gain(record: Record) -> float | None:

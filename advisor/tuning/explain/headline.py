@@ -58,6 +58,8 @@ class Grounds:
     """How those that failed did, each as in `crashed`."""
     ended_by: str = "the budget ended"
     """A clause: what ended the job."""
+    none_promised: bool = False
+    """The search ended with time left, because nothing that it tried looked faster."""
     reason: str = ""
     """A sentence: why nothing was decided; empty where only the budget is."""
     is_scripts: bool = False
@@ -97,7 +99,7 @@ def choose_action(grounds: Grounds) -> Action:
     if grounds.verdict is Verdict.CHANGE:
         return Action.USE
     # What failed is not tried again: a check has nothing else to go on with.
-    if grounds.verdict is Verdict.KEEP or (grounds.is_check and grounds.failed):
+    if grounds.verdict is Verdict.KEEP or (grounds.is_check and grounds.failed and not grounds.is_scripts):
         return Action.KEEP
     if _is_faster_unverified(grounds):
         return Action.CHECK_ACCURACY
@@ -182,16 +184,25 @@ def _say_measured_so_far(grounds: Grounds, interval: Interval) -> str:
 
 
 def _say_unmeasured(grounds: Grounds) -> str:
-    if grounds.reason:
-        return f"Not decided: {grounds.reason[0].lower()}{grounds.reason[1:]}"
+    why = grounds.reason[:1].lower() + grounds.reason[1:]
+    if grounds.is_scripts:
+        return f"Not decided: {why}"
     if grounds.failed and len(grounds.failed) + grounds.given_up >= grounds.tried:
         return f"Not decided: {_say_failed(grounds)}"
+    if grounds.given_up >= grounds.tried > 0:
+        return f"Not decided: {_say_slower(grounds)[:-1]}, and {grounds.ended_by}."
+    if grounds.none_promised:
+        tried = "the one strategy" if grounds.tried == 1 else f"none of the {grounds.tried} strategies"
+        looked = "did not look" if grounds.tried == 1 else "looked"
+        return (
+            f"Not decided: {tried} tried {looked} faster than your settings, so there was nothing to confirm."
+        )
+    if why:
+        return f"Not decided: {why}"
     if grounds.is_check:
         return f"Not decided: {grounds.ended_by} before {grounds.changes.describe()} was held against your settings."
     if not grounds.tried:
         return f"Not decided: {grounds.ended_by} before any strategy was measured."
-    if grounds.given_up >= grounds.tried:
-        return f"Not decided: {_say_slower(grounds)[:-1]}, and {grounds.ended_by}."
     best = f" ({grounds.changes.describe()})" if grounds.changes else ""
     strategies = "strategy" if grounds.tried == 1 else f"best of {grounds.tried} strategies"
     return f"Not decided: {grounds.ended_by} before the {strategies}{best} was held against your settings."

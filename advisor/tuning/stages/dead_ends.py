@@ -3,8 +3,7 @@
 from advisor.protocol.measured.trials import Outcome, Session
 from advisor.tuning.history.breakoffs import BreakOff, find_script_failure, list_break_offs
 from advisor.tuning.history.record import Record
-from advisor.tuning.stages.turns import count_steps_needed
-from advisor.tuning.stages.undecided import say_failure, say_too_short
+from advisor.tuning.stages.undecided import is_too_short, say_failure, say_too_short
 
 _MOST_LOST = 5
 _MOST_FAILED = 2
@@ -47,5 +46,5 @@ def _is_too_short(record: Record, ended: list[Session]) -> str | None:
     if not last or any(s.outcome is not Outcome.FINISHED or not s.total_steps for s in last):
         return None
     is_empty = len(last) == _MOST_EMPTY and not any(record.usable_in(session.id) for session in last)
-    has_too_few = record.probe is not None and (record.capacity_steps or 0) < count_steps_needed(record)
+    has_too_few = record.probe is not None and is_too_short(record)
     return say_too_short(record) if is_empty or has_too_few else None

@@ -137,9 +137,9 @@ def count_arms_that_fit(record: Record, rules: RaceRules) -> int:
 
 def count_steps_needed(record: Record) -> int:
     """Return the fewest steps of a launch in which a strategy can be held against the baseline."""
-    arms = (BASELINE,) if record.switches_at_launch else (BASELINE, BASELINE)
+    arms = (BASELINE, BASELINE)
     rules = search_rules(record, arms, max(record.remaining_s, 0.0))
-    return int(len(arms) * _count_steps(rules)) + _EXTRA_STEPS
+    return int(len(arms) * (rules.warmup_steps + rules.min_steps * (1.0 + 1.0 / rules.segment_steps)))
 
 
 def fits_behind(record: Record, blocks: Sequence[Block], arms: int, rules: RaceRules) -> bool:

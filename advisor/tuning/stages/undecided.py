@@ -121,11 +121,16 @@ def _say_unclear(record: Record) -> str:
     )
 
 
+def is_too_short(record: Record) -> bool:
+    """Whether the script was seen to end before two arms can take turns; where each has its launch it may be short."""
+    capacity = record.capacity_steps
+    return capacity is not None and not record.switches_at_launch and capacity < count_steps_needed(record)
+
+
 def say_too_short(record: Record) -> str:
     """Return that the script ends before anything can be compared; empty where it does not."""
-    capacity = record.capacity_steps
-    needed = count_steps_needed(record)
-    if capacity is None or (capacity >= needed and record.probe is not None):
+    capacity, needed = record.capacity_steps, count_steps_needed(record)
+    if capacity is None or (record.probe is not None and not is_too_short(record)):
         return ""
     return (
         f"The script makes only {capacity} steps before it ends, and to hold one strategy against your settings takes "

@@ -19,7 +19,8 @@ pytestmark = pytest.mark.distributed
 @pytest.mark.parametrize(
     ("script", "code", "words", "ranks"),
     [
-        (["no_ddp.py"], "no_ddp", "DistributedDataParallel", 0),
+        (["no_ddp.py"], "no_group", "5 optimizer steps before it ended", 0),
+        (["no_ddp.py", "--in-a-group"], "no_ddp", "DistributedDataParallel", 2),
         (["own_engine.py"], "own_engine", "DeepSpeed's engine", 0),
         (["spawning.py"], "spawns_own_ranks", "torchrun", 0),
         (["plain.py", "--steps", "20"], "single_rank", "at least two ranks", 1),

@@ -1,4 +1,4 @@
-"""Trains without DistributedDataParallel; a forked child ends before."""
+"""Trains without DistributedDataParallel, with --in-a-group in a process group; a forked child ends before."""
 
 import os
 import sys
@@ -8,6 +8,8 @@ import torch
 if os.fork() == 0:
     sys.exit(0)
 os.wait()
+if "--in-a-group" in sys.argv:
+    torch.distributed.init_process_group("gloo")
 net = torch.nn.Linear(4, 1)
 optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
 for _ in range(5):

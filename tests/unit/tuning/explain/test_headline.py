@@ -107,6 +107,7 @@ def test_gain_that_may_be_too_small_is_not_called_proven() -> None:
     ("grounds", "told"),
     [
         (undecided(interval=None, tried=0, ended_by="the budget of 60 s ended"), "budget of 60 s ended before any"),
+        (undecided(interval=None, none_promised=True), "none of the 12 strategies tried looked faster"),
         (undecided(interval=None, given_up=12), "all 12 strategies tried were slower, and the budget ended"),
         (undecided(interval=None), "before the best of 12 strategies (num_threads 1) was held against"),
         (undecided(interval=None, tried=1, changes=Changes()), "before the strategy was held against"),
@@ -160,3 +161,24 @@ def test_every_answer_says_what_to_do_in_one_line() -> None:
 @pytest.mark.parametrize(("smallest", "told"), [(0.021, "gains from 2.1 % on"), (0.8, "gains from 80 % on")])
 def test_smallest_gain_says_what_the_budget_is_good_for(smallest: float, told: str) -> None:
     assert say_smallest_gain(smallest).startswith(f"This budget can find {told}")
+
+
+@pytest.mark.parametrize(
+    "fields", [{"interval": None}, {"interval": WIDE}, {"interval": None, "failed": ("crashed",) * 12}]
+)
+def test_what_the_script_does_by_itself_is_told_before_everything_else(fields: dict[str, object]) -> None:
+    why = "The script itself hangs after about 300 steps (train.py:7)."
+    answer = say_answer(undecided(reason=why, is_scripts=True, **fields))
+    assert "he script itself hangs after about 300 steps (train.py:7)." in answer.headline
+    assert answer.action is Action.MEND_SCRIPT
+    assert answer.what_to_do.startswith("Mend the script")
+    assert answer.continue_s is None
+
+
+def test_a_noisy_machine_is_told_with_its_figure_where_nothing_was_held_against_the_baseline() -> None:
+    why = "The machine is too noisy: the baseline alone varied by 25 % from launch to launch."
+    answer = say_answer(undecided(interval=None, reason=why))
+    assert answer.headline.startswith(
+        "Not decided: the machine is too noisy: the baseline alone varied by 25 %"
+    )
+    assert answer.action is Action.CONTINUE
