@@ -12,7 +12,7 @@ import functools
 import os
 import sys
 import time
-from typing import Any, Callable
+from typing import Any, Callable, List
 
 from .. import current
 from ..link.control import ControlLine
@@ -29,6 +29,8 @@ FEWEST_OUTSIDE = 5
 """Optimizer steps of a process that has ended which were a training; a helper may make one to try something."""
 STEPS_OUTSIDE, SECONDS_OUTSIDE = 50, 8.0
 """Optimizer steps, and seconds since the first, after which a process in no group is taken to train alone."""
+_counting: List[Any] = []
+"""What counts steps until this process is a rank."""
 RANK_PROCESS = "ADVISOR_RANK_PROCESS"
 """The process that is the rank; in the environment of everything it starts."""
 
@@ -90,25 +92,22 @@ def _watch_steps_outside() -> None:
     """Tells the agent of a training that goes on for seconds, or has ended, without any process group."""
     from torch.optim.optimizer import register_optimizer_step_post_hook
 
-    steps, first_s, is_over = 0, 0.0, False
+    steps, first_s, is_told, process_id = 0, 0.0, False, os.getpid()
 
     def count(*_: Any) -> None:
-        # It stays registered: torch iterates over the hooks while it calls this one.
-        nonlocal steps, first_s, is_over
-        is_over = is_over or current.current_runtime is not None or _is_below_a_rank()
-        if is_over:
-            return
+        nonlocal steps, first_s
         steps += 1
         first_s = first_s or time.monotonic()
         if steps >= STEPS_OUTSIDE and time.monotonic() - first_s > SECONDS_OUTSIDE:
-            is_over = True
-            tell("so far")
+            _harmless(lambda: tell("so far"))()
 
     def tell(when: str) -> None:
-        nonlocal steps
-        told, steps = steps, 0
+        nonlocal steps, is_told
+        told, was_told = steps, is_told
+        steps, is_told = 0, True
         control = os.environ.get("ADVISOR_CONTROL")
-        if told < FEWEST_OUTSIDE or current.current_runtime is not None or _is_below_a_rank():
+        is_rank = current.current_runtime is not None or _is_below_a_rank()
+        if was_told or told < FEWEST_OUTSIDE or is_rank or os.getpid() != process_id:
             return
         trouble = describe_trouble("outside_group", steps=told, when=when)
         if os.environ.get(RUN):
@@ -118,7 +117,8 @@ def _watch_steps_outside() -> None:
             line.send(trouble)
             line.close()
 
-    register_optimizer_step_post_hook(count)
+    # Never taken off in a step: torch goes through these hooks then. A rank's are, before it makes one.
+    _counting.append(register_optimizer_step_post_hook(count))
     atexit.register(_harmless(lambda: tell("before it ended")))
 
 
@@ -130,6 +130,8 @@ def _become_rank() -> None:
         return
     environment = read_joined_environment(dist.get_rank(), dist.get_world_size())
     take_own_output(environment.rank, os.environ)
+    while _counting:
+        _counting.pop().remove()
     listen_for_signals(environment)
     start_runtime(environment)
     os.environ[RANK_PROCESS] = str(os.getpid())
