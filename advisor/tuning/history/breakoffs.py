@@ -14,9 +14,10 @@ from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.trials import Block, BlockState, JobHistory, Outcome, Session, SessionState
 from advisor.tuning.history.record import Record
 
-_SLACK_STEPS = 5
-_SLACK = 0.03
-"""Launches that ended within so many steps, or such a share of them, of each other ended at one step."""
+_SLACK_STEPS = 10
+_SLACK = 0.1
+"""Launches that ended within so many steps, or such a share of them, of each other ended at one step: a rank says now
+and then how far it is, not in every step."""
 OUR_FAULT = "the runtime failed, not the script"
 """Of a launch that this product broke off; the runtime's own words."""
 
@@ -148,7 +149,7 @@ def find_script_failure(record: Record) -> ScriptFailure | None:
         alike = [b for b in found if b.way == this.way and not _is_explained(record, b, found)]
         candidates.append(ScriptFailure(tuple(alike), at_one_step=False))
     told = [failure for failure in candidates if failure.launches and _is_scripts(record, failure.launches)]
-    return max(told, key=lambda failure: len(failure.launches), default=None)
+    return max(told, key=lambda f: (f.at_one_step and len(f.launches) > 1, len(f.launches)), default=None)
 
 
 def _is_scripts(record: Record, launches: Sequence[BreakOff]) -> bool:

@@ -8,7 +8,7 @@ from advisor.tuning.history.budget import UNTIMED
 from advisor.tuning.history.record import Record
 from advisor.tuning.stages.turns import MOST_STEPS, Turn, probe_rules
 
-_BEYOND, _BEYOND_STEPS = 1.05, 10
+_BEYOND, _BEYOND_STEPS = 1.15, 15
 """How much further than the launch that broke off this one has to get."""
 
 

@@ -66,6 +66,7 @@ def test_a_rank_that_is_killed_at_one_step_in_every_launch_is_the_scripts() -> N
 
     assert isinstance(answer, Advice)
     assert "the script itself is killed after about 15" in answer.headline
+    assert len(sim.sessions) <= 3, "what is killed by itself is launched again and again"
 
 
 def test_a_strategy_under_which_launches_die_is_blamed_and_not_the_script() -> None:
