@@ -30,6 +30,8 @@ from advisor.protocol.views import JobEvent
 
 _EVENTS_AT_ONCE = 500
 _MOST_EVENTS = 5000
+_EVENTS_SHOWN = 200
+"""On one page, the latest first."""
 _LOG_PARTS = 200
 _RUN_REFRESH_S = 30
 """A finished job's page, while trainings under its strategy report: as often as they do."""
@@ -192,8 +194,9 @@ def build_view_routes(
         return show(request, opened, "what-if", "what_if.html", context)
 
     @router.get("/jobs/{job_id}/log")
-    def show_log(request: Request, job_id: str, after: int = 0) -> Response:
+    def show_log(request: Request, job_id: str, after: int = 0, before: int | None = None) -> Response:
         opened = open_job(request, job_id)
+        told = [event for event in opened.events if before is None or event.seq < before]
         history, parts = source.history(job_id), source.log(job_id, max(0, after), _LOG_PARTS)
         context = {
             "failures": list_failures(history),
@@ -201,7 +204,9 @@ def build_view_routes(
             "refused": sorted(opened.job.refusals.items()),
             "sessions": history.sessions,
             "generations": {session.id: session.generation for session in history.sessions},
-            "events": opened.events,
+            "events": told[-_EVENTS_SHOWN:],
+            "earlier": told[-_EVENTS_SHOWN].seq if len(told) > _EVENTS_SHOWN else None,
+            "before": before,
             "blocks": view_log(parts),
             "after": after,
             "next_after": parts[-1].seq if len(parts) == _LOG_PARTS else None,

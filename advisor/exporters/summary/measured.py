@@ -83,7 +83,9 @@ def tabulate_tried(job: Job, history: JobHistory) -> str:
         return ""
     most = max((each.samples_per_s + each.half_width for each in measured), default=1.0)
     rows = "".join(
-        _row_of_trial(trial, found[trial.number], gain_of(trial, blocks[trial.number], blocks[0]), most)
+        _row_of_trial(
+            trial, found[trial.number], gain_of(trial, blocks[trial.number], lambda: found.get(0)), most
+        )
         for trial in trials
     )
     head = (

@@ -1,13 +1,14 @@
 """What a running job's blocks say up to now, for everybody who watches it; not the statistics behind the advice."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from statistics import fmean, stdev
 
 from advisor.protocol.answers.gains import Quality, judge_quality, spell_gain, spell_likely, spell_range
 from advisor.protocol.asked.jobs import Job
-from advisor.protocol.measured.estimates import estimate_blocks
+from advisor.protocol.measured.estimates import Estimate, estimate_blocks
 from advisor.protocol.measured.trials import Block, Contrast, JobHistory, Outcome, Purpose, Trial
 
 _TWO_SIDED = 2.0
@@ -33,9 +34,8 @@ class SoFar:
         """`6 races in 2 launches · +12 % (+9 … +15 % so far)`."""
         races = f"{self.races} race{'s' if self.races != 1 else ''}"
         measured = f"{races} in {self.launches} launch{'es' if self.launches != 1 else ''}"
-        quality = judge_quality(self.low, self.high)
-        if quality is not Quality.KNOWN:
-            return f"{measured} · {'gain not known yet' if quality is Quality.UNKNOWN else f'{self.likely} so far'}"
+        if judge_quality(self.low, self.high) is not Quality.KNOWN:
+            return f"{measured} · {self.likely} so far"
         return (
             f"{measured} · {spell_gain(self.ratio)} ({spell_range(self.ratio, self.low, self.high)} so far)"
         )
@@ -51,10 +51,8 @@ class Leader:
 
     def describe(self) -> str:
         """`about +110 %, unconfirmed`; where that is not known, as far as it is."""
-        quality = judge_quality(self.gain.low, self.gain.high)
-        if quality is Quality.UNKNOWN:
-            return "gain not known yet"
-        return f"{'about ' if quality is Quality.KNOWN else ''}{self.gain.likely}, unconfirmed"
+        is_known = judge_quality(self.gain.low, self.gain.high) is Quality.KNOWN
+        return f"{'about ' if is_known else ''}{self.gain.likely}, unconfirmed"
 
 
 def best_so_far(job: Job, history: JobHistory) -> Leader | None:
@@ -72,14 +70,17 @@ def best_so_far(job: Job, history: JobHistory) -> Leader | None:
             baselines.setdefault(block.session_id, []).append(block)
         elif _may_win(trials[block.trial_number], job):
             measured.setdefault(block.trial_number, []).append(block)
+
+    @cache
+    def estimate_within(sessions: frozenset[str]) -> Estimate | None:
+        return estimate_blocks(
+            [block for session in sorted(sessions) for block in baselines.get(session, ())]
+        )
+
     found = [
         Leader(number, gain)
         for number, blocks in measured.items()
-        if (
-            gain := gain_of(
-                trials[number], blocks, [b for s in _sessions(blocks) for b in baselines.get(s, ())]
-            )
-        )
+        if (gain := gain_of(trials[number], blocks, partial(estimate_within, frozenset(_sessions(blocks)))))
     ]
     return max(found, key=lambda leader: leader.gain.ratio, default=None)
 
@@ -99,17 +100,19 @@ def gain_so_far(job: Job, history: JobHistory) -> SoFar | None:
     return _pool([block for block in raced if block.trial_number == confirmed])
 
 
-def gain_of(trial: Trial, blocks: Sequence[Block], baseline: Sequence[Block]) -> SoFar | None:
+def gain_of(
+    trial: Trial, blocks: Sequence[Block], estimate_baseline: Callable[[], Estimate | None]
+) -> SoFar | None:
     """Return a trial's throughput over the baseline's, for tables; None of the baseline and before its blocks.
 
     From its races against the baseline, as the verdict has it. One that never raced the baseline is held against all of
-    the baseline's blocks, at whatever time they were measured.
+    the baseline's blocks, at whatever time they were measured: these are estimated where they are needed, once for all.
     """
     if not trial.number:
         return None
     if trial.purpose in {Purpose.SEARCH, Purpose.CONFIRM} and (found := _pool(blocks)) is not None:
         return found
-    mine, theirs = estimate_blocks(blocks), estimate_blocks(baseline)
+    mine, theirs = estimate_blocks(blocks), estimate_baseline()
     if mine is None or theirs is None:
         return None
     off = math.hypot(*(math.log1p(each.half_width / each.samples_per_s) for each in (mine, theirs)))

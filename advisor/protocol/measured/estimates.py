@@ -18,7 +18,10 @@ def typical_step_s(result: BlockResult) -> float:
     times, period = result.step_time_s, max(1, result.period)
     whole = len(times) // period * period
     units = [fmean(times[i : i + period]) for i in range(0, whole, period)] or times
-    return fmean(min(unit, LONGEST_STEP * median(units)) for unit in units) if units else 0.0
+    if not units:
+        return 0.0
+    longest_s = LONGEST_STEP * median(units)
+    return fmean(min(unit, longest_s) for unit in units)
 
 
 def rate_of(block: Block) -> float:
@@ -53,10 +56,11 @@ def estimate_blocks(blocks: Sequence[Block]) -> Estimate | None:
     picture of one trial's noise, not the verdict: that rests on paired rounds (`Advice.gain`).
     """
     # A block that stands for another one of the same plan holds no times of its own.
-    measured = [(b, b.summary) for b in blocks if b.summary is not None and rate_of(b) > 0]
+    rated = [(b, b.summary, rate_of(b)) for b in blocks if b.summary is not None]
+    measured = [(block, summary) for block, summary, rate in rated if rate > 0]
     if not measured:
         return None
-    logs = [math.log(rate_of(block)) for block, _ in measured]
+    logs = [math.log(rate) for _, _, rate in rated if rate > 0]
     error = math.sqrt(sum(summary.log_step_time_se**2 for _, summary in measured)) / len(measured)
     if len(logs) >= 3:
         error = max(error, stdev(logs) / math.sqrt(len(logs)))

@@ -69,7 +69,7 @@ def measure_trials(history: JobHistory) -> tuple[MeasuredTrial, ...]:
             trial=trial,
             blocks=tuple(done[trial.number]),
             estimate=estimates[trial.number],
-            gain=gain_of(trial, done[trial.number], done[0]),
+            gain=gain_of(trial, done[trial.number], lambda: estimates.get(0)),
             is_measuring=trial.number in issued,
         )
         for trial in sorted(history.trials, key=lambda trial: trial.number)

@@ -1,0 +1,78 @@
+"""A job of two thousand trials: no page of it is larger than people can load, and what is left out has a link."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from memory_source import NOW, MemorySource
+from starlette.testclient import TestClient
+
+from advisor.dashboard.samples.job import Story, make_finished_story
+from advisor.protocol.measured.trials import JobHistory
+
+TRIALS = 2000
+LARGEST_PAGE = 400_000
+"""Bytes, before they are compressed."""
+
+
+def make_long(story: Story) -> Story:
+    """The same job, its trials, blocks and events again and again."""
+    history, events = story.history, list(story.events)
+    trials, blocks = list(history.trials), list(history.blocks)
+    own = {trial.number: [b for b in blocks if b.trial_number == trial.number][:2] for trial in trials}
+    for number in range(len(trials), TRIALS):
+        model = trials[1 + number % (len(history.trials) - 1)]
+        trials.append(model.model_copy(update={"number": number}))
+        blocks += [
+            block.model_copy(update={"id": f"{block.id}-{number}", "trial_number": number})
+            for block in own[model.number]
+        ]
+        events += [
+            story.events[number % len(story.events)].model_copy(update={"seq": len(events) + 1 + place})
+            for place in range(2)
+        ]
+    longer = JobHistory(trials=tuple(trials), blocks=tuple(blocks), sessions=history.sessions)
+    return replace(story, history=longer, events=tuple(events))
+
+
+@pytest.fixture
+def long_job(source: MemorySource, sign_in: Callable[[str], TestClient]) -> tuple[str, TestClient]:
+    story = make_long(make_finished_story(NOW))
+    source.tell(story)
+    return f"/jobs/{story.job.id}", sign_in("adv_viewer_3_x")
+
+
+@pytest.mark.parametrize(
+    "view", ["", "/trials", "/trials?page=20", "/log", "/log?before=900", "/trials/1999", "/export"]
+)
+def test_no_page_of_a_long_job_is_large(long_job: tuple[str, TestClient], view: str) -> None:
+    address, client = long_job
+    page = client.get(address + view)
+    assert page.status_code == 200
+    assert len(page.content) < LARGEST_PAGE
+
+
+def test_every_trial_is_reached_by_links_alone(long_job: tuple[str, TestClient]) -> None:
+    address, client = long_job
+    seen: list[str] = []
+    following: str | None = f"{address}/trials?sort=number"
+    while following:
+        page = client.get(following).text
+        seen += [part.partition('"')[0] for part in page.split(f'href="{address}/trials/')[1:]]
+        _, found, rest = page.partition('rel="next" href="')
+        following = rest.partition('"')[0].replace("&amp;", "&") if found else None
+    assert len(set(seen)) == TRIALS
+
+
+def test_every_event_is_reached_by_links_alone(
+    long_job: tuple[str, TestClient], source: MemorySource
+) -> None:
+    address, client = long_job
+    told = 0
+    following: str | None = f"{address}/log"
+    while following:
+        page = client.get(following).text
+        told += page.partition('<div class="events"')[2].partition("</ol>")[0].count("<li><time")
+        _, found, rest = page.partition('rel="prev" href="')
+        following = rest.partition('"')[0].replace("&amp;", "&") if found else None
+    assert told == len(source.stories[address.rpartition("/")[2]].events)
