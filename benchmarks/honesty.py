@@ -34,7 +34,8 @@ from advisor.protocol.answers.advice import Advice, Verdict
 from advisor.protocol.asked.jobs import Measurement
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.measured.trials import BlockResult, Outcome, Phases
+from advisor.protocol.measured.phases import Phases
+from advisor.protocol.measured.trials import BlockResult, Outcome
 from advisor.protocol.nodes.cluster import Cluster, DeviceKind, Node
 from advisor.protocol.training.workload import WorkloadFacts
 from advisor.tuning.job_in_memory import START
@@ -94,7 +95,7 @@ def _describe(cell: Cell, times: Sequence[float], _dice: random.Random) -> Block
     phases = Phases(forward_s=0.3 * _STEP_S, backward_s=0.3 * _STEP_S, exposed_comm_s=0.3 * _STEP_S)
     return BlockResult(
         steps=len(times), step_time_s=tuple(times), samples_per_step=_SAMPLES, samples=_SAMPLES * len(times),
-        wall_s=sum(times), phases=phases, worst_rank_phases=phases,
+        wall_s=sum(times), phases=phases,
         bucket_bytes=(2**20,) * (3 if _GAIN_KNOB in cell.changes else 5),
     )  # fmt: skip
 

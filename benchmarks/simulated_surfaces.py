@@ -21,7 +21,8 @@ from advisor.protocol.knobs.changes import period_of
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.knobs.strategy import DistributedStrategy
 from advisor.protocol.measured.calibration import Calibration, GradientTiming, LinkLevel, LinkTiming
-from advisor.protocol.measured.trials import BlockResult, Outcome, Phases
+from advisor.protocol.measured.phases import Phases
+from advisor.protocol.measured.trials import BlockResult, Outcome
 from advisor.protocol.nodes.cluster import Cluster, Device, DeviceKind, Node
 from advisor.protocol.nodes.cluster import Link as Interface
 from advisor.protocol.training.workload import WorkloadFacts
@@ -148,7 +149,14 @@ class SimulatedSurface(Surface):
         factor = median(times) / step.total_s if times else 1.0
         parts: dict[str, Any] = {
             name: getattr(step, name) * factor * math.exp(dice.gauss(0.0, 0.02))
-            for name in ("data_wait_s", "forward_s", "backward_s", "exposed_comm_s", "optimizer_s", "other_s")
+            for name in (
+                "data_wait_s",
+                "forward_s",
+                "backward_s",
+                "exposed_comm_s",
+                "optimizer_s",
+                "own_code_s",
+            )
         }
         samples = self.facts.batch_size_per_rank * self.machine.world
         return BlockResult(

@@ -89,7 +89,7 @@ class Step:
     backward_s: float
     exposed_comm_s: float
     optimizer_s: float
-    other_s: float
+    own_code_s: float
     buckets: tuple[int, ...]
     memory: float
 
@@ -102,7 +102,7 @@ class Step:
             self.backward_s,
             self.exposed_comm_s,
             self.optimizer_s,
-            self.other_s,
+            self.own_code_s,
         )
         return sum(parts)
 

@@ -20,7 +20,8 @@ from advisor.protocol.knobs.changes import Changes, period_of
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.knobs.strategy import DistributedStrategy, Layout, Strategy
 from advisor.protocol.measured.calibration import Calibration
-from advisor.protocol.measured.trials import BlockResult, Outcome, Phases
+from advisor.protocol.measured.phases import Phases
+from advisor.protocol.measured.trials import BlockResult, Outcome
 from advisor.protocol.nodes.cluster import Cluster
 from advisor.protocol.training.workload import Workload, WorkloadFacts
 from advisor.tuning.space.composition import Composer, baseline_strategy
@@ -206,7 +207,6 @@ def rescale(result: BlockResult, times: Sequence[float], scale: float) -> BlockR
             "samples": result.samples_per_step * len(scaled),
             "wall_s": sum(scaled),
             "phases": phases,
-            "worst_rank_phases": phases,
             "losses": result.losses[: len(scaled)],
         }
     )

@@ -23,7 +23,8 @@ from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes, period_of
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.calibration import Calibration
-from advisor.protocol.measured.trials import BlockResult, Outcome, Phases
+from advisor.protocol.measured.phases import Phases
+from advisor.protocol.measured.trials import BlockResult, Outcome
 from advisor.protocol.nodes.cluster import Cluster, DeviceKind, Node
 from advisor.protocol.training.workload import WorkloadFacts
 

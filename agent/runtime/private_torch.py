@@ -145,6 +145,15 @@ TIMEOUT = Private(
     (2, 3),
 )
 
+# Collectives.
+
+FUNCTIONAL = "torch.distributed._functional_collectives"
+_WAITS = "time the script's own collectives"
+GATHER_INTO = Private("torch._C._distributed_c10d:ProcessGroup", "_allgather_base", _WAITS)
+SCATTER_INTO = Private("torch._C._distributed_c10d:ProcessGroup", "_reduce_scatter_base", _WAITS)
+BROADCAST_MODEL = Private("torch._C._distributed_c10d", "_broadcast_coalesced", _WAITS)
+REBUILD_BUCKETS = Private("torch._C._distributed_c10d:Reducer", "_rebuild_buckets", _WAITS)
+
 # DistributedDataParallel as it stands.
 
 _DDP = "torch.nn.parallel.distributed:DistributedDataParallel"

@@ -8,6 +8,7 @@ from typing import Any, Callable, Dict, Optional, Tuple
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from . import hooks
 from .facts import count_batches, describe_loader
@@ -22,10 +23,10 @@ from .link.trouble import describe_trouble
 from .observe.clock import is_capturing
 from .observe.engines import find_engine
 from .observe.loss_factor import multiply_loss
-from .observe.recorder import INTERRUPTED, NEW_EPOCH
+from .observe.recorder import DATA, FORWARD, INTERRUPTED, NEW_EPOCH
 from .observe.sharded import explain_unknown, find_kind, find_sharded_roots
-from .private_torch import explain_unusable
-from .races.parts import RankParts
+from .private_torch import GET_LOG, explain_unusable
+from .races.parts import RankParts, read_exposed_s
 from .rank_process import FAILED, RankProcess
 from .steering.conversation import Conversation
 from .steering.online import OnlineTuning
@@ -115,15 +116,25 @@ class Runtime:
         if self.at_work is not None:
             self.at_work.begin_forward(ddp)
         if not is_marked:
-            recorder.begin_forward()
+            recorder.begin(FORWARD)
 
     def end_forward(self, ddp: Any, output: Any) -> Any:
         """What the script gets from this forward."""
-        self.recorder.end_forward()
+        self.recorder.end(FORWARD)
+        if self.recorder.asks_ddp:
+            self.note_reduction(ddp)
         return output if self.at_work is None else self.at_work.end_forward(ddp, output)
+
+    @untraced
+    def note_reduction(self, ddp: Any) -> None:
+        """What DDP has logged of its last reduction."""
+        if isinstance(ddp, DistributedDataParallel):
+            logged = GET_LOG.of(ddp)()
+            self.recorder.note_reduction(ddp, logged, read_exposed_s(logged))
 
     def drop_forward(self) -> None:
         """It failed, and the script may catch that and go on."""
+        self.recorder.end(FORWARD)
         if self.at_work is not None:
             self.at_work.drop_forward()
 
@@ -141,7 +152,7 @@ class Runtime:
         self.recorder.end_backward()
 
     def begin_optimizer_step(self, optimizer: Any) -> None:
-        self.recorder.begin_optimizer()
+        self.recorder.begin_optimizer(optimizer)
         if self.at_work is not None and not self.recorder.is_in_backward:
             self.at_work.before_step()
         if not self.models.has_replicas:
@@ -177,7 +188,7 @@ class Runtime:
             self._tell_trouble("no_ddp", when=when)
 
     def end_optimizer_step(self, optimizer: Any) -> None:
-        self.recorder.end_optimizer()
+        self.recorder.end_optimizer(optimizer)
         is_new = self.watch.note_optimizer_step(optimizer)
         if is_new and self.watch.never_settles and self.environment.strategy is None:
             self._tell_trouble("made_anew", steps=self.watch.optimizer_steps)
@@ -189,14 +200,17 @@ class Runtime:
 
     def read_batch(self, iterator: Any, read_next: Callable[[Any], Any]) -> Any:
         """The script's next batch. A model in eval mode meanwhile means an evaluation inside the step."""
-        start_s = time.perf_counter()
-        batch = self.reading.read(iterator, read_next)
-        seconds = time.perf_counter() - start_s
         if self.models.are_evaluated():
             self.note_interruption()
-        else:
-            self.samples.note_fetch()
-            self.recorder.add_data_wait(seconds)
+            return self.reading.read(iterator, read_next)
+        start_s = time.perf_counter()
+        self.recorder.begin(DATA)
+        try:
+            batch = self.reading.read(iterator, read_next)
+        finally:
+            self.recorder.end(DATA)
+        self.samples.note_fetch()
+        self.recorder.add_data_wait(time.perf_counter() - start_s)
         return batch
 
     @untraced

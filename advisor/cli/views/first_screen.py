@@ -22,11 +22,11 @@ from advisor.protocol.answers.gains import (
     spell_fraction,
     spell_likely,
     spell_range,
-    spell_share,
 )
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.knobs.spelling import spell_name
+from advisor.protocol.measured.phases import NOTICEABLE_S
 
 _LABEL_COLUMNS = 7
 _PHASES_SHOWN = 4
@@ -34,8 +34,6 @@ _WATCHED = 2
 _TOO_WIDE = 2.5
 """The ends of an interval this many times apart: more time would make it worth more."""
 _SHORT_PHASES = {"data wait": "data", "exposed communication": "network"}
-_NOTICEABLE_S = 5e-5
-"""Half of the last digit shown: a smaller difference reads as none."""
 _WORTH_TELLING = 0.05
 """Phases that make up less of what changed are left out."""
 
@@ -175,14 +173,14 @@ def _say_why(advice: Advice) -> str:
         afters = dict(advice.phases_after.list_named())
         moved = [(name, was, afters[name] or 0.0) for name, was in befores]
         moved.sort(key=lambda row: -abs(row[2] - row[1]))
-        least = max(_NOTICEABLE_S, _WORTH_TELLING * sum(abs(now - was) for _, was, now in moved))
+        least = max(NOTICEABLE_S, _WORTH_TELLING * sum(abs(now - was) for _, was, now in moved))
         moved = [row for row in moved if abs(row[2] - row[1]) >= least]
         parts = [f"{_shorten(name)} {_ms(was)} → {_ms(now)}" for name, was, now in moved[:_PHASES_SHOWN]]
         total = f"one step {_ms(before.total_s())} → {_ms(advice.phases_after.total_s())} ms"
         total += _say_stalls(advice)
         return f"{total}:  {' · '.join(parts)}" if parts else total
     largest = sorted(befores, key=lambda row: -row[1])[:_PHASES_SHOWN]
-    parts = [f"{_shorten(name)} {_ms(seconds)}" for name, seconds in largest if seconds >= _NOTICEABLE_S]
+    parts = [f"{_shorten(name)} {_ms(seconds)}" for name, seconds in largest if seconds >= NOTICEABLE_S]
     title = advice.diagnosis.title
     limited = f" ({title[0].lower()}{title[1:]})" if advice.diagnosis.bound != "unmeasured" else ""
     return f"one step {_ms(before.total_s())} ms:  {' · '.join(parts)}{limited}"
@@ -238,8 +236,6 @@ def _say_effects(advice: Advice) -> str:
 def _list_watched(advice: Advice) -> list[str]:
     """What no knob mends, each said once; what would stop a training comes first, and all of it."""
     sentences = list(dict.fromkeys(flag.sentence for flag in advice.diagnosis.flags))
-    if not sentences and advice.diagnosis.bound == "straggler":
-        sentences = [f"the slowest rank lags by {spell_share(advice.diagnosis.skew)}: look for another load"]
     return [*advice.watch, *sentences[:_WATCHED]]
 
 

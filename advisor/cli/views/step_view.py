@@ -5,11 +5,9 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from advisor.protocol.measured.trials import Phases
+from advisor.protocol.measured.phases import NOTICEABLE_S, Phases
 
 _BAR_COLUMNS = 24
-_NOTICEABLE_S = 5e-5
-"""Half of the last digit shown: a smaller difference reads as none."""
 
 LEGEND_CHANGE = "█ still there   ░ saved   ▒ added"
 
@@ -23,12 +21,10 @@ def render_phases(before: Phases, after: Phases | None) -> Table:
         table.add_column("after", justify="right", no_wrap=True)
         table.add_column("change", justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
-    befores = before.list_named()
-    afters = after.list_named() if after else befores
+    befores = before.list_shown(after or before)
+    afters = after.list_shown(before) if after else befores
     longest = max([0.0, *(seconds or 0.0 for _, seconds in befores + afters)])
     for (name, was), (_, now) in zip(befores, afters, strict=True):
-        if name == "stalls" and max(was or 0.0, now or 0.0) < _NOTICEABLE_S:
-            continue
         cells = [name, _milliseconds(was)]
         if after:
             cells += [_milliseconds(now), _difference(was, now)]
@@ -48,7 +44,7 @@ def _milliseconds(seconds: float | None) -> str:
 def _difference(was: float | None, now: float | None) -> str:
     if was is None or now is None:
         return ""
-    if abs(now - was) < _NOTICEABLE_S:
+    if abs(now - was) < NOTICEABLE_S:
         return "0.0"
     return f"{(now - was) * 1000:+.1f}".replace("-", "−")
 

@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 
 from advisor.dashboard import formats
 from advisor.protocol.measured.estimates import Estimate
-from advisor.protocol.measured.trials import Phases
+from advisor.protocol.measured.phases import Phases
 
 BASELINE = "#8b93a3"
 ACCENT = "#0072b2"
@@ -140,10 +140,8 @@ def draw_comparison(before: Side, after: Side, gain_words: str) -> Figure:
 
 
 def list_phases(phases: Phases) -> list[tuple[str, float]]:
-    """Return the phases of a step by name, in seconds; an unmeasured one counts as 0, and no stalls are none."""
-    return [
-        (name, seconds or 0.0) for name, seconds in phases.list_named() if name != "stalls" or phases.stalls_s
-    ]
+    """Return the phases of a step by name, in seconds; an unmeasured one counts as 0."""
+    return [(name, seconds or 0.0) for name, seconds in phases.list_shown()]
 
 
 _FOR_WORDS = 0.3
@@ -164,8 +162,10 @@ def _frame_waterfall(before_ms: float, deltas_ms: Sequence[float]) -> tuple[floa
 
 def draw_waterfall(before: Phases, after: Phases) -> Figure:
     """Draw how the step time of the baseline becomes that of the strategy, phase by phase."""
-    old, new = ({name: seconds or 0.0 for name, seconds in phases.list_named()} for phases in (before, after))
-    names = [name for name in old if name != "stalls" or old[name] or new[name]]
+    old, new = (
+        {name: s or 0.0 for name, s in phases.list_shown(before, after)} for phases in (before, after)
+    )
+    names = list(old)
     deltas = [new[name] - old[name] for name in names]
     figure = go.Figure(
         go.Waterfall(
@@ -215,20 +215,35 @@ def draw_waterfall(before: Phases, after: Phases) -> Figure:
     )
 
 
+_LOOKS = {
+    "data wait": (NUMERIC, ""),
+    "forward": (SKY, ""),
+    "backward": (ACCENT, ""),
+    "exposed communication": (WORSE, "/"),
+    "other collectives": (WORSE, "x"),
+    "waiting for other ranks": (WORSE, "."),
+    "optimizer": (CONVERGENCE, "."),
+    "own code": (BASELINE, ""),
+    "evaluation and saving": (BASELINE, "/"),
+    "garbage collection": (BASELINE, "x"),
+    "stalls": ("#5b6270", "x"),
+}
+"""Colour and pattern of each part of a step, wherever it is drawn."""
+
+
 def draw_phases(series: Sequence[tuple[str, Phases]], title: str) -> Figure:
     """Draw the phases of one step as stacked bars, one bar per entry of `series`."""
-    colours = (NUMERIC, SKY, ACCENT, WORSE, CONVERGENCE, BASELINE, "#5b6270")
-    patterns = ("", "", "", "/", ".", "", "x")
-    named = [dict(phases.list_named()) for _, phases in series]
-    shown = [name for name in named[0] if name != "stalls" or any(phases["stalls"] for phases in named)]
+    named = [dict(phases.list_shown(*(other for _, other in series))) for _, phases in series]
+    shown = list(named[0])
     figure = go.Figure()
-    for index, name in enumerate(shown):
+    for name in shown:
+        colour, pattern = _LOOKS[name]
         figure.add_bar(
             orientation="h", name=name, y=[label for label, _ in series],
             x=[(phases[name] or 0.0) * 1000 for phases in named],
             marker={
-                "color": colours[index],
-                "pattern": {"shape": patterns[index], "fillmode": "overlay", "solidity": 0.15},
+                "color": colour,
+                "pattern": {"shape": pattern, "fillmode": "overlay", "solidity": 0.15},
             },
             hovertemplate=f"{name}: %{{x:.2f}} ms<extra></extra>",
         )  # fmt: skip

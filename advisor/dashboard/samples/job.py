@@ -24,6 +24,7 @@ from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.measured.phases import LateRank, Phases
 from advisor.protocol.measured.races import BlockPlan
 from advisor.protocol.measured.runs import ProductionRun
 from advisor.protocol.measured.telemetry import SessionTelemetry
@@ -34,7 +35,6 @@ from advisor.protocol.measured.trials import (
     BlockSummary,
     JobHistory,
     Outcome,
-    Phases,
     Purpose,
     Session,
     SessionState,
@@ -50,7 +50,7 @@ _SAMPLES_PER_STEP = 256
 _WINNER: dict[str, Value] = {"fuse_grad_size_in_MB": 96.0, "nccl_comm_num": 2, "sync_nccl_allreduce": False}
 _BEFORE = Phases(
     data_wait_s=0.0012, forward_s=0.048, backward_s=0.0762, exposed_comm_s=0.0242, optimizer_s=0.0106,
-    other_s=0.0011, stalls_s=0.0041,
+    own_code_s=0.0011, stalls_s=0.0041,
 )  # fmt: skip
 _AFTER = Phases(
     data_wait_s=0.0011,
@@ -58,16 +58,11 @@ _AFTER = Phases(
     backward_s=0.0758,
     exposed_comm_s=0.0031,
     optimizer_s=0.0098,
-    other_s=0.0011,
+    own_code_s=0.0011,
 )
-_WORST = Phases(
-    data_wait_s=0.0021,
-    forward_s=0.0486,
-    backward_s=0.0761,
-    exposed_comm_s=0.0252,
-    optimizer_s=0.0107,
-    other_s=0.0012,
-)
+_LATE = 3
+_LATE_S = 0.013
+"""What the sample's late rank computes longer in every step than the others, which wait for it."""
 _NAMES = ("node01", "node02")
 _NODES = tuple(
     Node(
@@ -147,8 +142,12 @@ def _make_block(
             samples=60 * _SAMPLES_PER_STEP,
             wall_s=sum(times),
             per_rank_step_time_s=tuple(step_ms / 1000 * (1 + 0.001 * (rank * 7 % 22)) for rank in range(16)),
-            per_rank_work_s=tuple(0.118 + (0.013 if r == 3 else 0.001 * _wobble(r + 5 * ordinal)) for r in range(16)),
-            phases=_AFTER if is_winner else _BEFORE, worst_rank_phases=_WORST, worst_rank=3,
+            per_rank_work_s=tuple(
+                0.118 + (_LATE_S if r == _LATE else 0.001 * _wobble(r + 5 * ordinal)) for r in range(16)
+            ),
+            late=LateRank(rank=_LATE, waited_s=_LATE_S, part="backward_s", excess_s=_LATE_S), phases_rank=_LATE,
+            per_rank_phases=_list_accounts(_AFTER if is_winner else _BEFORE),
+            phases=_AFTER if is_winner else _BEFORE,
             losses=tuple(2.4 - 0.002 * step for step in range(60)), peak_memory_bytes=101 * 2**30,
             bucket_bytes=buckets,
             consumed={name: f"read back from DDP's own log as {value}" for name, value in changes.items()},
@@ -161,6 +160,11 @@ def _make_block(
         issued_at=at, finished_at=at + timedelta(seconds=12), utilisation=0.84 if step_ms > 155 else 0.95,
         telemetry=make_node_telemetry(_NAMES),
     )  # fmt: skip
+
+
+def _list_accounts(late: Phases) -> tuple[Phases, ...]:
+    waits = {"backward_s": late.backward_s - _LATE_S, "wait_s": _LATE_S}
+    return tuple(late if rank == _LATE else late.model_copy(update=waits) for rank in range(16))
 
 
 def _make_history(start: datetime, rounds: int) -> JobHistory:

@@ -11,8 +11,6 @@ from advisor.protocol.asked.jobs import Job
 from advisor.protocol.measured.estimates import Estimate, estimate_blocks
 from advisor.protocol.measured.trials import Block, JobHistory, Outcome, Trial
 
-_NOTICEABLE_S = 5e-5
-"""Half of the last digit shown."""
 _SCALE = 200.0
 
 
@@ -22,10 +20,9 @@ def draw_step(advice: Advice) -> str:
     if before.total_s() <= 0:
         return ""
     changed = bool(advice.changes) and after.total_s() > 0
-    rows, longest = [], max(seconds or 0.0 for _, seconds in [*before.list_named(), *after.list_named()])
-    for (name, was), (_, now) in zip(before.list_named(), after.list_named(), strict=True):
-        if name == "stalls" and max(was or 0.0, now or 0.0) < _NOTICEABLE_S:
-            continue
+    befores, afters = before.list_shown(after), after.list_shown(before)
+    rows, longest = [], max(seconds or 0.0 for _, seconds in [*befores, *afters])
+    for (name, was), (_, now) in zip(befores, afters, strict=True):
         rows.append(_row_of_step(name, was, now, changed, longest))
     rows.append(_row_of_step("one step", before.total_s(), after.total_s(), changed, 0.0))
     heads = ["of each step", "your script", *(["advised"] if changed else []), ""]

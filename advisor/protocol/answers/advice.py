@@ -8,8 +8,8 @@ from advisor.protocol.answers.gains import Quality, describe_ratio, judge_qualit
 from advisor.protocol.base import Message, Value
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.measured.phases import Phases
 from advisor.protocol.measured.telemetry import NodeFlag
-from advisor.protocol.measured.trials import Phases
 
 CONTINUE_S = 300.0
 """What a job is given more where nobody says how much."""
@@ -158,9 +158,15 @@ class RungAdvice(Message):
 
 _BOUND_WORDS = {
     "communication": "communication",
+    "collectives": "collectives beside the gradients' reduction",
     "compute": "computation",
     "input": "data loading",
-    "straggler": "a straggler",
+    "straggler": "one late rank",
+    "waiting": "ranks that wait for each other",
+    "own_code": "the script's own code",
+    "evaluation": "evaluation and saving",
+    "garbage": "garbage collection",
+    "stalls": "stalls",
     "launch": "host overhead (kernel launches)",
 }
 
@@ -174,11 +180,12 @@ class Finding(Message):
     """One thing that may bound a step, with its evidence."""
 
     bound: str
-    """"communication", "compute", "input", "straggler" or "launch"."""
+    """"communication", "collectives", "compute", "input", "straggler", "waiting", "own_code", "evaluation", "garbage",
+    "stalls" or "launch"."""
     share: float
     """Its share of the baseline's step, 0 to 1."""
     holds: bool
-    """Whether it bounds the step."""
+    """Whether it bounds the step: the largest share."""
     evidence: str
     """The figures, in a sentence."""
     knobs_in: tuple[str, ...] = ()
@@ -191,7 +198,7 @@ class Diagnosis(Message):
     """Where the time goes, and what that rules out."""
 
     bound: str
-    """"communication", "compute", "input", "straggler", "launch", "balanced", "unmeasured"."""
+    """The largest finding's; "balanced" where none is large, "unmeasured" where the account cannot tell."""
     sentence: str
     """The finding with its figures."""
 
@@ -204,7 +211,7 @@ class Diagnosis(Message):
     ceiling_ratio: float | None = None
     """Most that removing exposed communication altogether could bring (throughput ratio)."""
     skew: float = 0.0
-    """Slowest rank's median step time over the median rank's, minus 1."""
+    """What the other ranks wait for a late one, as a share of the step; 0 where none is late throughout."""
     flags: tuple[NodeFlag, ...] = ()
     """Nodes that hold the others up, or whose figures cannot be trusted."""
     findings: tuple[Finding, ...] = ()

@@ -9,6 +9,7 @@ from advisor.protocol.base import Message
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.calibration import Calibration
+from advisor.protocol.measured.phases import LateRank, Phases
 from advisor.protocol.measured.races import BlockPlan
 from advisor.protocol.measured.telemetry import NodeTelemetry
 
@@ -87,47 +88,6 @@ class Purpose(StrEnum):
     """The winner (or the best of a higher rung) in the rounds that are reported."""
 
 
-class Phases(Message):
-    """Where the time of one step goes, in seconds."""
-
-    data_wait_s: float = 0.0
-    """Waiting for the next batch."""
-    forward_s: float = 0.0
-    """Forward pass."""
-    backward_s: float = 0.0
-    """Backward pass without exposed communication."""
-    exposed_comm_s: float | None = None
-    """Communication that computation did not hide; None where it could not be measured."""
-    optimizer_s: float = 0.0
-    """Optimizer step."""
-    other_s: float = 0.0
-    """The rest of the step."""
-    stalls_s: float = 0.0
-    """What slow steps add to the typical one: mean step minus the other phases. In an advice only; blocks have 0."""
-
-    def total_s(self) -> float:
-        """Sum of the phases."""
-        return (
-            self.data_wait_s + self.forward_s + self.backward_s + (self.exposed_comm_s or 0.0)
-            + self.optimizer_s + self.other_s + self.stalls_s
-        )  # fmt: skip
-
-    def list_named(self) -> list[tuple[str, float | None]]:
-        """Return every phase with its name, in the order of a step, in seconds; None where it was not measured.
-
-        Stalls come last: what slow steps add to the typical one, so that the sum is the mean step.
-        """
-        return [
-            ("data wait", self.data_wait_s),
-            ("forward", self.forward_s),
-            ("backward", self.backward_s),
-            ("exposed communication", self.exposed_comm_s),
-            ("optimizer", self.optimizer_s),
-            ("other", self.other_s),
-            ("stalls", self.stalls_s),
-        ]
-
-
 class BlockResult(Message):
     """What the ranks measured in one block."""
 
@@ -150,16 +110,18 @@ class BlockResult(Message):
     wall_s: float
     """Wall time of the timed steps."""
     per_rank_step_time_s: tuple[float, ...] = ()
-    """Each rank's median step time."""
+    """Each rank's mean step time."""
     per_rank_work_s: tuple[float, ...] = ()
-    """Each rank's own part of its median step: reading, computing, optimizing. Ranks that wait for each other take
-    equally long steps, so that a slow one shows here."""
+    """Each rank's mean step without what it waits for others. Ranks that wait for each other take equally long steps,
+    so that a slow one shows here."""
     phases: Phases = Phases()
-    """Median over ranks."""
-    worst_rank_phases: Phases = Phases()
-    """The phases of the rank whose own work takes longest."""
-    worst_rank: int = 0
+    """The account of one rank over all timed steps: of the late one, else of one that waits as long as is usual."""
+    phases_rank: int = 0
     """Which rank that is."""
+    per_rank_phases: tuple[Phases, ...] = ()
+    """Every rank's account; empty where there are more than 64 ranks."""
+    late: LateRank | None = None
+    """The rank that the others wait for; None where none is late in every step, or where waiting was not measured."""
     losses: tuple[float, ...] = ()
     """Mean over the ranks of each timed step's loss, where the script's backward pass showed one."""
     loss_at_start: tuple[float, ...] = ()

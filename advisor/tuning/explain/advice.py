@@ -6,7 +6,6 @@ Only numbers of the confirmation are reported as gains; what the search saw deci
 import math
 from collections.abc import Sequence
 from datetime import datetime
-from statistics import fmean
 
 from advisor.protocol.answers.advice import Advice, Cost, Diagnosis, RungAdvice, Verdict
 from advisor.protocol.asked.jobs import Job, JobState
@@ -16,7 +15,7 @@ from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.knobs.strategy import DistributedStrategy
 from advisor.protocol.measured.spending import count_devices, measure_device_hours
-from advisor.protocol.measured.trials import Block, JobHistory, Outcome, Phases, Purpose, Trial
+from advisor.protocol.measured.trials import Block, JobHistory, Outcome, Purpose, Trial
 from advisor.tuning.explain.beyond_knobs import list_uneven_parts
 from advisor.tuning.explain.cases import (
     Case,
@@ -39,7 +38,7 @@ from advisor.tuning.history.budget import plan_verdict
 from advisor.tuning.history.ended_search import search_as_it_ended
 from advisor.tuning.history.record import Record
 from advisor.tuning.measure.contrast import mean_rate
-from advisor.tuning.measure.phases import median_phases
+from advisor.tuning.measure.phases import pool_phases
 from advisor.tuning.measure.stragglers import flag_nodes
 from advisor.tuning.search.search import SearchOver, next_strategies
 from advisor.tuning.search.state import SearchState, look
@@ -76,7 +75,7 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
     shown = chosen or first
     changes = chosen.trial.changes if chosen else Changes()
     before, after = list_compared(record, shown)
-    phases = _typical_step(before), _typical_step(after if chosen else before)
+    phases = pool_phases(before), pool_phases(after if chosen else before)
     rate = mean_rate(before)
     cost = _add_up(record, chosen)
     base = baseline_strategy(job)
@@ -141,15 +140,6 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
         cluster=job.cluster.describe(),
         software=_list_software(job),
     )
-
-
-def _typical_step(blocks: Sequence[Block]) -> Phases:
-    """The median phases, and what slow steps add to them: together the mean step, stalls and all."""
-    phases, steps = median_phases(blocks), [b.result.step_time_s for b in blocks if b.result]
-    if phases.total_s() <= 0:
-        return phases
-    mean_s = fmean(fmean(times) for times in steps if times)
-    return phases.model_copy(update={"stalls_s": max(0.0, mean_s - phases.total_s())})
 
 
 def _say_why_search_ended(record: Record) -> str:

@@ -1,12 +1,13 @@
 """What no knob can mend: lines that wait for the device, unequal parts of the data, the network, slow storage."""
 
 from advisor.protocol.answers.advice import Diagnosis
-from advisor.protocol.answers.gains import spell_share
 from advisor.protocol.asked.jobs import Job
-from advisor.protocol.measured.trials import Phases, Trial
+from advisor.protocol.measured.phases import Phases
+from advisor.protocol.measured.trials import Trial
 from advisor.protocol.training.workload import WorkloadFacts
 
 _STALLING = 0.15
+"""Share of a step from which on something that no knob changes is told."""
 _EVERY_STEP = 0.5
 """Reads a step from which a line is named."""
 FETCH_STEPS = 30
@@ -27,12 +28,27 @@ def _describe_phases(diagnosis: Diagnosis, after: Phases) -> list[str]:
     total = after.total_s()
     if total <= 0:
         return []
-    left = after.exposed_comm_s or 0.0
+    left, called = after.exposed_comm_s or 0.0, after.collectives_s
     steps = []
     if left / total >= 0.15:
         steps.append(
             f"{left * 1e3:.1f} ms of each {total * 1e3:.1f} ms step is still exposed communication: faster links, or a "
             "larger batch per rank, would help where knobs no longer do."
+        )
+    if called / total >= _STALLING:
+        steps.append(
+            f"{called * 1e3:.1f} ms of each {total * 1e3:.1f} ms step are collectives beside the reduction of "
+            "gradients: call them less often, on less data, or with async_op=True and wait for them later."
+        )
+    if after.own_code_s / total >= _STALLING:
+        steps.append(
+            f"{after.own_code_s * 1e3:.1f} ms of each {total * 1e3:.1f} ms step are the script's own code between the "
+            "phases (loss, clipping, logging, averages of weights): do it less often, or faster."
+        )
+    if after.evaluation_s / total >= _STALLING:
+        steps.append(
+            f"Evaluating and saving take {after.evaluation_s * 1e3:.1f} ms of each {total * 1e3:.1f} ms step, spread "
+            "over all steps: do it less often."
         )
     if after.data_wait_s / total >= 0.05:
         steps.append(
@@ -43,11 +59,6 @@ def _describe_phases(diagnosis: Diagnosis, after: Phases) -> list[str]:
         steps.append(
             f"{after.stalls_s * 1e3:.1f} ms of each {total * 1e3:.1f} ms step are stalls: some steps take several "
             "times the usual one. Look for other load, or more processes and threads than cores."
-        )
-    if diagnosis.bound == "straggler" and not diagnosis.flags:
-        steps.append(
-            f"The slowest rank lags by {spell_share(diagnosis.skew)}: look for another load, throttling or a slower "
-            "device on its node; tuning cannot fix this."
         )
     if diagnosis.bound == "compute":
         steps.append(

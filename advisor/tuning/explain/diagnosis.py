@@ -1,4 +1,4 @@
-"""Where the time of a step goes, and what that rules out."""
+"""What bounds a step: the part of its account that takes most of it, and what that rules out."""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
@@ -7,20 +7,23 @@ from advisor.protocol.answers.advice import Diagnosis, Finding
 from advisor.protocol.answers.gains import spell_share
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Part
-from advisor.protocol.measured.trials import Block, Phases
+from advisor.protocol.measured.phases import LateRank, Phases
+from advisor.protocol.measured.trials import Block
 from advisor.tuning.measure.phases import (
     computing_s,
+    find_late,
     measure_busy,
-    measure_compute_skew,
     measure_scaling,
-    measure_skew,
-    median_phases,
+    pool_phases,
 )
+from advisor.tuning.measure.stragglers import describe_late
 from advisor.tuning.space.space import Space
 
-_SKEWED = 0.10
-_DOMINANT = 0.15
-_COMPUTING = 0.75
+_BALANCED = 1 / 3
+"""Where no part takes as much of the step, none bounds it."""
+_CERTAIN = 0.5
+"""Share from which on a part is the largest, whatever the others hide."""
+_WORTH_TELLING = 0.02
 _HOST_BUSY = 0.5
 """Processors that a rank keeps busy at least while it launches kernels one after another."""
 
@@ -39,8 +42,21 @@ _ACTS_ON: Mapping[str, Callable[[str], bool]] = {
     "compute": lambda name: CATALOGUE[name].part in {Part.COMPUTATION, Part.OPTIMIZER} or name == "amp",
     "input": lambda name: CATALOGUE[name].part is Part.INPUT or name == "loader_pin_memory",
     "launch": lambda name: name in _LAUNCHING,
-    "straggler": lambda _: False,
+    "garbage": lambda name: name == "num_iteration_per_drop_scope",
 }
+_GROUPS = {
+    "data_wait_s": "input",
+    "forward_s": "compute",
+    "backward_s": "compute",
+    "optimizer_s": "compute",
+    "own_code_s": "own_code",
+    "evaluation_s": "evaluation",
+    "garbage_s": "garbage",
+    "stalls_s": "stalls",
+}
+"""What a late rank's part belongs to."""
+_ALWAYS = frozenset({"communication", "compute", "input", "own_code", "straggler"})
+"""Findings that are told however small they are."""
 
 
 def diagnose(blocks: Sequence[Block], space: Space | None = None, after: Sequence[Block] = ()) -> Diagnosis:
@@ -48,127 +64,179 @@ def diagnose(blocks: Sequence[Block], space: Space | None = None, after: Sequenc
 
     `space` tells which knobs act on each finding; `after` are blocks of the advised strategy.
     """
-    phases, skew = median_phases(blocks), measure_skew(blocks)
+    phases, late = pool_phases(blocks), find_late(blocks)
     total = phases.total_s()
     if total <= 0:
         sentence = "The phases of a step were not measured, so nothing can be said about what bounds it."
-        return Diagnosis(bound="unmeasured", sentence=sentence, skew=skew)
-    lead = max(0.0, skew, measure_compute_skew(blocks))
+        return Diagnosis(bound="unmeasured", sentence=sentence)
+    seconds = _list_seconds(phases, late)
+    launch = _find_launch(phases, blocks, space)
+    if launch is not None and "compute" in seconds:
+        seconds["compute"] = max(0.0, seconds["compute"] - launch.share * total)
+    shares = {bound: min(1.0, max(0.0, spent) / total) for bound, spent in seconds.items()}
+    if launch is not None:
+        shares["launch"] = launch.share
+    bound = _name_bound(shares, phases)
     findings = [
-        _find_straggler(lead, total),
-        _find_input(phases),
-        _find_launch(phases, blocks, space),
+        Finding(
+            bound=name, share=share, holds=name == bound, evidence=_say(name, phases, late, name == bound)
+        )
+        for name, share in shares.items()
+        if name != "launch" and (name in _ALWAYS or share >= _WORTH_TELLING)
     ]
-    if phases.exposed_comm_s is not None:
-        findings += [_find_communication(phases.exposed_comm_s, total), _find_compute(phases)]
-    held = {finding.bound: finding for finding in findings if finding.holds}
-    exposed = phases.exposed_comm_s
-    bound = _name_bound(held, "balanced" if exposed is not None else "unmeasured")
-    ceiling = total / (total - exposed) if exposed is not None and 0 <= exposed < total else None
-    sentence = held[bound].evidence if bound in held else _say_balanced(phases)
-    if ceiling is not None:
-        sentence += f" Without any exposed communication the job would run {spell_share(ceiling - 1)} faster."
-    elif exposed is None:
-        sentence += " Exposed communication could not be measured."
+    if launch is not None:
+        findings.append(_conclude_launch(launch, bound == "launch"))
     findings.sort(key=lambda finding: -finding.share)
+    held = next((finding.evidence for finding in findings if finding.holds), None)
+    sentences = [held or _say_balanced(phases)]
+    if late is not None and bound != "straggler":
+        sentences.append(describe_late(late, total))
+    exposed = phases.exposed_comm_s
+    ceiling = total / (total - exposed) if exposed is not None and exposed < total else None
+    if exposed is None:
+        sentences.append("What of backward is communication could not be measured.")
+    elif ceiling is not None and exposed >= _WORTH_TELLING * total:
+        sentences.append(
+            f"Without any exposed communication the job would run {spell_share(ceiling - 1)} faster."
+        )
     return Diagnosis(
         bound=bound,
-        sentence=sentence,
+        sentence=" ".join(sentences),
         ceiling_ratio=ceiling,
-        skew=lead,
+        skew=late.waited_s / total if late is not None else 0.0,
         findings=tuple(_name_knobs(finding, space) for finding in findings),
-        scaling_before=measure_scaling(phases),
-        scaling_after=measure_scaling(median_phases(after)),
+        scaling_before=measure_scaling(blocks),
+        scaling_after=measure_scaling(after),
     )
 
 
-def _name_bound(held: Mapping[str, Finding], otherwise: str) -> str:
-    """The finding to act on first. A slow rank shows as communication elsewhere, so it goes before that."""
-    if "communication" in held and "straggler" not in held:
-        wait = held["input"].share if "input" in held else 0.0
-        if held["communication"].share >= wait:
-            return "communication"
-    return next((b for b in ("straggler", "input", "launch", "compute") if b in held), otherwise)
+def _list_seconds(phases: Phases, late: LateRank | None) -> dict[str, float]:
+    """What may bound the step, with its seconds: no second twice. What the others wait for a late rank is taken from
+    what it does meanwhile."""
+    seconds = {
+        "input": phases.data_wait_s,
+        "own_code": phases.own_code_s,
+        "evaluation": phases.evaluation_s,
+        "garbage": phases.garbage_s,
+        "stalls": phases.stalls_s,
+        "collectives": phases.collectives_s,
+        "waiting": phases.wait_s,
+    }
+    if phases.exposed_comm_s is not None:
+        known = {"communication": phases.exposed_comm_s, "compute": computing_s(phases), "straggler": 0.0}
+        seconds |= known
+    if late is not None:
+        seconds["straggler"] = late.waited_s
+        group = _GROUPS[late.part]
+        if group in seconds:
+            seconds[group] -= late.waited_s
+    return seconds
 
 
-def _find_communication(exposed: float, total: float) -> Finding:
-    share = exposed / total
-    holds = share >= _DOMINANT
-    evidence = f"{_ms(exposed)} of a {_ms(total)} step is communication that computation does not hide."
-    if holds:
-        evidence += " What the knobs cannot hide only faster links shorten."
-    return Finding(bound="communication", share=share, holds=holds, evidence=evidence)
+def _name_bound(shares: Mapping[str, float], phases: Phases) -> str:
+    """The largest part. All communication counts together before one of its kinds is named."""
+    wire = {name: shares[name] for name in ("communication", "collectives") if name in shares}
+    others = {name: share for name, share in shares.items() if name not in wire}
+    largest = max(others, key=lambda name: others[name])
+    share = others[largest]
+    if sum(wire.values()) > share:
+        largest, share = max(wire, key=lambda name: wire[name]), sum(wire.values())
+    if phases.exposed_comm_s is None:
+        return largest if share >= _CERTAIN else "unmeasured"
+    return largest if share >= _BALANCED else "balanced"
 
 
-def _find_straggler(lead: float, total_s: float) -> Finding:
-    if lead < _SKEWED:
-        evidence = f"The slowest rank needs {spell_share(lead)} of the step more than the median rank."
-        return Finding(bound="straggler", share=min(1.0, lead), holds=False, evidence=evidence)
-    evidence = (
-        f"The slowest rank needs {spell_share(lead)} of the step more than the median rank ({_ms(lead * total_s)}): "
-        "the others wait for it. No knob can fix that: look for another process, a lower clock or uneven data there."
-    )
-    return Finding(bound="straggler", share=min(1.0, lead), holds=True, evidence=evidence)
-
-
-def _find_input(phases: Phases) -> Finding:
-    wait, total = phases.data_wait_s, phases.total_s()
-    share = wait / total
-    holds = share >= _DOMINANT
-    evidence = f"{_ms(wait)} of a {_ms(total)} step is waiting for data."
-    if holds:
-        evidence += (
-            " A faster reader helps more than any other knob here; where its workers are not enough, only faster "
-            "storage or data prepared beforehand are."
-        )
-    return Finding(bound="input", share=share, holds=holds, evidence=evidence)
-
-
-def _find_compute(phases: Phases) -> Finding:
-    computing, total = computing_s(phases), phases.total_s()
-    share = computing / total
-    holds = share >= _COMPUTING
-    evidence = f"{_ms(computing)} of a {_ms(total)} step is computation."
-    if holds:
-        evidence = (
-            f"{_ms(computing)} of a {_ms(total)} step is computation: communication and reading are hidden. "
-            "Past what the knobs bring only faster devices or a cheaper model help."
-        )
-    return Finding(bound="compute", share=share, holds=holds, evidence=evidence)
-
-
-def _find_launch(phases: Phases, blocks: Sequence[Block], space: Space | None) -> Finding:
-    """Bound by the host: the device idles while the host prepares the next kernel.
-
-    On GPUs the idle share is what telemetry calls not busy, less the wait for data (waiting in a collective is busy),
-    while the ranks keep the host busy: where they do not, something else holds them up. Everywhere it is at least the
-    time outside all phases: the script's own Python between them.
-    """
+def _say(bound: str, phases: Phases, late: LateRank | None, holds: bool) -> str:
     total = phases.total_s()
-    outside = phases.other_s / total
-    share, evidence = outside, f"{_ms(phases.other_s)} of a {_ms(total)} step is host work outside all phases"
-    busy = measure_busy(blocks)
-    if busy is not None:
-        idle = max(0.0, 1.0 - busy - phases.data_wait_s / total)
-        cores = measure_host_cores(blocks, space)
-        if idle > outside and cores is not None and cores < _HOST_BUSY:
-            evidence += (
-                f". The devices ran no kernel for {spell_share(1 - busy)} of the time, and a rank kept only "
-                f"{cores:.1f} processors busy meanwhile: it waited for something that is neither data nor a collective"
-            )
-        elif idle > outside:
-            share = idle
-            evidence = (
-                f"The devices ran no kernel for {spell_share(1 - busy)} of the time, "
-                f"{spell_share(phases.data_wait_s / total)} of it waiting for data: the rest is the host "
-                "launching small kernels"
-            )
-    holds = share >= _DOMINANT
-    if holds:
-        evidence += (
-            ": a compiled step, larger batches and less Python in the loop help; faster devices do not"
+    of_step = f"of a {_ms(total)} step"
+    if bound == "straggler":
+        return (
+            describe_late(late, total)
+            if late
+            else f"No rank keeps the others waiting in every step {of_step}."
         )
-    return Finding(bound="launch", share=min(1.0, share), holds=holds, evidence=f"{evidence}.")
+    spent, what, remedy = {
+        "communication": (
+            phases.exposed_comm_s or 0.0,
+            "the reduction of gradients that computation does not hide",
+            "What the knobs cannot hide only faster links shorten.",
+        ),
+        "collectives": (
+            phases.collectives_s,
+            "collectives beside the reduction of gradients: the script's own, its layers' or a sharded model's",
+            "No knob changes them: fewer, smaller or later ones (async_op=True) do, or faster links.",
+        ),
+        "waiting": (
+            phases.wait_s,
+            "waiting for other ranks, now for one and now for another",
+            "Uneven batches, other load on the nodes, or more processes and threads than cores are the usual causes.",
+        ),
+        "input": (
+            phases.data_wait_s,
+            "waiting for data",
+            "A faster reader helps more than any other knob here; where its workers are not enough, only faster "
+            "storage or data prepared beforehand are.",
+        ),
+        "compute": (
+            computing_s(phases),
+            "computation (forward, backward and optimizer)",
+            "Past what the knobs bring only faster devices or a cheaper model help.",
+        ),
+        "own_code": (
+            phases.own_code_s,
+            "the script's own code between the phases: loss, clipping, logging, averages of weights",
+            "No knob changes it: do it less often, or faster.",
+        ),
+        "evaluation": (
+            phases.evaluation_s,
+            "evaluating and saving, spread over all steps",
+            "No knob changes it: do it less often, or on a part of the data.",
+        ),
+        "garbage": (
+            phases.garbage_s,
+            "full collections of Python's garbage",
+            "Collecting less often helps (num_iteration_per_drop_scope).",
+        ),
+        "stalls": (
+            phases.stalls_s,
+            "stalls: computing takes several times as long in some steps",
+            "Look for other load, or more processes and threads than cores.",
+        ),
+    }[bound]  # fmt: skip
+    sentence = f"{_ms(spent)} {of_step} is {what}."
+    return f"{sentence} {remedy}" if holds else sentence
+
+
+def _find_launch(phases: Phases, blocks: Sequence[Block], space: Space | None) -> Finding | None:
+    """Bound by the host: the device idles while the host prepares the next kernel. None without a device's telemetry.
+
+    The share is what telemetry calls not busy (waiting in a collective is busy), less what the account knows of: the
+    wait for data, the script's own code and garbage. Only while the ranks keep the host busy: where they do not,
+    something else holds them up.
+    """
+    busy, total = measure_busy(blocks), phases.total_s()
+    if busy is None:
+        return None
+    known_s = phases.data_wait_s + phases.own_code_s + phases.evaluation_s + phases.garbage_s
+    idle = max(0.0, 1.0 - busy - known_s / total)
+    cores = measure_host_cores(blocks, space)
+    evidence = f"The devices ran no kernel for {spell_share(1 - busy)} of the time"
+    if cores is not None and cores < _HOST_BUSY:
+        evidence += (
+            f", and a rank kept only {cores:.1f} processors busy meanwhile: it waited for something that is neither "
+            "data nor a collective"
+        )
+        return Finding(bound="launch", share=0.0, holds=False, evidence=evidence)
+    evidence += (
+        f", {spell_share(known_s / total)} of it waiting for data or in the script's own code: the rest is the host "
+        "launching small kernels"
+    )
+    return Finding(bound="launch", share=idle, holds=False, evidence=evidence)
+
+
+def _conclude_launch(found: Finding, holds: bool) -> Finding:
+    more = ": a compiled step, larger batches and less Python in the loop help; faster devices do not"
+    return found.model_copy(update={"holds": holds, "evidence": f"{found.evidence}{more if holds else ''}."})
 
 
 def measure_host_cores(blocks: Sequence[Block], space: Space | None) -> float | None:
@@ -182,22 +250,18 @@ def measure_host_cores(blocks: Sequence[Block], space: Space | None) -> float | 
 
 def _say_balanced(phases: Phases) -> str:
     total = phases.total_s()
+    computing = f"{_ms(computing_s(phases))} of a {_ms(total)} step"
+    rest = f"waiting for data {_ms(phases.data_wait_s)}, the script's own code {_ms(phases.own_code_s)}"
     if phases.exposed_comm_s is None:
-        return (
-            f"Forward, backward and optimizer take {_ms(computing_s(phases))} of a {_ms(total)} step, with the "
-            f"communication in them, waiting for data {_ms(phases.data_wait_s)}."
-        )
-    return (
-        f"No phase dominates: computation takes {_ms(computing_s(phases))} of a {_ms(total)} step, waiting for data "
-        f"{_ms(phases.data_wait_s)}."
-    )
+        return f"Forward, backward and optimizer take {computing}, with the communication in them, {rest}."
+    return f"No part dominates: computation takes {computing}, {rest}."
 
 
 def _name_knobs(finding: Finding, space: Space | None) -> Finding:
     """Which knobs the finding keeps in the search, and which ones it rules out because its part is negligible."""
     if space is None:
         return finding
-    acts = _ACTS_ON[finding.bound]
+    acts = _ACTS_ON.get(finding.bound, lambda _: False)
     searched = [d.knob.name for d in (*space.dimensions, *space.costly, *space.higher)]
     left_out = [d.knob for d in space.dropped if d.is_negligible]
     return finding.model_copy(

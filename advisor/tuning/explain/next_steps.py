@@ -6,7 +6,8 @@ from advisor.protocol.answers.advice import Diagnosis
 from advisor.protocol.answers.gains import NOISY, say_launch_noise
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.measured.trials import Phases, Trial
+from advisor.protocol.measured.phases import Phases
+from advisor.protocol.measured.trials import Trial
 from advisor.protocol.training.workload import WorkloadKind
 from advisor.tuning.explain.beyond_knobs import list_beyond_knobs
 from advisor.tuning.history.record import Record

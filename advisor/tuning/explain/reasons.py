@@ -8,10 +8,11 @@ from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import KnobContext, Part
 from advisor.protocol.knobs.spelling import spell_with_unit
-from advisor.protocol.measured.trials import Block, Phases
+from advisor.protocol.measured.phases import Phases
+from advisor.protocol.measured.trials import Block
 from advisor.protocol.training.workload import WorkloadKind
 from advisor.tuning.explain.knob_effects import Evidence
-from advisor.tuning.measure.phases import median_phases
+from advisor.tuning.measure.phases import pool_phases
 from advisor.tuning.measure.statistics import LogInterval
 from advisor.tuning.space.composition import join_names
 from advisor.tuning.stages.trimming import Removal
@@ -102,7 +103,7 @@ def _describe_evidence(name: str, piece: Evidence) -> str:
         claim = f"With {others} it saves" if others else "It saves"
     low, high = (f"{end * 1e3:+.1f}".replace("-", "−") for end in (effect.low_s, effect.high_s))
     sentence = f"{claim} {_ms(effect.saved_s)} ms a step (95 % CI {low} … {high} ms, {effect.rounds} rounds)"
-    phases = median_phases(piece.without), median_phases(piece.with_knobs)
+    phases = pool_phases(piece.without), pool_phases(piece.with_knobs)
     seen = _observe(name, (piece.without, piece.with_knobs), phases)
     return f"{sentence}; with it {seen}." if seen else f"{sentence}."
 

@@ -1,72 +1,96 @@
-"""Where the time of a step goes in measured blocks: medians of phases, shares, skews between ranks."""
+"""The account of a step in measured blocks: the mean over blocks, shares of it, and the rank that is late."""
 
+from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean, median
 
-from advisor.protocol.measured.trials import Block, Phases
+from advisor.protocol.measured.phases import PHASE_NAMES, LateRank, Phases
+from advisor.protocol.measured.trials import Block, BlockResult
 
 NEGLIGIBLE = 0.02
 """A phase with a smaller share of the step cannot bring 2 % (Amdahl: 1 / (1 - share) - 1)."""
+_SAME_RANK = 0.75
+"""Share of the blocks in which one and the same rank has to be late: noise hits one after the other."""
 
 
-def median_phases(blocks: Sequence[Block]) -> Phases:
-    """Return the median of each phase over the blocks that measured phases, in seconds per step."""
-    measured = [b.result.phases for b in blocks if b.result and b.result.phases.total_s() > 0]
-    if not measured:
+def pool_phases(blocks: Sequence[Block]) -> Phases:
+    """Return the mean account over the blocks that have one, in seconds per step: always of one rank.
+
+    That is the late rank where one is late throughout, else each block's usual one. Blocks that could not tell
+    communication apart are left out where others could.
+    """
+    measured = [b.result for b in blocks if b.result and b.result.phases.total_s() > 0]
+    known = [result for result in measured if result.phases.exposed_comm_s is not None]
+    late = find_late(blocks)
+    accounts = [_account_of(result, late) for result in known or measured]
+    if not accounts:
         return Phases()
-    exposed = [p.exposed_comm_s for p in measured if p.exposed_comm_s is not None]
-    return Phases(
-        data_wait_s=median(p.data_wait_s for p in measured),
-        forward_s=median(p.forward_s for p in measured),
-        backward_s=median(p.backward_s for p in measured),
-        exposed_comm_s=median(exposed) if exposed else None,
-        optimizer_s=median(p.optimizer_s for p in measured),
-        other_s=median(p.other_s for p in measured),
+    means = {
+        name: fmean(getattr(phases, name) for phases in accounts)
+        for name in PHASE_NAMES
+        if known or name != "exposed_comm_s"
+    }
+    return Phases(**means)
+
+
+def _account_of(result: BlockResult, late: LateRank | None) -> Phases:
+    if late is None or late.rank >= len(result.per_rank_phases):
+        return result.phases
+    return result.per_rank_phases[late.rank]
+
+
+def find_late(blocks: Sequence[Block]) -> LateRank | None:
+    """Return the rank for which the others wait in three quarters of the blocks, with what it does in most of them.
+
+    On a machine whose ranks share its cores now one is late and now the other: that names nobody.
+    """
+    judged = [b.result for b in blocks if b.result and len(b.result.per_rank_work_s) > 1]
+    found = [result.late for result in judged if result.late is not None]
+    if not found:
+        return None
+    rank, times = Counter(late.rank for late in found).most_common(1)[0]
+    if times < _SAME_RANK * len(judged):
+        return None
+    same = [late for late in found if late.rank == rank]
+    part = Counter(late.part for late in same).most_common(1)[0][0]
+    return LateRank(
+        rank=rank,
+        waited_s=median(late.waited_s for late in same),
+        part=part,
+        excess_s=median(late.excess_s for late in same if late.part == part),
     )
 
 
+def communication_s(phases: Phases) -> float | None:
+    """Return what the wire takes of a step, DDP's and other collectives'; None where it was not measured."""
+    return None if phases.exposed_comm_s is None else phases.exposed_comm_s + phases.collectives_s
+
+
 def exposed_share(phases: Phases) -> float | None:
-    """Return exposed communication's share of the step; None where it was not measured."""
+    """Return the share of the step that the reduction of gradients is waited for; None where it was not measured.
+
+    Ranks that wait for each other in it are counted: fewer or later reductions change that as well.
+    """
     total = phases.total_s()
     if phases.exposed_comm_s is None or total <= 0:
         return None
-    return phases.exposed_comm_s / total
+    return (phases.exposed_comm_s + phases.wait_s) / total
 
 
-def measure_scaling(phases: Phases) -> float | None:
-    """Return scaling efficiency: the step without exposed communication over the step; None where it is unknown."""
-    share = exposed_share(phases)
-    return None if share is None else 1.0 - share
+def measure_scaling(blocks: Sequence[Block]) -> float | None:
+    """Return scaling efficiency: the step without communication and waiting over the step.
 
-
-def measure_skew(blocks: Sequence[Block]) -> float:
-    """Return the slowest rank's median step time over the median rank's, minus 1; averaged over blocks."""
-    skews = []
-    for block in blocks:
-        ranks = block.result.per_rank_step_time_s if block.result else ()
-        if len(ranks) > 1 and median(ranks) > 0:
-            skews.append(max(ranks) / median(ranks) - 1.0)
-    return fmean(skews) if skews else 0.0
-
-
-def measure_compute_skew(blocks: Sequence[Block]) -> float:
-    """Return how much more of the step the slowest rank computes than the median rank, as a share of the step.
-
-    Synchronised ranks all take the same step time, so a straggler shows in what it computes, not in its steps.
+    None where that is unknown, and where one rank is late: its delay is no price of scaling.
     """
-    skews = []
-    for block in blocks:
-        if (
-            block.result
-            and block.result.phases.total_s() > 0
-            and block.result.worst_rank_phases.total_s() > 0
-        ):
-            usual, worst = block.result.phases, block.result.worst_rank_phases
-            skews.append((computing_s(worst) - computing_s(usual)) / usual.total_s())
-    return fmean(skews) if skews else 0.0
+    phases = pool_phases(blocks)
+    total, wire_s = phases.total_s(), communication_s(phases)
+    if wire_s is None or total <= 0 or find_late(blocks) is not None:
+        return None
+    return 1.0 - (wire_s + phases.wait_s) / total
 
 
 def computing_s(phases: Phases) -> float:
+    """Return forward, backward and optimizer."""
     return phases.forward_s + phases.backward_s + phases.optimizer_s
 
 

@@ -1,12 +1,14 @@
-"""Which nodes hold the others up, and why: from what each rank works, and from what the devices say of their clocks."""
+"""Which nodes hold the others up, and why: from whom the ranks wait for, and what the devices say of their clocks."""
 
 from collections.abc import Sequence
 from statistics import fmean, median
 
 from advisor.protocol.answers.gains import spell_share
+from advisor.protocol.measured.phases import LateRank
 from advisor.protocol.measured.telemetry import DeviceTelemetry, FlagKind, NodeFlag
 from advisor.protocol.measured.trials import Block, Session
 from advisor.protocol.nodes.cluster import Cluster
+from advisor.tuning.measure.phases import find_late
 
 _HARMFUL = ("HwThermalSlowdown", "HwPowerBrakeSlowdown", "SwThermalSlowdown", "Reliability", "HwSlowdown")
 """Reasons for reduced clocks that a healthy device under full load does not have (a power cap is usual there); the last
@@ -16,10 +18,6 @@ _SLOW_CLOCK = 0.9
 """Below this share of the other devices' clock a device is slow."""
 _WORKING = 0.5
 """Busy share from which on a device's clock tells something: an idle one clocks down."""
-_LAGGING = 0.10
-"""Share of the step that a rank works longer than the others."""
-_SAME_RANK = 0.75
-"""Share of the blocks in which one and the same rank has to lag so far: noise hits one after the other."""
 _LONG_GAP_S = 5.0
 
 
@@ -46,40 +44,60 @@ def flag_devices(
 def find_straggler(
     blocks: Sequence[Block], sessions: Sequence[Session], local_world_size: int
 ) -> NodeFlag | None:
-    """Return the rank that works longer than the others by a tenth of the step in three quarters of the blocks.
-
-    Ranks that wait for each other take equally long steps, so each one's own work is compared (`per_rank_work_s`).
-    On a machine whose ranks share its cores now one lags and now the other: that names nobody.
-    """
+    """Return the rank that the others wait for (`find_late`), with its node."""
     agents = {session.id: session.agents for session in sessions}
-    judged = 0
-    extra_s: dict[tuple[int, str], list[tuple[float, float]]] = {}
-    for block in blocks:
-        works = block.result.per_rank_work_s if block.result else ()
-        names = agents.get(block.session_id, ())
-        if block.result is None or len(works) < 2 or len(works) != len(names) * local_world_size:
-            continue
-        judged += 1
-        rank = max(range(len(works)), key=lambda index: works[index])
-        more_s = works[rank] - median(work for index, work in enumerate(works) if index != rank)
-        step_s = block.result.phases.total_s()
-        if step_s > 0 and more_s >= _LAGGING * step_s:
-            extra_s.setdefault((rank, names[rank // local_world_size]), []).append((more_s, step_s))
-    if not extra_s:
+    ranked = [
+        block
+        for block in blocks
+        if block.result
+        and len(block.result.per_rank_work_s) == len(agents.get(block.session_id, ())) * local_world_size
+    ]
+    late = find_late(ranked)
+    if late is None:
         return None
-    (rank, agent), seen = max(extra_s.items(), key=lambda place: len(place[1]))
-    if len(seen) < _SAME_RANK * judged:
-        return None
-    more_s, step_s = median(more for more, _ in seen), median(step for _, step in seen)
+    last = next(b for b in reversed(ranked) if b.result and b.result.late and b.result.late.rank == late.rank)
+    agent = agents[last.session_id][late.rank // local_world_size]
+    step_s = fmean(block.result.phases.total_s() for block in ranked if block.result)
     return NodeFlag(
         agent=agent,
         kind=FlagKind.STRAGGLER,
-        sentence=(
-            f"Rank {rank} on {agent} works {more_s * 1e3:.1f} ms longer in each step of {step_s * 1e3:.1f} ms "
-            "than the others, which wait for it. Look for another load, a slower device or throttling there; "
-            "tuning cannot fix this."
-        ),
-        rank=rank,
+        sentence=describe_late(late, step_s, f" on {agent}"),
+        rank=late.rank,
+    )
+
+
+_DOES = {
+    "data_wait_s": (
+        "waiting for its data",
+        "look at its part of the dataset, its storage and the processes that read for it",
+    ),
+    "forward_s": ("in forward", "look for other load, a lower clock, a slower device or longer inputs there"),
+    "backward_s": (
+        "in backward",
+        "look for other load, a lower clock, a slower device or longer inputs there",
+    ),
+    "optimizer_s": ("in its optimizer", "look for other load, a lower clock or a slower device there"),
+    "own_code_s": (
+        "in the script's own code between the phases",
+        "what only this rank does there is the usual cause: logging, evaluation, a checkpoint, preparing its data",
+    ),
+    "evaluation_s": (
+        "evaluating or saving",
+        "let all ranks share the evaluation, do it less often, or save in the background",
+    ),
+    "garbage_s": ("collecting Python's garbage", "collect less often, or in the same steps on all ranks"),
+    "stalls_s": ("in stalls of its computing", "look for other load on its processors or device"),
+}
+"""What a late rank does, and what to do about it."""
+
+
+def describe_late(late: LateRank, step_s: float, where: str = "") -> str:
+    """Return who waits for whom, for how long, and what the late rank does meanwhile."""
+    doing, remedy = _DOES[late.part]
+    return (
+        f"Rank {late.rank}{where} is late: the others wait {late.waited_s * 1e3:.1f} ms of each {step_s * 1e3:.1f} ms "
+        f"step for it, while it spends {late.excess_s * 1e3:.1f} ms more than they {doing}. "
+        f"No knob mends that: {remedy}."
     )
 
 

@@ -124,7 +124,6 @@ class CostModel:
                 probe,
                 forward_s=probe.forward_s * batch,
                 backward_s=probe.backward_s * batch,
-                skew_s=probe.skew_s * batch,
                 wait_s=probe.wait_s * batch,
             )
             model = replace(model, probe=grown)

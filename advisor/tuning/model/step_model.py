@@ -4,7 +4,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import median
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from advisor.protocol.knobs.knob import KnobContext
 from advisor.protocol.measured.calibration import LinkLevel, LinkTiming
 from advisor.protocol.measured.trials import Block
 from advisor.protocol.nodes.cluster import DeviceKind
-from advisor.tuning.measure.phases import median_phases
+from advisor.tuning.measure.phases import pool_phases
 from advisor.tuning.model.collectives import Shape, flat_ring
 from advisor.tuning.model.communication_schedule import SCHEDULED, plan_of, schedule_of
 from advisor.tuning.model.learned_factors import Piece, Target, weigh_pieces
@@ -33,8 +32,6 @@ _PHYSICAL = len(Unknown)
 """Parameters before those of the pieces."""
 _SHARPNESS = 8.0
 """Exponent of the soft maximum of computing and reading: near the balance both are waited for."""
-_MOST_SKEW = 0.5
-"""Share of a step that the slowest rank may compute longer than the median one: more is a fault of the probe."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +47,8 @@ class Probe:
     exposed_s: float | None
     optimizer_s: float
     other_s: float
+    """All else, in every step: own code and collectives, what a late rank does."""
     wait_s: float
-    skew_s: float
-    """What the slowest rank computes longer than the median one, in every step."""
     peak_memory_bytes: int
     has_loader: bool
     """Batches come from a loader whose workers are known."""
@@ -63,29 +59,26 @@ def read_probe(blocks: Sequence[Block], has_loader: bool) -> Probe | None:
     baseline = [
         b for b in blocks if b.result and b.summary and not b.plan.overrides and b.summary.steady_steps
     ]
-    phases = median_phases(baseline)
+    phases = pool_phases(baseline)
     if not baseline or phases.forward_s + phases.backward_s <= 0:
         return None
     logs = [b.summary.log_step_time for b in baseline if b.summary]
     errors = [b.summary.log_step_time_se for b in baseline if b.summary]
     step_s = math.exp(sum(logs) / len(logs))
-    skews = [
-        max(b.result.per_rank_work_s) - median(b.result.per_rank_work_s)
-        for b in baseline
-        if b.result and len(b.result.per_rank_work_s) > 1
-    ]
-    scale = step_s / max(phases.total_s(), 1e-12) if phases.exposed_comm_s is not None else 1.0
-    scale = min(1.25, max(0.8, scale))
+    # What the model gives no part of its own: what is spent there in every step, however it is spread.
+    parts = (phases.forward_s, phases.backward_s, phases.optimizer_s, phases.data_wait_s)
+    waited_s = (phases.exposed_comm_s or 0.0) + phases.wait_s
+    known_s = sum(parts) + waited_s
+    scale = min(1.0, step_s / max(known_s, 1e-12))
     return Probe(
         step_s=step_s,
         error=max(errors) / math.sqrt(len(errors)),
         forward_s=phases.forward_s * scale,
         backward_s=phases.backward_s * scale,
-        exposed_s=None if phases.exposed_comm_s is None else phases.exposed_comm_s * scale,
+        exposed_s=None if phases.exposed_comm_s is None else waited_s * scale,
         optimizer_s=phases.optimizer_s * scale,
-        other_s=phases.other_s * scale,
+        other_s=max(0.0, step_s - known_s),
         wait_s=phases.data_wait_s * scale,
-        skew_s=min(median(skews), _MOST_SKEW * step_s) if skews else 0.0,
         peak_memory_bytes=max(b.result.peak_memory_bytes for b in baseline if b.result),
         has_loader=has_loader,
     )
@@ -181,7 +174,7 @@ class StepModel:
         # Of the script's own steps, per exchange.
         interval = rows.table.interval * rows.batches
         jitter = _scale(sets, Unknown.JITTER) * (forward + whole_backward + optimizer) * self._jitter_growth
-        waiting = probe.skew_s + jitter / np.sqrt(interval) if self.shape.world > 1 else 0.0 * jitter
+        waiting = jitter / np.sqrt(interval) if self.shape.world > 1 else 0.0 * jitter
         compute = (
             forward
             + whole_backward

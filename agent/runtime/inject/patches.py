@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+import gc
 import math
 import sys
-from typing import Any, Callable, Tuple
+from typing import Any, Callable, Dict, Tuple
 
 import torch
 import torch.multiprocessing
@@ -21,6 +22,10 @@ from ..observe import clock, models, precision, recorder, samples, steps
 from ..private_torch import ANY_ITERATOR, DYNAMO
 from ..untraced import skip_frames
 from .after_import import call_after_import
+from .collectives import patch_collectives
+
+OLDEST_GENERATION = 2
+"""Of Python's garbage: collecting the younger ones takes no time to speak of."""
 
 
 def install_patches() -> None:
@@ -37,6 +42,8 @@ def install_patches() -> None:
     _patch_saving()
     _patch_spawning()
     _patch_optimizers()
+    patch_collectives(is_compiling)
+    gc.callbacks.append(_note_garbage)
     register_optimizer_step_pre_hook(_before_optimizer_step)
     register_optimizer_step_post_hook(_after_optimizer_step)
     watching = (
@@ -257,6 +264,12 @@ def _patch_spawning() -> None:
 
     for name in ("spawn", "start_processes"):
         setattr(torch.multiprocessing, name, announce(name, getattr(torch.multiprocessing, name)))
+
+
+def _note_garbage(moment: str, info: Dict[str, int]) -> None:
+    runtime = current.current_runtime
+    if runtime is not None and info["generation"] == OLDEST_GENERATION:
+        runtime.recorder.note_garbage(moment == "start")
 
 
 def _before_optimizer_step(optimizer: Any, _args: Tuple[Any, ...], _kwargs: Any) -> None:

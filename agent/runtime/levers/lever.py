@@ -84,7 +84,7 @@ class Lever(ABC):
     replaces_reduction: bool = False
     """Whether DDP reduces nothing in most steps, so that its own record of communication means nothing."""
     averages_at_boundaries: bool = False
-    """Whether what it exchanges instead is timed by `list_boundary_marks`; else its communication stays unknown."""
+    """Whether what it exchanges instead all happens in `end_step`; else its communication stays unknown."""
     decides_steps: bool = False
     """Whether optimizer steps ask `may_step`, while `is_on`."""
     needs_loss: bool = False
@@ -167,10 +167,6 @@ class Lever(ABC):
 
     def begin_timing(self) -> None:
         """The timed steps start: counters used as evidence start again."""
-
-    def list_boundary_marks(self) -> List[Tuple[Any, Any]]:
-        """Start and end, as marks of the clock, of its communication at step boundaries since timing began."""
-        return []
 
     @abstractmethod
     def prove(self) -> Evidence:

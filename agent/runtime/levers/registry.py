@@ -98,7 +98,7 @@ class Levers:
 
     @property
     def averages_at_boundaries(self) -> bool:
-        """Whether `list_boundary_marks` is all the communication there is."""
+        """Whether what happens in `end_step` is all the communication there is."""
         return any(lever.averages_at_boundaries for lever in self._on)
 
     @property
@@ -313,9 +313,6 @@ class Levers:
     def work_in_steps(self) -> bool:
         """Whether any lever has something to do at step boundaries."""
         return bool(self._on)
-
-    def list_boundary_marks(self) -> List[Tuple[Any, Any]]:
-        return [marks for lever in self._on for marks in lever.list_boundary_marks()]
 
     def begin_timing(self) -> None:
         for lever in self._all:

@@ -19,6 +19,13 @@ class CpuClock:
         """Seconds from one mark to another."""
         return float(end - start)
 
+    def note_turn(self) -> None:
+        """Backward begins here."""
+
+    def is_in_turn(self) -> bool:
+        """Whether a thread that helps in backward works in the order of this clock's marks."""
+        return False
+
     def settle(self) -> None:
         """Waits until every mark made so far can be measured: on CPU always."""
 
@@ -28,6 +35,14 @@ class CudaClock:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._turn: Any = None
+        """The stream of the backward under way."""
+
+    def note_turn(self) -> None:
+        self._turn = torch.cuda.current_stream(self._device)
+
+    def is_in_turn(self) -> bool:
+        return bool(torch.cuda.current_stream(self._device) == self._turn)
 
     def mark(self) -> Any:
         event = torch.cuda.Event(enable_timing=True)

@@ -9,7 +9,7 @@ from typing import Any, List, Optional
 
 import torch
 
-from .recorder import Recorder
+from .recorder import BACKWARD, OPTIMIZER, Recorder
 
 NAME = "DeepSpeed"
 STEERED_STAGES = (0, 1, 2)
@@ -53,19 +53,19 @@ def find_group(engine: Any) -> Any:
 
 def extend_phases(engine: Any, recorder: Recorder) -> None:
     """Counts reductions and gathers, which the engine does around backward and the optimizer's step, as theirs."""
-    backward, step = engine.backward, engine.step
 
-    @functools.wraps(backward)
-    def extended(*args: Any, **kwargs: Any) -> Any:
-        returned = backward(*args, **kwargs)
-        recorder.extend_backward()
-        return returned
+    def count_as(phase: int, call: Any) -> Any:
+        @functools.wraps(call)
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            recorder.begin(phase)
+            try:
+                return call(*args, **kwargs)
+            finally:
+                recorder.end(phase)
 
-    @functools.wraps(step)
-    def surrounded(*args: Any, **kwargs: Any) -> Any:
-        return recorder.surround_optimizer(lambda: step(*args, **kwargs))
+        return counted
 
-    engine.backward, engine.step = extended, surrounded
+    engine.backward, engine.step = count_as(BACKWARD, engine.backward), count_as(OPTIMIZER, engine.step)
 
 
 def explain_no_buckets(engine: Any) -> Optional[str]:

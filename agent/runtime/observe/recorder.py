@@ -3,25 +3,50 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+from threading import get_ident
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 import torch
 
 from .clock import Clock
 
+MOST_CALLS = 12
+"""Collectives of a step that are told one by one."""
+_DIGITS = 8
+
+
+OWN, DATA, FORWARD, BACKWARD, OPTIMIZER, REDUCTION, COLLECTIVE, GARBAGE = range(8)
+"""What a rank does at a moment. OWN is the script's code outside of all others; REDUCTION is what DDP
+exchanges in its forward, or a strategy of ours in its place; COLLECTIVE any other call that waits for ranks."""
+PHASES = (
+    "own_code_s",
+    "data_wait_s",
+    "forward_s",
+    "backward_s",
+    "optimizer_s",
+    "reduction_s",
+    "collectives_s",
+    "garbage_s",
+)
+"""Their names in what ranks tell each other."""
+
 
 class StepMarks:
     """One step of this rank: from its first training forward to the next step's."""
 
-    __slots__ = ("backward", "data_wait_s", "end", "flag", "forward", "loss", "optimizer", "samples", "start")
+    __slots__ = ("data_wait_s", "end", "exposed_s", "flag", "loss", "marks", "phases", "samples", "start")
 
-    def __init__(self, start: Any) -> None:
+    def __init__(self, start: Any, phase: int = OWN) -> None:
         self.start = start
         self.end: Any = None
-        self.forward: List[Tuple[Any, Any]] = []
-        self.backward: List[Tuple[Any, Any]] = []
-        self.optimizer: List[Tuple[Any, Any]] = []
+        self.marks: List[Any] = [start]
+        """Where one phase ends and the next begins."""
+        self.phases: List[int] = [phase]
+        """What begins at each."""
+        self.exposed_s: Optional[float] = None
+        """Of its backward, communication that no computing hid; None where DDP was not asked."""
         self.data_wait_s = 0.0
+        """The host's time, also while not recording."""
         self.samples = 0
         self.flag = 0
         self.loss: Any = None
@@ -33,7 +58,8 @@ PLAIN, NEW_EPOCH, INTERRUPTED = 0, 1, 2
 
 
 class Recorder:
-    """Open marks of the step in progress. Phases are marked only while `recording`."""
+    """Marks of the step in progress. A moment belongs to the phase that began last (a collective inside a backward
+    inside a forward), so that phases never overlap. They are marked only while `recording`."""
 
     def __init__(self) -> None:
         self.clock: Any = None
@@ -42,18 +68,37 @@ class Recorder:
         """Whether `loss` is kept, also while not recording."""
         self.loss: Any = None
         """The last loss: a number, or a tensor of one on a device."""
+        self.asks_ddp = False
+        """Whether DDP times every iteration and is asked for it."""
+        self.has_nested = False
+        """Whether a backward ran inside a model's forward: DDP times the last one of a forward only."""
+        self._reduced: Dict[int, Tuple[Optional[StepMarks], Any]] = {}
+        """Of each DDP model the step of its last forward, and when the last reduction that DDP has timed ended."""
         self._step: Optional[StepMarks] = None
-        self._forward_start: Any = None
-        self._backward_start: Any = None
+        self._stack: List[int] = [OWN]
+        self._stepping: List[Tuple[Any, int]] = []
+        """Optimizers whose step is under way, with their places in the stack."""
+        self._thread = 0
         self._backward_depth = 0
-        self._optimizer_start: Any = None
         self._unscaled: Optional[torch.Tensor] = None
         self.ahead = 0
         """Boundaries that `pass_boundary` alone passes."""
         self._kept: List[StepMarks] = []
 
+    def start(self) -> None:
+        """From the step that begins at this boundary on, phases are marked."""
+        self.recording = True
+        self._stack, self._stepping, self._reduced, self.has_nested = [OWN], [], {}, False
+
+    def stop(self) -> None:
+        """The script is left to itself: nothing is marked or kept any more."""
+        self.recording = self.keeps_loss = self.asks_ddp = False
+        self.ahead = 0
+
     def begin_step(self, mark: Any) -> None:
-        self._step = StepMarks(mark)
+        self._thread = get_ident()
+        self._settle_stack()
+        self._step = StepMarks(mark, self._stack[-1])
 
     def close_step(self, mark: Any, samples: int) -> Optional[StepMarks]:
         """The step that ends here, or None if its beginning was not seen."""
@@ -72,14 +117,10 @@ class Recorder:
         if step is not None:
             step.end, step.samples = mark, samples
             self._kept.append(step)
-        self._step = StepMarks(mark)
-        self._forward_start = mark
+        self._settle_stack()
+        self._stack.append(FORWARD)
+        self._step = StepMarks(mark, FORWARD)
         self.ahead -= 1
-
-    def stop(self) -> None:
-        """The script is left to itself: nothing is marked or kept any more."""
-        self.recording = self.keeps_loss = False
-        self.ahead = 0
 
     def raise_flag(self, flag: int) -> None:
         if self._step is not None and self._step.flag < flag:
@@ -89,14 +130,48 @@ class Recorder:
         if self._step is not None:
             self._step.data_wait_s += seconds
 
-    def begin_forward(self) -> None:
+    def begin(self, phase: int) -> None:
+        """Whatever is done from here on is that, until `end`."""
         if self.recording:
-            self._forward_start = self.clock.mark()
+            self._stack.append(phase)
+            self._mark(phase)
 
-    def end_forward(self) -> None:
-        if self.recording and self._step is not None and self._forward_start is not None:
-            self._step.forward.append((self._forward_start, self.clock.mark()))
-            self._forward_start = None
+    def end(self, phase: int) -> None:
+        """What was done before it goes on."""
+        stack = self._stack
+        if self.recording and phase in stack:
+            while stack.pop() != phase:
+                pass
+            self._mark(stack[-1])
+
+    def begin_collective(self, phase: int) -> bool:
+        """Whether a call that waits for other ranks counts by itself: not inside another, nor beside the training."""
+        if not self.recording or self._stack[-1] in (REDUCTION, COLLECTIVE):
+            return False
+        # Backward runs on threads of its own on CUDA. What runs beside it is on another stream.
+        is_ours = get_ident() == self._thread or (self._backward_depth > 0 and self.clock.is_in_turn())
+        if is_ours:
+            self.begin(phase)
+        return is_ours
+
+    def note_garbage(self, begins: bool) -> None:
+        """Python collects all of its garbage."""
+        if get_ident() == self._thread:
+            (self.begin if begins else self.end)(GARBAGE)
+
+    def note_reduction(self, ddp: Any, logged: Dict[str, int], exposed_s: float) -> None:
+        """After a training forward of this model, which made DDP log its last reduction."""
+        identity, ended = id(ddp), logged.get("backward_comm_time_end")
+        step, before = self._reduced.get(identity, (None, None))
+        if step is not None:
+            step.exposed_s = (step.exposed_s or 0.0) + (
+                exposed_s if ended is None or ended != before else 0.0
+            )
+        self._reduced[identity] = self._step, ended
+
+    def forget_reductions(self) -> None:
+        """Another strategy: what DDP logs next is of earlier steps."""
+        self._reduced = {}
 
     def note_unscaled_loss(self, outputs: Any) -> None:
         if (self.recording or self.keeps_loss) and isinstance(outputs, torch.Tensor):
@@ -117,7 +192,10 @@ class Recorder:
                 self.loss = kept
             if self.recording:
                 self._step.loss = kept
-                self._backward_start = self.clock.mark()
+                if FORWARD in self._stack:
+                    self.has_nested = True
+                self.clock.note_turn()
+                self.begin(BACKWARD)
         return True
 
     @property
@@ -126,36 +204,37 @@ class Recorder:
 
     def end_backward(self) -> None:
         self._backward_depth = 0
-        if self.recording and self._step is not None and self._backward_start is not None:
-            end = self.clock.mark()
-            self._step.backward.append((self._backward_start, end))
-            self._backward_start = None
-            if self._optimizer_start is not None:
-                # Forward and backward ran as a closure inside optimizer.step(): its own work begins here.
-                self._optimizer_start = end
+        self.end(BACKWARD)
 
-    def begin_optimizer(self) -> None:
+    def begin_optimizer(self, optimizer: Any) -> None:
         if self.recording:
-            self._optimizer_start = self.clock.mark()
+            self._forget_optimizer(optimizer)  # an earlier step of it failed
+            self._stepping.append((optimizer, len(self._stack)))
+            self.begin(OPTIMIZER)
 
-    def end_optimizer(self) -> None:
-        if self.recording and self._step is not None and self._optimizer_start is not None:
-            self._step.optimizer.append((self._optimizer_start, self.clock.mark()))
-        self._optimizer_start = None
+    def end_optimizer(self, optimizer: Any) -> None:
+        if self.recording and self._forget_optimizer(optimizer):
+            self._mark(self._stack[-1])
 
-    def extend_backward(self) -> None:
-        """The last backward ends only now: an engine went on with what it had left."""
-        if self.recording and self._step is not None and self._step.backward:
-            self._step.backward[-1] = (self._step.backward[-1][0], self.clock.mark())
+    def _forget_optimizer(self, optimizer: Any) -> bool:
+        for place, (known, depth) in enumerate(self._stepping):
+            if known is optimizer:
+                del self._stepping[place:]
+                del self._stack[depth:]
+                return True
+        return False
 
-    def surround_optimizer(self, step: Callable[[], Any]) -> Any:
-        """What `step` returns; the optimizer's step inside it lasts from its beginning to its end."""
-        start, known = (self.clock.mark(), self._step) if self.recording else (None, None)
-        before = len(known.optimizer) if known is not None else 0
-        returned = step()
-        if known is not None and len(known.optimizer) > before:
-            known.optimizer[before:] = [(start, self.clock.mark())]
-        return returned
+    def _settle_stack(self) -> None:
+        """Only an optimizer can run across a boundary: what failed inside may have left its phase behind."""
+        if len(self._stack) > 1:
+            self._stepping = [(known, place) for place, (known, _) in enumerate(self._stepping, start=1)]
+            self._stack = [OWN, *[OPTIMIZER] * len(self._stepping)]
+
+    def _mark(self, phase: int) -> None:
+        step = self._step
+        if step is not None:
+            step.marks.append(self.clock.mark())
+            step.phases.append(phase)
 
 
 def find_loss(roots: Any) -> Optional[torch.Tensor]:
@@ -168,18 +247,38 @@ def find_loss(roots: Any) -> Optional[torch.Tensor]:
     return None
 
 
-def measure_steps(steps: List[StepMarks], clock: Clock) -> Dict[str, List[Any]]:
-    """Seconds, samples, flags and losses step by step; call after the clock has settled."""
+def measure_steps(steps: List[StepMarks], clock: Clock) -> Dict[str, Any]:
+    """Seconds, samples, flags and losses step by step; call after the clock has settled.
+
+    `parts` are the seconds of each phase, none for a phase that never began; `collectives` those of each call that
+    waited for other ranks, in a step that has any.
+    """
+    split = [split_step(step, clock) for step in steps]
     return {
         "step_time_s": [clock.measure(step.start, step.end) for step in steps],
-        "forward_s": [_sum(step.forward, clock) for step in steps],
-        "backward_s": [_sum(step.backward, clock) for step in steps],
-        "optimizer_s": [_sum(step.optimizer, clock) for step in steps],
-        "data_wait_s": [step.data_wait_s for step in steps],
+        "parts": {
+            name: [round(parts[phase], _DIGITS) for parts, _ in split]
+            for phase, name in enumerate(PHASES)
+            if any(parts[phase] for parts, _ in split)
+        },
+        "collectives": [calls for _, calls in split] if any(calls for _, calls in split) else [],
+        "exposed_s": [step.exposed_s for step in steps],
         "samples": [step.samples for step in steps],
         "flags": [step.flag for step in steps],
         "losses": read_losses([step.loss for step in steps]),
     }
+
+
+def split_step(step: StepMarks, clock: Clock) -> Tuple[List[float], List[float]]:
+    """Seconds by phase, which add up to the step, and of each collective; of many, the last ones are told as one."""
+    parts, calls = [0.0] * len(PHASES), []
+    for phase, start, end in zip(step.phases, step.marks, [*step.marks[1:], step.end]):
+        seconds = clock.measure(start, end)
+        parts[phase] += seconds
+        if phase == COLLECTIVE:
+            calls.append(seconds)
+    whole = [*calls[: MOST_CALLS - 1], sum(calls[MOST_CALLS - 1 :])] if len(calls) > MOST_CALLS else calls
+    return parts, [round(seconds, _DIGITS) for seconds in whole]
 
 
 def read_losses(losses: List[Any]) -> List[Union[float, str, None]]:
@@ -188,7 +287,3 @@ def read_losses(losses: List[Any]) -> List[Union[float, str, None]]:
     numbers = iter(torch.stack(tensors).tolist() if tensors else ())
     read: List[Any] = [next(numbers) if isinstance(loss, torch.Tensor) else loss for loss in losses]
     return ["nan" if isinstance(number, float) and not math.isfinite(number) else number for number in read]
-
-
-def _sum(pairs: List[Tuple[Any, Any]], clock: Clock) -> float:
-    return sum(clock.measure(start, end) for start, end in pairs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
 from ..observe.clock import Clock
 from ..observe.recorder import StepMarks, measure_steps, read_losses
@@ -34,16 +34,12 @@ class Arm:
     timed: List[StepMarks] = field(default_factory=list)
     cycles: List[int] = field(default_factory=list)
     """The cycle of each timed step."""
-    averaged: List[Tuple[Any, Any]] = field(default_factory=list)
-    """Marks around what it exchanged at the boundaries of its timed steps."""
     switches_s: List[float] = field(default_factory=list)
     profiled: List[StepMarks] = field(default_factory=list)
     loss_checks: List[List[StepMarks]] = field(default_factory=list)
     """The steps of each segment's loss check."""
-    exposed: Dict[int, List[float]] = field(default_factory=dict)
-    """Exposed communication per DDP model and profiled step; the first reading of each is of an unprofiled step."""
     averages_at_boundaries: bool = False
-    """Whether those are all the communication there is."""
+    """Whether what its levers exchange at boundaries is all the communication there is."""
     in_force: str = ""
     """What the levers came to, in a text that can be compared."""
     peak_bytes: int = 0
@@ -123,13 +119,21 @@ class Arm:
         """Typical time of switching to it; the first time it was built."""
         return statistics.median(self.switches_s[1:] or self.switches_s) if self.switches_s else 0.0
 
-    def describe(self, clock: Clock) -> Dict[str, Any]:
-        """This rank's part of the result, plain JSON; the clock has settled."""
-        averaged_s = sum(clock.measure(start, end) for start, end in self.averaged)
-        boundary_s = averaged_s / max(1, len(self.timed))
-        measured: Dict[str, Any] = measure_steps(self.timed, clock)
-        payload = {
+    def describe(self, clock: Clock, replicas: bool, has_nested: bool) -> Dict[str, Any]:
+        """This rank's part of the result, plain JSON; the clock has settled.
+
+        `replicas`: whether DDP reduces. Of a forward in which several backwards run (`has_nested`) it times the last.
+        """
+        profiled = measure_steps(self.profiled, clock)
+        backward = profiled["parts"].get("backward_s", [0.0] * len(self.profiled))
+        measured = measure_steps(self.timed, clock)
+        if has_nested:
+            measured["exposed_s"] = [None] * len(self.timed)
+        return {
             **measured,
+            "profiled": [] if has_nested else [list(step) for step in zip(backward, profiled["exposed_s"])],
+            "replicas": replicas,
+            "averages": self.averages_at_boundaries,
             "cycles": self.cycles,
             "loss_checks": [read_losses([step.loss for step in check]) for check in self.loss_checks],
             "period": self.period,
@@ -138,8 +142,6 @@ class Arm:
             "given_up": self.given_up,
             "same_as": self.same_as,
             "relaunch_needed": self.relaunch_needed,
-            "boundary_s": boundary_s,
-            "exposed_comm_s": boundary_s if self.averages_at_boundaries else None,
             "peak_memory_bytes": 0,
             "bucket_bytes": [],
             "consumed": {},
@@ -147,19 +149,6 @@ class Arm:
             "no_effect": {},
             **self.evidence,
         }
-        if self.exposed and self.profiled:
-            payload["exposed_comm_s"] = self._estimate_exposed_s(clock, payload["backward_s"])
-        return payload
-
-    def _estimate_exposed_s(self, clock: Clock, backward_s: List[float]) -> Optional[float]:
-        """The share of backward that was exposed communication in the profiled steps, applied to the timed ones."""
-        if not backward_s:
-            return None
-        profiled_s = statistics.median(measure_steps(self.profiled, clock)["backward_s"])
-        # A model's first reading is of its last iteration before.
-        exposed_s = sum(statistics.median(r[1:]) for r in self.exposed.values() if len(r) > 1)
-        share = min(1.0, exposed_s / profiled_s) if profiled_s > 0 else 0.0
-        return share * statistics.median(backward_s)
 
     def _choose(self) -> List[int]:
         whole = len(self.timed) // self.period * self.period

@@ -11,7 +11,7 @@ from ..levers.lever import Training
 from ..levers.registry import Levers
 from ..link.exchange import Exchange
 from ..observe.clock import choose_clock
-from ..private_torch import DEFAULT_STORE, GET_LOG, SET_LOG_RATE
+from ..private_torch import DEFAULT_STORE, SET_LOG_RATE
 from ..rank_process import RankProcess
 
 PEER_TIMEOUT_S = 180.0
@@ -48,6 +48,8 @@ class RankParts:
             process.write_waiting,
             process.note_exchange,
         )
+        self.asks_cheaply = self.device.type == "cpu"
+        """Whether DDP may be asked for its times in every step: elsewhere that makes the host wait for the device."""
         self.drifted = ""
         """Sentence once a race left the ranks with different parameters: no reducers live side by side from then on."""
 
@@ -87,12 +89,11 @@ class RankParts:
         return self.exchange.broadcast(value, what, PEER_TIMEOUT_S)
 
 
-def read_exposed_s(ddp: Any) -> float:
+def read_exposed_s(data: Dict[str, int]) -> float:
     """Seconds of communication that no computing hid, in the last backward that DDP logged.
 
     From DDP's durations, which are a device's own on CUDA. Its host stamps are not: there a future's wait() returns
     before the collective has run.
     """
-    data: Dict[str, int] = GET_LOG.of(ddp)()
     hidden_ns = data.get("backward_compute_comm_overlap_time", 0)
     return max(0.0, (data.get("backward_comm_time", 0) - hidden_ns) / 1e9)

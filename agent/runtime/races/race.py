@@ -25,7 +25,7 @@ from .judge import Course, Judge
 from .loss_check import LossCheck, Steps, explain_no_check
 from .order import RaceOrder
 from .outcome import merge_race
-from .parts import PEER_TIMEOUT_S, RankParts, read_exposed_s
+from .parts import PEER_TIMEOUT_S, RankParts
 from .snapshot import TrainingSnapshot
 from .turns import order_turns
 
@@ -58,11 +58,9 @@ class Race:
         self._was_switched = False
         self._is_touched = False
         """Parameters are no longer what was saved."""
-        self._marks_seen = 0
         self._cycles = 0
         self._under_way: List[StepMarks] = []
         """Steps of turns that are not over."""
-        self._profiling: Optional[Arm] = None
         self.calibration: Optional[CalibrationSteps] = None
         self.disturbed = False
         """More was done at this boundary than booking a step."""
@@ -90,12 +88,7 @@ class Race:
     @property
     def works_in_steps(self) -> bool:
         """Whether forwards and backwards are looked at one by one."""
-        return self._profiling is not None or self.calibration is not None
-
-    def note_exposed(self, ddp: Any) -> None:
-        """After a training forward of this model."""
-        if self._profiling is not None and ddp.require_backward_grad_sync:
-            self._profiling.exposed.setdefault(id(ddp), []).append(read_exposed_s(ddp))
+        return self.calibration is not None
 
     def conclude_early(self) -> bool:
         """The script ended inside: whether what complete cycles hold is enough. On all ranks alike."""
@@ -124,7 +117,8 @@ class Race:
             yield from self._enter(arm)
         course = self._agree(self._judge.plan)
         self._parts.enter(beat.TIMING)
-        self._parts.recorder.recording = True
+        self._parts.recorder.start()
+        self._ask_ddp(self._parts.asks_cheaply)
         if self._loss_check is not None and not course.is_over and self._switch_to(self.arms[0]):
             yield from self._check_losses(self._loss_check.at_start)
         alone = self.arms[0] if len(self.arms) == 1 else None
@@ -231,14 +225,11 @@ class Race:
             for _ in range(course.lead_in if self._was_switched else 1):
                 yield
             levers.begin_timing()
-            self._marks_seen, self._needs_lead_in, self._was_switched = 0, False, False
+            self._needs_lead_in = self._was_switched = False
             self.disturbed = True
         left, length = course.steps - arm.count_batches(), turns * course.segment_steps
         count = arm.count_whole(min(length, left) if left > 0 else length)
         yield from self._time(arm, count, arm.count_whole(course.segment_steps))
-        marks = levers.list_boundary_marks()
-        arm.averaged += marks[self._marks_seen :]
-        self._marks_seen = len(marks)
         if len(self.arms) > 1 and not arm.evidence:
             self._collect_evidence(arm)
         if self._loss_check is not None:
@@ -269,29 +260,35 @@ class Race:
         yield from self._loss_check.run(found)
 
     def _profile(self, arm: Arm, course: Course) -> Steps:
-        """Local SGD reduces nothing in most steps: its communication is the averaging, which was timed already."""
-        parts = self._parts
-        if not parts.list_replicas() or self._order.rules.profile_steps < 1:
+        """Asks DDP in steps that do not count, where asking makes the host wait for the device.
+
+        Local SGD reduces nothing in most steps: its communication is the averaging, which was timed already.
+        """
+        parts, rules = self._parts, self._order.rules
+        if not parts.list_replicas() or rules.profile_steps < 1:
+            return
+        asked = parts.asks_cheaply and any(step.exposed_s is not None for step in arm.timed)
+        if parts.share(asked, "whether an arm was profiled"):
             return
         if not self._switch_to(arm) or parts.levers.replaces_reduction:
             return
         parts.enter(beat.PROFILING)
-        parts.rate_logging(1)
-        self._profiling = arm
+        self._ask_ddp(True)
         for _ in range(course.lead_in if self._was_switched else 0):
             yield
         self._was_switched = False
-        arm.exposed.clear()
-        for _ in range(self._order.rules.profile_steps + 1):
+        for _ in range(max(rules.profile_steps, arm.period) + 1):
             step = yield
             if step is not None:
                 arm.profiled.append(step)
-        self._stop_profiling()
+        self._ask_ddp(parts.asks_cheaply)
         self.disturbed = True
 
-    def _stop_profiling(self) -> None:
-        self._profiling = None
-        self._parts.rate_logging(USUAL_SAMPLE_RATE)
+    def _ask_ddp(self, asks: bool) -> None:
+        """Whether DDP times each of its iterations, and is asked for it."""
+        self._parts.recorder.asks_ddp = asks
+        self._parts.recorder.forget_reductions()
+        self._parts.rate_logging(1 if asks else USUAL_SAMPLE_RATE)
 
     def _calibrate(self) -> Steps:
         """Of DistributedDataParallel models, under the first arm."""
@@ -336,6 +333,8 @@ class Race:
             self._in_force = None
             return False
         parts.recorder.keeps_loss = parts.levers.needs_loss
+        if parts.recorder.asks_ddp:
+            self._ask_ddp(True)
         arm.switches_s.append(time.perf_counter() - start_s)
         self._in_force = arm
         self.disturbed = self._needs_lead_in = self._was_switched = True
@@ -362,15 +361,17 @@ class Race:
         """Puts the model right and brings all ranks' series together."""
         parts = self._parts
         parts.recorder.recording = False
+        self._ask_ddp(False)
         if self._loss_check is not None:
             self._loss_check.end()
         parts.reading.forget_replay()
         parts.clock.settle()
         if len(self.arms) == 1 and not self.arms[0].evidence and self.arms[0].timed:
             self._collect_evidence(self.arms[0])
-        if self._profiling is not None:
-            self._stop_profiling()
-        payload: Dict[str, Any] = {"arms": [arm.describe(parts.clock) for arm in self.arms]}
+        nested, replicas = parts.recorder.has_nested, bool(parts.list_replicas())
+        payload: Dict[str, Any] = {
+            "arms": [arm.describe(parts.clock, replicas, nested) for arm in self.arms],
+        }
         at_start = self._loss_check.at_start if self._loss_check is not None else []
         payload["loss_at_start"] = read_losses([step.loss for step in at_start])
         if self.calibration is not None and self.calibration.is_complete:

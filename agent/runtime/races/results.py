@@ -7,8 +7,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 
 from ..calibrating.calibration_results import merge_calibrations
 from ..observe.recorder import INTERRUPTED, NEW_EPOCH
-
-PHASES = ("data_wait_s", "forward_s", "backward_s", "optimizer_s", "other_s")
+from .account import account_for
 
 
 def merge_ranks(payloads: Sequence[Mapping[str, Any]], script_ended: bool) -> Dict[str, Any]:
@@ -38,9 +37,7 @@ def merge_ranks(payloads: Sequence[Mapping[str, Any]], script_ended: bool) -> Di
         "samples": sum(samples),
         "wall_s": max((sum(p["step_time_s"][index] for index in kept) for p in payloads), default=0.0),
         "warmup_steps": first["warmup_steps"],
-        "per_rank_step_time_s": [_median([p["step_time_s"][index] for index in kept]) for p in payloads],
-        **break_down(payloads, kept),
-        "per_rank_work_s": [measure_work(payload, kept) for payload in payloads],
+        **account_for(payloads, length),
         "losses": [losses[index] for index in kept],
         "loss_checks": checks,
         "diverged": nonfinite > 0,
@@ -111,51 +108,3 @@ def merge_checks(ranks: Sequence[Sequence[Sequence[Any]]]) -> "tuple[List[List[O
     found = [merge_losses(series) for series in zip(*ranks)]
     checks = [losses for losses, _ in found]
     return ([] if any(None in losses for losses in checks) else checks), sum(sum(bad) for _, bad in found)
-
-
-def break_down(payloads: Sequence[Mapping[str, Any]], kept: Sequence[int]) -> Dict[str, Any]:
-    """Median step by phase, for the median rank and the worst: the one whose own work takes longest.
-
-    Phases do not overlap: backward has no exposed_comm.
-    """
-    works = [measure_work(payload, kept) for payload in payloads]
-    slowest = max(range(len(works)), key=lambda rank: works[rank])
-    ranks: List[Dict[str, Any]] = [
-        {**_split_step(payload, kept), "exposed_comm_s": payload.get("exposed_comm_s")}
-        for payload in payloads
-    ]
-    exposed = [phases["exposed_comm_s"] for phases in ranks]
-    usual: Dict[str, Any] = {phase: _median([phases[phase] for phases in ranks]) for phase in PHASES}
-    usual["exposed_comm_s"] = None if None in exposed else _median(exposed)
-    worst = {**ranks[slowest], "exposed_comm_s": None if None in exposed else exposed[slowest]}
-    return {"phases": usual, "worst_rank_phases": worst, "worst_rank": slowest}
-
-
-def measure_work(payload: Mapping[str, Any], kept: Sequence[int]) -> float:
-    """Seconds of the median step in which the rank is busy itself: reading, computing, its optimizer.
-
-    Synchronised ranks take equally long steps: a slow one shows here. What a step does besides (`other_s`) is left
-    out, because it may be a wait for the others as well.
-    """
-    split = _split_step(payload, kept)
-    return sum(split[phase] for phase in PHASES if phase != "other_s")
-
-
-def _split_step(payload: Mapping[str, Any], kept: Sequence[int]) -> Dict[str, float]:
-    medians = {p: _median([payload[p][i] for i in kept]) for p in PHASES[:4]}
-    in_boundary = float(payload.get("boundary_s", 0.0))
-    step_s = _median([payload["step_time_s"][i] for i in kept])
-    # With a longer period the median step is one without averaging, so there is nothing to take off.
-    averaging = in_boundary if payload["period"] == 1 else 0.0
-    # Waiting for data is the host's time, the rest the device's: only where the device idles, it waits as well.
-    device_s = medians["forward_s"] + medians["backward_s"] + medians["optimizer_s"] + averaging
-    medians["data_wait_s"] = min(medians["data_wait_s"], max(0.0, step_s - device_s))
-    medians["other_s"] = max(0.0, step_s - device_s - medians["data_wait_s"])
-    waiting = payload.get("exposed_comm_s")
-    if waiting is not None:
-        medians["backward_s"] = max(0.0, medians["backward_s"] - (waiting - in_boundary))
-    return medians
-
-
-def _median(values: Sequence[float]) -> float:
-    return float(statistics.median(values)) if values else 0.0

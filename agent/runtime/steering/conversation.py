@@ -46,10 +46,7 @@ class Conversation(Steering):
         race = self._race
         if race is not None and race.calibration is not None:
             race.calibration.note_forward(ddp)
-        converted = super().end_forward(ddp, output)
-        if race is not None:
-            race.note_exposed(ddp)
-        return converted
+        return super().end_forward(ddp, output)
 
     def before_backward(self) -> float:
         factor = super().before_backward()

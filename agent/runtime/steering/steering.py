@@ -14,7 +14,7 @@ from ..levers.buckets.bucket_plan import observe_plan
 from ..levers.lever import Training
 from ..link import beat
 from ..observe.host_reads import HostReads
-from ..observe.recorder import StepMarks
+from ..observe.recorder import OWN, REDUCTION, StepMarks
 from ..races.parts import PEER_TIMEOUT_S, RankParts
 from ..untraced import untraced
 
@@ -88,7 +88,10 @@ class Steering(ABC):
         """At the first training forward of a step: no reducer is in flight on any rank."""
         process, recorder, clock = self._process, self._parts.recorder, self._parts.clock
         if self._levers.work_in_steps:
+            phase = REDUCTION if self._levers.averages_at_boundaries else OWN
+            recorder.begin(phase)
             self._levers.end_step(self._parts.gather_training())
+            recorder.end(phase)
         mark = clock.mark()
         forwards = process.samples.forwards
         step = recorder.close_step(mark, process.samples.close_step())

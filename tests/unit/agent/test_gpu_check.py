@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from advisor.protocol.measured.phases import Phases
 from advisor.protocol.measured.races import RacePlan
 from advisor.protocol.measured.telemetry import DeviceSample
-from advisor.protocol.measured.trials import BlockResult, Outcome, Phases
+from advisor.protocol.measured.trials import BlockResult, Outcome
 from agent.cli import app
 from agent.devices.gpus import DeviceProcess, Reading
 from agent.operator.gpu_check import command
@@ -121,7 +122,7 @@ def with_phases(exposed_s: float = 0.002, step_s: float = 0.01, **fields: float)
         "forward_s": 0.002,
         "backward_s": 0.005 - exposed_s,
         "optimizer_s": 0.001,
-        "other_s": 0.002,
+        "own_code_s": 0.002,
         **fields,
     }
     return measured(step_s, phases=Phases(exposed_comm_s=exposed_s, **phases))
@@ -187,13 +188,13 @@ def test_timing_holds_the_runtime_against_the_trace() -> None:
 
 
 def test_diagnosis_tells_the_two_trainings_apart() -> None:
-    talking = replace(trained(baseline=with_phases(0.004)), trace=traced(exposed_ms=4.0))
+    talking = replace(trained(baseline=with_phases(0.0045)), trace=traced(exposed_ms=4.5))
     computing = replace(trained(baseline=with_phases(0.0002)), trace=traced(exposed_ms=0.2))
     assert judge("diagnosis", GivenBench(talking, computing)).faults == []
     blind = replace(talking, results={"baseline": with_phases(0.0001)})
     faults = judge("diagnosis", GivenBench(blind, computing)).faults
     assert "it is not taken for bound by communication" in faults[0]
-    assert "exposed 1.0% of the step by the runtime, 40.0% by the trace" in faults[1]
+    assert "by the runtime, 45.0% by the trace" in faults[1]
 
 
 def test_trace_without_steps_is_refused() -> None:

@@ -15,7 +15,7 @@ from advisor.protocol.answers.advice import (
 )
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.measured.trials import Phases
+from advisor.protocol.measured.phases import Phases
 
 _DEFAULTS = {name: knob.default for name, knob in CATALOGUE.items()}
 _BEFORE = Phases(
@@ -24,7 +24,7 @@ _BEFORE = Phases(
     backward_s=0.0871,
     exposed_comm_s=0.0142,
     optimizer_s=0.0106,
-    other_s=0.0002,
+    own_code_s=0.0002,
 )
 _AFTER = Phases(
     data_wait_s=0.0011,
@@ -32,7 +32,7 @@ _AFTER = Phases(
     backward_s=0.0865,
     exposed_comm_s=0.0031,
     optimizer_s=0.0112,
-    other_s=0.0002,
+    own_code_s=0.0002,
 )
 
 

@@ -10,7 +10,7 @@ GIVEN_UP = {
     r"taking turns": "interleaved A/B rounds",
     r"is expected of it|is put at|is put above": "predicted, best so far",
     r"earns? (its|their) place": "still helps",
-    r"no strategy mends": "tuning cannot fix this",
+    r"no strategy mends": "No knob mends that",
     r"ended as (finished|PLACE)": "is done",
     r"starting work on the device": "host overhead",
     r"rungs? above the allowed": "riskier settings",
@@ -35,4 +35,4 @@ def test_catalogue_holds_the_sentences_that_people_see() -> None:
     sentences = [sentence for _, sentence in list_all_sentences()]
     assert len(sentences) > 5000
     assert "All keep the mathematics exact." in sentences
-    assert any("tuning cannot fix this" in sentence for sentence in sentences)
+    assert any("No knob mends that" in sentence for sentence in sentences)

@@ -15,7 +15,7 @@ from advisor.dashboard.figures.charts import (
 )
 from advisor.dashboard.samples.job import make_finished_story
 from advisor.protocol.measured.estimates import Estimate, estimate_blocks
-from advisor.protocol.measured.trials import Phases
+from advisor.protocol.measured.phases import Phases
 
 BEFORE = Phases(forward_s=0.05, backward_s=0.07, exposed_comm_s=0.03, optimizer_s=0.01)
 AFTER = Phases(forward_s=0.05, backward_s=0.07, exposed_comm_s=0.004, optimizer_s=0.01)

@@ -206,7 +206,7 @@ def test_launch_that_failed_is_told_as_one(source: MemorySource, sign_in: SignIn
 def test_trial_page_shows_the_evidence_and_the_slowest_rank(sign_in: SignIn) -> None:
     page = view_trial_page(FINISHED.history.trial(5), FINISHED.history)
     assert page.evidence["fuse_grad_size_in_MB"] == "read back from DDP's own log as 96.0"
-    assert page.worst_rank == 3
+    assert page.late_rank == 3
     assert len(page.ranks) == 16
     shown = sign_in("adv_viewer_3_x").get("/jobs/sample/trials/5").text
     assert '<td class="nowrap">96 MB</td>' in shown

@@ -9,7 +9,8 @@ from memory_source import NOW
 from advisor.dashboard.figures.trial import RankBlock, StepSeries, draw_ranks, draw_steps
 from advisor.dashboard.samples.job import make_finished_story
 from advisor.dashboard.views.trials.page import TrialPage, view_trial_page
-from advisor.protocol.measured.trials import Block, BlockResult, JobHistory, Phases
+from advisor.protocol.measured.phases import Phases
+from advisor.protocol.measured.trials import Block, BlockResult, JobHistory
 
 
 def view(alter: Callable[[BlockResult], dict[str, object]], number: int = 5) -> TrialPage:
@@ -102,7 +103,7 @@ def test_own_work_is_drawn_where_it_is_known_and_step_times_where_not() -> None:
     [
         ({"per_rank_work_s": (), "per_rank_step_time_s": ()}, "told no times of single ranks"),
         ({"per_rank_work_s": (0.1,), "per_rank_step_time_s": (0.1,)}, "one rank trains"),
-        ({"phases": Phases(), "worst_rank_phases": Phases()}, "Where a step's time goes: not told"),
+        ({"phases": Phases()}, "Where a step's time goes: not told"),
         ({"step_time_s": ()}, "Single steps: none was timed"),
     ],
 )

@@ -18,7 +18,7 @@ from fleet_advisor_runtime.levers.lever import Training  # noqa: E402
 from fleet_advisor_runtime.levers.sharding import engine_reduction  # noqa: E402
 from fleet_advisor_runtime.levers.sharding.engine_reduction import EngineReduction  # noqa: E402
 from fleet_advisor_runtime.observe.deepspeed import extend_phases  # noqa: E402
-from fleet_advisor_runtime.observe.recorder import Recorder  # noqa: E402
+from fleet_advisor_runtime.observe.recorder import BACKWARD, OPTIMIZER, OWN, Recorder, split_step  # noqa: E402
 from fleet_advisor_runtime.observe.sharded import find_kind, find_sharded_roots  # noqa: E402
 
 SIZE, WIRE, TYPE = "fuse_grad_size_in_MB", "fp16_allreduce", "fp16_allreduce_dtype"
@@ -250,10 +250,17 @@ class Clock:
         self.now += 1
         return self.now
 
+    def measure(self, start: int, end: int) -> int:
+        return end - start
+
+    def note_turn(self) -> None:
+        pass
+
 
 def test_what_the_engine_does_around_backward_and_step_counts_as_theirs() -> None:
     recorder = Recorder()
-    recorder.clock, recorder.recording = Clock(), True
+    recorder.clock = Clock()
+    recorder.start()
     recorder.begin_step(0)
     root = types.SimpleNamespace()
 
@@ -265,8 +272,8 @@ def test_what_the_engine_does_around_backward_and_step_counts_as_theirs() -> Non
 
     def step(last: bool) -> None:
         if last:
-            recorder.begin_optimizer()
-            recorder.end_optimizer()
+            recorder.begin_optimizer(root)
+            recorder.end_optimizer(root)
         recorder.clock.mark()  # the gathering
 
     root.backward, root.step = backward, step
@@ -276,8 +283,8 @@ def test_what_the_engine_does_around_backward_and_step_counts_as_theirs() -> Non
     root.step(last=True)
     marks = recorder.close_step(100, 1)
     assert marks is not None
-    assert marks.backward == [(1, 4)]
-    assert marks.optimizer == [(7, 11)]
+    parts, _ = split_step(marks, recorder.clock)
+    assert [sum(parts), *(parts[phase] for phase in (OWN, BACKWARD, OPTIMIZER))] == [100, 90, 4, 6]
     recorder.recording = False
     root.backward("loss")
     root.step(last=True)

@@ -12,6 +12,7 @@ from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.knobs.strategy import DistributedStrategy
+from advisor.protocol.measured.phases import Phases
 from advisor.protocol.measured.races import RaceRules
 from advisor.protocol.measured.trials import (
     BlockResult,
@@ -19,7 +20,6 @@ from advisor.protocol.measured.trials import (
     BlockSummary,
     JobHistory,
     Outcome,
-    Phases,
     Purpose,
     Trial,
 )

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from advisor.protocol.measured.messages import Beat, HelloReport, MemberState
+from advisor.protocol.measured.phases import LateRank
 from advisor.protocol.measured.telemetry import FlagKind, NodeFlag, TelemetryBatch, TelemetrySample
 from advisor.protocol.views import EventFacts, Straggler
 from advisor.services import jobs
@@ -43,7 +44,10 @@ class Measuring:
         race = world.begin(place, self.agent)
         world.wait(2)
         phases = {"forward_s": 0.05, "backward_s": 0.05}
-        world.report(place, self.agent, race, make_result(per_rank_work_s=works_s, phases=phases))
+        more_s = max(works_s) - min(works_s)
+        late = LateRank(rank=works_s.index(max(works_s)), waited_s=more_s, part="forward_s", excess_s=more_s)
+        result = make_result(per_rank_work_s=works_s, phases=phases, late=late if more_s >= 0.01 else None)
+        world.report(place, self.agent, race, result)
         beat = Beat(generation=place.generation, state=MemberState.RUNNING, telemetry=BATCH)
         with world.work() as work:
             sessions.renew_session(work, place.session_id, self.agent, beat, world.now, Pace(2.0, 30.0))
@@ -62,7 +66,7 @@ def test_straggler_is_flagged_until_it_is_none_and_told_once(world: World) -> No
     flag = read_flag(world)
     assert flag.kind is FlagKind.STRAGGLER
     assert flag.rank == 1
-    assert "Rank 1 on one works 40.0 ms longer" in flag.sentence
+    assert "Rank 1 on one is late: the others wait 40.0 ms" in flag.sentence
     with world.database.read() as work:
         assert work.events.facts_of(session.job.id) == [EventFacts(straggler=Straggler(agent="one", rank=1))]
     assert session.count_events("Rank 1 on one") == 1
@@ -109,7 +113,7 @@ def test_ranks_that_lag_in_turn_are_told_at_most_once_each(world: World, in_turn
     session = Measuring(world)
     for index in range(12):
         session.measure(*((0.05, 0.09) if index // in_turn % 2 else (0.09, 0.05)))
-    assert session.count_events(" works ") == events
+    assert session.count_events(" is late") == events
 
 
 def test_a_rank_that_only_a_strategy_slows_down_is_no_straggler(world: World) -> None:
@@ -118,4 +122,4 @@ def test_a_rank_that_only_a_strategy_slows_down_is_no_straggler(world: World) ->
     for _ in range(5):
         session.measure(0.05, 0.09)
     assert read_flag(world) is None
-    assert session.count_events(" works ") == 0
+    assert session.count_events(" is late") == 0

@@ -9,7 +9,8 @@ import numpy as np
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.knob import KnobContext
 from advisor.protocol.knobs.strategy import DistributedStrategy
-from advisor.protocol.measured.trials import Block, BlockPlan, BlockResult, BlockState, Phases
+from advisor.protocol.measured.phases import Phases
+from advisor.protocol.measured.trials import Block, BlockPlan, BlockResult, BlockState
 from advisor.protocol.nodes.cluster import Cluster, Node
 from advisor.protocol.nodes.testbed import Testbed
 from advisor.protocol.training.workload import WorkloadFacts
@@ -52,7 +53,7 @@ def make_block(step_s: float, phases: Phases, overrides: Values | None = None, *
     )  # fmt: skip
 
 
-PHASES = Phases(forward_s=0.05, backward_s=0.12, exposed_comm_s=0.29, optimizer_s=0.02, other_s=0.02)
+PHASES = Phases(forward_s=0.05, backward_s=0.12, exposed_comm_s=0.29, optimizer_s=0.02, own_code_s=0.02)
 
 
 def make_model(context: KnobContext | None = None, *observations: TimedStrategy) -> CostModel:

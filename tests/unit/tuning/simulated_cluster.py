@@ -10,6 +10,7 @@ from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Budget, Job, JobSpec, JobState, Measurement, Stage
 from advisor.protocol.knobs.changes import Changes, period_of
 from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.measured.phases import Phases
 from advisor.protocol.measured.races import BlockPlan, RaceRules
 from advisor.protocol.measured.trials import (
     Block,
@@ -18,7 +19,6 @@ from advisor.protocol.measured.trials import (
     EarlierJob,
     JobHistory,
     Outcome,
-    Phases,
     Session,
     SessionState,
     Trial,

@@ -9,7 +9,7 @@ from advisor.dashboard.views.evidence import show_knob
 from advisor.dashboard.views.server.jobs import JobLine, tell_gain
 from advisor.dashboard.views.trials.measured import MeasuredTrial
 from advisor.errors import InvalidRequest, NotFound
-from advisor.protocol.measured.trials import Phases
+from advisor.protocol.measured.phases import Phases
 from advisor.protocol.nodes.cluster import spell_memory
 
 MOST = 4
@@ -111,12 +111,12 @@ def _find_phases(found: MeasuredTrial) -> Phases | None:
 
 
 def _list_phases(phases: Sequence[Phases | None]) -> list[Row]:
-    rows = []
-    named = [dict(told.list_named()) if told is not None else {} for told in phases]
-    for name, _ in Phases().list_named():
-        values = [told.get(name) for told in named]
-        if name != "stalls" or any(values):
-            rows.append(_row(name, [formats.milliseconds(value) for value in values]))
+    told = [known for known in phases if known is not None]
+    named = [dict(known.list_shown(*told)) if known is not None else {} for known in phases]
+    rows = [
+        _row(name, [formats.milliseconds(known.get(name)) for known in named])
+        for name, _ in Phases().list_shown(*told)
+    ]
     return [*rows, _row("step", [formats.milliseconds(told.total_s() if told else None) for told in phases])]
 
 

@@ -11,6 +11,7 @@ from advisor.dashboard.source import Person
 from advisor.protocol.answers.gains import spell_percent
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.measured.estimates import Estimate, estimate_blocks
+from advisor.protocol.measured.phases import Phases
 from advisor.protocol.measured.trials import Block, BlockResult, BlockState, JobHistory, Trial
 from advisor.services.changing.repeating import say_why_not
 
@@ -27,13 +28,13 @@ class TrialPage:
     evidence: Mapping[str, str]
     """Knob -> evidence that it was in force, or why it was not."""
     phases: Figure | None
-    worst_rank: int | None
+    late_rank: int | None
     steps: Figure | None
     rank_map: Figure | None
     missing: tuple[str, ...]
     """Why a figure is not there, a sentence for each; nothing while no block has been measured."""
     ranks: tuple[tuple[int, str, str, str], ...]
-    """Rank, median step time in ms, its own work in it in ms, that work's difference from the median rank's."""
+    """Rank, mean step time in ms, that without waiting for others, and how it differs from the median rank's."""
     last: Block | None
     """The last measured block: its devices and buckets are shown."""
     blocks: tuple[Block, ...]
@@ -152,6 +153,15 @@ def _say_missing(
         )
 
 
+def _choose_another(result: BlockResult) -> list[tuple[int, Phases]]:
+    """Beside a late rank the one that waits longest for it."""
+    if result.late is None or not result.per_rank_phases:
+        return []
+    ranks = range(len(result.per_rank_phases))
+    waiting = max(ranks, key=lambda rank: result.per_rank_phases[rank].wait_s)
+    return [(waiting, result.per_rank_phases[waiting])]
+
+
 def view_trial_page(trial: Trial, history: JobHistory) -> TrialPage:
     """Build the page; phases, ranks and buckets are those of the trial's last measured block."""
     blocks = [block for block in history.blocks if block.trial_number == trial.number]
@@ -161,9 +171,8 @@ def view_trial_page(trial: Trial, history: JobHistory) -> TrialPage:
     has_phases = result is not None and result.phases.total_s() > 0
     phases = None
     if result is not None and has_phases:
-        series = [("median rank", result.phases)]
-        if result.worst_rank_phases.total_s() > 0:
-            series.append((f"worst rank ({result.worst_rank})", result.worst_rank_phases))
+        series = [(f"rank {result.phases_rank}", result.phases)]
+        series += [(f"rank {other}", phases) for other, phases in _choose_another(result)]
         phases = draw_phases(series, "One step, phase by phase")
     generations = {session.id: session.generation for session in history.sessions}
     steps = _draw_steps(done)
@@ -174,7 +183,7 @@ def view_trial_page(trial: Trial, history: JobHistory) -> TrialPage:
         estimate=estimate_blocks(done),
         evidence=_find_evidence(trial, blocks),
         phases=phases,
-        worst_rank=result.worst_rank if result else None,
+        late_rank=result.late.rank if result and result.late else None,
         steps=steps,
         rank_map=rank_map,
         missing=tuple(_say_missing(result, phases, steps, rank_map)) if result else (),

@@ -13,7 +13,8 @@ from advisor.dashboard.views.trials.measured import MeasuredTrial
 from advisor.errors import InvalidRequest
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.measured.trials import Outcome, Phases
+from advisor.protocol.measured.phases import Phases
+from advisor.protocol.measured.trials import Outcome
 from advisor.protocol.nodes.cluster import spell_memory
 from advisor.protocol.plain_text import clean_text
 

@@ -37,7 +37,7 @@ class LocalSgd(Lever):
         self._pause = ReductionPause()
         self._values: Mapping[str, Any] = {}
         self._rejected: Dict[str, str] = {}
-        self._averagings: List[Tuple[Any, Any]] = []
+        self._averagings = 0
 
     def switch(self, values: Mapping[str, Any], training: Training) -> None:
         switch, interval, begin = self.knobs
@@ -76,10 +76,9 @@ class LocalSgd(Lever):
 
     def average(self, training: Training) -> None:
         """Makes all ranks' parameters equal again."""
-        start = self._clock.mark()
         for ddp in training.replicas:
             average_parameters(ddp)
-        self._averagings.append((start, self._clock.mark()))
+        self._averagings += 1
         self._since_average = 0
 
     def end_segment(self, training: Training) -> None:
@@ -92,10 +91,7 @@ class LocalSgd(Lever):
         self.is_on = False
 
     def begin_timing(self) -> None:
-        self._averagings, self._pause.count = [], 0
-
-    def list_boundary_marks(self) -> List[Tuple[Any, Any]]:
-        return list(self._averagings)
+        self._averagings = self._pause.count = 0
 
     def describe_in_force(self, chosen: Mapping[str, Any]) -> Any:
         return [self.period, self._begin_step] if self.is_on else None
@@ -119,7 +115,7 @@ class LocalSgd(Lever):
         return evidence
 
     def _describe(self) -> str:
-        return f"{self._pause.count} reductions skipped and {len(self._averagings)} averagings of parameters."
+        return f"{self._pause.count} reductions skipped and {self._averagings} averagings of parameters."
 
 
 def average_parameters(ddp: Any) -> None:

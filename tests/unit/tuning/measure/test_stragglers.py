@@ -1,17 +1,12 @@
 """Nodes that hold the others up are named, and those that do not are left in peace."""
 
+from statistics import median
+
 import pytest
 
+from advisor.protocol.measured.phases import LateRank, Phases
 from advisor.protocol.measured.telemetry import DeviceTelemetry, FlagKind, NodeTelemetry, Spread
-from advisor.protocol.measured.trials import (
-    Block,
-    BlockPlan,
-    BlockResult,
-    BlockState,
-    Phases,
-    Session,
-    SessionState,
-)
+from advisor.protocol.measured.trials import Block, BlockPlan, BlockResult, BlockState, Session, SessionState
 from advisor.protocol.nodes.cluster import Cluster, Device, Node
 from advisor.tuning.measure.stragglers import flag_nodes
 from tests.unit.tuning.simulated_cluster import START
@@ -40,12 +35,19 @@ def node(agent: str, *devices: DeviceTelemetry, gap_s: float = 0.0) -> NodeTelem
     )  # fmt: skip
 
 
+def find(work_s: tuple[float, ...]) -> LateRank | None:
+    """As the ranks do: who works a tenth of the step of 100 ms longer than the others, in forward."""
+    rank = work_s.index(max(work_s))
+    more_s = max(work_s) - median(work_s[:rank] + work_s[rank + 1 :])
+    return LateRank(rank=rank, waited_s=more_s, part="forward_s", excess_s=more_s) if more_s >= 0.01 else None
+
+
 def block(work_s: tuple[float, ...] = (0.05,) * 4, *nodes: NodeTelemetry) -> Block:
     return Block(
         id="b", session_id="s", trial_number=0, ordinal=0, state=BlockState.DONE, telemetry=nodes,
         plan=BlockPlan(block_id="b", trial_number=0), issued_at=START,
         result=BlockResult(
-            steps=1, step_time_s=(0.1,), samples_per_step=1, wall_s=0.1, per_rank_work_s=work_s,
+            steps=1, step_time_s=(0.1,), samples_per_step=1, wall_s=0.1, per_rank_work_s=work_s, late=find(work_s),
             phases=Phases(forward_s=0.02, backward_s=0.03, exposed_comm_s=0.05),
         ),
     )  # fmt: skip
@@ -70,7 +72,8 @@ def test_equal_ranks_and_clocks_are_left_in_peace() -> None:
 def test_rank_that_works_longer_is_named_with_its_node() -> None:
     (found,) = flag(*[block((0.05, 0.05, 0.05, 0.07))] * 3)
     assert (found.agent, found.kind, found.rank) == ("a1", FlagKind.STRAGGLER, 3)
-    assert "Rank 3 on a1 works 20.0 ms longer in each step of 100.0 ms" in found.sentence
+    assert "Rank 3 on a1 is late: the others wait 20.0 ms of each 100.0 ms step for it" in found.sentence
+    assert "20.0 ms more than they in forward" in found.sentence
 
 
 def test_rank_of_two_is_compared_with_the_other_one() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from advisor.protocol.measured.calibration import Calibration, LinkLevel, LinkTiming
-from advisor.protocol.measured.trials import Phases
+from advisor.protocol.measured.phases import Phases
 from advisor.protocol.nodes.cluster import Cluster, Device, DeviceKind
 from advisor.tuning.model.cost_model import MOST_FITTED, TimedStrategy, calibrate, choose_telling
 from advisor.tuning.model.map_fit import Unknown
