@@ -1,8 +1,8 @@
 """Where the mean step of each rank goes, what the ranks wait for each other, and which of them is late.
 
 Pure functions. A rank's parts add up to its mean step: each moment was marked for one of them. What a rank waits for
-the others is the communication that it sees beyond the rank that sees least of the same: the last one to come waits
-for the wire only.
+the others is what an exchange takes it beyond the rank that it takes least: the last one to come waits for the wire
+only.
 """
 
 from __future__ import annotations
@@ -31,16 +31,21 @@ WORK = (
 )
 """What a late rank may do."""
 
+MUCH_LONGER = 1.5
+"""In times of the fastest rank's: such an exchange is waited for in one step alone."""
+
 Account = Dict[str, Optional[float]]
+Split = Tuple[float, float]
+"""Seconds on the wire, and of waiting for other ranks."""
 Payload = Mapping[str, Any]
 
 
 def account_for(payloads: Sequence[Payload], length: int) -> Dict[str, Any]:
     """`payloads` in rank order, of which the first `length` steps count, evaluations and saves included."""
-    reduced, wire_s = _split_reduction(payloads, length)
-    called_s = _split_collectives(payloads, length)
+    reduced = _split_reduction(payloads, length)
+    called = _split_collectives(payloads, length)
     accounts = [
-        _account_for_rank(payload, length, reduced[rank], wire_s, called_s[rank])
+        _account_for_rank(payload, length, reduced[rank], called[rank])
         for rank, payload in enumerate(payloads)
     ]
     steps_s = [_mean(payload["step_time_s"][:length]) for payload in payloads]
@@ -59,54 +64,81 @@ def account_for(payloads: Sequence[Payload], length: int) -> Dict[str, Any]:
     }
 
 
-def _split_reduction(payloads: Sequence[Payload], length: int) -> Tuple[List[Optional[float]], float]:
-    """What each rank's mean step spends in reducing gradients that nothing hid, and how much of it is the wire's."""
-    apart = [_mean(_series(payload, "reduction_s", length)) for payload in payloads]
+def _split_reduction(payloads: Sequence[Payload], length: int) -> List[Optional[Split]]:
+    """What each rank's mean step spends in reducing gradients that nothing hid, by the wire and by waiting.
+
+    All None where that is not known.
+    """
+    apart = [_series(payload, "reduction_s", length) for payload in payloads]
+    split = [(_mean(times) - waited_s, waited_s) for times, waited_s in zip(apart, _find_waits(apart))]
     if any(payload["averages"] for payload in payloads):
-        return [*apart], min(apart)
-    exposed: List[float] = []
-    seen: List[Sequence[Optional[float]]] = []
-    for payload, apart_s in zip(payloads, apart):
-        backward = _series(payload, "backward_s", length)
-        known = payload["profiled"] or list(zip(backward, payload["exposed_s"]))
-        own = [took - waited for took, waited in known if waited is not None]
-        if not own:
-            return [None] * len(payloads), 0.0
-        seen.append([waited for _, waited in known])
+        return [*split]
+    known = [
+        payload["profiled"] or list(zip(_series(payload, "backward_s", length), payload["exposed_s"]))
+        for payload in payloads
+    ]
+    told = [steps for steps in zip(*known) if all(waited is not None for _, waited in steps)]
+    if not told:
+        return [None] * len(payloads)
+    exposed = [[waited for _, waited in steps] for steps in zip(*told)]
+    found: List[Optional[Split]] = []
+    for rank, waited_s in enumerate(_find_waits(exposed)):
         # Its own computing is that of the steps in which DDP was asked; all beyond that is communication.
-        exposed.append(max(0.0, _mean(backward) - max(0.0, _mean(own))) + apart_s)
-    shared = [min(s for s in step if s is not None) for step in zip(*seen) if None not in step]
-    return ([*exposed], _mean(shared) + min(apart)) if shared else ([None] * len(payloads), 0.0)
+        own_s = max(0.0, _mean([took - waited for took, waited in (steps[rank] for steps in told)]))
+        whole_s = max(0.0, _mean(_series(payloads[rank], "backward_s", length)) - own_s)
+        wire_s = min(whole_s, _mean(exposed[rank]) - waited_s)
+        found.append((split[rank][0] + wire_s, split[rank][1] + whole_s - wire_s))
+    return found
 
 
-def _split_collectives(payloads: Sequence[Payload], length: int) -> List[Tuple[float, float]]:
-    """Of each rank's mean step, what its other collectives take, and what it waits in them for other ranks.
+def _split_collectives(payloads: Sequence[Payload], length: int) -> List[Split]:
+    """Of each rank's mean step, what its other collectives take on the wire, and what it waits in them.
 
     The n-th of a step is the same on all ranks. Where they made different ones, nothing is known of waiting.
     """
     calls = [payload["collectives"][:length] or [[]] * length for payload in payloads]
-    whole = [0.0] * len(payloads)
-    waited = [0.0] * len(payloads)
-    for step in zip(*calls):
-        alike = len({len(made) for made in step}) == 1
-        fastest = [min(same) for same in zip(*step)] if alike else []
-        for rank, made in enumerate(step):
-            whole[rank] += sum(made)
-            waited[rank] += sum(made) - sum(fastest) if alike else 0.0
-    return (
-        [(total / length, wait / length) for total, wait in zip(whole, waited)]
-        if length
-        else [(0.0, 0.0) for _ in payloads]
-    )
+    alike = [step for step in zip(*calls) if len({len(made) for made in step}) == 1]
+    most = max((len(step[0]) for step in alike), default=0)
+    by_call = [
+        [[made[place] if place < len(made) else 0.0 for made in rank] for rank in zip(*alike)]
+        for place in range(most)
+    ]
+    in_turn = [sum(waits) for waits in zip(*map(_find_turns, by_call))] or [0.0] * len(payloads)
+    throughout = _find_delays([[sum(made) for made in rank] for rank in zip(*alike)])
+    share = len(alike) / length if length else 0.0
+    waits = [share * max(both) for both in zip(in_turn, throughout or in_turn)]
+    wholes = [sum(map(sum, rank)) / length if length else 0.0 for rank in calls]
+    return [(whole_s - waited_s, waited_s) for whole_s, waited_s in zip(wholes, waits)]
 
 
-def _account_for_rank(
-    payload: Payload, length: int, reduced_s: Optional[float], wire_s: float, called: Tuple[float, float]
-) -> Account:
+def _find_waits(ranks: Sequence[Sequence[float]]) -> List[float]:
+    """What each rank waits for others in the mean step, from what one and the same exchange takes on all of them.
+
+    Ranks come to it at slightly different times: that alone is no waiting, but a part of how long it takes.
+    """
+    return [max(both) for both in zip(_find_turns(ranks), _find_delays(ranks))]
+
+
+def _find_delays(ranks: Sequence[Sequence[float]]) -> List[float]:
+    """For a rank that comes later throughout."""
+    means = [_mean(times) for times in ranks]
+    return [mean_s - min(means) for mean_s in means]
+
+
+def _find_turns(ranks: Sequence[Sequence[float]]) -> List[float]:
+    """For ranks that come much later now and then."""
+    fastest = [min(step) for step in zip(*ranks)]
+    return [
+        _mean([took - least if took > MUCH_LONGER * least else 0.0 for took, least in zip(times, fastest)])
+        for times in ranks
+    ]
+
+
+def _account_for_rank(payload: Payload, length: int, reduced: Optional[Split], called: Split) -> Account:
     steps = payload["step_time_s"][:length]
-    exposed_s = None if reduced_s is None else min(wire_s, reduced_s)
+    wire_s, reduction_wait_s = reduced or (0.0, 0.0)
     apart_s = _mean(_series(payload, "reduction_s", length))
-    in_backward_s = 0.0 if reduced_s is None else reduced_s - apart_s
+    in_backward_s = 0.0 if reduced is None else wire_s + reduction_wait_s - apart_s
     backward = _series(payload, "backward_s", length)
     alone = [b - e if e is not None else None for b, e in zip(backward, payload["exposed_s"])]
     stalls = {
@@ -116,15 +148,15 @@ def _account_for_rank(
     }
     means = {name: _mean(_series(payload, name, length)) - stalls.get(name, 0.0) for name in PHASES}
     evaluation_s = _find_evaluation(_series(payload, "own_code_s", length), payload["flags"])
-    whole_s, waited_s = called
+    call_s, waited_s = called
     return {
         "data_wait_s": means["data_wait_s"],
         "forward_s": means["forward_s"],
         "backward_s": means["backward_s"] - in_backward_s,
-        "exposed_comm_s": exposed_s,
+        "exposed_comm_s": None if reduced is None else wire_s,
         # Where DDP was not asked, what it exchanges in forward is communication of an unknown kind.
-        "collectives_s": whole_s - waited_s + (apart_s if reduced_s is None else 0.0),
-        "wait_s": waited_s + (reduced_s or 0.0) - (exposed_s or 0.0),
+        "collectives_s": call_s + (apart_s if reduced is None else 0.0),
+        "wait_s": waited_s + reduction_wait_s,
         "optimizer_s": means["optimizer_s"],
         "own_code_s": means["own_code_s"] - evaluation_s,
         "evaluation_s": evaluation_s,
