@@ -53,13 +53,8 @@ _BEFORE = Phases(
     own_code_s=0.0011, stalls_s=0.0041,
 )  # fmt: skip
 _AFTER = Phases(
-    data_wait_s=0.0011,
-    forward_s=0.048,
-    backward_s=0.0758,
-    exposed_comm_s=0.0031,
-    optimizer_s=0.0098,
-    own_code_s=0.0011,
-)
+    data_wait_s=0.0011, forward_s=0.048, backward_s=0.0758, exposed_comm_s=0.0031, optimizer_s=0.0098, own_code_s=0.0011
+)  # fmt: skip
 _LATE = 3
 _LATE_S = 0.013
 """What the sample's late rank computes longer in every step than the others, which wait for it."""
@@ -142,9 +137,7 @@ def _make_block(
             samples=60 * _SAMPLES_PER_STEP,
             wall_s=sum(times),
             per_rank_step_time_s=tuple(step_ms / 1000 * (1 + 0.001 * (rank * 7 % 22)) for rank in range(16)),
-            per_rank_work_s=tuple(
-                0.118 + (_LATE_S if r == _LATE else 0.001 * _wobble(r + 5 * ordinal)) for r in range(16)
-            ),
+            per_rank_work_s=tuple(0.118 + 0.001 * _wobble(r + 5 * ordinal) + _LATE_S * (r == _LATE) for r in range(16)),
             late=LateRank(rank=_LATE, waited_s=_LATE_S, part="backward_s", excess_s=_LATE_S), phases_rank=_LATE,
             per_rank_phases=_list_accounts(_AFTER if is_winner else _BEFORE),
             phases=_AFTER if is_winner else _BEFORE,

@@ -16,6 +16,7 @@ from advisor.protocol.measured.trials import Block, JobHistory
 from advisor.tuning.explain.cases import list_compared, make_told_case
 from advisor.tuning.history.record import Record
 from advisor.tuning.measure.contrast import mean_rate, mean_step_s
+from advisor.tuning.measure.phases import explain_unclear
 from advisor.tuning.model.cost_model import CostModel
 from advisor.tuning.search.state import SearchState, look
 from advisor.tuning.space.space import Space
@@ -66,6 +67,8 @@ def forecast_from(state: SearchState, measured: Sequence[Block], asked: WhatIf) 
             f"{spell_share(doubt)}, and above {spell_share(_MOST_DOUBT)} its figures say nothing. Tune on the cluster "
             "that you ask about."
         )
+    if (unclear := explain_unclear(measured)) is not None:
+        raise ForecastImpossible(f"Nothing can be forecast for job {job.id}: {unclear}")
     found = find_confirmed(state.record)
     start = found.changes if found is not None else state.best_changes()
     return _forecast(job, state.space, model, start, asked, measured)
@@ -80,6 +83,8 @@ def list_forecasts(
     nothing can be predicted.
     """
     if state is None or state.model is None or _find_doubt(state.model, measured) > _MOST_DOUBT:
+        return ()
+    if explain_unclear(measured) is not None:
         return ()
     job, space, model, facts = state.record.job, state.space, state.model, state.space.context.facts
     found = [

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean, median
 
+from advisor.protocol.answers.gains import spell_share
 from advisor.protocol.measured.phases import PHASE_NAMES, LateRank, Phases
 from advisor.protocol.measured.trials import Block, BlockResult
 
@@ -11,6 +12,9 @@ NEGLIGIBLE = 0.02
 """A phase with a smaller share of the step cannot bring 2 % (Amdahl: 1 / (1 - share) - 1)."""
 _SAME_RANK = 0.75
 """Share of the blocks in which one and the same rank has to be late: noise hits one after the other."""
+
+_MOST_UNMODELLED = 0.1
+"""Share of a step in collectives that the cost model does not know, from which on it says nothing of other clusters."""
 
 
 def pool_phases(blocks: Sequence[Block]) -> Phases:
@@ -87,6 +91,24 @@ def measure_scaling(blocks: Sequence[Block]) -> float | None:
     if wire_s is None or total <= 0 or find_late(blocks) is not None:
         return None
     return 1.0 - (wire_s + phases.wait_s) / total
+
+
+def explain_unclear(blocks: Sequence[Block]) -> str | None:
+    """Return why nothing can be concluded from this account for another cluster; None where something can."""
+    phases, late = pool_phases(blocks), find_late(blocks)
+    total = phases.total_s()
+    if total <= 0:
+        return None
+    if phases.exposed_comm_s is None:
+        return "what of a step is communication could not be measured."
+    if late is not None:
+        return f"rank {late.rank} is late in every step; see to that first, then measure again."
+    if phases.collectives_s > _MOST_UNMODELLED * total:
+        return (
+            f"{spell_share(phases.collectives_s / total)} of a step are collectives beside the reduction of gradients, "
+            "and how they grow with the cluster is not known."
+        )
+    return None
 
 
 def computing_s(phases: Phases) -> float:

@@ -70,7 +70,7 @@ def test_parts_of_a_step_make_up_the_step(session: Session) -> None:
 def test_inexact_blocks_leave_model_and_optimizer_as_they_were(session: Session) -> None:
     opened = 7  # the forward at which the hello is said and the first block begins
     # local: warm-up min(begin 2 + k 3, max_steps 4), one to settle, 6 timed; fp16: 2 + 1 + 4.
-    base = 2 + 1 + 4 + 2
+    base = 2 + 1 + 4
     local = 4 + 1 + 6
     fp16 = 2 + 1 + 4
     for rank in range(2):

@@ -102,7 +102,7 @@ def test_each_knob_is_proved(tuned: Session) -> None:
     assert merge["period"] == 3
     assert merge["consumed"]["gradient_merge"] == "2 updates and 4 reductions skipped; 4 steps were merged."
     assert merge["samples_per_step"] == 32
-    assert merge["phases"]["exposed_comm_s"] is None
+    assert merge["phases"]["exposed_comm_s"] > 0
     assert "layers gave bfloat16" in tuned.result("bf16")["consumed"]["amp"]
     assert "layers gave float16" in tuned.result("fp16")["consumed"]["amp_dtype"]
     assert "Intervals chosen: " in tuned.result("adaptive")["consumed"]["adaptive_localsgd"]
