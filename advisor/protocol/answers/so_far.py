@@ -34,8 +34,9 @@ class SoFar:
         """`6 races in 2 launches · +12 % (+9 … +15 % so far)`."""
         races = f"{self.races} race{'s' if self.races != 1 else ''}"
         measured = f"{races} in {self.launches} launch{'es' if self.launches != 1 else ''}"
-        if judge_quality(self.low, self.high) is not Quality.KNOWN:
-            return f"{measured} · {self.likely} so far"
+        quality = judge_quality(self.low, self.high)
+        if quality is not Quality.KNOWN:
+            return f"{measured} · {'gain not known yet' if quality is Quality.UNKNOWN else f'{self.likely} so far'}"
         return (
             f"{measured} · {spell_gain(self.ratio)} ({spell_range(self.ratio, self.low, self.high)} so far)"
         )
@@ -51,8 +52,10 @@ class Leader:
 
     def describe(self) -> str:
         """`about +110 %, unconfirmed`; where that is not known, as far as it is."""
-        is_known = judge_quality(self.gain.low, self.gain.high) is Quality.KNOWN
-        return f"{'about ' if is_known else ''}{self.gain.likely}, unconfirmed"
+        quality = judge_quality(self.gain.low, self.gain.high)
+        if quality is Quality.UNKNOWN:
+            return "gain not known yet"
+        return f"{'about ' if quality is Quality.KNOWN else ''}{self.gain.likely}, unconfirmed"
 
 
 def best_so_far(job: Job, history: JobHistory) -> Leader | None:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from advisor.protocol.answers.so_far import gain_of
+from advisor.protocol.answers.so_far import Leader, SoFar, gain_of
 from advisor.protocol.measured.estimates import estimate_blocks, rate_of, typical_step_s
 from advisor.protocol.measured.races import BlockPlan
 from advisor.protocol.measured.trials import (
@@ -59,6 +59,15 @@ def test_a_trials_gain_is_from_its_races_and_not_from_another_hours_baseline() -
     found = gain_of(make_trial(Purpose.SEARCH), [mine], lambda: estimate_blocks([slow_hour]))
     assert found is not None
     assert found.likely == "+22.1 %"
+
+
+def test_what_is_measured_too_roughly_is_told_without_a_figure() -> None:
+    rough = SoFar(ratio=63.0, low=0.09, high=4e3, races=1, launches=1)
+    assert Leader(7, rough).describe() == "gain not known yet"
+    assert rough.describe() == "1 race in 1 launch · gain not known yet"
+    sided = SoFar(ratio=15.0, low=2.9, high=79.0, races=1, launches=1)
+    assert Leader(7, sided).describe() == "at least 2.9x, unconfirmed"
+    assert sided.describe() == "1 race in 1 launch · at least 2.9x so far"
 
 
 def test_a_trial_that_raced_the_winner_is_held_against_the_baselines_blocks() -> None:
