@@ -89,7 +89,8 @@ def test_a_bundle_holds_every_file_and_a_summary(advise) -> None:
     assert "num_threads helped." in summary
     assert all(name in summary for name in expected)
     report = bundle["report.html"]
-    assert "fuse_grad_size_in_MB</code></td><td>25</td><td><strong>50</strong>" in report
+    assert "bucket size<br>" in report
+    assert "fuse_grad_size_in_MB</code></span></td><td>25</td><td><strong>50</strong>" in report
     assert "num_threads helped." in report
     assert not re.search(r"(src|href)=|https?:", report), "a page that opens without a network"
     assert summary.isascii()
