@@ -70,7 +70,8 @@ class Screen:
 
     def show(self, result: "RenderableType") -> None:
         """Print a result for people."""
-        self.out.print(result)
+        # A command that is longer than the terminal is wide is left whole: the terminal breaks it, a copy does not.
+        self.out.print(result, crop=False)
 
     def print_text(self, text: str) -> None:
         """Print a result as it stands: a file's content, a line for a program."""

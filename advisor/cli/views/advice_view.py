@@ -83,7 +83,7 @@ def format_advice(
     """Return the advice as plain text of `width` columns."""
     console = Console(width=width, color_system=None, highlight=False, markup=False, emoji=False)
     with console.capture() as captured:
-        console.print(render_advice(advice, job_name, files, verbose, use))
+        console.print(render_advice(advice, job_name, files, verbose, use), crop=False)
     return captured.get()
 
 

@@ -4,10 +4,12 @@ A pure function of the advice. Everything that is left out here is in `advice_vi
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.segment import Segment
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
@@ -69,21 +71,30 @@ def render_first_screen(advice: Advice, use: Use | None = None) -> RenderableTyp
     if advice.changes:
         rows += [None, ("CHANGE", _tabulate_changes(advice))]
     rows.append(None)
+    parts: list[RenderableType] = [Text(""), _Trimmed(_label(rows))]
+    rows = []
     told = use.describe()
     if advice.verdict is Verdict.CHANGE:
         if told:
-            rows.append(("USE IT", Text(told)))
+            parts += [_Command("USE IT", use.command, use.note)]
         if use.lines:
             rows.append(("OR SET", _tabulate_lines(use.lines, len(advice.changes))))
     elif told:
         rows.append(("FILES", Text(told)))
-    if to_do := _say_what_to_do(advice, use.program):
+    if advice.verdict is not Verdict.CHANGE and advice.action is Action.CONTINUE:
+        command = continue_command(advice.job_id, advice.continue_s).removeprefix("advisor ")
+        parts += [_Command("TO DO", f"{use.program} {command}", "goes on where it stood")]
+    elif to_do := _say_what_to_do(advice):
         rows.append(("TO DO", Text(to_do, style="bold")))
     rows.append(None)
     if watch := _list_watched(advice):
         rows.append(("WATCH", Text("\n".join(watch))))
     rows.append(("COST", Text(_say_cost(advice))))
     rows.append(("MORE", _list_more(advice, use.program)))
+    return Group(*parts, _Trimmed(_label(rows)))
+
+
+def _label(rows: Sequence[tuple[str, RenderableType] | None]) -> Table:
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=_LABEL_COLUMNS, no_wrap=True)
     grid.add_column(overflow="fold")
@@ -92,7 +103,29 @@ def render_first_screen(advice: Advice, use: Use | None = None) -> RenderableTyp
             grid.add_row("", "")
         else:
             grid.add_row(Text(row[0], style="bold"), row[1])
-    return Group(Text(""), _Trimmed(grid))
+    return grid
+
+
+@dataclass(frozen=True)
+class _Command:
+    """A command in one line, however narrow the terminal: what is pasted must hold no line break of ours."""
+
+    label: str
+    command: str
+    note: str
+
+    def __rich_console__(self, _: Console, options: ConsoleOptions) -> RenderResult:
+        if not self.command:
+            yield _Trimmed(_label([(self.label, Text(self.note))]))
+            return
+        line = f"{self.label.ljust(_LABEL_COLUMNS)} {self.command}"
+        yield Segment(line, Style(bold=True))
+        if len(line) + len(self.note) + 5 <= options.max_width:
+            yield Segment(f"   ({self.note})")
+            yield Segment.line()
+            return
+        yield Segment.line()
+        yield _Trimmed(_label([("", Text(self.note))]))
 
 
 class _Trimmed:
@@ -153,14 +186,11 @@ def _tabulate_lines(lines: tuple[OwnLine, ...], changes: int) -> RenderableType:
     return grid
 
 
-def _say_what_to_do(advice: Advice, program: str) -> str:
+def _say_what_to_do(advice: Advice) -> str:
     """The one line that says what to do; a change has its command above it, and only a reservation here."""
     if advice.verdict is Verdict.CHANGE:
         inexact = [name for name in advice.changes if CATALOGUE[name].effect is not Effect.EXACT]
         return "Compare the accuracy of one full training before you rely on it." if inexact else ""
-    if advice.action is Action.CONTINUE:
-        command = continue_command(advice.job_id, advice.continue_s).removeprefix("advisor ")
-        return f"{program} {command}   (goes on where it stood)"
     return advice.what_to_do or "Change nothing."
 
 

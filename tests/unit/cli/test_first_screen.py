@@ -240,3 +240,17 @@ def test_use_names_what_the_file_cannot_carry() -> None:
     assert told.command == "load out/strategy.prototxt into fleet's DistributedStrategy"
     assert told.note.endswith("; set yourself: num_threads")
     assert not told.lines
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_command_to_paste_is_one_line_in_a_terminal_of_any_width(width: int) -> None:
+    command = "ADVISOR=/home/ada/projects/environments/advisor/bin/advisor bash advisor-train/run.sh"
+    lines = format_advice(a_change(), width, use=Use(command, "3 of 3 changes")).splitlines()
+    assert [line for line in lines if line.startswith(f"USE IT  {command}")]
+    continued = format_advice(
+        undecided(), width, use=Use(program="/home/ada/projects/environments/bin/advisor")
+    )
+    assert (
+        "\nTO DO   /home/ada/projects/environments/bin/advisor tune --continue job-1 --minutes 10"
+        in continued
+    )
