@@ -25,10 +25,9 @@ from sessions import ROOT, Ranks, SessionFailed, run_planned
 
 sys.path.insert(0, str(ROOT))
 
-from advisor.protocol.measured.phases import Phases
-
 from advisor.local.testbed import build_testbed
 from advisor.protocol.answers.advice import Diagnosis
+from advisor.protocol.measured.phases import Phases
 from advisor.protocol.measured.races import BlockPlan, RaceRules
 from advisor.protocol.measured.trials import Block, BlockResult, BlockState
 from advisor.protocol.nodes.testbed import Testbed
