@@ -23,7 +23,10 @@ from advisor.protocol.training.workload import WorkloadKind
 _SCRIPTS = (".py", ".sh")
 _READ = 2**20
 """Letters of a script that are looked at."""
-_IMPORTS_TORCH = re.compile(r"^\s*(?:import|from)\s+torch\b", re.MULTILINE)
+_STARTS_OTHERS = re.compile(
+    r"subprocess|os\.(?:system|exec|spawn|posix_spawn)|popen|pexpect|torchrun|ray\b", re.IGNORECASE
+)
+"""Words of a script that may start its training with another Python."""
 _NO_TORCH, _PATIENCE_S = 7, 20.0
 _FIND_TORCH = (
     f"import sys, importlib.util; sys.exit({_NO_TORCH} if importlib.util.find_spec('torch') is None else 0)"
@@ -83,12 +86,12 @@ def check_here(spec: JobSpec, environment: Mapping[str, str]) -> None:
 
 
 def _refuse_without_torch(spec: JobSpec, launch: LaunchCommand, path: str) -> None:
-    """Raise `CommandFailed` where the script imports torch and the Python that runs it has none."""
+    """Raise `CommandFailed` where the Python that runs the script has no torch."""
     python = shutil.which(launch.launcher, path=path)
     script = Path(spec.workload.working_dir) / (launch.script_path or "")
     if launch.is_torchrun and not launch.runs_module:
         python = _read_interpreter(python)
-    elif not script.is_file() or not _IMPORTS_TORCH.search(_read(script)):
+    elif not script.is_file() or _STARTS_OTHERS.search(_read(script)):
         return
     if python is None or "PYTHONPATH" in spec.workload.environment:
         return

@@ -71,7 +71,7 @@ def test_one_rank_is_refused_before_it_is_launched(
 
 def test_a_python_without_torch_is_named_before_it_is_launched(tmp_path: Path) -> None:
     bare = make_launcher(tmp_path, "python3", f'#!/bin/sh\nexec {sys.executable} -I -S "$@"')
-    for source, is_refused in (("import torch\n", True), ("print()\n", False)):
+    for source, is_refused in (("from mine import net\n", True), ("import subprocess\n", False)):
         (tmp_path / "train.py").write_text(source)
         if is_refused:
             with pytest.raises(CommandFailed, match=f"{bare} has no torch"):
