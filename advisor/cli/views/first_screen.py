@@ -181,7 +181,11 @@ def _tabulate_lines(lines: tuple[OwnLine, ...], changes: int) -> RenderableType:
         grid.add_row(Text(line.text, style="bold"), Text(line.where, style="dim"))
     if left := changes - sum(len(line.knobs) for line in lines):
         return Group(
-            grid, Text(f"{left} of {changes} changes take more than a line: use the command.", style="dim")
+            grid,
+            Text(
+                f"{left} of {changes} changes need{'s' if left == 1 else ''} more than a line: use the command.",
+                style="dim",
+            ),
         )
     return grid
 

@@ -52,7 +52,7 @@ def test_change_leads_with_the_bound_and_says_how_to_use_it() -> None:
     assert "All keep the mathematics exact." in text
     assert "USE IT bash advisor-train/run.sh (3 of 3 changes; your script stays as it is)" in text
     assert "OR SET DDP(…, bucket_cap_mb=8)" in text
-    assert "2 of 3 changes take more than a line: use the command." in text
+    assert "2 of 3 changes need more than a line: use the command." in text
     assert "pays back after 3.9 h of training" in text
     assert "--allow numeric measured 1.42x, but changes rounding" in text
     assert "advisor advice job-1 -v" in text

@@ -338,8 +338,8 @@ def test_evidence_stands_beside_the_verdict(sign_in: SignIn) -> None:
 def test_overview_says_what_to_paste_and_counts_failures_by_kind() -> None:
     page = show()
     assert page.verdict.command.splitlines() == [
-        "advisor export sample --format json --output strategy.json",
-        "advisor run --strategy strategy.json --watch -- torchrun --nproc-per-node 8 train.py",
+        "advisor export sample --output advisor-sample",
+        "bash advisor-sample/run.sh",
     ]
     assert page.verdict.next_steps[0].startswith("Use the strategy: advisor export sample")
     assert page.stages == ()

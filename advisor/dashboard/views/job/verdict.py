@@ -134,6 +134,13 @@ def _tell_how_to_use(job: Job) -> tuple[str, str]:
             f"advisor export {job.id} --format command --output run.sh\nbash run.sh",
             "Start it with the strategy:",
         )
+    if job.spec.nodes > 1 and job.spec.workload.kind is WorkloadKind.PYTORCH:
+        here = job.cluster.shares_one_machine
+        where = "which starts all of them here" if here else "on each, with NODE_RANK and MASTER_ADDR set"
+        return (
+            f"advisor export {job.id} --output advisor-{job.id}\nbash advisor-{job.id}/run.sh",
+            f"Your own command under the strategy on {job.spec.nodes} nodes, {where}:",
+        )
     return (
         f"advisor export {job.id} --format json --output strategy.json\n"
         f"advisor run --strategy strategy.json --watch -- {command}",
