@@ -83,7 +83,10 @@ class Lookups(Files):
         finally:
             self._left_s -= time.monotonic() - began_s
         if "refused" in answer:
-            raise ValueError(answer["refused"])
+            raise Unlaunchable(
+                f"What the job names cannot be looked at on this node ({answer['refused']}). Check the path, and that "
+                "the scripts' user may follow it."
+            )
         return answer["found"]
 
     def _exchange(self, line: bytes, what: str) -> bytes:

@@ -122,6 +122,12 @@ def make_job(seed: int, traps: Traps, python: str) -> Workload:
     variables = {chance.choice(["PATH", "LD_PRELOAD", "PYTHONPATH", "HOME"]): trap()}
     working_dir = chance.choice([*[str(traps.root)] * 3, f"{traps.root}/sub", trap() or "/"])
     kind = chance.choice(["pytorch", "pytorch", "command", "paddle"])
+    if chance.random() < 0.25:  # all is as the operator wants it but for the arguments
+        return Workload(
+            command=(*chance.choice([[python], ["torchrun"]]), "train.py", *arguments, *some(3)),
+            working_dir=str(traps.root),
+            injection=Injection.LAUNCHER,
+        )
     return Workload(
         kind=kind,
         command=(*launcher, script, *arguments),
