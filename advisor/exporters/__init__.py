@@ -1,14 +1,23 @@
 """Writes an advised strategy in the formats that other tools load unchanged: pure functions, one file per format."""
 
 from advisor.exporters.exported import Exported, ExportError, FormatInfo
-from advisor.exporters.formats import FORMATS, export, export_bundle, export_report
+from advisor.exporters.formats import (
+    FORMATS,
+    choose_format,
+    export,
+    export_bundle,
+    export_report,
+    list_at_work,
+)
 
 __all__ = [
     "FORMATS",
     "ExportError",
     "Exported",
     "FormatInfo",
+    "choose_format",
     "export",
     "export_bundle",
     "export_report",
+    "list_at_work",
 ]

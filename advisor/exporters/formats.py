@@ -184,6 +184,13 @@ def list_suitable(job: Job) -> tuple[FormatInfo, ...]:
     return tuple(info for info in FORMATS.values() if job.spec.workload.kind in info.kinds)
 
 
+def choose_format(job: Job) -> FormatInfo:
+    """Return the format for the library that wraps the model, else the one that starts the job's own command."""
+    at_work = list_at_work(job)
+    by_library = [info for info in at_work if info.software and info.software != _NCCL]
+    return next(iter(by_library), next(info for info in at_work if info.name != "json"))
+
+
 def list_at_work(job: Job) -> tuple[FormatInfo, ...]:
     """Return the suitable formats without those of libraries that the training does not use."""
     return tuple(info for info in list_suitable(job) if not info.software or _is_at_work(info.software, job))

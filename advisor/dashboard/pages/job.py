@@ -14,7 +14,7 @@ from advisor.dashboard.source import Source
 from advisor.dashboard.views.job.exports import pack_files, view_difference
 from advisor.dashboard.views.job.forecasts import Cluster
 from advisor.dashboard.views.job.page import list_actions, view_overview
-from advisor.dashboard.views.job.story import list_facts, list_failures
+from advisor.dashboard.views.job.story import list_facts, list_failures, list_idle
 from advisor.dashboard.views.server.site import view_log
 from advisor.dashboard.views.trials.compare import compare_trials, read_numbers
 from advisor.dashboard.views.trials.explore import explore
@@ -23,6 +23,7 @@ from advisor.dashboard.views.trials.measured import measure_trials
 from advisor.dashboard.views.trials.page import view_repeat, view_trial_page
 from advisor.dashboard.views.trials.table import COLUMNS, STATES, TrialQuery, view_trial_table, write_csv
 from advisor.errors import NoForecast, NotFound
+from advisor.exporters import choose_format, list_at_work
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.knobs.knob import Effect
@@ -158,7 +159,8 @@ def build_view_routes(
             )
             raise NotFound(f"This job has no trial {number}.", hint=hint) from None
         repeat = view_repeat(opened.job, trial, history, opened.guest.person)
-        context = {"page": view_trial_page(trial, history), "crumb": f"trial {number}", "repeat": repeat}
+        page = view_trial_page(trial, history, opened.job.spec.workload.kind)
+        context = {"page": page, "crumb": f"trial {number}", "repeat": repeat}
         if trial.outcome is not None and not repeat.is_awaited:
             context["live_url"] = ""
         return show(request, opened, "trials", "trial.html", context)
@@ -180,7 +182,7 @@ def build_view_routes(
             try:
                 answer = source.predict(job_id, *asked.words)
             except NoForecast as error:
-                refusal = f"{error.sentence} {error.hint}"
+                refusal = error.sentence
         facts = opened.job.facts
         context = {
             "forecasts": forecasts,
@@ -200,6 +202,7 @@ def build_view_routes(
         history, parts = source.history(job_id), source.log(job_id, max(0, after), _LOG_PARTS)
         context = {
             "failures": list_failures(history),
+            "idle": list_idle(history),
             "facts": list_facts(opened.job),
             "refused": sorted(opened.job.refusals.items()),
             "sessions": history.sessions,
@@ -218,13 +221,16 @@ def build_view_routes(
         opened = open_job(request, job_id)
         job, advice = opened.job, opened.advice
         formats = [entry for entry in source.export_formats() if job.spec.workload.kind in entry.kinds]
-        chosen = next((entry for entry in formats if entry.name == format), formats[0])
+        wanted = format or choose_format(job).name
+        chosen = next((entry for entry in formats if entry.name == wanted), formats[0])
+        at_work = {info.name for info in list_at_work(job)}
         exported = None
         if advice is not None:
             version = target if target in chosen.targets else None
             exported = source.export(job_id, format or chosen.name, version)
         context = {
-            "formats": formats,
+            "formats": [entry for entry in formats if entry.name in at_work],
+            "unused": [entry for entry in formats if entry.name not in at_work],
             "chosen": chosen,
             "target": target if target in chosen.targets else (chosen.targets[0] if chosen.targets else ""),
             "exported": exported,

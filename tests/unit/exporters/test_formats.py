@@ -5,7 +5,7 @@ import re
 import pytest
 import yaml
 
-from advisor.exporters import FORMATS, ExportError, export, export_bundle
+from advisor.exporters import FORMATS, ExportError, choose_format, export, export_bundle
 from advisor.exporters.formats import list_suitable
 from advisor.protocol.answers.advice import Interval, Verdict
 from advisor.protocol.answers.strategy_file import read_strategy_file
@@ -141,3 +141,23 @@ def test_undecided_exports_the_baseline_exactly_as_keep_does_and_says_so(advise)
     file = read_strategy_file(export(undecided, job, "json").content)
     assert (file.verdict, file.changes) == (Verdict.UNDECIDED, {})
     assert "Undecided: these files are the baseline" in export_bundle(undecided, job)["SUMMARY.txt"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "facts", "name"),
+    [
+        (WorkloadKind.PYTORCH, {}, "torchrun"),
+        (WorkloadKind.PYTORCH, {"sharding": "fully_shard"}, "fsdp"),
+        (WorkloadKind.PYTORCH, {"software": {"pytorch_lightning": "2.5"}}, "lightning"),
+        (WorkloadKind.PYTORCH, {"software": {"accelerate": "1", "transformers": "5"}}, "trainer"),
+        (WorkloadKind.PYTORCH, {"backend": "nccl"}, "torchrun"),
+        (WorkloadKind.COMMAND, {}, "command"),
+        (WorkloadKind.PADDLE, {}, "paddle"),
+    ],
+)
+def test_the_format_to_begin_with_is_that_of_the_library_at_work(kind, facts, name, advise) -> None:
+    knobs = {"num_threads": 2} if kind is WorkloadKind.COMMAND else {}
+    _, job = advise(CHANGES, kind=kind, knobs=knobs)
+    assert job.facts is not None
+    assert choose_format(job.model_copy(update={"facts": job.facts.model_copy(update=facts)})).name == name
+    assert choose_format(job.model_copy(update={"facts": None})).name != "json"
