@@ -18,7 +18,9 @@ def spell_with_unit(value: Value, unit: str = "") -> str:
         return "empty"
     if isinstance(value, bool):
         return "on" if value else "off"
-    text = f"{value:g}" if isinstance(value, float) else str(value)
+    # A script's own 20,971 bytes are 0.0199995 MB: four digits are enough to know it by.
+    digits = ".4g" if isinstance(value, float) and abs(value) < 1 else "g"
+    text = format(value, digits) if isinstance(value, float) else str(value)
     if unit.endswith("s") and text == "1":
         unit = unit.removesuffix("es") if unit.endswith(("sses", "ches")) else unit[:-1]
     return f"{text} {unit}".strip()
