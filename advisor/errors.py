@@ -262,7 +262,7 @@ class NoForecast(Conflict):
     """Too little is known of the job to predict anything; the detail says what is missing."""
 
     code = "no_forecast"
-    hint = "Ask again once the job has measured its baseline, or tune it as a PyTorch workload."
+    hint = "What is measured on a cluster needs no forecast: tune there."
 
 
 class JobIsFinal(Conflict):

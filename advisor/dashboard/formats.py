@@ -23,7 +23,7 @@ def number(value: float, digits: int = 3) -> str:
 
 def amount(value: float) -> str:
     """Return a bound as it stands, thousands set apart: `0.0625`, `1 048 576`."""
-    return f"{value:,.10g}".replace(",", _THIN)
+    return f"{value:,.{4 if abs(value) < 1 else 10}g}".replace(",", _THIN)
 
 
 def rate(value: float, half_width: float | None = None) -> str:

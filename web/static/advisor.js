@@ -27,7 +27,8 @@ function dress(layout, plot) {
     dragmode: zooms ? "zoom" : false,
     uirevision: "kept",
     font: { family: style.fontFamily, color: style.color, size: 12 },
-    legend: { ...layout.legend, font: { color: quiet, size: 12 } },
+    // Half a figure is what Plotly gives a legend before it scrolls, and its bar lies in the chart.
+    legend: { ...layout.legend, maxheight: 400, font: { color: quiet, size: 12 } },
     xaxis: axis(layout.xaxis),
     yaxis: axis(layout.yaxis),
     hoverlabel: { font: { family: style.fontFamily } },
@@ -35,6 +36,8 @@ function dress(layout, plot) {
 }
 
 function draw(figure) {
+  // What is folded has no width yet: it is drawn when it is opened.
+  if (figure.closest("details:not([open])")) return;
   const plot = figure.querySelector(".plot");
   const source = figure.querySelector("script[type='application/json']");
   if (!plot || !source) return;
@@ -248,6 +251,9 @@ document.addEventListener("keydown", (event) => {
 document.addEventListener("change", (event) => {
   if (event.target.matches("select[data-submit]")) event.target.form.submit();
 });
+document.addEventListener("toggle", (event) => {
+  if (event.target.open) drawAll(event.target);
+}, true);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawAll());
 
 // The job's page was one long page once: its sections have addresses of their own now.

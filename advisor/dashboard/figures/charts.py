@@ -7,11 +7,13 @@ own; the browser fills in text and grid from its theme.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import plotly.graph_objects as go
 
 from advisor.dashboard import formats
-from advisor.protocol.measured.estimates import Estimate
+from advisor.dashboard.figures.gains import TITLE, Gain, are_cut, frame_gains, to_percent
+from advisor.protocol.answers.gains import spell_likely, spell_range
 from advisor.protocol.measured.phases import Phases
 
 BASELINE = "#8b93a3"
@@ -66,8 +68,9 @@ class HistoryPoint:
     label: str
     """Its changes in words."""
     kind: str
-    """baseline, exact, numeric, convergence or failed."""
-    estimate: Estimate | None
+    """baseline, exact, numeric or convergence; failed, or idle where it had no effect."""
+    gain: Gain | None
+    """None where it has none that counts."""
     outcome: str
     counts: bool
     """Whether it may become the best so far: it is on a rung that the job allows and did not fail."""
@@ -148,12 +151,8 @@ _FOR_WORDS = 0.3
 """A figure behind the longest bar takes this share of the bars on a phone."""
 
 
-def _frame_waterfall(before_ms: float, deltas_ms: Sequence[float]) -> tuple[float, float]:
+def _frame_waterfall(before_ms: float, levels: Sequence[float]) -> tuple[float, float]:
     """Choose the axis: small changes of a long step would vanish beside zero, so it then starts further on."""
-    level, levels = before_ms, [before_ms]
-    for delta in deltas_ms:
-        level += delta
-        levels.append(level)
     span = max(levels) - min(levels)
     start = min(levels) - max(span, before_ms * 0.02) * 0.8
     start = float(round(start, -1 if start >= 50 else 0)) if start > before_ms * 0.3 else 0.0
@@ -167,19 +166,16 @@ def draw_waterfall(before: Phases, after: Phases) -> Figure:
     )
     names = list(old)
     deltas = [new[name] - old[name] for name in names]
+    levels = [before.total_s() * 1000]
+    for delta in deltas:
+        levels.append(levels[-1] + delta * 1000)
+    steps = ["before", *names, "after"]
     figure = go.Figure(
         go.Waterfall(
             orientation="h",
             measure=["absolute", *["relative"] * len(names), "total"],
-            y=["before", *names, "after"],
+            y=steps,
             x=[before.total_s() * 1000, *[delta * 1000 for delta in deltas], after.total_s() * 1000],
-            text=[
-                formats.milliseconds(before.total_s()),
-                *[formats.signed_milliseconds(delta) for delta in deltas],
-                formats.milliseconds(after.total_s()),
-            ],
-            textposition="outside",
-            cliponaxis=False,
             decreasing={"marker": {"color": BETTER}},
             increasing={"marker": {"color": WORSE}},
             totals={"marker": {"color": BASELINE}},
@@ -187,7 +183,19 @@ def draw_waterfall(before: Phases, after: Phases) -> Figure:
             hovertemplate="%{y}: %{x:.2f} ms<extra></extra>",
         )
     )
-    start, end = _frame_waterfall(before.total_s() * 1000, [delta * 1000 for delta in deltas])
+    # Behind every bar, also one that goes down: in front of it a figure could lie on the axis and its names.
+    figure.add_scatter(
+        x=[levels[0], *[max(pair) for pair in pairwise(levels)], after.total_s() * 1000], y=steps, mode="text",
+        textposition="middle right", cliponaxis=False, hoverinfo="skip",
+        text=[
+            f"\u00a0{words}"
+            for words in (
+                formats.milliseconds(before.total_s()), *(formats.signed_milliseconds(delta) for delta in deltas),
+                formats.milliseconds(after.total_s()),
+            )
+        ],
+    )  # fmt: skip
+    start, end = _frame_waterfall(levels[0], levels)
     lay_out(figure, 340, xaxis_title=f"ms per step, from {start:g}" if start else "ms per step")
     figure.update_yaxes(autorange="reversed")
     figure.update_xaxes(range=[start, end])
@@ -247,7 +255,7 @@ def draw_phases(series: Sequence[tuple[str, Phases]], title: str) -> Figure:
             },
             hovertemplate=f"{name}: %{{x:.2f}} ms<extra></extra>",
         )  # fmt: skip
-    height = (160, 200, 240, 300)[min(len(series), 4) - 1]
+    height = (200, 240, 300, 340)[min(len(series), 4) - 1]
     figure.update_layout(legend_traceorder="normal")
     lay_out(figure, height, barmode="stack", bargap=0.35, xaxis_title="ms per step")
     figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
@@ -276,67 +284,80 @@ MARKS = {
 }
 
 
+_UNMEASURED = {"failed": "failed", "idle": "had no effect"}
+"""Kinds of trials that have no gain, and what is said of them: they stand at the lower edge."""
+
+
 def draw_history(points: Sequence[HistoryPoint]) -> Figure:
     """Draw every trial in its order with its 95 % interval, and the best so far among those that count."""
     figure = go.Figure()
-    measured = [(point, point.estimate) for point in points if point.estimate is not None]
-    best: list[tuple[int, float]] = []
-    for point, estimate in measured:
-        if point.counts and (not best or estimate.samples_per_s > best[-1][1]):
-            best.append((point.number, estimate.samples_per_s))
+    measured = [(point, point.gain) for point in points if point.gain is not None]
+    best: list[tuple[int, Gain]] = []
+    for point, gain in measured:
+        if point.counts and (not best or gain.ratio > best[-1][1].ratio):
+            best.append((point.number, gain))
     if best:
         last = max(point.number for point in points)
         steps = [*best, (last, best[-1][1])]
         figure.add_scatter(
-            x=[number for number, _ in steps], y=[value for _, value in steps], mode="lines",
+            x=[number for number, _ in steps], y=[to_percent(gain.ratio) for _, gain in steps], mode="lines",
             line={"color": ACCENT, "width": 2, "shape": "hv"}, opacity=0.8, hoverinfo="skip", name="best so far",
         )  # fmt: skip
     for kind, (colour, symbol, name) in MARKS.items():
-        chosen = [(point, estimate) for point, estimate in measured if point.kind == kind]
+        chosen = [(point, gain) for point, gain in measured if point.kind == kind]
         if not chosen:
             continue
         figure.add_scatter(
-            x=[point.number for point, _ in chosen], y=[estimate.samples_per_s for _, estimate in chosen],
+            x=[point.number for point, _ in chosen], y=[to_percent(gain.ratio) for _, gain in chosen],
             mode="markers", name=name, marker={"color": colour, "symbol": symbol, "size": 9},
             error_y={
-                "type": "data", "array": [estimate.half_width for _, estimate in chosen],
-                "color": colour, "thickness": 1.2, "width": 3,
+                "type": "data", "symmetric": False, "color": colour, "thickness": 1.2, "width": 3,
+                "array": [to_percent(gain.high) - to_percent(gain.ratio) for _, gain in chosen],
+                "arrayminus": [to_percent(gain.ratio) - to_percent(gain.low) for _, gain in chosen],
             },
             text=[point.label for point, _ in chosen],
-            hovertemplate="trial %{x}: %{y:.1f} samples/s<br>%{text}<extra></extra>",
+            hovertemplate="trial %{x}: %{y:+.1f} %<br>%{text}<extra></extra>",
         )  # fmt: skip
-    failed = [point for point in points if point.kind == "failed"]
-    if failed and measured:
-        floor = min(estimate.samples_per_s - estimate.half_width for _, estimate in measured)
-        figure.add_scatter(
-            x=[point.number for point in failed], y=[floor] * len(failed), mode="markers", name="failed",
-            marker={"color": WORSE, "symbol": "x", "size": 9},
-            text=[f"{point.outcome}: {point.label}" for point in failed],
-            hovertemplate="trial %{x}: %{text}<extra></extra>",
-        )  # fmt: skip
-    lay_out(figure, 300, xaxis_title="trial", yaxis_title={"text": "samples/s", "standoff": 10})
+    gains = [gain for _, gain in measured]
+    low, high = frame_gains(gains)
+    for kind, colour, symbol in (("idle", BASELINE, "circle-open"), ("failed", WORSE, "x")):
+        if chosen_points := [point for point in points if point.kind == kind]:
+            figure.add_scatter(
+                x=[point.number for point in chosen_points], y=[low] * len(chosen_points), mode="markers",
+                name=_UNMEASURED[kind].removeprefix("had "), cliponaxis=False,
+                marker={"color": colour, "symbol": symbol, "size": 9},
+                text=[f"{point.outcome}: {point.label}" for point in chosen_points],
+                hovertemplate="trial %{x}: %{text}<extra></extra>",
+            )  # fmt: skip
+    lay_out(figure, 300, xaxis_title="trial", yaxis_title={"text": TITLE, "standoff": 10})
     figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
     figure.update_layout(margin={"t": 40})
+    figure.update_yaxes(range=[low, high])
     # A trial number is an ordinal: half a trial has no meaning, and four trials need no eight ticks.
-    figure.update_xaxes(dtick=max(1, round(len(points) / 10)), tickformat="d")
+    numbers = [point.number for point in points]
+    figure.update_xaxes(dtick=max(1, round((max(numbers) - min(numbers) + 1) / 10)), tickformat="d")
     rows = tuple(
         (
             str(point.number), point.label,
-            formats.rate(point.estimate.samples_per_s, point.estimate.half_width)
-            if point.estimate else formats.NO_VALUE,
-            point.outcome,
+            spell_likely(known.ratio, known.low, known.high) if (known := point.gain) else formats.NO_VALUE,
+            spell_range(known.ratio, known.low, known.high) if known else formats.NO_VALUE, point.outcome,
         )
         for point in points
     )  # fmt: skip
-    highest = max(best, key=lambda item: item[1], default=None)
-    summary = f"{formats.plural(len(points), 'trial')}, {len(failed)} of them failed"
-    if highest:
-        summary += f"; the highest so far is trial {highest[0]} with {formats.number(highest[1])} samples/s"
+    counts = [(sum(point.kind == kind for point in points), word) for kind, word in _UNMEASURED.items()]
+    summary = ", ".join(
+        [formats.plural(len(points), "trial"), *(f"{n} of them {word}" for n, word in counts if n)]
+    )
+    if best:
+        number, top = best[-1]
+        told = spell_likely(top.ratio, top.low, top.high)
+        summary += f"; the highest so far is trial {number} with {told}, unconfirmed" if number else ""
+    summary += ". Some intervals are longer than the figure" if are_cut(gains) else ""
     return Figure(
         id="history",
         title="Every trial in its order",
         summary=f"{summary}.",
-        table=Table(("trial", "changes", "samples/s", "outcome"), rows),
+        table=Table(("trial", "changes", "gain", "95 % interval", "outcome"), rows),
         plot=close_figure(figure),
         height=300,
     )

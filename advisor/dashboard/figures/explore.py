@@ -1,4 +1,4 @@
-"""Figures of what a search saw: throughput against each knob, what each knob saves, and speed against loss."""
+"""Figures of what a search saw: the gain against each knob, what each knob saves, and speed against loss."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -20,6 +20,8 @@ from advisor.dashboard.figures.charts import (
     close_figure,
     lay_out,
 )
+from advisor.dashboard.figures.gains import TITLE, Gain, frame_gains, to_percent
+from advisor.protocol.answers.gains import spell_gain
 from advisor.protocol.base import Value
 
 _ROWS = 24
@@ -32,7 +34,7 @@ class SlicePoint:
 
     trial: int
     value: Value
-    samples_per_s: float
+    gain: Gain
     kind: str
     """baseline, exact, numeric or convergence."""
 
@@ -73,16 +75,16 @@ def _title(text: str) -> dict[str, object]:
 
 
 def draw_slice(name: str, points: Sequence[SlicePoint]) -> Figure:
-    """Draw throughput against one knob: a mark for each trial, a line through the median of each value."""
+    """Draw the gain against one knob: a mark for each trial, a line through the median of each value."""
     by_value: defaultdict[Value, list[SlicePoint]] = defaultdict(list)
     for point in points:
         by_value[point.value].append(point)
     axis = KnobAxis.of(name, by_value)
     values = axis.values
-    medians = {value: median(point.samples_per_s for point in by_value[value]) for value in values}
+    medians = {value: median(point.gain.ratio for point in by_value[value]) for value in values}
     figure = go.Figure()
     figure.add_scatter(
-        x=[axis.show(value) for value in values], y=[float(f"{medians[value]:.5g}") for value in values],
+        x=[axis.show(value) for value in values], y=[to_percent(medians[value]) for value in values],
         mode="lines", line={"color": BASELINE, "width": 1.5, "dash": "dot"}, hoverinfo="skip", name="median",
     )  # fmt: skip
     for kind, (colour, symbol, label) in MARKS.items():
@@ -90,26 +92,27 @@ def draw_slice(name: str, points: Sequence[SlicePoint]) -> Figure:
         if not chosen:
             continue
         figure.add_scatter(
-            x=[axis.show(point.value) for point in chosen], y=[float(f"{point.samples_per_s:.5g}") for point in chosen],
+            x=[axis.show(point.value) for point in chosen], y=[to_percent(point.gain.ratio) for point in chosen],
             customdata=[point.trial for point in chosen], mode="markers", name=label,
             marker={"color": colour, "symbol": symbol, "size": 8},
-            hovertemplate=f"trial %{{customdata}}: %{{y:.1f}} samples/s at %{{x}} {axis.unit}<extra></extra>",
+            hovertemplate=f"trial %{{customdata}}: %{{y:+.1f}} % at %{{x}} {axis.unit}<extra></extra>",
         )  # fmt: skip
-    lay_out(figure, 240, xaxis_title=axis.unit or "value", yaxis_title=_title("samples/s"))
+    lay_out(figure, 240, xaxis_title=axis.unit or "value", yaxis_title=_title(TITLE))
     figure.update_xaxes(**axis.describe())
+    figure.update_yaxes(range=frame_gains([Gain(*[point.gain.ratio] * 3) for point in points]))
     best = max(values, key=lambda value: medians[value])
     words = {value: axis.spell(value) for value in values}
     summary = f"{formats.plural(len(values), 'value')} in {formats.plural(len(points), 'trial')}"
     if len(values) > 1:
         worst = min(values, key=lambda value: medians[value])
         summary += (
-            f": the median is highest at {words[best]} ({formats.number(medians[best])} samples/s) "
-            f"and lowest at {words[worst]} ({formats.number(medians[worst])})"
+            f": the median gain is highest at {words[best]} ({spell_gain(medians[best])}) "
+            f"and lowest at {words[worst]} ({spell_gain(medians[worst])})"
         )
     rows = [
         (
-            words[value], str(len(by_value[value])), formats.number(medians[value]),
-            formats.number(max(point.samples_per_s for point in by_value[value])),
+            words[value], str(len(by_value[value])), spell_gain(medians[value]),
+            spell_gain(max(point.gain.ratio for point in by_value[value])),
         )
         for value in values
     ]  # fmt: skip
@@ -121,7 +124,7 @@ def draw_slice(name: str, points: Sequence[SlicePoint]) -> Figure:
         id=f"slice-{name}",
         title=name,
         summary=f"{summary}.",
-        table=Table(("value", "trials", "median samples/s", "best samples/s"), tuple(rows)),
+        table=Table(("value", "trials", "median gain", "best gain"), tuple(rows)),
         plot=close_figure(figure),
         height=240,
     )
@@ -217,7 +220,7 @@ def draw_pareto(points: Sequence[LossPoint], tolerance: float | None, share: flo
             text=[f"trial {point.trial}: {point.label}" for point, _ in chosen],
             hovertemplate="%{text}<br>%{x:+.1f} %, loss %{y:+.3g}<extra></extra>",
         )  # fmt: skip
-    lay_out(figure, 300, xaxis_title="throughput against the baseline, %", yaxis_title=_title("loss change"))
+    lay_out(figure, 300, xaxis_title=TITLE, yaxis_title=_title("loss change"))
     figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
     figure.update_layout(margin={"t": 40})
     if tolerance is not None:
@@ -229,7 +232,7 @@ def draw_pareto(points: Sequence[LossPoint], tolerance: float | None, share: flo
     count = len(placed)
     summary = (
         f"{count} {'strategy' if count == 1 else 'strategies'} with a known loss; the fastest is trial "
-        f"{fastest.trial}, {_percent(fastest.gain_percent)} at a loss change of {_loss(loss)}. "
+        f"{fastest.trial}, {spell_gain(1 + fastest.gain_percent / 100)} at a loss change of {_loss(loss)}. "
         f"The job tolerates {share * 100:g} % of the loss's drop"
     )
     summary += (
@@ -241,7 +244,7 @@ def draw_pareto(points: Sequence[LossPoint], tolerance: float | None, share: flo
     summary += f" {unseen} more showed no loss: in the table only." if unseen else ""
     rows = tuple(
         (
-            f"trial {point.trial}: {point.label}", _percent(point.gain_percent),
+            f"trial {point.trial}: {point.label}", spell_gain(1 + point.gain_percent / 100),
             "not seen" if point.loss_change is None else _loss(point.loss_change),
             f"± {point.loss_error:.2g}" if point.loss_error else formats.NO_VALUE,
             "yes" if point.on_front else "no",
@@ -252,14 +255,10 @@ def draw_pareto(points: Sequence[LossPoint], tolerance: float | None, share: flo
         id="pareto",
         title="Speed against loss",
         summary=summary,
-        table=Table(("strategy", "throughput", "loss change", "standard error", "front"), rows),
+        table=Table(("strategy", "gain", "loss change", "standard error", "front"), rows),
         plot=close_figure(figure),
         height=300,
     )
-
-
-def _percent(gain: float) -> str:
-    return f"{gain:+.1f} %".replace("-", "−")
 
 
 def _loss(change: float) -> str:

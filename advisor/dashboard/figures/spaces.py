@@ -1,4 +1,4 @@
-"""Figures of several knobs at once: throughput over two of them, and every trial as a line through all of them."""
+"""Figures of several knobs at once: the gain over two of them, and every trial as a line through all of them."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -19,6 +19,8 @@ from advisor.dashboard.figures.charts import (
     close_figure,
     lay_out,
 )
+from advisor.dashboard.figures.gains import to_percent
+from advisor.protocol.answers.gains import spell_gain
 from advisor.protocol.base import Value
 
 _SHADES = [[0.0, "#e3eef7"], [0.5, SKY], [1.0, ACCENT]]
@@ -36,7 +38,8 @@ class SpacePoint:
 
     trial: int
     values: Mapping[str, Value]
-    samples_per_s: float
+    ratio: float
+    """Its throughput over the baseline's."""
     kind: str
     """baseline, exact, numeric or convergence."""
 
@@ -46,11 +49,11 @@ _SHADED_VALUES = 3
 
 
 def draw_contour(names: tuple[str, str], points: Sequence[SpacePoint]) -> Figure:
-    """Draw throughput over two knobs: marks for trials, and shades between the medians of the pairs that were tried."""
+    """Draw the gain over two knobs: marks for trials, and shades between the medians of the pairs that were tried."""
     cells: defaultdict[tuple[Value, Value], list[float]] = defaultdict(list)
     across, up = (KnobAxis.of(name, [point.values[name] for point in points]) for name in names)
     for point in points:
-        cells[point.values[across.name], point.values[up.name]].append(point.samples_per_s)
+        cells[point.values[across.name], point.values[up.name]].append(point.ratio)
     medians = {pair: median(found) for pair, found in cells.items()}
     figure = go.Figure()
     # Between fewer, shades would be made of nothing.
@@ -60,16 +63,20 @@ def draw_contour(names: tuple[str, str], points: Sequence[SpacePoint]) -> Figure
     if is_shaded:
         figure.add_contour(
             x=[across.show(value) for value in across.values], y=[up.show(value) for value in up.values],
-            z=[[medians.get((x, y)) for x in across.values] for y in up.values], connectgaps=True, colorscale=_SHADES,
-            contours={"showlabels": True, "labelfont": {"size": 11, "color": "#1a1f29"}}, line={"color": BASELINE},
+            z=[[to_percent(medians[x, y]) if (x, y) in medians else None for x in across.values] for y in up.values],
+            connectgaps=True, colorscale=_SHADES,
+            contours={"showlabels": True, "labelformat": "+.0f", "labelfont": {"size": 11, "color": "#1a1f29"}},
+            line={"color": BASELINE},
             # The lines say their values; a bar of colours would bring inline styles, which the policy forbids.
             showscale=False, hoverinfo="skip",
         )  # fmt: skip
     else:
         pairs = sorted(medians, key=lambda pair: (up.place(pair[1]), across.place(pair[0])))
         figure.add_scatter(
-            x=[across.show(x) for x, _ in pairs], y=[up.show(y) for _, y in pairs], mode="text",
-            text=[f"{medians[pair]:.4g}" for pair in pairs], hoverinfo="skip", showlegend=False,
+            x=[across.show(x) for x, _ in pairs], y=[up.show(y) for _, y in pairs],
+            text=[spell_gain(medians[pair]) for pair in pairs], hoverinfo="skip", showlegend=False, cliponaxis=False,
+            # An unseen mark of its own keeps the text off the trials' marks.
+            mode="markers+text", marker={"size": 14, "opacity": 0},
             # Neighbours would write over each other: one above its mark, the next below.
             textposition=[("top center", "bottom center")[index % 2] for index in range(len(pairs))],
         )  # fmt: skip
@@ -79,11 +86,11 @@ def draw_contour(names: tuple[str, str], points: Sequence[SpacePoint]) -> Figure
             figure.add_scatter(
                 x=[across.show(point.values[across.name]) for point in chosen],
                 y=[up.show(point.values[up.name]) for point in chosen],
-                customdata=[(point.trial, float(f"{point.samples_per_s:.5g}")) for point in chosen],
+                customdata=[(point.trial, to_percent(point.ratio)) for point in chosen],
                 mode="markers", name=label, marker={
                     "symbol": symbol, "size": 8, "color": "#ffffff", "line": {"color": "#1a1f29", "width": 1.5},
                 },
-                hovertemplate="trial %{customdata[0]}: %{customdata[1]:.1f} samples/s at %{x}, %{y}<extra></extra>",
+                hovertemplate="trial %{customdata[0]}: %{customdata[1]:+.1f} % at %{x}, %{y}<extra></extra>",
             )  # fmt: skip
     lay_out(figure, 340, xaxis_title=across.name, yaxis_title={"text": up.name, "standoff": 10})
     figure.update_xaxes(**across.describe())
@@ -95,9 +102,9 @@ def draw_contour(names: tuple[str, str], points: Sequence[SpacePoint]) -> Figure
         return f"{across.spell(pair[0])} with {up.spell(pair[1])}"
 
     summary = (
-        f"{formats.plural(len(medians), 'pair')} of values in {formats.plural(len(points), 'trial')}: the median is "
-        f"highest at {spell(best)} ({formats.number(medians[best])} samples/s) and lowest at {spell(worst)} "
-        f"({formats.number(medians[worst])}). "
+        f"{formats.plural(len(medians), 'pair')} of values in {formats.plural(len(points), 'trial')}: the median gain "
+        f"is highest at {spell(best)} ({spell_gain(medians[best])}) and lowest at {spell(worst)} "
+        f"({spell_gain(medians[worst])}). "
         + (
             "Shades between marks are interpolated."
             if is_shaded
@@ -105,30 +112,30 @@ def draw_contour(names: tuple[str, str], points: Sequence[SpacePoint]) -> Figure
         )
     )
     rows = tuple(
-        (f"{across.spell(x)} × {up.spell(y)}", str(len(cells[x, y])), formats.number(medians[x, y]))
+        (f"{across.spell(x)} × {up.spell(y)}", str(len(cells[x, y])), spell_gain(medians[x, y]))
         for x, y in ordered[:_ROWS]
     )
     return Figure(
         id="contour",
         title=f"{across.name} × {up.name}",
         summary=summary,
-        table=Table(("pair", "trials", "median samples/s"), rows),
+        table=Table(("pair", "trials", "median gain"), rows),
         plot=close_figure(figure),
         height=340,
     )
 
 
 def draw_parallel(names: Sequence[str], points: Sequence[SpacePoint]) -> Figure:
-    """Draw each trial as a line through its knobs' values to its throughput; the fastest quarter stands out.
+    """Draw each trial as a line through its knobs' values to its gain; the fastest quarter stands out.
 
     Drawn as lines, for Plotly's own figure of this kind needs a graphics library that the content policy forbids.
     """
-    ordered = sorted(points, key=lambda point: point.samples_per_s)
+    ordered = sorted(points, key=lambda point: point.ratio)
     drawn = ordered[-MOST_LINES:]
     front = drawn[-max(1, len(drawn) // 4) :]
     others = drawn[: len(drawn) - len(front)]
     axes = [KnobAxis.of(name, [point.values[name] for point in points]) for name in names[:MOST_AXES]]
-    speed = KnobAxis("samples/s", "", tuple(point.samples_per_s for point in ordered), True, False)
+    speed = KnobAxis("gain", "", tuple(point.ratio for point in ordered), True, False)
     figure = go.Figure()
     groups = (
         ("other trials", others, {"color": BASELINE, "width": 1, "dash": "dot"}, 0.7),
@@ -138,9 +145,7 @@ def draw_parallel(names: Sequence[str], points: Sequence[SpacePoint]) -> Figure:
         across: list[float | None] = []
         down: list[int | None] = []
         for point in group:
-            places = [axis.place(point.values[axis.name]) for axis in axes] + [
-                speed.place(point.samples_per_s)
-            ]
+            places = [axis.place(point.values[axis.name]) for axis in axes] + [speed.place(point.ratio)]
             across += [*(round(place, 3) for place in places), None]
             down += [*range(len(places)), None]
         figure.add_scatter(
@@ -156,13 +161,13 @@ def draw_parallel(names: Sequence[str], points: Sequence[SpacePoint]) -> Figure:
     height = 100 + 45 * (MOST_AXES + 1)
     lay_out(figure, height)
     figure.update_layout(showlegend=True, legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0})
-    first, last = (formats.number(point.samples_per_s) for point in (ordered[0], ordered[-1]))
+    first, last = (spell_gain(point.ratio) for point in (ordered[0], ordered[-1]))
     # A row for each knob: names side by side would stand on each other, or on their heads.
     figure.update_yaxes(
         tickvals=list(range(len(axes) + 1)),
         ticktext=[
             *(f"{_fold(axis.name)}<br>{_fold_ends(_ends(axis))}" for axis in axes),
-            f"samples/s<br>{first} … {last}",
+            f"gain<br>{first} … {last}",
         ],
         range=[len(axes) + 0.3, -0.3],
     )
@@ -171,10 +176,10 @@ def draw_parallel(names: Sequence[str], points: Sequence[SpacePoint]) -> Figure:
         (axis.name, _ends(axis), _usual(axis, front), _usual(axis, others) if others else formats.NO_VALUE)
         for axis in axes
     )
-    slowest = front[0].samples_per_s
+    slowest = front[0].ratio
     summary = (
         f"A line for each of {formats.plural(len(drawn), 'trial')}; the {len(front)} that stand out reach "
-        f"{formats.number(slowest)} samples/s or more."
+        f"{spell_gain(slowest)} or more."
     )
     if len(points) > len(drawn):
         summary += f" The slower {len(points) - len(drawn)} are left out."

@@ -43,7 +43,12 @@ _OUTCOMES = {
     Outcome.OUT_OF_MEMORY: Chip("bad", "cross", "out of memory", "The search avoids it from now on."),
     Outcome.HUNG: Chip("bad", "cross", "hung", "A rank made no progress; the search avoids it from now on."),
     Outcome.CRASHED: Chip("bad", "cross", "crashed", "The search avoids it from now on."),
-    Outcome.INEFFECTIVE: Chip("caution", "alert", "ineffective", "A knob was set and nothing consumed it."),
+    Outcome.INEFFECTIVE: Chip(
+        "muted",
+        "equals",
+        "no effect",
+        "What it set was in force already, or nothing acted on it: no failure.",
+    ),
     Outcome.PRUNED: Chip("muted", "minus", "pruned", "Stopped early: it was clearly slower."),
     Outcome.DIVERGED: Chip(
         "bad", "cross", "diverged", "More of its losses were not finite than of the baseline's."

@@ -36,7 +36,7 @@ def judge_block(
     if result.same_as:
         return (
             Outcome.INEFFECTIVE,
-            f"The same in force as another strategy of its race (block {result.same_as}): one of them was raced.",
+            "The same in force as another strategy of its race: one of them was raced for both.",
         )
     if has_diverged(trial, result, baseline):
         return (

@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
-from memory_source import NOW
+from memory_source import NOW, MemorySource
 from starlette.testclient import TestClient
 
 from advisor.dashboard.figures.explore import (
@@ -15,14 +16,23 @@ from advisor.dashboard.figures.explore import (
     draw_pareto,
     draw_slice,
 )
+from advisor.dashboard.figures.gains import Gain
 from advisor.dashboard.figures.spaces import MOST_LINES, SpacePoint, draw_contour, draw_parallel
 from advisor.dashboard.samples.job import keep_defaults, make_finished_story, make_running_story
 from advisor.dashboard.views.trials.compare import compare_trials, read_numbers
 from advisor.dashboard.views.trials.explore import explore
 from advisor.dashboard.views.trials.explore_query import ExploreQuery
-from advisor.dashboard.views.trials.measured import measure_trials
+from advisor.dashboard.views.trials.measured import MeasuredTrial, measure_trials
 from advisor.errors import InvalidRequest, NotFound
+from advisor.protocol.answers.gains import spell_gain
+from advisor.protocol.answers.so_far import SoFar
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.trials import Outcome
+
+
+def even(ratio: float) -> Gain:
+    return Gain(ratio, ratio, ratio)
+
 
 STORY, RUNNING = make_finished_story(NOW), make_running_story(NOW)
 TRIALS = measure_trials(STORY.history)
@@ -82,10 +92,13 @@ def test_jobs_are_compared_by_what_was_asked_measured_and_advised(
 def test_every_figure_of_a_finished_search_is_drawn() -> None:
     page = explore(STORY.job, STORY.advice, TRIALS)
     assert (page.no_history, page.no_slices, page.no_importance, page.no_pareto) == ("", "", "", "")
-    names = [figure.title for figure in page.slices]
-    assert names[0] == "fuse_grad_size_in_MB"
-    assert "NCCL_SOCKET_NTHREADS" not in names
-    assert page.slices[0].table.rows[1] == ("25 MB", "4", "1\u202f774", "1\u202f942")
+    assert len(page.slices) == 2, "the others are folded"
+    slices = {figure.title: figure for figure in (*page.slices, *page.more_slices)}
+    assert "NCCL_SOCKET_NTHREADS" not in slices
+    value, trials, middle, best = slices["fuse_grad_size_in_MB"].table.rows[1]
+    assert (value, trials) == ("25 MB", "4")
+    assert middle.endswith(" %")
+    assert best.endswith(" %")
     assert page.importance is not None
     assert page.importance.table.rows[-1][-1] == "taken back"
 
@@ -104,23 +117,77 @@ def test_figure_that_cannot_be_drawn_says_why() -> None:
     assert page.no_pareto.startswith("Only exact strategies")
 
 
+def repeat_trials(count: int) -> tuple[MeasuredTrial, ...]:
+    """So many trials, the baseline first; every 500th of them is faster than all before."""
+    first, last = TRIALS[0], TRIALS[5]
+    assert last.estimate is not None
+    made = [first]
+    for number in range(1, count):
+        speed = last.estimate.samples_per_s * (1 + number / count if number % 500 == 0 else 0.5)
+        changes = Changes({"fuse_grad_size_in_MB": float(1 + number % 7), "num_threads": 1 + number % 3})
+        trial = last.trial.model_copy(update={"number": number, "changes": changes})
+        made.append(
+            replace(
+                last, trial=trial, estimate=replace(last.estimate, samples_per_s=speed),
+                gain=SoFar(speed / 1000, speed / 1100, speed / 900, 1, 1),
+            )
+        )  # fmt: skip
+    return tuple(made)
+
+
+def test_figures_of_two_thousand_trials_are_of_a_sample_that_keeps_the_best() -> None:
+    trials = repeat_trials(2000)
+    page = explore(STORY.job, None, trials)
+    assert page.history is not None
+    assert (page.shown, page.total) == (2000, 2000)
+    assert 200 <= page.drawn == len(page.history.table.rows) <= 310
+    drawn = {row[0] for row in page.history.table.rows}
+    assert {"0", "500", "1000", "1500"} <= drawn
+    figures = [page.history, page.contour, page.parallel, *page.slices, *page.more_slices]
+    assert sum(len(figure.plot) for figure in figures if figure is not None) < 300_000
+
+
+def test_page_of_a_sample_says_so(source: MemorySource, sign_in: Callable[[str], TestClient]) -> None:
+    many = [STORY.history.trials[5].model_copy(update={"number": number}) for number in range(11, 900)]
+    trials = (*STORY.history.trials, *many)
+    source.tell(replace(STORY, history=STORY.history.model_copy(update={"trials": trials})))
+    client = sign_in("adv_viewer_3_x")
+    assert "of 900 trials are drawn" in client.get("/jobs/sample/explore").text
+    assert 'id="sampled"' not in client.get("/jobs/sample/explore?state=failed").text
+
+
+def test_knobs_that_were_only_changed_together_share_one_figure() -> None:
+    trials = repeat_trials(40)
+    doubled = tuple(
+        replace(
+            found, trial=found.trial.model_copy(update={"changes": Changes({**found.trial.changes, **twin})})
+        )
+        for found in trials
+        for twin in ({"nccl_comm_num": 1 + found.trial.number % 3} if found.trial.changes else {},)
+    )
+    page = explore(STORY.job, None, doubled)
+    assert page.twins == ("num_threads",) or page.twins == ("nccl_comm_num",)
+    assert len({figure.title for figure in (*page.slices, *page.more_slices)}) == 2
+
+
 def test_slice_of_words_is_no_number_line() -> None:
     points = [
-        SlicePoint(0, "a", 10.0, "baseline"),
-        SlicePoint(1, "", 12.0, "exact"),
-        SlicePoint(2, "a", 11.0, "exact"),
+        SlicePoint(0, "a", even(10.0), "baseline"),
+        SlicePoint(1, "", even(12.0), "exact"),
+        SlicePoint(2, "a", even(11.0), "exact"),
     ]
     figure = draw_slice("knob", points)
     assert json.loads(figure.plot)["layout"]["xaxis"]["type"] == "category"
-    assert figure.table.rows == (("empty", "1", "12.0", "12.0"), ("a", "2", "10.5", "11.0"))
+    assert figure.table.rows == (("empty", "1", "12x", "12x"), ("a", "2", "10x", "11x"))
     zero = draw_slice(
-        "fuse_grad_size_in_MB", [SlicePoint(0, 0, 10.0, "baseline"), SlicePoint(1, 8, 12.0, "exact")]
+        "fuse_grad_size_in_MB",
+        [SlicePoint(0, 0, even(10.0), "baseline"), SlicePoint(1, 8, even(12.0), "exact")],
     )
     assert json.loads(zero.plot)["layout"]["xaxis"]["type"] == "linear"
 
 
 def test_slice_of_many_values_keeps_its_table_short() -> None:
-    points = [SlicePoint(number, number, 10.0 + number, "exact") for number in range(300)]
+    points = [SlicePoint(number, number, even(10.0 + number), "exact") for number in range(300)]
     figure = draw_slice("knob", points)
     assert len(figure.table.rows) == 24
     assert figure.table.rows[-1][0] == "299"
@@ -224,7 +291,7 @@ def test_shades_are_drawn_from_a_few_values_of_both_knobs_on(pairs: int, is_shad
         )
         assert others[0]["mode"] == "markers"
     else:
-        assert set(first["text"]) == {f"{point.samples_per_s:.4g}" for point in points}
+        assert set(first["text"]) == {spell_gain(point.ratio) for point in points}
 
 
 def test_parallel_coordinates_fold_what_a_phone_has_no_room_for() -> None:

@@ -3,6 +3,8 @@
 import json
 from html import unescape
 
+import hypothesis.strategies as st
+from hypothesis import given
 from memory_source import NOW
 
 from advisor.dashboard.figures.charts import (
@@ -13,8 +15,9 @@ from advisor.dashboard.figures.charts import (
     draw_phases,
     draw_waterfall,
 )
+from advisor.dashboard.figures.gains import Gain, frame_gains, to_percent
 from advisor.dashboard.samples.job import make_finished_story
-from advisor.protocol.measured.estimates import Estimate, estimate_blocks
+from advisor.protocol.measured.estimates import estimate_blocks
 from advisor.protocol.measured.phases import Phases
 
 BEFORE = Phases(forward_s=0.05, backward_s=0.07, exposed_comm_s=0.03, optimizer_s=0.01)
@@ -23,7 +26,11 @@ AFTER = Phases(forward_s=0.05, backward_s=0.07, exposed_comm_s=0.004, optimizer_
 
 def test_waterfall_ends_at_the_new_step_time() -> None:
     figure = draw_waterfall(BEFORE, AFTER)
-    (trace,) = json.loads(figure.plot)["data"]
+    trace, words = json.loads(figure.plot)["data"]
+    # Every figure stands behind its bar, whichever way that goes: never on the axis.
+    levels = [sum(trace["x"][: place + 1]) for place in range(len(trace["x"]) - 1)]
+    bars = zip(words["x"][1:-1], levels, levels[1:], strict=False)
+    assert all(place >= max(first, last) - 1e-9 for place, first, last in bars)
     assert abs(sum(trace["x"][:-1]) - trace["x"][-1]) < 1e-9
     assert figure.table.rows[-1] == ("step", "160.0", "134.0", "−26.0")
     assert "exposed communication, −26.0 ms" in figure.summary
@@ -47,19 +54,33 @@ def test_comparison_shows_every_block_and_both_intervals() -> None:
 
 
 def test_history_does_not_let_a_forbidden_rung_lead() -> None:
-    def estimate(value: float) -> Estimate:
-        return Estimate(value, 1.0, 0.1, None, None, 1)
+    def gain(ratio: float) -> Gain:
+        return Gain(ratio, ratio * 0.99, ratio * 1.01)
 
     points = [
-        HistoryPoint(0, "baseline", "baseline", estimate(100), "open", True),
-        HistoryPoint(1, "exact", "exact", estimate(110), "finished", True),
-        HistoryPoint(2, "local SGD", "convergence", estimate(300), "finished", False),
+        HistoryPoint(0, "baseline", "baseline", gain(1.0), "open", True),
+        HistoryPoint(1, "exact", "exact", gain(1.1), "finished", True),
+        HistoryPoint(2, "local SGD", "convergence", gain(3.0), "finished", False),
         HistoryPoint(3, "too large", "failed", None, "out of memory", False),
+        HistoryPoint(4, "the same", "idle", None, "ineffective", False),
     ]
     figure = draw_history(points)
-    assert "trial 1 with 110" in figure.summary
-    assert "1 of them failed" in figure.summary
-    assert figure.table.rows[3] == ("3", "too large", "–", "out of memory")
+    assert "trial 1 with +10.0 %, unconfirmed" in figure.summary
+    assert "5 trials, 1 of them failed, 1 of them had no effect;" in figure.summary
+    assert figure.table.rows[3] == ("3", "too large", "–", "–", "out of memory")
+
+
+@given(st.lists(st.tuples(st.floats(0.01, 1000), st.floats(1.0, 1e6)), min_size=1))
+def test_no_axis_of_gains_reaches_below_a_rate_of_zero_or_hides_a_trial(
+    drawn: list[tuple[float, float]],
+) -> None:
+    gains = [Gain(ratio, ratio / off, ratio * off) for ratio, off in drawn]
+    low, high = frame_gains(gains)
+    assert -100.0 <= low <= min(to_percent(gain.ratio) for gain in gains)
+    span = max(
+        4.0, max(to_percent(gain.ratio) for gain in gains) - min(to_percent(gain.ratio) for gain in gains)
+    )
+    assert high - low <= 3.3 * span, "one long interval does not press all trials together"
 
 
 def test_phases_without_measured_communication_leave_it_open() -> None:

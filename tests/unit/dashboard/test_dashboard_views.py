@@ -24,7 +24,7 @@ from advisor.dashboard.source import Person
 from advisor.dashboard.views.chips import chip_for_verdict
 from advisor.dashboard.views.evidence import judge_finding
 from advisor.dashboard.views.job.page import JobActions, Overview, list_actions, view_overview
-from advisor.dashboard.views.job.story import list_facts, list_failures
+from advisor.dashboard.views.job.story import list_facts, list_failures, list_idle
 from advisor.dashboard.views.job.verdict import WAY, place_stage
 from advisor.dashboard.views.server.jobs import tell_gain, tell_gain_range, view_job_line, view_job_lines
 from advisor.dashboard.views.server.site import group_knobs, order_agents, view_log
@@ -181,12 +181,15 @@ def test_sharding_is_told_with_the_ranks_that_share_a_copy() -> None:
 
 
 def test_failures_have_a_sentence_a_hint_and_a_clean_log(sign_in: SignIn) -> None:
-    assert [failed.number for failed in list_failures(FINISHED.history)] == [8, 6]
+    assert [failed.number for failed in list_failures(FINISHED.history)] == [6]
+    assert [idle.number for idle in list_idle(FINISHED.history)] == [8]
     page = sign_in("adv_viewer_3_x").get("/jobs/sample/log").text
     failures = re.search(r'<ul class="failures">.*?</ul>', page, re.S).group(0)
     assert "\x1b" not in failures
     assert "CUDA out of memory" in failures
     assert "The search keeps away from it; there is nothing to do." in failures
+    assert "Without effect" in page
+    assert "That is no failure" in page
 
 
 def test_log_names_a_launch_by_its_number(sign_in: SignIn) -> None:
@@ -343,7 +346,7 @@ def test_overview_says_what_to_paste_and_counts_failures_by_kind() -> None:
     ]
     assert page.verdict.next_steps[0].startswith("Use the strategy: advisor export sample")
     assert page.stages == ()
-    assert [(chip.word, count) for chip, count in page.failures] == [("out of memory", 1), ("ineffective", 1)]
+    assert [(chip.word, count) for chip, count in page.failures] == [("out of memory", 1)]
 
 
 def test_overview_of_a_live_job_tells_the_latest_and_no_more() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 from memory_source import NOW
@@ -10,11 +11,11 @@ from advisor.dashboard.figures.trial import RankBlock, StepSeries, draw_ranks, d
 from advisor.dashboard.samples.job import make_finished_story
 from advisor.dashboard.views.trials.page import TrialPage, view_trial_page
 from advisor.protocol.measured.phases import Phases
-from advisor.protocol.measured.trials import Block, BlockResult, JobHistory
+from advisor.protocol.measured.trials import Block, BlockResult, JobHistory, Outcome
 
 
-def view(alter: Callable[[BlockResult], dict[str, object]], number: int = 5) -> TrialPage:
-    """The page of a trial whose blocks' results are altered."""
+def view(alter: Callable[[BlockResult], dict[str, object]], number: int = 5, times: int = 1) -> TrialPage:
+    """The page of a trial whose blocks' results are altered, and each of which was measured so many times."""
 
     def change(block: Block) -> Block:
         if block.trial_number != number or block.result is None:
@@ -22,7 +23,8 @@ def view(alter: Callable[[BlockResult], dict[str, object]], number: int = 5) -> 
         return block.model_copy(update={"result": block.result.model_copy(update=alter(block.result))})
 
     history: JobHistory = make_finished_story(NOW).history
-    history = history.model_copy(update={"blocks": tuple(map(change, history.blocks))})
+    again = [block.model_copy(update={"id": f"{block.id}-2"}) for block in history.blocks * (times - 1)]
+    history = history.model_copy(update={"blocks": tuple(map(change, (*history.blocks, *again)))})
     return view_trial_page(history.trial(number), history)
 
 
@@ -90,10 +92,11 @@ def test_thousand_ranks_and_blocks_become_those_that_matter() -> None:
 
 
 def test_own_work_is_drawn_where_it_is_known_and_step_times_where_not() -> None:
-    assert view(lambda _: {}).rank_map.summary.startswith(
+    assert view(lambda _: {}, times=2).rank_map.summary.startswith(
         "Own work of a step, without waiting for others, 16 ranks"
     )
-    page = view(lambda _: {"per_rank_work_s": ()})
+    assert view(lambda _: {}).rank_map is None, "of one block the table of ranks says all"
+    page = view(lambda _: {"per_rank_work_s": ()}, times=2)
     assert page.rank_map.summary.startswith("Time of a step, 16 ranks")
     assert page.missing == ()
 
@@ -103,7 +106,7 @@ def test_own_work_is_drawn_where_it_is_known_and_step_times_where_not() -> None:
     [
         ({"per_rank_work_s": (), "per_rank_step_time_s": ()}, "told no times of single ranks"),
         ({"per_rank_work_s": (0.1,), "per_rank_step_time_s": (0.1,)}, "one rank trains"),
-        ({"phases": Phases()}, "Where a step's time goes: not told"),
+        ({"phases": Phases()}, "the ranks told step times only"),
         ({"step_time_s": ()}, "Single steps: none was timed"),
     ],
 )
@@ -116,6 +119,39 @@ def test_figure_that_is_not_there_says_why(alter: dict[str, object], words: str)
 def test_table_of_two_ranks_holds_each_against_the_middle_of_both() -> None:
     page = view(lambda _: {"per_rank_work_s": (0.08, 0.1), "per_rank_step_time_s": (0.1, 0.1)})
     assert [difference for _, _, _, difference in page.ranks] == ["−11.1 %", "+11.1 %"]
+
+
+def test_trial_that_another_one_was_raced_for_says_which(sign_in: Callable, source: object) -> None:
+    """Its block is done and holds no times: it is not said to be unmeasured, or to be no PyTorch training."""
+    story = make_finished_story(NOW)
+    raced, own = (next(b for b in story.history.blocks if b.trial_number == n) for n in (4, 5))
+    assert own.result is not None
+    assert own.summary is not None
+    idle = own.result.model_copy(
+        update={
+            "steps": 0, "step_time_s": (), "phases": Phases(), "same_as": raced.id,
+            "per_rank_step_time_s": (0.0, 0.0), "per_rank_work_s": (), "losses": (),
+        }
+    )  # fmt: skip
+    none = own.summary.model_copy(update={"samples_per_s": 0.0, "steady_steps": 0})
+    trials = tuple(
+        trial.model_copy(update={"outcome": Outcome.INEFFECTIVE}) if trial.number == 5 else trial
+        for trial in story.history.trials
+    )
+    blocks = (raced, own.model_copy(update={"result": idle, "summary": none}))
+    source.tell(replace(story, history=story.history.model_copy(update={"blocks": blocks, "trials": trials})))
+    page = sign_in("adv_viewer_3_x").get("/jobs/sample/trials/5").text
+    assert '<a href="/jobs/sample/trials/4">trial 4</a> comes to the same and was raced for both' in page
+    for untrue in (
+        "No block of it",
+        "PyTorch",
+        "Not shown",
+        "slowest",
+        "ineffective",
+        "chip-bad",
+        "chip-caution",
+    ):
+        assert untrue not in page, untrue
 
 
 def test_trial_that_was_not_measured_misses_nothing() -> None:

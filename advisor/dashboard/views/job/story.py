@@ -10,7 +10,6 @@ _HINTS = {
     Outcome.OUT_OF_MEMORY: "The search keeps away from it; there is nothing to do.",
     Outcome.HUNG: "Look for the rank that stopped first in the log below.",
     Outcome.CRASHED: "Look for the first traceback in the log below.",
-    Outcome.INEFFECTIVE: "The script may override the knob itself: the page of knobs says how each is realised.",
     Outcome.DIVERGED: "Its speed does not count.",
     Outcome.LOST: "It is measured again; see the agents if it keeps happening.",
 }
@@ -26,6 +25,11 @@ def list_failures(history: JobHistory) -> tuple[Trial | Session, ...]:
     ended: tuple[Trial | Session, ...] = (*history.trials, *history.sessions)
     failed = [one for one in ended if one.outcome is not None and one.outcome not in QUIET]
     return tuple(reversed(failed))
+
+
+def list_idle(history: JobHistory) -> tuple[Trial, ...]:
+    """List the trials that had no effect, newest first: no failures, and nothing is to be done about them."""
+    return tuple(trial for trial in reversed(history.trials) if trial.outcome is Outcome.INEFFECTIVE)
 
 
 def list_facts(job: Job) -> tuple[tuple[str, str], ...]:

@@ -9,7 +9,7 @@ from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.estimates import Estimate, estimate_blocks
 from advisor.protocol.measured.trials import Block, BlockState, JobHistory, Outcome, Trial
 
-QUIET = frozenset({Outcome.FINISHED, Outcome.PRUNED, Outcome.CANCELLED})
+QUIET = frozenset({Outcome.FINISHED, Outcome.PRUNED, Outcome.CANCELLED, Outcome.INEFFECTIVE})
 """Outcomes that are no failure."""
 
 
@@ -42,9 +42,15 @@ class MeasuredTrial:
         """Whether it ended in a failure."""
         return self.trial.outcome is not None and self.trial.outcome not in QUIET
 
+    @property
+    def tells_speed(self) -> bool:
+        """Whether its speed is that of its changes: measured, not failed, and not without effect."""
+        is_idle = self.trial.outcome is Outcome.INEFFECTIVE
+        return self.estimate is not None and not self.has_failed and not is_idle
+
     def counts(self, allow: Effect) -> bool:
-        """Whether it may lead: measured, not failed, and on a rung that the job allows."""
-        return not self.has_failed and self.estimate is not None and self.trial.effect.rank <= allow.rank
+        """Whether it may lead: its speed is known, and its rung is one that the job allows."""
+        return self.tells_speed and self.trial.effect.rank <= allow.rank
 
     @property
     def throughput(self) -> str:

@@ -13,6 +13,7 @@ from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.measured.estimates import Estimate, estimate_blocks
 from advisor.protocol.measured.phases import Phases
 from advisor.protocol.measured.trials import Block, BlockResult, BlockState, JobHistory, Trial
+from advisor.protocol.training.workload import WorkloadKind
 from advisor.services.changing.repeating import say_why_not
 
 
@@ -32,7 +33,9 @@ class TrialPage:
     steps: Figure | None
     rank_map: Figure | None
     missing: tuple[str, ...]
-    """Why a figure is not there, a sentence for each; nothing while no block has been measured."""
+    """Why a figure is not there, a sentence for each; nothing while no step has been timed."""
+    raced_as: int | None
+    """The trial that was raced in its place, because both come to the same."""
     ranks: tuple[tuple[int, str, str, str], ...]
     """Rank, mean step time in ms, that without waiting for others, and how it differs from the median rank's."""
     last: Block | None
@@ -93,6 +96,8 @@ def _find_evidence(trial: Trial, blocks: Sequence[Block]) -> dict[str, str]:
 def _list_ranks(block: Block | None) -> tuple[tuple[int, str, str, str], ...]:
     if block is None or block.result is None or len(block.result.per_rank_step_time_s) < 2:
         return ()
+    if not any(block.result.per_rank_step_time_s):
+        return ()
     times = block.result.per_rank_step_time_s
     works = block.result.per_rank_work_s or (0.0,) * len(times)
     middle = median(works)
@@ -132,25 +137,23 @@ def _draw_ranks(done: Sequence[Block], generations: Mapping[str, int]) -> Figure
         for block, seconds in found
         if len(seconds) > 1 and min(seconds) > 0
     ]
-    if not blocks:
+    if len(blocks) < 2:  # Of one block the table of ranks says all.
         return None
     return draw_ranks(blocks, "own work of a step, without waiting for others" if works else "time of a step")
 
 
-def _say_missing(
-    result: BlockResult, phases: Figure | None, steps: Figure | None, rank_map: Figure | None
-) -> Iterator[str]:
-    if phases is None:
-        yield "Where a step's time goes: not told. Only PyTorch trainings are looked into; others tell step times."
-    if steps is None:
+def _say_missing(result: BlockResult, phases: Figure | None, kind: WorkloadKind) -> Iterator[str]:
+    if phases is None and kind is WorkloadKind.PYTORCH:
+        yield "Where a step's time goes: the ranks told step times only."
+    elif phases is None:
+        yield f"Where a step's time goes: a training of kind {kind.value} tells step times only."
+    if not result.step_time_s:
         yield "Single steps: none was timed. The blocks' notes say why."
-    if rank_map is None:
-        ranks = len(result.per_rank_step_time_s)
-        yield (
-            "Ranks side by side: one rank trains, so that there is nothing to compare."
-            if ranks == 1
-            else "Ranks side by side: the training told no times of single ranks."
-        )
+    ranks = len(result.per_rank_step_time_s)
+    if ranks == 1:
+        yield "Ranks side by side: one rank trains, so that there is nothing to compare."
+    elif not any(result.per_rank_step_time_s):
+        yield "Ranks side by side: the training told no times of single ranks."
 
 
 def _choose_another(result: BlockResult) -> list[tuple[int, Phases]]:
@@ -162,7 +165,15 @@ def _choose_another(result: BlockResult) -> list[tuple[int, Phases]]:
     return [(waiting, result.per_rank_phases[waiting])]
 
 
-def view_trial_page(trial: Trial, history: JobHistory) -> TrialPage:
+def _find_twin(blocks: Sequence[Block], history: JobHistory) -> int | None:
+    """The trial whose block was raced for one of these as well."""
+    twins = {block.result.same_as for block in blocks if block.result is not None and block.result.same_as}
+    return next((block.trial_number for block in history.blocks if block.id in twins), None)
+
+
+def view_trial_page(
+    trial: Trial, history: JobHistory, kind: WorkloadKind = WorkloadKind.PYTORCH
+) -> TrialPage:
     """Build the page; phases, ranks and buckets are those of the trial's last measured block."""
     blocks = [block for block in history.blocks if block.trial_number == trial.number]
     done = [block for block in blocks if block.state is BlockState.DONE and block.result is not None]
@@ -177,16 +188,18 @@ def view_trial_page(trial: Trial, history: JobHistory) -> TrialPage:
     generations = {session.id: session.generation for session in history.sessions}
     steps = _draw_steps(done)
     rank_map = _draw_ranks(done, generations)
+    estimate = estimate_blocks(done)
     return TrialPage(
         trial=trial,
         is_measuring=is_measured_now(trial, blocks),
-        estimate=estimate_blocks(done),
+        estimate=estimate,
         evidence=_find_evidence(trial, blocks),
         phases=phases,
         late_rank=result.late.rank if result and result.late else None,
         steps=steps,
         rank_map=rank_map,
-        missing=tuple(_say_missing(result, phases, steps, rank_map)) if result else (),
+        missing=tuple(_say_missing(result, phases, kind)) if result and estimate else (),
+        raced_as=None if estimate else _find_twin(done, history),
         ranks=_list_ranks(last),
         last=last,
         blocks=tuple(blocks),

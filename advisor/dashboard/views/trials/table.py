@@ -136,6 +136,7 @@ _BY_KEY = {column.key: column for column in COLUMNS}
 STATES: Mapping[str, tuple[str, Callable[[MeasuredTrial], bool]]] = {
     "ok": ("finished", lambda found: found.trial.outcome is Outcome.FINISHED),
     "failed": ("failed", lambda found: found.has_failed),
+    "idle": ("no effect", lambda found: found.trial.outcome is Outcome.INEFFECTIVE),
     "pruned": ("pruned", lambda found: found.trial.outcome is Outcome.PRUNED),
     "open": ("open", lambda found: found.trial.outcome is None),
 }
