@@ -53,8 +53,8 @@ def check_here(spec: JobSpec, environment: Mapping[str, str]) -> None:
     except PaddleCommand as error:
         if spec.workload.kind is WorkloadKind.PADDLE:
             return
-        words = f"advisor tune --kind paddle -- {shlex.join(command)}"
-        raise CommandFailed(Exit.INVALID_SPEC, str(error), f"Type: {words}") from error
+        typed = f"advisor tune --kind paddle -- {shlex.join(command)}"
+        raise CommandFailed(Exit.INVALID_SPEC, str(error), typed) from error
     except ForeignCommand:
         # It starts the ranks in its own way: only its own words say which script.
         return

@@ -32,7 +32,7 @@ def test_a_paddle_training_is_refused_with_the_command_to_type(
         check_here(specify(tmp_path, words), {})
     assert refused.value.exit_code is Exit.INVALID_SPEC
     assert "trains with PaddlePaddle" in refused.value.what
-    assert refused.value.hint.startswith(f"Type: advisor tune --kind paddle -- {words[0]} ")
+    assert refused.value.hint.startswith(f"advisor tune --kind paddle -- {words[0]} ")
     check_here(specify(tmp_path, words, WorkloadKind.PADDLE), {})
 
 
