@@ -196,6 +196,7 @@ class SessionRun:
         assert renewal.reply is not None  # _await_gang waited for it
         launch = self._prepare_launch(renewal.reply.rendezvous or "")
         protection = shelter(launch, self._assignment.workload, self._context, self._place)
+        self._files.close()
         self._warnings += [*launch.warnings, *protection.warnings]
         account = self._context.account
         renewal.state = MemberState.RUNNING
