@@ -3,7 +3,7 @@
 from datetime import datetime
 
 from advisor.protocol.asked.jobs import JobState
-from advisor.protocol.measured.messages import MemberState
+from advisor.protocol.measured.messages import ENDED_ELSEWHERE, MemberState
 from advisor.protocol.measured.trials import (
     BlockState,
     JobHistory,
@@ -198,7 +198,11 @@ def _void_race(work: UnitOfWork, session: Session, note: str, now: datetime) -> 
 
 def _most_telling(members: list[Member]) -> Member | None:
     told = [member for member in members if member.outcome is not None]
-    return min(told, key=lambda member: _TELLING.index(member.outcome or Outcome.CANCELLED), default=None)
+    return min(told, key=_rank_telling, default=None)
+
+
+def _rank_telling(member: Member) -> tuple[int, bool]:
+    return _TELLING.index(member.outcome or Outcome.CANCELLED), member.reason.startswith(ENDED_ELSEWHERE)
 
 
 def _tell(work: UnitOfWork, session: Session, sentence: str, now: datetime) -> None:

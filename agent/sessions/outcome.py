@@ -9,7 +9,7 @@ import signal
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from advisor.protocol.measured.messages import Trouble
+from advisor.protocol.measured.messages import ENDED_ELSEWHERE, Trouble
 from advisor.protocol.measured.trials import Outcome
 from agent.guard.session_log import strip_ranks
 from agent.sessions.culprit import find_culprit
@@ -215,7 +215,7 @@ def _judge_exit(evidence: Evidence) -> Judgement:
     if culprit is not None and not killed_by and (evidence.nnodes > 1 or evidence.steps > 0):
         return Judgement(
             Outcome.CRASHED,
-            f"A rank lost its connection to another one, which ended first: {culprit.what}. See the other rank's log.",
+            f"{ENDED_ELSEWHERE}: {culprit.what}. See the other rank's log.",
             is_consequence=True,
         )
     if code == _RUNTIME_LOST_ITS_AGENT:

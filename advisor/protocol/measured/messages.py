@@ -168,6 +168,10 @@ class Trouble(Message):
     """False: this session only (the script ended by itself); another launch may go on."""
 
 
+ENDED_ELSEWHERE = "A rank lost its connection to another one, which ended first"
+"""How the reason begins of a node whose ranks ended because those of another one did: that one's tells more."""
+
+
 class SessionEnd(Message):
     """`POST /sessions/{id}/end`: every rank of this node is gone."""
 

@@ -7,7 +7,7 @@ import pytest
 
 from advisor.errors import AdviceNotReady, IdempotencyConflict, InvalidJob, JobIsFinal, LostRace, StaleSession
 from advisor.protocol.asked.jobs import Budget, JobState, Measurement, Stage
-from advisor.protocol.measured.messages import Assignment, HelloReport, MemberState, Trouble
+from advisor.protocol.measured.messages import ENDED_ELSEWHERE, Assignment, HelloReport, MemberState, Trouble
 from advisor.protocol.measured.trials import BlockState, Outcome, SessionState, TrialState
 from advisor.services import jobs
 from advisor.services.answers import advice
@@ -225,6 +225,20 @@ def test_most_telling_outcome_of_a_gang_wins_whoever_reports_first(world: World)
     history = world.history(job.id)
     assert history.sessions[0].outcome is Outcome.OUT_OF_MEMORY
     assert history.trials[1].outcome is Outcome.OUT_OF_MEMORY
+
+
+def test_of_nodes_that_crashed_the_one_that_ended_first_is_told_and_not_its_victim(world: World) -> None:
+    job = world.submit(nodes=2)
+    one, two = world.register("one"), world.register("two")
+    places = world.start_session(one, two)
+    world.measure(places[0], one)
+    world.end(places[0], one, Outcome.CRASHED, f"{ENDED_ELSEWHERE}: RuntimeError: Connection closed by peer.")
+    world.beat(places[1], two)
+    world.end(
+        places[1], two, Outcome.CRASHED, "The script crashed after 9 steps: KeyError: 'x' (train.py:3)."
+    )
+
+    assert "KeyError" in world.history(job.id).sessions[0].reason
 
 
 def test_fatal_trouble_fails_the_job_with_its_sentence(world: World) -> None:
