@@ -82,7 +82,8 @@ def test_ranks_die_when_the_shim_is_killed(
     agents.start()
     session = server.assign(session_id, make_workload(RANKS), ("a0",))
     ranks = _wait_until_training(session, session_id, wait_for, list_session_processes)
-    shim = next(pid for pid in list_descendants(os.getpid()) if pid not in ranks and _has_marker(pid))
+    mine = [pid for pid in list_descendants(os.getpid()) if pid not in ranks and _has_marker(pid)]
+    shim = next(pid for pid in mine if b"agent.guard.shim" in Path(f"/proc/{pid}/cmdline").read_bytes())
     os.kill(shim, signal.SIGKILL)
     assert wait_for(lambda: session.ends, timeout_s=10)[0]["outcome"] == "lost"
     assert not list_session_processes(session_id)
