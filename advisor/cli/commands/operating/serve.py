@@ -63,10 +63,10 @@ def serve(
         ) from error
     scheme = "https" if settings.tls_certificate else "http"
     url = f"{scheme}://{_reachable(settings.host)}:{settings.port}"
-    prove_free(settings)
     try:
         # The server library ends by raising the signal that stopped it once more: our record has to go first.
         with interruptible(), hold_server(directory, url):
+            prove_free(settings)
             # Programs that read the log take objects only.
             if settings.log_format is LogFormat.TEXT:
                 _introduce(screen, settings, url)
