@@ -193,11 +193,6 @@ HOOKS = Private(_DDP, "_comm_hooks", "keep the script's communication hook", (2,
 JOINING = Private(
     "torch.distributed.algorithms.join:Joinable", "_join_config", "see that ranks may run out of data"
 )
-JOINED_SHARE = Private(
-    "torch.nn.parallel.distributed:_DDPJoinHook",
-    "_divide_by_initial_world_size",
-    "see what ranks that go on divide gradients by",
-)
 FORGET_PASS = Private(f"{_C10D}:Reducer", "_reset_state", "have several reducers of a model", (2, 3))
 
 

@@ -18,6 +18,7 @@ from .observe.models import Models
 from .observe.precision import ScriptPrecision
 from .observe.recorder import Recorder
 from .observe.samples import SampleCount
+from .observe.shared_steps import SharedSteps
 from .observe.steps import StepWatch
 
 FAILED = 75
@@ -31,6 +32,7 @@ class RankProcess:
         self.environment = environment
         self.models = Models()
         self.watch = StepWatch(self.models.are_strange_to)
+        self.shared = SharedSteps()
         self.samples = SampleCount(environment.samples_per_forward)
         self.reading = Reading()
         self.recorder = Recorder()

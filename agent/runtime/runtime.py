@@ -14,6 +14,7 @@ from . import hooks
 from .facts import count_batches, describe_loader
 from .levers.computation.compilation import hides_optimizer_steps
 from .levers.launched import replace_cap
+from .levers.reduction.reducer import is_joining
 from .link import beat
 from .link.control import AgentLost
 from .link.environment import Environment
@@ -48,6 +49,7 @@ class Runtime:
         # Directly, because they are asked in every step.
         self.watch, self.recorder, self.models = process.watch, process.recorder, process.models
         self.samples, self.reading, self.precision = process.samples, process.reading, process.precision
+        self.shared = process.shared
         self.write_beat, self.note_autocast = process.write_beat, process.precision.note_autocast
         self._active = environment.control is not None or environment.strategy is not None
         self._steering: Optional[Steering] = None
@@ -94,9 +96,12 @@ class Runtime:
             self._leave_to_graph()
             return
         recorder, models, is_marked, identity = self.recorder, self.models, False, id(ddp)
-        begins_step = self.watch.leader_stepped
+        own, self.watch.leader_stepped = self.watch.leader_stepped, False
+        # A trial of a script that makes its optimizers anew again and again waits until that is told.
+        begins_step = self.shared.end_step(
+            own, self.environment.strategy is not None or self.watch.has_leader
+        )
         if begins_step:
-            self.watch.leader_stepped = False
             models.step += 1
         if identity not in models.last_forward:
             models.meet(ddp, self._steering is not None)
@@ -106,12 +111,15 @@ class Runtime:
             if is_marked:
                 recorder.pass_boundary(self.samples.close_step())
             else:
-                self._pass_boundary()
+                self._steer(Steering.pass_boundary)
             self.write_beat()
         elif self.watch.optimizer_steps == 0:
             self._training_forwards += 1
             if self._training_forwards == FORWARDS_WITHOUT_STEP:
                 self._tell_no_steps(FORWARDS_WITHOUT_STEP)
+        if self._active and self.shared.is_look_due:
+            self._steer(Steering.look)
+        self.shared.note_forward(ddp)
         self.samples.note_forward(identity, args, kwargs, self.reading.multiple)
         if self.at_work is not None:
             self.at_work.begin_forward(ddp)
@@ -147,6 +155,7 @@ class Runtime:
         return (roots, args, kwargs) if factor == 1.0 else multiply_loss(roots, args, kwargs, factor)
 
     def end_backward(self) -> None:
+        self.shared.note_backward()
         if self.at_work is not None:
             self.at_work.end_backward()
         self.recorder.end_backward()
@@ -284,11 +293,12 @@ class Runtime:
         self.recorder.stop()
         if self.environment.rank != 0:
             return
+        trouble = describe_trouble(code, **facts)
         if self.environment.strategy is not None:
-            say(f"The strategy is not in force. {describe_trouble(code, **facts)['sentence']}")
-        else:
+            say(f"The strategy is not in force. {trouble['sentence']}")
+        if self.environment.control is not None:
             try:
-                self.process.reach_agent().send(describe_trouble(code, **facts))
+                self.process.reach_agent().send(trouble)
             except AgentLost as lost:
                 say(str(lost))
 
@@ -308,7 +318,7 @@ class Runtime:
             self._tell_trouble("cuda_graph")
 
     @untraced
-    def _pass_boundary(self) -> None:
+    def _steer(self, act: Callable[[Steering], None]) -> None:
         if not self._active:
             self.samples.close_step()
             if self.process.phase == beat.STARTING:
@@ -324,12 +334,12 @@ class Runtime:
                     return
                 self._steering = self._choose_steering()
             try:
-                self._steering.pass_boundary()
+                act(self._steering)
                 self._steering = self._steering.successor or self._steering
             except (AgentLost, PeerLost) as lost:
                 if self.environment.strategy is None:
                     self.process.end(FAILED, str(lost))
-                self._stop_steering(str(lost))
+                self._take_back(str(lost))
             except Exception as error:
                 self._give_up(error)
         steering = self._steering
@@ -358,9 +368,32 @@ class Runtime:
             return Conversation(parts)
         return OnlineTuning(parts) if strategy.get("tune") else Production(parts, strategy)
 
-    def _stop_steering(self, reason: str) -> None:
+    @untraced
+    def enter_join(self) -> None:
+        """The script enters a join context, perhaps one of these models: ranks may run out of data one by one."""
+        if not any(is_joining(ddp) for ddp in self.models.list_known()):
+            return
+        if self._steering is not None and self.environment.strategy is not None and self._active:
+            self._take_back(str(describe_trouble("joins")["sentence"]), are_told=self.environment.rank == 0)
+        else:
+            self._tell_trouble("joins")
+
+    def leave_group(self) -> None:
+        """The script destroys its process group."""
+        if self._steering is not None:
+            self._steering.leave_group()
+
+    def _take_back(self, reason: str, are_told: bool = True) -> None:
+        """On all ranks at one place: what of a real training's strategy is in force, or being tried."""
+        if self._steering is not None:
+            reason += self._steering.take_back()
+        self.process.hang_up()
+        self._stop_steering(f"the strategy is not in force. {reason}", are_told)
+
+    def _stop_steering(self, reason: str, are_told: bool = True) -> None:
         """A real training is left to itself."""
         self._active = False
         self._steering = self.at_work = None
         self.recorder.stop()
-        say(f"The training goes on by itself: {reason}")
+        if are_told:
+            say(f"The training goes on by itself: {reason}")

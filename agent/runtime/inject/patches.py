@@ -9,16 +9,18 @@ import sys
 from typing import Any, Callable, Dict, Tuple
 
 import torch
+import torch.distributed as dist
 import torch.multiprocessing
 import torch.nn.utils.clip_grad as clipping
 import torch.utils.data.dataloader as loading
+from torch.distributed.algorithms.join import Join
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from .. import current, hooks, rank_process
 from .. import runtime as rank_runtime
 from ..link import beat
-from ..observe import clock, models, precision, recorder, samples, steps
+from ..observe import clock, models, precision, recorder, samples, shared_steps, steps
 from ..private_torch import ANY_ITERATOR, DYNAMO
 from ..untraced import skip_frames
 from .after_import import call_after_import
@@ -31,6 +33,8 @@ OLDEST_GENERATION = 2
 def install_patches() -> None:
     """Once per process, right after torch was imported."""
     _patch_ddp()
+    _patch_join()
+    _patch_leaving()
     _patch_backward()
     _patch_loader()
     _patch_loss_scaling()
@@ -57,6 +61,7 @@ def install_patches() -> None:
         precision,
         recorder,
         samples,
+        shared_steps,
         steps,
     )
     call_after_import(DYNAMO, lambda: skip_frames(*watching))
@@ -106,6 +111,31 @@ def _patch_ddp() -> None:
     DistributedDataParallel.register_comm_hook = register_comm_hook
     DistributedDataParallel.__init__ = build
     DistributedDataParallel.forward = forward
+
+
+def _patch_join() -> None:
+    original = Join.__enter__
+
+    @functools.wraps(original)
+    def enter(self: Any) -> Any:
+        if current.current_runtime is not None:
+            current.current_runtime.enter_join()
+        return original(self)
+
+    Join.__enter__ = enter
+
+
+def _patch_leaving() -> None:
+    original = dist.destroy_process_group
+
+    @functools.wraps(original)
+    def destroy(group: Any = None) -> None:
+        if current.current_runtime is not None and (group is None or group is dist.group.WORLD):
+            current.current_runtime.leave_group()
+        original(group)
+
+    for home in (dist, dist.distributed_c10d):
+        home.destroy_process_group = destroy
 
 
 def _patch_backward() -> None:

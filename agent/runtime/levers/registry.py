@@ -90,6 +90,8 @@ class Levers:
         """What each lever was switched to; one that is missing has to be switched whatever is asked of it."""
         self._taken: Dict[str, Any] = {}
         self._switched: List[Lever] = []
+        self.have_switched = False
+        """Whether anything was ever put in force."""
 
     @property
     def replaces_reduction(self) -> bool:
@@ -200,7 +202,7 @@ class Levers:
         May raise RelaunchNeeded; then the levers before it are switched, and the next switch puts all right.
         """
         self._unknown = {}
-        self._held = False
+        self._held, self.have_switched = False, True
         # A setting of the launch that is asked for as it stands is still to be proved: no lever will.
         self._given = tuple(knob for knob in overrides if knob in self._owner)
         if any(knob in bucket_plan.KNOBS for knob in overrides):

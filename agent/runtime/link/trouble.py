@@ -53,8 +53,9 @@ SENTENCES: Dict[str, str] = {
         "fleet_advisor.end_step() after each update."
     ),
     "joins": (
-        "The script trains in a join context, in which ranks may run out of data one by one: one that has would keep "
-        "the others waiting for it in a race. Tune by trials, with advisor tune."
+        "The script trains in a join context, in which ranks may run out of data one by one, so that no step is left "
+        "at which all ranks could switch a setting. Give every rank the same number of batches (drop_last=True in its "
+        "sampler) and train without the context."
     ),
     "too_short": (
         "The script ended after {steps} training steps, before the first block of {needed} could be timed. "

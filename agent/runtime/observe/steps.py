@@ -123,6 +123,11 @@ class StepWatch:
         return is_new
 
     @property
+    def has_leader(self) -> bool:
+        """Whether it is known which optimizer closes a step."""
+        return self._told or self._leader is not None
+
+    @property
     def _leaves_strangers_out(self) -> bool:
         """Not where nobody else steps: some scripts let copies of the parameters learn, in another number format."""
         return self._has_own and len(self._strangers) > MOST_STRANGERS

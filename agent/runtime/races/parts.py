@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 import torch.distributed as dist
 
 from ..facts import locate
 from ..levers.lever import Training
 from ..levers.registry import Levers
-from ..link.exchange import Exchange
+from ..link.exchange import Exchange, PeerLost
 from ..observe.clock import choose_clock
 from ..private_torch import DEFAULT_STORE, SET_LOG_RATE
 from ..rank_process import RankProcess
 
 PEER_TIMEOUT_S = 180.0
+"""In a trial, whose agent ends it when a rank hangs."""
+PRODUCTION_TIMEOUT_S = 60.0
+"""In a real training, which then goes on without what was waited for. All ranks wait right before an exchange of
+gradients, so that a rank that only comes late loses nothing by it."""
 
 
 class RankParts:
@@ -38,20 +42,41 @@ class RankParts:
             self.reading,
             environment.scratch,
         )
-        # Torchrun keeps its store over restarts of the ranks: an attempt must not read what the last one left.
-        session = f"{environment.session}/{environment.attempt}"
-        self.exchange = Exchange(
-            DEFAULT_STORE.load()(),
-            session,
-            self.rank,
-            self.world_size,
-            process.write_waiting,
-            process.note_exchange,
-        )
+        self._groups = 0
+        self._exchange: Optional[Exchange] = None
         self.asks_cheaply = self.device.type == "cpu"
         """Whether DDP may be asked for its times in every step: elsewhere that makes the host wait for the device."""
         self.drifted = ""
         """Sentence once a race left the ranks with different parameters: no reducers live side by side from then on."""
+
+    @property
+    def exchange(self) -> Exchange:
+        """The line to the other ranks: another one for each process group that the script makes its own."""
+        if self._exchange is None:
+            environment, self._groups = self.process.environment, self._groups + 1
+            self._exchange = Exchange(
+                DEFAULT_STORE.load()(),
+                # Torchrun keeps its store over restarts of the ranks: none may read what an earlier one left.
+                f"{environment.session}/{environment.attempt}/{self._groups}",
+                self.rank,
+                self.world_size,
+                self.process.write_waiting,
+                self.process.note_exchange,
+                most_s=PEER_TIMEOUT_S if environment.strategy is None else PRODUCTION_TIMEOUT_S,
+            )
+        return self._exchange
+
+    def leave(self) -> None:
+        """The script ended on this rank."""
+        if self._exchange is not None:
+            self._exchange.leave()
+
+    def leave_group(self) -> None:
+        """The script destroys its process group: the next one may want its store's port, too. A trial's last results
+        still go over the store."""
+        if self.process.environment.strategy is not None:
+            self._exchange = None
+        self.levers.reduction.communicators.leave_group()
 
     def list_replicas(self) -> List[Any]:
         """The DDP models that train now, the same list on every rank."""
@@ -83,6 +108,20 @@ class RankParts:
         """Collective. The largest of all ranks' numbers, place by place: one rank may have more to wait for."""
         views = self.exchange.gather(own, what, PEER_TIMEOUT_S) or [own]
         return [int(number) for number in self.share([max(numbers) for numbers in zip(*views)], what)]
+
+    def meet(self, what: str) -> None:
+        """Collective. Comes back when all ranks stand here, with the same models; else raises PeerLost on every rank.
+
+        Before reducers are changed: ranks with other buckets than the others would wait for each other for ever.
+        """
+        own = [
+            self.process.shared.exchanges,
+            len(self.list_replicas()),
+            len(self.process.models.list_sharded()),
+        ]
+        views = self.exchange.gather(own, what, PEER_TIMEOUT_S)
+        if not self.share(views is None or all(view == own for view in views), what):
+            raise PeerLost(f"The ranks are not at the same place of the training at {what}.")
 
     def share(self, value: Any, what: str) -> Any:
         """Rank 0's value on every rank."""

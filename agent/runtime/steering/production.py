@@ -83,23 +83,30 @@ class Production(Steering):
         return made
 
     def finish_script(self) -> None:
+        self._parts.leave()
         if self._strategy["changes"] and not self._course_ended and self._parts.rank == 0:
             say("The training ended before it could be proved that the strategy was in force.")
 
     def _go_on(self) -> None:
-        """To the next boundary. A rank that does not answer is the script's affair: its own collectives will say so."""
+        """To the next boundary. Where a rank does not come, nothing is changed: it may not come to hear of that."""
         try:
             next(self._course)
         except StopIteration:
             self._course_ended = True
         except PeerLost as lost:
             self._course_ended = True
-            say(f"The proof is missing: {lost}")
+            found = (
+                "What is in force stays, without proof"
+                if self._levers.have_switched
+                else "It is not in force"
+            )
+            say(f"The strategy was not proved. {found}: {lost}")
 
     def _put_in_force(self, again: bool = False) -> Generator[None, None, None]:
         """Collective. `again`: other models or optimizers train now than those that it was put in force on."""
         parts, levers = self._parts, self._levers
         if again and self._found is not None:
+            parts.meet("the coming of another model or optimizer")
             self._switch({})
             if self._interruptions == MOST_INTERRUPTIONS:
                 if parts.rank == 0:
@@ -146,6 +153,7 @@ class Production(Steering):
         """Collective. Puts it in force on every rank; knobs that stand in its way on any, each with its reason."""
         parts, levers = self._parts, self._levers
         failed: Dict[str, str] = {}
+        parts.meet("a switch")
         parts.enter(beat.SWITCHING)
         try:
             levers.switch(wanted, parts.gather_training())

@@ -6,6 +6,7 @@ In a trial the agent does (`conversation`), in a real training the strategy that
 from __future__ import annotations
 
 import statistics
+import traceback
 from abc import ABC, abstractmethod
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -26,7 +27,7 @@ READ_STEPS = 2
 
 
 class Steering(ABC):
-    """Every rank passes the same boundaries and takes the same decisions."""
+    """Every rank passes the same boundaries, once the ranks have agreed on them, and takes the same decisions."""
 
     def __init__(self, parts: RankParts) -> None:
         self._parts, self._process, self._levers = parts, parts.process, parts.levers
@@ -35,6 +36,7 @@ class Steering(ABC):
         self._watched: List[StepMarks] = []
         self._forwards = 1
         self._has_begun = False
+        """Boundaries are this rank's own until the ranks have agreed on common ones; here they have."""
         self._reads = HostReads() if parts.rank == 0 else None
 
     @property
@@ -96,21 +98,57 @@ class Steering(ABC):
         forwards = process.samples.forwards
         step = recorder.close_step(mark, process.samples.close_step())
         if not self._has_begun:
-            process.phase = beat.TRAINING
-            if step is not None:
-                self._watched.append(step)
-                self._forwards = max(1, forwards)
-            if self._reads is not None and len(self._watched) == WATCHED_STEPS - READ_STEPS:
-                self._reads.start()
-            if len(self._watched) == WATCHED_STEPS:
+            self._watch_script(step, forwards)
+            if process.shared.are_agreed:
                 self._has_begun = True
-                if self._reads is not None:
-                    self._reads.stop()
                 self._begin()
                 mark = clock.mark()
         elif step is not None and self._advance(step):
             mark = clock.mark()
         recorder.begin_step(mark)
+
+    def _watch_script(self, step: Optional[StepMarks], forwards: int) -> None:
+        self._process.phase = beat.TRAINING
+        if step is not None:
+            self._watched = [*self._watched, step][-WATCHED_STEPS:]
+            self._forwards = max(1, forwards)
+        if self._reads is not None and len(self._watched) == WATCHED_STEPS - READ_STEPS:
+            self._reads.start()
+        elif self._reads is not None and len(self._watched) == WATCHED_STEPS:
+            self._reads.stop()
+
+    def look(self) -> None:
+        """Collective, after as many exchanges of gradients on every rank: whether all have watched enough of it to
+        begin. Then what is a step for all is agreed on."""
+        parts, shared = self._parts, self._process.shared
+        views = parts.exchange.gather(
+            [len(self._watched) == WATCHED_STEPS, *shared.describe()], "the first look", PEER_TIMEOUT_S
+        )
+        length, since = 0, 0
+        if views is not None and all(view[0] for view in views) and len({view[1] for view in views}) == 1:
+            length, since = views[0][2:]
+        length, since = parts.share([length, since], "the first look")
+        if length:
+            shared.agree(length, since)
+            if since % length == 0:
+                self._has_begun = True
+                self._begin()
+                parts.recorder.begin_step(parts.clock.mark())
+
+    def leave_group(self) -> None:
+        """The script destroys its process group."""
+        self._parts.leave_group()
+
+    def take_back(self) -> str:
+        """Goes back to the script's own settings, at the same place on every rank; returns what failed in it."""
+        try:
+            if self._levers.have_switched:
+                self._levers.switch({}, self._parts.gather_training())
+                self._levers.reduction.drop_spares()
+        except Exception as error:
+            traceback.print_exc()
+            return f" ({type(error).__name__}: {error})"
+        return ""
 
     @abstractmethod
     def _begin(self) -> None:

@@ -5,7 +5,9 @@
 of the agent.
 """
 
+import contextlib
 import faulthandler
+import importlib
 import json
 import os
 import runpy
@@ -25,7 +27,9 @@ PATIENCE_S = 10.0
 class RankForge:
     """The process that ranks are forked from; started at the first launch."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, loads_runtime: bool = False) -> None:
+        """With `loads_runtime` the runtime's modules are loaded once, too: for ranks that all have it in front."""
+        self._words = ["--runtime"] if loads_runtime else []
         self._process: subprocess.Popen[str] | None = None
 
     def launch(
@@ -54,7 +58,7 @@ class RankForge:
         if environment.get("FLEET_TEST_DEVICE", "cpu") == "cpu":
             environment["CUDA_VISIBLE_DEVICES"] = ""
         return subprocess.Popen(
-            [sys.executable, __file__],
+            [sys.executable, __file__, *self._words],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
@@ -68,6 +72,11 @@ def main() -> None:
     import torch.distributed
     import torch.nn.parallel
 
+    if "--runtime" in sys.argv:
+        runpy.run_path(str(Path(__file__).parents[3] / "agent" / "runtime" / "launch.py"))[
+            "load_runtime_package"
+        ]()
+        importlib.import_module("fleet_advisor_runtime.inject.patches")
     torch.distributed.destroy_process_group = _wait_before(torch.distributed.destroy_process_group)
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
@@ -133,7 +142,8 @@ def _wait(order: dict[str, Any], port: int) -> int:
                 _note(order, "[timed out]")
                 code = -signal.SIGTERM
             for pid in left:
-                os.killpg(pid, number)
+                with contextlib.suppress(ProcessLookupError):  # it has no group of its own yet
+                    os.killpg(pid, number)
             number, deadline = signal.SIGKILL, time.monotonic() + PATIENCE_S
             time.sleep(0.2)
         time.sleep(0.01)

@@ -43,7 +43,7 @@ def report(folder: Path) -> dict[str, Any]:
     ("name", "steps", "changes", "sentence"),
     [
         ("stateful_hook", 40, UNFUSED, "may keep something for every bucket"),
-        ("joined", 40, SECOND_GROUP, "divides by the ranks still at work"),
+        ("joined", 40, SECOND_GROUP, "trains in a join context"),
         ("late_hook", 60, {**UNFUSED, **SECOND_GROUP}, "registered a communication hook of its own since"),
         ("optimizers_anew", 60, UNFUSED, "anew before it can be proved in force on them, and did so 5 times"),
         ("clears_by_hand", 60, MERGING, "It was taken back."),

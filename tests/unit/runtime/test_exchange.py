@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import importlib
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -28,7 +29,10 @@ HELLO_S, SWITCH_S, GATHER_S = 2.0, 0.2, 0.2
 class Simulation:
     """Ranks in threads, of which only the one that is furthest behind in made-up time runs."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, world_size: int = MANY) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, world_size: int = MANY, most_s: float = math.inf
+    ) -> None:
+        self._most_s = most_s
         monkeypatch.setattr(dist, "PrefixStore", lambda prefix, store: store)
         self.now_s = [0.0] * world_size
         self.requests: Counter[int] = Counter()
@@ -68,6 +72,7 @@ class Simulation:
                 lambda: self.beats.update([rank]),
                 now_s=lambda: self.now_s[rank],
                 sleep=lambda pause_s: self.go_on(rank, self.now_s[rank] + pause_s),
+                most_s=self._most_s,
             )
             program(rank, ranks)
         except BaseException as failure:
@@ -223,6 +228,53 @@ def test_a_rank_that_waits_for_rank_0_says_so(monkeypatch: pytest.MonkeyPatch) -
         PeerLost, match="Rank 1 waited 5 s for the agent's instruction from rank 0: that rank has"
     ):
         simulation.run(program)
+
+
+@pytest.mark.parametrize("late", [0, 2])
+def test_a_rank_that_has_waited_long_enough_gives_up_for_all(
+    late: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever comes later learns it at once: no rank goes on with a value that another one has not got."""
+    simulation = Simulation(monkeypatch, 3)
+    ended_s: dict[int, float] = {}
+
+    def program(rank: int, ranks: Any) -> None:
+        if rank == late:
+            simulation.go_on(rank, 100.0)
+        with pytest.raises(PeerLost):
+            ranks.broadcast(ranks.gather(rank, "what ranks refuse", 9.0), "what ranks refuse", 9.0)
+        ended_s[rank] = simulation.now_s[rank]
+        with pytest.raises(PeerLost):
+            ranks.gather(rank, "whether all could switch", 9.0)
+
+    simulation.run(program)
+    assert sorted(ended_s) == [0, 1, 2]
+    assert all(seconds < 20.0 for rank, seconds in ended_s.items() if rank != late), ended_s
+    assert ended_s[late] < 101.0
+
+
+def test_nobody_waits_to_the_end_for_a_rank_that_has_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = Simulation(monkeypatch, 3)
+
+    def program(rank: int, ranks: Any) -> None:
+        if rank == 1:
+            ranks.leave()
+            return
+        with pytest.raises(PeerLost, match=r"has ended|gave up"):
+            ranks.broadcast(ranks.gather(rank, "what ranks refuse", 60.0), "what ranks refuse", 60.0)
+
+    assert max(simulation.run(program)) < 10.0
+
+
+def test_no_wait_is_longer_than_what_was_said_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = Simulation(monkeypatch, 2, most_s=3.0)
+
+    def program(rank: int, ranks: Any) -> None:
+        if rank == 1:
+            with pytest.raises(PeerLost, match="waited 3 s"):
+                ranks.broadcast(None, "the agent's instruction", 500.0)
+
+    assert max(simulation.run(program)) < 4.0
 
 
 def make_stores(kind: str, tmp_path: Path) -> list[Any]:

@@ -156,6 +156,8 @@ class Communicators:
         """`count` groups of all ranks beside the script's `beside` (None: the job's own), none of them the script's:
         a lane may use them undisturbed."""
         self._forget_earlier_world()
+        if not count:
+            return []  # the model's own group may be gone, as that of one which the script wrapped anew
         kind = self._name_kind(configuration, beside)
         groups, ranks = self._flat.setdefault(kind, []), list(range(self._world_size))
         while len(groups) < count:
@@ -199,13 +201,19 @@ class Communicators:
         is_nccl = self._find_backend(dist.group.WORLD) == "nccl"
         return read_fields(list(groups.values()), self._device) if is_nccl else []
 
+    def leave_group(self) -> None:
+        """The script destroys its process group, and these with it: a reference would keep its sockets open, to which
+        the ranks' next group may then connect."""
+        self._world = None
+        self._flat.clear()
+        self._levels.clear()
+        self._close_lanes()
+
     def _forget_earlier_world(self) -> None:
         """A script that destroyed its process group and made another one has destroyed these with it."""
         if self._world is not dist.group.WORLD:
+            self.leave_group()
             self._world = dist.group.WORLD
-            self._flat.clear()
-            self._levels.clear()
-            self._close_lanes()
 
     def note_hook(self) -> None:
         """A hook is about to run Python on other threads: when the process ends, none may be left inside one."""

@@ -8,14 +8,13 @@ import torch
 import torch.distributed as dist
 
 from ...backends import find_backend
-from ...private_torch import JOINED_SHARE
 from ..buckets import bucket_plan
 from ..buckets.bucket_plan import BucketPlan
 from ..buckets.layer_buckets import explain_no_layers
 from . import reduction_plan
 from .communicators import explain_no_order
 from .low_rank_reduction import explain_no_compression
-from .reducer import explain_no_rebuild, find_talk_in_backward, is_joining, keeps_state
+from .reducer import explain_no_rebuild, find_talk_in_backward, keeps_state
 
 CUT = "The script compiles its model, and torch.compile cut the graph where the script's buckets end (optimize_ddp)."
 BOTH = bucket_plan.KNOBS + reduction_plan.KNOBS
@@ -42,12 +41,6 @@ def refuse_knobs(
         refusals.update(dict.fromkeys(bucket_plan.LIVE_ONLY, CUT))
     if has_own_hook:
         sentence = "The script registered a communication hook of its own, which these knobs would replace."
-        refusals.update(dict.fromkeys(reduction_plan.KNOBS, sentence))
-    elif is_joining(ddp) and not JOINED_SHARE.find(ddp, True):
-        sentence = (
-            "The script trains in a join context that divides by the ranks still at work (divide_by_initial_world_"
-            "size=False), whose number a communication hook is not told."
-        )
         refusals.update(dict.fromkeys(reduction_plan.KNOBS, sentence))
     if keeps_state(ddp):
         sentence = (

@@ -1,0 +1,84 @@
+"""Steps as all ranks count them alike: by the backward passes in which models exchange gradients.
+
+A rank's own steps are no common count: one may skip an optimizer's step, drop a bad batch or accumulate otherwise. But
+none can make an exchange more or less than the others, so whatever ranks do together has its place after so many.
+"""
+
+from __future__ import annotations
+
+from typing import Any, List
+
+FIRST_LOOK = 4
+"""Exchanges after which ranks ask each other for the first time whether they have seen enough."""
+LATER = 1.3
+"""Times as many exchanges at the next such look."""
+UNSEEN = 8
+"""A rank's own steps without any exchange after which these are counted instead: the model's copies exchange nothing by
+themselves, or their backward passes are not torch.autograd's."""
+
+
+class SharedSteps:
+    """Counts until the ranks have agreed on the exchanges of a step; from then on says where each step ends."""
+
+    def __init__(self) -> None:
+        self.exchanges = 0
+        self._are_seen = False
+        self._is_due = False
+        """Whether a forward has come whose backward pass exchanges gradients."""
+        self._since = 0
+        """Exchanges since the last step ended."""
+        self._own: List[int] = []
+        """Exchanges in each of this rank's own steps."""
+        self._length = 0
+        self._next_look = FIRST_LOOK
+
+    def note_forward(self, model: Any) -> None:
+        """A training forward of a replica, or of a sharded model, which has no such flag."""
+        self._is_due = self._is_due or getattr(model, "require_backward_grad_sync", True)
+
+    def note_backward(self) -> None:
+        if self._is_due:
+            self._is_due, self._are_seen = False, True
+            self._count()
+
+    def _count(self) -> None:
+        self.exchanges += 1
+        self._since += 1
+
+    @property
+    def are_agreed(self) -> bool:
+        """Whether steps are the ranks' common ones by now."""
+        return self._length > 0
+
+    @property
+    def is_look_due(self) -> bool:
+        """Whether here all ranks ask each other whether they can begin."""
+        return self._length == 0 and self.exchanges >= self._next_look
+
+    def _end_own_step(self) -> None:
+        if not self._are_seen and len(self._own) >= UNSEEN:
+            self._count()
+        if not self.are_agreed:
+            self._own.append(self._since)
+            self._since = 0
+
+    def describe(self) -> List[int]:
+        """At a look: exchanges so far, in a usual step, and in the step that is under way."""
+        self._next_look = max(self.exchanges + 1, int(self.exchanges * LATER))
+        recent = self._own[-3:]
+        return [self.exchanges, max(1, round(sum(recent) / len(recent))) if recent else 0, self._since]
+
+    def agree(self, length: int, since: int) -> None:
+        """What one rank described holds for all from here on."""
+        self._length, self._since = length, since % length
+
+    def end_step(self, has_own_ended: bool, may_end: bool = True) -> bool:
+        """At a forward: whether a step has ended, the ranks' common one or, until they agree, this rank's own."""
+        if has_own_ended:
+            self._end_own_step()
+        if not self.are_agreed:
+            return has_own_ended
+        has_ended = may_end and self._since >= self._length
+        if has_ended:
+            self._since = 0
+        return has_ended

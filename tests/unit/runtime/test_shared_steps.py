@@ -1,0 +1,101 @@
+"""Steps as all ranks count them: the same places on every rank, however each of them steps, skips and accumulates."""
+
+from __future__ import annotations
+
+import importlib
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("torch")
+shared_steps = importlib.import_module("fleet_advisor_runtime.observe.shared_steps")
+
+EXCHANGING = SimpleNamespace(require_backward_grad_sync=True)
+ALONE = SimpleNamespace(require_backward_grad_sync=False)
+"""Within no_sync()."""
+SHARDED = SimpleNamespace()
+
+
+def train(steps, *passes, steps_optimizer=True) -> bool:
+    """A step with these passes, and whether it ended: the model's state at each forward; None is a backward alone."""
+    for model in passes:
+        if model is not None:
+            steps.note_forward(model)
+        steps.note_backward()
+    return steps.end_step(steps_optimizer)
+
+
+def watch(*passes) -> shared_steps.SharedSteps:
+    """After four steps alike."""
+    steps = shared_steps.SharedSteps()
+    for _ in range(4):
+        train(steps, *passes)
+    return steps
+
+
+@pytest.mark.parametrize(
+    ("passes", "exchanges"),
+    [
+        ((EXCHANGING,), 4),
+        ((SHARDED,), 4),
+        ((ALONE, ALONE, EXCHANGING), 4),
+        ((EXCHANGING, EXCHANGING, EXCHANGING), 12),
+        ((EXCHANGING, None), 4),  # the second one through a graph that was kept exchanges nothing
+    ],
+)
+def test_only_passes_that_exchange_gradients_count(passes, exchanges: int) -> None:
+    steps = watch(*passes)
+    assert steps.is_look_due
+    assert steps.describe() == [exchanges, exchanges // 4, 0]
+
+
+def test_a_forward_whose_loss_was_dropped_does_not_count() -> None:
+    steps = shared_steps.SharedSteps()
+    for _ in range(3):
+        steps.note_forward(EXCHANGING)
+    train(steps, EXCHANGING)
+    assert steps.exchanges == 1
+
+
+def test_agreed_steps_end_at_the_same_exchange_on_a_rank_that_skips_its_optimizer() -> None:
+    ranks = [watch(EXCHANGING), watch(EXCHANGING)]
+    for steps in ranks:
+        steps.agree(1, 0)
+    ends: list[list[int]] = [[], []]
+    for step in range(6):
+        for rank, steps in enumerate(ranks):
+            if train(steps, EXCHANGING, steps_optimizer=not (rank == 1 and step in (2, 3))):
+                ends[rank].append(steps.exchanges)
+    assert ends[0] == ends[1] == [5, 6, 7, 8, 9, 10]
+
+
+def test_a_step_that_was_under_way_is_finished_first() -> None:
+    steps = watch(EXCHANGING, EXCHANGING)
+    train(steps, EXCHANGING, steps_optimizer=False)
+    exchanges, length, since = steps.describe()
+    assert (exchanges, length, since) == (9, 2, 1)
+    steps.agree(length, since)
+    assert not steps.end_step(False)
+    assert train(steps, EXCHANGING)
+    assert not steps.end_step(False)
+
+
+def test_looks_become_rarer_and_end_with_the_agreement() -> None:
+    steps, looks = shared_steps.SharedSteps(), []
+    for step in range(60):
+        train(steps, EXCHANGING)
+        if steps.is_look_due:
+            steps.describe()
+            looks.append(step + 1)
+    assert looks[:6] == [4, 5, 6, 7, 9, 11]
+    assert len(looks) < 15
+    steps.agree(1, 0)
+    assert not steps.is_look_due
+
+
+def test_own_steps_count_where_no_exchange_is_ever_seen() -> None:
+    steps = shared_steps.SharedSteps()
+    for _ in range(20):
+        train(steps, ALONE)
+    assert steps.is_look_due
+    assert steps.describe()[1] == 1
