@@ -34,10 +34,10 @@ class PeerLost(RuntimeError):
     """Another rank did not reach the same step boundary in time; it has ended or hangs. See that rank's log."""
 
 
-_Call = TypeVar("_Call", bound=Callable[..., Any])
+Call = TypeVar("Call", bound=Callable[..., Any])
 
 
-def _lose_with_store(exchange: _Call) -> _Call:
+def _lose_with_store(exchange: Call) -> Call:
     """The store may be another rank's, and gone with it."""
 
     @functools.wraps(exchange)
@@ -50,7 +50,7 @@ def _lose_with_store(exchange: _Call) -> _Call:
             first = str(error).splitlines()[0]
             raise PeerLost(f"The store in which the ranks meet has ended with its rank: {first}") from error
 
-    return cast(_Call, call)
+    return cast(Call, call)
 
 
 class Exchange:
