@@ -133,8 +133,8 @@ def say_too_short(record: Record) -> str:
     if capacity is None or (record.probe is not None and not is_too_short(record)):
         return ""
     return (
-        f"The script makes only {capacity} steps before it ends, and to hold one strategy against your settings takes "
-        f"at least {needed} in one launch. Raise its steps or epochs, or give it a larger data set."
+        f"The script makes only about {capacity} steps before it ends, and to hold one strategy against your settings "
+        f"takes at least {needed} in one launch. Raise its steps or epochs, or give it a larger data set."
     )
 
 
