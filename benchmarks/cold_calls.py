@@ -29,6 +29,7 @@ from agent.runtime import current
 from agent.runtime.inject.patches import install_patches
 from agent.runtime.link.environment import Environment
 from agent.runtime.observe.clock import CpuClock
+from agent.runtime.observe.recorder import BACKWARD, FORWARD, OPTIMIZER
 from agent.runtime.runtime import Runtime
 
 PLACES = ("before forward", "after it", "before backward", "after it", "before the optimizer", "after it")
@@ -92,7 +93,8 @@ def main() -> None:
             time_step(model, optimizer, inputs, loss)
         # As inside a turn of a race.
         kept: list[Any] = []
-        runtime.recorder.clock, runtime.recorder.recording = CpuClock(), True
+        runtime.recorder.clock = CpuClock()
+        runtime.recorder.start()
         runtime.recorder.keep_steps(arguments.steps, kept)
         found: dict[bool, list[list[float]]] = {True: [], False: []}
         for step in range(arguments.steps):
@@ -100,7 +102,7 @@ def main() -> None:
             current.set_current(runtime if is_on else None)
             found[is_on].append(time_step(model, optimizer, inputs, loss))
         current.set_current(None)
-        marked = sum(bool(step.forward and step.backward and step.optimizer) for step in kept)
+        marked = sum({FORWARD, BACKWARD, OPTIMIZER} <= {*step.phases} for step in kept)
         if marked < arguments.steps // 2 - 2:
             raise SystemExit("the runtime was not at work: nothing was measured")
     with_us, without_us = (

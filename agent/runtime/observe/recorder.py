@@ -134,15 +134,20 @@ class Recorder:
         """Whatever is done from here on is that, until `end`."""
         if self.recording:
             self._stack.append(phase)
-            self._mark(phase)
+            step = self._step
+            if step is not None:
+                step.marks.append(self.clock.mark())
+                step.phases.append(phase)
 
     def end(self, phase: int) -> None:
         """What was done before it goes on."""
-        stack = self._stack
-        if self.recording and phase in stack:
+        stack, step = self._stack, self._step
+        if self.recording and phase in stack[1:]:
             while stack.pop() != phase:
                 pass
-            self._mark(stack[-1])
+            if step is not None:
+                step.marks.append(self.clock.mark())
+                step.phases.append(stack[-1])
 
     def begin_collective(self, phase: int) -> bool:
         """Whether a call that waits for other ranks counts by itself: not inside another, nor beside the training."""
@@ -208,7 +213,8 @@ class Recorder:
 
     def begin_optimizer(self, optimizer: Any) -> None:
         if self.recording:
-            self._forget_optimizer(optimizer)  # an earlier step of it failed
+            if self._stepping:
+                self._forget_optimizer(optimizer)  # an earlier step of it failed
             self._stepping.append((optimizer, len(self._stack)))
             self.begin(OPTIMIZER)
 
