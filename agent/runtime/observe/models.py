@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import weakref
-from typing import Any, Dict, List
+from typing import Any, Dict, Iterator, List, Set
 
+import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ..untraced import untraced
@@ -24,6 +26,8 @@ class Models:
         self._sharded: List[Any] = []
         self.last_forward: Dict[int, int] = {}
         """The step of the last training forward of each that lives, by its identity."""
+        self.awaited: Set[int] = set()
+        """Identities of those whose last forward is still to be followed by its backward, which reduces gradients."""
         self.have_run = False
         """Whether a training forward was ever seen."""
         self.step = 0
@@ -33,8 +37,13 @@ class Models:
 
     def add_replica(self, ddp: Any) -> None:
         identity = id(ddp)
+
+        def forget(_: Any) -> None:
+            self.last_forward.pop(identity, None)
+            self.awaited.discard(identity)
+
         self.has_replicas = True
-        self._replicas.append(weakref.ref(ddp, lambda _: self.last_forward.pop(identity, None)))
+        self._replicas.append(weakref.ref(ddp, forget))
 
     def meet(self, model: Any, is_late: bool) -> None:
         """Its first training forward comes: a copy of a wrapped model was never wrapped."""
@@ -43,6 +52,21 @@ class Models:
             known() is model for known in self._replicas
         ):
             self.add_replica(model)
+
+    @untraced
+    def await_backward(self, ddp: Any, output: Any) -> None:
+        """After a training forward of a wrapped model."""
+        if not getattr(ddp, "require_backward_grad_sync", False):
+            return
+        identity = id(ddp)
+
+        def note(_gradient: Any) -> None:
+            self.awaited.discard(identity)
+
+        for tensor in _list_tensors(output):
+            if tensor.grad_fn is not None:
+                tensor.register_hook(note)
+                self.awaited.add(identity)
 
     def add_sharded(self, root: Any) -> None:
         self._sharded.append(weakref.ref(root))
@@ -99,6 +123,18 @@ class Models:
             for model in _list_live(references)
             if self.last_forward.get(id(model), oldest - 1) >= oldest
         ]
+
+
+def _list_tensors(output: Any) -> Iterator[torch.Tensor]:
+    """Those of a forward's output, where it is made of the usual containers."""
+    if isinstance(output, torch.Tensor):
+        yield output
+    elif isinstance(output, (list, tuple)):
+        for item in output:
+            yield from _list_tensors(item)
+    elif isinstance(output, dict) or dataclasses.is_dataclass(output):
+        for item in (output if isinstance(output, dict) else vars(output)).values():
+            yield from _list_tensors(item)
 
 
 def _list_live(references: List[Any]) -> List[Any]:

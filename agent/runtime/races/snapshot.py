@@ -105,7 +105,7 @@ class RandomNumbers:
 
 def _list_tensors(training: Training) -> List[torch.Tensor]:
     """Every tensor that training writes, once: also parameters that an optimizer has and no model."""
-    modules = [*training.replicas, *training.sharded, *_find_averaged_models()]
+    modules = [*training.replicas, *training.sharded, *training.known, *_find_averaged_models()]
     tensors = [tensor for module in modules for tensor in (*module.parameters(), *module.buffers())]
     groups = [group for optimizer in training.optimizers for group in optimizer.param_groups]
     tensors += [parameter for group in groups for parameter in group["params"]]

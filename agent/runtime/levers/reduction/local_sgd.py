@@ -35,6 +35,8 @@ class LocalSgd(Lever):
         self._step = 0
         self._since_average = 0
         self._pause = ReductionPause()
+        self._apart: List[Any] = []
+        """Models that have trained apart since the last averaging, in the order of their forwards."""
         self._values: Mapping[str, Any] = {}
         self._rejected: Dict[str, str] = {}
         self._averagings = 0
@@ -60,6 +62,8 @@ class LocalSgd(Lever):
     def before_forward(self, ddp: Any) -> None:
         if self._step >= self._begin_step:
             self._pause.begin(ddp)
+            if not any(ddp is known for known in self._apart):
+                self._apart.append(ddp)
 
     def after_forward(self, ddp: Any) -> None:
         self._pause.end()
@@ -76,8 +80,11 @@ class LocalSgd(Lever):
 
     def average(self, training: Training) -> None:
         """Makes all ranks' parameters equal again."""
-        for ddp in training.replicas:
+        # A model that learns now and then only may not be among those that train now.
+        rare = [ddp for ddp in self._apart if not any(ddp is known for known in training.replicas)]
+        for ddp in (*training.replicas, *rare):
             average_parameters(ddp)
+        self._apart = []
         self._averagings += 1
         self._since_average = 0
 

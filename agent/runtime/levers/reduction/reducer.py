@@ -94,6 +94,22 @@ def rebuild_reducer(
         private_torch.REGISTER_BUILTIN_HOOK.of(ddp)(builtin_hook)
 
 
+def explain_no_handover(ddp: Any) -> Optional[str]:
+    """Why a reducer that waits for a backward pass could not hand this over to another one, or None."""
+    if ddp.static_graph or ddp.find_unused_parameters:
+        kind = "static_graph" if ddp.static_graph else "find_unused_parameters"
+        return (
+            f"The script lets a model with {kind}=True wait for its backward while another one's optimizer ends the "
+            "step: there is no moment at which its reducer could be exchanged."
+        )
+    return None
+
+
+def hand_over(ddp: Any) -> None:
+    """The model's new reducer waits for the backward pass of the last forward, as the one before did."""
+    ddp.reducer.prepare_for_backward([])
+
+
 def _register(ddp: Any, state: Any, hook: Any) -> None:
     private_torch.SET_HOOK_NAME.of(ddp.logger)(hook.__qualname__)
     private_torch.REGISTER_HOOK.of(dist)(ddp.reducer, state, hook)

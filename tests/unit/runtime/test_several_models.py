@@ -1,0 +1,166 @@
+"""What models share, and what is known of each: sums held against plain ones, lanes, averages, awaited backwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.distributed as dist  # noqa: E402
+from fleet_advisor_runtime.levers.lever import Training  # noqa: E402
+from fleet_advisor_runtime.levers.reduction import local_sgd, reduction_refusals  # noqa: E402
+from fleet_advisor_runtime.levers.reduction.communicators import Communicators  # noqa: E402
+from fleet_advisor_runtime.levers.reduction.local_sgd import LocalSgd  # noqa: E402
+from fleet_advisor_runtime.levers.reduction.sum_check import SumCheck  # noqa: E402
+from fleet_advisor_runtime.observe.clock import CpuClock  # noqa: E402
+from fleet_advisor_runtime.observe.models import Models  # noqa: E402
+from torch.nn.parallel import DistributedDataParallel  # noqa: E402
+
+from tests.unit.runtime.lone_rank import kept, open_lone_rank  # noqa: E402
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def group() -> Iterator[Any]:
+    with open_lone_rank():
+        yield dist.group.WORLD
+
+
+class Bucket:
+    def __init__(self, numbers: Any, index: int = 0, is_last: bool = True) -> None:
+        self._buffer, self._index, self._is_last = numbers, index, is_last
+
+    def buffer(self) -> Any:
+        return self._buffer
+
+    def index(self) -> int:
+        return self._index
+
+    def is_last(self) -> bool:
+        return self._is_last
+
+
+def reduce(check: SumCheck, own: Any, result: Any, wire_format: Any = None, **place: Any) -> None:
+    watched = check.watch(Bucket(own, **place), wire_format)
+    future: Any = torch.futures.Future()
+    future.set_result(result)
+    if watched is not None:
+        assert future.then(watched.keep).wait() is result
+
+
+NUMBERS = [0.1, -3.0, 1e-9, 2e5]
+
+
+@pytest.mark.parametrize(
+    ("own", "found", "wire_format", "is_wrong"),
+    [
+        (NUMBERS, NUMBERS, None, False),
+        (NUMBERS, [0.1, -3.0, 1.1e-9, 2e5], None, True),
+        (NUMBERS, [0.1, -2.0, 1e-9, 2e5], None, True),
+        (NUMBERS, [0.1001, -3.0, 0.0, float("inf")], torch.float16, False),
+        (NUMBERS, [0.2, -3.0, 0.0, float("inf")], torch.float16, True),
+        (NUMBERS, [0.1, float("nan"), 1e-9, 2e5], None, True),
+        ([0.1, float("inf")], [0.1, float("nan")], None, False),
+        ([0.1, float("nan")], [0.2, float("nan")], None, True),
+    ],
+)
+def test_a_sum_is_held_against_the_plain_one_within_its_number_format(
+    own: list[float], found: list[float], wire_format: Any, is_wrong: bool, group: Any
+) -> None:
+    check = SumCheck(group, 3)
+    reduce(check, torch.tensor(own), torch.tensor(found), wire_format)
+    count, sentence = check.judge()
+    assert count == 1
+    assert bool(sentence) == is_wrong
+    assert not is_wrong or "1 of the first 1 sums" in sentence
+
+
+def test_only_the_first_passes_are_checked_and_a_large_bucket_in_parts(group: Any) -> None:
+    check = SumCheck(group, 2)
+    large = torch.randn(300_001)
+    for _ in range(4):
+        reduce(check, large, large, index=0, is_last=False)
+        reduce(check, torch.ones(3, dtype=torch.complex64), torch.ones(3, dtype=torch.complex64), index=1)
+    assert check.judge() == (4, "")
+    wrong = SumCheck(group, 1)
+    reduce(wrong, large, large.roll(1))
+    assert wrong.judge()[1]
+
+
+def test_models_of_one_group_share_its_companions_and_lanes_and_other_groups_have_others(group: Any) -> None:
+    other = dist.new_group([0])
+    kept.append(other)
+    own = Communicators(0, 1, CPU)
+    lanes = own.provide_lanes(2, group)
+    assert own.provide_lanes(1, group) == lanes[:1]
+    assert own.provide_flat(1) == own.provide_flat(1, (), group)
+    assert own.provide_flat(1, (), other) != own.provide_flat(1, (), group)
+    [apart] = own.provide_lanes(1, other)
+    assert apart not in lanes
+    order: list[int] = []
+    done = [lanes[0].submit(lambda n=n: order.append(n) or torch.zeros(1)) for n in range(20)]
+    torch.futures.wait_all(done)
+    assert order == list(range(20))
+    own._rest()
+    assert own.provide_lanes(1, group) != lanes[:1], "closed"
+    own._rest()
+
+
+def test_several_groups_get_no_thread_each_on_nccl(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ddp:
+        def __init__(self, process_group: Any) -> None:
+            self.process_group = process_group
+
+    one, two = Ddp(object()), Ddp(object())
+    monkeypatch.setattr(reduction_refusals, "find_backend", lambda group, device: "nccl")
+    assert "over 2 process groups" in str(reduction_refusals.refuse_together([one, two], CPU))
+    assert reduction_refusals.refuse_together([one, Ddp(one.process_group)], CPU) == {}
+    monkeypatch.setattr(reduction_refusals, "find_backend", lambda group, device: "gloo")
+    assert reduction_refusals.refuse_together([one, two], CPU) == {}
+
+
+def test_a_model_that_learns_now_and_then_only_is_averaged_too(
+    group: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    averaged: list[Any] = []
+    monkeypatch.setattr(local_sgd, "average_parameters", averaged.append)
+    usual, rare = (DistributedDataParallel(torch.nn.Linear(2, 2)) for _ in range(2))
+    training = Training([usual], [])
+    lever = LocalSgd(CpuClock())
+    lever.switch({"localsgd": True, "localsgd_k_steps": 6}, training)
+    for step in range(7):
+        for ddp in (usual, rare) if step == 1 else (usual,):
+            lever.before_forward(ddp)
+            lever.after_forward(ddp)
+        lever.end_step(training)
+    assert averaged == [usual, rare]
+    lever.end_segment(training)
+    assert averaged == [usual, rare]
+
+
+def test_a_model_is_awaited_from_its_forward_to_its_backward(group: Any) -> None:
+    models = Models()
+    ddp = DistributedDataParallel(torch.nn.Linear(2, 2))
+    models.add_replica(ddp)
+    outputs: list[Any] = []
+    for wrap in (lambda output: {"logits": (output,)}, lambda output: output):
+        output = ddp(torch.ones(1, 2))
+        models.await_backward(ddp, wrap(output))
+        outputs.append(output)
+    assert models.awaited == {id(ddp)}
+    outputs[1].sum().backward()
+    assert not models.awaited
+    with ddp.no_sync():
+        models.await_backward(ddp, ddp(torch.ones(1, 2)))
+    assert not models.awaited, "its backward reduces nothing"
+    models.await_backward(ddp, ddp(torch.ones(1, 2)).detach())
+    assert not models.awaited
+    models.await_backward(ddp, ddp(torch.ones(1, 2)))
+    del ddp, outputs, output
+    import gc
+
+    gc.collect()
+    assert not models.awaited
