@@ -98,7 +98,7 @@ def test_averages_after_every_step_are_the_steps_of_averaged_gradients(tmp_path:
     found = train(
         tmp_path,
         [{"localsgd": True, "localsgd_k_steps": 1}],
-        *("alike", "interleaved", "coming", "own_groups"),
+        *("alike", "interleaved", "coming", "own_groups", "rare"),
     )
     assert {name: results[0]["losses_off"] < 1e-5 for name, results in found.items()} == dict.fromkeys(
         found, True

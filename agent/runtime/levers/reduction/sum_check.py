@@ -11,7 +11,7 @@ from typing import Any, List, Optional
 import torch
 import torch.distributed as dist
 
-SAMPLE = 2**16
+SAMPLE = 2**12
 """Most numbers of a bucket that are looked at, spread evenly over it."""
 
 
@@ -88,6 +88,9 @@ class _Sum:
         self._work.wait()
         if self._found is None:
             return None
+        if self._found.is_cuda:
+            # A callback's own stream made it.
+            self._found.record_stream(torch.cuda.current_stream(self._found.device))
         plain, sizes = self._plain.double()
         found, format = self._found.double(), torch.finfo(self._wire_format)
         error = (self._world_size + 2) * format.eps * (sizes + format.tiny)

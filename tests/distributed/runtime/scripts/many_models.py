@@ -21,7 +21,9 @@ from placement import BACKEND, DEVICE
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-runpy.run_path(str(Path(__file__).parents[4] / "agent" / "runtime" / "launch.py"))["load_runtime_package"]()
+runpy.run_path(str(Path(__file__).resolve().parents[4] / "agent" / "runtime" / "launch.py"))[
+    "load_runtime_package"
+]()
 from fleet_advisor_runtime import current  # noqa: E402
 from fleet_advisor_runtime.inject.patches import install_patches  # noqa: E402
 from fleet_advisor_runtime.levers.reduction.communicators import Communicators  # noqa: E402
@@ -211,14 +213,14 @@ def own_groups():
 
 
 def rare():
-    """One model learns in every eighth step only."""
+    """One model learns in every eighth step only: in most steps it does not count as one that trains."""
     a, b = wrap(16, 24, 8), wrap(16, 32, 8)
-    oa, ob = sgd(a), sgd(b)
+    o = sgd(a, b)
     yield [a, b]
     for step in range(STEPS):
         x = draw(step, 8, 16)
-        loss = learn(oa, a(x).square().mean())
-        yield loss + (learn(ob, b(x).square().mean()) if step % 8 == 7 else 0.0)
+        losses = [a(x).square().mean()] + ([b(x).square().mean()] if step % 8 == 7 else [])
+        yield learn(o, *losses)
 
 
 TRAININGS = [
