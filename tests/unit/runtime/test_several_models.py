@@ -9,9 +9,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
-from fleet_advisor_runtime.levers.lever import Training  # noqa: E402
+from fleet_advisor_runtime.levers.lever import RelaunchNeeded, Training  # noqa: E402
 from fleet_advisor_runtime.levers.reduction import local_sgd, reduction_refusals  # noqa: E402
 from fleet_advisor_runtime.levers.reduction.communicators import Communicators  # noqa: E402
+from fleet_advisor_runtime.levers.reduction.gradient_reduction import GradientReduction  # noqa: E402
 from fleet_advisor_runtime.levers.reduction.local_sgd import LocalSgd  # noqa: E402
 from fleet_advisor_runtime.levers.reduction.sum_check import SumCheck  # noqa: E402
 from fleet_advisor_runtime.observe.clock import CpuClock  # noqa: E402
@@ -164,3 +165,36 @@ def test_a_model_is_awaited_from_its_forward_to_its_backward(group: Any) -> None
 
     gc.collect()
     assert not models.awaited
+
+
+@pytest.mark.parametrize("keeps_live", [False, True])
+def test_a_reducer_exchanged_between_forward_and_backward_reduces_all_the_same(
+    keeps_live: bool, group: Any
+) -> None:
+    ddp = DistributedDataParallel(torch.nn.Linear(2, 2))
+    lever = GradientReduction(0, 1, 1, CPU)
+    for _ in range(3):
+        ddp(torch.ones(1, 2)).sum().backward()
+    lever.list_refusals(Training([ddp], []))
+    lever.keeps_live = keeps_live
+    for strategy in ({"sync_nccl_allreduce": True}, {}, {"sync_nccl_allreduce": True}, {"nccl_comm_num": 2}):
+        output = ddp(torch.ones(1, 2))
+        lever.switch(strategy, Training([ddp], [], awaited={id(ddp)}))
+        lever.begin_timing()
+        output.sum().backward()
+        state = lever._replicas[ddp].state
+        assert state is None or sum(state.counts["buckets"]) == 1, strategy
+        output = ddp(torch.ones(1, 2))
+        output.sum().backward()
+        assert state is None or sum(state.counts["buckets"]) == 2
+    lever.communicators._rest()
+
+
+def test_a_reducer_that_looks_for_unused_parameters_cannot_be_exchanged_there(group: Any) -> None:
+    ddp = DistributedDataParallel(torch.nn.Linear(2, 2), find_unused_parameters=True)
+    lever = GradientReduction(0, 1, 1, CPU)
+    training = Training([ddp], [], awaited={id(ddp)})
+    refusals = lever.list_refusals(training)
+    assert "find_unused_parameters=True wait for its backward" in refusals["fuse_grad_size_in_MB"]
+    with pytest.raises(RelaunchNeeded, match="no moment at which its reducer could be exchanged"):
+        lever.switch({"sync_nccl_allreduce": True}, training)
