@@ -8,6 +8,7 @@ half a gigabyte and more: see `Communicators.prepare` and `keep_only`.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 from dataclasses import dataclass
 from typing import Any, Dict, List, Optional, Sequence, Tuple
@@ -222,7 +223,8 @@ class Communicators:
             atexit.register(self._rest)
 
     def _rest(self) -> None:
-        self._close_lanes()
+        with contextlib.suppress(RuntimeError):  # of a device that failed
+            self._close_lanes()
         let_threads_rest()
 
     def _close_lanes(self) -> None:

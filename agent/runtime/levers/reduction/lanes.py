@@ -16,7 +16,7 @@ from typing import Any, Callable, Optional, Tuple
 import torch
 
 Work = Callable[[], torch.Tensor]
-CLOSE_S = 10.0
+CLOSE_S = 2.0
 """Most seconds that a lane is waited for: a rank that is gone answers nothing."""
 REST_S, LOOK_S, LOOKS = 1.0, 0.002, 3
 """Most seconds for which gloo's threads are waited for, the seconds between two looks, and the looks in a row."""
