@@ -44,12 +44,13 @@ def train(
 
 def name_missing(found: Found) -> dict[str, Any]:
     """What was not in force, without what says that a model had too little for it."""
-    few = ("too few buckets", "worth compressing", "nothing to compress")
+    few = ("too few buckets", "worth compressing", "nothing to compress", "layers in one")
     return {
         f"{training} {place}": result["missing"]
         for training, results in found.items()
         for place, result in enumerate(results)
-        if not all(any(word in why for word in few) for why in result["missing"].values())
+        if not (result["in_force"] or result["missing"])
+        or not all(any(word in why for word in few) for why in result["missing"].values())
     }
 
 
@@ -94,11 +95,11 @@ def test_two_levels_agree_within_rounding_on_four_ranks(tmp_path: Path) -> None:
 
 
 def test_averages_after_every_step_are_the_steps_of_averaged_gradients(tmp_path: Path) -> None:
-    """Of plain gradient descent, whatever models learn in it."""
+    """Of plain gradient descent. While it is not known which of new optimizers ends a step there is no average."""
     found = train(
         tmp_path,
         [{"localsgd": True, "localsgd_k_steps": 1}],
-        *("alike", "interleaved", "coming", "own_groups", "rare"),
+        *("alike", "interleaved", "own_groups", "rare"),
     )
     assert {name: results[0]["losses_off"] < 1e-5 for name, results in found.items()} == dict.fromkeys(
         found, True
