@@ -131,8 +131,7 @@ class Runtime:
         self.recorder.end(FORWARD)
         if self.recorder.asks_ddp:
             self.note_reduction(ddp)
-        if self._active and not self._rests:
-            self.models.await_backward(ddp, output)
+        self.models.await_backward(ddp, output if self._active and not self._rests else None)
         return output if self.at_work is None else self.at_work.end_forward(ddp, output)
 
     @untraced
