@@ -143,7 +143,7 @@ def test_what_it_found_is_shown_and_exported_as_it_was(earlier: Earlier) -> None
     job_id = told["path"].split("/")[-2]
     advice = server.ask("GET", f"/jobs/{job_id}/advice").json()
     assert advice["headline"] == told["reply"]["headline"]
-    assert advice["gain"] == told["reply"]["gain"]
+    assert told["reply"]["gain"].items() <= advice["gain"].items()
     for info in list_suitable(server.job(job_id)):
         reply = server.ask("GET", f"/jobs/{job_id}/strategy?format={info.name}")
         assert reply.status_code == 200, (info.name, reply.text[:300])

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -192,8 +193,9 @@ LOOK = 'for d in "$@"; do ls $d; cat $d/marker; echo mine > $d/new && cat $d/new
 @pytest.fixture
 def shared(tree):
     """Directories of root's below the tree, which everybody may enter, by their modes."""
-    for folder in (tree, *tree.parents[:2]):
-        folder.chmod(0o755)
+    for folder in (tree, *tree.parents):
+        if folder.is_relative_to(tempfile.gettempdir()) and folder != Path(tempfile.gettempdir()):
+            folder.chmod(0o755)
     for mode in (*CLOSED, 0o755):
         (tree / f"{mode:o}").mkdir()
         (tree / f"{mode:o}" / "marker").write_text(f"open{mode:o}" if mode == 0o755 else "closed")

@@ -46,7 +46,7 @@ def test_without_samples_there_is_no_figure() -> None:
 
 def test_trial_shows_its_devices_and_each_ranks_own_work(sign_in: Callable[[str], TestClient]) -> None:
     history = make_finished_story(NOW).history
-    assert view_trial_page(history.trial(5), history).ranks[3][2:] == ("131.0", "+11.0 %")
+    assert view_trial_page(history.trial(5), history).ranks[3][2:] == ("130.6", "+10.7 %")
     page = sign_in("adv_viewer_3_x").get("/jobs/sample/trials/5").text
     assert page.count(" MHz</td>") == 16
     (hot,) = [words for words in map(read_words, page.split("<tr>")) if "HwThermalSlowdown" in words]

@@ -7,6 +7,7 @@ import pytest
 from memory_source import MemorySource
 from starlette.testclient import TestClient
 
+from advisor.dashboard.samples.job import Story
 from advisor.dashboard.views.job.forecasts import Cluster
 from advisor.protocol.measured.trials import JobHistory
 
@@ -15,7 +16,9 @@ SignIn = Callable[[str], TestClient]
 
 def test_typed_cluster_is_predicted_by_the_cost_model(sign_in: SignIn, source: MemorySource) -> None:
     client = sign_in("adv_viewer_3_x")
+    assert "rank 3 is late" in client.get("/jobs/sample/what-if?nodes=8").text
     for job_id in ("sample", "busy"):
+        source.tell(_without_late_rank(source.stories[job_id]))
         page = client.get(f"/jobs/{job_id}/what-if?nodes=8&rate=25gbit&batch=2").text
         answer = page.partition('id="asked"')[2].partition('id="forecasts"')[0]
         assert "8 nodes, links of 25 Gbit/s, 2 × the batch" in answer
@@ -24,6 +27,14 @@ def test_typed_cluster_is_predicted_by_the_cost_model(sign_in: SignIn, source: M
         assert f"/api/v1/jobs/{job_id}/forecast?nodes=8&amp;rate=25gbit&amp;batch=2" in answer
         assert 'name="nodes" inputmode="numeric" maxlength="20" placeholder="as measured" value="8"' in page
     assert "Your question" not in client.get("/jobs/sample/what-if").text
+
+
+def _without_late_rank(story: Story) -> Story:
+    blocks = [
+        block.model_copy(update={"result": block.result and block.result.model_copy(update={"late": None})})
+        for block in story.history.blocks
+    ]
+    return replace(story, history=story.history.model_copy(update={"blocks": tuple(blocks)}))
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_arms_that_are_one_plan_in_force_are_ineffective() -> None:
 
     assert judged is not None
     assert judged[0] is Outcome.INEFFECTIVE
-    assert "b7" in judged[1]
+    assert "raced for both" in judged[1]
 
 
 def test_a_race_whose_ranks_drifted_apart_decides_nothing() -> None:
