@@ -102,10 +102,10 @@ def test_phone_shows_every_view_of_a_job_at_once(visit: Callable, view: str) -> 
 
 def test_copied_command_is_the_one_that_is_shown(visit: Callable) -> None:
     page: Page = visit(viewport={"width": 360, "height": 800}).sign_in().go("/jobs/sample")
-    command = "advisor run --strategy strategy.json --watch -- torchrun --nproc-per-node 8 train.py"
+    command = "bash advisor-sample/run.sh"
     assert page.locator("#verdict-command").text_content().splitlines()[1] == command
     # A word of a command is not folded behind its hyphens.
     words = page.locator("#verdict-command span").all()
-    assert [word.text_content() for word in words][-1] == "train.py"
+    assert [word.text_content() for word in words][-1] == "advisor-sample/run.sh"
     for word in words:
         assert word.bounding_box()["height"] < 30, word.text_content()

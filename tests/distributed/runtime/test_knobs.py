@@ -91,11 +91,9 @@ def test_local_sgd_skips_reductions_and_averages(session: Session) -> None:
 
 
 def test_sixteen_bit_reduction_is_proved(session: Session) -> None:
-    assert session.result("fp16")["consumed"]["fp16_allreduce"].endswith("travelled as fp16.")
-    assert session.result("bf16")["consumed"]["fp16_allreduce_dtype"].endswith("travelled as bf16.")
-    assert session.result("bf16")["consumed"]["sync_nccl_allreduce"].endswith(
-        "one after another in one lane."
-    )
+    assert "travelled as fp16." in session.result("fp16")["consumed"]["fp16_allreduce"]
+    assert "travelled as bf16." in session.result("bf16")["consumed"]["fp16_allreduce_dtype"]
+    assert "one after another in one lane." in session.result("bf16")["consumed"]["sync_nccl_allreduce"]
 
 
 def test_a_knob_that_did_nothing_says_so(session: Session) -> None:

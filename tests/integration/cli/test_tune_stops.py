@@ -40,7 +40,9 @@ def test_interrupted_tune_leaves_no_process_and_its_job_is_not_measured_for_anot
     assert not processes_of(data_dir)
 
     (tmp_path / "other.py").write_text(WAITS)
-    other = advisor("tune", "--", "torchrun", "other.py", environment=environment, cwd=tmp_path)
+    other = advisor(
+        "tune", "--", "torchrun", "--nproc-per-node", "2", "other.py", environment=environment, cwd=tmp_path
+    )
     assert other.returncode == 2
     assert "was interrupted and would be measured first" in other.stderr
     assert not processes_of(data_dir)
@@ -83,7 +85,9 @@ def test_agent_that_cannot_start_is_explained_with_its_log(
     data_dir.mkdir()
     (tmp_path / "train.py").write_text(WAITS)
     (data_dir / "agents").write_text("a file where the agents' directories should be")
-    failed = advisor("tune", "--", "torchrun", "train.py", environment=environment, cwd=tmp_path)
+    failed = advisor(
+        "tune", "--", "torchrun", "--nproc-per-node", "2", "train.py", environment=environment, cwd=tmp_path
+    )
     assert failed.returncode == 1
     assert "agent local-1" in failed.stderr
     assert "  | " in failed.stderr
