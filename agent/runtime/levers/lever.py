@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Any, Dict, List, Mapping, Optional, Set, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from ..observe.precision import ScriptPrecision
 
@@ -23,8 +23,8 @@ class Training:
     """This rank's last loss, a number or a tensor of one on a device, while a lever `needs_loss`."""
     sharded: List[Any] = field(default_factory=list)
     """The outermost modules sharded by fully_shard or FullyShardedDataParallel; empty where DDP models train."""
-    awaited: Set[int] = field(default_factory=set)
-    """Identities of models whose forward was made, and whose backward is still to come."""
+    awaited: Dict[int, List[Any]] = field(default_factory=dict)
+    """By identity, models whose backward may still come: outputs of the last forward, None for one that is gone."""
     known: List[Any] = field(default_factory=list)
     """Every wrapped or sharded model that lives, also those that train now and then only."""
     waiting: List[Any] = field(default_factory=list)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from typing import Any, Dict, Iterator, List, Set
+from typing import Any, Dict, Iterator, List, Tuple
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -26,8 +26,8 @@ class Models:
         self._sharded: List[Any] = []
         self.last_forward: Dict[int, int] = {}
         """The step of the last training forward of each that lives, by its identity."""
-        self.awaited: Set[int] = set()
-        """Identities of those whose last forward is still to be followed by its backward, which reduces gradients."""
+        self._awaited: Dict[int, List[Tuple[Any, Any]]] = {}
+        """By identity, the outputs of a last forward that no backward has come to: each one's hook and tensor."""
         self.have_run = False
         """Whether a training forward was ever seen."""
         self.step = 0
@@ -40,7 +40,7 @@ class Models:
 
         def forget(_: Any) -> None:
             self.last_forward.pop(identity, None)
-            self.awaited.discard(identity)
+            self._awaited.pop(identity, None)
 
         self.has_replicas = True
         self._replicas.append(weakref.ref(ddp, forget))
@@ -59,14 +59,26 @@ class Models:
         if not getattr(ddp, "require_backward_grad_sync", False):
             return
         identity = id(ddp)
-
-        def note(_gradient: Any) -> None:
-            self.awaited.discard(identity)
-
+        outputs: List[Tuple[Any, Any]] = []
         for tensor in _list_tensors(output):
             if tensor.grad_fn is not None:
+
+                def note(_gradient: Any) -> None:
+                    self._awaited.pop(identity, None)
+
                 tensor.register_hook(note)
-                self.awaited.add(identity)
+                # Only the tensor's graph holds the hook: once that is dropped, no backward can come.
+                outputs.append((weakref.ref(note), weakref.ref(tensor)))
+        if outputs:
+            self._awaited[identity] = outputs
+
+    def list_awaited(self) -> Dict[int, List[Any]]:
+        """Outputs whose backward may still come and would reduce; None for one that only its graph keeps."""
+        found = {
+            identity: [tensor() for hook, tensor in outputs if hook() is not None]
+            for identity, outputs in self._awaited.items()
+        }
+        return {identity: outputs for identity, outputs in found.items() if outputs}
 
     def add_sharded(self, root: Any) -> None:
         self._sharded.append(weakref.ref(root))

@@ -92,7 +92,7 @@ class RankParts:
             process.precision,
             process.recorder.loss if self.levers.needs_loss else None,
             sharded,
-            process.models.awaited,
+            process.models.list_awaited(),
             process.models.list_known(),
             process.watch.list_waiting([*replicas, *sharded]),
         )

@@ -151,27 +151,48 @@ def test_a_model_is_awaited_from_its_forward_to_its_backward(group: Any) -> None
         output = ddp(torch.ones(1, 2))
         models.await_backward(ddp, wrap(output))
         outputs.append(output)
-    assert models.awaited == {id(ddp)}
+    assert models.list_awaited() == {id(ddp): [outputs[1]]}
     outputs[1].sum().backward()
-    assert not models.awaited
+    assert not models.list_awaited()
     with ddp.no_sync():
         models.await_backward(ddp, ddp(torch.ones(1, 2)))
-    assert not models.awaited, "its backward reduces nothing"
+    assert not models.list_awaited(), "its backward reduces nothing"
     models.await_backward(ddp, ddp(torch.ones(1, 2)).detach())
-    assert not models.awaited
-    models.await_backward(ddp, ddp(torch.ones(1, 2)))
-    del ddp, outputs, output
+    assert not models.list_awaited()
+    output = ddp(torch.ones(1, 2))
+    models.await_backward(ddp, output)
+    output = output.sum()
+    assert models.list_awaited() == {id(ddp): [None]}, "the loss alone keeps the graph"
+    with torch.no_grad():
+        models.await_backward(ddp, ddp(torch.ones(1, 2)))
+    assert models.list_awaited() == {id(ddp): [None]}, "an evaluation between"
+    del output
+    assert not models.list_awaited(), "its graph is gone: no backward can come"
+    outputs.append(ddp(torch.ones(1, 2)))
+    models.await_backward(ddp, outputs[-1])
+    del ddp, outputs
     import gc
 
     gc.collect()
-    assert not models.awaited
+    assert not models.list_awaited()
+
+
+class PartlyUsed(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = (torch.nn.Linear(2, 2) for _ in range(2))
+
+    def forward(self, batch: Any) -> Any:
+        return self.used(batch)
 
 
 @pytest.mark.parametrize("keeps_live", [False, True])
+@pytest.mark.parametrize("finds_unused", [False, True])
 def test_a_reducer_exchanged_between_forward_and_backward_reduces_all_the_same(
-    keeps_live: bool, group: Any
+    keeps_live: bool, finds_unused: bool, group: Any
 ) -> None:
-    ddp = DistributedDataParallel(torch.nn.Linear(2, 2))
+    model = PartlyUsed() if finds_unused else torch.nn.Linear(2, 2)
+    ddp = DistributedDataParallel(model, find_unused_parameters=finds_unused)
     lever = GradientReduction(0, 1, 1, CPU)
     for _ in range(3):
         ddp(torch.ones(1, 2)).sum().backward()
@@ -179,7 +200,7 @@ def test_a_reducer_exchanged_between_forward_and_backward_reduces_all_the_same(
     lever.keeps_live = keeps_live
     for strategy in ({"sync_nccl_allreduce": True}, {}, {"sync_nccl_allreduce": True}, {"nccl_comm_num": 2}):
         output = ddp(torch.ones(1, 2))
-        lever.switch(strategy, Training([ddp], [], awaited={id(ddp)}))
+        lever.switch(strategy, Training([ddp], [], awaited={id(ddp): [output]}))
         lever.begin_timing()
         output.sum().backward()
         state = lever._replicas[ddp].state
@@ -190,10 +211,41 @@ def test_a_reducer_exchanged_between_forward_and_backward_reduces_all_the_same(
     lever.communicators._rest()
 
 
-def test_a_reducer_that_looks_for_unused_parameters_cannot_be_exchanged_there(group: Any) -> None:
+def test_a_reducer_is_exchanged_after_a_backward_inside_the_forward_whose_loss_the_script_keeps(
+    group: Any,
+) -> None:
+    """Lightning's manual optimisation prepares the reducer for each backward; DDP does again for what it returns."""
+
+    class Manual(PartlyUsed):
+        def forward(self, batch: Any) -> Any:
+            for net in (self.used, self.unused):
+                loss = net(batch).sum()
+                ddp.reducer._rebuild_buckets()
+                ddp.reducer.prepare_for_backward([loss])
+                loss.backward()
+            return {"loss": loss}
+
+    ddp = DistributedDataParallel(Manual(), find_unused_parameters=True)
+    models, lever = Models(), GradientReduction(0, 1, 1, CPU)
+    models.add_replica(ddp)
+    kept_output = None
+    for strategy in ({}, {"sync_nccl_allreduce": True}, {"fuse_grad_size_in_MB": 0.25}, {}):
+        training = Training([ddp], [], awaited=models.list_awaited())
+        assert lever.list_refusals(training).get("fuse_grad_size_in_MB") is None
+        lever.switch(strategy, training)
+        lever.begin_timing()
+        kept_output = ddp(torch.ones(1, 2))
+        models.await_backward(ddp, kept_output)
+        state = lever._replicas[ddp].state
+        assert state is None or sum(state.counts["buckets"]) == 2, strategy
+    assert kept_output is not None
+    lever.communicators._rest()
+
+
+def test_a_reducer_that_cannot_look_for_unused_parameters_again_cannot_be_exchanged_there(group: Any) -> None:
     ddp = DistributedDataParallel(torch.nn.Linear(2, 2), find_unused_parameters=True)
     lever = GradientReduction(0, 1, 1, CPU)
-    training = Training([ddp], [], awaited={id(ddp)})
+    training = Training([ddp], [], awaited={id(ddp): [None]})
     refusals = lever.list_refusals(training)
     assert "find_unused_parameters=True wait for its backward" in refusals["fuse_grad_size_in_MB"]
     with pytest.raises(RelaunchNeeded, match="no moment at which its reducer could be exchanged"):

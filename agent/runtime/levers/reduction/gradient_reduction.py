@@ -110,7 +110,7 @@ class GradientReduction(Lever):
                 unsupported,
                 self._device,
             )
-            reason = explain_no_handover(ddp) if id(ddp) in training.awaited else None
+            reason = explain_no_handover(ddp, training.awaited.get(id(ddp), []))
             refusals.update({**found, **dict.fromkeys(self.knobs if reason else (), str(reason))})
         refusals.update(refuse_together(training.replicas, self._device))
         if training.precision.scalers:
@@ -175,13 +175,13 @@ class GradientReduction(Lever):
             if replica.is_cut_at_buckets and plan != replica.baseline:
                 raise RelaunchNeeded(CUT)
             if replica.is_stale or (plan, reduction) != (replica.plan, replica.reduction):
-                is_awaited = id(ddp) in training.awaited
-                reason = explain_no_handover(ddp) if is_awaited else None
+                outputs = training.awaited.get(id(ddp), [])
+                reason = explain_no_handover(ddp, outputs)
                 if reason is not None:
                     raise RelaunchNeeded(reason)
                 rebuilt = self._exchange(ddp, replica, plan, reduction) or rebuilt
-                if is_awaited:
-                    hand_over(ddp)
+                if outputs:
+                    hand_over(ddp, outputs)
         # A new reducer puts its buckets into the order of the gradients with its second step; the third one tells of
         # them, and on CUDA the one that DDP's log samples next.
         sampled = SAMPLED_ITERATIONS if self._device.type == "cuda" else 0

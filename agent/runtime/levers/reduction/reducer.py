@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import types
-from typing import Any, Optional
+from typing import Any, List, Optional
 
 import torch
 import torch.distributed as dist
@@ -94,9 +94,11 @@ def rebuild_reducer(
         private_torch.REGISTER_BUILTIN_HOOK.of(ddp)(builtin_hook)
 
 
-def explain_no_handover(ddp: Any) -> Optional[str]:
-    """Why a reducer that waits for a backward pass could not hand this over to another one, or None."""
-    if ddp.static_graph or ddp.find_unused_parameters:
+def explain_no_handover(ddp: Any, outputs: List[Any]) -> Optional[str]:
+    """Why a reducer that waits for these outputs' backward could not hand this over to another one, or None."""
+    # Which parameters are unused is found from the outputs themselves.
+    is_lost = ddp.find_unused_parameters and any(output is None for output in outputs)
+    if outputs and (ddp.static_graph or is_lost):
         kind = "static_graph" if ddp.static_graph else "find_unused_parameters"
         return (
             f"The script lets a model with {kind}=True wait for its backward while another one's optimizer ends the "
@@ -105,9 +107,9 @@ def explain_no_handover(ddp: Any) -> Optional[str]:
     return None
 
 
-def hand_over(ddp: Any) -> None:
-    """The model's new reducer waits for the backward pass of the last forward, as the one before did."""
-    ddp.reducer.prepare_for_backward([])
+def hand_over(ddp: Any, outputs: List[Any]) -> None:
+    """The model's new reducer waits for these outputs' backward pass, as DDP had the one before do."""
+    ddp.reducer.prepare_for_backward([output for output in outputs if output is not None])
 
 
 def _register(ddp: Any, state: Any, hook: Any) -> None:
