@@ -28,7 +28,7 @@ from advisor.protocol.answers.gains import (
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.knobs.spelling import spell_name
-from advisor.protocol.measured.phases import NOTICEABLE_S
+from advisor.protocol.measured.phases import NOTICEABLE_S, Phases
 
 _LABEL_COLUMNS = 7
 _PHASES_SHOWN = 4
@@ -212,12 +212,20 @@ def _say_why(advice: Advice) -> str:
         parts = [f"{_shorten(name)} {_ms(was)} → {_ms(now)}" for name, was, now in moved[:_PHASES_SHOWN]]
         total = f"one step {_ms(before.total_s())} → {_ms(advice.phases_after.total_s())} ms"
         total += _say_stalls(advice)
-        return f"{total}:  {' · '.join(parts)}" if parts else total
+        unknown = _say_unknown_network(before, advice.phases_after)
+        return f"{total}:  {' · '.join(parts)}{unknown}" if parts else total
     largest = sorted(befores, key=lambda row: -row[1])[:_PHASES_SHOWN]
     parts = [f"{_shorten(name)} {_ms(seconds)}" for name, seconds in largest if seconds >= NOTICEABLE_S]
     title = advice.diagnosis.title
     limited = f" ({title[0].lower()}{title[1:]})" if advice.diagnosis.bound != "unmeasured" else ""
-    return f"one step {_ms(before.total_s())} ms:  {' · '.join(parts)}{limited}"
+    unknown = _say_unknown_network(before)
+    return f"one step {_ms(before.total_s())} ms:  {' · '.join(parts)}{limited}{unknown}"
+
+
+def _say_unknown_network(*told: Phases) -> str:
+    if all(phases.exposed_comm_s is not None for phases in told):
+        return ""
+    return ". The network's share could not be measured; backward includes it"
 
 
 def _say_stalls(advice: Advice) -> str:

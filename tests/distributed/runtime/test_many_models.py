@@ -64,7 +64,7 @@ def test_exact_strategies_leave_every_bit_as_it_is(kind: str, tmp_path: Path) ->
         if result["losses_off"] or result["off"]
     }
     assert not off
-    assert len(found) == 11
+    assert len(found) == 13
     assert not name_missing(found)
 
 

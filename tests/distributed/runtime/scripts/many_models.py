@@ -82,12 +82,13 @@ def chain():
         yield learn(o, b(a(draw(step, 8, 16))).square().mean())
 
 
-def gan():
+def gan(**options):
     """A generator and a critic with batch norms and optimizers of their own; the critic is used three times a step."""
     norm = nn.BatchNorm1d(24)
     g = DDP(
         nn.Sequential(nn.Linear(8, 24), norm, nn.ReLU(), nn.Linear(24, 16)).to(DEVICE),
         broadcast_buffers=False,
+        **options,
     )
     d = wrap(16, 40, 1)
     og, od = torch.optim.Adam(g.parameters()), torch.optim.Adam(d.parameters())
@@ -96,6 +97,38 @@ def gan():
         fake = g(draw(step, 8, 8))
         loss = learn(od, (1 - d(draw(-step, 8, 16))).square().mean() + d(fake.detach()).square().mean())
         yield loss + learn(og, (1 - d(fake)).square().mean())
+
+
+def gan_unused():
+    """The generator waits for its backward, and looks for unused parameters, while the critic's optimizer steps."""
+    yield from gan(find_unused_parameters=True)
+
+
+def inside():
+    """Backward and step inside the wrapped forward, two nets in turn; the loss that it returns is kept."""
+
+    class Manual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.nets = nn.ModuleList([nn.Linear(16, 16), nn.Linear(16, 4)])
+
+        def forward(self, x):
+            for net, optimizer in zip(self.nets, optimizers, strict=True):
+                loss = net(x).square().mean()
+                optimizer.zero_grad()
+                if model.require_backward_grad_sync:
+                    model.reducer._rebuild_buckets()
+                    model.reducer.prepare_for_backward([loss])
+                loss.backward()
+                optimizer.step()
+            return loss
+
+    model = DDP(Manual().to(DEVICE), find_unused_parameters=True)
+    optimizers = [torch.optim.Adam(net.parameters()) for net in model.module.nets]
+    yield [model]
+    for step in range(STEPS):
+        kept = model(draw(step, 8, 16))
+        yield kept.item()
 
 
 def frozen():
@@ -224,7 +257,8 @@ def rare():
 
 
 TRAININGS = [
-    alike, chain, gan, frozen, actor_critic, interleaved, overlapping, repeated, coming, own_groups, rare
+    alike, chain, gan, gan_unused, inside, frozen, actor_critic, interleaved, overlapping, repeated, coming,
+    own_groups, rare,
 ]  # fmt: skip
 
 
