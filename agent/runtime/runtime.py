@@ -131,10 +131,8 @@ class Runtime:
         self.recorder.end(FORWARD)
         if self.recorder.asks_ddp:
             self.note_reduction(ddp)
-        if self.at_work is not None:
-            output = self.at_work.end_forward(ddp, output)
-        self.models.await_backward(ddp, output if self._active and not self._rests else None)
-        return output
+        output = output if self.at_work is None else self.at_work.end_forward(ddp, output)
+        return self.models.await_backward(ddp, output) if self._active and not self._rests else output
 
     @untraced
     def note_reduction(self, ddp: Any) -> None:

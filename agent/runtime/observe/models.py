@@ -54,10 +54,10 @@ class Models:
             self.add_replica(model)
 
     @untraced
-    def await_backward(self, ddp: Any, output: Any) -> None:
-        """After a training forward of a wrapped model."""
+    def await_backward(self, ddp: Any, output: Any) -> Any:
+        """After a training forward of a wrapped model: what the script gets from it."""
         if not getattr(ddp, "require_backward_grad_sync", False):
-            return
+            return output
         identity = id(ddp)
         outputs: List[Tuple[Any, Any]] = []
         for tensor in _list_tensors(output):
@@ -71,6 +71,7 @@ class Models:
                 outputs.append((weakref.ref(note), weakref.ref(tensor)))
         if outputs:
             self._awaited[identity] = outputs
+        return output
 
     def list_awaited(self) -> Dict[int, List[Any]]:
         """Outputs whose backward may still come and would reduce; None for one that only its graph keeps."""
