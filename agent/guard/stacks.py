@@ -3,13 +3,13 @@
 import os
 import re
 import signal
-import sysconfig
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from advisor.protocol.culprit import LIBRARY, is_library
 from agent.runtime.link import stacks
 
 _MOST_BYTES = 64 * 1024
@@ -20,8 +20,6 @@ _POLL_S = 0.02
 
 _THREAD = re.compile(r"^(?:Current thread|Thread) 0x[0-9a-f]+.*$", re.MULTILINE)
 _FRAME = re.compile(r'^  File "(?P<file>[^"]*)", line (?P<line>\d+) in (?P<function>.*)$', re.MULTILINE)
-_RUNTIME = str(Path(stacks.__file__).parents[1])
-_LIBRARY = re.compile(r".*/(?:site-packages|dist-packages|lib/python3[.\d]*)/|<frozen ")
 
 
 @dataclass(frozen=True)
@@ -120,12 +118,7 @@ def _read(path: str) -> str:
         os.close(file)
 
 
-def is_library(file: str) -> bool:
-    """Whether a file is the interpreter's, an installed package's or the runtime's, and not the script's own."""
-    return file.startswith((_RUNTIME, sysconfig.get_path("stdlib"))) or bool(_LIBRARY.match(file))
-
-
 def _shorten(file: str) -> str:
     """Keep the file's name, and for a library's file where in it that is."""
-    found = _LIBRARY.match(file)
+    found = LIBRARY.match(file)
     return file[found.end() :] if found else Path(file).name

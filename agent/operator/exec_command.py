@@ -13,6 +13,7 @@ import structlog
 import typer
 from pydantic import ValidationError
 
+from advisor.protocol.culprit import excerpt_failure
 from advisor.protocol.training.workload import Injection, Workload
 from agent.devices.gpus import open_gpus
 from agent.errors import AgentError
@@ -88,7 +89,7 @@ def _show_and_run(workload: Workload, work_dir: Path, run: bool, as_json: bool) 
         gpus.close()
     typer.echo(rehearsed.model_dump_json() if as_json else describe_rehearsal(rehearsed))
     if rehearsed.result is None:
-        typer.echo(rehearsed.ended.log_tail, err=True)
+        typer.echo(excerpt_failure(rehearsed.ended.log_tail), err=True)
         raise typer.Exit(_NOT_MEASURED)
 
 

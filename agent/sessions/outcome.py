@@ -9,13 +9,12 @@ import signal
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from advisor.protocol.culprit import excerpt_failure, find_culprit
 from advisor.protocol.measured.messages import ENDED_ELSEWHERE, Trouble
 from advisor.protocol.measured.trials import Outcome
 from agent.guard.session_log import strip_ranks
-from agent.sessions.culprit import find_culprit
 
 _RUNTIME_LOST_ITS_AGENT = 75
-_LAST_LINES = 12
 
 _OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError|CUDA out of memory|CUDA error: out of memory|cudaErrorMemoryAllocation|_ALLOC_FAILED"
@@ -268,10 +267,9 @@ def _advise(exception: str, text: str) -> str:
 
 
 def describe_launch_failure(sentence: str, evidence: Evidence) -> Trouble:
-    """Return the trouble that ends the job, with the log's last lines."""
-    lines = [line for line in strip_ranks(evidence.log_text).splitlines() if line.strip()][-_LAST_LINES:]
-    tail = "\nThe log's last lines:\n" + "\n".join(lines) if lines else ""
-    return Trouble(code="launch_failed", sentence=sentence + tail, fatal=True)
+    """Return the trouble that ends the job; below its sentence stand the lines of the log that say why."""
+    told = "\n".join(filter(None, [sentence, excerpt_failure(evidence.log_text)]))
+    return Trouble(code="launch_failed", sentence=told, fatal=True)
 
 
 def _find_signal(text: str, code: int) -> int:

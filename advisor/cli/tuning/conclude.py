@@ -11,10 +11,10 @@ from advisor.cli.tuning.strategy_files import default_directory, write_bundle
 from advisor.cli.tuning.usage import describe_use
 from advisor.cli.views.advice_json import describe_advice
 from advisor.cli.views.advice_view import render_advice
-from advisor.cli.views.log_tail import shorten_log
 from advisor.client import Client
 from advisor.protocol.answers.advice import Action, Advice
 from advisor.protocol.asked.jobs import Job, JobState
+from advisor.protocol.culprit import excerpt_failure
 from advisor.protocol.measured.trials import JobHistory
 
 
@@ -27,13 +27,14 @@ def conclude(
     have one, too.
     """
     if job.state is not JobState.FINISHED:
+        # What the log says stands below the sentence where the job never trained.
+        sentence, _, told = job.state_reason.partition("\n")
+        has_failed = job.state is JobState.FAILED
         raise CommandFailed(
             exit_of_state(job.state),
-            f"Job {job.id} is {job.state}: {job.state_reason or 'no reason was given.'}",
-            f"What its training processes wrote: advisor logs {job.id}"
-            if job.state is JobState.FAILED
-            else "",
-            _last_log(client.history(job.id)) if job.state is JobState.FAILED else "",
+            f"Job {job.id} is {job.state}: {sentence or 'no reason was given.'}",
+            f"The whole log: advisor logs {job.id}" if has_failed else "",
+            told or (_excerpt_log(client.history(job.id)) if has_failed else ""),
         )
     advice = client.advice(job.id)
     directory = output or default_directory(job)
@@ -63,6 +64,6 @@ def _write_files(advice: Advice, job: Job, directory: Path, screen: Screen) -> l
         return []
 
 
-def _last_log(history: JobHistory) -> str:
+def _excerpt_log(history: JobHistory) -> str:
     tails = [session.log_tail for session in history.sessions if session.log_tail]
-    return shorten_log(tails[-1]) if tails else ""
+    return excerpt_failure(tails[-1]) if tails else ""

@@ -2,9 +2,9 @@
 
 import pytest
 
+from advisor.protocol.culprit import find_culprit
 from advisor.protocol.measured.messages import Trouble
 from advisor.protocol.measured.trials import Outcome
-from agent.sessions.culprit import find_culprit
 from agent.sessions.outcome import Cause, Ending, Evidence, Judgement, judge
 
 TORCHRUN_REPORT = """
