@@ -24,7 +24,7 @@ from advisor.cli.views.wording import (
     spell_value,
 )
 from advisor.protocol.answers.advice import Advice, KnobReason, Provenance, RungAdvice, Verdict
-from advisor.protocol.answers.gains import Quality, spell_percent
+from advisor.protocol.answers.gains import End, Quality, spell_percent
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.knobs.spelling import spell_name
 
@@ -116,7 +116,7 @@ def _certainty(advice: Advice) -> str:
         return f"{gain.describe_basis().capitalize()} were too few to tell anything."
     if gain.quality is Quality.BOUNDED:
         return f"{gain.describe_basis().capitalize()}: {gain.describe()}."
-    between = f"between {spell_percent(gain.low)} and {spell_percent(gain.high)}"
+    between = f"between {spell_percent(gain.low, End.LOW)} and {spell_percent(gain.high, End.HIGH)}"
     what = "The gain" if advice.verdict is Verdict.CHANGE else "The best candidate's difference"
     return f"{what} lies {between} with 95 % confidence: {gain.describe_basis()}."
 

@@ -16,7 +16,7 @@ from advisor.exporters.summary.measured import (
 )
 from advisor.exporters.summary.text import KNOWN
 from advisor.protocol.answers.advice import Advice, Interval, Provenance
-from advisor.protocol.answers.gains import Quality, spell_gain
+from advisor.protocol.answers.gains import End, Quality, spell_gain
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.knobs.spelling import spell_name
 from advisor.protocol.measured.trials import JobHistory
@@ -86,10 +86,11 @@ def _draw_interval(gain: Interval) -> str:
     scale = (_WIDTH - 2 * _MARGIN) / (right - left or 1.0)
     at = {name: _MARGIN + (ratio - left) * scale for name, ratio in
           {"one": 1.0, "low": gain.low, "likely": gain.ratio, "high": gain.high}.items()}  # fmt: skip
-    words = f"{spell_gain(gain.ratio)}, 95 % confidence interval {spell_gain(gain.low)} to {spell_gain(gain.high)}"
+    low, high = spell_gain(gain.low, End.LOW), spell_gain(gain.high, End.HIGH)
+    words = f"{spell_gain(gain.ratio)}, 95 % confidence interval {low} to {high}"
     marks = "".join(
         f'<text x="{at[name]:.0f}" y="60" text-anchor="middle" font-size="13" fill="currentColor">{escape(text)}</text>'
-        for name, text in (("one", "now"), ("low", spell_gain(gain.low)), ("high", spell_gain(gain.high)))
+        for name, text in (("one", "now"), ("low", low), ("high", high))
         if name == "one" or abs(at[name] - at["one"]) > _MARGIN
     )
     return (

@@ -1,8 +1,10 @@
 """How a gain reads, and how much of it is known well enough to be told: the one place that decides both.
 
-In per cent while it is small, as a factor from 30 % on; the bound comes first.
+In per cent while it is small, as a factor from 30 % on; the bound comes first. A likeliest value is rounded to the
+nearest; an interval's lower end is rounded down and its upper end up, so that no bound tells more than was measured.
 """
 
+import math
 from enum import StrEnum
 
 _FACTOR_FROM = 1.3
@@ -15,6 +17,13 @@ _WIDEST = 4.0
 only: from 2.9x to 79x, "15x" is a number that nothing supports."""
 _WIDEST_OPEN = 2.0
 """The same for an interval that holds no gain: half and double the speed are both possible."""
+
+
+class End(StrEnum):
+    """Which end of an interval a number is, and so which way it is rounded."""
+
+    LOW = "low"
+    HIGH = "high"
 
 
 class Quality(StrEnum):
@@ -41,25 +50,37 @@ def reads_as_factor(ratio: float) -> bool:
     return ratio >= _FACTOR_FROM
 
 
-def spell_percent(ratio: float) -> str:
-    """A throughput ratio as `+16.1 %`; `over 1000x` where no figure means anything."""
+def spell_percent(ratio: float, end: End | None = None) -> str:
+    """A throughput ratio as `+16.1 %`; `over 1000x` where no figure means anything.
+
+    An interval's `end` is rounded outwards.
+    """
     if ratio > _LARGEST:
         return spell_factor(ratio)
-    return f"{(ratio - 1) * 100:+.1f} %".replace("-", "−").replace("−0.0", "+0.0")
+    return f"{_round((ratio - 1) * 100, 1, end):+.1f} %".replace("-", "−").replace("−0.0", "+0.0")
 
 
-def spell_factor(ratio: float, digits: int = 2) -> str:
-    """A throughput ratio as `1.8x`, `12x`; `over 1000x` where no figure means anything."""
+def spell_factor(ratio: float, digits: int = 2, end: End | None = None) -> str:
+    """A throughput ratio as `1.8x`, `12x`; `over 1000x` where no figure means anything.
+
+    An interval's `end` is rounded outwards: of a lower end of 1.85 `1.8x` is known and `1.9x` is not.
+    """
     if ratio > _LARGEST:
         return f"over {_LARGEST:.0f}x"
-    if ratio >= 10 ** (digits - 1):
-        return f"{ratio:.0f}x"
-    return f"{ratio:#.{digits}g}x" if ratio >= 0.1 else f"{ratio:.2f}x"
+    decimals = max(0, digits - 1 - math.floor(math.log10(ratio))) if ratio >= 0.1 else 2
+    return f"{_round(ratio, decimals, end):.{decimals}f}x"
 
 
-def spell_gain(ratio: float) -> str:
+def spell_gain(ratio: float, end: End | None = None) -> str:
     """A throughput ratio in the way that suits its size: `+16.1 %` or `1.8x`."""
-    return spell_factor(ratio) if reads_as_factor(ratio) else spell_percent(ratio)
+    return spell_factor(ratio, end=end) if reads_as_factor(ratio) else spell_percent(ratio, end)
+
+
+def _round(value: float, decimals: int, end: End | None) -> float:
+    if end is None:
+        return round(value, decimals)
+    scale, noise = 10.0**decimals, 1e-6  # of the last digit shown: 1.011 − 1 is a little less than 0.011
+    return (math.floor(value * scale + noise) if end is End.LOW else math.ceil(value * scale - noise)) / scale
 
 
 def spell_bound(ratio: float, low: float, high: float) -> str:
@@ -67,8 +88,8 @@ def spell_bound(ratio: float, low: float, high: float) -> str:
     if low <= 1.0:
         return ""
     if reads_as_factor(ratio):
-        return f"at least {spell_factor(low, _digits(low, high))} faster"
-    return f"at least {spell_percent(low)}"
+        return f"at least {spell_factor(low, _digits(low, high), End.LOW)} faster"
+    return f"at least {spell_percent(low, End.LOW)}"
 
 
 def spell_likely(ratio: float, low: float, high: float) -> str:
@@ -90,8 +111,8 @@ def spell_range(ratio: float, low: float, high: float) -> str:
         return worse
     if reads_as_factor(ratio):
         digits = _digits(low, high)
-        return f"{spell_factor(low, digits)} … {spell_factor(high, digits)}"
-    return f"{spell_percent(low).removesuffix(' %')} … {spell_percent(high)}"
+        return f"{spell_factor(low, digits, End.LOW)} … {spell_factor(high, digits, End.HIGH)}"
+    return f"{spell_percent(low, End.LOW).removesuffix(' %')} … {spell_percent(high, End.HIGH)}"
 
 
 def describe_ratio(ratio: float, low: float, high: float) -> str:
@@ -115,7 +136,7 @@ def _spell_less(low: float, high: float) -> str | None:
         return None
     if quality is Quality.UNKNOWN:
         return "not known"
-    return f"at least {spell_gain(low)}" if low > 1.0 else f"at most {spell_gain(high)}"
+    return f"at least {spell_gain(low, End.LOW)}" if low > 1.0 else f"at most {spell_gain(high, End.HIGH)}"
 
 
 def _digits(low: float, high: float) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from advisor.protocol.answers.advice import CONTINUE_S, Action, Interval, Verdict, continue_command
 from advisor.protocol.answers.gains import (
+    End,
     Quality,
     say_smallest_gain,
     spell_likely,
@@ -154,7 +155,7 @@ def _say_keep(grounds: Grounds) -> str:
         return f"{_KEEP} nothing that was tried is faster. The best, {what}: {_say_measured(interval)}."
     return (
         f"{_KEEP} whatever the search found brings less than {grounds.min_gain * 100:g} %: at most "
-        f"{spell_percent(interval.high)} ({_say_measured(interval)}, with {what})."
+        f"{spell_percent(interval.high, End.HIGH)} ({_say_measured(interval)}, with {what})."
     )
 
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from advisor.protocol.answers.advice import KnobReason, Provenance
+from advisor.protocol.answers.gains import End, spell_percent
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import KnobContext, Part
@@ -81,10 +82,9 @@ def explain_taken_back(
 
 def describe_ratio(brings: LogInterval) -> str:
     """`+0.1 % (95 % CI −0.6 … +0.7, 4 rounds)` of throughput."""
-    mean, low, high = (
-        f"{math.expm1(min(50.0, r)) * 100:+.1f}" for r in (brings.mean, brings.low, brings.high)
-    )
-    return f"{mean} % (95 % CI {low} … {high}, {brings.rounds} rounds)".replace("-", "−")
+    mean, low, high = (math.exp(min(50.0, r)) for r in (brings.mean, brings.low, brings.high))
+    between = " … ".join((spell_percent(low, End.LOW), spell_percent(high, End.HIGH))).replace(" %", "")
+    return f"{spell_percent(mean)} (95 % CI {between}, {brings.rounds} rounds)"
 
 
 def _describe_change(name: str, before: Value, after: Value, context: KnobContext | None) -> str:

@@ -12,6 +12,7 @@ from advisor.protocol.answers.advice import Action, Advice, Verdict, continue_co
 from advisor.protocol.answers.gains import spell_bound
 from advisor.protocol.answers.so_far import best_so_far, gain_so_far
 from advisor.protocol.asked.jobs import Job, JobState, Stage
+from advisor.protocol.knobs.spelling import spell_name
 from advisor.protocol.measured.spending import measure_device_hours
 from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.training.workload import WorkloadKind
@@ -157,7 +158,9 @@ def _view_answer(job: Job, advice: Advice) -> VerdictCard:
     ]
     if advice.cost.pays_back_after_s is not None:
         cost.append(("pays back after", f"{formats.duration(advice.cost.pays_back_after_s)} of training"))
-    why = tuple(reason.sentence for reason in advice.reasons) or (advice.diagnosis.sentence,)
+    why = tuple(
+        f"{spell_name(reason.knob, advice.software)}: {reason.sentence}" for reason in advice.reasons
+    ) or (advice.diagnosis.sentence,)
     tones = {Verdict.CHANGE: "good", Verdict.KEEP: "muted", Verdict.UNDECIDED: "caution"}
     lead, figure, told, sentence = _tell_figures(advice)
     command, command_lead = "", ""

@@ -7,7 +7,7 @@ from datetime import datetime
 from advisor.dashboard import formats
 from advisor.dashboard.views.evidence import interval, likely
 from advisor.protocol.answers.advice import Advice, Verdict
-from advisor.protocol.answers.gains import spell_bound, spell_gain
+from advisor.protocol.answers.gains import End, spell_bound, spell_gain
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.measured.spending import measure_device_hours
 from advisor.protocol.measured.trials import JobHistory, Purpose
@@ -56,7 +56,7 @@ def tell_gain_range(line: JobLine) -> str:
         return ""
     if verdict is Verdict.CHANGE:
         return f"most likely {likely(gain)}" if interval(gain) else ""
-    return f"at most {spell_gain(gain.high)}"
+    return f"at most {spell_gain(gain.high, End.HIGH)}"
 
 
 def view_job_line(job: Job, advice: Advice | None, history: JobHistory | None, now: datetime) -> JobLine:
