@@ -253,7 +253,7 @@ def _say_when(evidence: Evidence) -> str:
 
 def _advise(exception: str, text: str) -> str:
     if "ModuleNotFoundError" in exception or "ImportError" in exception:
-        return "Start the agent inside the environment that trains, or give that environment's torchrun by full path."
+        return "Install it where the command's torchrun is, or give the torchrun of the right environment by full path."
     if "cannot be started" in text or "No such file" in exception or "FileNotFoundError" in exception:
         return "Check that the file exists on every node, and the job's working_dir."
     if "unrecognized arguments" in text or "error: argument" in text or "usage:" in text:

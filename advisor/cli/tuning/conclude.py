@@ -33,7 +33,7 @@ def conclude(
         raise CommandFailed(
             exit_of_state(job.state),
             f"Job {job.id} is {job.state}: {sentence or 'no reason was given.'}",
-            f"The whole log: advisor logs {job.id}" if has_failed else "",
+            f"Read the whole log: advisor logs {job.id}" if has_failed else "",
             told or (_excerpt_log(client.history(job.id)) if has_failed else ""),
         )
     advice = client.advice(job.id)
