@@ -78,7 +78,7 @@ def test_undecided_verdict_has_its_own_look_and_the_command_that_continues() -> 
     assert (card.tone, card.figure) == ("caution", "Undecided")
     assert card.chip is not None
     assert (card.chip.word, card.chip.icon) == ("undecided", "clock")
-    assert card.sentence.startswith("Probably faster (1.3x measured, 95 % CI 0.94x … 1.8x)")
+    assert card.sentence.startswith("Probably faster (1.3x measured, 95 % CI 0.94x … 1.9x)")
     assert card.command == "advisor tune --continue sample --minutes 10"
     assert (actions.may_continue, actions.continue_minutes) == (True, 10)
 
@@ -243,7 +243,7 @@ def test_job_line_of_each_kind() -> None:
 
     assert tell(FINISHED.advice) == ("at least +13.9 %", "most likely +16.1 %")
     assert tell(keep_defaults(FINISHED.advice)) == ("keep", "at most +1.7 %")
-    assert tell(leave_undecided(FINISHED.advice)) == ("undecided", "0.94x … 1.8x")
+    assert tell(leave_undecided(FINISHED.advice)) == ("undecided", "0.94x … 1.9x")
     running = view_job_line(RUNNING.job, None, RUNNING.history, NOW)
     assert (tell_gain(running), tell_gain_range(running), running.trials) == ("measuring", "", 10)
     queued = RUNNING.job.model_copy(update={"state": JobState.QUEUED})
