@@ -253,7 +253,7 @@ def _say_when(evidence: Evidence) -> str:
 
 def _advise(exception: str, text: str) -> str:
     if "ModuleNotFoundError" in exception or "ImportError" in exception:
-        return "Install it where the command's torchrun is, or give the torchrun of the right environment by full path."
+        return "Install it beside this torchrun, or give the torchrun of the environment that trains by full path."
     if "cannot be started" in text or "No such file" in exception or "FileNotFoundError" in exception:
         return "Check that the file exists on every node, and the job's working_dir."
     if "unrecognized arguments" in text or "error: argument" in text or "usage:" in text:

@@ -115,7 +115,7 @@ def leave_undecided(advice: Advice) -> Advice:
             "strategy": advice.baseline,
             "reasons": (),
             "taken_back": (),
-            "headline": "Probably faster (1.3x measured, 95 % CI 0.94x … 1.8x) with fuse_grad_size_in_MB 96, "
+            "headline": "Probably faster (1.3x measured, 95 % CI 0.94x … 1.9x) with fuse_grad_size_in_MB 96, "
             "not proven yet: the interval still reaches no gain.",
             "action": Action.CONTINUE,
             "what_to_do": "Continue, nothing measured is lost: `advisor tune --continue sample --minutes 10`",
