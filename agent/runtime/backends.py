@@ -1,4 +1,4 @@
-"""Which backend a process group uses on a device, however the script named it, and how long its ranks wait there."""
+"""Whether a process group lives, which backend it uses on a device, and how long its ranks wait there."""
 
 from __future__ import annotations
 
@@ -9,6 +9,15 @@ import torch
 import torch.distributed as dist
 
 from .private_torch import GET_BACKEND, TIMEOUT
+
+
+def is_alive(group: Any) -> bool:
+    """Whether the script has not destroyed it."""
+    try:
+        dist.get_backend(group)
+    except (AssertionError, RuntimeError, TypeError, ValueError):  # each of them in some torch
+        return False
+    return True
 
 
 def find_backend(group: Any, device: torch.device) -> str:

@@ -43,6 +43,8 @@ class RankProcess:
         """Of one pass over it."""
         self.launched_over: Optional[BucketPlan] = None
         """The script's own bucket plan, where the session was launched with another one."""
+        self.groups_left = 0
+        """Process groups of the job that the script has destroyed."""
         self.phase = beat.STARTING
         self._exchanges = 0
         self._beat = (

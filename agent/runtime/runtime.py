@@ -27,7 +27,7 @@ from .observe.loss_factor import multiply_loss
 from .observe.recorder import DATA, FORWARD, INTERRUPTED, NEW_EPOCH
 from .observe.sharded import explain_unknown, find_kind, find_sharded_roots
 from .private_torch import GET_LOG, explain_unusable
-from .races.parts import RankParts, read_exposed_s
+from .races.parts import RankParts, leave_exchange, read_exposed_s
 from .rank_process import FAILED, RankProcess
 from .steering.conversation import Conversation
 from .steering.online import OnlineTuning
@@ -59,8 +59,7 @@ class Runtime:
         """Nothing is left to be done at boundaries."""
         self._may_capture = True
         """Whether CUDA is in use: there are graphs to be captured."""
-        self._training_forwards = 0
-        self._told_trouble = False
+        self._training_forwards, self._told_trouble = 0, False
 
     # What the patches report.
 
@@ -188,8 +187,7 @@ class Runtime:
             self._tell_trouble("fsdp", kind=find_kind(root), steps=STEPS_WITHOUT_DDP)
 
     def _tell_no_ddp(self, when: str) -> None:
-        engine = find_engine()
-        if engine:
+        if engine := find_engine():
             self._tell_trouble("own_engine", engine=engine)
         elif self.watch.optimizer_steps and not (dist.is_available() and dist.is_initialized()):
             when = "before it ended" if when == "ended" else "so far"
@@ -281,6 +279,7 @@ class Runtime:
                 say(f"the last block is lost: {error}")
         else:
             self._tell_trouble("too_short", steps=self.watch.training_steps, needed="measured steps")
+        leave_exchange(self.process, self._rests)
 
     # Boundaries, and where the script is left to itself.
 
@@ -289,9 +288,7 @@ class Runtime:
         already, self._told_trouble = self._told_trouble, True
         if not self._active or already:
             return
-        self._active = False
-        self._steering = self.at_work = None
-        self.recorder.stop()
+        self._leave()
         if self.environment.rank != 0:
             return
         trouble = describe_trouble(code, **facts)
@@ -305,10 +302,8 @@ class Runtime:
 
     @untraced
     def _tell_no_steps(self, forwards: int) -> None:
-        if hides_optimizer_steps():
-            self._tell_trouble("compiled_steps", forwards=forwards, version=torch.__version__)
-        else:
-            self._tell_trouble("never_steps", forwards=forwards)
+        code = "compiled_steps" if hides_optimizer_steps() else "never_steps"
+        self._tell_trouble(code, forwards=forwards, version=torch.__version__)
 
     @untraced
     def _leave_to_graph(self) -> None:
@@ -329,8 +324,7 @@ class Runtime:
                 if dist.get_world_size() < 2:
                     self._tell_trouble("single_rank")
                     return
-                unusable = self._explain_unusable()
-                if unusable is not None:
+                if (unusable := self._explain_unusable()) is not None:
                     self._tell_trouble("private_torch", why=unusable)
                     return
                 self._steering = self._choose_steering()
@@ -363,8 +357,7 @@ class Runtime:
         return explain_unusable(self.models.list_replicas()) or next(filter(None, unknown), None)
 
     def _choose_steering(self) -> Steering:
-        strategy = self.environment.strategy
-        parts = RankParts(self.process)
+        strategy, parts = self.environment.strategy, RankParts(self.process)
         if strategy is None:
             return Conversation(parts)
         return OnlineTuning(parts) if strategy.get("tune") else Production(parts, strategy)
@@ -381,6 +374,8 @@ class Runtime:
 
     def leave_group(self) -> None:
         """The script destroys its process group."""
+        leave_exchange(self.process, self._rests)
+        self.process.groups_left += 1
         if self._steering is not None:
             self._steering.leave_group()
 
@@ -393,8 +388,13 @@ class Runtime:
 
     def _stop_steering(self, reason: str, are_told: bool = True) -> None:
         """A real training is left to itself."""
+        self._leave()
+        if are_told:
+            say(f"The training goes on by itself: {reason}")
+
+    def _leave(self) -> None:
+        """This rank takes part in nothing any more, and the others need not wait for it."""
         self._active = False
         self._steering = self.at_work = None
         self.recorder.stop()
-        if are_told:
-            say(f"The training goes on by itself: {reason}")
+        leave_exchange(self.process)

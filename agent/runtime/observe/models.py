@@ -9,6 +9,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from ..backends import is_alive
 from ..untraced import untraced
 from .steps import list_parameters
 
@@ -95,8 +96,10 @@ class Models:
         return any(id(ddp) not in self.last_forward for ddp in _list_live(self._replicas))
 
     def list_replicas(self) -> List[Any]:
-        """The DDP models that train now, in the order in which they were built: the same list on every rank."""
-        return self._list_recent(self._replicas)
+        """The DDP models that train now, in the order in which they were built: the same list on every rank. One whose
+        process group was destroyed trains no more."""
+        recent = self._list_recent(self._replicas)
+        return [ddp for ddp in recent if is_alive(getattr(ddp, "process_group", None))]
 
     def list_sharded(self) -> List[Any]:
         """The outermost sharded modules that train now, in the order of their optimizers' parameters."""

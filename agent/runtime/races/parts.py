@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Dict, List, Optional
 
 import torch.distributed as dist
@@ -42,7 +43,6 @@ class RankParts:
             self.reading,
             environment.scratch,
         )
-        self._groups = 0
         self._exchange: Optional[Exchange] = None
         self.asks_cheaply = self.device.type == "cpu"
         """Whether DDP may be asked for its times in every step: elsewhere that makes the host wait for the device."""
@@ -53,23 +53,8 @@ class RankParts:
     def exchange(self) -> Exchange:
         """The line to the other ranks: another one for each process group that the script makes its own."""
         if self._exchange is None:
-            environment, self._groups = self.process.environment, self._groups + 1
-            self._exchange = Exchange(
-                DEFAULT_STORE.load()(),
-                # Torchrun keeps its store over restarts of the ranks: none may read what an earlier one left.
-                f"{environment.session}/{environment.attempt}/{self._groups}",
-                self.rank,
-                self.world_size,
-                self.process.write_waiting,
-                self.process.note_exchange,
-                most_s=PEER_TIMEOUT_S if environment.strategy is None else PRODUCTION_TIMEOUT_S,
-            )
+            self._exchange = _open_exchange(self.process)
         return self._exchange
-
-    def leave(self) -> None:
-        """The script ended on this rank."""
-        if self._exchange is not None:
-            self._exchange.leave()
 
     def leave_group(self) -> None:
         """The script destroys its process group: the next one may want its store's port, too. A trial's last results
@@ -128,6 +113,32 @@ class RankParts:
     def share(self, value: Any, what: str) -> Any:
         """Rank 0's value on every rank."""
         return self.exchange.broadcast(value, what, PEER_TIMEOUT_S)
+
+
+def leave_exchange(process: RankProcess, is_over: bool = False) -> None:
+    """This rank of a real training meets the others no more over this process group, and perhaps never did.
+
+    `is_over` says that none will be met anyway: then the store, which may be gone, is not asked.
+    """
+    if process.environment.strategy is None or is_over:
+        return
+    if dist.is_available() and dist.is_initialized():
+        with contextlib.suppress(RuntimeError):  # the store may have ended with its rank
+            _open_exchange(process).leave()
+
+
+def _open_exchange(process: RankProcess) -> Exchange:
+    environment = process.environment
+    return Exchange(
+        DEFAULT_STORE.load()(),
+        # Torchrun keeps its store over restarts of the ranks: none may read what an earlier one left.
+        f"{environment.session}/{environment.attempt}/{process.groups_left}",
+        dist.get_rank(),
+        dist.get_world_size(),
+        process.write_waiting,
+        process.note_exchange,
+        most_s=PEER_TIMEOUT_S if environment.strategy is None else PRODUCTION_TIMEOUT_S,
+    )
 
 
 def read_exposed_s(data: Dict[str, int]) -> float:

@@ -28,7 +28,6 @@ class OnlineTuning(Conversation):
         return self._found
 
     def finish_script(self) -> None:
-        self._parts.leave()
         self._process.hang_up()
 
     def _end(self, reply: Mapping[str, Any]) -> None:

@@ -83,7 +83,6 @@ class Production(Steering):
         return made
 
     def finish_script(self) -> None:
-        self._parts.leave()
         if self._strategy["changes"] and not self._course_ended and self._parts.rank == 0:
             say("The training ended before it could be proved that the strategy was in force.")
 
