@@ -20,8 +20,8 @@ from advisor.protocol.asked.signing import Statement, is_for
 from advisor.protocol.measured.telemetry import TelemetryPoint
 from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.reading import Unreadable, read_document
-from advisor.protocol.training.launch_command import UnlaunchableCommand, choose_injection
-from advisor.protocol.training.workload import HIDDEN, WITH_SECRETS
+from advisor.protocol.training.launch_command import UnlaunchableCommand, choose_injection, refuse_paddle
+from advisor.protocol.training.workload import HIDDEN, WITH_SECRETS, WorkloadKind
 from advisor.protocol.views import EventKind, JobEvent, JobPage, LogChunk, Role
 from advisor.services.ending import cancel_if_gone, end_session
 from advisor.services.pages import cut_page, read_cursor
@@ -133,6 +133,8 @@ def check_spec(spec: JobSpec) -> None:
         broken.append(("workload.command", _TOO_LONG))
     else:
         try:
+            if workload.kind is WorkloadKind.PYTORCH:
+                refuse_paddle(workload.command)
             choose_injection(workload.injection, workload.command)
         except UnlaunchableCommand as error:
             broken.append(("workload.command", f": {error}"))

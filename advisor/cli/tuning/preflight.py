@@ -16,6 +16,7 @@ from advisor.protocol.training.launch_command import (
     PaddleCommand,
     UnlaunchableCommand,
     parse_command,
+    refuse_paddle,
     trains_with_paddle,
 )
 from advisor.protocol.training.workload import WorkloadKind
@@ -147,7 +148,8 @@ def _read(script: Path) -> str:
 
 
 def _refuse_paddle(spec: JobSpec) -> None:
-    """Raise PaddleCommand where the script among the command's words trains with PaddlePaddle."""
+    """Raise PaddleCommand where the command's launcher or its script trains with PaddlePaddle."""
+    refuse_paddle(spec.workload.command)
     for word in spec.workload.command:
         path = Path(spec.workload.working_dir) / word
         if path.suffix in _SCRIPTS and path.is_file():

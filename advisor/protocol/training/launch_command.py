@@ -108,9 +108,6 @@ def parse_command(words: Sequence[str]) -> LaunchCommand:
     """Take a launch command apart; raises UnlaunchableCommand naming the word at fault and what to use instead."""
     launcher = words[0]
     name = PurePath(launcher).name
-    before_script = takewhile(lambda word: not word.endswith(".py"), words)
-    if paddle := next((word for word in before_script if PurePath(word).name in _OF_PADDLE), None):
-        raise PaddleCommand(paddle)
     if name == "torchrun":
         return _parse_torchrun(launcher, (), words[1:])
     if re.fullmatch(r"python(3(\.\d+)?)?t?", name):
@@ -125,6 +122,14 @@ def parse_command(words: Sequence[str]) -> LaunchCommand:
             "--nproc-per-node N script.py … as the command."
         )
     raise _describe_foreign(name)
+
+
+def refuse_paddle(words: Sequence[str]) -> None:
+    """Raise PaddleCommand where one of Paddle's launchers stands before the script."""
+    before_script = takewhile(lambda word: not word.endswith(".py"), words)
+    for word in before_script:
+        if PurePath(word.removeprefix("-m")).name in _OF_PADDLE:
+            raise PaddleCommand(word.removeprefix("-m"))
 
 
 def trains_with_paddle(source: str) -> bool:
@@ -199,8 +204,6 @@ def _keep_options(before: Sequence[str], joined: str) -> tuple[str, ...]:
 def _finish_module(
     launcher: str, options: tuple[str, ...], module: str, rest: Sequence[str]
 ) -> LaunchCommand:
-    if module in _OF_PADDLE:
-        raise PaddleCommand(f"python -m {module}")
     if module == "torch.distributed.run":
         return _parse_torchrun(launcher, options, rest)
     if module in {"torch.distributed.launch", "accelerate.commands.launch", "deepspeed.launcher.runner"}:

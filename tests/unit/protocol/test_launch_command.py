@@ -11,6 +11,7 @@ from advisor.protocol.training.launch_command import (
     UnlaunchableCommand,
     choose_injection,
     parse_command,
+    refuse_paddle,
     trains_with_paddle,
 )
 from advisor.protocol.training.workload import Injection
@@ -203,14 +204,12 @@ def test_the_rendezvous_is_read_from_the_launchers_own_options(command: str, nam
 )
 def test_paddles_launchers_are_told_by_name_with_what_to_type(words: str) -> None:
     with pytest.raises(PaddleCommand, match="give --kind paddle") as refused:
-        parse_command(words.split())
+        refuse_paddle(words.split())
     assert "trains with PaddlePaddle" in str(refused.value)
 
 
 def test_an_argument_of_the_script_names_no_launcher() -> None:
-    assert parse_command(
-        ["torchrun", "--nproc-per-node", "2", "train.py", "--backend", "fleetrun"]
-    ).is_torchrun
+    refuse_paddle(["torchrun", "--nproc-per-node", "2", "train.py", "--backend", "fleetrun"])
 
 
 @pytest.mark.parametrize(
