@@ -89,6 +89,7 @@ ROUTES: dict[str, set[str]] = {
     "GET /static/*": EVERYBODY,
     "GET /plotly/*": EVERYBODY,
     "GET /login": EVERYBODY,
+    "GET /enter/{secret}": EVERYBODY,
     "POST /login": EVERYBODY,
     "POST /theme": EVERYBODY,
     "GET /jobs": READ,
