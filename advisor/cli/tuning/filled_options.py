@@ -70,7 +70,7 @@ def _list_parameters(command: Callable[..., None], declared: type) -> Iterator[i
 
 
 def put(body: dict[str, Any], path: Sequence[str], value: Any) -> None:
-    """Set a field at a place; dictionaries are put beside what is there. What is no dictionary is judged later."""
+    """Set a field at a place, merging dictionaries; a value that is not a dictionary is judged by the model later."""
     first, *rest = path
     there = body.get(first, {})
     if rest:

@@ -41,9 +41,9 @@ def _try_to_write(directory: Path) -> str:
     """Return why no file can be made in the directory, or where it is to be made; empty where that works."""
     nearest = next(path for path in (directory, *directory.absolute().parents) if path.exists())
     if not nearest.is_dir():
-        return f"{nearest} is no directory."
+        return f"{nearest} is not a directory."
     try:
-        # Root may write by its rights where the file system lets nobody: only trying tells.
+        # Root passes every permission check, also on a read-only file system: only a trial write tells.
         with tempfile.TemporaryFile(dir=nearest) as file:
             file.write(b"advisor")
     except OSError as error:

@@ -306,7 +306,7 @@ def test_tune_measures_nothing_where_it_could_not_write_its_files(
     (tmp_path / "notes").write_text("mine too\n")
     for output, reason in (
         ("mine", "mine holds a run.sh that is not of an export."),
-        ("notes", "is no directory."),
+        ("notes", "is not a directory."),
     ):
         result = run("tune", "--output", output, "torchrun", "--nproc-per-node", "2", "train.py")
         assert (result.exit_code, server.submitted) == (2, []), result.stderr
