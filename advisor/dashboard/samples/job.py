@@ -290,7 +290,9 @@ def keep_defaults(advice: Advice) -> Advice:
     return advice.model_copy(
         update={
             "verdict": Verdict.KEEP, "changes": Changes(), "strategy": advice.baseline, "reasons": (), "taken_back": (),
-            "headline": "Keep your settings: whatever the search found brings less than 2 %: at most +1.7 %.",
+            "headline": "Keep your settings: the strategy that looked best, num_threads 2, brings less than 2 %: "
+            "+0.4 % measured, 95 % CI −0.9 … +1.7 %. The 22 others that the search measured looked no better than "
+            "+0.9 %; gains up to +2.6 % are not excluded.",
             "action": Action.KEEP, "what_to_do": "Change nothing.",
             "gain": Interval(ratio=1.004, low=0.991, high=1.017, rounds=16, sessions=2),
             "phases_after": advice.phases_before, "buckets_after": advice.buckets_before,

@@ -34,6 +34,9 @@ class RaceRules(Message):
     loss_check_steps: int = 0
     """Where segments begin from the saved state: steps after each segment, on the same batches for all of them, that
     tell its loss while nothing is learned. 0 compares the losses of the timed steps."""
+    loss_check_offset: int = 0
+    """So many of the script's next batches come at the end of their epoch instead, so that a launch's loss check has
+    other batches than the launches before. The same for every arm of the race."""
     calibrate: bool = False
     """Also measure links, gradients and the gradient's noise after the timed steps."""
 

@@ -37,6 +37,7 @@ from advisor.tuning.explain.warnings import list_warnings
 from advisor.tuning.history.budget import plan_verdict
 from advisor.tuning.history.ended_search import search_as_it_ended
 from advisor.tuning.history.record import Record
+from advisor.tuning.history.scores import judge_others
 from advisor.tuning.measure.contrast import mean_rate
 from advisor.tuning.measure.phases import pool_phases
 from advisor.tuning.measure.stragglers import flag_nodes
@@ -189,6 +190,7 @@ def _find_grounds(record: Record, space: Space | None, case: Case | None) -> Gro
         tried=len(tried),
         given_up=given_up,
         failed=tuple(t.outcome.words for t in tried if t.outcome and t.outcome.is_configurations_fault),
+        others=judge_others(record, case.trial.changes) if case and not job.spec.verify else None,
         ended_by=_ENDED_BY.get(job.state) or _say_what_ended(record),
         none_promised=case is None and bool(searched) and _has_time_left(record),
         reason=reason.sentence,
@@ -229,9 +231,9 @@ def _estimate_more_s(record: Record, case: Case) -> float | None:
 
 
 def _list_doubts(chosen: Case | None) -> tuple[str, ...]:
-    if chosen is None or chosen.guard.passed:
+    if chosen is None or chosen.trial.effect is Effect.EXACT:
         return ()
-    return (f"Compare the accuracy of one full run before you rely on it. {chosen.guard.sentence}",)
+    return (f"Compare the accuracy of one full training before you rely on it. {chosen.guard.sentence}",)
 
 
 def _varied(record: Record) -> set[str]:

@@ -94,7 +94,8 @@ def make_case(record: Record, trial: Trial) -> Case:
     """Return what is known of a strategy."""
     confirmation = confirm(record, trial.changes, forced=True)
     gain = _interval_of(confirmation)
-    guard = check_losses(record, trial.effect, [c.strategy for c in confirmation.comparisons])
+    blocks = [c.strategy for c in confirmation.comparisons]
+    guard = check_losses(record, trial.effect, blocks, confirmation.level)
     efficiency = efficiency_of(record, trial)
     goodput = combine(gain, efficiency, trial.effect)
     return Case(trial, confirmation, gain, guard, efficiency, goodput)

@@ -12,12 +12,13 @@ from advisor.protocol.answers.gains import (
     End,
     Quality,
     say_smallest_gain,
+    spell_gain,
     spell_likely,
-    spell_percent,
     spell_range,
 )
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
+from advisor.tuning.history.scores import Others
 
 _KEEP = "Keep your settings:"
 _LIKELY_Z = 0.84
@@ -57,6 +58,8 @@ class Grounds:
     """Those of them that were given up because they were surely slower."""
     failed: tuple[str, ...] = ()
     """How those that failed did, each as in `crashed`."""
+    others: Others | None = None
+    """What the search saw of the strategies beside this one."""
     ended_by: str = "the budget ended"
     """A clause: what ended the job."""
     none_promised: bool = False
@@ -148,14 +151,21 @@ def _say_keep(grounds: Grounds) -> str:
     what = grounds.changes.describe()
     if interval.low > 1.0 and grounds.is_harmful:
         return f"{_KEEP} {what} is faster ({interval.describe()}) but not advised. {grounds.guard}".rstrip()
+    found = "is not faster" if interval.high <= 1.0 else f"brings less than {grounds.min_gain * 100:g} %"
     if grounds.is_check:
-        found = "is not faster" if interval.high <= 1.0 else f"brings less than {grounds.min_gain * 100:g} %"
         return f"{_KEEP} {what} {found}: {_say_measured(interval)}."
-    if interval.high <= 1.0:
-        return f"{_KEEP} nothing that was tried is faster. The best, {what}: {_say_measured(interval)}."
+    told = f"{_KEEP} the strategy that looked best, {what}, {found}: {_say_measured(interval)}."
+    return f"{told} {_say_others(grounds.others)}" if grounds.others else told
+
+
+def _say_others(others: Others) -> str:
+    """What the search, which confirms nothing, leaves open of the strategies that were not confirmed."""
+    who, verb = (f"The {others.count} others", "were") if others.count > 1 else ("The other one", "was")
+    if others.most <= 0.0:
+        return f"{who} that the search measured {verb} slower."
+    best, most = spell_gain(math.exp(others.best)), spell_gain(math.exp(others.most), End.HIGH)
     return (
-        f"{_KEEP} whatever the search found brings less than {grounds.min_gain * 100:g} %: at most "
-        f"{spell_percent(interval.high, End.HIGH)} ({_say_measured(interval)}, with {what})."
+        f"{who} that the search measured looked no better than {best}; gains up to {most} are not excluded."
     )
 
 

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from advisor.protocol.answers.advice import Diagnosis
 from advisor.protocol.answers.gains import NOISY, say_launch_noise
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.phases import Phases
 from advisor.protocol.measured.trials import Trial
 from advisor.protocol.training.workload import WorkloadKind
@@ -47,10 +46,6 @@ def list_next_steps(
         if kind is WorkloadKind.PYTORCH and (cold := chosen.changes.cold):
             steps.append(
                 f"Set {Changes(cold).describe()} where the job is launched: it acts in new processes only."
-            )
-        if chosen.effect is not Effect.EXACT:
-            steps.append(
-                "Compare one full training with the baseline's final accuracy before you rely on it."
             )
     steps += [flag.sentence for flag in diagnosis.flags]
     steps += list_beyond_knobs(record.job, chosen, diagnosis, phases[1])

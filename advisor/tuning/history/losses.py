@@ -3,8 +3,9 @@
 Where an inexact strategy takes part in a race, every segment of every arm begins from one state of the training: the
 runtime puts weights, optimizer and random numbers back before each. So the segments of one cycle are a matched pair.
 After each segment the ranks' mean parameters are held against the same batches while nothing is learned (a loss check):
-what batches differ by cancels out. The segments of a pair train on different batches, and the spread of that is in the
-error. Without a loss check the losses of the later half of the segments are compared, where a difference has had time
+how hard batches are cancels out. How far the strategy's lag differs from batch to batch does not: all pairs of a launch
+share its batches, so it is a part of the error of its own, beside that of the pairs, whose segments train on different
+batches. Without a loss check the losses of the later half of the segments are compared, where a difference has had time
 to show; those are of each rank's own parameters.
 
 Where every strategy is a launch of its own, the first block of a launch begins from the script's own start: a
@@ -15,7 +16,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from statistics import fmean, stdev
+from statistics import fmean, median_low, stdev, variance
+
+import numpy as np
 
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.knob import Effect
@@ -41,6 +44,10 @@ class LossPair:
     fall_error: float
     level: float
     """The reference's mean loss in training, over the later half."""
+    steps: int
+    """The reference's, from the state on."""
+    on_batches: tuple[tuple[float, float], ...] = ()
+    """Difference and fall on each batch of a check; empty without one."""
 
 
 @dataclass(frozen=True)
@@ -51,20 +58,29 @@ class LossContrast:
     difference: float
     """Mean over the pairs."""
     error: float
-    """Its standard error: from the spread of the pairs; of less than three never below what their segments say."""
+    """Its standard error: from the spread of the pairs and of the batches that they share."""
     fall: float
     """Mean fall of the reference's loss: what was learned in the time of a pair."""
     fall_error: float
 
     @property
     def freedom(self) -> int:
-        """Degrees of freedom of the error: pairs minus 1."""
+        """Degrees of freedom of the error: pairs minus 1, the fewer of its two parts'."""
         return max(1, len(self.pairs) - 1)
+
+    @property
+    def steps(self) -> int:
+        """Of a typical pair."""
+        return median_low(pair.steps for pair in self.pairs)
 
     @property
     def learned(self) -> bool:
         """Whether the reference's loss fell beyond doubt: otherwise a strategy that learns nothing looks no worse."""
         return self.fall > 3.0 * self.fall_error
+
+    def error_beyond(self, share: float) -> float:
+        """Return the standard error of the difference minus this share of the fall: both are of the same losses."""
+        return _find_error(self.pairs, 1.0, -share)
 
 
 def contrast_losses(record: Record, blocks: Iterable[Block]) -> LossContrast | None:
@@ -75,21 +91,43 @@ def contrast_losses(record: Record, blocks: Iterable[Block]) -> LossContrast | N
     found = list(blocks)
     checked = [block for block in found if block.result and block.result.loss_checks]
     pairs = [pair for block in checked or found for pair in _match(record, block)]
-    if not pairs:
-        return None
-    differences, count = [pair.difference for pair in pairs], len(pairs)
-    within = math.sqrt(math.fsum(pair.error**2 for pair in pairs)) / count
-    between = stdev(differences) / math.sqrt(count) if count > 1 else 0.0
-    falls = [pair.fall for pair in pairs]
-    fall_within = math.sqrt(math.fsum(pair.fall_error**2 for pair in pairs)) / count
-    fall_between = stdev(falls) / math.sqrt(count) if count > 1 else 0.0
+    return pool_pairs(pairs) if pairs else None
+
+
+def pool_pairs(pairs: Sequence[LossPair]) -> LossContrast:
+    """Return one or more matched pairs together."""
     return LossContrast(
         pairs=tuple(pairs),
-        difference=fmean(differences),
-        error=between if count >= _FEWEST_PAIRS else max(within, between),
-        fall=fmean(falls),
-        fall_error=fall_between if count >= _FEWEST_PAIRS else max(fall_within, fall_between),
+        difference=fmean(pair.difference for pair in pairs),
+        error=_find_error(pairs, 1.0, 0.0),
+        fall=fmean(pair.fall for pair in pairs),
+        fall_error=_find_error(pairs, 0.0, 1.0),
     )
+
+
+def _find_error(pairs: Sequence[LossPair], of_difference: float, of_fall: float) -> float:
+    """Standard error of the pairs' mean of so much of the difference plus so much of the fall.
+
+    Pairs and batches are crossed random effects: the variance of their mean is MS_pairs + MS_batches - MS_rest over
+    all cells (Cornfield and Tukey 1956; Searle, Casella and McCulloch 1992, chapter 4), never less than what either
+    says by itself. Where launches have other batches, what batches share by their place is less, and so is its part.
+    Of fewer than three pairs the error is never below what their own batches or losses say.
+    """
+    count = len(pairs)
+    means = [of_difference * pair.difference + of_fall * pair.fall for pair in pairs]
+    found = between = variance(means) / count if count > 1 else 0.0
+    size = min(len(pair.on_batches) for pair in pairs)
+    if count > 1 and size > 1:
+        cells = np.array([pair.on_batches[:size] for pair in pairs]) @ (of_difference, of_fall)
+        batches = cells.mean(axis=0)
+        rest = cells - batches - cells.mean(axis=1, keepdims=True) + cells.mean()
+        residual = float((rest**2).sum()) / ((count - 1) * (size - 1) * count * size)
+        shared = float(batches.var(ddof=1)) / size
+        found = max(between + shared - residual, between, shared)
+    if count < _FEWEST_PAIRS:
+        own = [(of_difference * pair.error) ** 2 + (of_fall * pair.fall_error) ** 2 for pair in pairs]
+        found = max(found, math.fsum(own) / count**2)
+    return math.sqrt(found)
 
 
 def list_blocks(record: Record, changes: Mapping[str, Value]) -> list[Block]:
@@ -147,15 +185,24 @@ def _join(losses: Sequence[float], count: int) -> list[float]:
 def _compare_on_same_batches(result: BlockResult, reference: BlockResult) -> list[LossPair]:
     later = [loss for segment in _cut(reference) for loss in segment[len(segment) // 2 :]]
     start, level = reference.loss_at_start, fmean(later) if later else 0.0
+    segments = reference.segments or (len(reference.losses),)
     pairs = []
-    for mine, theirs in zip(result.loss_checks, reference.loss_checks, strict=False):
+    for mine, theirs, steps in zip(result.loss_checks, reference.loss_checks, segments, strict=False):
         if not len(start) == len(mine) == len(theirs) > 1:
             continue
         differences = [m - t for m, t in zip(mine, theirs, strict=True)]
         falls = [s - t for s, t in zip(start, theirs, strict=True)]
         root = math.sqrt(len(start))
         pairs.append(
-            LossPair(fmean(differences), stdev(differences) / root, fmean(falls), stdev(falls) / root, level)
+            LossPair(
+                difference=fmean(differences),
+                error=stdev(differences) / root,
+                fall=fmean(falls),
+                fall_error=stdev(falls) / root,
+                level=level,
+                steps=steps,
+                on_batches=tuple(zip(differences, falls, strict=True)),
+            )
         )
     return pairs
 
@@ -174,6 +221,7 @@ def _compare(mine: Sequence[float], theirs: Sequence[float]) -> LossPair | None:
         fall=-slope * centre,
         fall_error=slope_error * centre,
         level=fmean(reference),
+        steps=length,
     )
 
 

@@ -18,6 +18,7 @@ from advisor.tuning.history.budget import Reserve, affords, plan_verdict
 from advisor.tuning.history.comparisons import Comparison, list_comparisons
 from advisor.tuning.history.record import Record
 from advisor.tuning.history.scores import LAUNCH_LUCK
+from advisor.tuning.measure.levels import find_level
 from advisor.tuning.measure.pooling import LUCK, LUCK_PER_GAIN
 from advisor.tuning.measure.sequential import Look, chance_to_decide, look_at
 from advisor.tuning.stages.loss_guard import check_losses
@@ -52,6 +53,8 @@ class Confirmation:
     """What each launch said: its races put together."""
     chance: float
     """Probability that the launches that are still planned decide."""
+    level: float = 0.0
+    """Two-sided level of a look after the last launch, whatever was decided before: what the loss guard reads at."""
 
     @property
     def told(self) -> tuple[Contrast, ...]:
@@ -84,21 +87,24 @@ def confirm(record: Record, changes: Mapping[str, Value], *, forced: bool) -> Co
     # Two launches differ by their own luck, which one launch of both strategies takes off.
     luck = LAUNCH_LUCK if apart is not None else LUCK
     look: Look | None = None
+    level = 0.0
     for count in range(1, len(launches) + 1):
-        look = look_at(
-            launches[:count],
-            # An earlier budget's look stands as it was taken.
-            planned=next((e for e in ended if e >= count), planned),
-            min_gain=record.job.spec.min_gain,
-            forced=count in ended or (forced and count == len(launches)),
-            ended=[e for e in ended if e < count],
-            luck=luck,
-        )
-        if look is not None and look.decision is not None:
-            break
-    return Confirmation(
-        Changes(changes), found, look, launches, _estimate_chance(record, launches, planned, ended, luck)
-    )
+        # An earlier budget's look stands as it was taken.
+        end = next((e for e in ended if e >= count), planned)
+        is_last = count in ended or (forced and count == len(launches))
+        before = [e for e in ended if e < count]
+        level = find_level(count, end, forced=is_last, ended=before)
+        if look is None or look.decision is None:
+            look = look_at(
+                launches[:count],
+                planned=end,
+                min_gain=record.job.spec.min_gain,
+                forced=is_last,
+                ended=before,
+                luck=luck,
+            )
+    chance = _estimate_chance(record, launches, planned, ended, luck)
+    return Confirmation(Changes(changes), found, look, launches, chance, level)
 
 
 def _estimate_chance(
@@ -185,7 +191,7 @@ def _why_over(record: Record, winner: Candidate, verdict: Confirmation) -> str:
     if look is not None and look.decision == "keep":
         return "The races exclude a gain that is worth a change."
     if look is not None and look.decision == "change":
-        guard = check_losses(record, winner.effect, [c.strategy for c in verdict.comparisons])
+        guard = check_losses(record, winner.effect, [c.strategy for c in verdict.comparisons], verdict.level)
         if guard.admits(winner.effect) or guard.harmed or not guard.is_open:
             return "The races have shown the gain."
     # Without a decision the budget is used up, however small the chance: every launch narrows the interval.

@@ -17,8 +17,6 @@ from advisor.tuning.measure.student_t import t_quantile
 
 _FEWEST = 2
 """Matched pairs without which nothing is said."""
-_LEVEL = 0.025
-"""One-sided level of the test: it is read once, when the verdict is; harm and harmlessness share 5 %."""
 _LARGEST_SHARE = 0.25
 """Of what the baseline learned in the time of a pair, a strategy may never lose more: this is what makes a test of few
 steps mean something. Without it a strategy that learns nothing would pass wherever little is learned meanwhile."""
@@ -43,15 +41,18 @@ class GuardFinding:
         return self.passed or (effect is Effect.NUMERIC and not self.harmed)
 
 
-def check_losses(record: Record, effect: Effect, blocks: Sequence[Block]) -> GuardFinding:
-    """Return the paired non-inferiority test of the losses in these blocks of a strategy.
+def check_losses(record: Record, effect: Effect, blocks: Sequence[Block], level: float) -> GuardFinding:
+    """Return the paired non-inferiority test of the losses in these blocks of a strategy, at this two-sided level.
+
+    The losses are read again after each launch. The readings spend 5 %, half of it on harm, as the looks at the
+    strategy's speed spend theirs (`Confirmation.level`): nothing passes by being asked often.
 
     Each matched pair (`losses.py`: the same state before, the same number of samples since) gives d = the strategy's
-    loss - the baseline's. With δ the tolerated difference and one-sided 2.5 % t bounds of mean d, the test passes when
+    loss - the baseline's. With δ the tolerated difference and one-sided t bounds of mean d, the test passes when
     the upper bound stays below δ, shows harm when the lower one lies above δ, and is undecided otherwise. δ is
     `loss_tolerance` times the baseline's loss drop from the first loss of the job to these pairs', but at most a
-    quarter of what the baseline learned in the time of a pair; where the baseline learned nothing measurable in that
-    time, only harm can be shown. Exact strategies pass: they compute the same numbers.
+    quarter of what the baseline learned in the time of a pair, whose own error counts; where the baseline learned
+    nothing measurable in that time, only harm can be shown. Exact strategies pass: they compute the same numbers.
     """
     if effect is Effect.EXACT:
         return GuardFinding(True, "Its knobs do not change what is computed.")
@@ -65,7 +66,10 @@ def check_losses(record: Record, effect: Effect, blocks: Sequence[Block]) -> Gua
             "are needed).",
             is_open=seen > 0 or not blocks,
         )
-    finding = _judge(record, contrast)
+    if level <= 0.0:
+        return GuardFinding(False, "Its loss is judged from the second launch on.")
+    tolerance = record.job.spec.loss_tolerance
+    finding = judge_contrast(contrast, tolerance, _measure_drop(record, contrast), level)
     if effect is not Effect.CONVERGENCE or record.job.spec.from_checkpoint:
         return finding
     if finding.passed:
@@ -79,15 +83,21 @@ def check_losses(record: Record, effect: Effect, blocks: Sequence[Block]) -> Gua
     return replace(finding, is_open=False)
 
 
-def _judge(record: Record, contrast: LossContrast) -> GuardFinding:
-    count = len(contrast.pairs)
-    margin = t_quantile(1.0 - _LEVEL, contrast.freedom) * contrast.error
-    smallest = margin + t_quantile(_POWER, contrast.freedom) * contrast.error
-    worst = contrast.difference + margin
-    allowed = record.job.spec.loss_tolerance * max(_measure_drop(record, contrast), 0.0)
+def judge_contrast(contrast: LossContrast, tolerance: float, drop: float, level: float) -> GuardFinding:
+    """Return what matched pairs show at a two-sided level: `tolerance` of the baseline's loss drop may be lost."""
+    count, quantile = len(contrast.pairs), t_quantile(1.0 - level / 2.0, contrast.freedom)
+    limits = [
+        (tolerance * max(drop, 0.0), contrast.error, f"{tolerance:.0%} of the drop since the job began")
+    ]
     if contrast.learned:
-        allowed = min(allowed, _LARGEST_SHARE * contrast.fall)
-    harmed = contrast.difference - margin > allowed
+        error = contrast.error_beyond(_LARGEST_SHARE)
+        limits.append(
+            (_LARGEST_SHARE * contrast.fall, error, "a quarter of what the baseline learned meanwhile")
+        )
+    # Both have to be kept: the one that is harder to keep speaks.
+    allowed, error, what = min(limits, key=lambda limit: limit[0] - quantile * limit[1])
+    worst = contrast.difference + quantile * error
+    harmed = contrast.difference - quantile * error > allowed
     if not contrast.learned and not harmed:
         return GuardFinding(
             False,
@@ -95,14 +105,19 @@ def _judge(record: Record, contrast: LossContrast) -> GuardFinding:
             f"(by {contrast.fall:.4g} ± {contrast.fall_error:.2g}), so that learning nothing would look no worse.",
         )
     figures = (
-        f"its loss after equally many samples from the same state differs by {contrast.difference:+.4g} from the "
-        f"baseline's over {count} comparisons (at most {worst:+.4g} with 97.5 % confidence; {allowed:.4g} is "
-        f"tolerated, {max(contrast.fall, 0.0):.4g} was learned meanwhile)"
+        f"after {contrast.steps} steps from the same state its loss differs by {contrast.difference:+.4g} from the "
+        f"baseline's over {count} comparisons (at most {worst:+.4g} with 97.5 % confidence, however often it is read; "
+        f"{allowed:.4g} is tolerated, {what})"
     )
     if worst < allowed:
-        return GuardFinding(True, f"The loss guard passed: {figures}.")
+        return GuardFinding(
+            True,
+            f"The loss guard passed: {figures}. That holds on these batches, from this state and over so many steps; "
+            "of a whole training it says nothing.",
+        )
     if harmed:
         return GuardFinding(False, f"The loss guard refuses it: {figures}.", harmed=True)
+    smallest = (quantile + t_quantile(_POWER, contrast.freedom)) * error
     blind = f"a difference below {smallest:.2g} could hardly have been seen in {count} comparisons"
     return GuardFinding(False, f"The loss guard could not decide: {figures}; {blind}.")
 

@@ -110,6 +110,7 @@ def verdict_rules(
         warmup_steps=_whole(wanted.warmup_steps, _period(arms)),
         segment_steps=_whole(max(SEGMENT_STEPS, 2 * checked), _period(arms)),
         loss_check_steps=checked,
+        loss_check_offset=_count_checked_batches(record) if checked else 0,
         min_steps=timed,
         # A faster arm makes more steps in its share of the time; the time ends the race.
         max_steps=max(timed, _whole(min(MOST_STEPS, round(20.0 * race_s / step_s)), _period(arms))),
@@ -117,6 +118,11 @@ def verdict_rules(
         target_error=enough,
         profile_steps=PROFILE_STEPS,
     )
+
+
+def _count_checked_batches(record: Record) -> int:
+    """Batches that the loss checks of the races so far began with."""
+    return sum({b.race: _count_check_steps(b.plan.rules) for b in record.history.blocks}.values())
 
 
 def estimate_race_s(record: Record, arms: Sequence[Candidate], rules: RaceRules) -> float:

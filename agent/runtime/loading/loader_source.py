@@ -108,6 +108,15 @@ class Grouped:
         return [index for batch in itertools.chain([first], rest) for index in batch]
 
 
+def put_off(remaining: Iterator[Any], count: int) -> Iterator[Any]:
+    """The same index batches, the first `count` of them last; counted round and round where fewer are left."""
+    first = list(itertools.islice(remaining, count))
+    if 0 < len(first) < count:
+        place = count % len(first)
+        return iter(first[place:] + first[:place])
+    return itertools.chain(remaining, first)
+
+
 class Indices:
     """Index batches on their way to one iterator, each remembered until its batch was delivered."""
 

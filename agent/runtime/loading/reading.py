@@ -1,5 +1,7 @@
 """Reads the script's training batches with other loader settings, in the very order of the script.
 
+Only for a loss check the next batches of a launch may come at the end of their epoch.
+
 A live iterator goes on elsewhere: what its workers have in hand is delivered first, then another iterator takes the
 rest of its index batches. No random number of the script's own generators is drawn more or less than by the script.
 """
@@ -41,6 +43,7 @@ from .loader_source import (
     explain_no_exchange,
     observe_settings,
     open_source,
+    put_off,
     resume_source,
 )
 
@@ -120,6 +123,13 @@ class _Feed:
         """The same index batches, so many of them in one; `regroup` changes it later."""
         self.grouped = Grouped(remaining, multiple)
         return self.grouped
+
+    def put_off(self, own: Any, count: int) -> None:
+        """So many of the index batches that nobody has taken yet come at the end of the epoch."""
+        if self.sources:
+            self.sources[-1].indices.regroup(lambda remaining: put_off(remaining, count))
+        else:
+            INDICES.set(own, put_off(INDICES.of(own), count))
 
     def _read_own(self, own: Any, read_next: ReadNext) -> Any:
         try:
@@ -304,6 +314,12 @@ class Reading:
         return batch
 
     # What a loss check asks.
+
+    def put_off(self, count: int) -> None:
+        """So many of each loader's next batches come at the end of the epoch, where its order can be kept otherwise."""
+        for own, feed in self.list_live():
+            if count and feed.loader is not None and explain_no_exchange(feed.loader) is None:
+                feed.put_off(own, count)
 
     def begin_replay(self) -> None:
         """From here on the batches of the first replay stand in for those that are read, from its first one on."""

@@ -26,6 +26,8 @@ class RaceRules:
     profile_steps: int = 3
     loss_check_steps: int = 0
     """After each segment that began from the saved state: steps on the same batches without learning."""
+    loss_check_offset: int = 0
+    """Batches that come at the end of their epoch instead, so that the checks of two launches have different ones."""
     calibrate: bool = False
     """Watch gradients and measure links under the first arm after the timed steps."""
 

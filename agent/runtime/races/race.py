@@ -51,6 +51,7 @@ class Race:
         checks = self._snapshot is not None and len(order.arms) > 1 and order.rules.loss_check_steps
         if checks and not explain_no_check(training):
             self._loss_check = LossCheck(parts, order.rules.loss_check_steps)
+            parts.reading.put_off(order.rules.loss_check_offset)
         self._judge = Judge(order.rules, self.arms, parts.clock, self._snapshot is not None)
         self._in_force: Optional[Arm] = None
         self._needs_lead_in = True

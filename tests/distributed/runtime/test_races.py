@@ -251,6 +251,21 @@ def test_a_state_that_learned_nothing_loses_the_same_on_the_same_batches(model: 
             assert all(check == start for check in result["loss_checks"]), (start, result["loss_checks"])
 
 
+def test_launches_are_checked_on_other_batches(tmp_path: Path) -> None:
+    """And all arms of a launch on the same: nothing is learned, so that only the batches can differ."""
+    script, starts = ["plain.py", "--lr", "0", "--steps", "400"], []
+    for offset in (0, 7):
+        rules = {**CHECKED, "loss_check_offset": offset}
+        folder = tmp_path / str(offset)
+        folder.mkdir()
+        session = launch(folder, script, [race({"base": {}, "apart": APART}, **rules), END])
+        result = session.result("apart")
+        assert all(check == result["loss_at_start"] for check in result["loss_checks"]), session.log
+        starts.append(set(result["loss_at_start"]))
+    assert len(starts[0]) == len(starts[1]) == 5
+    assert not starts[0] & starts[1]
+
+
 def test_checks_teach_nothing_and_end_with_the_training_as_it_was(tmp_path: Path) -> None:
     """A second race, from the state that the first one put back, loses the same on the same batches."""
     arms = {"base": {}, "apart": APART}

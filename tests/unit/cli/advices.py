@@ -107,7 +107,9 @@ def a_keep() -> Advice:
     return a_change().model_copy(
         update={
             "verdict": Verdict.KEEP,
-            "headline": "Keep your settings: whatever the search found brings less than 2 %: at most +1.7 %.",
+            "headline": "Keep your settings: the strategy that looked best, num_threads 2, brings less than 2 %: "
+            "+0.4 % measured, 95 % CI −0.9 … +1.7 %. The 22 others that the search measured looked no better than "
+            "+0.9 %; gains up to +2.6 % are not excluded.",
             "action": Action.KEEP,
             "what_to_do": "Change nothing.",
             "strategy": _DEFAULTS,

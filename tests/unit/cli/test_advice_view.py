@@ -97,7 +97,7 @@ def test_interval_that_says_nothing_is_not_dressed_up_as_figures() -> None:
 
 def test_keep_is_neutral_and_promises_nothing() -> None:
     text = words_of(a_keep())
-    assert "Keep your settings: whatever the search found brings less than 2 %" in text
+    assert "Keep your settings: the strategy that looked best, num_threads 2, brings less than 2 %" in text
     assert "between −0.9 % and +1.7 %" in text
     assert "What to change" not in text
     assert "With the changes below" not in text

@@ -136,7 +136,9 @@ def test_change_that_rounds_otherwise_asks_for_a_comparison_of_accuracy() -> Non
 
 def test_keep_says_to_change_nothing() -> None:
     text = words_of(a_keep())
-    assert text.startswith("RESULT keep your settings: whatever the search found brings less than 2 %")
+    assert text.startswith(
+        "RESULT keep your settings: the strategy that looked best, num_threads 2, brings less than 2 %"
+    )
     assert "TO DO Change nothing." in text
     assert "USE IT" not in text
     assert "CHANGE" not in text

@@ -65,7 +65,10 @@ def test_verdict_stands_with_its_bound_first() -> None:
 def test_verdict_that_excludes_a_worthwhile_gain_keeps_the_settings() -> None:
     page = show(replace(FINISHED, advice=keep_defaults(FINISHED.advice)))
     assert (page.verdict.tone, page.verdict.figure) == ("muted", "Keep your settings")
-    assert page.verdict.sentence == "Whatever the search found brings less than 2 %: at most +1.7 %."
+    assert page.verdict.sentence.startswith(
+        "The strategy that looked best, num_threads 2, brings less than 2 %: "
+    )
+    assert page.verdict.sentence.endswith("gains up to +2.6 % are not excluded.")
     assert page.verdict.next_steps[0] == "Change nothing."
     assert page.verdict.command == ""
     assert page.comparison is None

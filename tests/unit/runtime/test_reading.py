@@ -277,6 +277,26 @@ def test_a_replay_goes_on_over_the_end_of_an_epoch() -> None:
     assert [*read_epoch(), *read_epoch()] == [0, 4, 8, 0, 4, 8]
 
 
+@pytest.mark.parametrize("own", [{}, {"num_workers": 2}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"num_workers": 1}], ids=str)
+@pytest.mark.parametrize("count", [0, 3, 100])
+def test_batches_put_off_come_at_the_end_of_the_epoch(
+    own: dict[str, Any], changes: dict[str, Any], count: int
+) -> None:
+    loader, tuned = DataLoader(Samples(80), 4, **own), reading.Reading()
+    iterator = tuned.start_epoch(loader, DataLoader.__iter__)
+    taken = [tuned.read(iterator, READ_NEXT).tolist()[0] // 4 for _ in range(2)]
+    tuned.change(changes)
+    ahead = max(feed.count_outstanding(it) for it, feed in tuned.list_live())
+    tuned.put_off(count)
+    taken += [tuned.read(iterator, READ_NEXT).tolist()[0] // 4 for _ in range(18)]
+    with pytest.raises(StopIteration):
+        tuned.read(iterator, READ_NEXT)
+    left = list(range(2 + ahead, 20))
+    place = count % len(left)
+    assert taken == [*range(2 + ahead), *left[place:], *left[:place]]
+
+
 class Endless(torch.utils.data.IterableDataset):
     def __iter__(self) -> Any:
         return iter(range(10**6))

@@ -9,6 +9,7 @@ from advisor.protocol.answers.gains import say_smallest_gain
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
 from advisor.tuning.explain.headline import Grounds, say_answer
+from advisor.tuning.history.scores import Others
 
 WIDE = Interval(ratio=3.4, low=0.9, high=12.0, rounds=4, sessions=2)
 SURE = Interval(ratio=3.1, low=1.8, high=5.4, rounds=8, sessions=2)
@@ -48,9 +49,28 @@ def test_change_whose_rounding_nobody_verified_says_so_and_asks_for_a_comparison
 def test_keep_says_what_is_excluded() -> None:
     answer = say_answer(kept(interval=NOTHING))
     assert answer.headline.startswith(
-        "Keep your settings: whatever the search found brings less than 1 %: at most +0.8 % (−0.2 % measured"
+        "Keep your settings: the strategy that looked best, num_threads 1, brings less than 1 %: −0.2 % measured"
     )
     assert (answer.action, answer.what_to_do) == (Action.KEEP, "Change nothing.")
+
+
+@pytest.mark.parametrize(
+    ("others", "told"),
+    [
+        (None, "+0.8 %."),
+        (
+            Others(9, 0.018, 0.036),
+            "The 9 others that the search measured looked no better than +1.8 %; gains up to +3.7",
+        ),
+        (
+            Others(1, -0.01, 0.004),
+            "The other one that the search measured looked no better than −1.0 %; gains up to +0",
+        ),
+        (Others(2, -0.4, -0.1), "The 2 others that the search measured were slower."),
+    ],
+)
+def test_keep_says_what_the_search_leaves_open_of_the_others(others: Others | None, told: str) -> None:
+    assert told in say_answer(kept(interval=NOTHING, others=others)).headline
 
 
 @pytest.mark.parametrize(
@@ -59,7 +79,10 @@ def test_keep_says_what_is_excluded() -> None:
         (kept(interval=None, no_knob=True), "no knob that the job allows can matter here"),
         (kept(interval=None, given_up=12), "all 12 strategies tried were slower"),
         (kept(interval=None, tried=1, given_up=1), "the one strategy tried was slower"),
-        (kept(interval=Interval(ratio=0.9, low=0.85, high=0.95, rounds=8, sessions=2)), "nothing that was"),
+        (
+            kept(interval=Interval(ratio=0.9, low=0.85, high=0.95, rounds=8, sessions=2)),
+            "num_threads 1, is not faster",
+        ),
         (kept(effect=Effect.NUMERIC, is_harmful=True, guard="The loss guard refuses it."), "refuses it."),
     ],
 )

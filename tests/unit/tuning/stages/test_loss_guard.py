@@ -1,15 +1,21 @@
 """The paired test of the losses that a numeric or convergence strategy has to pass."""
 
-from statistics import fmean
+import math
+from statistics import fmean, stdev
 
 import pytest
 
 from advisor.protocol.base import Value
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.measured.trials import Purpose
 from advisor.protocol.training.workload import Workload, WorkloadKind
-from advisor.tuning.history.losses import contrast_losses, list_blocks
+from advisor.tuning.decisions import BASELINE, Candidate
+from advisor.tuning.history.losses import LossPair, contrast_losses, list_blocks, pool_pairs
+from advisor.tuning.measure.levels import find_level
 from advisor.tuning.stages.confirmation import confirm
-from advisor.tuning.stages.loss_guard import GuardFinding, check_losses
+from advisor.tuning.stages.loss_guard import GuardFinding, check_losses, judge_contrast
+from advisor.tuning.stages.turns import verdict_rules
 from tests.unit.tuning.simulated_cluster import make_job, make_spec
 from tests.unit.tuning.trainings import LOCAL, MIDDLE, SIZE, Training
 
@@ -19,7 +25,7 @@ HALF: dict[str, Value] = {"fp16_allreduce": True}
 def judge(training: Training) -> GuardFinding:
     record, trial = training.record, training.trials[1]
     verdict = confirm(record, trial.changes, forced=True)
-    return check_losses(record, trial.effect, [c.strategy for c in verdict.comparisons])
+    return check_losses(record, trial.effect, [c.strategy for c in verdict.comparisons], verdict.level)
 
 
 def in_the_middle(**fields: object) -> Training:
@@ -100,6 +106,71 @@ def test_a_check_on_the_same_batches_takes_off_what_batches_differ_by() -> None:
     assert contrast.fall == pytest.approx(0.004 * SIZE)
     assert contrast.difference == pytest.approx(0.1 * 0.004 * SIZE)
     assert max(pair.error for pair in contrast.pairs) < 1e-12
+
+
+def test_batches_that_all_pairs_share_stay_in_the_error_however_many_pairs_there_are() -> None:
+    for launches in (1, 2, 8):
+        training = Training(noise=0.001, checked=16, uneven=0.04).confirm(launches)
+        contrast = contrast_losses(training.record, list_blocks(training.record, LOCAL))
+        assert contrast is not None
+        # The spread of 16 batches tells their standard deviation within 3 · 18 %.
+        assert contrast.error == pytest.approx(0.04 / 16**0.5, rel=0.55)
+
+
+def test_where_a_quarter_of_the_learning_is_the_limit_its_own_error_counts() -> None:
+    """A reference that learned more by chance leaves a larger difference and a larger limit."""
+    luck = (-0.02, 0.0, 0.02, 0.04)
+    pairs = [LossPair(0.1 + by, 0.0, 0.4 + by, 0.0, 3.0, 24) for by in luck]
+    contrast = pool_pairs(pairs)
+
+    assert contrast.error == pytest.approx(stdev(luck) / 2.0)
+    assert contrast.error_beyond(1.0) == pytest.approx(0.0, abs=1e-12)
+    assert contrast.error_beyond(0.25) == pytest.approx(0.75 * contrast.error)
+
+
+def test_one_launch_is_not_read() -> None:
+    finding = judge(in_the_middle(noise=0.002).confirm(1))
+
+    assert (finding.passed, finding.harmed, finding.is_open) == (False, False, True)
+    assert "from the second launch on" in finding.sentence
+
+
+def test_each_launch_checks_other_batches() -> None:
+    training, local = in_the_middle().confirm(1), Candidate(Purpose.CONFIRM, Changes(LOCAL), "A test.")
+    rules = verdict_rules(training.record, (BASELINE, local), 600.0)
+    assert (rules.loss_check_steps, rules.loss_check_offset) == (12, 0)
+
+    plans = [block.plan.model_copy(update={"rules": rules}) for block in training.blocks]
+    training.blocks = [b.model_copy(update={"plan": p}) for b, p in zip(training.blocks, plans, strict=True)]
+
+    assert verdict_rules(training.record, (BASELINE, local), 600.0).loss_check_offset == 12 + 2
+    assert verdict_rules(training.record, (BASELINE, BASELINE), 600.0).loss_check_offset == 0
+
+
+def test_readings_share_what_may_pass_by_chance() -> None:
+    """At the limit, read after each of seven launches as long as it neither passes nor is refused."""
+    passed = 0
+    for seed in range(150):
+        training = in_the_middle(efficiency=0.75, checked=8, noise=0.02, seed=seed)
+        pairs: list[LossPair] = []
+        for count in range(1, 8):
+            contrast = contrast_losses(training.confirm(1, cycles=2).record, training.blocks[-1:])
+            assert contrast is not None
+            pairs += contrast.pairs
+            level = find_level(count, 7, forced=False)
+            if level and judge_contrast(pool_pairs(pairs), 0.9, math.inf, level).passed:
+                passed += 1
+                break
+    # Binomial with p = 0.025 and n = 150: more than 11 in one case of 1,000; 2.5 % a reading would be 12 on average.
+    assert passed <= 11
+
+
+def test_passing_says_what_was_shown() -> None:
+    sentence = judge(in_the_middle(noise=0.002).confirm()).sentence
+
+    assert "after 24 steps from the same state" in sentence
+    assert "is tolerated, a quarter of what the baseline learned meanwhile)" in sentence
+    assert "on these batches, from this state and over so many steps" in sentence
 
 
 def test_where_some_races_were_checked_only_those_count() -> None:
