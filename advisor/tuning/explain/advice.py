@@ -36,8 +36,8 @@ from advisor.tuning.explain.reasons import explain_changes, explain_taken_back, 
 from advisor.tuning.explain.warnings import list_warnings
 from advisor.tuning.history.budget import plan_verdict
 from advisor.tuning.history.ended_search import search_as_it_ended
+from advisor.tuning.history.others import judge_others
 from advisor.tuning.history.record import Record
-from advisor.tuning.history.scores import judge_others
 from advisor.tuning.measure.contrast import mean_rate
 from advisor.tuning.measure.phases import pool_phases
 from advisor.tuning.measure.stragglers import flag_nodes

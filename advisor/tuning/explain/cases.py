@@ -95,7 +95,7 @@ def make_case(record: Record, trial: Trial) -> Case:
     confirmation = confirm(record, trial.changes, forced=True)
     gain = _interval_of(confirmation)
     blocks = [c.strategy for c in confirmation.comparisons]
-    guard = check_losses(record, trial.effect, blocks, confirmation.level)
+    guard = check_losses(record, trial.effect, blocks, confirmation.guard_level)
     efficiency = efficiency_of(record, trial)
     goodput = combine(gain, efficiency, trial.effect)
     return Case(trial, confirmation, gain, guard, efficiency, goodput)

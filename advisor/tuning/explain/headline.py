@@ -18,7 +18,7 @@ from advisor.protocol.answers.gains import (
 )
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.tuning.history.scores import Others
+from advisor.tuning.history.others import Others
 
 _KEEP = "Keep your settings:"
 _LIKELY_Z = 0.84

@@ -17,7 +17,6 @@ from advisor.protocol.measured.trials import Block, Outcome, Purpose, Trial
 from advisor.tuning.history.comparisons import compare_blocks, log_rate
 from advisor.tuning.history.goodput import Efficiency, efficiency_of
 from advisor.tuning.history.record import Record
-from advisor.tuning.measure.pooling import LUCK
 
 RACE_LUCK = 0.004
 """Standard deviation of ln(throughput ratio) between two races of one launch, beyond what their cycles show: how
@@ -28,8 +27,6 @@ _BLOCK_LUCK = 0.02
 """The same between two blocks of one launch that did not take turns."""
 _SURELY_SLOW_ERROR = 0.1
 """Least standard error of a strategy that was given up: a few steps place it, and its place hardly matters."""
-_Z_975 = 1.96
-"""97.5 % quantile of the normal distribution."""
 _UNKNOWN_LAG = 0.02
 """What a convergence strategy of unknown efficiency is expected to lose, in ln(progress per sample), for each doubling
 of its interval: the documents' table loses 0.3 to 1.5 points of accuracy up to k = 16."""
@@ -74,33 +71,6 @@ def score_trials(record: Record) -> Scoreboard:
         if trial.effect is Effect.CONVERGENCE and trial.number in throughput:
             progress[trial.number] = _discount(throughput[trial.number], trial, efficiency_of(record, trial))
     return Scoreboard(record, throughput, progress)
-
-
-@dataclass(frozen=True)
-class Others:
-    """What the search saw of the allowed strategies beside the one that the answer is about."""
-
-    count: int
-    best: float
-    """ln(throughput / baseline's) of the one that looked fastest."""
-    most: float
-    """The same that none of them exceeds, with 97.5 % confidence: the largest of their upper bounds lies below the
-    fastest one's truth only where that one's own bound does."""
-
-
-def judge_others(record: Record, told: Changes) -> Others | None:
-    """Return how fast the search saw the others; None where it measured none."""
-    allowed, scores = record.job.spec.allow.rank, score_trials(record).throughput
-    known = {
-        trial.changes: scores[trial.number]
-        for trial in record.trials_for(Purpose.SEARCH)
-        if trial.number in scores and trial.effect.rank <= allowed and trial.changes != told
-    }
-    if not known:
-        return None
-    # The search sees most strategies in one launch, whose luck is not in the scores.
-    most = max(score.mean + _Z_975 * math.hypot(score.error, LUCK) for score in known.values())
-    return Others(len(known), max(score.mean for score in known.values()), most)
 
 
 def _counts(record: Record, trial: Trial) -> bool:

@@ -53,7 +53,7 @@ class Confirmation:
     """What each launch said: its races put together."""
     chance: float
     """Probability that the launches that are still planned decide."""
-    level: float = 0.0
+    guard_level: float
     """Two-sided level of a look after the last launch, whatever was decided before: what the loss guard reads at."""
 
     @property
@@ -87,24 +87,26 @@ def confirm(record: Record, changes: Mapping[str, Value], *, forced: bool) -> Co
     # Two launches differ by their own luck, which one launch of both strategies takes off.
     luck = LAUNCH_LUCK if apart is not None else LUCK
     look: Look | None = None
-    level = 0.0
     for count in range(1, len(launches) + 1):
-        # An earlier budget's look stands as it was taken.
-        end = next((e for e in ended if e >= count), planned)
-        is_last = count in ended or (forced and count == len(launches))
-        before = [e for e in ended if e < count]
-        level = find_level(count, end, forced=is_last, ended=before)
-        if look is None or look.decision is None:
-            look = look_at(
-                launches[:count],
-                planned=end,
-                min_gain=record.job.spec.min_gain,
-                forced=is_last,
-                ended=before,
-                luck=luck,
-            )
+        look = look_at(
+            launches[:count],
+            # An earlier budget's look stands as it was taken.
+            planned=next((e for e in ended if e >= count), planned),
+            min_gain=record.job.spec.min_gain,
+            forced=count in ended or (forced and count == len(launches)),
+            ended=[e for e in ended if e < count],
+            luck=luck,
+        )
+        if look is not None and look.decision is not None:
+            break
     chance = _estimate_chance(record, launches, planned, ended, luck)
+    level = _find_guard_level(len(launches), planned, ended, forced)
     return Confirmation(Changes(changes), found, look, launches, chance, level)
+
+
+def _find_guard_level(count: int, planned: int, ended: tuple[int, ...], forced: bool) -> float:
+    end = next((e for e in ended if e >= count), planned)
+    return find_level(count, end, forced=forced or count in ended, ended=[e for e in ended if e < count])
 
 
 def _estimate_chance(
@@ -191,7 +193,9 @@ def _why_over(record: Record, winner: Candidate, verdict: Confirmation) -> str:
     if look is not None and look.decision == "keep":
         return "The races exclude a gain that is worth a change."
     if look is not None and look.decision == "change":
-        guard = check_losses(record, winner.effect, [c.strategy for c in verdict.comparisons], verdict.level)
+        guard = check_losses(
+            record, winner.effect, [c.strategy for c in verdict.comparisons], verdict.guard_level
+        )
         if guard.admits(winner.effect) or guard.harmed or not guard.is_open:
             return "The races have shown the gain."
     # Without a decision the budget is used up, however small the chance: every launch narrows the interval.

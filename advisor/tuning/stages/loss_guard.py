@@ -45,7 +45,7 @@ def check_losses(record: Record, effect: Effect, blocks: Sequence[Block], level:
     """Return the paired non-inferiority test of the losses in these blocks of a strategy, at this two-sided level.
 
     The losses are read again after each launch. The readings spend 5 %, half of it on harm, as the looks at the
-    strategy's speed spend theirs (`Confirmation.level`): nothing passes by being asked often.
+    strategy's speed spend theirs (`Confirmation.guard_level`): nothing passes by being asked often.
 
     Each matched pair (`losses.py`: the same state before, the same number of samples since) gives d = the strategy's
     loss - the baseline's. With δ the tolerated difference and one-sided t bounds of mean d, the test passes when

@@ -25,7 +25,7 @@ HALF: dict[str, Value] = {"fp16_allreduce": True}
 def judge(training: Training) -> GuardFinding:
     record, trial = training.record, training.trials[1]
     verdict = confirm(record, trial.changes, forced=True)
-    return check_losses(record, trial.effect, [c.strategy for c in verdict.comparisons], verdict.level)
+    return check_losses(record, trial.effect, [c.strategy for c in verdict.comparisons], verdict.guard_level)
 
 
 def in_the_middle(**fields: object) -> Training:
