@@ -86,7 +86,7 @@ def run(launches: int, pairs: int, batches: str, lag: float, seed: int) -> Told:
             finding = judge_contrast(contrast, 1.0, math.inf, level)
             passed, harmed = finding.passed, finding.harmed
         error = stdev(pair.difference for pair in found) / math.sqrt(len(found))
-        worst = contrast.difference + t_quantile(0.975, contrast.freedom) * error
+        worst = contrast.difference + t_quantile(0.975, len(found) - 1) * error
         passed_before = passed_before or (contrast.learned and worst < 0.25 * contrast.fall)
     return Told(passed, harmed, passed_before)
 

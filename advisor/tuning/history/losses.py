@@ -59,14 +59,11 @@ class LossContrast:
     """Mean over the pairs."""
     error: float
     """Its standard error: from the spread of the pairs and of the batches that they share."""
+    freedom: int
+    """Degrees of freedom of that error."""
     fall: float
     """Mean fall of the reference's loss: what was learned in the time of a pair."""
     fall_error: float
-
-    @property
-    def freedom(self) -> int:
-        """Degrees of freedom of the error: pairs minus 1, the fewer of its two parts'."""
-        return max(1, len(self.pairs) - 1)
 
     @property
     def steps(self) -> int:
@@ -78,8 +75,9 @@ class LossContrast:
         """Whether the reference's loss fell beyond doubt: otherwise a strategy that learns nothing looks no worse."""
         return self.fall > 3.0 * self.fall_error
 
-    def error_beyond(self, share: float) -> float:
-        """Return the standard error of the difference minus this share of the fall: both are of the same losses."""
+    def error_beyond(self, share: float) -> tuple[float, int]:
+        """Return the standard error of the difference minus this share of the fall, which are of the same losses, and
+        its degrees of freedom."""
         return _find_error(self.pairs, 1.0, -share)
 
 
@@ -96,24 +94,28 @@ def contrast_losses(record: Record, blocks: Iterable[Block]) -> LossContrast | N
 
 def pool_pairs(pairs: Sequence[LossPair]) -> LossContrast:
     """Return one or more matched pairs together."""
+    error, freedom = _find_error(pairs, 1.0, 0.0)
     return LossContrast(
         pairs=tuple(pairs),
         difference=fmean(pair.difference for pair in pairs),
-        error=_find_error(pairs, 1.0, 0.0),
+        error=error,
+        freedom=freedom,
         fall=fmean(pair.fall for pair in pairs),
-        fall_error=_find_error(pairs, 0.0, 1.0),
+        fall_error=_find_error(pairs, 0.0, 1.0)[0],
     )
 
 
-def _find_error(pairs: Sequence[LossPair], of_difference: float, of_fall: float) -> float:
-    """Standard error of the pairs' mean of so much of the difference plus so much of the fall.
+def _find_error(pairs: Sequence[LossPair], of_difference: float, of_fall: float) -> tuple[float, int]:
+    """Standard error of the pairs' mean of so much of the difference plus so much of the fall, and its freedom.
 
     Pairs and batches are crossed random effects: the variance of their mean is MS_pairs + MS_batches - MS_rest over
     all cells (Cornfield and Tukey 1956; Searle, Casella and McCulloch 1992, chapter 4), never less than what either
-    says by itself. Where launches have other batches, what batches share by their place is less, and so is its part.
-    Of fewer than three pairs the error is never below what their own batches or losses say.
+    says by itself; its degrees of freedom are Satterthwaite's (1946). Where launches have other batches, what batches
+    share by their place is less, and so is its part. Of fewer than three pairs the error is never below what their own
+    batches or losses say.
     """
     count = len(pairs)
+    freedom = max(1, count - 1)
     means = [of_difference * pair.difference + of_fall * pair.fall for pair in pairs]
     found = between = variance(means) / count if count > 1 else 0.0
     size = min(len(pair.on_batches) for pair in pairs)
@@ -124,10 +126,12 @@ def _find_error(pairs: Sequence[LossPair], of_difference: float, of_fall: float)
         residual = float((rest**2).sum()) / ((count - 1) * (size - 1) * count * size)
         shared = float(batches.var(ddof=1)) / size
         found = max(between + shared - residual, between, shared)
+        spread = between**2 / freedom + shared**2 / (size - 1)
+        freedom = max(min(freedom, size - 1), int(found**2 / spread) if spread > 0.0 else 0)
     if count < _FEWEST_PAIRS:
         own = [(of_difference * pair.error) ** 2 + (of_fall * pair.fall_error) ** 2 for pair in pairs]
         found = max(found, math.fsum(own) / count**2)
-    return math.sqrt(found)
+    return math.sqrt(found), freedom
 
 
 def list_blocks(record: Record, changes: Mapping[str, Value]) -> list[Block]:

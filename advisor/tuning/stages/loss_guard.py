@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
+from advisor.protocol.answers.gains import spell_share
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.trials import Block
 from advisor.tuning.history.losses import LossContrast, contrast_losses, has_losses
@@ -85,19 +86,19 @@ def check_losses(record: Record, effect: Effect, blocks: Sequence[Block], level:
 
 def judge_contrast(contrast: LossContrast, tolerance: float, drop: float, level: float) -> GuardFinding:
     """Return what matched pairs show at a two-sided level: `tolerance` of the baseline's loss drop may be lost."""
-    count, quantile = len(contrast.pairs), t_quantile(1.0 - level / 2.0, contrast.freedom)
+    count, sure = len(contrast.pairs), 1.0 - level / 2.0
+    margin = t_quantile(sure, contrast.freedom) * contrast.error
     limits = [
-        (tolerance * max(drop, 0.0), contrast.error, f"{tolerance:.0%} of the drop since the job began")
+        (tolerance * max(drop, 0.0), margin, f"{spell_share(tolerance)} of the drop since the job began")
     ]
     if contrast.learned:
-        error = contrast.error_beyond(_LARGEST_SHARE)
-        limits.append(
-            (_LARGEST_SHARE * contrast.fall, error, "a quarter of what the baseline learned meanwhile")
-        )
+        error, freedom = contrast.error_beyond(_LARGEST_SHARE)
+        margin, what = t_quantile(sure, freedom) * error, "a quarter of what the baseline learned meanwhile"
+        limits.append((_LARGEST_SHARE * contrast.fall, margin, what))
     # Both have to be kept: the one that is harder to keep speaks.
-    allowed, error, what = min(limits, key=lambda limit: limit[0] - quantile * limit[1])
-    worst = contrast.difference + quantile * error
-    harmed = contrast.difference - quantile * error > allowed
+    allowed, margin, what = min(limits, key=lambda limit: limit[0] - limit[1])
+    worst = contrast.difference + margin
+    harmed = contrast.difference - margin > allowed
     if not contrast.learned and not harmed:
         return GuardFinding(
             False,
@@ -117,7 +118,7 @@ def judge_contrast(contrast: LossContrast, tolerance: float, drop: float, level:
         )
     if harmed:
         return GuardFinding(False, f"The loss guard refuses it: {figures}.", harmed=True)
-    smallest = (quantile + t_quantile(_POWER, contrast.freedom)) * error
+    smallest = margin + t_quantile(_POWER, contrast.freedom) * contrast.error
     blind = f"a difference below {smallest:.2g} could hardly have been seen in {count} comparisons"
     return GuardFinding(False, f"The loss guard could not decide: {figures}; {blind}.")
 
