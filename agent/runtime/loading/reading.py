@@ -8,7 +8,6 @@ rest of its index batches. No random number of the script's own generators is dr
 
 from __future__ import annotations
 
-import copy
 import itertools
 import threading
 import weakref
@@ -46,10 +45,9 @@ from .loader_source import (
     put_off,
     resume_source,
 )
+from .tape import Tape
 
 FEED = "_fleet_advisor_feed"
-MOST_TAPED_BYTES = 256 * 2**20
-"""Host memory of one loader's batches that are kept to be read again."""
 
 
 class _Feed:
@@ -215,30 +213,6 @@ class _Feed:
         return _list_workers(self.sources[-1].iterator if self.sources else own)
 
 
-class _Tape:
-    """Batches of one loader, as they were when they were read first."""
-
-    def __init__(self) -> None:
-        self._batches: List[Any] = []
-        self._bytes = 0
-        self._is_full = False
-        self.position = 0
-
-    def replay(self, batch: Any) -> Any:
-        """The tape's next batch instead of the one that was read; that one, put on the tape, where it ends."""
-        place, self.position = self.position, self.position + 1
-        if place < len(self._batches):
-            return copy.deepcopy(self._batches[place])
-        self._bytes += sum(tensor.numel() * tensor.element_size() for tensor in find_tensors(batch))
-        self._is_full = self._is_full or self._bytes > MOST_TAPED_BYTES
-        if not self._is_full:
-            try:
-                self._batches.append(copy.deepcopy(batch))
-            except Exception:  # the script's own classes: then every check has other batches
-                self._is_full = True
-        return batch
-
-
 class Reading:
     """All training loaders of this rank; `change` exchanges their live iterators at a step boundary."""
 
@@ -250,7 +224,7 @@ class Reading:
         self._look_at_memory = False
         self.pinned = False
         """Whether the first timed batch lay in pinned memory."""
-        self._tapes: "weakref.WeakKeyDictionary[Any, _Tape]" = weakref.WeakKeyDictionary()
+        self._tapes: "weakref.WeakKeyDictionary[Any, Tape]" = weakref.WeakKeyDictionary()
         self._replays = False
         self.multiple = 1
         """How many of the script's batches make one."""
@@ -307,7 +281,7 @@ class Reading:
         if self._replays:
             # Epochs come and go: the loader stays, and a script that keeps only its iterator has one epoch.
             source = iterator if feed.loader is None else feed.loader
-            batch = self._tapes.setdefault(source, _Tape()).replay(batch)
+            batch = self._tapes.setdefault(source, Tape()).replay(batch)
         if self._look_at_memory:
             self._look_at_memory = False
             self.pinned = any(tensor.is_pinned() for tensor in find_tensors(batch))
