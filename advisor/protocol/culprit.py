@@ -13,6 +13,8 @@ LIBRARY = re.compile(
 _MARK = re.compile(r"^(?:\[rank (?P<rank>\d+)\] )?(?:\[(?:rank(?P<torchs>\d+)|\w+)\]: ?)?")
 """The agent's, and torch's own."""
 _EXCEPTION = re.compile(r"^((?:\w+\.)*\w*(?:Error|Exception|Exit|Interrupt|Lost)\b(?:: .*)?)$")
+_ANY_NAME = re.compile(r"^((?:\w+\.)*[A-Za-z_]\w*(?:: .*)?)$")
+"""What stands where a traceback's frames end is an exception, whatever its class is called."""
 _TERMINATED = re.compile(r"^terminate called after throwing an instance of '(.*)'")
 _WHAT = re.compile(r"^\s*what\(\):\s*(.*)$")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)")
@@ -34,6 +36,8 @@ _CONSEQUENCE = re.compile(
     r"|collective.*timed out",
     re.IGNORECASE,
 )
+_FOREIGN = re.compile(r"^(?!torch\.|c10|agent\.)\w+\.")
+"""An exception of a package that exchanges nothing between ranks: what it says of connections is about others."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ class Culprit:
     @property
     def is_consequence(self) -> bool:
         """Whether it only says that another rank ended first."""
-        return bool(_CONSEQUENCE.search(self.what))
+        return bool(_CONSEQUENCE.search(self.what)) and not _FOREIGN.match(self.what)
 
     def describe(self) -> str:
         """`ValueError: too few (train.py:12 (load), rank 1)`."""
@@ -139,7 +143,7 @@ def _list_exceptions(rank: int | None, lines: list[tuple[int, str]]) -> list[Cul
             found.append(
                 Culprit(f"{terminated or 'C++ exception'}: {what[1]}"[:300], "", rank, number, (line,))
             )
-        elif (exception := _EXCEPTION.match(line)) and not _LAUNCHERS.search(line):
+        elif (exception := _match_exception(line, block)) and not _LAUNCHERS.search(line):
             found.append(Culprit(exception[1].strip()[:300], place, rank, number, (*block, line)))
             place, block, in_message = "", [], True
             continue
@@ -152,3 +156,9 @@ def _list_exceptions(rank: int | None, lines: list[tuple[int, str]]) -> list[Cul
         if (block or frame or _TRACEBACK.search(line)) and line.strip() and not _CHAINED.search(line):
             block.append(line)
     return found
+
+
+def _match_exception(line: str, block: Sequence[str]) -> re.Match[str] | None:
+    """Match an exception's line; `block` is the traceback above it."""
+    ends_frames = len(block) > 1 and block[-1][:1].isspace()
+    return _EXCEPTION.match(line) or (_ANY_NAME.match(line) if ends_frames else None)

@@ -9,7 +9,7 @@ import signal
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from advisor.protocol.culprit import excerpt_failure, find_culprit
+from advisor.protocol.culprit import Culprit, excerpt_failure, find_culprit
 from advisor.protocol.measured.messages import ENDED_ELSEWHERE, Trouble
 from advisor.protocol.measured.trials import Outcome
 from agent.guard.session_log import strip_ranks
@@ -37,6 +37,12 @@ _COLLECTIVE_TIMEOUT = re.compile(
     re.IGNORECASE,
 )
 _KILLED = re.compile(r"exitcode\s*: (-\d+)|Signal (\d+) \(SIG\w+\) received by PID")
+_MACHINES = re.compile(r"^(?:torch\.|c10|nccl|(?:RuntimeError|OSError|MemoryError|SystemError)\b)")
+"""Exceptions in which memory or a device that fails comes to light. Of any other the rest of the log tells nothing."""
+_LEFT = re.compile(
+    r"local rank (\d+) ended with exitcode : ([1-9]\d*)|\(local_rank: (\d+)\)\s+exitcode\s*: ([1-9]\d*)"
+)
+"""Of the rank that ended first, as either launcher says it."""
 
 
 class Cause(StrEnum):
@@ -174,6 +180,10 @@ def _judge_exit(evidence: Evidence) -> Judgement:
             Outcome.LOST,
             "The guard process of the session was killed from outside, and the ranks with it. Try again.",
         )
+    culprit = find_culprit(evidence.log_text)
+    own = culprit if culprit is not None and not culprit.is_consequence else None
+    if own is not None and not _MACHINES.match(own.what) and not _RUNTIME_FAILED.search(text):
+        return _judge_crash(evidence, own.describe())
     if _OUT_OF_MEMORY.search(text):
         return Judgement(
             Outcome.OUT_OF_MEMORY,
@@ -198,19 +208,20 @@ def _judge_exit(evidence: Evidence) -> Judgement:
             f"A device of this node failed: {_last_match(_DEVICE_FAILED, text)}. Look at dmesg and nvidia-smi, and "
             "take the node out of use if it happens again.",
         )
-    if _ADDRESS_TAKEN.search(text):
+    if _ADDRESS_TAKEN.search(own.what if own is not None else text):
         return Judgement(
             Outcome.LOST, "The rendezvous port was taken by another program meanwhile. Try again."
         )
-    culprit = find_culprit(evidence.log_text)
-    if culprit is not None and not culprit.is_consequence:
-        return _judge_crash(evidence, culprit.describe())
+    if own is not None:
+        return _judge_crash(evidence, own.describe())
     if _COLLECTIVE_TIMEOUT.search(text):
         return Judgement(
             Outcome.HUNG,
             f"A collective timed out: {_last_match(_COLLECTIVE_TIMEOUT, text)}. A rank was stuck or left the others.",
         )
     killed_by = _find_signal(text, code)
+    if evidence.nnodes == 1 and (left := _find_first_left(evidence.log_text, culprit)):
+        return _judge_crash(evidence, left)
     if culprit is not None and not killed_by and (evidence.nnodes > 1 or evidence.steps > 0):
         return Judgement(
             Outcome.CRASHED,
@@ -227,6 +238,19 @@ def _judge_exit(evidence: Evidence) -> Judgement:
             "look for what kills processes on this node (a memory limit, a batch system), and try again.",
         )
     return _judge_crash(evidence, f"a rank ended by {_name_signal(killed_by)}" if killed_by else "")
+
+
+def _find_first_left(log: str, victim: Culprit | None) -> str:
+    """Say which rank of this node ended first, where it did so without an exception: `sys.exit(3)`."""
+    found = _LEFT.search(log)
+    if found is None or victim is None:
+        return ""
+    rank, code = found[1] or found[3], found[2] or found[4]
+    if victim.rank is None or victim.rank == int(rank):
+        return ""
+    said = [line for line in re.findall(rf"^\[rank {rank}\] (.*\S)", log, re.MULTILINE)]
+    last = f"; it last said: {said[-1][:200]}" if said else ""
+    return f"rank {rank} ended by itself with exit code {code}{last}"
 
 
 def _judge_regular_exit(evidence: Evidence) -> Judgement:

@@ -155,6 +155,40 @@ def test_the_culprit_is_named_and_not_its_victims(culprit, told, victim, order):
         assert judgement.reason == f"The script crashed after 120 steps: {told}."
 
 
+@pytest.mark.parametrize(
+    "said",
+    ["tensorboard: Address already in use", "caught CUDA out of memory: a smaller batch", "13 Xid rows read"],
+)
+@pytest.mark.parametrize(
+    "exception",
+    ["ValueError: bad row", "__main__.BrokenSample: row 7", "StopIteration", "requests.Timeout: Broken pipe"],
+)
+def test_what_a_script_logged_before_explains_no_exception_of_its_own(said, exception):
+    log = _on(0, said + VICTIM) + _on(1, CULPRIT.replace("ValueError: broken sample", exception))
+
+    assert _exit(log, steps=120).reason == (
+        f"The script crashed after 120 steps: {exception} (train.py:12 (load), rank 1)."
+    )
+
+
+@pytest.mark.parametrize(
+    "launcher",
+    [
+        "fleet advisor: local rank 1 ended with exitcode : 3 (pid: 7); the node's other ranks are stopped.",
+        "  rank      : 1 (local_rank: 1)\n  exitcode  : 3 (pid: 77)",
+    ],
+)
+def test_a_rank_that_left_without_an_exception_is_named_and_not_who_lost_it(launcher):
+    left = judge(
+        Ending(Cause.EXITED),
+        Evidence(log_text=f"[rank 1] no label 17\n{_on(0, VICTIM)}{launcher}\n", exit_code=1, steps=9),
+    )
+    assert left.reason == (
+        "The script crashed after 9 steps: rank 1 ended by itself with exit code 3; it last said: no label 17."
+    )
+    assert not left.is_consequence
+
+
 def test_a_signal_is_told_before_the_lost_connections_of_those_it_did_not_reach():
     assert "SIGSEGV" in _exit(_on(0, VICTIM), code=-11, steps=120).reason
     killed = _exit(_on(0, VICTIM), code=-9, steps=120)
