@@ -28,6 +28,11 @@ _LAUNCHERS = re.compile(
 _CHAINED = re.compile(r"During handling of the above exception|The above exception was the direct cause")
 _STOPPED = "fleet advisor: local rank "
 """What the agent's own launcher says when it stops the other ranks."""
+_ENDED_FIRST = re.compile(
+    r"local rank (\d+) ended with exitcode : (-?\d+)"
+    r"|Root Cause[\s\S]*?\srank +: (\d+) \(local_rank: \d+\)\s+exitcode +: (-?\d+)"
+)
+"""As the agent's own launcher says it, and torchrun."""
 _MOST_LINES = 20
 _CONSEQUENCE = re.compile(
     r"Connection (?:closed by peer|reset by peer|refused|closed by remote)|Broken pipe|remote process exited"
@@ -74,10 +79,19 @@ def find_culprit(text: str) -> Culprit | None:
     found = [culprits for rank, lines in ranks.items() if (culprits := _list_exceptions(rank, lines))]
     last = [culprits[-1] for culprits in found]
     if own := [culprit for culprit in last if not culprit.is_consequence]:
-        return min(own, key=lambda culprit: culprit.line)
+        first = find_first_end(text)
+        # Another rank's may be one that it survived.
+        return min(own, key=lambda culprit: (first is None or culprit.rank != first[0], culprit.line))
     # What a rank met before and survived counts only where no rank ended with an exception of its own.
     before = [culprit for culprits in found for culprit in culprits if not culprit.is_consequence]
     return max(before or last, key=lambda culprit: culprit.line, default=None)
+
+
+def find_first_end(text: str) -> tuple[int, int] | None:
+    """Return the rank that ended first, with its exit code, as the launcher says it; a node's own launcher counts its
+    ranks from 0."""
+    found = _ENDED_FIRST.search(text)
+    return found and (int(found[1] or found[3]), int(found[2] or found[4]))
 
 
 def excerpt_failure(text: str) -> str:

@@ -9,7 +9,7 @@ import signal
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from advisor.protocol.culprit import Culprit, excerpt_failure, find_culprit
+from advisor.protocol.culprit import Culprit, excerpt_failure, find_culprit, find_first_end
 from advisor.protocol.measured.messages import ENDED_ELSEWHERE, Trouble
 from advisor.protocol.measured.trials import Outcome
 from agent.guard.session_log import strip_ranks
@@ -39,10 +39,6 @@ _COLLECTIVE_TIMEOUT = re.compile(
 _KILLED = re.compile(r"exitcode\s*: (-\d+)|Signal (\d+) \(SIG\w+\) received by PID")
 _MACHINES = re.compile(r"^(?:torch\.|c10|nccl|(?:RuntimeError|OSError|MemoryError|SystemError)\b)")
 """Exceptions in which memory or a device that fails comes to light. Of any other the rest of the log tells nothing."""
-_LEFT = re.compile(
-    r"local rank (\d+) ended with exitcode : ([1-9]\d*)|\(local_rank: (\d+)\)\s+exitcode\s*: ([1-9]\d*)"
-)
-"""Of the rank that ended first, as either launcher says it."""
 
 
 class Cause(StrEnum):
@@ -242,13 +238,11 @@ def _judge_exit(evidence: Evidence) -> Judgement:
 
 def _find_first_left(log: str, victim: Culprit | None) -> str:
     """Say which rank of this node ended first, where it did so without an exception: `sys.exit(3)`."""
-    found = _LEFT.search(log)
-    if found is None or victim is None:
+    first = find_first_end(log)
+    if first is None or first[1] <= 0 or victim is None or victim.rank in (None, first[0]):
         return ""
-    rank, code = found[1] or found[3], found[2] or found[4]
-    if victim.rank is None or victim.rank == int(rank):
-        return ""
-    said = [line for line in re.findall(rf"^\[rank {rank}\] (.*\S)", log, re.MULTILINE)]
+    rank, code = first
+    said = re.findall(rf"^\[rank {rank}\] (.*\S)", log, re.MULTILINE)
     last = f"; it last said: {said[-1][:200]}" if said else ""
     return f"rank {rank} ended by itself with exit code {code}{last}"
 

@@ -209,7 +209,8 @@ def _say_what_ended(record: Record) -> str:
     """A clause: that the budget ended, or that what is left of it would have held nothing more."""
     if not _has_time_left(record):
         return f"the budget of {record.budget_s:.0f} s ended"
-    return f"the {record.remaining_s:.0f} s that were left of {record.budget_s:.0f} s held no further race"
+    left = f"{record.remaining_s:.0f} of {record.budget_s:.0f} s were left"
+    return f"the budget ended ({left}, too few for another race)"
 
 
 def _find_smallest_gain(record: Record) -> float | None:

@@ -1,5 +1,6 @@
 """What was seen of the script itself that its owner should know, whatever the verdict."""
 
+from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.tuning.history.breakoffs import find_script_failure
 from advisor.tuning.history.record import Record
 from advisor.tuning.measure.outcomes import count_nonfinite, say_share
@@ -19,4 +20,21 @@ def list_warnings(record: Record, *, is_told: bool) -> tuple[str, ...]:
             "all the same, and strategies are held against that share. Look for bad samples or too large a learning "
             "rate."
         )
+    if sentence := _say_crowded(record):
+        found.append(sentence)
     return tuple(found)
+
+
+def _say_crowded(record: Record) -> str:
+    """Say that the ranks' threads outnumber the processors, where no measurement tells what fewer would do."""
+    facts, nodes = record.job.facts, record.job.cluster.nodes
+    if facts is None or not nodes or facts.device is not DeviceKind.CPU:
+        return ""
+    cpus, ranks, threads = min(node.cpu_count for node in nodes), facts.local_world_size, facts.cpu_threads
+    is_tried = any("num_threads" in block.plan.overrides for block in record.usable)
+    if is_tried or ranks * threads <= cpus or threads < 2:
+        return ""
+    return (
+        f"{ranks} ranks with {threads} threads each compute on a node's {cpus} CPUs, and fewer threads were not "
+        f"measured yet: they are likely to help (OMP_NUM_THREADS={max(1, cpus // ranks)} before the command)."
+    )

@@ -171,11 +171,17 @@ def test_what_a_script_logged_before_explains_no_exception_of_its_own(said, exce
     )
 
 
+def test_an_exception_that_a_rank_survived_is_not_the_one_that_ended_another():
+    survived = "Traceback (most recent call last):\n  File 'a.py', line 1\nKeyError: 'tried again'\n"
+    assert "broken sample" in _exit(_on(0, survived) + _on(1, CULPRIT), steps=120).reason
+
+
 @pytest.mark.parametrize(
     "launcher",
     [
         "fleet advisor: local rank 1 ended with exitcode : 3 (pid: 7); the node's other ranks are stopped.",
-        "  rank      : 1 (local_rank: 1)\n  exitcode  : 3 (pid: 77)",
+        "Failures:\n  rank      : 0 (local_rank: 0)\n  exitcode  : 1 (pid: 9)\n"
+        + TORCHRUN_REPORT.format(code=3),
     ],
 )
 def test_a_rank_that_left_without_an_exception_is_named_and_not_who_lost_it(launcher):

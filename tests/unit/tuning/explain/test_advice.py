@@ -11,6 +11,7 @@ from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.trials import JobHistory
+from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.protocol.nodes.testbed import Testbed
 from advisor.tuning.explain.advice import build_advice
 from tests.unit.tuning.simulated_cluster import QUIET, START, SimulatedCluster, make_job, make_spec
@@ -167,6 +168,23 @@ def test_an_empty_history_still_gives_an_honest_answer() -> None:
     assert advice.verdict is Verdict.UNDECIDED
     assert advice.gain is None
     assert advice.changes == {}
+
+
+def test_more_threads_than_processors_are_told_until_fewer_were_measured(
+    gained: tuple[Advice, SimulatedCluster],
+) -> None:
+    job = make_job()
+    assert job.facts is not None
+    cpus = min(node.cpu_count for node in job.cluster.nodes)
+    facts = job.facts.model_copy(update={"cpu_threads": 2 * cpus, "device": DeviceKind.CPU})
+    told = build_advice(job.model_copy(update={"facts": facts}), JobHistory(), START).watch
+    assert any(f"with {2 * cpus} threads each" in sentence for sentence in told)
+
+    few = facts.model_copy(update={"cpu_threads": 1})
+    assert not build_advice(job.model_copy(update={"facts": few}), JobHistory(), START).watch
+    _, sim = gained
+    tried = build_advice(sim.job.model_copy(update={"facts": facts}), sim.history, sim.now)
+    assert not any("threads each" in sentence for sentence in tried.watch)
 
 
 def test_advice_survives_its_own_json(gained: tuple[Advice, SimulatedCluster]) -> None:
