@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from advisor.exporters.frameworks.accelerate import TABLE as ACCELERATE
 from advisor.exporters.frameworks.lightning import TABLE as LIGHTNING
-from advisor.exporters.frameworks.settings import Table, choose_settings
+from advisor.exporters.frameworks.settings import Table, choose_settings, list_ddp_words
 from advisor.exporters.frameworks.trainer import TABLE as TRAINER
 from advisor.exporters.launch.environment import VARIABLES
 from advisor.exporters.selection import idle_because, typed_values
@@ -51,7 +51,7 @@ def list_own_lines(advice: Advice, job: Job) -> tuple[OwnLine, ...]:
     left = [name for name in advice.changes if name in CATALOGUE and idle_because(name, values) is None]
     lines = []
     for told in (
-        _variables(left, values),
+        *_variables(left, values, job),
         *_arguments(advice, job),
         *_script(left, values, plan_ddp(advice, job)),
     ):
@@ -62,10 +62,19 @@ def list_own_lines(advice: Advice, job: Job) -> tuple[OwnLine, ...]:
     return tuple(lines)
 
 
-def _variables(names: Iterable[str], values: Mapping[str, Value]) -> OwnLine:
+def _variables(names: Iterable[str], values: Mapping[str, Value], job: Job) -> list[OwnLine]:
     found = [name for name in names if name in VARIABLES and name not in _FOR_PADDLE]
+    lines = []
+    if "num_threads" in found and job.facts is not None and job.facts.sets_threads:
+        found.remove("num_threads")
+        text = f"torch.set_num_threads({values['num_threads']})"
+        lines.append(OwnLine(text=text, where="in place of the script's own", knobs=("num_threads",)))
     words = [f"{VARIABLES[name]}={int(v) if isinstance(v := values[name], bool) else v}" for name in found]
-    return OwnLine(text=" ".join(words), where="before the launch command", knobs=tuple(found))
+    typed = [
+        word for word in job.spec.workload.command for name in found if word.startswith(f"{VARIABLES[name]}=")
+    ]
+    where = f"in the command, in place of {' '.join(typed)}" if typed else "before the launch command"
+    return [*lines, OwnLine(text=" ".join(words), where=where, knobs=tuple(found))]
 
 
 def _arguments(advice: Advice, job: Job) -> list[OwnLine]:
@@ -86,7 +95,9 @@ def _arguments(advice: Advice, job: Job) -> list[OwnLine]:
             if name in _PLAIN_DDP
         ]
         if ddp:
-            plain.append(f"{ddp_call}({', '.join(ddp)}){']' if '[' in ddp_call else ''}")
+            # It stands in the place of the script's own, which says these.
+            words = ", ".join([*ddp, *list_ddp_words(job)])
+            plain.append(f"{ddp_call}({words}){']' if '[' in ddp_call else ''}")
         if not plain or any(name.startswith("ddp.") and name not in _PLAIN_DDP for name in chosen.entries):
             return []  # hooks take more than a line: the exported file has them
         return [OwnLine(text=f"{call}(…, {', '.join(plain)})", knobs=tuple(chosen.provenance))]

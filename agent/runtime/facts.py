@@ -73,6 +73,7 @@ def gather_facts(
     ]
     largest = max(parameters, key=lambda parameter: parameter.numel() * parameter.element_size())
     world_size, local_world_size = dist.get_world_size(), environment.local_world_size
+    threads = torch.get_num_threads()
     return {
         "backend": backend,
         "device": device.type,
@@ -103,7 +104,8 @@ def gather_facts(
         "python_version": platform.python_version(),
         "software": find_frameworks(sys.modules),
         "step_time_s_hint": step_time_s,
-        "cpu_threads": os.cpu_count() or 1,
+        "cpu_threads": threads,
+        "sets_threads": os.environ.get("OMP_NUM_THREADS", str(threads)).split(",")[0] != str(threads),
     }
 
 

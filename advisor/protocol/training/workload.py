@@ -206,6 +206,8 @@ class WorkloadFacts(Message):
     """Batches of one pass over the training DataLoader, by rank, where they differ; empty elsewhere."""
     cpu_threads: int = 1
     """Intra-op threads of a rank as the script left them."""
+    sets_threads: bool = False
+    """The script sets them itself: they are not what OMP_NUM_THREADS says."""
     step_time_s_hint: float | None = None
     """A first, rough step time."""
     torch_version: str = ""

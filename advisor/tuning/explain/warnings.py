@@ -34,7 +34,11 @@ def _say_crowded(record: Record) -> str:
     is_tried = any("num_threads" in block.plan.overrides for block in record.usable)
     if is_tried or ranks * threads <= cpus or threads < 2:
         return ""
+    fewer = max(1, cpus // ranks)
+    remedy = (
+        f"torch.set_num_threads({fewer}) in the script" if facts.sets_threads else f"OMP_NUM_THREADS={fewer}"
+    )
     return (
         f"{ranks} ranks with {threads} threads each compute on a node's {cpus} CPUs, and fewer threads were not "
-        f"measured yet: they are likely to help (OMP_NUM_THREADS={max(1, cpus // ranks)} before the command)."
+        f"measured yet: they are likely to help ({remedy})."
     )

@@ -6,9 +6,9 @@ from typing import Dict
 
 SENTENCES: Dict[str, str] = {
     "no_ddp": (
-        "The script {when} without building a DistributedDataParallel model, so there is no gradient exchange to "
-        "tune. Wrap the model in torch.nn.parallel.DistributedDataParallel (Hugging Face Trainer, Lightning and "
-        "accelerate do so when started by torchrun), or shard it with fully_shard."
+        "The script {when} without building a DistributedDataParallel model. What it exchanges by calls of its own "
+        "cannot be tuned. Wrap the model in torch.nn.parallel.DistributedDataParallel (Hugging Face Trainer, Lightning "
+        "and accelerate do so when started by torchrun), or shard it with fully_shard."
     ),
     "no_group": (
         "The script trains without a process group ({steps} optimizer steps {when}): each of its processes trains "

@@ -56,6 +56,21 @@ def test_variables_stand_in_one_line_for_the_shell(advise) -> None:
     assert words == ["OMP_NUM_THREADS=2", f"NCCL_BUFFSIZE={2**23}"]
 
 
+def test_a_script_that_sets_its_threads_is_changed_itself(advise) -> None:
+    advice, job = advise({"num_threads": 2})
+    job = job.model_copy(update={"facts": job.facts.model_copy(update={"sets_threads": True})})
+
+    assert told(advice, job) == ["torch.set_num_threads(2) | in place of the script's own"]
+
+
+def test_a_variable_in_the_command_is_replaced_there(advise) -> None:
+    command = ("env", "OMP_NUM_THREADS=8", "torchrun", "--nproc-per-node", "2", "train.py")
+
+    assert told(*advise({"num_threads": 2}, command=command)) == [
+        "OMP_NUM_THREADS=2 | in the command, in place of OMP_NUM_THREADS=8"
+    ]
+
+
 def test_a_change_without_a_line_is_left_to_the_command(advise) -> None:
     assert told(*advise({"nccl_comm_num": 2})) == []
 
@@ -79,6 +94,17 @@ def test_a_library_gets_its_own_arguments(advise, library: str, start: str) -> N
     lines = told(advice, job.model_copy(update={"facts": facts}))
     assert lines[0].startswith(start)
     ast.parse(lines[0].replace("…, ", ""))
+
+
+@pytest.mark.parametrize("library", ["accelerate", "lightning"])
+def test_what_takes_the_place_of_the_scripts_own_ddp_says_what_that_said(advise, library: str) -> None:
+    advice, job = advise({"fuse_grad_size_in_MB": 4.0, "last_comm_group_size_MB": 4.0})
+    assert job.facts is not None
+    built = job.facts.ddp.model_copy(update={"find_unused_parameters": True})
+    facts = job.facts.model_copy(update={"software": {library: "1"}, "ddp": built})
+    assert "bucket_cap_mb=4, find_unused_parameters=True)" in told(
+        advice, job.model_copy(update={"facts": facts})
+    )[0].replace("4.0", "4")
 
 
 def test_every_lines_knobs_are_changes_and_no_change_is_told_twice(advise) -> None:
