@@ -19,7 +19,7 @@ _RUNTIME_LOST_ITS_AGENT = 75
 _OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError|CUDA out of memory|CUDA error: out of memory|cudaErrorMemoryAllocation|_ALLOC_FAILED"
     r"|Cuda failure (?:2 )?'out of memory'|Failed to CUDA (?:host )?(?:c|m)alloc"
-    r"|can't allocate memory|Cannot allocate memory|^(?:\[rank\d+\]: ?)?MemoryError|std::bad_alloc",
+    r"|can't allocate memory|Cannot allocate memory|^(?:\[rank\d+\]: ?)?MemoryError|_ArrayMemoryError|std::bad_alloc",
     re.MULTILINE,
 )
 _DEVICE_FAILED = re.compile(
@@ -178,7 +178,7 @@ def _judge_exit(evidence: Evidence) -> Judgement:
         )
     culprit = find_culprit(evidence.log_text)
     own = culprit if culprit is not None and not culprit.is_consequence else None
-    if own is not None and not _MACHINES.match(own.what) and not _RUNTIME_FAILED.search(text):
+    if own is not None and not _RUNTIME_FAILED.search(text) and not _is_machines(own.what):
         return _judge_crash(evidence, own.describe())
     if _OUT_OF_MEMORY.search(text):
         return Judgement(
@@ -234,6 +234,12 @@ def _judge_exit(evidence: Evidence) -> Judgement:
             "look for what kills processes on this node (a memory limit, a batch system), and try again.",
         )
     return _judge_crash(evidence, f"a rank ended by {_name_signal(killed_by)}" if killed_by else "")
+
+
+def _is_machines(exception: str) -> bool:
+    """Whether memory or a device may be what failed: then the rest of the log tells of it."""
+    patterns = (_OUT_OF_MEMORY, _DEVICE_FAILED)
+    return bool(_MACHINES.match(exception)) or any(pattern.search(exception) for pattern in patterns)
 
 
 def _find_first_left(log: str, victim: Culprit | None) -> str:

@@ -39,6 +39,8 @@ def _exit(log, code=1, **more):
         ("Failed to CUDA calloc async 608 bytes", {"steps": 3}, Outcome.OUT_OF_MEMORY),
         ("OSError: [Errno 12] Cannot allocate memory", {}, Outcome.OUT_OF_MEMORY),
         ("[rank0]: MemoryError", {}, Outcome.OUT_OF_MEMORY),
+        ("numpy._core._exceptions._ArrayMemoryError: Unable to allocate 8 GiB", {}, Outcome.OUT_OF_MEMORY),
+        ("cupy.cuda.memory.OutOfMemoryError: Out of memory allocating 2 bytes", {}, Outcome.OUT_OF_MEMORY),
         ("RuntimeError: CUDA error: uncorrectable ECC error encountered", {}, Outcome.LOST),
         ("NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.", {"steps": 9}, Outcome.LOST),
         ("torch.AcceleratorError: CUDA error: uncorrectable NVLink error detected", {}, Outcome.LOST),
