@@ -206,6 +206,7 @@ def read_history(work: UnitOfWork, job_id: str) -> JobHistory:
         blocks=work.blocks.of_job(job_id),
         sessions=work.sessions.of_job(job_id),
         earlier=work.jobs.earlier(job_id) or (),
+        earlier_launches=work.jobs.earlier_launches(job_id),
     )
 
 

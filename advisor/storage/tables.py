@@ -22,7 +22,7 @@ from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.races import BlockPlan
 from advisor.protocol.measured.runs import ProductionRun
 from advisor.protocol.measured.telemetry import NodeFlag, NodeTelemetry, TelemetrySample
-from advisor.protocol.measured.trials import BlockResult, BlockSummary, EarlierJob
+from advisor.protocol.measured.trials import BlockResult, BlockSummary, EarlierJob, EarlierLaunches
 from advisor.protocol.nodes.cluster import Cluster, Node
 from advisor.protocol.training.workload import WorkloadFacts
 from advisor.protocol.views import EventFacts
@@ -91,6 +91,10 @@ class JobRow(Base):
     """Characters of log that are kept."""
     earlier: Mapped[tuple[EarlierJob, ...] | None] = mapped_column(Document(tuple[EarlierJob, ...]))
     """Strategies of similar earlier jobs, chosen once; NULL before that."""
+    earlier_launches: Mapped[tuple[EarlierLaunches, ...] | None] = mapped_column(
+        Document(tuple[EarlierLaunches, ...])
+    )
+    """What the verdicts of earlier jobs on its nodes say of their launches, chosen at the same time."""
 
 
 class LabelRow(Base):

@@ -229,11 +229,11 @@ def _say_unknown_network(*told: Phases) -> str:
 
 
 def _say_stalls(advice: Advice) -> str:
-    """Where stalls changed by more than the result's interval explains, that they are not part of it."""
+    """Where stalls changed by more than the result's interval explains, that it takes them for the machine's."""
     gain, total = advice.gain, advice.total_ratio
     if gain is None or total is None or gain.low <= total <= gain.high:
         return ""
-    return " (slow steps in full; RESULT caps them at 1.5 × the median)"
+    return " (slow steps in full; RESULT takes them for the machine's)"
 
 
 def _tabulate_changes(advice: Advice) -> RenderableType:

@@ -291,6 +291,17 @@ class Forecast(Message):
     """How far this reaches beyond what was measured."""
 
 
+class LaunchTold(Message):
+    """What one launch of the verdict measured."""
+
+    baseline_samples_per_s: float
+    strategy_samples_per_s: float
+    log_ratio: float
+    """ln(throughput of the strategy / of the baseline)."""
+    error: float
+    """Its standard error within the launch."""
+
+
 class Advice(Message):
     """The answer to a job."""
 
@@ -326,11 +337,13 @@ class Advice(Message):
     candidate: Changes = Changes()
     """Knobs of the strategy that the gain belongs to: `changes`, or the best tried where nothing is advised."""
     total_ratio: float | None = None
-    """The same ratio over the total wall time of the verdict's races: `gain` is of steps capped at 1.5 medians,
-    which stalls do not blur. None where nothing was confirmed."""
+    """The same ratio over all of the time of the verdict's races, whatever its slow steps are: `gain` weighs whether
+    they are the machine's, the script's or a strategy's own. None where nothing was confirmed."""
+    launches: tuple[LaunchTold, ...] = ()
+    """Each launch that `gain` stands on."""
     baseline_samples_per_s: float
-    """Samples per second of the baseline in the confirmation (in the probe when there was none), its steps capped as
-    those of `gain`."""
+    """Samples per second of the baseline in the confirmation (in the probe when there was none), as the user's clock
+    shows them."""
     strategy_samples_per_s: float
     """The same under the advised strategy: the baseline's times `gain`."""
     reasons: tuple[KnobReason, ...] = ()

@@ -129,7 +129,7 @@ def _pool(blocks: Sequence[Block]) -> SoFar | None:
     launches: dict[str, list[tuple[float, float]]] = {}
     for block in blocks:
         if (contrast := _contrast(block)) is not None:
-            launches.setdefault(block.session_id, []).append((contrast.mean, contrast.error))
+            launches.setdefault(block.session_id, []).append((contrast.total, contrast.total_error))
     if not launches:
         return None
     means = [fmean(mean for mean, _ in races) for races in launches.values()]

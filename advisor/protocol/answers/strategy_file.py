@@ -35,7 +35,7 @@ class StrategyFile(Message):
     """The confirmed throughput ratio, of the best strategy tried where the verdict is not change; None when nothing was
     confirmed."""
     baseline_samples_per_s: float | None = None
-    """Throughput of the script as it stood, its steps capped as those of the gain."""
+    """Throughput of the script as it stood."""
     allowed: Effect
     """The highest rung the job allowed."""
     effect: Effect

@@ -7,26 +7,17 @@ from statistics import fmean, median, stdev
 
 from advisor.protocol.measured.trials import Block, BlockResult
 
-LONGEST_STEP = 1.5
-"""Longest step that counts in full, in medians of its own arm. Stalls are rare and say little of a strategy: means of
-steps capped here vary half as much as total wall time, and a fifth more than medians (replayed recordings)."""
 _Z95 = 1.96
 
 
-def typical_step_s(result: BlockResult) -> float:
-    """Return the mean step time in seconds, longer ones capped as in the gain; 0 without a timed step."""
-    times, period = result.step_time_s, max(1, result.period)
-    whole = len(times) // period * period
-    units = [fmean(times[i : i + period]) for i in range(0, whole, period)] or times
-    if not units:
-        return 0.0
-    longest_s = LONGEST_STEP * median(units)
-    return fmean(min(unit, longest_s) for unit in units)
+def mean_step_s(result: BlockResult) -> float:
+    """Return the mean step time in seconds, as the user's clock shows it; 0 without a timed step."""
+    return fmean(result.step_time_s) if result.step_time_s else 0.0
 
 
 def rate_of(block: Block) -> float:
-    """Return a block's samples per second on the one basis of all screens, the gain's; 0 where it has none."""
-    if block.result is not None and (step_s := typical_step_s(block.result)) > 0.0:
+    """Return a block's samples per second on the one basis of all screens, the user's clock; 0 where it has none."""
+    if block.result is not None and (step_s := mean_step_s(block.result)) > 0.0:
         return block.result.samples_per_step / step_s
     return block.summary.samples_per_s if block.summary else 0.0
 

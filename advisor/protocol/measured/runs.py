@@ -29,7 +29,7 @@ class RunReport(Message):
     step: int = Field(ge=0)
     """Steps since it began."""
     step_s: float = Field(gt=0, allow_inf_nan=False)
-    """Seconds of a step, stalls capped as in the advised gain."""
+    """Seconds of a step, evaluations and checkpoints left out."""
     samples_per_s: float = Field(ge=0, allow_inf_nan=False)
     """Of all ranks."""
     low: float | None = Field(default=None, allow_inf_nan=False)

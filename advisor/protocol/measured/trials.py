@@ -163,7 +163,8 @@ class Contrast(Message):
     """What one race says of an arm against its reference: ln(throughput of the arm / of the reference)."""
 
     mean: float
-    """From step times capped at 1.5 times their own arm's median: stalls do not blur it."""
+    """With slow steps capped at the same excess in seconds in both arms: what they would be if such steps were the
+    machine's."""
     error: float
     """Its standard error within the race."""
     freedom: float
@@ -171,9 +172,16 @@ class Contrast(Message):
     cycles: int
     """Cycles of the race that both arms have; 0 where the two were measured one after the other."""
     total: float
-    """The same over the total wall time, stalls included."""
+    """The same over all of the time: what the user's clock shows."""
     total_error: float
     """Its standard error."""
+    per_step: float | None = None
+    """With what slow steps take shared out over the steps of both arms: what it would be if they were the script's.
+    None in races of earlier releases."""
+    excess_error: float | None = None
+    """Standard error of `total` - `mean`; None likewise."""
+    slow_shares: tuple[float, float] | None = None
+    """What of the reference's and of the arm's time slow steps take beyond the cap; None likewise."""
 
 
 class BlockSummary(Message):
@@ -323,6 +331,14 @@ class EarlierJob(Message):
     """A phrase: what is alike and what differs."""
 
 
+class EarlierLaunches(Message):
+    """How the verdict of an earlier job on the same nodes differed from launch to launch."""
+
+    job_id: str
+    ratios: tuple[tuple[float, float], ...]
+    """For each launch the ln ratio that it measured, and its standard error within the launch."""
+
+
 class JobHistory(Message):
     """Everything measured for a job so far: what the planner decides from."""
 
@@ -331,6 +347,8 @@ class JobHistory(Message):
     sessions: tuple[Session, ...] = ()
     earlier: tuple[EarlierJob, ...] = ()
     """Confirmed strategies of similar jobs, most alike first; fixed when the search begins."""
+    earlier_launches: tuple[EarlierLaunches, ...] = ()
+    """What the verdicts of earlier jobs on the same nodes say of how much launches differ; fixed at the same time."""
 
     def trial(self, number: int) -> Trial:
         """Return the trial with that number; raises KeyError."""

@@ -22,7 +22,7 @@ from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job, JobSpec, JobState, Stage
 from advisor.protocol.asked.queries import JobQuery
 from advisor.protocol.base import Value
-from advisor.protocol.measured.trials import EarlierJob
+from advisor.protocol.measured.trials import EarlierJob, EarlierLaunches
 from advisor.protocol.nodes.cluster import Cluster
 from advisor.protocol.training.workload import WorkloadFacts
 from advisor.storage.columns import AnyRow, read_each, read_word
@@ -217,9 +217,21 @@ class Jobs:
         found: tuple[EarlierJob, ...] | None = row.scalar_one_or_none()
         return found
 
-    def choose_earlier(self, job_id: str, earlier: tuple[EarlierJob, ...]) -> bool:
-        """Keep the strategies of similar jobs; the first choice stands. Return whether this one is it."""
-        query = update(JobRow).where(JobRow.id == job_id, JobRow.earlier.is_(None)).values(earlier=earlier)
+    def earlier_launches(self, job_id: str) -> tuple[EarlierLaunches, ...]:
+        """Return what the verdicts of earlier jobs on its nodes say of their launches, as it was chosen."""
+        row = self._connection.execute(_EARLIER_LAUNCHES, {"job": job_id})
+        found: tuple[EarlierLaunches, ...] | None = row.scalar_one_or_none()
+        return found or ()
+
+    def choose_earlier(
+        self, job_id: str, earlier: tuple[EarlierJob, ...], launches: tuple[EarlierLaunches, ...] = ()
+    ) -> bool:
+        """Keep what earlier jobs teach this one; the first choice stands. Return whether this one is it."""
+        query = (
+            update(JobRow)
+            .where(JobRow.id == job_id, JobRow.earlier.is_(None))
+            .values(earlier=earlier, earlier_launches=launches)
+        )
         return self._connection.execute(query).rowcount == 1
 
     def finished_with_advice(self, other_than: str, limit: int) -> list[tuple[Job, Advice]]:
@@ -277,6 +289,7 @@ _SET_STAGE = (
 )
 _GET = select(JobRow).where(JobRow.id == bindparam("job"))
 _EARLIER = select(JobRow.earlier).where(JobRow.id == bindparam("job"))
+_EARLIER_LAUNCHES = select(JobRow.earlier_launches).where(JobRow.id == bindparam("job"))
 _VERSION = select(JobRow.version).where(JobRow.id == bindparam("job"))
 _LOCK_OF = (
     select(JobRow.serial)

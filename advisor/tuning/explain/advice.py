@@ -23,6 +23,7 @@ from advisor.tuning.explain.cases import (
     find_trial,
     judge,
     list_compared,
+    list_launches,
     make_case,
     measure_total,
 )
@@ -103,6 +104,7 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
         provenance=trace_provenance(_varied(record), job.spec.workload.kind),
         gain=shown.gain if shown else None,
         total_ratio=measure_total(shown),
+        launches=list_launches(shown),
         candidate=shown.trial.changes if shown else Changes(),
         baseline_samples_per_s=rate,
         strategy_samples_per_s=rate * chosen.gain.ratio if chosen and chosen.gain else rate,

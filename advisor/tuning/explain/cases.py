@@ -4,17 +4,24 @@ import math
 from dataclasses import dataclass
 from statistics import fmean
 
-from advisor.protocol.answers.advice import Interval, Verdict
+from advisor.protocol.answers.advice import Interval, LaunchTold, Verdict
+from advisor.protocol.answers.gains import spell_share
+from advisor.protocol.asked.jobs import JobState
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.trials import Block, Purpose, Trial
 from advisor.tuning.decisions import Candidate
 from advisor.tuning.history.goodput import Efficiency, combine, efficiency_of
 from advisor.tuning.history.record import Record
+from advisor.tuning.measure.contrast import mean_rate
 from advisor.tuning.measure.levels import FIRST_LOOK
+from advisor.tuning.measure.slow_steps import read_slow_steps, settle
 from advisor.tuning.search.state import SearchState, choose_winner
 from advisor.tuning.stages.confirmation import Confirmation, confirm, find_confirmed, find_raced
 from advisor.tuning.stages.loss_guard import GuardFinding, check_losses
 from advisor.tuning.stages.trimming import choose_trimmed
+
+_UNSETTLED = 0.03
+"""Probability, from which on it matters to the interval, that an arm has slow steps of its own."""
 
 
 @dataclass(frozen=True)
@@ -56,11 +63,29 @@ class Case:
     def say_unproven(self) -> str:
         """Why races whose interval lies above no gain do not prove it, as a clause; empty without such a doubt."""
         look = self.confirmation.look
-        if look is None or look.decision is not None or look.low <= 0.0:
+        if look is None or look.decision is not None:
             return ""
-        if look.launches < FIRST_LOOK:
+        if look.low > 0.0 and look.launches < FIRST_LOOK:
             return f"one launch raced it, and a verdict needs {FIRST_LOOK}, because launches differ by luck"
-        return "counted in full, its slow steps make the total time longer"
+        return self._say_slow_steps()
+
+    def _say_slow_steps(self) -> str:
+        """That slow steps stand in the way, where the error of the total is mostly theirs; else nothing."""
+        told = self.confirmation.told
+        slow = [share for launch in told if (share := launch.slow_shares) is not None]
+        own = read_slow_steps(told)[-1] if told else None
+        if (
+            not slow
+            or own is None
+            or own.chance < _UNSETTLED
+            or fmean(own.errors) < 2.0 * fmean(c.error for c in told)
+        ):
+            return ""
+        theirs, its = (spell_share(fmean(side)) for side in zip(*slow, strict=True))
+        return (
+            f"slow steps take {theirs} of the baseline's time and {its} of the strategy's, and whether they are the "
+            "machine's or the strategy's own is not settled"
+        )
 
     def say_price(self) -> str:
         """What the losses say about it, in sentences."""
@@ -90,9 +115,14 @@ def find_trial(record: Record, wanted: Candidate | Trial) -> Trial | None:
     return None
 
 
+def ends_by_time(record: Record) -> bool:
+    """Whether what was measured ends where the budget does; a person who cancels may have seen the figures first."""
+    return record.job.state not in {JobState.CANCELLING, JobState.CANCELLED}
+
+
 def make_case(record: Record, trial: Trial) -> Case:
     """Return what is known of a strategy."""
-    confirmation = confirm(record, trial.changes, forced=True)
+    confirmation = confirm(record, trial.changes, forced=ends_by_time(record))
     gain = _interval_of(confirmation)
     blocks = [c.strategy for c in confirmation.comparisons]
     guard = check_losses(record, trial.effect, blocks, confirmation.guard_level)
@@ -122,6 +152,27 @@ def judge(case: Case) -> Verdict:
     excluded = case.confirmation.look is not None and case.confirmation.look.decision == "keep"
     harmful = case.is_proved and (case.guard.harmed or case.loses_progress)
     return Verdict.KEEP if excluded or harmful else Verdict.UNDECIDED
+
+
+def list_launches(case: Case | None) -> tuple[LaunchTold, ...]:
+    """Return what each launch measured that the verdict stands on."""
+    if case is None:
+        return ()
+    found = case.confirmation.comparisons
+    order = list(dict.fromkeys(comparison.launch for comparison in found))
+    told = []
+    for launch, contrast in zip(order, case.confirmation.told, strict=False):
+        sides = [(c.reference, c.strategy) for c in found if c.launch == launch]
+        mean, error = settle(contrast)
+        told.append(
+            LaunchTold(
+                baseline_samples_per_s=mean_rate([reference for reference, _ in sides]),
+                strategy_samples_per_s=mean_rate([strategy for _, strategy in sides]),
+                log_ratio=mean,
+                error=error,
+            )
+        )
+    return tuple(told)
 
 
 def measure_total(case: Case | None) -> float | None:

@@ -15,7 +15,7 @@ from advisor.protocol.knobs.strategy import DistributedStrategy, Layout
 from advisor.protocol.measured.trials import Block, JobHistory
 from advisor.tuning.explain.cases import list_compared, make_told_case
 from advisor.tuning.history.record import Record
-from advisor.tuning.measure.contrast import mean_rate, mean_step_s
+from advisor.tuning.measure.contrast import mean_rate, mean_step_over
 from advisor.tuning.measure.phases import explain_unclear
 from advisor.tuning.model.cost_model import CostModel
 from advisor.tuning.search.state import SearchState, look
@@ -118,7 +118,7 @@ def _forecast(
     values = DistributedStrategy.from_changes(changes, base=base).values()
     here_s = model.predict_baseline_s()
     times = asked.batch * world / facts.world_size
-    measured_s = mean_step_s(measured)
+    measured_s = mean_step_over(measured)
     step_s, baseline_s = (
         measured_s * there.predict_step_s(each) / here_s for each in (values, base.values())
     )
@@ -141,7 +141,7 @@ def _forecast(
 
 def _find_doubt(model: CostModel, measured: Sequence[Block]) -> float:
     """Share by which the model misses what was measured, of strategies or of the baseline, whichever is more."""
-    step_s = mean_step_s(measured)
+    step_s = mean_step_over(measured)
     if step_s <= 0.0:
         return math.inf
     return math.expm1(max(model.residual, abs(math.log(model.predict_baseline_s() / step_s))))

@@ -7,6 +7,7 @@ from advisor.protocol.answers.advice import ParetoPoint
 from advisor.protocol.answers.gains import Quality, judge_quality
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.trials import Purpose, Trial
+from advisor.tuning.explain.cases import ends_by_time
 from advisor.tuning.history.losses import contrast_losses, list_blocks
 from advisor.tuning.history.record import Record
 from advisor.tuning.history.scores import Scoreboard, score_trials
@@ -61,7 +62,7 @@ def _find_ratio(record: Record, scores: Scoreboard, trial: Trial) -> tuple[float
     if trial.purpose is Purpose.BASELINE:
         return (1.0, True) if record.baseline_blocks else (None, False)
     if trial.purpose is Purpose.CONFIRM:
-        found = confirm(record, trial.changes, forced=True).look if trial.changes else None
+        found = confirm(record, trial.changes, forced=ends_by_time(record)).look if trial.changes else None
         return (math.exp(found.mean), True) if found and _is_told(found.low, found.high) else (None, False)
     score = scores.throughput.get(trial.number)
     half = _TOLD_APART * score.error if score else 0.0

@@ -6,9 +6,11 @@ from functools import lru_cache
 
 from advisor.protocol.measured.spending import measure_wall_s
 from advisor.protocol.measured.trials import Purpose
+from advisor.tuning.history.launches import believe_luck
 from advisor.tuning.history.record import Record
 from advisor.tuning.history.scores import score_trials
 from advisor.tuning.measure.contrast import forecast_errors
+from advisor.tuning.measure.pooling import Luck
 from advisor.tuning.measure.sequential import ConfirmationPlan, plan_confirmation
 
 SEGMENT_STEPS = 5
@@ -69,7 +71,7 @@ def plan_verdict(record: Record) -> Reserve:
 
     fixed_s = overhead_s + 2.0 * step_s * (wanted.warmup_steps + 4)
     lead = _find_lead(record) if began is not None else 0.0
-    plan = _plan(longest, fixed_s, available_s, record.job.spec.min_gain, lead)
+    plan = _plan(longest, fixed_s, available_s, record.job.spec.min_gain, lead, believe_luck(record, {}))
     if plan.launches < 2:
         # Too little for two races that tell much: two short ones are tried all the same.
         race_s = max(available_s / 2.0 - fixed_s, 2.0 * _FEWEST_STEPS * step_s)
@@ -79,11 +81,18 @@ def plan_verdict(record: Record) -> Reserve:
 
 @lru_cache(maxsize=64)
 def _plan(
-    step_time_s: tuple[float, ...], fixed_s: float, available_s: float, min_gain: float, lead: float
+    step_time_s: tuple[float, ...],
+    fixed_s: float,
+    available_s: float,
+    min_gain: float,
+    lead: float,
+    luck: Luck,
 ) -> ConfirmationPlan:
     """The plan for the noise of these steps; kept, because one decision asks for it several times."""
     error_of = forecast_errors(step_time_s, SEGMENT_STEPS)
-    return plan_confirmation(lambda race_s: error_of(race_s / UNTIMED), fixed_s, available_s, min_gain, lead)
+    return plan_confirmation(
+        lambda race_s: error_of(race_s / UNTIMED), fixed_s, available_s, min_gain, lead, luck
+    )
 
 
 def _find_lead(record: Record) -> float:

@@ -17,6 +17,7 @@ from advisor.protocol.measured.trials import Block, Outcome, Purpose, Trial
 from advisor.tuning.history.comparisons import compare_blocks, log_rate
 from advisor.tuning.history.goodput import Efficiency, efficiency_of
 from advisor.tuning.history.record import Record
+from advisor.tuning.measure.slow_steps import settle
 
 RACE_LUCK = 0.004
 """Standard deviation of ln(throughput ratio) between two races of one launch, beyond what their cycles show: how
@@ -94,9 +95,10 @@ def _score_block(record: Record, block: Block) -> Score | None:
         contrast = compare_blocks(block, beside)
         if contrast is None:
             return None
-        error = math.hypot(contrast.error, RACE_LUCK)
+        mean, within = settle(contrast)
+        error = math.hypot(within, RACE_LUCK)
         given_up = block.result is not None and block.result.given_up
-        return Score(contrast.mean, max(error, _SURELY_SLOW_ERROR) if given_up else error)
+        return Score(mean, max(error, _SURELY_SLOW_ERROR) if given_up else error)
     return _score_apart(record, block)
 
 

@@ -11,9 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from advisor.protocol.measured.estimates import LONGEST_STEP, rate_of, typical_step_s
+from advisor.protocol.measured.estimates import mean_step_s, rate_of
 from advisor.protocol.measured.trials import Block, BlockResult, Contrast
 
+_LONGEST_EXCESS = 0.5
+"""How much longer than its own arm's median a step counts at most, in medians of the slower arm: the same seconds for
+both arms. Whatever slows steps of the machine adds as many seconds to the one arm's as to the other's, and a limit
+relative to each arm's own median would leave the slower arm more of them."""
 _MOST_BATCHES = 32
 """Batches of consecutive cycles whose spread is the error: enough degrees of freedom, and long enough for the
 interference of seconds to fall within one."""
@@ -42,7 +46,7 @@ class _Arm:
     total: _Array
     """Seconds."""
     typical: _Array
-    """Seconds, every unit capped."""
+    """Seconds, every unit capped at the same excess in both arms."""
     influence: _Array
     """The same with what each unit does to the cap: what `typical` varies by."""
     steps: _Array
@@ -54,7 +58,8 @@ def contrast_arms(arm: BlockResult, reference: BlockResult) -> Contrast | None:
     """Return what a race says of ln(samples per second of `arm` / of `reference`); None where one has no timed step.
 
     Cycles in which one of them has no step are left out. A mean step time is the sum over all cycles by their steps,
-    because the mean of the cycles' own ln ratios is biased where segments are short and tails heavy. The error comes
+    because the mean of the cycles' own ln ratios is biased where segments are short and tails heavy. It is told twice:
+    over all of the time, and with slow steps capped at the same excess in seconds. The error comes
     from the cycles' linearised residuals (Cochran 1977, section 6.4), summed over batches of consecutive cycles and
     enlarged by the correlation that batches still show (a first-order autoregression). Below six cycles it is at least
     what the single steps say. Results without segments were measured one after the other: the errors of six batches of
@@ -64,19 +69,20 @@ def contrast_arms(arm: BlockResult, reference: BlockResult) -> Contrast | None:
     gain = math.log(max(arm.samples_per_step, _LEAST_S) / max(reference.samples_per_step, _LEAST_S))
     kept = _pair_cycles(arm, reference)
     if kept is not None and int(kept.sum()) >= 2:
-        own, other = _choose_units(arm, reference, kept)
-        first, second = _sum_segments(arm, kept, own), _sum_segments(reference, kept, other)
+        units = _choose_units(arm, reference, kept)
+        first, second = _sum_arms(_keep_segments(arm, kept), _keep_segments(reference, kept), units)
         cycles = len(first.steps)
-        error, freedom = _measure_spread(
-            _linearise(first.influence, first) - _linearise(second.influence, second)
-        )
-        total_error, _ = _measure_spread(_linearise(first.total, first) - _linearise(second.total, second))
+        whole = _linearise(first.total, first) - _linearise(second.total, second)
+        capped = _linearise(first.influence, first) - _linearise(second.influence, second)
+        error, freedom = _measure_spread(capped)
+        total_error, _ = _measure_spread(whole)
+        excess_error, _ = _measure_spread(whole - capped)
         if cycles < _FEW_CYCLES:
             error = max(error, math.hypot(_error_of_units(first.units), _error_of_units(second.units)))
             total_error = max(total_error, error)
     elif arm.step_time_s and reference.step_time_s:
-        own, other = max(1, arm.period), max(1, reference.period)
-        first, second = _cut_block(arm, own), _cut_block(reference, other)
+        units = max(1, arm.period), max(1, reference.period)
+        first, second = _sum_arms(_cut_block(arm, units[0]), _cut_block(reference, units[1]), units)
         cycles = 0
         error, freedom = _add_errors(
             _spread_of_block(first.influence, first), _spread_of_block(second.influence, second)
@@ -84,30 +90,37 @@ def contrast_arms(arm: BlockResult, reference: BlockResult) -> Contrast | None:
         total_error, _ = _add_errors(
             _spread_of_block(first.total, first), _spread_of_block(second.total, second)
         )
+        excess_error = math.sqrt(max(0.0, total_error**2 - error**2))
     else:
         return None
+    steps = float(first.steps.sum() + second.steps.sum())
+    excess_s = float((first.total - first.typical).sum() + (second.total - second.typical).sum()) / steps
+    own_s, other_s = _mean_of(first.typical, first), _mean_of(second.typical, second)
     return Contrast(
-        mean=gain + math.log(_mean_of(second.typical, second) / _mean_of(first.typical, first)),
+        mean=gain + math.log(other_s / own_s),
         error=error,
         freedom=freedom,
         cycles=cycles,
         total=gain + math.log(_mean_of(second.total, second) / _mean_of(first.total, first)),
         total_error=total_error,
+        per_step=gain + math.log((other_s + excess_s) / (own_s + excess_s)),
+        excess_error=excess_error,
+        slow_shares=(_share_slow(second), _share_slow(first)),
     )
 
 
-def mean_step_s(blocks: Sequence[Block]) -> float:
-    """Return the geometric mean of the blocks' mean typical steps, in seconds; 0 without a timed step."""
-    return _mean([typical_step_s(b.result) for b in blocks if b.result and b.result.step_time_s])
+def mean_step_over(blocks: Sequence[Block]) -> float:
+    """Return the mean over the blocks of their mean step, in seconds; 0 without a timed step."""
+    return _mean([mean_step_s(b.result) for b in blocks if b.result and b.result.step_time_s])
 
 
 def mean_rate(blocks: Sequence[Block]) -> float:
-    """Return samples per second over the blocks in the same way: what every page calls a strategy's rate."""
+    """Return samples per second over launches that each train equally long: what every page calls a strategy's rate."""
     return _mean([rate for b in blocks if b.result and (rate := rate_of(b)) > 0.0])
 
 
 def _mean(values: Sequence[float]) -> float:
-    return math.exp(math.fsum(map(math.log, values)) / len(values)) if values else 0.0
+    return math.fsum(values) / len(values) if values else 0.0
 
 
 def forecast_errors(step_time_s: Sequence[float], segment_steps: int) -> Callable[[float], float]:
@@ -122,7 +135,7 @@ def forecast_errors(step_time_s: Sequence[float], segment_steps: int) -> Callabl
     size = max(1, min(segment_steps, len(times) // 2))
     if len(times) < 2:
         return lambda _: math.sqrt(2.0) * _UNKNOWN_ERROR
-    capped = _cap(times)[1]
+    capped = _cap(times, _LONGEST_EXCESS * float(np.median(times)))[1]
     centre = float(capped.mean())
     count = len(capped) // size
     segments = capped[: count * size].reshape(count, size).mean(axis=1) / centre
@@ -153,63 +166,86 @@ def _choose_units(arm: BlockResult, reference: BlockResult, kept: NDArray[np.boo
     return (both, both) if bool(np.all(sizes % both == 0)) else (own, other)
 
 
-def _sum_segments(result: BlockResult, kept: NDArray[np.bool_], unit: int) -> _Arm:
-    """The sums of the kept segments."""
+def _keep_segments(result: BlockResult, kept: NDArray[np.bool_]) -> tuple[_Array, _Counts]:
+    """The step times in the kept segments, and how many each of these has."""
     sizes = np.array(result.segments, dtype=np.int64)
     wanted = np.zeros(len(sizes), dtype=bool)
     wanted[: len(kept)] = kept
-    times = np.maximum(np.asarray(result.step_time_s, dtype=np.float64), _LEAST_S)
-    return _sum_pieces(times[np.repeat(wanted, sizes)], sizes[wanted], unit)
+    return _times_of(result)[np.repeat(wanted, sizes)], sizes[wanted]
 
 
-def _cut_block(result: BlockResult, unit: int) -> _Arm:
-    """The sums of up to six batches of whole units of a block that did not alternate."""
-    times = np.maximum(np.asarray(result.step_time_s, dtype=np.float64), _LEAST_S)
+def _cut_block(result: BlockResult, unit: int) -> tuple[_Array, _Counts]:
+    """The step times of whole units of a block that did not alternate, and the sizes of up to six batches of them."""
+    times = _times_of(result)
     unit = min(unit, len(times))
     whole = len(times) // unit
     batches = min(whole, _BLOCK_BATCHES, max(2, whole // _LEAST_IN_BATCH))
     edges = np.round(np.linspace(0, whole, batches + 1)).astype(np.int64)
-    return _sum_pieces(times[: whole * unit], np.diff(edges) * unit, unit)
+    return times[: whole * unit], np.diff(edges) * unit
 
 
-def _sum_pieces(times: _Array, sizes: _Counts, unit: int) -> _Arm:
-    """The sums of consecutive pieces of so many steps; a piece's last unit may be shorter than the others."""
-    ends = np.cumsum(sizes)
-    starts = ends - sizes
+def _times_of(result: BlockResult) -> _Array:
+    return np.maximum(np.asarray(result.step_time_s, dtype=np.float64), _LEAST_S)
+
+
+def _sum_arms(
+    one: tuple[_Array, _Counts], other: tuple[_Array, _Counts], units: tuple[int, int]
+) -> tuple[_Arm, _Arm]:
+    """The sums of both arms' pieces, with one cap: the same excess in seconds over either arm's median unit."""
+    cut = [(*piece, *_cut_units(*piece, unit)) for piece, unit in zip((one, other), units, strict=True)]
+    medians = [float(np.median(means)) for _, _, means, _, _ in cut]
+    excess_s = _LONGEST_EXCESS * max(m * unit for m, unit in zip(medians, units, strict=True))
+    slower = max(range(2), key=lambda place: medians[place] * units[place])
+    arms = []
+    for place, (times, sizes, means, lengths, first) in enumerate(cut):
+        capped, influence = _cap(means, excess_s / units[place], follows=place == slower)
+        arms.append(
+            _Arm(
+                total=np.add.reduceat(times, np.cumsum(sizes) - sizes),
+                typical=np.add.reduceat(capped * lengths, first),
+                influence=np.add.reduceat(influence * lengths, first),
+                steps=sizes.astype(np.float64),
+                units=influence,
+            )
+        )
+    return arms[0], arms[1]
+
+
+def _cut_units(times: _Array, sizes: _Counts, unit: int) -> tuple[_Array, _Array, _Counts]:
+    """The mean step of every unit of consecutive pieces, its steps, and where each piece's first unit is.
+
+    A piece's last unit may be shorter than the others.
+    """
+    starts = np.cumsum(sizes) - sizes
     if unit == 1:
-        heads, first = np.arange(len(times)), starts
-        means, lengths = times, np.ones(len(times))
-    else:
-        counts = -(-sizes // unit)
-        first = np.cumsum(counts) - counts
-        heads = np.repeat(starts - first * unit, counts) + np.arange(int(counts.sum())) * unit
-        lengths = np.diff(np.append(heads, len(times))).astype(np.float64)
-        means = np.add.reduceat(times, heads) / lengths
-    capped, influence = _cap(means)
-    return _Arm(
-        total=np.add.reduceat(times, starts),
-        typical=np.add.reduceat(capped * lengths, first),
-        influence=np.add.reduceat(influence * lengths, first),
-        steps=sizes.astype(np.float64),
-        units=influence,
-    )
+        return times, np.ones(len(times)), starts
+    counts = -(-sizes // unit)
+    first = np.cumsum(counts) - counts
+    heads = np.repeat(starts - first * unit, counts) + np.arange(int(counts.sum())) * unit
+    lengths = np.diff(np.append(heads, len(times))).astype(np.float64)
+    return np.add.reduceat(times, heads) / lengths, lengths, first
 
 
-def _cap(units: _Array) -> tuple[_Array, _Array]:
-    """Units capped at 1.5 × their median, and their influence on the mean of the capped ones.
+def _cap(units: _Array, excess: float, *, follows: bool = True) -> tuple[_Array, _Array]:
+    """Units capped at so much above their median, and their influence on the mean of the capped ones.
 
-    The cap moves with the median, and the mean with the cap as far as units exceed it. A unit's influence on a median
-    is (1/2 or -1/2) / density there (Hampel 1974); the density comes from quantiles as far apart as Bofinger (1975)
-    finds best. Where a fifth of the steps are capped, as on over-subscribed machines, errors would be a third too small
-    without it.
+    The cap moves with the median (`follows`: and the excess with it), and the mean with the cap as far as units exceed
+    it. A unit's influence on a median is (1/2 or -1/2) / density there (Hampel 1974); the density comes from quantiles
+    as far apart as Bofinger (1975) finds best. Where a fifth of the steps are capped, as on over-subscribed machines,
+    errors would be a third too small without it.
     """
     reach = min(0.25, 0.648 * len(units) ** -0.2)
     low, middle, high = (float(q) for q in np.quantile(units, [0.5 - reach, 0.5, 0.5 + reach]))
-    capped = np.minimum(units, LONGEST_STEP * middle)
-    beyond = float(np.mean(units > LONGEST_STEP * middle))
+    capped = np.minimum(units, middle + excess)
+    beyond = float(np.mean(units > middle + excess))
     if beyond == 0.0:
         return capped, capped
-    return capped, capped + LONGEST_STEP * beyond * ((units > middle) - 0.5) * (high - low) / (2.0 * reach)
+    moves = 1.0 + _LONGEST_EXCESS if follows else 1.0
+    return capped, capped + moves * beyond * ((units > middle) - 0.5) * (high - low) / (2.0 * reach)
+
+
+def _share_slow(arm: _Arm) -> float:
+    return 1.0 - float(arm.typical.sum() / arm.total.sum())
 
 
 def _mean_of(seconds: _Array, arm: _Arm) -> float:

@@ -10,6 +10,9 @@ import numpy as np
 
 ALPHA = 0.05
 """Two-sided error of all looks of all budgets together: 2.5 % of changes advised where there is no gain."""
+FALLBACK_SHARE = 0.1
+"""Share of `ALPHA` that the strategies have together which the advice falls back on where the winner is not proved; the
+winner has the rest where there can be any."""
 FIRST_SHARE = 0.8
 """Share of `ALPHA` that the first budget may spend; every continuation may spend half of what is left."""
 FIRST_LOOK = 2
@@ -24,9 +27,15 @@ _NORMAL = NormalDist()
 
 
 def find_level(
-    count: int, planned: int, *, forced: bool, ended: Sequence[int] = (), share: float = FIRST_SHARE
+    count: int,
+    planned: int,
+    *,
+    forced: bool,
+    ended: Sequence[int] = (),
+    share: float = FIRST_SHARE,
+    alpha: float = ALPHA,
 ) -> float:
-    """Return the two-sided level of the look after `count` launches.
+    """Return the two-sided level of the look after `count` launches; all of a strategy's looks spend `alpha`.
 
     `planned` launches end this budget (those of earlier ones counted), `ended` says where each earlier one ended, also
     those in which this strategy had no launch: another one spent their part. A
@@ -37,14 +46,16 @@ def find_level(
     earlier = tuple(e for e in ended if e < count)
     while count > planned:
         earlier, planned = (*(e for e in earlier if e < planned), planned), planned + 1
-    return _find(count, planned, forced, earlier, share)
+    return _find(count, planned, forced, earlier, share, alpha)
 
 
 @lru_cache(maxsize=4096)
-def _find(count: int, planned: int, forced: bool, ended: tuple[int, ...], share: float) -> float:
+def _find(
+    count: int, planned: int, forced: bool, ended: tuple[int, ...], share: float, alpha: float
+) -> float:
     """The same for a look within its plan. Earlier budgets count as one look each, at their end."""
     left = [1.0, *((1.0 - share) * 0.5**i for i in range(len(ended) + 1))]
-    parts = [ALPHA * (before - after) for before, after in pairwise(left)]
+    parts = [alpha * (before - after) for before, after in pairwise(left)]
     looks: list[tuple[int, float]] = []
     begun, before = 0, 0.0
     for end, part in zip(ended, parts[:-1], strict=True):

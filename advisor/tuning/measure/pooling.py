@@ -12,28 +12,42 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-LUCK = 0.0065
-"""Expected luck of a strategy in one launch, standard deviation of its ln ratio: 0.65 %. Chosen by simulation: smaller
-ones advise a change in more than 2.5 % of A/A jobs whose launches differ by 1 %."""
 LUCK_PER_GAIN = 0.05
-"""The same for large gains, per unit of ln ratio: a threefold speed differs by 5.5 % from launch to launch."""
-_LUCK_FREEDOM = 2.0
-"""Weight of that expectation, as degrees of freedom: small, so that two launches that differ by 3 % are believed."""
+"""What more is expected for large gains, per unit of ln ratio: a threefold speed differs by 5.5 % between launches."""
 _LUCK_POINTS = 24
 """Points of the grid over the luck of launches; twice as many move no interval's end by 1 % of its width."""
+_LEAST_LUCK, _MOST_LUCK = 0.001, 0.2
+"""Luck of launches between which it is learned."""
+_LEARNED_POINTS = 120
+"""Points of that grid: steps of 4.5 %."""
 _FACTOR_POINTS = 7
 """Points of the grid over the factor by which all races' squared errors may be wrong."""
 _SHRINK_FREEDOM = 4.0
 """Weight, as degrees of freedom, of what the other races say of one race's error."""
 _LEAST_ERROR = 1e-5
 """Standard error that no race falls short of: 0.001 %, so that constant step times can be divided by."""
-_NEWTON_STEPS = 30
-"""Steps at most of the search for an interval's end; five are usual."""
-_CLOSE = 1e-6
-"""Move, in standard errors, below which that search ends."""
+_NEWTON_STEPS = 60
+"""Steps at most of the search for an interval's end; six are usual."""
+_CLOSE = 1e-4
+"""Move, over the smallest standard deviation of a part, below which that search ends."""
 _NORMAL = NormalDist()
 
 _Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Luck:
+    """What is believed of the luck of launches before a strategy's own are seen."""
+
+    spread: float
+    """Standard deviation of the ln ratio from launch to launch."""
+    freedom: float
+    """Weight of that belief, as degrees of freedom."""
+
+
+UNKNOWN_LUCK = Luck(0.015, 2.0)
+"""Where nothing is known of the machine: launches that agree within 1 % by chance must not be believed before a few of
+them are seen (docs/results/confirmation_statistics.md)."""
 
 
 @dataclass(frozen=True)
@@ -53,26 +67,34 @@ class Pooled:
 
     @property
     def spread(self) -> float:
-        """The standard error of the mean: the root of its expected variance."""
-        return math.sqrt(float(self.weights @ self.spreads**2))
+        """The standard error of the mean."""
+        return math.sqrt(float(self.weights @ (self.spreads**2 + (self.means - self.mean) ** 2)))
 
     def probability_below(self, value: float) -> float:
         """Return the probability that the ln ratio is below a value."""
         return float(self.weights @ _integrate_normal((value - self.means) / self.spreads))
 
     def interval(self, level: float) -> tuple[float, float]:
-        """Return the ends that leave half of the level outside on either side (Newton's method on the log tail)."""
-        aim, sides = math.log(level / 2.0), np.array([[-1.0], [1.0]])
-        ends = self.mean + sides * self.spread * _NORMAL.inv_cdf(1.0 - level / 2.0)
+        """Return the ends that leave half of the level outside on either side."""
+        return self._find_end(level / 2.0), self._find_end(1.0 - level / 2.0)
+
+    def _find_end(self, below: float) -> float:
+        """Newton's method between the parts' own ends, which hold the mixture's; where it leaves them, by halves."""
+        ends = self.means + self.spreads * _NORMAL.inv_cdf(below)
+        low, high = float(ends.min()), float(ends.max())
+        end = float(self.weights @ ends)
         for _ in range(_NEWTON_STEPS):
-            z = sides * (self.means - ends) / self.spreads
-            tails = _integrate_normal(z) @ self.weights
-            densities = (np.exp(-0.5 * z * z) / self.spreads) @ self.weights / math.sqrt(2.0 * math.pi)
-            move = sides * ((np.log(tails) - aim) * tails / densities)[:, None]
-            ends = ends + move
-            if float(np.abs(move).max()) < _CLOSE * self.spread:
-                break
-        return float(ends[0, 0]), float(ends[1, 0])
+            z = (end - self.means) / self.spreads
+            missing = below - float(self.weights @ _integrate_normal(z))
+            low, high = (end, high) if missing > 0.0 else (low, end)
+            density = float(self.weights @ (np.exp(-0.5 * z * z) / self.spreads)) / math.sqrt(2.0 * math.pi)
+            moved = end + missing / density if density > 0.0 else math.inf
+            if not low < moved < high:
+                moved = (low + high) / 2.0
+            if abs(moved - end) < _CLOSE * float(self.spreads.min()):
+                return moved
+            end = moved
+        return end
 
 
 def pool_launches(
@@ -80,7 +102,7 @@ def pool_launches(
     errors: Sequence[float],
     freedoms: Sequence[float],
     cycles: Sequence[int],
-    luck: float = LUCK,
+    luck: Luck = UNKNOWN_LUCK,
 ) -> Pooled:
     """Return what launches say of the ln ratio they share; one figure of each list for every launch, one at least.
 
@@ -97,10 +119,10 @@ def pool_launches(
     shared = float(freedom @ square / freedom.sum())
     square = (freedom * square + _SHRINK_FREEDOM * shared) / (freedom + _SHRINK_FREEDOM) / length
 
-    expected = math.hypot(luck, LUCK_PER_GAIN * float(np.median(y)))
+    expected = math.hypot(luck.spread, LUCK_PER_GAIN * float(np.median(y)))
     widest = max(10.0 * expected, 4.0 * float(np.ptp(y)))
     luck_square = np.exp(np.linspace(2.0 * math.log(expected / 4.0), 2.0 * math.log(widest), _LUCK_POINTS))
-    prior = -0.5 * _LUCK_FREEDOM * (np.log(luck_square) + expected**2 / luck_square)
+    prior = _log_prior(luck_square, expected, luck.freedom)
     known = float(freedom.sum())
     reach = 3.5 * math.sqrt(2.0 / known)
     factor = np.exp(np.linspace(-reach, reach, _FACTOR_POINTS))
@@ -115,6 +137,47 @@ def pool_launches(
     weight = np.exp(log_weight - log_weight.max())
     weight /= weight.sum()
     return Pooled(weight.ravel(), centre.ravel(), 1.0 / np.sqrt(total.ravel()))
+
+
+def learn_luck(seen: Sequence[Sequence[tuple[float, float]]], most_freedom: float) -> Luck:
+    """Return what the launches of other strategies say of the luck of one more.
+
+    Each of `seen` is one strategy: its ln ratio in each launch, with the standard error of it. They say it by their
+    restricted likelihood (Patterson and Thompson 1971); where they are more than `most_freedom` degrees of freedom,
+    they count as so many, because scripts differ. What is believed then has the mean and the variance of the precision
+    that they leave (a scaled inverse chi-square distribution).
+    """
+    groups = [np.array(group, dtype=np.float64) for group in seen if len(group) > 1]
+    if not groups:
+        return UNKNOWN_LUCK
+    square = np.exp(np.linspace(2.0 * math.log(_LEAST_LUCK), 2.0 * math.log(_MOST_LUCK), _LEARNED_POINTS))
+    said = np.zeros_like(square)
+    for group in groups:
+        precision = 1.0 / (square[:, None] + np.maximum(group[:, 1], _LEAST_ERROR) ** 2)
+        total = precision.sum(axis=1)
+        centre = precision @ group[:, 0] / total
+        misfit = (precision * (group[:, 0] - centre[:, None]) ** 2).sum(axis=1)
+        said -= 0.5 * (np.log(total) - np.log(precision).sum(axis=1) + misfit)
+    said *= min(1.0, most_freedom / sum(len(group) - 1 for group in groups))
+    weight = np.exp(said - said.max() + _log_prior(square, UNKNOWN_LUCK.spread, UNKNOWN_LUCK.freedom))
+    weight /= weight.sum()
+    mean = float(weight @ (1.0 / square))
+    variance = float(weight @ (1.0 / square - mean) ** 2)
+    return Luck(1.0 / math.sqrt(mean), 2.0 * mean**2 / variance)
+
+
+def _log_prior(square: _Array, spread: float, freedom: float) -> _Array:
+    """A scaled inverse chi-square distribution of the squared luck, on a grid of equal steps of its logarithm."""
+    return -0.5 * freedom * (np.log(square) + spread**2 / square)
+
+
+def mix(parts: Sequence[tuple[float, Pooled]]) -> Pooled:
+    """Return what is believed where each part holds with that probability; together 1."""
+    return Pooled(
+        np.concatenate([chance * pooled.weights for chance, pooled in parts]),
+        np.concatenate([pooled.means for _, pooled in parts]),
+        np.concatenate([pooled.spreads for _, pooled in parts]),
+    )
 
 
 def _integrate_normal(z: _Array) -> _Array:

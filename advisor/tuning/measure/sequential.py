@@ -11,15 +11,14 @@ from statistics import NormalDist
 from typing import Literal
 
 from advisor.protocol.measured.trials import Contrast
-from advisor.tuning.measure.levels import FIRST_LOOK, FIRST_SHARE, find_level
-from advisor.tuning.measure.pooling import LUCK, Pooled, pool_launches
+from advisor.tuning.measure.levels import ALPHA, FIRST_LOOK, FIRST_SHARE, find_level
+from advisor.tuning.measure.pooling import UNKNOWN_LUCK, Luck, Pooled, mix, pool_launches
+from advisor.tuning.measure.slow_steps import read_slow_steps
 
 Decision = Literal["change", "keep"]
 
-REPORTED = 0.06
-"""Two-sided level of the reported interval, the same at every look. The prior for the luck of launches makes intervals
-wider than a luck below 1 % asks for, stopping makes them hold the truth less often: at this level, 95 % and more of the
-intervals of whole jobs do (docs/results/confirmation_statistics.md)."""
+REPORTED = 0.05
+"""Two-sided level of the reported interval, the same at every look."""
 _MOST_LAUNCHES = 8
 """Launches of a plan: more gain less than their starts cost."""
 _SHORTEST_RACE_S, _LONGEST_RACE_S = 3.0, 60.0
@@ -77,31 +76,35 @@ def look_at(
     forced: bool,
     ended: Sequence[int] = (),
     share: float = FIRST_SHARE,
-    luck: float = LUCK,
+    luck: Luck = UNKNOWN_LUCK,
+    alpha: float = ALPHA,
+    may_decide: bool = True,
 ) -> Look | None:
     """Return what the launches say together and whether that decides; None without a launch. A single one never does.
 
-    `planned`, `forced` (the budget's time ends with this look), `ended` and `share` fix what the look may spend:
-    `find_level`. `luck` is the standard deviation by which launches are expected to differ, in ln ratio.
+    `planned`, `forced` (the budget's time ends with this look), `ended`, `share` and `alpha` fix what the look may
+    spend: `find_level`. `may_decide` is false while launches are known to have moods of which one is unseen. `luck` is
+    what is believed of how much launches differ.
 
-    *Change*: the gain is above 0 at the look's level, its estimate is `min_gain` or more, and total wall time is not
-    shown to be worse. *Keep*: the reported interval lies below `min_gain`; it is the same at every look, because a keep
-    that misses a gain of `min_gain` costs no more than that. No interval contradicts a decision: a change is decided at
-    a stricter level than is reported, and a gain that is shown at the reported one only is reported at the stricter.
+    The ratio is that of the user's clock: slow steps count as what they are likely to be (`slow_steps`). *Change*: the
+    gain is above 0 at the look's level, and its estimate is `min_gain` or more. *Keep*: the reported interval lies
+    below `min_gain`; it is the same at every look, because a keep that misses a gain of `min_gain` costs no more than
+    that. No interval contradicts a decision: a change is decided at a stricter level than is reported, and a gain that
+    is shown at the reported one only is reported at the stricter.
     """
     if not launches:
         return None
     count, worthwhile = len(launches), math.log1p(min_gain)
     pooled = _pool(launches, luck)
     low, high = pooled.interval(REPORTED)
-    if count < FIRST_LOOK:
+    if count < FIRST_LOOK or not may_decide:
         return Look(pooled.mean, low, high, None, count, 0.0)
-    level = min(REPORTED, find_level(count, planned, forced=forced, ended=ended, share=share))
+    level = min(REPORTED, find_level(count, planned, forced=forced, ended=ended, share=share, alpha=alpha))
     decision: Decision | None = None
     if high < worthwhile:
         decision = "keep"
     elif pooled.mean >= worthwhile and pooled.probability_below(0.0) < level / 2.0:
-        decision = None if _shows_loss(launches, luck) else "change"
+        decision = "change"
     elif low > 0.0 and pooled.mean >= worthwhile:
         low, high = pooled.interval(level)
     return Look(pooled.mean, low, high, decision, count, level)
@@ -114,7 +117,8 @@ def chance_to_decide(
     *,
     ended: Sequence[int] = (),
     share: float = FIRST_SHARE,
-    luck: float = LUCK,
+    luck: Luck = UNKNOWN_LUCK,
+    alpha: float = ALPHA,
 ) -> float:
     """Return the probability that the last planned look decides; 0 where no launch is to come, 1 before the first.
 
@@ -128,7 +132,7 @@ def chance_to_decide(
     if not launches:
         return 1.0
     pooled = _pool(launches, luck)
-    level = min(REPORTED, find_level(planned, planned, forced=True, ended=ended, share=share))
+    level = min(REPORTED, find_level(planned, planned, forced=True, ended=ended, share=share, alpha=alpha))
     narrowing = math.sqrt(count / planned)
     bound = (pooled.mean - pooled.interval(level)[0]) * narrowing
     margin = (pooled.interval(REPORTED)[1] - pooled.mean) * narrowing
@@ -144,6 +148,7 @@ def plan_confirmation(
     available_s: float,
     min_gain: float,
     lead: float = 0.0,
+    luck: Luck = UNKNOWN_LUCK,
 ) -> ConfirmationPlan:
     """Return how many launches of how long a race find the smallest gain within `available_s` seconds.
 
@@ -158,7 +163,7 @@ def plan_confirmation(
     for count in range(FIRST_LOOK, _MOST_LAUNCHES + 1):
         race_s = min(_LONGEST_RACE_S, available_s / count - startup_s)
         while race_s >= _SHORTEST_RACE_S:
-            found, keeps = _foresee(error_of(race_s), count, min_gain)
+            found, keeps = _foresee(error_of(race_s), count, min_gain, luck)
             plan = ConfirmationPlan(count, race_s, found)
             best = min(best, plan, key=lambda p: p.smallest_gain)
             if found > max(enough, wide) or not (keeps or wide > enough):
@@ -169,41 +174,36 @@ def plan_confirmation(
     return cheapest or best
 
 
-def _foresee(error: float, launches: int, min_gain: float) -> tuple[float, bool]:
+def _foresee(error: float, launches: int, min_gain: float, luck: Luck) -> tuple[float, bool]:
     """The gain that the last look of so many launches finds, and whether it keeps equal ones, with 80 % probability."""
-    return _foresee_on_grid(math.ceil(_ERROR_GRID * math.log(max(error, 1e-6))), launches, min_gain)
+    return _foresee_on_grid(math.ceil(_ERROR_GRID * math.log(max(error, 1e-6))), launches, min_gain, luck)
 
 
 @lru_cache(maxsize=4096)
-def _foresee_on_grid(place: int, launches: int, min_gain: float) -> tuple[float, bool]:
+def _foresee_on_grid(place: int, launches: int, min_gain: float, luck: Luck) -> tuple[float, bool]:
     """The same for a place on the grid of errors, where the launches happen to differ as much as is expected.
 
     A gain is found when the mean exceeds `min_gain` and the half-width of what the look decides by.
     """
     error, worthwhile = math.exp(place / _ERROR_GRID), math.log1p(min_gain)
-    spread = math.hypot(error, LUCK)
+    spread = math.hypot(error, luck.spread)
     signs = [1.0 if i % 2 else -1.0 for i in range(launches)]
     centre = sum(signs) / launches
     scale = spread * math.sqrt((launches - 1) / sum((s - centre) ** 2 for s in signs))
     means = [scale * (s - centre) for s in signs]
-    pooled = pool_launches(means, [error] * launches, [30.0] * launches, [30] * launches)
+    pooled = pool_launches(means, [error] * launches, [30.0] * launches, [30] * launches, luck)
     low, high = pooled.interval(find_level(launches, launches, forced=True))
-    luck = _NORMAL.inv_cdf(_POWER) * spread / math.sqrt(launches)
-    found = math.expm1(max((high - low) / 2.0, worthwhile) + luck)
-    return found, pooled.interval(REPORTED)[1] + luck < worthwhile
+    chance = _NORMAL.inv_cdf(_POWER) * spread / math.sqrt(launches)
+    found = math.expm1(max((high - low) / 2.0, worthwhile) + chance)
+    return found, pooled.interval(REPORTED)[1] + chance < worthwhile
 
 
-def _pool(launches: Sequence[Contrast], luck: float) -> Pooled:
-    return pool_launches(
-        [c.mean for c in launches],
-        [c.error for c in launches],
-        [c.freedom for c in launches],
-        [c.cycles for c in launches],
-        luck,
+def _pool(launches: Sequence[Contrast], luck: Luck) -> Pooled:
+    """What the launches leave to believe, by how likely each kind of slow steps is."""
+    freedoms, cycles = [c.freedom for c in launches], [c.cycles for c in launches]
+    return mix(
+        [
+            (r.chance, pool_launches(r.means, r.errors, freedoms, cycles, luck))
+            for r in read_slow_steps(launches)
+        ]
     )
-
-
-def _shows_loss(launches: Sequence[Contrast], luck: float) -> bool:
-    """Whether total wall time, stalls included, is shown to be worse."""
-    totals = [c.model_copy(update={"mean": c.total, "error": c.total_error}) for c in launches]
-    return _pool(totals, luck).interval(REPORTED)[1] < 0.0

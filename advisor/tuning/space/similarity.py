@@ -9,11 +9,13 @@ from advisor.protocol.asked.jobs import Job
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.measured.trials import EarlierJob
+from advisor.protocol.measured.trials import EarlierJob, EarlierLaunches
 from advisor.protocol.nodes.cluster import Cluster
 
 MOST_EARLIER = 3
 """Earlier jobs that a new one hears of at most."""
+MOST_EARLIER_LAUNCHES = 8
+"""Verdicts of earlier jobs whose launches are held against one another, the latest: machines change."""
 LEAST_LIKENESS = 0.5
 """Likeness below which an earlier job tells nothing; what halves it is said at `measure_likeness`."""
 
@@ -125,6 +127,28 @@ def choose_earlier(job: Job, finished: Iterable[tuple[Job, Advice]]) -> tuple[Ea
         if all(earlier.changes != other.changes for other in chosen):
             chosen.append(earlier)
     return tuple(chosen[:MOST_EARLIER])
+
+
+def choose_earlier_launches(job: Job, finished: Iterable[tuple[Job, Advice]]) -> tuple[EarlierLaunches, ...]:
+    """Return how the launches of the latest jobs differed whose verdicts were raced on the same nodes and devices.
+
+    Where every strategy was a launch of its own, launches differ by more than in a race, and say nothing of one.
+    """
+    facts, nodes = job.facts, {node.hostname for node in job.cluster.nodes}
+    if facts is None:
+        return ()
+    return tuple(
+        EarlierLaunches(
+            job_id=other.id, ratios=tuple((told.log_ratio, told.error) for told in advice.launches)
+        )
+        for other, advice in finished
+        if len(advice.launches) > 1
+        and other.facts is not None
+        and (other.facts.device, other.facts.backend) == (facts.device, facts.backend)
+        and {node.hostname for node in other.cluster.nodes} == nodes
+        and other.spec.workload.switches_at_launch == job.spec.workload.switches_at_launch
+        and not advice.candidate.cold
+    )[:MOST_EARLIER_LAUNCHES]
 
 
 def _best_confirmed(advice: Advice, allowed: Effect) -> tuple[Changes, float] | None:

@@ -4,7 +4,7 @@ Only these races are reported. What their looks may spend of the 5 % error: docs
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -16,11 +16,13 @@ from advisor.protocol.measured.trials import BlockState, Contrast, Purpose, Sess
 from advisor.tuning.decisions import BASELINE, Candidate, Race
 from advisor.tuning.history.budget import Reserve, affords, plan_verdict
 from advisor.tuning.history.comparisons import Comparison, list_comparisons
+from advisor.tuning.history.launches import believe_luck, list_rates, list_ratios
 from advisor.tuning.history.record import Record
-from advisor.tuning.history.scores import LAUNCH_LUCK
-from advisor.tuning.measure.levels import find_level
-from advisor.tuning.measure.pooling import LUCK, LUCK_PER_GAIN
+from advisor.tuning.measure.levels import ALPHA, FALLBACK_SHARE, find_level
+from advisor.tuning.measure.moods import find_gap, has_seen_both
+from advisor.tuning.measure.pooling import LUCK_PER_GAIN, Luck
 from advisor.tuning.measure.sequential import Look, chance_to_decide, look_at
+from advisor.tuning.measure.slow_steps import settle
 from advisor.tuning.stages.loss_guard import check_losses
 from advisor.tuning.stages.turns import Turn, estimate_race_s, fits_behind, verdict_rules
 
@@ -84,8 +86,7 @@ def confirm(record: Record, changes: Mapping[str, Value], *, forced: bool) -> Co
     found = tuple(list_comparisons(record, Purpose.CONFIRM, changes, against=apart))
     launches, ended = _put_together(record, found)
     planned = max(_count_planned(record, ended), 2)
-    # Two launches differ by their own luck, which one launch of both strategies takes off.
-    luck = LAUNCH_LUCK if apart is not None else LUCK
+    luck, alpha = believe_luck(record, changes), _share_alpha(record, changes)
     look: Look | None = None
     for count in range(1, len(launches) + 1):
         look = look_at(
@@ -96,10 +97,12 @@ def confirm(record: Record, changes: Mapping[str, Value], *, forced: bool) -> Co
             forced=count in ended or (forced and count == len(launches)),
             ended=[e for e in ended if e < count],
             luck=luck,
+            alpha=alpha,
+            may_decide=_have_seen_moods(record, found, count),
         )
         if look is not None and look.decision is not None:
             break
-    chance = _estimate_chance(record, launches, planned, ended, luck)
+    chance = _estimate_chance(record, launches, planned, ended, luck, alpha)
     level = _find_guard_level(len(launches), planned, ended, forced)
     return Confirmation(Changes(changes), found, look, launches, chance, level)
 
@@ -109,8 +112,41 @@ def _find_guard_level(count: int, planned: int, ended: tuple[int, ...], forced: 
     return find_level(count, end, forced=forced or count in ended, ended=[e for e in ended if e < count])
 
 
+def _have_seen_moods(record: Record, comparisons: Sequence[Comparison], count: int) -> bool:
+    """Whether the first so many launches have shown every mood that was known by then, of baseline and of strategy."""
+    rates = list_rates([c.reference for c in comparisons])
+    seen = [*rates][:count]
+    ratios = [*list_ratios(comparisons).values()][:count]
+    until = max((record.session[launch].created_at for launch in seen), default=record.now)
+    known = [b for b in record.baseline_blocks if record.session[b.session_id].created_at <= until]
+    checks = [
+        (find_gap([*list_rates(known).values()]), [rates[launch] for launch in seen]),
+        (find_gap(ratios), ratios),
+    ]
+    return all(gap is None or has_seen_both(values, gap) for gap, values in checks)
+
+
+def _share_alpha(record: Record, changes: Mapping[str, Value]) -> float:
+    """What this strategy's looks may spend of the error: all strategies that the advice can change to share it."""
+    spec = record.job.spec
+    if spec.verify or spec.allow is Effect.EXACT:
+        return ALPHA
+    winner = _find_raced(record, record.began_at())
+    if winner is None or winner.changes == changes:
+        return (1.0 - FALLBACK_SHARE) * ALPHA
+    allowed = [
+        t for t in record.trials_for(Purpose.CONFIRM) if t.changes and t.effect.rank <= spec.allow.rank
+    ]
+    return FALLBACK_SHARE * ALPHA / max(1, len(allowed) - 1)
+
+
 def _estimate_chance(
-    record: Record, launches: tuple[Contrast, ...], planned: int, ended: tuple[int, ...], luck: float
+    record: Record,
+    launches: tuple[Contrast, ...],
+    planned: int,
+    ended: tuple[int, ...],
+    luck: Luck,
+    alpha: float,
 ) -> float:
     """The probability that the launches which the budget still holds decide; beyond the plan they count as further
     budgets."""
@@ -119,8 +155,10 @@ def _estimate_chance(
     count = len(launches)
     last = count + max(1, min(_MOST_AHEAD, int(record.remaining_s / plan_verdict(record).launch_s)))
     if count >= planned:
-        return chance_to_decide(launches, last, record.job.spec.min_gain, ended=(*ended, planned), luck=luck)
-    return chance_to_decide(launches, max(planned, last), record.job.spec.min_gain, ended=ended, luck=luck)
+        planned, ended = last, (*ended, planned)
+    return chance_to_decide(
+        launches, max(planned, last), record.job.spec.min_gain, ended=ended, luck=luck, alpha=alpha
+    )
 
 
 def find_confirmed(record: Record) -> Candidate | None:
@@ -229,7 +267,7 @@ def _race(
 def _find_enough(record: Record, winner: Candidate, verdict: Confirmation) -> float | None:
     """The standard error that is enough for a plain lead: launches differ by as much, however long they race."""
     found = list_comparisons(record, Purpose.SEARCH, winner.changes)
-    leads = [c.contrast.mean for c in found] + ([verdict.look.mean] if verdict.look else [])
+    leads = [settle(c.contrast)[0] for c in found] + ([verdict.look.mean] if verdict.look else [])
     lead = min(leads, default=0.0)
     return LUCK_PER_GAIN * lead if lead > _PLAIN_LEAD and winner.effect is Effect.EXACT else None
 
@@ -327,18 +365,31 @@ def _put_together(
 
 
 def _merge(contrasts: list[Contrast]) -> Contrast:
-    """Several races of one launch as one, weighted by their precision."""
+    """Several races of one launch as one, weighted by their cycles."""
     if len(contrasts) == 1:
         return contrasts[0]
-    weights = [1.0 / max(c.error, 1e-6) ** 2 for c in contrasts]
-    totals = [1.0 / max(c.total_error, 1e-6) ** 2 for c in contrasts]
+    weights = [float(max(1, c.cycles)) for c in contrasts]
+    whole = math.fsum(weights)
+
+    def mean_of(values: list[float]) -> float:
+        return math.fsum(w * value for w, value in zip(weights, values, strict=True)) / whole
+
+    def error_of(values: list[float]) -> float:
+        return (
+            math.sqrt(math.fsum((w * value) ** 2 for w, value in zip(weights, values, strict=True))) / whole
+        )
+
+    shares = [c.slow_shares for c in contrasts if c.slow_shares is not None]
     return Contrast(
-        mean=math.fsum(w * c.mean for w, c in zip(weights, contrasts, strict=True)) / math.fsum(weights),
-        error=1.0 / math.sqrt(math.fsum(weights)),
+        mean=mean_of([c.mean for c in contrasts]),
+        error=error_of([c.error for c in contrasts]),
         freedom=math.fsum(c.freedom for c in contrasts),
         cycles=sum(c.cycles for c in contrasts),
-        total=math.fsum(w * c.total for w, c in zip(totals, contrasts, strict=True)) / math.fsum(totals),
-        total_error=1.0 / math.sqrt(math.fsum(totals)),
+        total=mean_of([c.total for c in contrasts]),
+        total_error=error_of([c.total_error for c in contrasts]),
+        per_step=mean_of([c.mean if c.per_step is None else c.per_step for c in contrasts]),
+        excess_error=error_of([c.excess_error or 0.0 for c in contrasts]),
+        slow_shares=shares[0] if shares else None,
     )
 
 

@@ -19,6 +19,7 @@ from advisor.tuning.history.budget import limit_search_s
 from advisor.tuning.history.comparisons import Comparison, list_comparisons
 from advisor.tuning.history.record import Record
 from advisor.tuning.history.scores import RACE_LUCK
+from advisor.tuning.measure.slow_steps import settle
 from advisor.tuning.measure.statistics import LogInterval
 from advisor.tuning.measure.student_t import t_quantile
 from advisor.tuning.search.state import SearchState, choose_winner
@@ -173,7 +174,7 @@ def _without(
 def _measure_lead(record: Record, winner: Candidate) -> float:
     """What the search saw of the winner, in ln(throughput over the baseline's); 0 where it saw nothing."""
     found = list_comparisons(record, Purpose.SEARCH, winner.changes)
-    return max((c.contrast.mean for c in found), default=0.0)
+    return max((settle(c.contrast)[0] for c in found), default=0.0)
 
 
 def _judge(record: Record, winner: Changes, trial: Trial, negligible: float) -> Removal:
@@ -203,17 +204,17 @@ def _list_twins(record: Record, trial: Trial) -> set[int]:
 
 
 def _error_of(found: tuple[Comparison, ...]) -> float:
-    weights = [1.0 / (c.contrast.error**2 + RACE_LUCK**2) for c in found]
-    return 1.0 / math.sqrt(math.fsum(weights))
+    return 1.0 / math.sqrt(math.fsum(1.0 / (settle(c.contrast)[1] ** 2 + RACE_LUCK**2) for c in found))
 
 
 def _combine(found: tuple[Comparison, ...]) -> LogInterval | None:
     """What the knobs bring: minus what taking them back brings; races are weighted by their precision."""
     if not found:
         return None
-    weights = [1.0 / (c.contrast.error**2 + RACE_LUCK**2) for c in found]
+    settled = [settle(c.contrast) for c in found]
+    weights = [1.0 / (error**2 + RACE_LUCK**2) for _, error in settled]
     total = math.fsum(weights)
-    mean = -math.fsum(w * c.contrast.mean for w, c in zip(weights, found, strict=True)) / total
+    mean = -math.fsum(w * mean for w, (mean, _) in zip(weights, settled, strict=True)) / total
     freedom = max(1.0, math.fsum(c.contrast.freedom for c in found))
     half = t_quantile(1.0 - _LEVEL / 2.0, int(freedom)) / math.sqrt(total)
     cycles = sum(c.contrast.cycles for c in found)

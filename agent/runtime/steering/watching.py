@@ -29,7 +29,7 @@ LEARNT_WINDOWS = 3
 LEARNT_SHARE = 0.9
 """Of the usual throughput, below which such a training is told to have slowed down."""
 CAP = 1.5
-"""Longest step that counts in full, in medians of its window: as in the advised gain."""
+"""Medians of its window from which on a step is slow: what it takes beyond is told as a stall."""
 NOTICEABLE = 0.02
 """Share of a step by which a part of it must have grown to be named as a cause."""
 WEBHOOK_TIMEOUT_S = 10.0
@@ -79,14 +79,14 @@ class Watch:
     def _close_window(self) -> None:
         median_s = statistics.median(self._steps)
         typical_s = statistics.fmean(min(step_s, CAP * median_s) for step_s in self._steps)
-        count = len(self._steps)
+        count, mean_s = len(self._steps), statistics.fmean(self._steps)
         window = {
             "step": self._count,
             "steps": count,
-            "step_s": typical_s,
-            "stall_s": statistics.fmean(self._steps) - typical_s,
+            "step_s": mean_s,
+            "stall_s": mean_s - typical_s,
             "data_wait_s": self._data_wait_s / count,
-            "samples_per_s": self._samples * self._world_size / count / typical_s,
+            "samples_per_s": self._samples * self._world_size / count / mean_s,
         }
         self._steps, self._samples, self._data_wait_s = [], 0, 0.0
         self._write(window)

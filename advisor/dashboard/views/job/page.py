@@ -92,7 +92,7 @@ def _draw_sides(history: JobHistory, advice: Advice) -> Figure | None:
     after = Side(
         "strategy", advice.strategy_samples_per_s, base * advice.gain.low, base * advice.gain.high,
         tuple(
-            base * math.exp(b.summary.contrast.mean) if b.summary and b.summary.contrast else rate_of(b) for b in ours
+            base * math.exp(b.summary.contrast.total) if b.summary and b.summary.contrast else rate_of(b) for b in ours
         ),
     )  # fmt: skip
     return draw_comparison(before, after, advice.gain.describe())

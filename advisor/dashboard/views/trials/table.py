@@ -104,7 +104,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("number", "#", "Its number, in the order of creation", lambda found: found.trial.number,
            lambda found: str(found.trial.number), is_usual=True),
     _text("state", "state", "How it ended, or what it is doing", _say_state, is_usual=True),
-    Column("samples", "samples/s", "Of all its blocks, with the 95 % interval; steps count as 1.5 medians at most",
+    Column("samples", "samples/s", "Of all its blocks, with the 95 % interval",
            lambda found: found.estimate.samples_per_s if found.estimate else None,
            lambda found: found.throughput, is_usual=True),
     _figure("interval", "± samples/s", "Half of that interval",

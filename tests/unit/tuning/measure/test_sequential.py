@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from advisor.protocol.measured.trials import Contrast
 from advisor.tuning.measure.levels import find_level
-from advisor.tuning.measure.pooling import pool_launches
+from advisor.tuning.measure.pooling import UNKNOWN_LUCK, Luck, pool_launches
 from advisor.tuning.measure.sequential import (
     REPORTED,
     ConfirmationPlan,
@@ -84,15 +84,16 @@ def test_a_loss_is_kept_away_from() -> None:
     assert look([launch(-0.2), launch(-0.25)], planned=8).decision == "keep"
 
 
-def test_no_change_where_total_wall_time_is_shown_worse() -> None:
+def test_what_slow_steps_of_its_own_take_counts_against_a_strategy() -> None:
     launches = [
         launch(0.05, 0.002, total=-0.2),
         launch(0.052, 0.002, total=-0.2),
         launch(0.048, 0.002, total=-0.2),
     ]
 
-    assert look(launches, planned=3).decision is None
-    assert look([launch(0.05, 0.002, total=-0.001) for _ in range(3)], planned=3).decision == "change"
+    assert look(launches, planned=3).decision == "keep"
+    assert look(launches, planned=3).high < 0.0
+    assert look([launch(0.05, 0.002, total=0.049) for _ in range(3)], planned=3).decision == "change"
 
 
 def test_a_look_that_the_budget_forces_spends_what_is_left() -> None:
@@ -284,9 +285,9 @@ def test_a_gain_on_the_edge_of_a_noisy_race_is_hopeless() -> None:
 # --- plans -------------------------------------------------------------------------------------------
 
 
-def plan(error_of_minute: float, available_s: float) -> ConfirmationPlan:
+def plan(error_of_minute: float, available_s: float, luck: Luck = UNKNOWN_LUCK) -> ConfirmationPlan:
     return plan_confirmation(
-        lambda race_s: error_of_minute * math.sqrt(60.0 / race_s), 12.0, available_s, 0.01
+        lambda race_s: error_of_minute * math.sqrt(60.0 / race_s), 12.0, available_s, 0.01, luck=luck
     )
 
 
@@ -304,11 +305,11 @@ def test_more_time_finds_smaller_gains() -> None:
     gains = [plan(0.008, seconds).smallest_gain for seconds in (60.0, 120.0, 300.0)]
 
     assert gains == sorted(gains, reverse=True)
-    assert gains[-1] < 0.02
+    assert gains[-1] < 0.025
 
 
-def test_a_quiet_machine_takes_little_of_a_large_budget() -> None:
-    found = plan(0.0015, 1200.0)
+def test_a_quiet_machine_whose_launches_are_known_takes_little_of_a_large_budget() -> None:
+    found = plan(0.0015, 1200.0, luck=Luck(0.005, 10.0))
 
     assert found.smallest_gain <= 0.015
     assert found.launches * (found.race_s + 12.0) < 200.0

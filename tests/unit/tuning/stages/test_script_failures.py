@@ -126,7 +126,7 @@ def test_losses_that_are_not_finite_are_the_scripts_where_the_baselines_are_alik
 
     assert isinstance(answer, Advice)
     assert answer.verdict is Verdict.CHANGE
-    assert "The script's own loss is not finite in 3 % of the baseline's steps" in answer.watch[0]
+    assert "The script's own loss is not finite in 4 % of the baseline's steps" in answer.watch[0]
     assert not [t for t in sim.trials if t.outcome is Outcome.DIVERGED]
 
 
