@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.trials import Purpose
+from advisor.tuning.history.launches import believe_luck
 from advisor.tuning.history.record import Record
 from advisor.tuning.history.scores import score_trials
-from advisor.tuning.measure.pooling import LUCK
 
 _Z_975 = 1.96
 """97.5 % quantile of the normal distribution."""
@@ -36,5 +36,6 @@ def judge_others(record: Record, told: Changes) -> Others | None:
     if not known:
         return None
     # The search sees most strategies in one launch, whose luck is not in the scores.
-    most = max(score.mean + _Z_975 * math.hypot(score.error, LUCK) for score in known.values())
+    luck = believe_luck(record, {}).spread
+    most = max(score.mean + _Z_975 * math.hypot(score.error, luck) for score in known.values())
     return Others(len(known), max(score.mean for score in known.values()), most)
