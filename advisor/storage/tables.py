@@ -37,6 +37,7 @@ _HELD: dict[str, Any] = dict.fromkeys(_WHERE, text("live"))
 _ISSUED: dict[str, Any] = dict.fromkeys(_WHERE, text("state = 'issued' AND arm = 0"))
 VERSION_TABLE = "advisor_alembic_version"
 """Holds the newest migration of a database. Optuna's use the default name, and may share the database."""
+_Launches = tuple[EarlierLaunches, ...]
 _Serial = BigInteger().with_variant(Integer, "sqlite")
 
 
@@ -90,11 +91,8 @@ class JobRow(Base):
     log_chars: Mapped[int] = mapped_column(default=0)
     """Characters of log that are kept."""
     earlier: Mapped[tuple[EarlierJob, ...] | None] = mapped_column(Document(tuple[EarlierJob, ...]))
-    """Strategies of similar earlier jobs, chosen once; NULL before that."""
-    earlier_launches: Mapped[tuple[EarlierLaunches, ...] | None] = mapped_column(
-        Document(tuple[EarlierLaunches, ...])
-    )
-    """What the verdicts of earlier jobs on its nodes say of their launches, chosen at the same time."""
+    earlier_launches: Mapped[_Launches | None] = mapped_column(Document(_Launches))
+    """Strategies of similar earlier jobs and launches on the same nodes, chosen once; NULL before that."""
 
 
 class LabelRow(Base):
