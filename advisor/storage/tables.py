@@ -87,9 +87,7 @@ class JobRow(Base):
     events: Mapped[int] = mapped_column(default=0)
     """Number of its latest event."""
     chunks: Mapped[int] = mapped_column(default=0)
-    """Number of its latest log chunk."""
     log_chars: Mapped[int] = mapped_column(default=0)
-    """Characters of log that are kept."""
     earlier: Mapped[tuple[EarlierJob, ...] | None] = mapped_column(Document(tuple[EarlierJob, ...]))
     earlier_launches: Mapped[_Launches | None] = mapped_column(Document(_Launches))
     """Strategies of similar earlier jobs and launches on the same nodes, chosen once; NULL before that."""
