@@ -32,6 +32,11 @@ ISSUED = (
     "scatter",
     "alltoall",
     "alltoall_base",
+    "all_gather_single",
+    "all_gather_single_coalesced",
+    "all_to_all_single",
+    "reduce_scatter_single",
+    "reduce_scatter_single_coalesced",
     "barrier",
     "monitored_barrier",
     "send",
@@ -40,7 +45,8 @@ ISSUED = (
     GATHER_INTO.name,
     SCATTER_INTO.name,
 )
-"""ProcessGroup's. Where a device works for the host, issuing one makes the device wait, and Work.wait is not called."""
+"""ProcessGroup's, by the names of all its releases. Where a device works for the host, issuing one makes the device wait,
+and Work.wait is not called."""
 
 
 def patch_collectives(is_compiling: Callable[[], bool]) -> None:
