@@ -133,6 +133,7 @@ def measure(told: Told) -> Found:
 
 _COUNTED = {
     "compute": ("forward", "backward", "optimizer"), "own": ("own",), "collective": ("collective",), "input": ("data",),
+    "communication": ("wait",),
 }  # fmt: skip
 """Causes that are a share of the step, with the parts of the script's clock that they are made of."""
 _TIED = 0.03
