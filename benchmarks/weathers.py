@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from played_race import Heat
 from surface_model import Cell, Key, Launch
@@ -11,6 +11,8 @@ from surface_model import Cell, Key, Launch
 from advisor.protocol.measured.trials import BlockResult
 
 _HOUR_S = 3600.0
+STALL_S = 0.05
+"""Seconds of a stall on average: one step of the baseline."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,8 @@ class Weather:
     correlation: float = 0.4
     """From step to step, whatever strategy they are of."""
     stalls: float = 0.02
-    """Share of steps that take longer, twice as long on average."""
+    """Share of the baseline's steps in which the machine stalls, for `STALL_S` seconds on average: strategies that take
+    fewer seconds meet fewer stalls."""
     tail: float = 0.0
     """Stalls have a Pareto tail of this exponent in place of an exponential one; steps are Student's t with 3 degrees
     of freedom."""
@@ -46,6 +49,17 @@ class Weather:
     """ln slowdown of the first timed step after a swap; halved with each further step."""
     restless: float = 1.0
     """How many times noisier faster strategies are than the baseline: steps and stalls."""
+    own: float = 0.0
+    """Share of the steps of a faster strategy in which it stalls by itself."""
+    bunch: int = 0
+    """Every so many steps of the baseline its loader makes it wait for `STALL_S` seconds."""
+    mood: float = 0.0
+    """ln slowdown of the baseline in a launch that is in its slow mood: half of them."""
+
+    @property
+    def is_of_one_arm(self) -> bool:
+        """Whether the clock shows another ratio than that of the injected gain."""
+        return self.restless != 1.0 or bool(self.own or self.bunch or self.mood)
 
 
 WEATHERS: Mapping[str, Weather] = {
@@ -64,6 +78,11 @@ WEATHERS: Mapping[str, Weather] = {
     "carry-over after a swap": Weather(carry=0.3, swap=0.1),
     "faster is noisier": Weather(restless=2.5),
     "heavy tails": Weather(stalls=0.04, tail=1.5),
+    "usual, launches differ by 2 %": Weather(luck=0.02),
+    "usual, launches differ by 3 %": Weather(luck=0.03),
+    "faster stalls now and then": Weather(stalls=0.0, own=0.02),
+    "baseline's loader bunches": Weather(bunch=6),
+    "baseline has two moods": Weather(mood=0.4, luck=0.005),
     "over-subscribed": Weather(step=0.12, correlation=0.6, stalls=0.1, bursts=0.5, walk=0.01, luck=0.005),
 }
 """What the verdict has to bear. None but the second to fifth is what its statistics assume."""
@@ -115,6 +134,7 @@ class SimulatedLaunch(Launch):
     ) -> None:
         self._sky, self._step_s, self._describe = sky, step_s, describe
         self._luck = sky.dice.gauss(0.0, sky.weather.launch)
+        self._mood = sky.weather.mood * (sky.dice.random() < 0.5)
         self._lucks: dict[Key, float] = {}
 
     def race(self, cells: Sequence[Cell]) -> Heat:
@@ -125,9 +145,14 @@ class SimulatedLaunch(Launch):
             if cell.key not in self._lucks:
                 self._lucks[cell.key] = sky.dice.gauss(0.0, sky.weather.luck)
             own = self._lucks[cell.key] + sky.dice.gauss(0.0, sky.weather.arm)
-            centres.append(math.log(self._step_s(cell)) + self._luck + own)
-        restless = [sky.weather.restless if (cell.truth or 0.0) > 0.0 else 1.0 for cell in cells]
-        return _SimulatedHeat(sky, centres, restless)
+            mood = 0.0 if cell.changes else self._mood
+            centres.append(math.log(self._step_s(cell)) + self._luck + own + mood)
+        return _SimulatedHeat(
+            sky, centres, [bool(cell.changes) for cell in cells], [self._is_faster(c) for c in cells]
+        )
+
+    def _is_faster(self, cell: Cell) -> bool:
+        return self._step_s(cell) < self._step_s(replace(cell, changes={}))
 
     def describe(self, cell: Cell, times: Sequence[float]) -> BlockResult:
         """Return what the ranks would report of these steps."""
@@ -137,8 +162,11 @@ class SimulatedLaunch(Launch):
 class _SimulatedHeat(Heat):
     """Correlated steps with stalls, under a sky that moves on with every step."""
 
-    def __init__(self, sky: Sky, centres: Sequence[float], restless: Sequence[float]) -> None:
-        self._sky, self._centres, self._restless = sky, centres, restless
+    def __init__(
+        self, sky: Sky, centres: Sequence[float], changed: Sequence[bool], faster: Sequence[bool]
+    ) -> None:
+        self._sky, self._centres, self._changed, self._faster = sky, centres, changed, faster
+        self._count = 0
         self._state = sky.dice.gauss(0.0, sky.weather.step)
         self._fresh = sky.weather.step * math.sqrt(1.0 - sky.weather.correlation**2)
         self._arm = self._before = 0
@@ -152,12 +180,19 @@ class _SimulatedHeat(Heat):
         if weather.tail:
             noise /= math.sqrt(dice.gammavariate(1.5, 2.0))
         self._state = weather.correlation * self._state + noise
-        restless, centre = self._restless[arm], self._centres[arm]
+        restless, centre = weather.restless if self._faster[arm] else 1.0, self._centres[arm]
+        self._count += 1
         if (weather.carry or weather.swap) and since < 6 and self._before != arm:
             fading = 0.5 ** max(0, since - 1)
             centre += fading * (weather.carry * (self._centres[self._before] - centre) + weather.swap)
         time_s = math.exp(centre + restless * self._state + sky.level)
-        if dice.random() < weather.stalls * restless:
-            time_s *= dice.paretovariate(weather.tail) if weather.tail else 1.0 + dice.expovariate(1.0)
+        if dice.random() < weather.stalls * restless * time_s / STALL_S:
+            time_s += STALL_S * (
+                dice.paretovariate(weather.tail) - 1.0 if weather.tail else dice.expovariate(1.0)
+            )
+        if self._faster[arm] and dice.random() < weather.own:
+            time_s += 10.0 * STALL_S * dice.expovariate(1.0)
+        if weather.bunch and not self._changed[arm] and self._count % weather.bunch == 0:
+            time_s += STALL_S
         sky.advance(time_s)
         return time_s

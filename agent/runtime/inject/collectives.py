@@ -45,8 +45,8 @@ ISSUED = (
     GATHER_INTO.name,
     SCATTER_INTO.name,
 )
-"""ProcessGroup's, by the names of all its releases. Where a device works for the host, issuing one makes the device wait,
-and Work.wait is not called."""
+"""ProcessGroup's, by the names of all its releases. Where a device works for the host, issuing one makes the device
+wait, and Work.wait is not called."""
 
 
 def patch_collectives(is_compiling: Callable[[], bool]) -> None:

@@ -2,7 +2,7 @@
 
 import math
 import random
-from statistics import fmean, median
+from statistics import fmean
 
 import pytest
 from honesty import SimulatedSurface, carry, describe_share, estimate_truth
@@ -42,10 +42,10 @@ def test_after_a_swap_steps_run_partly_like_the_arm_before() -> None:
     assert fast[0] / fast[4] == pytest.approx(1.2 ** (0.5 - 0.5 / 16))
 
 
-def test_the_truth_of_noisier_strategies_is_of_capped_steps() -> None:
+def test_the_truth_of_noisier_strategies_is_of_all_of_their_steps() -> None:
     weather = WEATHERS["faster is noisier"]
     slow, fast = race(weather, 0.2, 8_000)
-    means = [fmean(min(t, 1.5 * median(times)) for t in times) for times in (slow, fast)]
+    means = [fmean(slow), fmean(fast)]
     assert estimate_truth(weather, 0.2) == pytest.approx(math.log(means[0] / means[1]), abs=0.03)
 
 
