@@ -97,6 +97,12 @@ def _verdict(advice: Advice, job_name: str) -> RenderableType:
     lines.append(Text(rates))
     if certainty := _certainty(advice):
         lines.append(Text(certainty))
+    if advice.launches:
+        each = ", ".join(
+            f"{spell_rate(told.baseline_samples_per_s)} → {spell_rate(told.strategy_samples_per_s)}"
+            for told in advice.launches
+        )
+        lines.append(Text(f"Launch by launch: {each} samples/s."))
     about = " · ".join(part for part in (job_name, advice.cluster, _software(advice)) if part)
     if about:
         lines.append(Text(about, style="dim"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from advisor.protocol.answers.advice import Advice, Interval, RungAdvice, Verdict
+from advisor.protocol.answers.advice import Advice, Interval, LaunchTold, RungAdvice, Verdict
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
@@ -15,7 +15,13 @@ from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.nodes.cluster import Cluster, Link, Node
 from advisor.protocol.nodes.testbed import Testbed
-from advisor.tuning.space.similarity import Fingerprint, choose_earlier, measure_likeness, take_fingerprint
+from advisor.tuning.space.similarity import (
+    Fingerprint,
+    choose_earlier,
+    choose_earlier_launches,
+    measure_likeness,
+    take_fingerprint,
+)
 from tests.unit.services.scripted_tuning import ScriptedTuning
 from tests.unit.tuning.simulated_cluster import make_facts, make_job, make_spec
 
@@ -162,3 +168,18 @@ def test_phrase_says_what_differs() -> None:
     )
     assert "15 layers instead of 30 layers" in earlier.because
     assert "torch 2.1 there, torch 2.13 here" in earlier.because
+
+
+def test_launches_are_learned_from_verdicts_on_the_same_nodes_alone() -> None:
+    told = tuple(
+        LaunchTold(baseline_samples_per_s=100.0, strategy_samples_per_s=110.0, log_ratio=ratio, error=0.003)
+        for ratio in (0.09, 0.1)
+    )
+    job, advice = finished("a", None)
+    raced = advice.model_copy(update={"launches": told})
+    elsewhere = job.model_copy(update={"id": "b", "cluster": Cluster(nodes=())})
+
+    (found,) = choose_earlier_launches(mine(), [(job, raced), (elsewhere, raced), (job, advice)])
+
+    assert found.job_id == "a"
+    assert found.ratios == ((0.09, 0.003), (0.1, 0.003))
