@@ -143,7 +143,8 @@ def _settle(
         elif told is not None:
             tail = told.log_tail
             reason = reason if work.sessions.trouble_of(session.id) else told.reason or reason
-    total_steps = max((member.total_steps for member in members), default=0)
+    # A node that loses the others may have begun one step more than they.
+    total_steps = min((member.total_steps for member in members if member.total_steps), default=0)
     if not work.sessions.close(
         session.id,
         session.generation,

@@ -16,8 +16,8 @@ from advisor.tuning.history.record import Record
 
 _SLACK_STEPS = 10
 _SLACK = 0.1
-"""Launches that ended within so many steps, or such a share of them, of each other ended at one step: a rank says now
-and then how far it is, not in every step."""
+"""Launches that ended within so many steps, or such a share of them, of each other ended at one step: what ends them
+may be a file's size or a time."""
 OUR_FAULT = "the runtime failed, not the script"
 """Of a launch that this product broke off; the runtime's own words."""
 

@@ -91,8 +91,8 @@ def say_failure(record: Record, failure: ScriptFailure) -> str:
     """Return what fails by itself, after how many steps, where, and what to do."""
     last, count = failure.last, len(failure.launches)
     how = _HOW.get(last.session.outcome or Outcome.CRASHED, "fails")
-    first = failure.launches[0] if failure.at_one_step else last
-    step = f" after {'about ' if count > 1 else ''}{first.steps} steps" if first.steps else ""
+    steps = sorted({launch.steps for launch in failure.launches if launch.steps})
+    step = f" after {' to '.join(map(str, dict.fromkeys((steps[0], steps[-1]))))} steps" if steps else ""
     bare = all(not launch.in_force for launch in failure.launches)
     what = "as it stands, without any change" if bare else "whatever settings are in force"
     launches = f"{count} of {len(record.sessions)} launches" if count > 1 else "in one launch"
@@ -141,8 +141,8 @@ def say_too_short(record: Record) -> str:
     if capacity is None or (record.probe is not None and not is_too_short(record)):
         return ""
     return (
-        f"The script makes only about {capacity} steps before it ends, and to hold one strategy against your settings "
-        f"takes at least {needed} in one launch. Raise its steps or epochs, or give it a larger data set."
+        f"The script makes only {capacity} steps before it ends, and to hold one strategy against your settings takes "
+        f"at least {needed} in one launch. Raise its steps or epochs, or give it a larger data set."
     )
 
 

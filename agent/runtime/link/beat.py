@@ -6,6 +6,7 @@ time.monotonic() of the write. Standard library only: the agent's process import
 
 from __future__ import annotations
 
+import mmap
 import os
 import struct
 import time
@@ -14,6 +15,8 @@ from typing import Optional
 
 MAGIC = b"FAB1"
 LAYOUT = struct.Struct("<4sIqHHId")
+STEP = struct.Struct("<q")
+STEP_AT = 8
 
 SHORTEST_INTERVAL_S = 0.2
 
@@ -47,7 +50,7 @@ def locate(session_dir: str, rank: int) -> str:
 
 
 class BeatWriter:
-    """Holds the file open: a beat costs one pwrite, a few microseconds."""
+    """Holds the file open: a beat costs one pwrite, a few microseconds, and the step alone a store into memory."""
 
     def __init__(self, session_dir: str, rank: int) -> None:
         os.makedirs(session_dir, exist_ok=True)
@@ -57,9 +60,18 @@ class BeatWriter:
         self._file = os.open(
             locate(session_dir, rank), os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644
         )
+        write(self._file, rank, 0, STARTING, 0)
+        try:
+            # Behind a write that has its room on the disk: a store into a page without any would end the process.
+            self._page: Optional[mmap.mmap] = mmap.mmap(self._file, LAYOUT.size)
+        except (OSError, ValueError):
+            self._page = None
 
     def write(self, step: int, phase: int, exchanges: int = 0) -> None:
-        """Says where the rank is; within one phase at most every 0.2 s, because short steps would pay for it."""
+        """Says where the rank is. The step is always told, so that it is exact however the process ends; the rest
+        within one phase at most every 0.2 s, because short steps would pay for it."""
+        if self._page is not None:
+            STEP.pack_into(self._page, STEP_AT, step)
         now_s = time.monotonic()
         if phase == self._phase and now_s - self._written_s < SHORTEST_INTERVAL_S:
             return

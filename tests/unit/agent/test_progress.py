@@ -30,6 +30,26 @@ def progress(tmp_path, clock):
     return Progress(tmp_path, 10.0, clock)
 
 
+def test_the_step_is_exact_however_soon_a_rank_dies(tmp_path, progress):
+    writer = beat.BeatWriter(str(tmp_path), 0)
+    for step in range(51):
+        writer.write(step, beat.TRAINING)
+
+    progress.update()
+
+    assert progress.count_steps() == 50
+
+
+def test_a_beat_without_a_page_is_written_all_the_same(tmp_path, progress, monkeypatch):
+    monkeypatch.setattr(beat.mmap, "mmap", lambda *_: (_ for _ in ()).throw(OSError()))
+    writer = beat.BeatWriter(str(tmp_path), 0)
+    writer.write(7, beat.TRAINING)
+
+    progress.update()
+
+    assert progress.count_steps() == 7
+
+
 def test_nothing_hangs_before_the_first_step(progress, ranks, clock):
     ranks[0].write(0, beat.STARTING)
     progress.update()

@@ -603,7 +603,7 @@ def test_a_script_too_short_for_the_probe_ends_the_job_with_its_steps() -> None:
     decision = sim.run()
 
     assert isinstance(decision, Fail)
-    assert "only about 11 steps" in decision.because
+    assert "only 11 steps" in decision.because
     assert len(sim.sessions) == 2
 
 

@@ -34,7 +34,7 @@ def test_a_script_that_breaks_off_at_one_step_is_told_and_blames_no_strategy(
     assert isinstance(answer, Advice)
     assert answer.verdict is Verdict.UNDECIDED
     assert answer.headline.startswith("Not decided: the script itself ")
-    assert f"after about {step}" in answer.headline
+    assert f"after {step}" in answer.headline
     assert "train.py:12 (load), rank 1" in answer.headline
     assert "by hand" in answer.headline
     assert answer.action is Action.MEND_SCRIPT
@@ -65,7 +65,7 @@ def test_a_rank_that_is_killed_at_one_step_in_every_launch_is_the_scripts() -> N
     answer = sim.run()
 
     assert isinstance(answer, Advice)
-    assert "the script itself is killed after about 15" in answer.headline
+    assert "the script itself is killed after 150 " in answer.headline
     assert len(sim.sessions) <= 3, "what is killed by itself is launched again and again"
 
 
@@ -106,7 +106,7 @@ def test_a_script_that_is_too_short_says_how_many_steps_are_needed(steps: int) -
     answer = sim.run()
 
     said = answer.headline if isinstance(answer, Advice) else answer.because
-    assert f"he script makes only about {steps} steps" in said
+    assert f"he script makes only {steps} steps" in said
     assert "at least 61 in one launch" in said
     assert len(sim.sessions) <= 2
     if isinstance(answer, Advice):
