@@ -11,6 +11,7 @@ from .levers.buckets.bucket_plan import BucketPlan
 from .link import beat
 from .link.control import AgentLost, ControlLine
 from .link.environment import Environment
+from .link.exchange import Exchange
 from .link.rank_output import flush_output
 from .link.say import say
 from .loading.reading import Reading
@@ -45,6 +46,8 @@ class RankProcess:
         """The script's own bucket plan, where the session was launched with another one."""
         self.groups_left = 0
         """Process groups of the job that the script has destroyed."""
+        self.exchange: Optional[Exchange] = None
+        """The line to the other ranks, once anything was agreed on."""
         self.phase = beat.STARTING
         self._exchanges = 0
         self._beat = (

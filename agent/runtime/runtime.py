@@ -27,7 +27,7 @@ from .observe.loss_factor import multiply_loss
 from .observe.recorder import DATA, FORWARD, INTERRUPTED, NEW_EPOCH
 from .observe.sharded import explain_unknown, find_kind, find_sharded_roots
 from .private_torch import GET_LOG, explain_unusable
-from .races.parts import RankParts, leave_exchange, read_exposed_s
+from .races.parts import RankParts, leave_exchange, leave_group, read_exposed_s
 from .rank_process import FAILED, RankProcess
 from .steering.conversation import Conversation
 from .steering.online import OnlineTuning
@@ -374,8 +374,7 @@ class Runtime:
 
     def leave_group(self) -> None:
         """The script destroys its process group."""
-        leave_exchange(self.process, self._rests)
-        self.process.groups_left += 1
+        leave_group(self.process, self._rests)
         if self._steering is not None:
             self._steering.leave_group()
 

@@ -9,12 +9,13 @@ import signal
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from advisor.protocol.culprit import Culprit, excerpt_failure, find_culprit, find_first_end
+from advisor.protocol.culprit import excerpt_failure, find_culprit, find_first_end
 from advisor.protocol.measured.messages import ENDED_ELSEWHERE, Trouble
 from advisor.protocol.measured.trials import Outcome
+from agent.guard.progress import REMEDY
 from agent.guard.session_log import strip_ranks
 
-_RUNTIME_LOST_ITS_AGENT = 75
+_RUNTIME_LOST = 75
 
 _OUT_OF_MEMORY = re.compile(
     r"OutOfMemoryError|CUDA out of memory|CUDA error: out of memory|cudaErrorMemoryAllocation|_ALLOC_FAILED"
@@ -31,6 +32,10 @@ _DEVICE_FAILED = re.compile(
 _RUNTIME_FAILED = re.compile(
     r"^fleet advisor: rank \d+: the runtime failed, not the script: .*", re.MULTILINE
 )
+_RANK_LOST = re.compile(
+    r"^fleet advisor: rank (\d+): (Rank \d+ (?:has ended, or gave up waiting,|waited \d+ s) .*)", re.MULTILINE
+)
+"""The runtime of a rank that waited in vain for another one."""
 _ADDRESS_TAKEN = re.compile(r"EADDRINUSE|Address already in use", re.IGNORECASE)
 _COLLECTIVE_TIMEOUT = re.compile(
     r"Watchdog caught collective operation timeout|Timed out waiting \d+ms for (?:recv|send)|collective.*timed out",
@@ -210,21 +215,25 @@ def _judge_exit(evidence: Evidence) -> Judgement:
         )
     if own is not None:
         return _judge_crash(evidence, own.describe())
-    if _COLLECTIVE_TIMEOUT.search(text):
+    lost = _RANK_LOST.search(text)
+    victim = culprit.rank if culprit is not None else int(lost[1]) if lost is not None else None
+    if lost is None and _COLLECTIVE_TIMEOUT.search(text):
         return Judgement(
             Outcome.HUNG,
             f"A collective timed out: {_last_match(_COLLECTIVE_TIMEOUT, text)}. A rank was stuck or left the others.",
         )
     killed_by = _find_signal(text, code)
-    if evidence.nnodes == 1 and (left := _find_first_left(evidence.log_text, culprit)):
+    if evidence.nnodes == 1 and (left := _find_first_left(evidence.log_text, victim)):
         return _judge_crash(evidence, left)
+    if lost is not None:
+        return Judgement(Outcome.HUNG, f"{lost[2]} {REMEDY}")
     if culprit is not None and not killed_by and (evidence.nnodes > 1 or evidence.steps > 0):
         return Judgement(
             Outcome.CRASHED,
             f"{ENDED_ELSEWHERE}: {culprit.what}. See the other rank's log.",
             is_consequence=True,
         )
-    if code == _RUNTIME_LOST_ITS_AGENT:
+    if code == _RUNTIME_LOST:
         sentence = "The runtime lost its connection to the agent. See the agent's log; try again."
         return Judgement(Outcome.LOST, sentence, is_consequence=True)
     if killed_by == 9:
@@ -242,10 +251,10 @@ def _is_machines(exception: str) -> bool:
     return bool(_MACHINES.match(exception)) or any(pattern.search(exception) for pattern in patterns)
 
 
-def _find_first_left(log: str, victim: Culprit | None) -> str:
+def _find_first_left(log: str, victim: int | None) -> str:
     """Say which rank of this node ended first, where it did so without an exception: `sys.exit(3)`."""
     first = find_first_end(log)
-    if first is None or first[1] <= 0 or victim is None or victim.rank in (None, first[0]):
+    if first is None or first[1] <= 0 or first[1] == _RUNTIME_LOST or victim in (None, first[0]):
         return ""
     rank, code = first
     said = re.findall(rf"^\[rank {rank}\] (.*\S)", log, re.MULTILINE)

@@ -25,7 +25,7 @@ AT_ONCE = 256
 """Values that rank 0 reads in one request."""
 BEAT_EVERY_S = 0.5
 BEATS_A_LOOK = 4
-"""After so many a rank that waits looks whether another one has given up."""
+"""After so many a rank that waits looks whether the one that it waits for has left."""
 GIVEN_UP = "null and void"
 """In the place of a broadcast value. No JSON."""
 
@@ -131,6 +131,7 @@ class Exchange:
 
     def leave(self) -> None:
         """This rank exchanges nothing any more: others need not wait for it to their end."""
+        self._store.set(f"left/{self._rank}", "yes")
         self._store.add("lost", 1)
 
     def _begin_turn(self) -> None:
@@ -184,7 +185,14 @@ class Exchange:
                 self._while_waiting()
                 last_beat_s, beats = now_s, beats + 1
                 if beats % BEATS_A_LOOK == 0 and self._store.add("lost", 0):
-                    return f"Another rank has ended, or gave up waiting, before {what}. See the other ranks' logs."
+                    # One that left before it was missed a second time will never write.
+                    left = self._find_left(find_missing())
+                    gone = [rank for rank in find_missing() if rank in left] if left else []
+                    if gone:
+                        return (
+                            f"Rank {gone[0]} has ended, or gave up waiting, before {what}. See the log of rank "
+                            f"{gone[0]}."
+                        )
             self._sleep(pause_s)
             pause_s = min(pause_s * 1.5, longest_s)
         return ""
@@ -198,6 +206,9 @@ class Exchange:
         return [
             rank for rank, text in found.items() if not text or json.loads(text.decode())[0] != self._turn
         ]
+
+    def _find_left(self, ranks: List[int]) -> List[int]:
+        return [rank for rank in ranks if self._store.compare_set(f"left/{rank}", "", "")]
 
     def _describe_lost(self, timeout_s: float, what: str, ranks: List[int]) -> str:
         waited = f"Rank {self._rank} waited {timeout_s:.0f} s for {what} from"

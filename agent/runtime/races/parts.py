@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List
 
 import torch.distributed as dist
 
@@ -43,7 +43,6 @@ class RankParts:
             self.reading,
             environment.scratch,
         )
-        self._exchange: Optional[Exchange] = None
         self.asks_cheaply = self.device.type == "cpu"
         """Whether DDP may be asked for its times in every step: elsewhere that makes the host wait for the device."""
         self.drifted = ""
@@ -52,15 +51,12 @@ class RankParts:
     @property
     def exchange(self) -> Exchange:
         """The line to the other ranks: another one for each process group that the script makes its own."""
-        if self._exchange is None:
-            self._exchange = _open_exchange(self.process)
-        return self._exchange
+        if self.process.exchange is None:
+            self.process.exchange = _open_exchange(self.process)
+        return self.process.exchange
 
     def leave_group(self) -> None:
-        """The script destroys its process group: the next one may want its store's port, too. A trial's last results
-        still go over the store."""
-        if self.process.environment.strategy is not None:
-            self._exchange = None
+        """The script destroys its process group."""
         self.levers.reduction.communicators.leave_group()
 
     def list_replicas(self) -> List[Any]:
@@ -96,6 +92,12 @@ class RankParts:
         views = self.exchange.gather(own, what, PEER_TIMEOUT_S) or [own]
         return [int(number) for number in self.share([max(numbers) for numbers in zip(*views)], what)]
 
+    def agree_on_refusal(self, own: str, what: str) -> str:
+        """Collective. The first sentence of a rank that refuses, for all; empty where none does. What only some ranks
+        had in force would let them wait for each other for ever."""
+        views = self.exchange.gather(own, what, PEER_TIMEOUT_S) or []
+        return str(self.share(next(filter(None, views), ""), what))
+
     def meet(self, what: str) -> None:
         """Collective. Comes back when all ranks stand here, with the same models; else raises PeerLost on every rank.
 
@@ -116,15 +118,25 @@ class RankParts:
 
 
 def leave_exchange(process: RankProcess, is_over: bool = False) -> None:
-    """This rank of a real training meets the others no more over this process group, and perhaps never did.
+    """This rank meets the others no more over this process group, and perhaps never did.
 
     `is_over` says that none will be met anyway: then the store, which may be gone, is not asked.
     """
-    if process.environment.strategy is None or is_over:
+    line, process.exchange = process.exchange, None
+    if is_over:
         return
-    if dist.is_available() and dist.is_initialized():
-        with contextlib.suppress(RuntimeError):  # the store may have ended with its rank
-            _open_exchange(process).leave()
+    with contextlib.suppress(RuntimeError):  # the store may have ended with its rank
+        if line is None and dist.is_available() and dist.is_initialized():
+            line = _open_exchange(process)
+        if line is not None:
+            line.leave()
+
+
+def leave_group(process: RankProcess, is_over: bool) -> None:
+    """The script destroys its process group. A trial's last results still go over its store."""
+    if process.environment.strategy is not None:
+        leave_exchange(process, is_over)
+    process.groups_left += 1
 
 
 def _open_exchange(process: RankProcess) -> Exchange:

@@ -162,7 +162,9 @@ class Race:
     def _enter(self, arm: Arm) -> Steps:
         parts, levers = self._parts, self._parts.levers
         reset_peak(parts.device)
-        if not self._switch_to(arm):
+        self._switch_to(arm)
+        arm.relaunch_needed = parts.agree_on_refusal(arm.relaunch_needed, "whether all could switch")
+        if arm.relaunch_needed:
             return
         arm.period, arm.lead_in, arm.least_segment = levers.period, levers.lead_in, levers.least_segment
         arm.batches_per_step = levers.batches_per_step

@@ -266,6 +266,19 @@ def test_nobody_waits_to_the_end_for_a_rank_that_has_left(monkeypatch: pytest.Mo
     assert max(simulation.run(program)) < 10.0
 
 
+def test_a_rank_that_left_behind_its_word_loses_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a trial each rank's last results are gathered at the end of its script, which one comes to sooner."""
+    simulation = Simulation(monkeypatch, 3)
+
+    def program(rank: int, ranks: Any) -> None:
+        simulation.go_on(rank, 10.0 * rank)
+        values = ranks.gather(rank, "the last results", 60.0)
+        assert values == ([0, 1, 2] if rank == 0 else None)
+        ranks.leave()
+
+    simulation.run(program)
+
+
 def test_no_wait_is_longer_than_what_was_said_at_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     simulation = Simulation(monkeypatch, 2, most_s=3.0)
 
