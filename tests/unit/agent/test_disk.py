@@ -1,5 +1,6 @@
 """When a disk counts as nearly full, and whose doing that is."""
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ class Disk:
 )
 def test_shortage_is_found_before_the_disk_is_full(before, now, size, is_short, is_own):
     disk = Disk(before, size)
-    guard = DiskGuard([Path("/data")], disk)
+    guard = DiskGuard([Path("/data")], disk, period_s=0.0, patience_s=5.0)
     disk.left = now
     shortage = guard.find_shortage()
     assert (shortage is not None) == is_short
@@ -46,3 +47,18 @@ def test_shortage_is_found_before_the_disk_is_full(before, now, size, is_short, 
 def test_room_of_a_real_file_system_is_read(tmp_path):
     left, size = read_room(tmp_path)
     assert 0 < left <= size
+
+
+def test_a_file_system_that_does_not_answer_holds_nobody_up():
+    is_back = threading.Event()
+
+    def read(path):
+        if path == Path("/dead"):
+            is_back.wait()
+        return (GIB, 500 * GIB)
+
+    guard = DiskGuard([Path("/dead"), Path("/data")], read, period_s=0.0)
+    found = [guard.find_shortage() for _ in range(100)]
+    assert all("/data" in shortage.sentence for shortage in found if shortage)
+    assert threading.active_count() < 10
+    is_back.set()
