@@ -92,8 +92,8 @@ def find_program(name: str, working_dir: Path, variables: Mapping[str, str], fil
     if found is None:
         where = f"in {working_dir}" if "/" in name else f"on this node (PATH is {path})"
         raise Unlaunchable(
-            f"{name} was not found {where}, or is not executable. Start the agent inside the environment that trains, "
-            "give the program's full path, or set PATH in the workload's environment."
+            f"{name} was not found {where}, or is not executable. Install it here, and give its full path in the job's "
+            "command."
         )
     return found
 

@@ -106,8 +106,8 @@ def _find_torchrun(command: LaunchCommand, variables: Mapping[str, str], files: 
         return (sys.executable, "-m", "torch.distributed.run")
     if found is None:
         raise Unlaunchable(
-            f"{command.launcher} was not found on this node (PATH is {path}). Start the agent inside the environment "
-            "that trains, give torchrun's full path, or set PATH in the workload's environment."
+            f"{command.launcher} was not found on this node (PATH is {path}). Install torch here, and give "
+            "torchrun's full path in the job's command (/path/to/venv/bin/torchrun)."
         )
     python_of = _read_interpreter(Path(found), files)
     return (python_of, "-m", "torch.distributed.run") if python_of else (found,)

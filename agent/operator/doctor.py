@@ -54,8 +54,8 @@ def _examine_torch(environment: Mapping[str, str]) -> Finding:
     return Finding(
         "torch",
         False,
-        "No torchrun on PATH and no torch in the agent's own environment. Start the agent inside the environment that "
-        "trains, or give torchrun's full path in each job's command.",
+        "No torchrun on PATH and no torch beside the agent. Install torch 2.1 or newer on this node, then activate "
+        "that environment before the agent starts, or give its torchrun's full path in each job's command.",
     )
 
 
