@@ -229,14 +229,14 @@ def lock_own_job(work: UnitOfWork, job_id: str, asker: Principal, if_match: str 
     if not may_change(asker, job):
         raise NotYourJob(f"Job {job_id} belongs to {job.owner or 'nobody'}; you are {asker.name}.")
     if if_match is not None and if_match not in {job.etag, "*"}:
-        raise VersionMismatch(f"Job {job_id} has changed: it is {job.state.value} now.", job.etag)
+        raise VersionMismatch(f"Job {job_id} has changed: it {job.state.predicate} now.", job.etag)
     return job
 
 
 def refuse_ended(job: Job) -> None:
     """Raise JobIsFinal for a job that has ended or is being cancelled."""
     if job.state.is_final or job.state is JobState.CANCELLING:
-        raise JobIsFinal(f"Job {job.id} is {job.state.value} already.")
+        raise JobIsFinal(f"Job {job.id} {job.state.predicate} already.")
 
 
 def cancel_job(

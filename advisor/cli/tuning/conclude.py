@@ -32,7 +32,7 @@ def conclude(
         has_failed = job.state is JobState.FAILED
         raise CommandFailed(
             exit_of_state(job.state),
-            f"Job {job.id} is {job.state}: {sentence or 'no reason was given.'}",
+            f"Job {job.id} {job.state.predicate}: {sentence or 'no reason was given.'}",
             f"Read the whole log: advisor logs {job.id}" if has_failed else "",
             told or (_excerpt_log(client.history(job.id)) if has_failed else ""),
         )

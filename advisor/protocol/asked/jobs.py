@@ -36,6 +36,17 @@ class JobState(StrEnum):
         """Whether nothing more will happen."""
         return self in {JobState.FINISHED, JobState.FAILED, JobState.CANCELLED}
 
+    @property
+    def predicate(self) -> str:
+        """Behind a job's name in a sentence: `has failed`, `was cancelled`, `is running`."""
+        told = {
+            JobState.CANCELLING: "is being cancelled",
+            JobState.FINISHED: "has finished",
+            JobState.FAILED: "has failed",
+            JobState.CANCELLED: "was cancelled",
+        }
+        return told.get(self, f"is {self.value}")
+
 
 class Stage(StrEnum):
     """What a running job is doing."""

@@ -17,7 +17,7 @@ def get_advice(work: UnitOfWork, job_id: str) -> Advice:
     advice = work.advice.get(job_id)
     if advice is None or not job.state.is_final:
         raise AdviceNotReady(
-            f"Job {job_id} is {job.state.value} and has no advice. {job.state_reason}".strip()
+            f"Job {job_id} {job.state.predicate} and has no advice. {job.state_reason}".strip()
         )
     return advice
 

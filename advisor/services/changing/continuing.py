@@ -37,7 +37,7 @@ def continue_job(
         return repeated
     job = lock_own_job(work, job_id, asker, if_match)
     if not job.state.is_final:
-        raise JobIsLive(f"Job {job_id} is {job.state.value}: it still has the budget that it was given.")
+        raise JobIsLive(f"Job {job_id} {job.state.predicate}: it still has the budget that it was given.")
     if not any(block.state is BlockState.DONE for block in work.blocks.of_job(job_id)):
         raise NothingToContinue(f"Job {job_id} was {job.state.value} before it had measured anything.")
     grown = grow_budget(job, more)

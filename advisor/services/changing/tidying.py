@@ -81,5 +81,5 @@ def clone_job(
 def _lock_ended(work: UnitOfWork, job_id: str, asker: Principal, if_match: str | None) -> Job:
     job = lock_own_job(work, job_id, asker, if_match)
     if not job.state.is_final:
-        raise JobIsLive(f"Job {job_id} is {job.state.value}: it has not ended.", hint=_CANCEL_FIRST)
+        raise JobIsLive(f"Job {job_id} {job.state.predicate}: it has not ended.", hint=_CANCEL_FIRST)
     return job

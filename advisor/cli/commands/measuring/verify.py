@@ -140,7 +140,9 @@ def verify(
 
     def finish(client: "Client", job: Job) -> None:
         if job.state is not JobState.FINISHED:
-            raise CommandFailed(exit_of_state(job.state), f"Job {job.id} is {job.state}: {job.state_reason}")
+            raise CommandFailed(
+                exit_of_state(job.state), f"Job {job.id} {job.state.predicate}: {job.state_reason}"
+            )
         found = judge(client.advice(job.id), file if rival is None else None, changes, fail_below)
         if rival is not None:
             found = found.model_copy(update={"against": rival.changes})
