@@ -226,7 +226,7 @@ def _judge_exit(evidence: Evidence) -> Judgement:
     if evidence.nnodes == 1 and (left := _find_first_left(evidence.log_text, victim)):
         return _judge_crash(evidence, left)
     if lost is not None:
-        return Judgement(Outcome.HUNG, f"{lost[2]} {REMEDY}")
+        return Judgement(Outcome.HUNG, f"{lost[2]} {REMEDY}", is_consequence=True)
     if culprit is not None and not killed_by and (evidence.nnodes > 1 or evidence.steps > 0):
         return Judgement(
             Outcome.CRASHED,

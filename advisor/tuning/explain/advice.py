@@ -1,13 +1,13 @@
 """History -> advice: the verdict with its interval, the reasons, the ladder, the cost and the next steps.
 
-Only numbers of the confirmation are reported as gains; what the search saw decides nothing here.
+Only numbers of the confirmation are reported as gains; what the search saw decides only where all of it was slower.
 """
 
 import math
 from collections.abc import Sequence
 from datetime import datetime
 
-from advisor.protocol.answers.advice import Advice, Cost, Diagnosis, RungAdvice, Verdict
+from advisor.protocol.answers.advice import Advice, Cost, Diagnosis, Interval, RungAdvice, Verdict
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
@@ -39,11 +39,12 @@ from advisor.tuning.history.budget import plan_verdict
 from advisor.tuning.history.ended_search import search_as_it_ended
 from advisor.tuning.history.others import judge_others
 from advisor.tuning.history.record import Record
+from advisor.tuning.history.scores import Score
 from advisor.tuning.measure.contrast import mean_rate
 from advisor.tuning.measure.phases import pool_phases
 from advisor.tuning.measure.stragglers import flag_nodes
 from advisor.tuning.search.search import SearchOver, next_strategies
-from advisor.tuning.search.state import SearchState, look
+from advisor.tuning.search.state import SURELY, SearchState, find_nearest_below, look
 from advisor.tuning.space.composition import baseline_strategy
 from advisor.tuning.space.rungs import CAVEATS, caveat_of
 from advisor.tuning.space.space import Space, build_space
@@ -81,8 +82,9 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
     rate = mean_rate(before)
     cost = _add_up(record, chosen)
     base = baseline_strategy(job)
+    own = {**base.values(), **{k: v for k, v in job.baseline.items() if k in CATALOGUE}}
     diagnosis = _diagnose(record, space, before, after if chosen else [])
-    grounds = _find_grounds(record, space, shown)
+    grounds = _find_grounds(record, space, state, shown)
     answer = say_answer(grounds)
     return Advice(
         job_id=job.id,
@@ -99,7 +101,7 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
         smallest_gain=grounds.smallest_gain,
         allowed=job.spec.allow,
         strategy=DistributedStrategy.from_changes(changes, base=base).values(),
-        baseline={**base.values(), **{k: v for k, v in job.baseline.items() if k in CATALOGUE}},
+        baseline=own,
         changes=changes,
         provenance=trace_provenance(_varied(record), job.spec.workload.kind),
         gain=shown.gain if shown else None,
@@ -111,14 +113,13 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
         reasons=explain_changes(
             changes,
             space.context if space else None,
+            own,
             before,
             after,
             phases,
             list_evidence(record, space, changes, chosen.confirmation if chosen else None),
         ),
-        taken_back=explain_taken_back(
-            list_taken_back(record, space, changes), space.context if space else None
-        ),
+        taken_back=explain_taken_back(list_taken_back(record, space, changes), own),
         ladder=_climb(record, state, [*([first.trial] if first else []), *rungs], shown),
         diagnosis=diagnosis,
         phases_before=phases[0],
@@ -167,14 +168,17 @@ def _is_allowed(job: Job, trial: Trial) -> bool:
     return trial.effect.rank <= job.spec.allow.rank
 
 
-def _find_grounds(record: Record, space: Space | None, case: Case | None) -> Grounds:
+def _find_grounds(
+    record: Record, space: Space | None, state: SearchState | None, case: Case | None
+) -> Grounds:
     """What the answer stands on: the verdict, and everything that its headline tells."""
     job, searched = record.job, record.trials_for(Purpose.SEARCH)
     tried = record.trials_for(Purpose.CONFIRM) if job.spec.verify else searched
     given_up = sum(trial.outcome is Outcome.PRUNED for trial in searched)
     no_knob = case is None and space is not None and space.is_empty
     all_slower = case is None and bool(searched) and given_up == len(searched)
-    verdict = Verdict.KEEP if no_knob or all_slower else Verdict.UNDECIDED
+    nearest = find_nearest_below(state) if state is not None and case is None else None
+    verdict = Verdict.KEEP if no_knob or all_slower or nearest else Verdict.UNDECIDED
     reason = find_reason(record)
     return Grounds(
         job_id=job.id,
@@ -190,6 +194,8 @@ def _find_grounds(record: Record, space: Space | None, case: Case | None) -> Gro
         is_check=bool(job.spec.verify),
         no_knob=no_knob,
         tried=len(tried),
+        searched=_spread(nearest[1]) if nearest else None,
+        nearest=nearest[0].changes if nearest else Changes(),
         given_up=given_up,
         failed=tuple(t.outcome.words for t in tried if t.outcome and t.outcome.is_configurations_fault),
         others=judge_others(record, case.trial.changes) if case and not job.spec.verify else None,
@@ -201,6 +207,12 @@ def _find_grounds(record: Record, space: Space | None, case: Case | None) -> Gro
         more_s=_estimate_more_s(record, case) if case else None,
         where=job.spec.testbed.describe() if job.spec.testbed else "",
     )
+
+
+def _spread(score: Score) -> Interval:
+    """What the search says of a strategy, as an interval; on how many rounds it rests is not told."""
+    low, high = score.mean - SURELY * score.error, score.mean + SURELY * score.error
+    return Interval(ratio=math.exp(score.mean), low=math.exp(low), high=math.exp(high), rounds=0, sessions=0)
 
 
 def _has_time_left(record: Record) -> bool:

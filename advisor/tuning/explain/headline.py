@@ -54,6 +54,9 @@ class Grounds:
     """No knob that the job allows can matter."""
     tried: int = 0
     """Strategies that the search measured."""
+    searched: Interval | None = None
+    """What the search measured of `nearest`, the best of strategies that are all surely slower; None elsewhere."""
+    nearest: Changes = Changes()
     given_up: int = 0
     """Those of them that were given up because they were surely slower."""
     failed: tuple[str, ...] = ()
@@ -146,6 +149,12 @@ def _say_keep(grounds: Grounds) -> str:
     interval = grounds.interval
     if grounds.no_knob:
         return f"{_KEEP} no knob that the job allows can matter here; each was dropped with its reason."
+    if interval is None and grounds.searched is not None:
+        measured = _say_measured(grounds.searched)
+        return (
+            f"{_KEEP} nothing that was tried is faster. The best, {grounds.nearest.describe()}: {measured}, in the "
+            "search."
+        )
     if interval is None:
         return f"{_KEEP} {_say_slower(grounds)}"
     what = grounds.changes.describe()

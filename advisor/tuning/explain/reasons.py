@@ -27,6 +27,7 @@ def list_buckets(blocks: Sequence[Block]) -> tuple[int, ...]:
 def explain_changes(
     changes: Mapping[str, Value],
     context: KnobContext | None,
+    own: Mapping[str, Value],
     baseline: Sequence[Block],
     strategy: Sequence[Block],
     phases: tuple[Phases, Phases],
@@ -34,21 +35,20 @@ def explain_changes(
 ) -> tuple[KnobReason, ...]:
     """Return one reason per changed knob: what it does, what it brings in ms a step, and through what.
 
-    Where the knob was taken back on its own, its `evidence` says so; otherwise the confirmation's blocks of baseline
-    and strategy say what all changes did together.
+    `own` is what the script itself has, also where no strategy could hold it (a bucket of 0.02 MB).
+    Where the knob was taken back on its own, its `evidence` says so; of a single change the confirmation's blocks of
+    baseline and strategy do.
     """
     found = {name: piece for piece in evidence for name in piece.knobs}
     reasons = []
     for name, after in changes.items():
-        before = context.baseline[name] if context else CATALOGUE[name].default
+        before = own[name]
         sentence = _describe_change(name, before, after, context)
         piece = found.get(name)
         if piece is not None:
             sentence += f" {_describe_evidence(name, piece)}"
-        elif seen := _observe(name, (baseline, strategy), phases):
-            sentence += f" {'Measured' if len(changes) == 1 else 'Together with the other changes'}: {seen}."
-        if piece is None and len(changes) > 1:
-            sentence += " Its own share was not measured closely enough to be told."
+        elif len(changes) == 1 and (seen := _observe(name, (baseline, strategy), phases)):
+            sentence += f" Measured: {seen}."
         proof = next(
             (b.result.consumed[name] for b in reversed(strategy) if b.result and name in b.result.consumed),
             "",
@@ -63,7 +63,7 @@ def explain_changes(
 
 
 def explain_taken_back(
-    taken_back: Sequence[tuple[Removal, Evidence]], context: KnobContext | None
+    taken_back: Sequence[tuple[Removal, Evidence]], own: Mapping[str, Value]
 ) -> tuple[KnobReason, ...]:
     """Return one reason per knob that the search's winner changed and the advised strategy does not."""
     reasons = []
@@ -72,10 +72,11 @@ def explain_taken_back(
         together = " together" if len(evidence.knobs) > 1 else ""
         sentence = f"Tried and taken back: {tried}{together} brought {describe_ratio(evidence.brings)}."
         for name in evidence.knobs:
-            before = context.baseline[name] if context else CATALOGUE[name].default
             after = removal.winner[name]
             reasons.append(
-                KnobReason(knob=name, before=before, after=after, sentence=sentence, effect=evidence.effect)
+                KnobReason(
+                    knob=name, before=own[name], after=after, sentence=sentence, effect=evidence.effect
+                )
             )
     return tuple(reasons)
 
@@ -133,7 +134,7 @@ def _observe(
     if part is Part.INPUT:
         return f"waiting for data {_ms(phases[0].data_wait_s)} → {_ms(phases[1].data_wait_s)} ms"
     before, after = (list_buckets(side) for side in blocks)
-    parts = [f"buckets {len(before)} → {len(after)}"] if before and after and before != after else []
+    parts = [f"buckets {len(before)} → {len(after)}"] if len(before) != len(after) > 0 else []
     exposed = phases[0].exposed_comm_s, phases[1].exposed_comm_s
     if exposed[0] is not None and exposed[1] is not None:
         parts.append(f"exposed communication {_ms(exposed[0])} → {_ms(exposed[1])} ms")

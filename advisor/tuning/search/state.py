@@ -1,5 +1,6 @@
 """What the search knows at one moment of a job: scores, the cost model, the posterior, and what it recommends."""
 
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -8,8 +9,9 @@ from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.trials import BlockState, Outcome, Purpose, Trial
 from advisor.tuning.decisions import Candidate
+from advisor.tuning.history.launches import believe_luck
 from advisor.tuning.history.record import Record
-from advisor.tuning.history.scores import Scoreboard, score_trials
+from advisor.tuning.history.scores import Score, Scoreboard, score_trials
 from advisor.tuning.model.cost_model import CostModel
 from advisor.tuning.model.fitted import fit_model
 from advisor.tuning.search.belief import Belief, Observation, learn
@@ -18,6 +20,9 @@ from advisor.tuning.space.space import Space, build_space, measure_shares
 
 _BEST = 2
 """Best strategies whose steps show where the time goes that is left to win."""
+SURELY = 2.0
+"""Standard errors, a launch's luck among them, by which the search rules a worthwhile gain out. The best of several
+looks better than it is, so that this errs towards a confirmation."""
 
 
 @dataclass(frozen=True)
@@ -131,17 +136,10 @@ def choose_winner(state: SearchState) -> Candidate | None:
     """Return the strategy that the search sends into the verdict; None when no strategy of an allowed rung ran.
 
     The one of least expected loss. Where nothing is expected to beat the baseline, the one that comes nearest: its
-    races then show that nothing is gained.
+    races then show that nothing is gained. None too where the search itself has shown that.
     """
-    record = state.record
-    ran = [
-        t
-        for t in state.allowed
-        if state.scores.of(t) is not None
-        and t.outcome is not Outcome.PRUNED
-        and not record.has_failed_anywhere(t.changes)
-    ]
-    if not ran:
+    ran = _list_raced(state)
+    if not ran or find_nearest_below(state) is not None:
         return None
     known = {t.changes: t for t in ran}
     leaders = (state.recommendation.chosen, *state.recommendation.leaders)
@@ -150,3 +148,28 @@ def choose_winner(state: SearchState) -> Candidate | None:
         changes = max(ran, key=lambda t: state.scores.progress[t.number].mean).changes
     because = f"The search's choice ({changes.describe()}), measured afresh."
     return Candidate(Purpose.CONFIRM, changes, because)
+
+
+def find_nearest_below(state: SearchState) -> tuple[Trial, Score] | None:
+    """Return the best of the strategies that ran, where all of them are surely below a gain that is worth a change.
+
+    Its error holds the luck of a launch.
+    """
+    luck = believe_luck(state.record, {}).spread
+    scores = [(t, state.scores.progress[t.number]) for t in _list_raced(state)]
+    found = [(t, Score(score.mean, math.hypot(score.error, luck))) for t, score in scores]
+    least = math.log1p(state.record.job.spec.min_gain)
+    if not found or any(score.mean + SURELY * score.error >= least for _, score in found):
+        return None
+    return max(found, key=lambda one: one[1].mean)
+
+
+def _list_raced(state: SearchState) -> list[Trial]:
+    """Search trials of the allowed rungs that ran to the end of a race."""
+    return [
+        t
+        for t in state.allowed
+        if state.scores.of(t) is not None
+        and t.outcome is not Outcome.PRUNED
+        and not state.record.has_failed_anywhere(t.changes)
+    ]

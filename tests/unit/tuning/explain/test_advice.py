@@ -10,7 +10,7 @@ from advisor.protocol.asked.jobs import Budget
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.measured.trials import JobHistory
+from advisor.protocol.measured.trials import JobHistory, Purpose
 from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.protocol.nodes.testbed import Testbed
 from advisor.tuning.explain.advice import build_advice
@@ -200,3 +200,27 @@ def test_what_a_testbed_measured_is_never_told_without_saying_so(
 
     assert "on a testbed on one machine, links shaped to 200mbit" in advice.headline + advice.what_to_do
     assert "Tune on your own nodes" in advice.next_steps[0]
+
+
+def test_what_is_surely_slower_is_not_confirmed_and_the_answer_says_how_much() -> None:
+    advice, sim = advise(lambda changes: 0.95 if changes else 1.0)
+
+    assert advice.verdict is Verdict.KEEP
+    assert not [t for t in sim.trials if t.purpose in {Purpose.CONFIRM, Purpose.REVERT}]
+    assert advice.headline.startswith("Keep your settings: nothing that was tried is faster. The best, ")
+    assert "−5." in advice.headline or "−4." in advice.headline
+    assert advice.headline.endswith("in the search.")
+    assert advice.gain is None
+
+
+def test_what_the_script_has_is_told_as_it_is_where_no_strategy_can_hold_it() -> None:
+    job = make_job(make_spec(knobs=("fuse_grad_size_in_MB",), budget=Budget(max_trials=6, max_seconds=500)))
+    sim = SimulatedCluster(job, speed=lambda changes: 1.3 if changes else 1.0, noise=QUIET)
+    sim.job = sim.job.model_copy(update={"baseline": {**sim.job.baseline, "fuse_grad_size_in_MB": 0.02}})
+    advice = sim.run()
+
+    assert isinstance(advice, Advice)
+    assert advice.baseline["fuse_grad_size_in_MB"] == 0.02
+    [reason] = [r for r in advice.reasons if r.knob == "fuse_grad_size_in_MB"]
+    assert reason.before == 0.02
+    assert " 0.02 → " in reason.sentence
