@@ -24,7 +24,8 @@ from advisor.cli.views.wording import (
     spell_value,
 )
 from advisor.protocol.answers.advice import Advice, KnobReason, Provenance, RungAdvice, Verdict
-from advisor.protocol.answers.gains import End, Quality, spell_percent
+from advisor.protocol.answers.gains import End, Quality, spell_gain
+from advisor.protocol.answers.why import say_unmeasured
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.knobs.spelling import spell_name
 
@@ -122,7 +123,7 @@ def _certainty(advice: Advice) -> str:
         return f"{gain.describe_basis().capitalize()} were too few to tell anything."
     if gain.quality is Quality.BOUNDED:
         return f"{gain.describe_basis().capitalize()}: {gain.describe()}."
-    between = f"between {spell_percent(gain.low, End.LOW)} and {spell_percent(gain.high, End.HIGH)}"
+    between = f"between {spell_gain(gain.low, End.LOW)} and {spell_gain(gain.high, End.HIGH)}"
     what = "The gain" if advice.verdict is Verdict.CHANGE else "The best candidate's difference"
     return f"{what} lies {between} with 95 % confidence: {gain.describe_basis()}."
 
@@ -142,7 +143,8 @@ def _changes(advice: Advice) -> RenderableType:
         name = spell_name(knob, advice.software)
         called = Text.assemble((name, "bold"), (f"\n{knob}" if name != knob else "", "dim"))
         table.add_row(called, f"{spell_value(knob, before)} → {spell_value(knob, after)}", why)
-    return table
+    others = say_unmeasured(advice)
+    return Group(table, Text(others, style="dim")) if others else table
 
 
 def _phases(advice: Advice) -> RenderableType:

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from advisor.cli.views.wording import count, spell_bits, spell_changes, spell_rate
 from advisor.protocol.answers.advice import Diagnosis, Finding, Forecast, ParetoPoint, name_bound
-from advisor.protocol.answers.gains import spell_percent, spell_share
+from advisor.protocol.answers.gains import spell_gain, spell_share
 
 _POINTS_SHOWN = 8
 
@@ -27,11 +27,8 @@ def render_findings(findings: Sequence[Finding]) -> RenderableType:
     """Return what may bound a step, each with its evidence and the knobs that it rules in or out."""
     lines = []
     for finding in findings:
-        verdict = "bounds the step" if finding.holds else "does not bound it"
-        name = name_bound(finding.bound)
-        line = Text.assemble(
-            "· ", (name, "bold"), f", {spell_share(finding.share)} of the step, {verdict}: {finding.evidence}"
-        )
+        share = f"{spell_share(finding.share)} of the step{', which it bounds' if finding.holds else ''}"
+        line = Text.assemble("· ", (name_bound(finding.bound), "bold"), f", {share}: {finding.evidence}")
         if finding.knobs_in:
             line.append(f" Searched: {', '.join(finding.knobs_in)}.", style="dim")
         if finding.knobs_out:
@@ -53,7 +50,7 @@ def render_pareto(points: Sequence[ParetoPoint]) -> RenderableType:
     for point in sorted(shown, key=lambda point: -point.throughput_ratio):
         table.add_row(
             str(point.trial_number),
-            spell_percent(point.throughput_ratio),
+            spell_gain(point.throughput_ratio),
             spell_loss(point),
             "yes" if point.on_front else "",
             spell_changes(point.changes),

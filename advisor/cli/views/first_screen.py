@@ -15,7 +15,7 @@ from rich.text import Text
 
 from advisor.cli.views.wording import EFFECT_WORDS, spell_duration, spell_rate, spell_value
 from advisor.exporters.own_words import OwnLine
-from advisor.protocol.answers.advice import Action, Advice, KnobReason, RungAdvice, Verdict, continue_command
+from advisor.protocol.answers.advice import Action, Advice, RungAdvice, Verdict, continue_command
 from advisor.protocol.answers.gains import (
     NOISY,
     Quality,
@@ -25,19 +25,15 @@ from advisor.protocol.answers.gains import (
     spell_likely,
     spell_range,
 )
+from advisor.protocol.answers.why import say_saving, say_why
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.knobs.spelling import spell_name
-from advisor.protocol.measured.phases import NOTICEABLE_S, Phases
 
 _LABEL_COLUMNS = 7
-_PHASES_SHOWN = 4
 _WATCHED = 2
 _TOO_WIDE = 2.5
 """The ends of an interval this many times apart: more time would make it worth more."""
-_SHORT_PHASES = {"data wait": "data", "exposed communication": "network"}
-_WORTH_TELLING = 0.05
-"""Phases that make up less of what changed are left out."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +62,7 @@ def render_first_screen(advice: Advice, use: Use | None = None) -> RenderableTyp
     if noise := _say_noise(advice):
         result.append(f"\n{noise}", style="yellow")
     rows: list[tuple[str, RenderableType] | None] = [("RESULT", result)]
-    if why := _say_why(advice):
+    if why := say_why(advice):
         rows += [None, ("WHY", Text(why))]
     if advice.changes:
         rows += [None, ("CHANGE", _tabulate_changes(advice))]
@@ -198,44 +194,6 @@ def _say_what_to_do(advice: Advice) -> str:
     return advice.what_to_do or "Change nothing."
 
 
-def _say_why(advice: Advice) -> str:
-    before = advice.phases_before
-    if before.total_s() <= 0:
-        return advice.diagnosis.sentence
-    befores = [(name, seconds or 0.0) for name, seconds in before.list_named()]
-    if advice.verdict is Verdict.CHANGE and advice.phases_after.total_s() > 0:
-        afters = dict(advice.phases_after.list_named())
-        moved = [(name, was, afters[name] or 0.0) for name, was in befores]
-        moved.sort(key=lambda row: -abs(row[2] - row[1]))
-        least = max(NOTICEABLE_S, _WORTH_TELLING * sum(abs(now - was) for _, was, now in moved))
-        moved = [row for row in moved if abs(row[2] - row[1]) >= least]
-        parts = [f"{_shorten(name)} {_ms(was)} → {_ms(now)}" for name, was, now in moved[:_PHASES_SHOWN]]
-        total = f"one step {_ms(before.total_s())} → {_ms(advice.phases_after.total_s())} ms"
-        total += _say_stalls(advice)
-        unknown = _say_unknown_network(before, advice.phases_after)
-        return f"{total}:  {' · '.join(parts)}{unknown}" if parts else total
-    largest = sorted(befores, key=lambda row: -row[1])[:_PHASES_SHOWN]
-    parts = [f"{_shorten(name)} {_ms(seconds)}" for name, seconds in largest if seconds >= NOTICEABLE_S]
-    title = advice.diagnosis.title
-    limited = f" ({title[0].lower()}{title[1:]})" if advice.diagnosis.bound != "unmeasured" else ""
-    unknown = _say_unknown_network(before)
-    return f"one step {_ms(before.total_s())} ms:  {' · '.join(parts)}{limited}{unknown}"
-
-
-def _say_unknown_network(*told: Phases) -> str:
-    if all(phases.exposed_comm_s is not None for phases in told):
-        return ""
-    return ". The network's share could not be measured; backward includes it"
-
-
-def _say_stalls(advice: Advice) -> str:
-    """Where stalls changed by more than the result's interval explains, that it takes them for the machine's."""
-    gain, total = advice.gain, advice.total_ratio
-    if gain is None or total is None or gain.low <= total <= gain.high:
-        return ""
-    return " (slow steps in full; RESULT takes them for the machine's)"
-
-
 def _tabulate_changes(advice: Advice) -> RenderableType:
     table = Table(box=None, pad_edge=False, header_style="dim")
     table.add_column("", overflow="fold")
@@ -247,21 +205,17 @@ def _tabulate_changes(advice: Advice) -> RenderableType:
         reason = reasons.get(knob)
         before = reason.before if reason else advice.baseline.get(knob, "")
         name = Text(spell_name(knob, advice.software), style="bold")
-        table.add_row(name, spell_value(knob, before), spell_value(knob, after), _say_saving(reason))
+        table.add_row(
+            name,
+            spell_value(knob, before),
+            spell_value(knob, after),
+            say_saving(reason) or "not measured alone",
+        )
     parts: list[RenderableType] = [table, Text(_say_effects(advice), style="dim")]
     if any(spell_name(knob, advice.software) != knob for knob in advice.changes):
         names = ", ".join(advice.changes)
         parts.append(Text(f"PaddlePaddle Fleet's names, in this order: {names}.", style="dim"))
     return Group(*parts)
-
-
-def _say_saving(reason: KnobReason | None) -> str:
-    """`28 ms (22 … 35)`; what taking the knob back measured."""
-    if reason is None or reason.effect is None:
-        return "not measured alone"
-    effect = reason.effect
-    ends = f"{_ms(effect.low_s)} … {_ms(effect.high_s)}".replace("-", "−")
-    return f"{_ms(effect.saved_s)} ms ({ends})".replace("-", "−")
 
 
 def _say_effects(advice: Advice) -> str:
@@ -308,13 +262,3 @@ def _say_rung(rung: RungAdvice) -> tuple[str, str]:
     gain = rung.gain
     told = spell_likely(gain.ratio, gain.low, gain.high) if gain else ""
     return f"--allow {rung.effect}", f"measured {told}, but {EFFECT_WORDS[rung.effect]}"
-
-
-def _shorten(name: str) -> str:
-    return _SHORT_PHASES.get(name, name)
-
-
-def _ms(seconds: float) -> str:
-    """Milliseconds with as many digits as they mean: `28`, `1.4`."""
-    milliseconds = seconds * 1e3
-    return f"{milliseconds:.0f}" if abs(milliseconds) >= 100 else f"{milliseconds:.1f}"

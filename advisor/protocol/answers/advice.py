@@ -204,8 +204,8 @@ class Diagnosis(Message):
 
     @property
     def title(self) -> str:
-        """`Bound by data loading`, `No single bottleneck`, `Not measured`."""
-        others = {"balanced": "No single bottleneck", "unmeasured": "Not measured"}
+        """`Bound by data loading`, `No single bottleneck`, `What bounds it is not known`."""
+        others = {"balanced": "No single bottleneck", "unmeasured": "What bounds it is not known"}
         return others.get(self.bound, f"Bound by {name_bound(self.bound)}")
 
     ceiling_ratio: float | None = None

@@ -163,7 +163,7 @@ def test_stalls_are_a_row_so_that_the_breakdown_adds_up_to_the_mean_step() -> No
 
 def test_findings_name_the_knobs_they_rule_in_and_out() -> None:
     text = words_of(with_evidence())
-    assert "communication, 15 % of the step, bounds the step: 24.2 of 161.3 ms" in text
+    assert "communication, 15 % of the step, which it bounds: 24.2 of 161.3 ms" in text
     assert "Searched: fuse_grad_size_in_MB, nccl_comm_num." in text
     assert "Left out: loader_num_workers, loader_prefetch_factor." in text
     assert "85 % before, 98 % after." in text

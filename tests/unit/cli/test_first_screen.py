@@ -72,8 +72,9 @@ def test_stalls_that_the_result_leaves_out_are_told_beside_it() -> None:
     within = change.model_copy(update={"total_ratio": 1.09})
     assert "stalls" not in words_of(within)
     beyond = change.model_copy(update={"total_ratio": 2.5})
-    assert "WHY one step 161 → 150 ms (slow steps in full; RESULT takes them for the machine's)" in words_of(
-        beyond
+    assert (
+        "WHY one step 161 → 150 ms (slow steps in full; the result takes them for the machine's)"
+        in words_of(beyond)
     )
 
 

@@ -207,8 +207,8 @@ def _trials_table(history: JobHistory) -> Table:
     for block in history.done_blocks():
         if block.utilisation is not None:
             shares.setdefault(block.trial_number, []).append(block.utilisation)
-        if block.summary:
-            rates.setdefault(block.trial_number, []).append(rate_of(block))
+        if block.summary and (rate := rate_of(block)) > 0:
+            rates.setdefault(block.trial_number, []).append(rate)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="dim")
     table.add_column("trial", justify="right")
     table.add_column("for", no_wrap=True)
@@ -218,10 +218,10 @@ def _trials_table(history: JobHistory) -> Table:
     table.add_column("strategy")
     for trial in history.trials:
         measured = rates.get(trial.number, [])
-        rate = spell_rate(sum(measured) / len(measured)) if measured else "–"
+        mean = spell_rate(sum(measured) / len(measured)) if measured else "–"
         busy = spell_share(fmean(shares[trial.number])) if trial.number in shares else "–"
         table.add_row(
-            str(trial.number), str(trial.purpose), rate, busy, _outcome(trial), spell_changes(trial.changes)
+            str(trial.number), str(trial.purpose), mean, busy, _outcome(trial), spell_changes(trial.changes)
         )
     return table
 

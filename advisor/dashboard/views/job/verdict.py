@@ -11,8 +11,8 @@ from advisor.dashboard.views.server.jobs import count_search_trials
 from advisor.protocol.answers.advice import Action, Advice, Verdict, continue_command
 from advisor.protocol.answers.gains import spell_bound
 from advisor.protocol.answers.so_far import best_so_far, gain_so_far
+from advisor.protocol.answers.why import list_savings, say_why
 from advisor.protocol.asked.jobs import Job, JobState, Stage
-from advisor.protocol.knobs.spelling import spell_name
 from advisor.protocol.measured.spending import measure_device_hours
 from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.training.workload import WorkloadKind
@@ -158,16 +158,15 @@ def _view_answer(job: Job, advice: Advice) -> VerdictCard:
     ]
     if advice.cost.pays_back_after_s is not None:
         cost.append(("pays back after", f"{formats.duration(advice.cost.pays_back_after_s)} of training"))
-    why = tuple(
-        f"{spell_name(reason.knob, advice.software)}: {reason.sentence}" for reason in advice.reasons
-    ) or (advice.diagnosis.sentence,)
+    is_change = advice.verdict is Verdict.CHANGE
+    why = (say_why(advice), *list_savings(advice)) if is_change else (advice.diagnosis.sentence,)
     tones = {Verdict.CHANGE: "good", Verdict.KEEP: "muted", Verdict.UNDECIDED: "caution"}
     lead, figure, told, sentence = _tell_figures(advice)
     command, command_lead = "", ""
     if advice.action is Action.CONTINUE:
         command = continue_command(advice.job_id, advice.continue_s)
         command_lead = "Give it more time; nothing measured is lost:"
-    elif advice.verdict is Verdict.CHANGE:
+    elif is_change:
         command, command_lead = _tell_how_to_use(job)
     # An advice of an older version has no line of its own that says what to do.
     is_said = advice.action is Action.CONTINUE

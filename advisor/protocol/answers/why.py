@@ -1,0 +1,89 @@
+"""Why an answer is what it is: where a step's time went, and what each change saves; for terminal and pages alike."""
+
+from advisor.protocol.answers.advice import Advice, KnobReason, Verdict
+from advisor.protocol.knobs.spelling import spell_name
+from advisor.protocol.measured.phases import NOTICEABLE_S, Phases
+
+_PHASES_SHOWN = 4
+_SHORT_PHASES = {"data wait": "data", "exposed communication": "network"}
+_WORTH_TELLING = 0.05
+"""Phases that make up less of what changed are left out."""
+
+
+def say_why(advice: Advice) -> str:
+    """Return one line: `one step 70.3 → 18.1 ms:  stalls 19.0 → 0.0 · network 14.9 → 4.5`."""
+    before = advice.phases_before
+    if before.total_s() <= 0:
+        return advice.diagnosis.sentence
+    befores = [(name, seconds or 0.0) for name, seconds in before.list_named()]
+    if advice.verdict is Verdict.CHANGE and advice.phases_after.total_s() > 0:
+        afters = dict(advice.phases_after.list_named())
+        moved = [(name, was, afters[name] or 0.0) for name, was in befores]
+        moved.sort(key=lambda row: -abs(row[2] - row[1]))
+        least = max(NOTICEABLE_S, _WORTH_TELLING * sum(abs(now - was) for _, was, now in moved))
+        moved = [row for row in moved if abs(row[2] - row[1]) >= least]
+        parts = [f"{_shorten(name)} {_ms(was)} → {_ms(now)}" for name, was, now in moved[:_PHASES_SHOWN]]
+        total = f"one step {_ms(before.total_s())} → {_ms(advice.phases_after.total_s())} ms"
+        total += _say_stalls(advice)
+        unknown = _say_unknown_network(before, advice.phases_after)
+        return f"{total}:  {' · '.join(parts)}{unknown}" if parts else total
+    largest = sorted(befores, key=lambda row: -row[1])[:_PHASES_SHOWN]
+    parts = [f"{_shorten(name)} {_ms(seconds)}" for name, seconds in largest if seconds >= NOTICEABLE_S]
+    title = advice.diagnosis.title
+    limited = f" ({title[0].lower()}{title[1:]})" if advice.diagnosis.bound != "unmeasured" else ""
+    unknown = _say_unknown_network(before)
+    return f"one step {_ms(before.total_s())} ms:  {' · '.join(parts)}{limited}{unknown}"
+
+
+def _say_unknown_network(*told: Phases) -> str:
+    if all(phases.exposed_comm_s is not None for phases in told):
+        return ""
+    return ". The network's share could not be measured; backward includes it"
+
+
+def _say_stalls(advice: Advice) -> str:
+    """Where stalls changed by more than the result's interval explains, that it takes them for the machine's."""
+    gain, total = advice.gain, advice.total_ratio
+    if gain is None or total is None or gain.low <= total <= gain.high:
+        return ""
+    return " (slow steps in full; the result takes them for the machine's)"
+
+
+def say_saving(reason: KnobReason | None) -> str:
+    """Return what taking the knob back measured: `28 ms (22 … 35)`; empty where it was not measured alone."""
+    if reason is None or reason.effect is None:
+        return ""
+    effect = reason.effect
+    ends = f"{_ms(effect.low_s)} … {_ms(effect.high_s)}"
+    return f"{_ms(effect.saved_s)} ms ({ends})".replace("-", "−")
+
+
+def list_savings(advice: Advice) -> list[str]:
+    """Return a sentence for what was measured alone, or taken back together, and one for all other changes."""
+    measured: dict[str, list[str]] = {}
+    for reason in advice.reasons:
+        if saving := say_saving(reason):
+            measured.setdefault(saving, []).append(spell_name(reason.knob, advice.software))
+    told = [
+        f"{' and '.join(names)} {'save' if len(names) > 1 else 'saves'} {saving} a step."
+        for saving, names in measured.items()
+    ]
+    return [*told, *([others] if (others := say_unmeasured(advice)) else [])]
+
+
+def say_unmeasured(advice: Advice) -> str:
+    """Return which changes have no share of their own; empty for none, and for a change that is the only one."""
+    names = [spell_name(reason.knob, advice.software) for reason in advice.reasons if reason.effect is None]
+    if not names or len(advice.reasons) == 1:
+        return ""
+    return f"Not measured alone, only together with the other changes: {', '.join(names)}."
+
+
+def _shorten(name: str) -> str:
+    return _SHORT_PHASES.get(name, name)
+
+
+def _ms(seconds: float) -> str:
+    """Milliseconds with as many digits as they mean: `28`, `1.4`."""
+    milliseconds = seconds * 1e3
+    return f"{milliseconds:.0f}" if abs(milliseconds) >= 100 else f"{milliseconds:.1f}"
