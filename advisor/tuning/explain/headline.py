@@ -150,11 +150,9 @@ def _say_keep(grounds: Grounds) -> str:
     if grounds.no_knob:
         return f"{_KEEP} no knob that the job allows can matter here; each was dropped with its reason."
     if interval is None and grounds.searched is not None:
-        measured = _say_measured(grounds.searched)
-        return (
-            f"{_KEEP} nothing that was tried is faster. The best, {grounds.nearest.describe()}: {measured}, in the "
-            "search."
-        )
+        more = "is faster" if grounds.searched.high <= 1.0 else f"brings {grounds.min_gain * 100:g} %"
+        best = f"The best, {grounds.nearest.describe()}: {_say_measured(grounds.searched)}, in the search."
+        return f"{_KEEP} nothing that was tried {more}. {best}"
     if interval is None:
         return f"{_KEEP} {_say_slower(grounds)}"
     what = grounds.changes.describe()

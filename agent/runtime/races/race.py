@@ -322,8 +322,7 @@ class Race:
         """Whether the arm is in force now; where segments begin from the saved state, that is put back first."""
         if self._in_force is arm and (self._snapshot is None or len(self.arms) == 1):
             return True
-        parts = self._parts
-        start_s = time.perf_counter()
+        parts, start_s = self._parts, time.perf_counter()
         training = parts.gather_training()
         try:
             if self._snapshot is not None and self._is_touched:

@@ -206,10 +206,14 @@ def test_a_signal_is_told_before_the_lost_connections_of_those_it_did_not_reach(
 
 def test_a_rank_that_left_the_others_is_named_with_what_to_do():
     said = "Rank 1 has ended, or gave up waiting, before the first look. See the log of rank 1."
-    judgement = _exit(f"[rank 0] fleet advisor: rank 0: {said}\n", steps=40)
+    log = f"[rank 0] fleet advisor: rank 0: {said}\n"
+    judgement = _exit(log, code=75, steps=40)
 
     assert judgement.outcome is Outcome.HUNG
     assert judgement.reason.startswith(f"{said} Ranks that make different numbers of steps")
+    assert _exit(log, code=3, steps=40).reason == (
+        "The script crashed after 40 steps: rank 1 ended by itself with exit code 3."
+    )
 
 
 def test_script_that_ended_by_itself_is_launched_again():
