@@ -310,9 +310,9 @@ class GradientReduction(Lever):
         cap_in_log = int(GET_LOG.of(ddp)().get("bucket_cap_bytes", -1))
         if not final or cap_in_log != replica.plan.cap_bytes:
             sentence = (
-                f"In force were {describe_buckets(buckets)} under a cap of {cap_in_log} bytes, and not the cap of "
-                f"{replica.plan.cap_bytes} that was asked for: DDP makes its buckets anew in the second step behind a "
-                "switch, which did not come."
+                f"In force were {describe_buckets(buckets)} under a cap of {cap_in_log} bytes: DDP makes those for "
+                f"the cap of {replica.plan.cap_bytes} that was asked for in the second step behind a switch, which did "
+                "not come."
             )
             evidence.not_consumed.update(dict.fromkeys(chosen, sentence))
             return
