@@ -40,7 +40,7 @@ class Training:
         return [json.loads(line) for line in self.path.read_text().splitlines()]
 
 
-def test_windows_tell_the_throughput_of_all_ranks_without_stalls_and_evaluations(tmp_path: Path) -> None:
+def test_windows_tell_the_throughput_of_all_ranks_with_stalls_and_without_evaluations(tmp_path: Path) -> None:
     training = Training(tmp_path)
     training.step(0.1)
     training.step(0.1, 10)
@@ -50,7 +50,7 @@ def test_windows_tell_the_throughput_of_all_ranks_without_stalls_and_evaluations
 
     (window,) = training.lines
     assert window["steps"] == 20
-    assert window["step_s"] == pytest.approx((19 * 0.1 + 0.15) / 20)
+    assert window["step_s"] == pytest.approx((19 * 0.1 + 5.0) / 20)
     assert window["samples_per_s"] == pytest.approx(16 / window["step_s"])
     assert window["stall_s"] == pytest.approx((5.0 - 0.15) / 20)
     assert not training.said
