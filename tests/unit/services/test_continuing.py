@@ -105,7 +105,7 @@ def test_cancelled_job_that_measured_something_is_continued(world: World) -> Non
     (place,) = world.start_session(agent)
     world.measure(place, agent)
     world.cancel(job.id)
-    with pytest.raises(JobIsLive, match="cancelling"):
+    with pytest.raises(JobIsLive, match="is being cancelled"):
         extend(world, job.id)
     world.end(place, agent, Outcome.CANCELLED)
     assert extend(world, job.id).state is JobState.QUEUED
