@@ -284,6 +284,10 @@ STOP_WORKERS = Private(f"{_LOADER}:_MultiProcessingDataLoaderIter", "_shutdown_w
 WORKERS = Private(f"{_LOADER}:_MultiProcessingDataLoaderIter", "_workers", _READ)
 ASKED = Private(f"{_LOADER}:_MultiProcessingDataLoaderIter", "_send_idx", _READ)
 RECEIVED = Private(f"{_LOADER}:_MultiProcessingDataLoaderIter", "_rcvd_idx", _READ)
+_FILL = "have every strategy find the queue of batches as it left it"
+DELIVERED = Private(f"{_LOADER}:_MultiProcessingDataLoaderIter", "_data_queue", _FILL)
+TASKS = Private(f"{_LOADER}:_MultiProcessingDataLoaderIter", "_task_info", _FILL)
+ASK_AGAIN = Private(f"{_LOADER}:_MultiProcessingDataLoaderIter", "_try_put_index", _FILL)
 
 
 def explain_unknown_loader(loader: Any) -> Optional[str]:
@@ -300,6 +304,11 @@ def explain_unknown_iterator(iterator: Any) -> Optional[str]:
     return explain_missing(
         iterator, (*names, STOP_WORKERS, WORKERS, ASKED, RECEIVED) if with_workers else names
     )
+
+
+def explain_unknown_queue(iterator: Any) -> Optional[str]:
+    """Which name is missing to fill and to empty the queue of this iterator; None where all are there."""
+    return explain_missing(iterator, (WORKERS, ASKED, RECEIVED, INDICES, DELIVERED, TASKS, ASK_AGAIN))
 
 
 # Compilation.

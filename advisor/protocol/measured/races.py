@@ -31,6 +31,10 @@ class RaceRules(Message):
     after one step. None gives no arm up."""
     profile_steps: int = 3
     """Steps of each arm after the timed ones that measure the phases."""
+    long_turn_steps: int = 0
+    """Where a race has cycles enough, one of them has turns so long. An arm whose ratio in the later half of it is
+    surely another than in the short turns ends with `relaunch_needed`: it is measured in launches of its own. 0 has no
+    such cycle."""
     loss_check_steps: int = 0
     """Where segments begin from the saved state: steps after each segment, on the same batches for all of them, that
     tell its loss while nothing is learned. 0 compares the losses of the timed steps."""

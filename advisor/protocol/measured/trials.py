@@ -100,7 +100,7 @@ class BlockResult(Message):
     warmup_steps: int = 0
     """Steps before the timed ones."""
     step_time_s: tuple[float, ...]
-    """Time of each timed step: the slowest rank's."""
+    """Time of each timed step: the mean over the ranks, so stretched that all together are `wall_s`."""
     segments: tuple[int, ...] = ()
     """Timed steps in each cycle of its race, in order: together `steps`. Empty for a block that was measured alone."""
     samples_per_step: float
@@ -108,7 +108,7 @@ class BlockResult(Message):
     samples: float = 0
     """Samples of all ranks in the timed steps."""
     wall_s: float
-    """Wall time of the timed steps."""
+    """Wall time of the timed steps, of the rank for which they took longest."""
     per_rank_step_time_s: tuple[float, ...] = ()
     """Each rank's mean step time."""
     per_rank_work_s: tuple[float, ...] = ()

@@ -26,6 +26,13 @@ _MOST_OF_STAGE = 0.25
 """Largest share of a stage's time that one race may plan to take."""
 _EXTRA_STEPS = 5
 """Untimed steps of an arm besides its warm-up: entering, settling, profiling."""
+LONG_TURN = 60
+"""Steps of the turns that tell of the others, once in a verdict, whether they are too short: what a script reads ahead
+is mostly used up within."""
+_SHORT_STEPS = 50
+"""Timed steps of an arm in short turns beside the long one."""
+_LOOKING = 1.5
+"""Times as long as without the long turn that a race with it may last: with fewer or slower steps it has none."""
 LOSS_CHECK_STEPS = 32
 """Batches on which the guard compares losses, each one step; at most half of what is timed in a segment, so that
 checking never takes the larger part of a race."""
@@ -106,15 +113,19 @@ def verdict_rules(
     checked = min(LOSS_CHECK_STEPS, timed // 4) if checks_losses else 0
     checked = checked if checked >= _LEAST_CHECK_STEPS else 0
     step_s = max(record.step_s, 1e-6)
+    long = _choose_long_turn(record, arms, race_s / len(arms) / step_s)
+    # In a launch of its own a strategy is to have used up what was read ahead before it.
+    alone = min(LONG_TURN, timed // 4) if len(arms) == 1 else 0
     return RaceRules(
-        warmup_steps=_whole(wanted.warmup_steps, _period(arms)),
+        warmup_steps=_whole(max(wanted.warmup_steps, alone), _period(arms)),
         segment_steps=_whole(max(SEGMENT_STEPS, 2 * checked), _period(arms)),
+        long_turn_steps=long,
         loss_check_steps=checked,
         loss_check_offset=_count_checked_batches(record) if checked else 0,
         min_steps=timed,
         # A faster arm makes more steps in its share of the time; the time ends the race.
         max_steps=max(timed, _whole(min(MOST_STEPS, round(20.0 * race_s / step_s)), _period(arms))),
-        target_s=race_s / len(arms),
+        target_s=max(race_s / len(arms), (long + _SHORT_STEPS) * step_s if long else 0.0),
         target_error=enough,
         profile_steps=PROFILE_STEPS,
     )
@@ -123,6 +134,18 @@ def verdict_rules(
 def _count_checked_batches(record: Record) -> int:
     """Batches that the loss checks of the races so far began with."""
     return sum({b.race: _count_check_steps(b.plan.rules) for b in record.history.blocks}.values())
+
+
+def _choose_long_turn(record: Record, arms: Sequence[Candidate], steps: float) -> int:
+    """Steps of the long turn: for the first race of a verdict, and not where every turn begins from a saved state.
+
+    `steps` are those of an arm in the time that the race has.
+    """
+    if len(arms) < 2 or _is_inexact(arms) or _LOOKING * steps < LONG_TURN + _SHORT_STEPS:
+        return 0
+    trial = record.find_trial(arms[1].purpose, arms[1].changes)
+    raced = trial is not None and any(block.trial_number == trial.number for block in record.history.blocks)
+    return 0 if raced else LONG_TURN
 
 
 def estimate_race_s(record: Record, arms: Sequence[Candidate], rules: RaceRules) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import deque
 from dataclasses import dataclass
-from typing import Any, Callable, Deque, Dict, Iterator, Optional, Tuple
+from typing import Any, Callable, Deque, Dict, Iterator, List, Optional, Tuple
 
 import torch
 import torch.utils.data.dataloader as loading
@@ -30,6 +30,10 @@ class LoaderSettings:
     prefetch_factor: int = USUAL_PREFETCH
     pin_memory: bool = False
     persistent_workers: bool = False
+
+    def count_ahead(self) -> int:
+        """Batches that are asked for ahead."""
+        return self.num_workers * self.prefetch_factor
 
 
 def observe_settings(loader: Any) -> LoaderSettings:
@@ -221,3 +225,14 @@ def describe_settings(settings: LoaderSettings) -> str:
     if not settings.num_workers:
         return "num_workers=0"
     return f"num_workers={settings.num_workers} and prefetch_factor={settings.prefetch_factor}"
+
+
+def list_workers(iterator: Any) -> List[int]:
+    """Process ids of its living workers."""
+    return [worker.pid for worker in private_torch.WORKERS.find(iterator, []) if worker.is_alive()]
+
+
+def find_last_line(error: Exception) -> str:
+    """A worker's own error ends its traceback; the first line only says which worker it was."""
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    return lines[-1].rstrip(".") if lines else type(error).__name__

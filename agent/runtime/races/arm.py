@@ -28,6 +28,16 @@ class Arm:
     least_segment: int = 0
     lead_in: int = 1
     """Untimed steps after a switch to it."""
+    asked: int = 0
+    """Batches that its loader's workers are asked for ahead."""
+    workers: int = 0
+    """How many there are."""
+    is_strained: bool = False
+    """Whether they hardly keep up with it, or do not."""
+    has_stock: bool = False
+    """Whether it left more batches ready than come at a time."""
+    queued: int = 0
+    """Batches that were ready at the end of its last turn."""
     starts_slowly: bool = False
     """Whether its first steps say nothing of its pace."""
     warm: List[StepMarks] = field(default_factory=list)
@@ -103,6 +113,11 @@ class Arm:
         for index, time_s in zip(kept, times):
             sums.setdefault(self.cycles[index], []).append(time_s)
         return [statistics.fmean(sums[cycle]) if cycle in sums else None for cycle in range(cycles)]
+
+    def read_late(self, clock: Clock, cycle: int) -> List[float]:
+        """Of the steps of one cycle that count, the later half."""
+        times = [self._measure(index, clock) for index in self._choose() if self.cycles[index] == cycle]
+        return times[len(times) // 2 :]
 
     def read_warm_times(self, clock: Clock) -> List[float]:
         return [clock.measure(step.start, step.end) / self.batches_per_step for step in self.warm]

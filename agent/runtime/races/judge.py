@@ -7,20 +7,28 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Dict, List, Sequence
 
 from ..observe.clock import Clock
 from .arm import Arm
 from .order import RaceRules
-from .verdicts import cap_steps, estimate_error, estimate_own_error, is_hopeless, is_surely_slower
+from .verdicts import cap_steps, estimate_error, estimate_own_error, is_hopeless, is_moved, is_surely_slower
 
 SWITCHING_SHARE = 0.1
 """The most of a segment that may be lost to switching to it."""
 INEXACT_PERIODS = 12
 """Fewest periods in a segment that begins from the saved state."""
+LONG_CYCLE = 4
+"""The one with long turns: what drifts lies around it. It is judged after as many more."""
 LOST_FACTOR = 2
 """Times the most steps, or the time, asked for after which a race ends although too few steps count."""
+
+
+MOVED_SENTENCE = (
+    "Its pace beside the others' is another in short turns than in a long one: what is read or computed ahead in one "
+    "arm's turns is used up in another's. It needs launches of its own."
+)
 
 
 @dataclass(frozen=True)
@@ -35,8 +43,12 @@ class Course:
     """Cycles after which rank 0 looks again."""
     steps: int
     """Timed steps that each arm is to have."""
+    workers: int = 0
+    """Of a loader whose queue one arm would fill and another one eat; 0 where none does."""
     given_up: Sequence[int] = ()
     """Places of arms that are out from here on."""
+    moved: Sequence[int] = ()
+    """Places of arms that short turns say something else of than a long one."""
     is_over: bool = False
 
     def count_turns(self, cycles: int, done: int) -> int:
@@ -74,13 +86,16 @@ class Judge:
         segment, steps = self._choose_segment(), self._choose_steps()
         alone_to_the_end = len(self._arms) == 1 and self._rules.target_error is None
         until = math.ceil(steps / segment) if alone_to_the_end else 1
-        return Course(segment, max(arm.lead_in for arm in racing), until, steps)
+        return Course(segment, self._choose_lead_in(), until, steps, self._count_workers())
 
-    def look(self, cycles: int, lead_in: int) -> Course:
-        """After so many complete cycles."""
+    def look(self, cycles: int, course: Course) -> Course:
+        """After so many complete cycles of this course."""
         given_up = self._find_slow()
         for arm in given_up:
             arm.given_up = True
+        moved = self._find_moved(cycles)
+        for arm in moved:
+            arm.relaunch_needed = MOVED_SENTENCE
         segment, steps = self._choose_segment(), self._choose_steps()
         counts = [arm.count_kept() for arm in self._racing]
         fewest = min(counts, default=0)
@@ -94,7 +109,17 @@ class Judge:
             or self._spent_s() >= LOST_FACTOR * self._time_s()
             or cycles * segment > LOST_FACTOR * self._most_steps
         )
-        return Course(segment, lead_in, until, steps, [arm.place for arm in given_up], is_over)
+        return replace(
+            course,
+            segment_steps=segment,
+            lead_in=max(course.lead_in, self._choose_lead_in()),
+            workers=max(course.workers, self._count_workers()),
+            until=until,
+            steps=steps,
+            given_up=[arm.place for arm in given_up],
+            moved=[arm.place for arm in moved],
+            is_over=is_over,
+        )
 
     def _time_s(self) -> float:
         """Seconds that the timed steps of all arms left should last together."""
@@ -142,9 +167,20 @@ class Judge:
             if arm.place and is_surely_slower(times[arm.place], times[fastest.place], ratio)
         ]
 
+    def _find_moved(self, cycles: int) -> List[Arm]:
+        """The arms that must not share a race with the first one."""
+        racing = self._racing
+        if not self._rules.long_turn_steps or self._restores or cycles < 2 * LONG_CYCLE or len(racing) < 2:
+            return []
+        short = {arm.place: arm.read_cycles(self._clock, cycles) for arm in racing}
+        for means in short.values():
+            means[LONG_CYCLE] = None
+        late = {arm.place: arm.read_late(self._clock, LONG_CYCLE) for arm in racing}
+        return [arm for arm in racing[1:] if is_moved(short[arm.place], short[0], late[arm.place], late[0])]
+
     def _is_known(self, cycles: int) -> bool:
         target, racing = self._rules.target_error, self._racing
-        if target is None:
+        if target is None or (self._rules.long_turn_steps and cycles < 2 * LONG_CYCLE):
             return False
         means = [arm.read_cycles(self._clock, cycles) for arm in racing]
         if len(means) == 1:
@@ -178,7 +214,7 @@ class Judge:
         steps = self._choose_steps()
         if len(self._arms) == 1:
             return self._round_up(min(rules.segment_steps, steps))
-        lead_in = max(arm.lead_in for arm in racing)
+        lead_in = self._choose_lead_in()
         longest = max(1, steps // 2)
         fine = max(rules.segment_steps, 5 * (lead_in - 1), self._outlast_switching())
         slow = max(arm.least_segment for arm in racing)
@@ -187,6 +223,17 @@ class Judge:
         if slow > longest:
             return self._round_up(min(steps, max(slow, fine)))
         return self._round_up(min(longest, max(slow, fine)))
+
+    def _count_workers(self) -> int:
+        """Of a loader that one arm waits for and that keeps ahead of another; where all wait the queue stays empty."""
+        racing = self._racing
+        shared = any(arm.is_strained for arm in racing) and any(arm.has_stock for arm in racing)
+        return max(arm.workers for arm in racing) if shared else 0
+
+    def _choose_lead_in(self) -> int:
+        """What one arm has left of a queue is gone after as many steps."""
+        lead_in = max((arm.lead_in for arm in self._racing), default=1)
+        return max(lead_in, *(1 + arm.asked for arm in self._racing)) if self._count_workers() else lead_in
 
     def _outlast_switching(self) -> int:
         """Steps after which switching to them has cost a tenth at most."""

@@ -24,6 +24,8 @@ class RaceRules:
     give_up_ratio: Optional[float] = None
     """An arm is given up once its step surely takes more than this many times that of the fastest."""
     profile_steps: int = 3
+    long_turn_steps: int = 0
+    """One turn of each arm is so long, and tells whether the others are too short."""
     loss_check_steps: int = 0
     """After each segment that began from the saved state: steps on the same batches without learning."""
     loss_check_offset: int = 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional
 
 from ..calibrating.calibration import CalibrationSteps
 from ..calibrating.link_sweep import LinkSweep
@@ -18,10 +18,12 @@ from ..levers.lever import RelaunchNeeded
 from ..link import beat
 from ..observe.memory import count_free_bytes, reset_peak
 from ..observe.recorder import StepMarks, read_losses
+from .agreements import agree_on_arm, agree_on_warm_up
 from .arm import Arm
 from .equality import sum_bits
 from .evidence import collect_evidence, read_peak
-from .judge import Course, Judge
+from .judge import LONG_CYCLE, MOVED_SENTENCE, Course, Judge
+from .leading_in import lead_in, note_queue
 from .loss_check import LossCheck, Steps, explain_no_check
 from .order import RaceOrder
 from .outcome import merge_race
@@ -131,7 +133,7 @@ class Race:
                 self._cycles += turns
             if alone and alone.timed and alone.count_batches() >= course.steps:
                 break
-            course = self._agree(lambda lead_in=course.lead_in: self._judge.look(self._cycles, lead_in))
+            course = self._agree(lambda course=course: self._judge.look(self._cycles, course))
         for arm in reversed([arm for arm in self.arms if arm.races]):
             if not arm.evidence:
                 self._collect_evidence(arm)
@@ -168,8 +170,9 @@ class Race:
             return
         arm.period, arm.lead_in, arm.least_segment = levers.period, levers.lead_in, levers.least_segment
         arm.batches_per_step = levers.batches_per_step
-        arm.warmup_steps, arm.starts_slowly = self._agree_on_warm_up()
+        arm.warmup_steps, arm.starts_slowly = agree_on_warm_up(parts, self._order.rules)
         arm.averages_at_boundaries = levers.averages_at_boundaries
+        parts.reading.watch_queue()
         parts.enter(beat.COMPILING if levers.compiles else beat.WARMING_UP)
         for count in range(1, arm.warmup_steps + 1):
             arm.take_warm((yield))
@@ -180,13 +183,10 @@ class Race:
         self._was_switched = False
         if len(self.arms) > 1:
             arm.peak_bytes = read_peak(self._parts)
-            self._agree_on_sameness(arm)
-
-    def _agree_on_warm_up(self) -> Tuple[int, bool]:
-        rules, levers = self._order.rules, self._parts.levers
-        steps = max(1, rules.warmup_steps, min(levers.least_warm_up, rules.max_steps))
-        steps, slow = self._parts.agree_on_most([steps, int(levers.starts_slowly)], "how long to warm up")
-        return steps, bool(slow)
+            agree_on_arm(parts, arm, self.arms)
+            self.disturbed = True
+            if arm.same_as:
+                self._collect_evidence(arm)
 
     def _is_judged(self, arm: Arm, count: int) -> bool:
         if self._order.rules.give_up_ratio is None or arm.place == 0:
@@ -206,33 +206,24 @@ class Race:
             arm.evidence["not_consumed"] = {}
         return arm.given_up
 
-    def _agree_on_sameness(self, arm: Arm) -> None:
-        """Strategies that came to the same thing in force, on every rank, are one arm."""
-        parts = self._parts
-        arm.in_force = parts.levers.describe_in_force()
-        alike = [other.place for other in self.arms[: arm.place] if other.in_force == arm.in_force]
-        views = parts.exchange.gather(alike, "which arms are the same", PEER_TIMEOUT_S)
-        common = set.intersection(*map(set, views)) if views else set()
-        place = int(parts.share(min(common, default=-1), "which arms are the same"))
-        self.disturbed = True
-        if place >= 0:
-            arm.same_as = self.arms[place].order.block_id
-            self._collect_evidence(arm)
-
     def _run_segment(self, arm: Arm, course: Course, turns: int) -> Steps:
         parts, levers = self._parts, self._parts.levers
         if not self._switch_to(arm):
             return
         if self._needs_lead_in:
             parts.enter(beat.TIMING)
-            for _ in range(course.lead_in if self._was_switched else 1):
-                yield
+            yield from lead_in(
+                parts, arm, course, (self.race_id, self._cycles) if self._was_switched else None
+            )
             levers.begin_timing()
             self._needs_lead_in = self._was_switched = False
             self.disturbed = True
         left, length = course.steps - arm.count_batches(), turns * course.segment_steps
+        if self._cycles == LONG_CYCLE and self._snapshot is None:
+            length = max(length, self._order.rules.long_turn_steps)
         count = arm.count_whole(min(length, left) if left > 0 else length)
-        yield from self._time(arm, count, arm.count_whole(course.segment_steps))
+        yield from self._time(arm, count, arm.count_whole(course.segment_steps) if turns > 1 else count)
+        note_queue(parts, arm, course)
         if len(self.arms) > 1 and not arm.evidence:
             self._collect_evidence(arm)
         if self._loss_check is not None:
@@ -350,6 +341,8 @@ class Race:
         course = Course(**parts.share(own, "the course of a race"))
         for place in course.given_up:
             self.arms[place].given_up = True
+        for place in course.moved:
+            self.arms[place].relaunch_needed = MOVED_SENTENCE
         self.disturbed = self._needs_lead_in = True
         return course
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
@@ -13,14 +14,16 @@ from .account import account_for
 def merge_ranks(payloads: Sequence[Mapping[str, Any]], script_ended: bool) -> Dict[str, Any]:
     """`payloads` in rank order: each the series of `measure_steps` and that rank's evidence.
 
-    A step counts with its slowest rank; a step that was interrupted on any rank is left out.
+    A step that was interrupted on any rank is left out.
     """
     # Of an arm that was given up single steps are told: it had no time for its whole pattern.
     period = 1 if payloads[0]["given_up"] else int(payloads[0]["period"])
     length = min(len(payload["step_time_s"]) for payload in payloads) // period * period
     flags = [max(payload["flags"][index] for payload in payloads) for index in range(length)]
     kept = choose_steps(flags, period)
-    step_time_s = [max(payload["step_time_s"][index] for payload in payloads) for index in kept]
+    step_time_s, wall_s = merge_times(
+        [[payload["step_time_s"][index] for index in kept] for payload in payloads]
+    )
     samples = [sum(payload["samples"][index] for payload in payloads) for index in kept]
     losses, bad = merge_losses([payload["losses"][:length] for payload in payloads])
     checks, bad_checks = merge_checks([payload["loss_checks"] for payload in payloads])
@@ -35,7 +38,7 @@ def merge_ranks(payloads: Sequence[Mapping[str, Any]], script_ended: bool) -> Di
         "segments": count_segments([cycles[index] for index in kept], cycles),
         "samples_per_step": statistics.fmean(samples) if samples else 0.0,
         "samples": sum(samples),
-        "wall_s": max((sum(p["step_time_s"][index] for index in kept) for p in payloads), default=0.0),
+        "wall_s": wall_s,
         "warmup_steps": first["warmup_steps"],
         **account_for(payloads, length),
         "losses": [losses[index] for index in kept],
@@ -52,6 +55,17 @@ def merge_ranks(payloads: Sequence[Mapping[str, Any]], script_ended: bool) -> Di
         "relaunch_needed": first["relaunch_needed"],
         "calibration": merge_calibrations([payload.get("calibration") for payload in payloads]),
     }
+
+
+def merge_times(ranks: Sequence[Sequence[float]]) -> "tuple[List[float], float]":
+    """The time of each step, and what all of them took by the clock of the rank for which they took longest.
+
+    Ranks that wait for each other pass a boundary a little sooner or later: the slowest rank of every step would count
+    each such delay, and never the step that it shortened. Their means do not, and are stretched to the clock's time.
+    """
+    means = [statistics.fmean(step) for step in zip(*ranks)]
+    wall_s, told_s = max(map(math.fsum, ranks)), math.fsum(means)
+    return [time_s * wall_s / told_s for time_s in means] if told_s > 0.0 else means, wall_s
 
 
 def count_segments(kept: Sequence[int], cycles: Sequence[int]) -> List[int]:

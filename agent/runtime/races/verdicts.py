@@ -22,6 +22,10 @@ LEAST_CYCLES = 4
 """Fewest cycles whose spread is believed."""
 LEAST_SPREAD = 0.02
 """Of ln(step time) within an arm; steps that agree better by chance prove nothing."""
+MOVED = 0.01
+"""Of ln(step time): an arm that short turns make so much faster or slower than a long one does is not raced in them."""
+SURELY_MOVED = 3.0
+"""Standard errors: it is asked in every race, and a race that is broken off is lost."""
 CORRELATION_COST = 3.0
 """Times by which the variance of a mean is larger than that of as many independent steps."""
 
@@ -76,3 +80,23 @@ def estimate_error(arm_s: Sequence[Optional[float]], first_s: Sequence[Optional[
 def estimate_own_error(arm_s: Sequence[Optional[float]]) -> float:
     """The same of ln(step time) for an arm that races alone."""
     return estimate_error(arm_s, [1.0] * len(arm_s))
+
+
+def is_moved(
+    arm_s: Sequence[Optional[float]],
+    first_s: Sequence[Optional[float]],
+    arm_long_s: Sequence[float],
+    first_long_s: Sequence[float],
+) -> bool:
+    """Whether the ratio of two arms in short turns, of which the means are given, is surely not that of a long one.
+
+    A queue of the script's own that one arm fills and the other one eats, for example, lasts for a short turn only.
+    """
+    pairs = [math.log(a / b) for a, b in zip(arm_s, first_s) if a and b]
+    error = estimate_error(arm_s, first_s)
+    if len(arm_long_s) < 2 or len(first_long_s) < 2 or error == math.inf:
+        return False
+    own, other = cap_steps(arm_long_s), cap_steps(first_long_s)
+    apart = statistics.fmean(pairs) - math.log(statistics.fmean(own) / statistics.fmean(other))
+    error = math.hypot(error, _estimate_error(own), _estimate_error(other))
+    return abs(apart) > max(MOVED, SURELY_MOVED * error)

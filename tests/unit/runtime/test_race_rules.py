@@ -53,7 +53,7 @@ def run(judge: Any, field: list[Any], draw: Any) -> tuple[Any, int]:
                 for _ in range(min(course.segment_steps, left) if left > 0 else course.segment_steps):
                     arm.book([make_step(draw(arm))], cycles, 1)
             cycles += 1
-        course = judge.look(cycles, course.lead_in)
+        course = judge.look(cycles, course)
     return course, cycles
 
 
@@ -92,6 +92,25 @@ def test_turns_are_random_the_same_everywhere_and_reversed_every_other_time() ->
         assert turns.order_turns("race", cycle + 1, names) == there[::-1]
     firsts = {turns.order_turns("race", cycle, names)[0] for cycle in range(0, 80, 2)}
     assert firsts == set(names)
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+@pytest.mark.parametrize("period", range(2, 13))
+@pytest.mark.parametrize("steps", [5, 10, 40])
+def test_what_a_script_does_every_few_steps_falls_into_no_arms_turns_alone_and_out_of_none(
+    period: int, steps: int, count: int
+) -> None:
+    """Every so many steps one takes three times as long, and an arm that is switched to makes one that is not timed."""
+    places: list[list[int]] = [[] for _ in range(count)]
+    now, before = 0, -1
+    for cycle in range(400):
+        for arm in turns.order_turns("race", cycle, range(count)):
+            now, before = now + (arm != before), arm
+            places[arm] += range(now, now := now + steps)
+    for own in places:
+        for phase in range(period):
+            mean = sum(3.0 if (place + phase) % period == 0 else 1.0 for place in own) / len(own)
+            assert mean == pytest.approx(1.0 + 2.0 / period, rel=0.03)
 
 
 @pytest.mark.parametrize(
@@ -213,6 +232,25 @@ def test_segments_are_as_long_as_switching_asks_for(
     assert judge.plan().segment_steps == steps
 
 
+@pytest.mark.parametrize(
+    ("strained", "has_stock", "lead_in", "steps"),
+    [
+        (True, True, 9, 40),  # what one arm left of eight batches is gone
+        (False, True, 1, 5),  # the loader keeps up with both
+        (True, False, 1, 5),  # it keeps up with none: no arm leaves any
+    ],
+)
+def test_arms_that_share_a_queue_have_longer_turns(
+    strained: bool, has_stock: bool, lead_in: int, steps: int
+) -> None:
+    field = [make_arm(0, asked=8, workers=2, has_stock=has_stock), make_arm(1, asked=8, workers=2)]
+    field[1].is_strained = strained
+    judge = judging.Judge(order.RaceRules(target_s=20.0), field, Clock(), False)
+    course = judge.plan()
+    assert (course.lead_in, course.segment_steps) == (lead_in, steps)
+    assert course.workers == (2 if lead_in > 1 else 0)
+
+
 @pytest.mark.parametrize("target_error", [None, 0.01])
 @pytest.mark.parametrize("steps", [23, 60])
 def test_turns_of_a_lone_arm_in_one_go_are_the_same_turns(target_error: float | None, steps: int) -> None:
@@ -233,10 +271,38 @@ def test_turns_of_a_lone_arm_in_one_go_are_the_same_turns(target_error: float | 
                 arm.book([make_step(time_s) for time_s in times[first:last]], cycles, course.segment_steps)
                 cycles += turns
             looks.append(len(arm.timed))
-            course = judge.look(cycles, course.lead_in)
+            course = judge.look(cycles, course)
         found.append((arm.cycles, cycles, looks))
     assert found[0] == found[1]
     assert len(set(found[0][0])) == found[0][1]
+
+
+def race_beside_a_queue(eaten: float, noise: float, seed: int) -> Any:
+    """The second arm after a race; it waits for a loader once it has eaten what the first one's turn has left."""
+    generator = random.Random(seed)
+    field = [make_arm(0), make_arm(1)]
+    rules = order.RaceRules(min_steps=20, max_steps=10_000, target_s=40.0, long_turn_steps=60)
+    judge = judging.Judge(rules, field, Clock(), False)
+    course, cycles = judge.plan(), 0
+    while not course.is_over:
+        while cycles < course.until:
+            for arm in [arm for arm in field if arm.races]:
+                for place in range(60 if cycles == judging.LONG_CYCLE else course.segment_steps):
+                    pace = eaten if arm.place and place < 20 else 1.0
+                    arm.book([make_step(0.1 * pace * math.exp(generator.gauss(0, noise)))], cycles, 1)
+            cycles += 1
+        course = judge.look(cycles, course)
+    return field[1]
+
+
+def test_an_arm_that_lives_on_what_another_left_it_gets_launches_of_its_own() -> None:
+    for seed in range(5):
+        assert "launches of its own" in race_beside_a_queue(0.7, 0.1, seed).relaunch_needed
+        assert not race_beside_a_queue(0.7, 0.1, seed).races
+
+
+def test_no_arm_gets_them_for_noise() -> None:
+    assert not any(race_beside_a_queue(1.0, 0.15, seed).relaunch_needed for seed in range(100))
 
 
 def test_steps_with_a_flag_do_not_count() -> None:

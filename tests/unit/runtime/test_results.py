@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import itertools
+import random
 from pathlib import Path
 from typing import Any
 
@@ -50,11 +52,26 @@ def make_payload(step_time_s: list[float], **fields: Any) -> dict[str, Any]:
     return payload
 
 
-def test_a_step_counts_with_its_slowest_rank() -> None:
+def test_steps_last_together_as_long_as_on_the_rank_for_which_they_took_longest() -> None:
     merged = results.merge_ranks([make_payload([1.0, 3.0]), make_payload([2.0, 1.0])], script_ended=False)
-    assert merged["step_time_s"] == [2.0, 3.0]
+    assert merged["step_time_s"] == pytest.approx([1.5 * 4.0 / 3.5, 2.0 * 4.0 / 3.5])
     assert merged["wall_s"] == 4.0
     assert merged["samples_per_step"] == 16
+
+
+@pytest.mark.parametrize("jitter", [0.002, 0.005, 0.02])
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_ranks_that_pass_boundaries_a_little_apart_make_no_step_longer(jitter: float, ranks: int) -> None:
+    """They wait for each other in every step of 100 ms; the slowest one of each step would be far too long."""
+    dice = random.Random(f"{jitter}/{ranks}")
+    payloads = []
+    for _ in range(ranks):
+        passed = [0.1 * place + abs(dice.gauss(0.0, jitter)) for place in range(401)]
+        payloads.append(make_payload([end - start for start, end in itertools.pairwise(passed)]))
+    merged = results.merge_ranks(payloads, False)
+    assert sum(merged["step_time_s"]) == pytest.approx(merged["wall_s"]) == pytest.approx(40.0, rel=0.002)
+    slowest = [max(step) for step in zip(*(payload["step_time_s"] for payload in payloads), strict=True)]
+    assert sum(slowest) > 40.0 * (1.0 + 3.0 * jitter)
 
 
 def test_a_result_is_told_in_the_protocols_words() -> None:
