@@ -18,18 +18,17 @@ def agree_on_warm_up(parts: RankParts, rules: RaceRules) -> Tuple[int, bool]:
 
 
 def agree_on_arm(parts: RankParts, arm: Arm, arms: List[Arm]) -> None:
-    """Strategies that came to the same thing in force, on every rank, are one arm; and how its loader's queue stands on
-    the rank where it is deepest, strained or fullest."""
+    """Strategies that came to the same thing in force, on every rank, are one arm; and whether its loader
+    hardly keeps up with it on any of them."""
     arm.in_force = parts.levers.describe_in_force()
     alike = [other.place for other in arms[: arm.place] if other.in_force == arm.in_force]
-    queue, own = parts.reading.find_queue(), [0, 0, 0, 0]
+    queue, own = parts.reading.find_queue(), [0, 0, 0]
     if queue is not None:
-        has_stock = queue.count_ready() > queue.workers
-        own = [queue.count_asked(), queue.workers, int(queue.is_strained()), int(has_stock)]
+        own = [queue.count_asked(), queue.workers, int(queue.is_strained())]
     views = parts.exchange.gather([alike, own], "which arms are the same", PEER_TIMEOUT_S) or []
     common = set.intersection(*(set(same) for same, _ in views)) if views else set()
     most = [max(numbers) for numbers in zip(*(numbers for _, numbers in views))]
     place, most = parts.share([min(common, default=-1), most], "which arms are the same")
-    arm.asked, arm.workers, arm.is_strained, arm.has_stock = most[0], most[1], bool(most[2]), bool(most[3])
+    arm.asked, arm.workers, arm.is_strained = most[0], most[1], bool(most[2])
     if place >= 0:
         arm.same_as = arms[place].order.block_id

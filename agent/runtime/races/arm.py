@@ -34,8 +34,6 @@ class Arm:
     """How many there are."""
     is_strained: bool = False
     """Whether they hardly keep up with it, or do not."""
-    has_stock: bool = False
-    """Whether it left more batches ready than come at a time."""
     queued: int = 0
     """Batches that were ready at the end of its last turn."""
     starts_slowly: bool = False

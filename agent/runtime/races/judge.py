@@ -44,7 +44,7 @@ class Course:
     steps: int
     """Timed steps that each arm is to have."""
     workers: int = 0
-    """Of a loader whose queue one arm would fill and another one eat; 0 where none does."""
+    """Of a loader that hardly keeps up with one of the arms, or does not; 0 where it keeps up with all."""
     given_up: Sequence[int] = ()
     """Places of arms that are out from here on."""
     moved: Sequence[int] = ()
@@ -112,8 +112,6 @@ class Judge:
         return replace(
             course,
             segment_steps=segment,
-            lead_in=max(course.lead_in, self._choose_lead_in()),
-            workers=max(course.workers, self._count_workers()),
             until=until,
             steps=steps,
             given_up=[arm.place for arm in given_up],
@@ -225,10 +223,9 @@ class Judge:
         return self._round_up(min(longest, max(slow, fine)))
 
     def _count_workers(self) -> int:
-        """Of a loader that one arm waits for and that keeps ahead of another; where all wait the queue stays empty."""
+        """Of a loader that hardly keeps up with one of the arms, or does not; 0 where it keeps up with all."""
         racing = self._racing
-        shared = any(arm.is_strained for arm in racing) and any(arm.has_stock for arm in racing)
-        return max(arm.workers for arm in racing) if shared else 0
+        return max(arm.workers for arm in racing) if any(arm.is_strained for arm in racing) else 0
 
     def _choose_lead_in(self) -> int:
         """What one arm has left of a queue is gone after as many steps."""

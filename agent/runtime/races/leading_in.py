@@ -35,9 +35,7 @@ def lead_in(parts: RankParts, arm: Arm, course: Course, switched: Optional[Tuple
 
 
 def note_queue(parts: RankParts, arm: Arm, course: Course) -> None:
-    """The arm's turn is over. Where nobody has seen to its queue, it says nothing of the arm alone."""
-    queue = parts.reading.find_queue()
+    """The arm's turn is over."""
+    queue = parts.reading.find_queue() if course.workers else None
     if queue is not None:
-        ready = queue.count_ready()
-        arm.queued = ready if course.workers else 0
-        arm.has_stock = arm.has_stock or ready > queue.workers
+        arm.queued = queue.count_ready()

@@ -232,23 +232,13 @@ def test_segments_are_as_long_as_switching_asks_for(
     assert judge.plan().segment_steps == steps
 
 
-@pytest.mark.parametrize(
-    ("strained", "has_stock", "lead_in", "steps"),
-    [
-        (True, True, 9, 40),  # what one arm left of eight batches is gone
-        (False, True, 1, 5),  # the loader keeps up with both
-        (True, False, 1, 5),  # it keeps up with none: no arm leaves any
-    ],
-)
-def test_arms_that_share_a_queue_have_longer_turns(
-    strained: bool, has_stock: bool, lead_in: int, steps: int
+@pytest.mark.parametrize(("is_strained", "lead_in", "steps"), [(True, 9, 40), (False, 1, 5)])
+def test_arms_that_share_a_strained_queue_have_longer_turns(
+    is_strained: bool, lead_in: int, steps: int
 ) -> None:
-    field = [make_arm(0, asked=8, workers=2, has_stock=has_stock), make_arm(1, asked=8, workers=2)]
-    field[1].is_strained = strained
-    judge = judging.Judge(order.RaceRules(target_s=20.0), field, Clock(), False)
-    course = judge.plan()
-    assert (course.lead_in, course.segment_steps) == (lead_in, steps)
-    assert course.workers == (2 if lead_in > 1 else 0)
+    field = [make_arm(0, asked=8, workers=2), make_arm(1, asked=8, workers=2, is_strained=is_strained)]
+    course = judging.Judge(order.RaceRules(target_s=20.0), field, Clock(), False).plan()
+    assert (course.lead_in, course.segment_steps, course.workers) == (lead_in, steps, 2 * is_strained)
 
 
 @pytest.mark.parametrize("target_error", [None, 0.01])
