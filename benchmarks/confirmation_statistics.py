@@ -13,16 +13,17 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from noises import HOSTILE, MOODS, NOISES, Noise, draw_times
 from numpy.typing import NDArray
 
 from advisor.protocol.measured.trials import BlockResult, Contrast
 from advisor.tuning.history.launches import MOST_FREEDOM
 from advisor.tuning.measure.contrast import contrast_arms, forecast_errors
-from advisor.tuning.measure.moods import find_gap, has_seen_both
+from advisor.tuning.measure.moods import have_shown_moods
 from advisor.tuning.measure.pooling import UNKNOWN_LUCK, Luck, learn_luck
 from advisor.tuning.measure.sequential import Look, look_at, plan_confirmation
 
@@ -40,109 +41,6 @@ _LUCK_PER_GAIN = 5.0
 _EARLIER_JOBS, _EARLIER_LAUNCHES = 4, 4
 """Verdicts of earlier jobs on the same machine, and launches of each, where its luck is known."""
 
-_Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class Noise:
-    """What makes step times differ within a launch."""
-
-    step_s: float = 0.04
-    spread: float = 0.105
-    """Standard deviation of ln(step time), correlated by 0.4 from step to step."""
-    stalls: float = 0.5
-    """Stalls of the machine in a second, whatever runs; each adds an exponential time of `stall_s` on average."""
-    stall_s: float = 0.08
-    bursts: float = 0.1
-    """Slow-down of all steps while other work runs: half of the time, for two seconds on average."""
-    drift: float = 0.05
-    """Standard deviation of a random walk of ln(step time) over 60 s."""
-    own: tuple[tuple[float, float], tuple[float, float]] = ((0.0, 0.0), (0.0, 0.0))
-    """Of baseline and strategy: chance that a step is slow by itself, and by how many seconds on average."""
-    periodic: tuple[tuple[int, float], tuple[int, float]] = ((0, 0.0), (0, 0.0))
-    """Of either: that every n-th of all steps is longer, by that much."""
-    moods: tuple[float, float] = (1.0, 1.0)
-    """Factor on a launch's step times of either in its slow mood."""
-    mood_chance: float = 0.0
-    """Share of launches in that mood: of both, or of the one that has any."""
-
-    def mean_s(self, log_ratio: float) -> tuple[float, float]:
-        """Mean step of baseline and strategy over all launches, in seconds: what the user's clock shows."""
-        bursts = 1.0 + self.bursts / 2.0
-        noise = math.exp(self.spread**2 / 2.0) * bursts
-        found = []
-        for place, base_s in enumerate((self.step_s, self.step_s * math.exp(-log_ratio))):
-            mood = 1.0 + self.mood_chance * (self.moods[place] - 1.0)
-            chance, seconds = self.own[place]
-            every, longer_s = self.periodic[place]
-            mean_s = base_s * noise * mood * (1.0 + self.stalls * self.stall_s)
-            found.append(mean_s + chance * seconds + (longer_s / every if every else 0.0))
-        return found[0], found[1]
-
-    def truth(self, log_ratio: float) -> float:
-        """What of an injected ln ratio the user's clock shows."""
-        baseline_s, strategy_s = self.mean_s(log_ratio)
-        return math.log(baseline_s / strategy_s)
-
-
-CALM = Noise(spread=0.02, stalls=0.05, stall_s=0.04, bursts=0.0, drift=0.01)
-NOISES: Mapping[str, Noise] = {
-    "calm": CALM,
-    "usual": Noise(),
-    "noisy": Noise(spread=0.2, stalls=1.2, stall_s=0.08, bursts=0.2, drift=0.1),
-    "over-subscribed": Noise(spread=0.35, stalls=3.0, stall_s=0.24, bursts=0.3, drift=0.2),
-}
-HOSTILE: Mapping[str, Noise] = {
-    "long rare stalls of the machine": replace(CALM, stalls=0.05, stall_s=1.0),
-    "strategy: 1 step of 10 is slow": replace(CALM, own=((0.0, 0.0), (0.1, 0.04))),
-    "strategy: 2 steps of 30 are slow": replace(CALM, periodic=((0, 0.0), (15, 0.04))),
-    "strategy: rare, long stalls": replace(CALM, own=((0.0, 0.0), (0.004, 1.0))),
-    "baseline: every 4th step is long": replace(CALM, periodic=((4, 0.08), (0, 0.0))),
-    "baseline: every 6th step is long": replace(CALM, periodic=((6, 0.08), (0, 0.0))),
-    "both: every 50th step saves": replace(CALM, periodic=((50, 1.0), (50, 1.0))),
-    "both bunched, in fours": replace(CALM, periodic=((4, 0.08), (4, 0.08))),
-}
-"""Slow steps that are not the machine's, or that are nothing but."""
-MOODS: Mapping[str, Noise] = {
-    "baseline slow by 1.8 in half": replace(CALM, moods=(1.8, 1.0), mood_chance=0.5),
-    "both slow by 1.3 in half": replace(CALM, moods=(1.3, 1.3), mood_chance=0.5),
-    "strategy slow by 1.1 in 30 %": replace(CALM, moods=(1.0, 1.1), mood_chance=0.3),
-}
-
-
-def draw_times(
-    noise: Noise, base_s: _Array, place: NDArray[np.int_], dice: np.random.Generator, mood: float
-) -> _Array:
-    """Draw successive steps of one launch; `base_s` and `place` (0: the baseline) are of each step."""
-    count = len(base_s)
-    logs = noise.spread * _correlate(dice.standard_normal(count), 0.4)
-    logs += noise.drift * math.sqrt(noise.step_s / 60.0) * np.cumsum(dice.standard_normal(count))
-    if noise.bursts:
-        flips = dice.random(count) < noise.step_s / 2.0
-        logs += math.log1p(noise.bursts) * ((np.cumsum(flips) + dice.integers(2)) % 2)
-    times: _Array = base_s * np.exp(logs)
-    if mood:
-        times = times * np.array(noise.moods)[place]
-    struck = dice.random(count) < noise.stalls * times
-    times = times + struck * dice.exponential(noise.stall_s, count) if noise.stalls else times
-    for which in (0, 1):
-        chance, seconds = noise.own[which]
-        every, longer_s = noise.periodic[which]
-        if chance:
-            times = times + (place == which) * (dice.random(count) < chance) * dice.exponential(
-                seconds, count
-            )
-        if every:
-            times = times + (place == which) * (np.arange(count) % every == every - 1) * longer_s
-    return times
-
-
-def _correlate(shocks: _Array, correlation: float) -> _Array:
-    """A moving sum of shocks with about the variance and short memory of a first-order autoregression."""
-    weights = correlation ** np.arange(8)
-    result: _Array = np.convolve(shocks, weights / math.sqrt(float(weights @ weights)))[: len(shocks)]
-    return result
-
 
 def probe(noise: Noise, dice: np.random.Generator) -> tuple[float, ...]:
     """Sixty steps of the baseline."""
@@ -151,31 +49,34 @@ def probe(noise: Noise, dice: np.random.Generator) -> tuple[float, ...]:
 
 
 def race(noise: Noise, log_ratio: float, race_s: float, dice: np.random.Generator) -> tuple[Contrast, float]:
-    """Race a winner of that ln ratio against the baseline, each turn behind one untimed step.
+    """Race a winner of that ln ratio against the baseline, in the runtime's order: at random, and then in reverse.
+
+    The step after a change of arms is not timed.
 
     Return the contrast and ln(the baseline's rate).
     """
     mood = bool(dice.random() < noise.mood_chance)
     mean_s = sum(noise.mean_s(log_ratio)) / 2.0
     cycles = max(2, round(race_s / (2 * _SEGMENT * mean_s)))
-    lengths = dice.integers(_SEGMENT - 1, _SEGMENT + 2, 2 * cycles) + 1
-    is_strategy = np.repeat(dice.random(cycles) < 0.5, 2) ^ np.tile([False, True], cycles)
+    forth = np.repeat(dice.random(-(-cycles // 2)) < 0.5, 4) ^ np.tile(
+        [False, True, True, False], -(-cycles // 2)
+    )
+    is_strategy = forth[: 2 * cycles]
+    changes = np.append(True, is_strategy[1:] != is_strategy[:-1])
+    lengths = _SEGMENT + changes
     place = np.repeat(is_strategy, lengths).astype(np.int_)
     base_s = np.where(place == 1, noise.step_s * math.exp(-log_ratio), noise.step_s)
     times = draw_times(noise, base_s, place, dice, mood)
     timed = np.ones(len(times), dtype=bool)
-    timed[np.cumsum(lengths) - lengths] = False
-    results = [
-        _report(times[timed & (place == which)], tuple((lengths - 1)[is_strategy == bool(which)]))
-        for which in (0, 1)
-    ]
+    timed[(np.cumsum(lengths) - lengths)[changes]] = False
+    results = [_report(times[timed & (place == which)], (_SEGMENT,) * cycles) for which in (0, 1)]
     contrast = contrast_arms(results[1], results[0])
     if contrast is None:
         raise RuntimeError("a race without steps")
     return contrast, -math.log(float(np.mean(results[0].step_time_s)))
 
 
-def _report(times: _Array, segments: tuple[int, ...]) -> BlockResult:
+def _report(times: NDArray[np.float64], segments: tuple[int, ...]) -> BlockResult:
     return BlockResult.model_construct(
         steps=len(times), step_time_s=tuple(times), segments=segments, samples_per_step=32.0, period=1,
         wall_s=float(times.sum()),
@@ -235,7 +136,7 @@ def confirm(
             forced = left < plan.race_s + _STARTUP_S
             look = look_at(
                 launches, planned=planned, min_gain=_MIN_GAIN, forced=forced, ended=ended, luck=believed,
-                may_decide=have_seen_moods(rates, earlier) and have_seen_moods([c.total for c in launches]),
+                may_decide=have_shown_moods(rates, earlier) and have_shown_moods([c.total for c in launches]),
             )  # fmt: skip
             if look is None:
                 raise RuntimeError("no look after a launch")
@@ -250,12 +151,6 @@ def confirm(
     if look is None:
         raise ValueError("a job without a budget")
     return Told(look, noise.truth(math.log1p(gain)), len(launches), spent)
-
-
-def have_seen_moods(values: Sequence[float], earlier: Sequence[float] = ()) -> bool:
-    """Whether launches of these rates or ratios may decide."""
-    gap = find_gap([*earlier, *values])
-    return gap is None or has_seen_both(values, gap)
 
 
 def learn_from_earlier(noise: Noise, luck: float, dice: np.random.Generator) -> Luck:

@@ -60,7 +60,7 @@ class DiskGuard:
 
 
 class _Watched:
-    """One file system. A dead one (a server of NFS that is gone) holds up the thread that asks it, and nobody else."""
+    """One file system, asked by a thread of its own: where its NFS server is gone, only that thread waits."""
 
     def __init__(self, path: Path, read: Callable[[Path], Room], patience_s: float) -> None:
         self._path, self._read, self._patience_s = path, read, patience_s

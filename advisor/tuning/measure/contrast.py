@@ -109,6 +109,39 @@ def contrast_arms(arm: BlockResult, reference: BlockResult) -> Contrast | None:
     )
 
 
+def merge_contrasts(races: Sequence[Contrast]) -> Contrast:
+    """Return several races of one launch as one, weighted by their cycles."""
+    if len(races) == 1:
+        return races[0]
+    weights = np.array([max(1, race.cycles) for race in races]) / sum(max(1, race.cycles) for race in races)
+
+    def mean_of(values: Sequence[float]) -> float:
+        return float(weights @ np.array(values))
+
+    def error_of(values: Sequence[float]) -> float:
+        return float(np.linalg.norm(weights * np.array(values)))
+
+    known = [r for r in races if r.per_step is not None and r.excess_error is not None and r.slow_shares]
+    merged = Contrast(
+        mean=mean_of([race.mean for race in races]),
+        error=error_of([race.error for race in races]),
+        freedom=math.fsum(race.freedom for race in races),
+        cycles=sum(race.cycles for race in races),
+        total=mean_of([race.total for race in races]),
+        total_error=error_of([race.total_error for race in races]),
+    )
+    if len(known) < len(races):
+        return merged
+    first, second = zip(*(race.slow_shares or (0.0, 0.0) for race in races), strict=True)
+    return merged.model_copy(
+        update={
+            "per_step": mean_of([race.per_step or 0.0 for race in races]),
+            "excess_error": error_of([race.excess_error or 0.0 for race in races]),
+            "slow_shares": (mean_of(first), mean_of(second)),
+        }
+    )
+
+
 def mean_step_over(blocks: Sequence[Block]) -> float:
     """Return the mean over the blocks of their mean step, in seconds; 0 without a timed step."""
     return _mean([mean_step_s(b.result) for b in blocks if b.result and b.result.step_time_s])

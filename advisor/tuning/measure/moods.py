@@ -7,7 +7,7 @@ _LEAST_GAP = 0.1
 """Gap between two moods, in ln(rate), from which they are told: 10 %. Machines drift by less between launches."""
 _APART = 2.0
 """Times by which that gap exceeds what launches of one mood differ by: otherwise they are one wide crowd."""
-LEAST_LAUNCHES = 4
+_LEAST_LAUNCHES = 4
 """Launches of a verdict that nothing is decided before, where launches have moods."""
 
 
@@ -24,7 +24,11 @@ def find_gap(log_rates: Sequence[float]) -> float | None:
     return ordered[place] + gap / 2.0
 
 
-def has_seen_both(log_rates: Sequence[float], gap: float) -> bool:
-    """Whether these launches are enough to decide by: four of them, of both moods."""
-    slow = sum(rate < gap for rate in log_rates)
-    return len(log_rates) >= LEAST_LAUNCHES and 0 < slow < len(log_rates)
+def have_shown_moods(seen: Sequence[float], others: Sequence[float] = ()) -> bool:
+    """Whether launches of a verdict may decide: they have no moods, or are four of both moods.
+
+    `seen` are their ln(rate), `others` those of the job's other launches, which may have shown a mood first.
+    """
+    gap = find_gap([*others, *seen])
+    slow = sum(rate < gap for rate in seen) if gap is not None else 0
+    return gap is None or (len(seen) >= _LEAST_LAUNCHES and 0 < slow < len(seen))

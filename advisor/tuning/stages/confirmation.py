@@ -18,8 +18,9 @@ from advisor.tuning.history.budget import Reserve, affords, plan_verdict
 from advisor.tuning.history.comparisons import Comparison, list_comparisons
 from advisor.tuning.history.launches import believe_luck, list_rates, list_ratios
 from advisor.tuning.history.record import Record
+from advisor.tuning.measure.contrast import merge_contrasts
 from advisor.tuning.measure.levels import ALPHA, FALLBACK_SHARE, find_level
-from advisor.tuning.measure.moods import find_gap, has_seen_both
+from advisor.tuning.measure.moods import have_shown_moods
 from advisor.tuning.measure.pooling import LUCK_PER_GAIN, Luck
 from advisor.tuning.measure.sequential import Look, chance_to_decide, look_at
 from advisor.tuning.measure.slow_steps import settle
@@ -119,11 +120,9 @@ def _have_seen_moods(record: Record, comparisons: Sequence[Comparison], count: i
     ratios = [*list_ratios(comparisons).values()][:count]
     until = max((record.session[launch].created_at for launch in seen), default=record.now)
     known = [b for b in record.baseline_blocks if record.session[b.session_id].created_at <= until]
-    checks = [
-        (find_gap([*list_rates(known).values()]), [rates[launch] for launch in seen]),
-        (find_gap(ratios), ratios),
-    ]
-    return all(gap is None or has_seen_both(values, gap) for gap, values in checks)
+    return have_shown_moods([rates[launch] for launch in seen], [*list_rates(known).values()]) and (
+        have_shown_moods(ratios)
+    )
 
 
 def _share_alpha(record: Record, changes: Mapping[str, Value]) -> float:
@@ -359,38 +358,9 @@ def _put_together(
     for comparison in comparisons:
         by_launch.setdefault(comparison.launch, []).append(comparison.contrast)
     order = [s for s in record.sessions if s.id in by_launch]
-    launches = tuple(_merge(by_launch[session.id]) for session in order)
+    launches = tuple(merge_contrasts(by_launch[session.id]) for session in order)
     ended = tuple(sum(session.created_at < moment for session in order) for moment in record.job.continued_at)
     return launches, ended
-
-
-def _merge(contrasts: list[Contrast]) -> Contrast:
-    """Several races of one launch as one, weighted by their cycles."""
-    if len(contrasts) == 1:
-        return contrasts[0]
-    weights = [float(max(1, c.cycles)) for c in contrasts]
-    whole = math.fsum(weights)
-
-    def mean_of(values: list[float]) -> float:
-        return math.fsum(w * value for w, value in zip(weights, values, strict=True)) / whole
-
-    def error_of(values: list[float]) -> float:
-        return (
-            math.sqrt(math.fsum((w * value) ** 2 for w, value in zip(weights, values, strict=True))) / whole
-        )
-
-    shares = [c.slow_shares for c in contrasts if c.slow_shares is not None]
-    return Contrast(
-        mean=mean_of([c.mean for c in contrasts]),
-        error=error_of([c.error for c in contrasts]),
-        freedom=math.fsum(c.freedom for c in contrasts),
-        cycles=sum(c.cycles for c in contrasts),
-        total=mean_of([c.total for c in contrasts]),
-        total_error=error_of([c.total_error for c in contrasts]),
-        per_step=mean_of([c.mean if c.per_step is None else c.per_step for c in contrasts]),
-        excess_error=error_of([c.excess_error or 0.0 for c in contrasts]),
-        slow_shares=shares[0] if shares else None,
-    )
 
 
 def _count_planned(record: Record, ended: tuple[int, ...]) -> int:

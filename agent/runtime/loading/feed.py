@@ -55,7 +55,7 @@ class Feed:
         """Of the data set and the samplers, right after the first batch was read in the rank's own process."""
         self.failure = ""
         self.grouped: Optional[Grouped] = None
-        """What joins the index batches that nobody has taken yet; None while they never were joined."""
+        """What joins index batches that no source has begun to read; None while they never were joined."""
         self._ungrouped = 0
         """Batches on their way that are joined as before the last change."""
         self._queue: Optional[Prefetched] = None
@@ -123,7 +123,7 @@ class Feed:
         return self.grouped
 
     def put_off(self, own: Any, count: int) -> None:
-        """So many of the index batches that nobody has taken yet come at the end of the epoch."""
+        """Moves so many index batches, which no source has begun to read, to the end of the epoch."""
         self._let_go()
         if self.sources:
             self.sources[-1].indices.regroup(lambda remaining: put_off(remaining, count))
@@ -175,7 +175,7 @@ class Feed:
             self.settings = self.own
 
     def go_on(self, own: Any, settings: LoaderSettings) -> None:
-        """Hands the index batches that nobody has taken yet to a new source."""
+        """Hands the index batches that no source has begun to read to a new source."""
         self._let_go()
         if self.sources:
             remaining = self.sources[-1].indices.cut()

@@ -19,7 +19,7 @@ class Prefetched:
     """The queue of one iterator with workers."""
 
     def __init__(self, iterator: Any) -> None:
-        # It holds whoever holds this: a circle would end its workers badly.
+        # The iterator keeps this queue. Kept here too, its workers would end only when Python collects garbage.
         self._iterator = weakref.ref(iterator)
         self.workers = len(WORKERS.of(iterator))
         self._withheld: Optional[_Withheld] = None

@@ -28,7 +28,7 @@ from sqlalchemy import (
 from advisor.protocol.asked.queries import JobQuery
 from advisor.protocol.measured.runs import ProductionRun, RunPoint
 from advisor.protocol.measured.telemetry import FlagKind, NodeFlag
-from advisor.protocol.measured.trials import EarlierJob
+from advisor.protocol.measured.trials import EarlierJob, EarlierLaunches
 from advisor.protocol.views import EventFacts, Straggler
 from advisor.storage import Database, UnitOfWork, database
 from advisor.storage.columns import Document
@@ -75,6 +75,7 @@ DOCUMENTS: dict[tuple[str, str], Any] = {
     ("jobs", "earlier"): (
         EarlierJob(job_id="j0", changes={"nccl_comm_num": 2}, ratio=1.1, likeness=0.9, because="Much alike."),
     ),
+    ("jobs", "earlier_launches"): (EarlierLaunches(job_id="j0", ratios=((0.1, 0.01), (0.12, 0.01))),),
     ("jobs", "continued_at"): (MOMENT,),
     ("quarantine", "body"): make_result(),
     ("events", "facts"): EventFacts(smallest_gain=0.02, straggler=Straggler(agent="one", rank=1)),
@@ -289,6 +290,9 @@ def read_everything(work: UnitOfWork, stored: Rows) -> None:
     jobs = [job["id"] for job in stored["jobs"]]
     sessions = [session["id"] for session in stored["sessions"]]
     assert len(work.jobs.page(JobQuery(archived=True), 1000, None)) == len(jobs)
+    assert len([job for job in stored["jobs"] if job.get("earlier_launches")]) == len(
+        [job for job in jobs if work.jobs.earlier_launches(job)]
+    )
     assert len([job for job in stored["jobs"] if job.get("earlier")]) == len(
         [job for job in jobs if work.jobs.earlier(job) is not None]
     )

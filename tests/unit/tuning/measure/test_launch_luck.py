@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from advisor.tuning.measure.moods import find_gap, has_seen_both
+from advisor.tuning.measure.moods import find_gap, have_shown_moods
 from advisor.tuning.measure.pooling import UNKNOWN_LUCK, Pooled, learn_luck, mix, pool_launches
 
 
@@ -80,9 +80,9 @@ def test_moods_are_told_from_drift(rates: tuple[float, ...], is_parted: bool) ->
 
 
 def test_moods_let_four_launches_decide_that_saw_both() -> None:
-    gap = math.log(100.0)
     slow, fast = math.log(52.0), math.log(183.0)
 
-    assert not has_seen_both([slow, fast, slow], gap)
-    assert not has_seen_both([fast] * 4, gap)
-    assert has_seen_both([fast, fast, slow, fast], gap)
+    assert have_shown_moods([fast] * 2)
+    assert not have_shown_moods([slow, fast, slow])
+    assert not have_shown_moods([fast] * 4, [slow])
+    assert have_shown_moods([fast, fast, slow, fast], [slow])
