@@ -9,7 +9,7 @@ from typing import Any
 from sessions import ROOT  # noqa: F401  (makes the packages importable)
 
 from advisor.protocol.measured.races import RaceRules
-from agent.runtime.races.judge import Judge
+from agent.runtime.races.judge import LONG_CYCLE, Judge
 from agent.runtime.races.turns import order_turns
 from agent.runtime.races.verdicts import cap_steps
 
@@ -45,11 +45,15 @@ class PlayedArm:
     least_segment: int = 1
     switch_s: float = 0.0
     starts_slowly: bool = False
+    asked: int = 0
+    workers: int = 0
+    is_strained: bool = False
+    relaunch_needed: str = ""
 
     @property
     def races(self) -> bool:
         """Whether it still takes turns."""
-        return not self.given_up
+        return not (self.given_up or self.relaunch_needed)
 
     @property
     def segments(self) -> tuple[int, ...]:
@@ -66,6 +70,11 @@ class PlayedArm:
     def read_warm_times(self, _clock: Any) -> list[float]:
         """The steps before them."""
         return self.warm
+
+    def read_late(self, _clock: Any, cycle: int) -> list[float]:
+        """The later half of one cycle's steps."""
+        times = [time_s for time_s, where in zip(self.times, self.cycles, strict=True) if where == cycle]
+        return times[len(times) // 2 :]
 
     def count_kept(self) -> int:
         """How many timed steps there are."""
@@ -118,7 +127,10 @@ def play_race(
                     spent.step(arm.place, 0)
                     in_force = arm.place
                 left = course.steps - len(arm.times)
-                length = min(course.segment_steps, left) if left > 0 else course.segment_steps
+                length = course.segment_steps
+                if cycles == LONG_CYCLE and not restores:
+                    length = max(length, rules.long_turn_steps)
+                length = min(length, left) if left > 0 else length
                 for _ in range(-(-length // arm.period) * arm.period):
                     arm.times.append(spent.step(arm.place, since))
                     arm.cycles.append(cycles)
@@ -126,7 +138,7 @@ def play_race(
             cycles += 1
         if len(arms) == 1 and len(arms[0].times) >= course.steps:
             break
-        course = judge.look(cycles, course.lead_in)
+        course = judge.look(cycles, course)
     for arm in arms:
         if arm.races:
             for since in range(rules.profile_steps):

@@ -133,6 +133,7 @@ class Replay(InMemoryJob):
                 "segments": arm.segments,
                 "losses": described.losses or tuple(_loss(first + i) for i in range(len(times))),
                 "given_up": arm.given_up,
+                "relaunch_needed": arm.relaunch_needed,
                 "consumed": {} if ignored else dict.fromkeys(trial.changes, "in force"),
                 "not_consumed": dict.fromkeys(trial.changes, cell.reason) if ignored else {},
                 "calibration": self.surface.calibration if race.rules.calibrate else None,
