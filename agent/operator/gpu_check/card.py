@@ -85,9 +85,9 @@ def _say(value: float | None) -> str:
 
 
 def check_nccl(bench: Bench) -> Judgement:
-    """A communicator of its own made, used and given back; with two cards what host and events say of a slow link."""
+    """A communicator of its own made, used and given back; what host and events say of a slow link."""
     need_card(bench)
-    judgement, cards = Judgement(), len(bench.machine.cards)
+    judgement = Judgement()
     alone = bench.run_bare("collectives.py", [], ranks=1)
     group = alone.collect("kept_bytes")
     if not group:
@@ -102,9 +102,6 @@ def check_nccl(bench: Bench) -> Judgement:
     judgement.expect(
         group[0] <= KEPT_BYTES, kept, f"A communicator {kept}: {KEPT_BYTES / 2**20:.0f} are allowed."
     )
-    if cards < 2:
-        judgement.left_out.append("NCCL refuses two ranks on one card: pairs need a second one.")
-        return judgement
     pair = bench.run_bare("collectives.py", [], ranks=2, variables=SLOW_LINK)
     host, event = pair.collect("host_s"), pair.collect("event_s")
     if not host or pair.code:

@@ -14,7 +14,7 @@ CHECKS = (
     Check(
         "nccl",
         f"A communicator of its own sums rightly and keeps at most {card.KEPT_BYTES // 2**20} MiB once destroyed; on a "
-        f"slow link between two cards an allreduce takes the host under {card.HOST_S * 1e3:.0f} ms, and by events over "
+        f"slow link between two ranks an allreduce takes the host under {card.HOST_S * 1e3:.0f} ms, and by events over "
         f"{card.SLOWER_THAN_HOST:.0f} times as long.",
         card.check_nccl,
     ),

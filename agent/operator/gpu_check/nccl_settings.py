@@ -36,18 +36,16 @@ SURE: tuple[Mapping[str, Value], ...] = (
 UNSURE: tuple[Mapping[str, Value], ...] = ({ALLREDUCE: "tree/simple"}, {ALLREDUCE: "nvls/simple"})
 """What NCCL may mark as impossible between them; then it is noted."""
 _LARGE = {"width": 2048, "layers": 6, "batch": 64}
-_ALONE = "NCCL refuses two ranks on one card, and one rank sends nothing: this needs a second one."
 
 
-def _need_pair(bench: Bench) -> None:
-    need_card(bench)
-    if len(bench.machine.cards) < 2:
-        raise NotPossible(_ALONE)
+def _count_ranks(bench: Bench) -> int:
+    """One for each card, and at least two: one rank sends nothing."""
+    return max(2, len(bench.machine.cards))
 
 
 def check_channels(bench: Bench) -> Judgement:
     """Kernels have the blocks that their communicator was made with; a variable beats that; arms are in force."""
-    _need_pair(bench)
+    need_card(bench)
     judgement = Judgement()
     # The in-switch reduction counts its channels by itself.
     rings = {"NCCL_NVLS_ENABLE": "0"}
@@ -88,7 +86,7 @@ def _judge_settings(judgement: Judgement, line: Mapping[str, Any]) -> None:
 
 def _race_arms(bench: Bench, judgement: Judgement) -> None:
     options = count_options(bench.machine, _LARGE, _LARGE)
-    trained = bench.train(TRAINING, options, [race({"baseline": {}, **ARMS})], ranks=len(bench.machine.cards))
+    trained = bench.train(TRAINING, options, [race({"baseline": {}, **ARMS})], ranks=_count_ranks(bench))
     baseline, *results = need(trained, "baseline", *ARMS)
     for (name, knobs), result in zip(ARMS.items(), results, strict=True):
         [knob] = knobs
@@ -111,7 +109,7 @@ def _race_arms(bench: Bench, judgement: Judgement) -> None:
 
 def check_tuner(bench: Bench) -> Judgement:
     """A training launched with each choice: NCCL loads the plugin and takes the choice, or is known not to have it."""
-    _need_pair(bench)
+    need_card(bench)
     judgement = Judgement()
     for knobs in (*SURE, *UNSURE):
         trained = _train_with(bench, knobs)
@@ -133,7 +131,7 @@ def check_tuner(bench: Bench) -> Judgement:
 def _train_with(bench: Bench, knobs: Mapping[str, Value]) -> Trained:
     options = count_options(bench.machine, _LARGE, _LARGE)
     plan = race({"tuned": knobs})
-    return bench.train(TRAINING, options, [plan], ranks=len(bench.machine.cards), cold=Changes(knobs))
+    return bench.train(TRAINING, options, [plan], ranks=_count_ranks(bench), cold=Changes(knobs))
 
 
 def _say(asked: Mapping[str, Value]) -> str:

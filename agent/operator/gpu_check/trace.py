@@ -1,7 +1,7 @@
 """What torch.profiler saw of some steps: the reference for the runtime's own times. Pure functions."""
 
 import json
-from collections import Counter
+from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,6 +12,8 @@ Interval = tuple[float, float]
 
 _MICROSECOND = 1e-6
 _FORWARD, _OPTIMIZER = "check.forward", "check.optimizer"
+_LAUNCHES = ("cuda_runtime", "cuda_driver")
+_WORK = ("kernel", "gpu_memcpy", "gpu_memset")
 
 
 class UnreadableTrace(Exception):
@@ -34,19 +36,21 @@ class Traced:
 def read_trace(text: str, on_card: bool, first: int) -> Traced:
     """Return what a Chrome trace says of its steps from number `first` on.
 
-    On a card spans are those of the kernels (`gpu_user_annotation`), on a CPU the host's own. Raises UnreadableTrace.
+    On a CPU spans are the host's own; on a card, those of the work that the host launched within its spans. (Kernels
+    belong to the innermost annotation, and models and optimizers make some of their own.) Raises UnreadableTrace.
     """
     try:
         events = [event for event in json.loads(text)["traceEvents"] if event.get("ph") == "X"]
     except (ValueError, KeyError, TypeError) as error:
         raise UnreadableTrace(f"The script left no trace that can be read ({error}).") from error
-    category = "gpu_user_annotation" if on_card else "user_annotation"
-    forwards = _list_spans(events, category, _FORWARD)[first:]
-    optimizers = _list_spans(events, category, _OPTIMIZER)[first:]
+    forwards, optimizers = (_list_spans(events, name)[first:] for name in (_FORWARD, _OPTIMIZER))
     count = min(len(forwards), len(optimizers))
     if count < 3:
-        raise UnreadableTrace(f"The trace holds {count} steps marked as {category} after the first {first}.")
+        raise UnreadableTrace(f"The trace holds {count} annotated steps after the first {first}.")
     forwards, optimizers = forwards[:count], optimizers[:count]
+    if on_card:
+        launched = _list_launched(events)
+        forwards, optimizers = _move_to_card(forwards, launched), _move_to_card(optimizers, launched)
     laps = [after[0] - before[0] for before, after in pairwise(forwards)]
     return Traced(
         step_s=median(laps),
@@ -57,13 +61,37 @@ def read_trace(text: str, on_card: bool, first: int) -> Traced:
     )
 
 
-def _list_spans(events: Iterable[Mapping[str, Any]], category: str, name: str) -> list[Interval]:
-    """In order of time; a card shows a span on every stream that had kernels in it: the busiest one counts."""
-    found = [event for event in events if event.get("cat") == category and event.get("name") == name]
-    if not found:
-        return []
-    [(lane, _)] = Counter(event.get("tid") for event in found).most_common(1)
-    return sorted(_span(event) for event in found if event.get("tid") == lane)
+def _list_spans(events: Iterable[Mapping[str, Any]], name: str) -> list[Interval]:
+    """Of the host, in order of time."""
+    return sorted(
+        _span(event)
+        for event in events
+        if event.get("cat") == "user_annotation" and event.get("name") == name
+    )
+
+
+def _list_launched(events: Iterable[Mapping[str, Any]]) -> list[tuple[float, Interval]]:
+    """The card's work with the time at which the host launched it, in order of launches."""
+    hosts: dict[Any, float] = {}
+    work: list[tuple[Any, Interval]] = []
+    for event in events:
+        correlation = (event.get("args") or {}).get("correlation")
+        if event.get("cat") in _LAUNCHES:
+            hosts[correlation] = _span(event)[0]
+        elif event.get("cat") in _WORK:
+            work.append((correlation, _span(event)))
+    return sorted((hosts[correlation], span) for correlation, span in work if correlation in hosts)
+
+
+def _move_to_card(spans: Iterable[Interval], launched: Sequence[tuple[float, Interval]]) -> list[Interval]:
+    """From the first start to the last end of what was launched in each span."""
+    moved = []
+    for start, end in spans:
+        inside = launched[bisect_left(launched, (start,)) : bisect_left(launched, (end,))]
+        if not inside:
+            raise UnreadableTrace(f"The trace holds {len(launched)} kernels, and none of one of its steps.")
+        moved.append((min(span[0] for _, span in inside), max(span[1] for _, span in inside)))
+    return moved
 
 
 def _measure_exposed(

@@ -35,18 +35,20 @@ class CudaClock:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        # By its number a stream is found in half the time, eight times a step.
+        self._place = device if device.index is None else device.index
         self._turn: Any = None
         """The stream of the backward under way."""
 
     def note_turn(self) -> None:
-        self._turn = torch.cuda.current_stream(self._device)
+        self._turn = torch.cuda.current_stream(self._place)
 
     def is_in_turn(self) -> bool:
-        return bool(torch.cuda.current_stream(self._device) == self._turn)
+        return bool(torch.cuda.current_stream(self._place) == self._turn)
 
     def mark(self) -> Any:
         event = torch.cuda.Event(enable_timing=True)
-        event.record(torch.cuda.current_stream(self._device))
+        event.record(torch.cuda.current_stream(self._place))
         return event
 
     def keep_loss(self, loss: torch.Tensor) -> torch.Tensor:

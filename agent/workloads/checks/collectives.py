@@ -1,12 +1,11 @@
 """One allreduce over NCCL as the host and as the card time it, and a communicator that is made, used and destroyed."""
 
 import argparse
-import os
 import time
 
 import torch
 import torch.distributed as dist
-from placement import Notes
+from placement import Notes, join
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--device", default="cuda", choices=["cuda"])
@@ -16,10 +15,7 @@ REPEATS = 20
 
 def main() -> None:
     arguments = parser.parse_args()
-    device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
-    torch.cuda.set_device(device)
-    dist.init_process_group("nccl")
-    notes = Notes()
+    device, notes = join(arguments.device), Notes()
     tensor = torch.ones(arguments.mebibytes * 2**18, device=device)
     for _ in range(5):
         dist.all_reduce(tensor)

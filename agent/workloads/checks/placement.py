@@ -8,15 +8,25 @@ import torch.distributed as dist
 
 
 def join(device: str) -> torch.device:
-    """Join the process group: NCCL where every rank has a card of its own, gloo where ranks share one, and on CPUs."""
+    """Join the process group: over NCCL on cards, over gloo on CPUs."""
     if device == "cpu":
         dist.init_process_group("gloo")
         return torch.device("cpu")
     cards, rank = torch.cuda.device_count(), int(os.environ["LOCAL_RANK"])
     place = torch.device("cuda", rank % cards)
     torch.cuda.set_device(place)
-    dist.init_process_group("nccl" if cards >= int(os.environ["LOCAL_WORLD_SIZE"]) else "gloo")
+    if cards < int(os.environ["LOCAL_WORLD_SIZE"]):
+        share_card(rank)
+    dist.init_process_group("nccl")
     return place
+
+
+def share_card(rank: int) -> None:
+    """Let NCCL take this rank for one of another node: it refuses two ranks of one node on one card.
+
+    They talk over sockets then, as nodes do.
+    """
+    os.environ["NCCL_HOSTID"] = f"rank-{rank}"
 
 
 def leave() -> None:

@@ -5,7 +5,7 @@ import os
 import time
 
 import torch
-from placement import Notes, settle
+from placement import Notes, settle, share_card
 from torch.utils.data import Dataset
 from transformers import (
     BertConfig,
@@ -50,9 +50,10 @@ def main() -> None:
     arguments = parser.parse_args()
     on_cpu = arguments.device == "cpu"
     if not on_cpu:
-        # Ranks that share a card cannot use NCCL between them.
-        os.environ["LOCAL_RANK"] = str(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
-    is_shared = on_cpu or torch.cuda.device_count() < int(os.environ["LOCAL_WORLD_SIZE"])
+        rank, cards = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        os.environ["LOCAL_RANK"] = str(rank % cards)
+        if cards < int(os.environ["LOCAL_WORLD_SIZE"]):
+            share_card(rank)
     torch.manual_seed(0)
     width = arguments.width
     config = BertConfig(
@@ -62,7 +63,7 @@ def main() -> None:
         output_dir=os.path.join(os.environ["OUT"], "trainer"), max_steps=arguments.steps, report_to=[],
         per_device_train_batch_size=arguments.batch, use_cpu=on_cpu, save_strategy="no", logging_steps=10**6,
         disable_tqdm=True, torch_compile=True, torch_compile_backend=arguments.backend,
-        ddp_backend="gloo" if is_shared else "nccl", ddp_find_unused_parameters=False,
+        ddp_backend="gloo" if on_cpu else "nccl", ddp_find_unused_parameters=False,
     )  # fmt: skip
     Trainer(
         BertForSequenceClassification(config), settings, train_dataset=Texts(), callbacks=[Stopwatch()]

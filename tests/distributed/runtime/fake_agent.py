@@ -31,11 +31,8 @@ FORGE = RankForge()
 atexit.register(FORGE.close)
 
 
-def expect_backend(ranks: int) -> str:
-    """What the scripts communicate over with so many ranks on this machine (scripts/placement.py)."""
-    import torch
-
-    return "nccl" if DEVICE == "cuda" and torch.cuda.device_count() >= ranks else "gloo"
+BACKEND = "nccl" if DEVICE == "cuda" else "gloo"
+"""What they communicate over."""
 
 
 RULES: dict[str, Any] = {

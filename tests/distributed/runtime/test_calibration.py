@@ -11,7 +11,7 @@ import pytest
 
 from agent.sessions.control import parse_result
 
-from .fake_agent import Session, launch, measure
+from .fake_agent import DEVICE, Session, launch, measure
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.distributed
@@ -21,7 +21,8 @@ RUNS = {
     "mlp": "--model mlp",
     "conv": "--model conv --views --accumulate 2",
     "transformer": "--model transformer --adam",
-    "recommender": "--model recommender",
+    # NCCL reduces no sparse gradients.
+    **({"recommender": "--model recommender"} if DEVICE == "cpu" else {}),
     "hook": "--model mlp --own-hook",
 }
 

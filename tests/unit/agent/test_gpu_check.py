@@ -100,20 +100,26 @@ def trained(**results: BlockResult) -> Trained:
 
 
 def traced(step_ms: float = 10.0, exposed_ms: float = 2.0) -> str:
-    """A card's trace of 40 steps: forward of 2 ms, backward of 5 ms, optimizer of 1 ms; communication after kernels."""
+    """A card's trace of 40 steps: 2 ms of forward, 3 of backward, what is communicated beyond it, 1 of optimizer."""
     events: list[dict[str, Any]] = []
 
-    def add(category: str, name: str, stream: int, start: float, length: float) -> None:
+    def add(category: str, name: str, start: float, length: float, **named: int) -> None:
         events.append(
-            {"ph": "X", "cat": category, "name": name, "tid": stream, "ts": start * 1e3, "dur": length * 1e3}
+            {"ph": "X", "cat": category, "name": name, "ts": start * 1e3, "dur": length * 1e3, "args": named}
         )
 
+    def launch(name: str, launched: float, start: float, length: float) -> None:
+        add("cuda_runtime", "cudaLaunchKernel", launched, 0.01, correlation=len(events))
+        add("kernel", name, start, length, correlation=len(events) - 1)
+
     for step in range(40):
-        at = step * step_ms
-        add("gpu_user_annotation", "check.forward", 7, at, 2)
-        add("gpu_user_annotation", "check.optimizer", 7, at + 7, 1)
-        add("kernel", "gemm", 7, at, 5)
-        add("kernel", "ncclDevKernel_AllReduce", 8, at + 4, 1 + exposed_ms)
+        host, card = step * step_ms, step * step_ms + 0.5
+        add("user_annotation", "check.forward", host, 0.4)
+        add("user_annotation", "check.optimizer", host + 1, 0.2)
+        launch("gemm", host + 0.1, card, 2)
+        launch("gemm", host + 0.6, card + 2, 3)
+        launch("ncclDevKernel_AllReduce", host + 0.7, card + 4, 1 + exposed_ms)
+        launch("multi_tensor_apply", host + 1.1, card + 5 + exposed_ms, 1)
     return json.dumps({"traceEvents": events})
 
 
@@ -165,18 +171,14 @@ def collectives(kept: int = 0, host_s: float = 0.0005, event_s: float = 0.05, ri
 
 
 def test_nccl_alone_and_in_pairs() -> None:
-    alone = judge("nccl", GivenBench(collectives()))
-    assert alone.faults == []
-    assert "NCCL refuses two ranks on one card" in alone.left_out[0]
-    pair = replace(CARD, cards=("A", "A"))
-    assert judge("nccl", GivenBench(collectives(), collectives(), machine=pair)).faults == []
+    assert judge("nccl", GivenBench(collectives(), collectives())).faults == []
     for bad, word in (
         ((collectives(kept=200 * MIB), collectives()), "keeps 200 MiB"),
         ((collectives(right=False), collectives()), "wrong sum"),
         ((collectives(), collectives(host_s=0.01)), "the host waited"),
         ((collectives(), collectives(event_s=0.0006)), "events do not show"),
     ):
-        assert word in " ".join(judge("nccl", GivenBench(*bad, machine=pair)).faults)
+        assert word in " ".join(judge("nccl", GivenBench(*bad)).faults)
 
 
 def test_timing_holds_the_runtime_against_the_trace() -> None:
@@ -200,8 +202,11 @@ def test_diagnosis_tells_the_two_trainings_apart() -> None:
 def test_trace_without_steps_is_refused() -> None:
     with pytest.raises(UnreadableTrace, match="no trace that can be read"):
         read_trace("", True, 3)
-    with pytest.raises(UnreadableTrace, match="0 steps marked as user_annotation"):
-        read_trace(traced(), False, 3)
+    with pytest.raises(UnreadableTrace, match="0 annotated steps after the first 40"):
+        read_trace(traced(), True, 40)
+    bare = {"traceEvents": [e for e in json.loads(traced())["traceEvents"] if e["cat"] != "kernel"]}
+    with pytest.raises(UnreadableTrace, match="holds 0 kernels"):
+        read_trace(json.dumps(bare), True, 3)
 
 
 def test_subtracting_intervals() -> None:
@@ -328,9 +333,6 @@ def test_communicators_must_end_and_give_memory_back() -> None:
     assert "hung: Rank 1 hangs." in fault
 
 
-PAIR = replace(CARD, cards=("A", "A"))
-
-
 def settings(kept: int = 0, right: bool = True, **blocks: int) -> Trained:
     """What the script saw: `most`, `fewest` and `alone` blocks of its kernels."""
     asked = {"alone": {}, "most": {"max_ctas": 2}, "fewest": {"min_ctas": 16, "max_ctas": 64}}
@@ -363,7 +365,7 @@ BEATEN = settings(alone=1, most=1, fewest=1)
 
 
 def test_channels_are_those_of_the_communicator_and_a_variable_beats_them() -> None:
-    found = judge("channels", GivenBench(settings(), BEATEN, switched_arms(), machine=PAIR))
+    found = judge("channels", GivenBench(settings(), BEATEN, switched_arms()))
     assert found.faults == []
     assert "max_ctas 2: 2 to 2 blocks" in found.measured
     assert "min_ctas 16, max_ctas 64 under NCCL_MAX_CTAS=1: 1 blocks" in found.measured
@@ -378,31 +380,28 @@ def test_channels_are_those_of_the_communicator_and_a_variable_beats_them() -> N
         ((settings(), BEATEN, switched_arms(most=idle)), "NCCL_MAX_CTAS was not in force: made with"),
         ((settings(), BEATEN, switched_arms("in the ranks' environment")), "stood there already"),
     ):
-        faults = judge("channels", GivenBench(*launches, machine=PAIR)).faults
+        faults = judge("channels", GivenBench(*launches)).faults
         assert word in " ".join(faults), faults
 
 
-def test_channels_need_kernels_a_pair_and_a_script_that_ends() -> None:
+def test_channels_need_kernels_and_a_script_that_ends() -> None:
     empty = Trained(
         notes={0: [{"asked": {}, "blocks": [], "is_right": True, "taken_bytes": 0, "kept_bytes": 0}]}
     )
-    faults = judge("channels", GivenBench(empty, BEATEN, switched_arms(), machine=PAIR)).faults
+    faults = judge("channels", GivenBench(empty, BEATEN, switched_arms())).faults
     assert faults == ["The trace shows no kernel of NCCL's with nothing asked."]
     failed = Trained(code=1, log="NCCL error")
     for launch in (failed, replace(failed, notes=settings().notes)):
-        bench = GivenBench(launch, BEATEN, switched_arms(), machine=PAIR)
+        bench = GivenBench(launch, BEATEN, switched_arms())
         [outcome] = run_checks(choose_checks(CHECKS, "channels"), bench, lambda _: None)
         assert outcome.status is Status.FAILED
         assert "NCCL error" in outcome.judgement.faults[0]
-    for name in ("channels", "tuner"):
-        with pytest.raises(NotPossible, match="needs a second one"):
-            judge(name, GivenBench())
 
 
 def test_clusters_that_a_card_lacks_are_left_out() -> None:
     arms = switched_arms(clusters=measured(not_consumed={"NCCL_CGA_CLUSTER_SIZE": "no clusters"}))
     old = replace(arms, refusals={"NCCL_CGA_CLUSTER_SIZE": "Clusters exist from 9.0 on."})
-    found = judge("channels", GivenBench(settings(), BEATEN, old, machine=PAIR))
+    found = judge("channels", GivenBench(settings(), BEATEN, old))
     assert found.faults == []
     assert found.left_out == ["NCCL_CGA_CLUSTER_SIZE: Clusters exist from 9.0 on."]
 
@@ -416,19 +415,19 @@ def test_the_tuner_plugin_must_be_loaded_and_asked() -> None:
     silent = trained(
         tuned=measured(not_consumed={knobs[0]: "NCCL has not loaded the advisor's tuner plugin."})
     )
-    found = judge("tuner", GivenBench(well, well, well, lacking, well, machine=PAIR))
+    found = judge("tuner", GivenBench(well, well, well, lacking, well))
     assert found.faults == []
     assert [sentence.split(":")[0] for sentence in found.left_out] == ["nccl_tuner_allreduce tree/simple"]
-    faults = judge("tuner", GivenBench(lacking, silent, well, silent, well, machine=PAIR)).faults
+    faults = judge("tuner", GivenBench(lacking, silent, well, silent, well)).faults
     assert len(faults) == 3, (
         "a ring is always possible, and a plugin that is not loaded is no choice of NCCL's"
     )
     assert all("nccl_tuner_allreduce was not in force" in fault for fault in faults)
     nan = trained(tuned=measured(consumed=dict.fromkeys(knobs, "yes"), diverged=True))
-    assert "not finite" in judge("tuner", GivenBench(nan, well, well, well, well, machine=PAIR)).faults[0]
+    assert "not finite" in judge("tuner", GivenBench(nan, well, well, well, well)).faults[0]
     refused = replace(well, refusals={knobs[0]: "No C compiler was found on this node."})
     with pytest.raises(NotPossible, match="No C compiler"):
-        judge("tuner", GivenBench(refused, machine=PAIR))
+        judge("tuner", GivenBench(refused))
 
 
 def test_a_killed_agent_must_leave_nothing() -> None:
@@ -563,7 +562,7 @@ def test_every_card_is_kept_busy_where_all_are_looked_at(
         (Path(variables["OUT"]) / "notes.0").write_text('{"step_s": 1}\n')
         yield SimpleNamespace(poll=lambda: None), tmp_path / "log"
 
-    bench = RealBench(PAIR, NoGpus(), tmp_path / "bench", {})
+    bench = RealBench(replace(CARD, cards=("A", "A")), NoGpus(), tmp_path / "bench", {})
     monkeypatch.setattr(bench, "_start", start)
     with bench.keep_busy(["--times"], 0.0):
         assert "--nproc-per-node=2" in started

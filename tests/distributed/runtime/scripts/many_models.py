@@ -328,9 +328,9 @@ if __name__ == "__main__":
             changes = dict(strategy)
             with broken(changes.pop("break", None)):
                 (others, steered), said = steer(training, changes, f"{training.__name__}-{place}")
-            mean = steered.clone()
+            mean = steered.to(DEVICE, copy=True)
             dist.all_reduce(mean)
-            apart = float((mean / dist.get_world_size() - steered).abs().max())
+            apart = float((mean.cpu() / dist.get_world_size() - steered.cpu()).abs().max())
             off = [float((b - a).abs().max()) for a, b in ((losses, others), (numbers, steered))]
             found.append({"losses_off": off[0], "off": off[1], "apart": apart, **said})
     (Path(os.environ["OUT"]) / f"{dist.get_rank()}.json").write_text(json.dumps(results))

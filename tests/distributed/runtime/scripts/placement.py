@@ -1,6 +1,6 @@
 """Where these scripts compute and communicate: CPUs and gloo, or the cards with FLEET_TEST_DEVICE=cuda.
 
-NCCL where every rank has a card of its own; ranks that share one use gloo, which takes tensors of a card too.
+NCCL on cards. Ranks that share one are ranks of different nodes to it: it refuses two of one node on one card.
 """
 
 import os
@@ -14,7 +14,9 @@ def choose(wanted, cards, rank, ranks):
         return torch.device("cpu"), "gloo"
     if not cards:
         raise SystemExit("FLEET_TEST_DEVICE=cuda, and torch finds no card here.")
-    return torch.device("cuda", rank % cards), "nccl" if cards >= ranks else "gloo"
+    if cards < ranks:
+        os.environ["NCCL_HOSTID"] = f"rank-{rank}"
+    return torch.device("cuda", rank % cards), "nccl"
 
 
 WANTED = os.environ.get("FLEET_TEST_DEVICE", "cpu")
@@ -26,3 +28,6 @@ DEVICE, BACKEND = choose(
 )
 if DEVICE.type == "cuda":
     torch.cuda.set_device(DEVICE)
+    # Tests compare the bits of two launches.
+    os.environ["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    torch.use_deterministic_algorithms(True, warn_only=True)
