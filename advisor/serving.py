@@ -1,7 +1,8 @@
-"""Serving the application: what a server is told about connections, stopping, and the process that it runs in."""
+"""Serving the application: what a server is told about proxies, stopping, and the process that it runs in."""
 
 import asyncio
 import gc
+import resource
 import sys
 import threading
 from collections.abc import Callable
@@ -11,8 +12,9 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from advisor.api.edge.connections import limit_connections, make_room_for
+from advisor.api.edge.encryption import EncryptionCheck
 from advisor.app import create_app, read_clock
 from advisor.logs import configure_logs
 from advisor.settings import Settings, find_exposure
@@ -20,6 +22,8 @@ from advisor.settings import Settings, find_exposure
 _GRACEFUL_S = 3
 _KEEP_ALIVE_S = 75
 _BACKLOG = 4096
+_OPEN_FILES = 65_536
+"""An agent that waits for work holds a connection, and each connection is an open file."""
 _NEW_DATE, _DATE_S = 0, 1.0
 """uvicorn's number of a tick that renews the date of answers, and how often that is to be."""
 _SWITCH_S = 0.0005
@@ -36,6 +40,7 @@ def run_server(settings: Settings, *, clock: Callable[[], datetime] = read_clock
         raise ValueError(exposure)
     configure_logs(settings.log_format, sys.stderr)
     sys.setswitchinterval(_SWITCH_S)
+    raise_open_files()
     stopping = threading.Event()
     app = create_app(settings, clock=clock, stopping=stopping)
     app.state.context.database.hold()
@@ -44,17 +49,14 @@ def run_server(settings: Settings, *, clock: Callable[[], datetime] = read_clock
 
 def configure_server(app: ASGIApp, settings: Settings) -> uvicorn.Config:
     """Return how `app` is served."""
+    proxies = list(settings.trusted_proxies)
     return uvicorn.Config(
-        app,
+        EncryptionCheck(ProxyHeadersMiddleware(app, proxies) if proxies else app, proxies),  # type: ignore[arg-type]
         host=settings.host,
         port=settings.port,
         workers=1,
         loop="uvloop",
-        http=limit_connections(
-            make_room_for(settings.most_connections),
-            settings.trusted_proxies,
-            most_each=settings.most_connections_per_address,
-        ),
+        http="httptools",
         ws="none",
         backlog=_BACKLOG,
         timeout_keep_alive=_KEEP_ALIVE_S,
@@ -62,11 +64,18 @@ def configure_server(app: ASGIApp, settings: Settings) -> uvicorn.Config:
         access_log=False,
         log_config=None,
         server_header=False,
-        proxy_headers=bool(settings.trusted_proxies),
-        forwarded_allow_ips=list(settings.trusted_proxies),
+        proxy_headers=False,
         ssl_certfile=settings.tls_certificate,
         ssl_keyfile=settings.tls_key,
     )
+
+
+def raise_open_files() -> None:
+    """Raise this process's limit of open files as far as many agents need and the system allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class _Server(uvicorn.Server):

@@ -36,11 +36,6 @@ class Settings(BaseSettings):
     in front of it, or a network of its own. Only they are believed whom they forward for (X-Forwarded-For)."""
     allowed_hosts: tuple[str, ...] = ()
     """Host names, besides localhost and the loopback addresses, that requests may name; as a JSON list."""
-    most_connections: int = Field(default=4096, ge=1, le=1_000_000)
-    """Connections held at a time; further ones are answered 503. An idle agent holds one, a page that is open two."""
-    most_connections_per_address: int = Field(default=0, ge=0, le=1_000_000)
-    """Of them from one address (IPv6: one /64); further ones are answered 429. 0: half of all. Trusted proxies, which
-    stand for many, may hold all."""
     most_requests_per_s: float = Field(default=100.0, gt=0)
     """Requests a second that one token may go on sending; more are answered 429 with Retry-After."""
     most_requests_at_once: int = Field(default=1000, ge=1)

@@ -49,7 +49,7 @@ from advisor.services.timers import Timers  # noqa: E402
 
 LEAST_INTERVAL_S = 10.0
 POINTS = 20
-SETTINGS = {"ADVISOR_MOST_CONNECTIONS": "15000", "ADVISOR_MOST_CONNECTIONS_PER_ADDRESS": "15000"}
+SETTINGS: dict[str, str] = {}
 """What every server is told."""
 _CONNECTIONS = 100
 _SETTLE_S = 2.0

@@ -1,1 +1,1 @@
-"""What a request passes before its route, and how an answer may look: connections, sizes, ids, headers, problems."""
+"""What a request passes before its route, and how an answer may look: encryption, sizes, ids, headers, problems."""
