@@ -52,7 +52,7 @@ from advisor.storage.work import UnitOfWork
 
 Result = TypeVar("Result")
 
-_VERSIONS = Path(__file__).parent / "migrations" / "versions"
+VERSIONS = Path(__file__).parent / "migrations" / "versions"
 _CROWD = 8
 """Tasks: a few always wait for the disk."""
 _FULL_FOR_S = 10.0
@@ -362,22 +362,20 @@ def _make_private(file: Path) -> None:
 
 def find_newest_revision() -> str:
     """Return the newest migration, which this release's tables have: its number begins its file's name."""
-    return max(path.name for path in _VERSIONS.glob("[0-9]*.py")).partition("_")[0]
+    return max(path.name for path in VERSIONS.glob("[0-9]*.py")).partition("_")[0]
 
 
-def upgrade(
-    connection: Connection, revision: str = "head", on_step: Callable[[], None] = lambda: None
-) -> None:
-    """Run the migrations up to `revision` that the database has not seen yet; `on_step` is called after each."""
+def upgrade(connection: Connection, on_step: Callable[[], None] = lambda: None) -> None:
+    """Run the migrations that the database has not seen yet; `on_step` is called after each."""
     # A large library, and most starts find nothing to do.
     from alembic import command
     from alembic.config import Config
 
     config = Config()
-    config.set_main_option("script_location", str(_VERSIONS.parent))
+    config.set_main_option("script_location", str(VERSIONS.parent))
     config.attributes["connection"] = connection
     config.attributes["on_step"] = on_step
-    command.upgrade(config, revision)
+    command.upgrade(config, "head")
 
 
 def _make_tables(connection: Connection) -> None:

@@ -1,13 +1,24 @@
 """The form of a database's tables, to be compared."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import Connection, inspect
+from sqlalchemy import Connection, create_engine, inspect
 
 _INDEXES = {
     "sqlite": "SELECT sql FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL",
     "postgresql": "SELECT indexdef FROM pg_indexes WHERE schemaname = 'public'",
 }
+
+
+@contextmanager
+def connect(url: str) -> Iterator[Connection]:
+    """One transaction, on a connection that nobody has tuned."""
+    engine = create_engine(url.replace("postgresql://", "postgresql+psycopg://"))
+    with engine.begin() as connection:
+        yield connection
+    engine.dispose()
 
 
 def describe(connection: Connection) -> dict[str, Any]:

@@ -3,15 +3,16 @@
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import text
 
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.storage import Database, DatabaseRefused
-from advisor.storage.database import find_newest_revision, upgrade
+from advisor.storage.database import find_newest_revision
 from advisor.storage.sqlite.database_file import DatabaseFile
 from tests.unit.services.scripted_tuning import make_spec
 
@@ -22,12 +23,10 @@ def open_database(path: Path) -> Database:
     return Database(f"sqlite:///{path}", lambda: "unused")
 
 
-def make_older(path: Path, revision: str = "0005") -> None:
-    """A database of an earlier release."""
-    engine = create_engine(f"sqlite:///{path}")
-    with engine.begin() as connection:
-        upgrade(connection, revision)
-    engine.dispose()
+def make(path: Path) -> None:
+    database = open_database(path)
+    database.migrate()
+    database.close()
 
 
 def revision_of(path: Path) -> str:
@@ -94,23 +93,23 @@ def test_database_of_a_newer_release_is_refused_with_what_to_do(database: Databa
             database.file.release()
 
 
-def test_database_is_copied_before_it_is_migrated(tmp_path: Path) -> None:
+def test_database_is_copied_before_it_is_migrated(tmp_path: Path, release_next: Callable[[], Path]) -> None:
     path = tmp_path / "advisor.db"
-    make_older(path)
+    make(path)
+    before = revision_of(path)
+    release_next()
     database = open_database(path)
     database.migrate()
     database.migrate()
     database.close()
     copy = tmp_path / f"advisor.db.before-{find_newest_revision()}"
-    assert [revision_of(path), revision_of(copy)] == [find_newest_revision(), "0005"]
+    assert [revision_of(path), revision_of(copy)] == [find_newest_revision(), before]
     assert copy.stat().st_mode & 0o777 == 0o600
 
 
 def test_new_database_is_not_copied_and_few_copies_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "advisor.db"
-    database = open_database(path)
-    database.migrate()
-    database.close()
+    make(path)
     assert not list(tmp_path.glob("*before*"))
     (tmp_path / "advisor.db.before-mine").touch()
     for number in range(1, 6):
@@ -121,7 +120,7 @@ def test_new_database_is_not_copied_and_few_copies_are_kept(tmp_path: Path) -> N
 
 def test_copy_replaces_nothing_and_leaves_nothing_half_done(tmp_path: Path) -> None:
     path = tmp_path / "advisor.db"
-    make_older(path)
+    make(path)
     there = tmp_path / "there"
     there.write_text("mine")
     with pytest.raises(DatabaseRefused, match="is there already"):

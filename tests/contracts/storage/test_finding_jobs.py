@@ -1,17 +1,15 @@
-"""What a list of jobs can be asked for, on SQLite and on PostgreSQL alike; and databases of before it could."""
+"""What a list of jobs can be asked for, on SQLite and on PostgreSQL alike."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import text
 
 from advisor.errors import LostRace
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.asked.queries import JobQuery
 from advisor.storage import Database
-from advisor.storage import database as database_module
-from tests.contracts.storage.test_migrations import downgrade, store_rounds
 from tests.unit.services.scripted_tuning import make_spec
 
 NOW = datetime(2026, 1, 1, 12, 30, tzinfo=UTC)
@@ -73,25 +71,9 @@ def test_list_holds_the_jobs_that_every_filter_fits(
         assert [job.id for _, job in work.jobs.page(JobQuery(**wanted), 10, None)] == found
 
 
-def test_jobs_of_before_are_found_by_name_and_can_be_paused(database_url: str) -> None:
-    engine = create_engine(database_url.replace("postgresql://", "postgresql+psycopg://"))
-    with engine.begin() as connection:
-        database_module.upgrade(connection, "0003")
-        store_rounds(connection)
-        connection.execute(text('UPDATE jobs SET spec = replace(spec, \'"name":""\', \'"name":"old"\')'))
-    there = Database(database_url, lambda: "unused")
-    there.migrate()
-    since = (JobState.FINISHED,)
-    with there.begin() as work:
-        assert [job.id for _, job in work.jobs.page(JobQuery(name="old"), 10, None)] == ["j1"]
-        assert work.jobs.move("j1", JobState.PAUSED, "Paused.", since=since, now=NOW)
-    # The constraint still is one: on SQLite its words were changed in place.
-    with pytest.raises(LostRace), there.begin() as work:
+def test_job_is_paused_and_is_in_no_state_that_the_table_does_not_know(database: Database) -> None:
+    add_jobs(database)
+    with database.begin() as work:
+        assert work.jobs.move("bb1", JobState.PAUSED, "Paused.", since=(JobState.FINISHED,), now=NOW)
+    with pytest.raises(LostRace), database.begin() as work:
         work.connection.execute(text("UPDATE jobs SET state = 'asleep'"))
-    there.close()
-    with engine.begin() as connection:
-        downgrade(connection, "0007")
-        assert connection.execute(text("SELECT state FROM jobs")).scalars().all() == ["queued"]
-    with pytest.raises(Exception, match="ck_jobs_state"), engine.begin() as connection:
-        connection.execute(text("UPDATE jobs SET state = 'paused'"))
-    engine.dispose()

@@ -1,16 +1,11 @@
-"""Who holds which agents, who did lately, and who leaves, as the scheduler asks for it; and in older databases."""
+"""Who holds which agents, who did lately, and who leaves, as the scheduler asks for it."""
 
-from datetime import UTC, datetime, timedelta
-
-from sqlalchemy import Connection, create_engine, inspect, text
+from datetime import timedelta
 
 from advisor.protocol.measured.trials import Outcome, Session, SessionState
-from advisor.storage import Database, database
-from tests.contracts.storage.test_migrations import downgrade
+from advisor.storage import Database
 from tests.contracts.storage.test_storage import NOW, make_job, make_session
-from tests.unit.services.scripted_tuning import make_node, make_spec
-
-MOMENT = "2026-01-01 00:00:00.000000"
+from tests.unit.services.scripted_tuning import make_node
 
 
 def hold(database: Database, session: Session, *agents: str) -> None:
@@ -59,54 +54,3 @@ def test_sessions_of_agents_that_leave_soon_are_found_until_they_are_asked_to_en
         assert work.agents.leaving(NOW + timedelta(hours=2)) == {"s1": "two"}
         work.sessions.end("s1", 1, None, "It leaves.")
         assert work.agents.leaving(NOW + timedelta(hours=2)) == {}
-
-
-def store_session(connection: Connection) -> None:
-    """What the release before stored of a session that is being measured."""
-    node, spec = make_node("n").model_dump_json(), make_spec().model_dump_json()
-    for statement, values in (
-        (
-            "INSERT INTO jobs (id, spec, state, stage, state_reason, owner, created_at, cluster, baseline, refusals,"
-            " version, generation, events, chunks, log_chars) VALUES"
-            f" ('j1', :spec, 'running', 'probe', '', 'ada', '{MOMENT}', '{{}}', '{{}}', '{{}}', 1, 1, 0, 0, 0)",
-            {"spec": spec},
-        ),
-        (
-            "INSERT INTO agents (id, name, node, registered_at, last_seen_at)"
-            f" VALUES ('a1', 'one', :node, '{MOMENT}', '{MOMENT}')",
-            {"node": node},
-        ),
-        (
-            "INSERT INTO sessions (id, job_id, generation, gang, state, because, cold, reason, log_tail,"
-            f" trouble_fatal, created_at, total_steps) VALUES ('s1', 'j1', 1, 0, 'running', '', '{{}}', '', '',"
-            f" false, '{MOMENT}', 0)",
-            {},
-        ),
-        (
-            "INSERT INTO members (session_id, agent_id, node_rank, state, live, reason, log_tail, total_steps, samples)"
-            " VALUES ('s1', 'a1', 0, 'running', true, '', '', 0, 0)",
-            {},
-        ),
-    ):
-        connection.execute(text(statement), values)
-
-
-def test_session_of_the_release_before_holds_its_agents_for_as_long_as_it_likes(database_url: str) -> None:
-    engine = create_engine(database_url.replace("postgresql://", "postgresql+psycopg://"))
-    with engine.begin() as connection:
-        database.upgrade(connection, "0011")
-        store_session(connection)
-    there = Database(database_url, lambda: "unused")
-    there.migrate()
-    with there.read() as work:
-        (held,) = work.sessions.holdings(datetime(2026, 1, 2, tzinfo=UTC))
-        (agent,) = work.agents.all()
-        assert (held.owner, held.agents, held.limit_s, held.lent_by) == ("ada", 1, None, None)
-        assert (agent.session_id, agent.ends_at, agent.node.pool) == ("s1", None, "")
-    there.close()
-    with engine.begin() as connection:
-        downgrade(connection, "0011")
-        columns = {column["name"] for column in inspect(connection).get_columns("sessions")}
-        assert not columns & {"limit_s", "lent_by"}
-        assert connection.execute(text("SELECT state FROM sessions")).scalars().all() == ["running"]
-    engine.dispose()

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import create_engine, inspect, text
 
 from advisor.errors import AgentIsBusy, AgentNotFound, LostRace, Unauthenticated
 from advisor.protocol.asked.jobs import JobState
@@ -16,10 +15,8 @@ from advisor.services import agents
 from advisor.services.answers import advice, exports
 from advisor.services.jobs import list_events
 from advisor.services.tokens import authenticate, create_token
-from advisor.storage import Database, UnitOfWork, database
+from advisor.storage import UnitOfWork
 from advisor.storage.whole.upkeep import Ages
-from tests.contracts.storage.test_identities import store_identities
-from tests.contracts.storage.test_migrations import downgrade
 from tests.unit.services.scripted_tuning import make_node
 from tests.unit.services.world import World
 
@@ -211,21 +208,3 @@ def test_removed_agent_goes_with_what_it_measured(world: World) -> None:
     with world.database.read() as work:
         assert work.agents.find("one") is None
         assert work.upkeep.find_damage() == []
-
-
-def test_agents_of_an_earlier_release_are_removed_by_nobody(database_url: str) -> None:
-    engine = create_engine(database_url.replace("postgresql://", "postgresql+psycopg://"))
-    with engine.begin() as connection:
-        database.upgrade(connection, "0006")
-        store_identities(connection)
-        database.upgrade(connection, "0019")
-    there = Database(database_url, lambda: "unused")
-    there.migrate()
-    with there.read() as work:
-        assert [agent.name for agent in work.agents.all()] == ["one"]
-    there.close()
-    with engine.begin() as connection:
-        downgrade(connection, "0019")
-        assert "removed_at" not in {column["name"] for column in inspect(connection).get_columns("agents")}
-        assert connection.execute(text("SELECT name FROM agents")).scalars().all() == ["one"]
-    engine.dispose()

@@ -6,9 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
-from sqlalchemy import create_engine, inspect, text
+from sqlalchemy import text
 
 from advisor.errors import InvalidRequest, LostRace, Unavailable
 from advisor.protocol.asked.jobs import Job, JobState, Stage
@@ -36,7 +34,6 @@ from advisor.storage.repositories.blocks import MAX_QUARANTINED, Blocks
 from advisor.storage.repositories.known_blocks import KnownBlocks
 from advisor.storage.repositories.members import Watched, read_watched
 from advisor.storage.repositories.records import Logs, Telemetry
-from advisor.storage.tables import Base
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_facts, make_node, make_result, make_spec
 
 NOW = datetime(2026, 1, 1, 12, 30, 0, 123456, tzinfo=UTC)
@@ -79,20 +76,6 @@ def add_running_session(work: UnitOfWork) -> None:
     work.members.renew("s1", "a1", 1, MemberState.READY, NOW)
     work.sessions.offer_rendezvous("s1", 1, "host:1")
     assert work.sessions.start("s1", 1, NOW)
-
-
-def test_migrations_make_exactly_the_tables_that_the_code_uses(database: Database, database_url: str) -> None:
-    database.migrate()
-    url = database_url.replace("postgresql://", "postgresql+psycopg://")
-    engine = create_engine(url)
-    with engine.connect() as connection:
-        context = MigrationContext.configure(connection, opts={"version_table": "advisor_alembic_version"})
-        differences = compare_metadata(context, Base.metadata)
-        names = inspect(connection).get_table_names()
-    engine.dispose()
-    assert differences == []
-    assert "advisor_alembic_version" in names
-    assert "alembic_version" not in names
 
 
 def test_job_comes_back_as_it_was_stored(database: Database) -> None:

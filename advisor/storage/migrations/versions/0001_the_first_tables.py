@@ -1,4 +1,4 @@
-"""The first tables. A released migration is never changed: later forms get a revision of their own."""
+"""The first tables. A released migration is never changed; until the first release, tables change here."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -7,6 +7,8 @@ revision = "0001"
 down_revision = None
 branch_labels = None
 depends_on = None
+
+_SERIAL = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 
 def upgrade() -> None:
@@ -17,23 +19,31 @@ def upgrade() -> None:
         sa.Column("node", sa.Text(), nullable=False),
         sa.Column("registered_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("last_seen_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("flag", sa.Text(), nullable=True),
+        sa.Column("secret_sha256", sa.Text(), nullable=True),
+        sa.Column("revoked_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("drained_because", sa.Text(), nullable=True),
+        sa.Column("ends_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("removed_at", sa.DateTime(timezone=True), nullable=True),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_agents")),
         sa.UniqueConstraint("name", name=op.f("uq_agents_name")),
     )
     op.create_table(
         "jobs",
-        sa.Column(
-            "serial", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), autoincrement=True, nullable=False
-        ),
+        sa.Column("serial", _SERIAL, autoincrement=True, nullable=False),
         sa.Column("id", sa.Text(), nullable=False),
         sa.Column("spec", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), server_default="", nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("stage", sa.Text(), nullable=False),
         sa.Column("state_reason", sa.Text(), nullable=False),
         sa.Column("owner", sa.Text(), nullable=False),
+        sa.Column("team", sa.Text(), server_default="", nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("started_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("finished_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("continued_at", sa.Text(), server_default="[]", nullable=False),
+        sa.Column("archived_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("facts", sa.Text(), nullable=True),
         sa.Column("cluster", sa.Text(), nullable=False),
         sa.Column("baseline", sa.Text(), nullable=False),
@@ -43,14 +53,45 @@ def upgrade() -> None:
         sa.Column("events", sa.Integer(), nullable=False),
         sa.Column("chunks", sa.Integer(), nullable=False),
         sa.Column("log_chars", sa.Integer(), nullable=False),
+        sa.Column("earlier", sa.Text(), nullable=True),
+        sa.Column("earlier_launches", sa.Text(), nullable=True),
         sa.CheckConstraint(
-            "state IN ('queued', 'running', 'cancelling', 'finished', 'failed', 'cancelled')",
+            "state IN ('queued', 'running', 'paused', 'cancelling', 'finished', 'failed', 'cancelled')",
             name=op.f("ck_jobs_state"),
         ),
         sa.PrimaryKeyConstraint("serial", name=op.f("pk_jobs")),
         sa.UniqueConstraint("id", name=op.f("uq_jobs_id")),
     )
+    op.create_index("ix_jobs_name", "jobs", ["name"], unique=False)
+    op.create_index("ix_jobs_owner", "jobs", ["owner"], unique=False)
     op.create_index("ix_jobs_state", "jobs", ["state"], unique=False)
+    op.create_table(
+        "leader",
+        sa.Column("epoch", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("holder", sa.Text(), nullable=False),
+        sa.Column("renewals", _SERIAL, nullable=False),
+        sa.PrimaryKeyConstraint("epoch", name=op.f("pk_leader")),
+    )
+    op.create_table(
+        "outbox",
+        sa.Column("serial", _SERIAL, autoincrement=True, nullable=False),
+        sa.Column("job_id", sa.Text(), nullable=False),
+        sa.Column("event_id", sa.Text(), nullable=False),
+        sa.Column("url", sa.Text(), nullable=False),
+        sa.Column("body", sa.Text(), nullable=False),
+        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("due_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("tries", sa.Integer(), nullable=False),
+        sa.PrimaryKeyConstraint("serial", name=op.f("pk_outbox")),
+    )
+    op.create_index("ix_outbox_due_at", "outbox", ["due_at"], unique=False)
+    op.create_index("ix_outbox_job_id", "outbox", ["job_id"], unique=False)
+    op.create_table(
+        "pulse",
+        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
+        sa.Column("beats", _SERIAL, nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_pulse")),
+    )
     op.create_table(
         "quarantine",
         sa.Column("session_id", sa.Text(), nullable=False),
@@ -80,19 +121,29 @@ def upgrade() -> None:
         sa.Column("sentence", sa.Text(), nullable=False),
         sa.Column("trial_number", sa.Integer(), nullable=True),
         sa.Column("session_id", sa.Text(), nullable=True),
+        sa.Column("facts", sa.Text(), nullable=True),
         sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_events_job_id")),
         sa.PrimaryKeyConstraint("job_id", "seq", name=op.f("pk_events")),
     )
     op.create_table(
         "idempotency_keys",
-        sa.Column("owner", sa.Text(), nullable=False),
+        sa.Column("token_id", sa.Text(), nullable=False),
         sa.Column("key", sa.Text(), nullable=False),
         sa.Column("request_sha256", sa.Text(), nullable=False),
         sa.Column("job_id", sa.Text(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_idempotency_keys_job_id")),
-        sa.PrimaryKeyConstraint("owner", "key", name=op.f("pk_idempotency_keys")),
+        sa.PrimaryKeyConstraint("token_id", "key", name=op.f("pk_idempotency_keys")),
     )
+    op.create_table(
+        "labels",
+        sa.Column("job_id", sa.Text(), nullable=False),
+        sa.Column("key", sa.Text(), nullable=False),
+        sa.Column("value", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_labels_job_id")),
+        sa.PrimaryKeyConstraint("job_id", "key", name=op.f("pk_labels")),
+    )
+    op.create_index("ix_labels_key_value", "labels", ["key", "value"], unique=False)
     op.create_table(
         "log_chunks",
         sa.Column("job_id", sa.Text(), nullable=False),
@@ -104,10 +155,20 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("job_id", "seq", name=op.f("pk_log_chunks")),
     )
     op.create_table(
+        "runs",
+        sa.Column("job_id", sa.Text(), nullable=False),
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("reported_at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("body", sa.Text(), nullable=False),
+        sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_runs_job_id")),
+        sa.PrimaryKeyConstraint("job_id", "id", name=op.f("pk_runs")),
+    )
+    op.create_table(
         "sessions",
         sa.Column("id", sa.Text(), nullable=False),
         sa.Column("job_id", sa.Text(), nullable=False),
         sa.Column("generation", sa.Integer(), nullable=False),
+        sa.Column("gang", sa.Integer(), server_default="0", nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("because", sa.Text(), nullable=False),
         sa.Column("cold", sa.Text(), nullable=False),
@@ -120,8 +181,9 @@ def upgrade() -> None:
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("started_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
-        sa.Column("due_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("total_steps", sa.Integer(), nullable=False),
+        sa.Column("limit_s", sa.Double(), nullable=True),
+        sa.Column("lent_by", sa.Text(), nullable=True),
         sa.CheckConstraint(
             "state IN ('assembling', 'running', 'ending', 'ended', 'lost')", name=op.f("ck_sessions_state")
         ),
@@ -129,6 +191,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name=op.f("pk_sessions")),
         sa.UniqueConstraint("job_id", "generation", name=op.f("uq_sessions_job_id_generation")),
     )
+    op.create_index("ix_sessions_ended_at", "sessions", ["ended_at"], unique=False)
     op.create_index(
         "ix_sessions_live",
         "sessions",
@@ -138,9 +201,9 @@ def upgrade() -> None:
         postgresql_where=sa.text("state IN ('assembling', 'running', 'ending')"),
     )
     op.create_index(
-        "uq_sessions_live_job",
+        "uq_sessions_live_gang",
         "sessions",
-        ["job_id"],
+        ["job_id", "gang"],
         unique=True,
         sqlite_where=sa.text("state IN ('assembling', 'running', 'ending')"),
         postgresql_where=sa.text("state IN ('assembling', 'running', 'ending')"),
@@ -154,11 +217,15 @@ def upgrade() -> None:
         sa.Column("agent_id", sa.Text(), nullable=True),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("revoked_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("uses_left", sa.Integer(), nullable=True),
+        sa.Column("team", sa.Text(), server_default="", nullable=False),
+        sa.Column("last_used_at", sa.DateTime(timezone=True), nullable=True),
         sa.CheckConstraint("role IN ('viewer', 'submitter', 'admin', 'agent')", name=op.f("ck_tokens_role")),
         sa.ForeignKeyConstraint(["agent_id"], ["agents.id"], name=op.f("fk_tokens_agent_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_tokens")),
     )
-    op.create_index("ix_tokens_agent_id", "tokens", ["agent_id"], unique=False)
+    op.create_index(op.f("ix_tokens_agent_id"), "tokens", ["agent_id"], unique=False)
     op.create_table(
         "trials",
         sa.Column("job_id", sa.Text(), nullable=False),
@@ -173,6 +240,7 @@ def upgrade() -> None:
         sa.Column("log_tail", sa.Text(), nullable=False),
         sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("finished_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("asked_again_at", sa.DateTime(timezone=True), nullable=True),
         sa.CheckConstraint("state IN ('open', 'closed')", name=op.f("ck_trials_state")),
         sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_trials_job_id")),
         sa.PrimaryKeyConstraint("job_id", "number", name=op.f("pk_trials")),
@@ -184,7 +252,8 @@ def upgrade() -> None:
         sa.Column("job_id", sa.Text(), nullable=False),
         sa.Column("trial_number", sa.Integer(), nullable=False),
         sa.Column("ordinal", sa.Integer(), nullable=False),
-        sa.Column("round", sa.Integer(), nullable=True),
+        sa.Column("race", sa.Integer(), nullable=True),
+        sa.Column("arm", sa.Integer(), server_default="0", nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("plan", sa.Text(), nullable=False),
         sa.Column("summary", sa.Text(), nullable=True),
@@ -192,20 +261,21 @@ def upgrade() -> None:
         sa.Column("issued_at", sa.DateTime(timezone=True), nullable=False),
         sa.Column("finished_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("utilisation", sa.Double(), nullable=True),
+        sa.Column("telemetry", sa.Text(), server_default="[]", nullable=False),
         sa.CheckConstraint("state IN ('issued', 'done', 'void')", name=op.f("ck_blocks_state")),
         sa.ForeignKeyConstraint(["job_id"], ["jobs.id"], name=op.f("fk_blocks_job_id")),
         sa.ForeignKeyConstraint(["session_id"], ["sessions.id"], name=op.f("fk_blocks_session_id")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_blocks")),
         sa.UniqueConstraint("session_id", "ordinal", name=op.f("uq_blocks_session_id_ordinal")),
     )
-    op.create_index("ix_blocks_job_id", "blocks", ["job_id"], unique=False)
+    op.create_index(op.f("ix_blocks_job_id"), "blocks", ["job_id"], unique=False)
     op.create_index(
         "uq_blocks_issued_session",
         "blocks",
         ["session_id"],
         unique=True,
-        sqlite_where=sa.text("state = 'issued'"),
-        postgresql_where=sa.text("state = 'issued'"),
+        sqlite_where=sa.text("state = 'issued' AND arm = 0"),
+        postgresql_where=sa.text("state = 'issued' AND arm = 0"),
     )
     op.create_table(
         "members",
@@ -214,8 +284,9 @@ def upgrade() -> None:
         sa.Column("node_rank", sa.Integer(), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("live", sa.Boolean(), nullable=False),
-        sa.Column("lease_until", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("steps", sa.Integer(), nullable=True),
+        sa.Column("renewals", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("news", sa.Integer(), server_default="0", nullable=False),
+        sa.Column("heard_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("outcome", sa.Text(), nullable=True),
         sa.Column("reason", sa.Text(), nullable=False),
         sa.Column("log_tail", sa.Text(), nullable=False),
@@ -249,6 +320,17 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("session_id", "agent_id", "ordinal", name=op.f("pk_telemetry")),
     )
     op.create_table(
+        "visits",
+        sa.Column("key_sha256", sa.Text(), nullable=False),
+        sa.Column("token_id", sa.Text(), nullable=False),
+        sa.Column("seen_at", sa.DateTime(timezone=True), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["token_id"], ["tokens.id"], name=op.f("fk_visits_token_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("key_sha256", name=op.f("pk_visits")),
+    )
+    op.create_index(op.f("ix_visits_token_id"), "visits", ["token_id"], unique=False)
+    op.create_table(
         "results",
         sa.Column("block_id", sa.Text(), nullable=False),
         sa.Column("generation", sa.Integer(), nullable=False),
@@ -258,20 +340,3 @@ def upgrade() -> None:
         sa.ForeignKeyConstraint(["block_id"], ["blocks.id"], name=op.f("fk_results_block_id")),
         sa.PrimaryKeyConstraint("block_id", name=op.f("pk_results")),
     )
-
-
-def downgrade() -> None:
-    op.drop_table("results")
-    op.drop_table("telemetry")
-    op.drop_table("members")
-    op.drop_table("blocks")
-    op.drop_table("trials")
-    op.drop_table("tokens")
-    op.drop_table("sessions")
-    op.drop_table("log_chunks")
-    op.drop_table("idempotency_keys")
-    op.drop_table("events")
-    op.drop_table("advice")
-    op.drop_table("quarantine")
-    op.drop_table("jobs")
-    op.drop_table("agents")
