@@ -180,8 +180,6 @@ class SessionRow(Base):
     total_steps: Mapped[int] = mapped_column(default=0)
     limit_s: Mapped[float | None]
     """Seconds that it may last from its start on, by its job's budget."""
-    lent_by: Mapped[str | None]
-    """The job that its agents are kept for, and go back to as soon as that job can start."""
 
 
 class MemberRow(Base):

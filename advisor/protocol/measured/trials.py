@@ -304,8 +304,6 @@ class Session(Message):
     """Steps the script made in it, where it ended or failed by itself."""
     limit_s: float | None = None
     """Seconds that it may last from `started_at` on, by its job's budget; None in sessions of earlier releases."""
-    lent_by: str | None = None
-    """The job that its agents are kept for: they go back as soon as that job can start. None: it holds its own."""
 
     @property
     def was_lost(self) -> bool:

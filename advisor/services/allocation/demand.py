@@ -23,12 +23,8 @@ class Supply:
     id: str
     name: str
     node: Node
-    session_id: str | None = None
-    """The session that it holds; None: it is idle."""
-    free_in_s: float = 0.0
-    """Seconds until that session has ended at the latest."""
-    lent_by: str | None = None
-    """The job that it is kept for while another one's session holds it."""
+    is_idle: bool = True
+    """Whether it holds no session."""
     stays_s: float = math.inf
     """Seconds until its allocation ends."""
     objection: str = ""
@@ -99,9 +95,5 @@ class Place:
 
     gang: tuple[str, ...] = ()
     """Ids of agents in node-rank order; empty: it waits."""
-    lent_by: str | None = None
-    """The job that agents of the gang are kept for."""
-    calls_off: frozenset[str] = frozenset()
-    """Sessions that were lent agents of this job: when they are gone it can start."""
     waits: str = ""
     """What it waits for, in a sentence."""

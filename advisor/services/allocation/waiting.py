@@ -16,14 +16,14 @@ def explain_wait(
     idle: int,
     *,
     ahead: int,
-    lenders: Collection[str],
+    keepers: Collection[str],
     pools: Collection[str],
     signed_only: Sequence[Supply] = (),
 ) -> str:
     """Return what a job waits for, and what can be done about it.
 
     `admitted`: the agents that could be in its gang; `largest`: the most of them that could be in one together, `idle`
-    of them idle; `ahead`: jobs that come first; `lenders`: jobs that idle agents are kept for; `signed_only`: agents
+    of them idle; `ahead`: jobs that come first; `keepers`: jobs that idle agents are kept for; `signed_only`: agents
     that could be in its gang if it were signed.
     """
     asked = demand.asked
@@ -31,8 +31,8 @@ def explain_wait(
         f"Waiting for {asked.nodes} idle agent{'s' if asked.nodes != 1 else ''}{_describe(asked)}: "
         f"{len(largest)} connected, {idle} idle"
     )
-    if lenders and idle >= asked.nodes:
-        sentence += f", kept for {'jobs' if len(lenders) > 1 else 'job'} {_list(sorted(lenders))}"
+    if keepers and idle >= asked.nodes:
+        sentence += f", kept for {'jobs' if len(keepers) > 1 else 'job'} {_list(sorted(keepers))}"
     sentences = [f"{sentence}."]
     if len(largest) >= asked.nodes:
         sentences += [f"{ahead} job{'s come' if ahead > 1 else ' comes'} first."] if ahead else []

@@ -1,8 +1,7 @@
 """Scheduling: jobs that lack a session get the next one, finish or fail; a gang is allocated in one transaction."""
 
 import math
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -16,7 +15,6 @@ from advisor.protocol.views import EventKind
 from advisor.services.agents import is_silent
 from advisor.services.allocation.allotment import Allotment
 from advisor.services.allocation.demand import Asked, Demand, Supply, find_kind
-from advisor.services.allocation.order import Claim, arrange
 from advisor.services.ending import close_trials, end_session, finish_trials
 from advisor.services.thinking.stock import Stock
 from advisor.services.thinking.thought import Thought
@@ -25,18 +23,13 @@ from advisor.services.webhooks.notices import NoticeEvent, tell_webhooks
 from advisor.storage import Transactions, UnitOfWork
 from advisor.storage.fault_points import FaultPoint
 from advisor.storage.repositories.accounts import Agent
-from advisor.storage.repositories.sessions import Holding
 from advisor.tuning.decisions import Fail, Finish, Launch
 
 _ACTIVE = (JobState.QUEUED, JobState.RUNNING)
-_SHARE = timedelta(days=1)
-"""What an owner has used within it counts when several wait."""
-_SOON_S = 1.0
-"""Until a session is gone that was asked to end, or is overdue: nobody is lent agents for so short a time."""
 
 
 class Scheduler:
-    """Moves on every job that holds no session, in the order of `arrange`, with agents out of an `Allotment`.
+    """Moves on every job that holds no session, by priority and age, with agents out of an `Allotment`.
 
     A job whose gang could be formed once busy agents are free keeps later jobs from taking those that are idle:
     a large job is not starved by small ones. A job that asks for more agents than there are does not. Agents that
@@ -59,26 +52,22 @@ class Scheduler:
             leaving = work.agents.leaving(now + timedelta(seconds=self._timers.leave_s))
             waiting = work.jobs.short_of_gangs()
             known = work.agents.all() if waiting else []
-            shared = len({job.owner for job, held in waiting if not held}) > 1
-            holdings = work.sessions.holdings(now - _SHARE if shared else now) if waiting else []
         for session_id, name in leaving.items():
-            self._call_off(session_id, f"The allocation of {name} ends.", now)
+            self._ask_to_end(session_id, f"The allocation of {name} ends.", now)
         agents = {
             agent.id: agent
             for agent in known
             if agent.revoked_at is None and not is_silent(agent, now, self._timers, self._served_since)
         }
-        allotment = Allotment(list_supplies(agents.values(), holdings, self._timers, now))
+        allotment = Allotment([_supply(agent, self._timers, now) for agent in agents.values()])
         formed = 0
         changed: list[tuple[Thought, str]] = []
-        for job, thought in self._line_up([job for job, held in waiting if not held], holdings, now):
+        for job, thought in self._line_up([job for job, held in waiting if not held], now):
             place = allotment.place(_demand(job, thought, self._timers, now))
             if thought is None:
                 continue
             gang = [agents[agent_id] for agent_id in place.gang]
-            formed += bool(gang) and self._apply(thought, gang, now, place.lent_by)
-            for session_id in place.calls_off:
-                self._call_off(session_id, f"Its agents go back to job {job.id}, which came first.", now)
+            formed += bool(gang) and self._apply(thought, gang, now)
             if not gang and place.waits != job.state_reason:
                 changed.append((thought, place.waits))
         for job in [job for job, held in waiting if held and job.stage is Stage.SEARCH]:
@@ -91,33 +80,21 @@ class Scheduler:
                 demand = _demand(job, thought, self._timers, now)
                 found = allotment.find_further(demand)
                 if self._apply(thought, [agents[agent_id] for agent_id in found], now):
-                    allotment.give(found, demand.lasts_s)
+                    allotment.give(found)
                     formed += 1
         if changed:
             self._say_waiting(changed)
         return formed
 
-    def _line_up(
-        self, jobs: Sequence[Job], holdings: Sequence[Holding], now: datetime
-    ) -> list[tuple[Job, Thought | None]]:
-        """Finish and fail the jobs that are to; return the others in their order, with what was thought about them."""
+    def _line_up(self, jobs: Sequence[Job], now: datetime) -> list[tuple[Job, Thought | None]]:
+        """Finish and fail the jobs that are to, the oldest first; return the others by priority and then by age."""
         lacking: list[tuple[Job, Thought | None]] = []
         for job, thought in self._list_thoughts(jobs):
             if thought is None or isinstance(thought.decision, Launch):
                 lacking.append((job, thought))
             else:
                 self._apply(thought, (), now)
-        held: Counter[str] = Counter()
-        used_s: Counter[str] = Counter()
-        for holding in holdings:
-            span = (holding.ended_at or now) - max(holding.created_at, now - _SHARE)
-            used_s[holding.owner] += holding.agents * max(0, round(span.total_seconds()))
-            held[holding.owner] += holding.agents if holding.ended_at is None else 0
-        claims = [
-            Claim(job.spec.priority, job.owner, job.spec.nodes, _has_begun(job, thought))
-            for job, thought in lacking
-        ]
-        return [lacking[index] for index in arrange(claims, held, used_s)]
+        return sorted(lacking, key=lambda one: -one[0].spec.priority.rank)
 
     def _list_thoughts(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Thought | None]]:
         """What was thought about the jobs; those that cannot be read are left out, and say so."""
@@ -130,19 +107,17 @@ class Scheduler:
             else:
                 yield job, thought
 
-    def _apply(
-        self, thought: Thought, gang: Sequence[Agent], now: datetime, lent_by: str | None = None
-    ) -> bool:
+    def _apply(self, thought: Thought, gang: Sequence[Agent], now: datetime) -> bool:
         """Do what was decided, unless something has changed since; return whether a gang was formed."""
         try:
             with self._database.begin() as work:
-                return bool(apply_thought(work, thought, gang, now, lent_by))
+                return bool(apply_thought(work, thought, gang, now))
         except LostRace:
             return False
 
-    def _call_off(self, session_id: str, because: str, now: datetime) -> None:
-        """Ask a session to end whose agents are needed; what it is measuring is measured again."""
-        # Whoever cannot be asked now is asked at the next look.
+    def _ask_to_end(self, session_id: str, because: str, now: datetime) -> None:
+        """Ask a session to end whose agents leave; what it is measuring is measured again."""
+        # A session that cannot be asked now is asked at the next look.
         with suppress(LostRace, UnreadableRecord), self._database.begin() as work:
             session = work.sessions.get(session_id)
             if session is None or work.jobs.lock(session.job_id) is None:
@@ -163,29 +138,13 @@ class Scheduler:
                 self._stock.renew(replace(thought, version=version))
 
 
-def list_supplies(
-    agents: Iterable[Agent], holdings: Sequence[Holding], timers: Timers, now: datetime
-) -> list[Supply]:
-    """Return connected agents as far as it matters who gets them."""
-    held = {holding.session_id: holding for holding in holdings}
-    return [_supply(agent, held.get(agent.session_id or ""), timers, now) for agent in agents]
-
-
-def _supply(agent: Agent, holding: Holding | None, timers: Timers, now: datetime) -> Supply:
-    free_in_s = 0.0 if agent.session_id is None else math.inf
-    if holding is not None and holding.limit_s is not None:
-        age_s = (now - holding.created_at).total_seconds()
-        free_in_s = max(_SOON_S, timers.assemble_s + holding.limit_s - age_s)
-    if holding is not None and holding.is_ending:
-        free_in_s = _SOON_S
+def _supply(agent: Agent, timers: Timers, now: datetime) -> Supply:
     stays_s = math.inf if agent.ends_at is None else (agent.ends_at - now).total_seconds() - timers.leave_s
     return Supply(
         id=agent.id,
         name=agent.name,
         node=agent.node,
-        session_id=agent.session_id,
-        free_in_s=free_in_s,
-        lent_by=None if holding is None or holding.is_ending else holding.lent_by,
+        is_idle=agent.session_id is None,
         stays_s=stays_s,
         objection=f"{agent.name} is set aside: {agent.flag.sentence}" if agent.flag else "",
         away="" if agent.drained_because is None else f"{agent.name} is drained: {agent.drained_because}",
@@ -215,18 +174,10 @@ def _limit_s(job: Job, sessions: Sequence[Session], now: datetime) -> float:
     return max(0.0, min(job.spec.session_timeout_s, measure_time_left_s(job, sessions, now)))
 
 
-def _has_begun(job: Job, thought: Thought | None) -> bool:
-    """Whether a job goes on where it was; one that was lent agents comes no sooner than if it had not been."""
-    sessions = thought.sessions if thought else ()
-    return job.state is JobState.RUNNING and not (sessions and sessions[-1].lent_by)
-
-
-def apply_thought(
-    work: UnitOfWork, thought: Thought, gang: Sequence[Agent], now: datetime, lent_by: str | None = None
-) -> frozenset[str]:
+def apply_thought(work: UnitOfWork, thought: Thought, gang: Sequence[Agent], now: datetime) -> frozenset[str]:
     """Do what was decided for a job that lacks a session, if the job is still the one that was looked at.
 
-    A session is given to `gang`, whose agents may be kept for the job `lent_by`. Returns the ids of those taken.
+    A session is given to `gang`. Returns the ids of the agents that it took.
     """
     nobody: frozenset[str] = frozenset()
     job = work.jobs.lock(thought.job_id)
@@ -236,7 +187,7 @@ def apply_thought(
     if len(live) != sum(not session.state.is_final for session in thought.sessions):
         return nobody
     if isinstance(thought.decision, Launch):
-        return _launch(work, job, thought, live, gang, now, lent_by)
+        return _launch(work, job, thought, live, gang, now)
     if live:
         return nobody
     _tell_late(work, thought, now)
@@ -259,7 +210,6 @@ def _launch(
     live: tuple[Session, ...],
     gang: Sequence[Agent],
     now: datetime,
-    lent_by: str | None,
 ) -> frozenset[str]:
     launch = thought.decision
     if not isinstance(launch, Launch) or len(live) >= job.spec.gangs or len(gang) != job.spec.nodes:
@@ -288,7 +238,6 @@ def _launch(
         cold=launch.cold,
         created_at=now,
         limit_s=_limit_s(job, thought.sessions, now),
-        lent_by=lent_by,
     )
     work.sessions.add(session)
     work.reach(FaultPoint.LEASE_GIVEN)
@@ -297,8 +246,6 @@ def _launch(
     work.jobs.set_stage(job.id, launch.stage)
     names = ", ".join(agent.name for agent in gang)
     sentence = f"Session {generation} is assembling on {names}: {launch.because}"
-    if lent_by is not None:
-        sentence += f" They are kept for job {lent_by} and go back to it as soon as it can start."
     work.events.append(job.id, EventKind.SESSION, sentence, now, session_id=session.id)
     return frozenset(locked)
 

@@ -2,7 +2,6 @@
 
 from collections import defaultdict
 from collections.abc import Collection
-from dataclasses import dataclass
 from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, exists, func, insert, select, update
@@ -15,20 +14,6 @@ from advisor.storage.states import LIVE_SESSIONS
 from advisor.storage.tables import AgentRow, JobRow, MemberRow, SessionRow
 
 STARTED = [SessionState.ASSEMBLING, SessionState.RUNNING]
-
-
-@dataclass(frozen=True)
-class Holding:
-    """What a session holds or has held: whose it is, how many agents, and for how long."""
-
-    session_id: str
-    owner: str
-    agents: int
-    is_ending: bool
-    created_at: datetime
-    ended_at: datetime | None
-    limit_s: float | None
-    lent_by: str | None
 
 
 class Sessions:
@@ -201,38 +186,6 @@ class Sessions:
         """Return whether a job has a live session, readable or not."""
         query = select(exists().where(SessionRow.job_id == job_id, SessionRow.state.in_(LIVE_SESSIONS)))
         return self._connection.execute(query).scalar_one()
-
-    def holdings(self, since: datetime) -> list[Holding]:
-        """Return what live sessions hold, and what those held that ended after `since`."""
-        query = (
-            select(
-                SessionRow.id,
-                SessionRow.state,
-                SessionRow.created_at,
-                SessionRow.ended_at,
-                SessionRow.limit_s,
-                SessionRow.lent_by,
-                JobRow.owner,
-                func.count(MemberRow.agent_id).label("agents"),
-            )
-            .join(JobRow, JobRow.id == SessionRow.job_id)
-            .join(MemberRow, MemberRow.session_id == SessionRow.id)
-            .where(SessionRow.ended_at.is_(None) | (SessionRow.ended_at > since))
-            .group_by(SessionRow.id, JobRow.owner)
-        )
-        return [
-            Holding(
-                session_id=row.id,
-                owner=row.owner,
-                agents=row.agents,
-                is_ending=row.state == SessionState.ENDING,
-                created_at=row.created_at,
-                ended_at=row.ended_at,
-                limit_s=row.limit_s,
-                lent_by=row.lent_by,
-            )
-            for row in self._connection.execute(query)
-        ]
 
     def _agents(self, session_ids: Collection[str]) -> dict[str, tuple[str, ...]]:
         found: defaultdict[str, tuple[str, ...]] = defaultdict(tuple)

@@ -257,25 +257,3 @@ def test_search_of_a_second_like_job_begins_where_the_first_one_ended(world: Wor
     assert first in told[0]
     searched = [t for t in world.history(second).trials if t.purpose is Purpose.SEARCH]
     assert earlier.changes in [trial.changes for trial in searched[:4]]
-
-
-def test_job_whose_session_was_called_off_goes_on_where_it_was(world: World) -> None:
-    fleet = Fleet(world, ["one", "two"], speed, race_ticks=4)
-    long = submit(world, 1)
-    while not fleet.races:
-        fleet.tick()
-    large = submit(world, 1, trials=2, nodes=2)
-    short = submit(world, 1, trials=4, seconds=3000)
-    while not any(block.state is BlockState.DONE for block in world.history(short).blocks):
-        fleet.tick()
-    assert world.history(short).sessions[0].lent_by == large
-    world.cancel(long)
-    fleet.play(large)
-    fleet.play(short)
-    lent, *later = world.history(short).sessions
-    assert lent.reason == f"Its agents go back to job {large}, which came first."
-    first = world.history(large).sessions[0]
-    assert all(first.created_at <= session.created_at for session in later)
-    assert [world.job(job_id).state for job_id in (large, short)] == [JobState.FINISHED] * 2
-    void = [block for block in world.history(short).blocks if block.state is BlockState.VOID]
-    assert {block.session_id for block in void} <= {lent.id}

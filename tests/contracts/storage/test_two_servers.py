@@ -66,7 +66,7 @@ def test_servers_that_schedule_at_one_moment_give_each_agent_one_place(world: Wo
 
 
 def test_servers_that_schedule_at_one_moment_form_whole_gangs_or_none(world: World) -> None:
-    """Gangs of several sizes out of two pools and two kinds of nodes, some of them lent, round after round."""
+    """Gangs of several sizes out of two pools and two kinds of nodes, round after round."""
     kinds: dict[str, tuple[str, int]] = {}
     for number in range(8):
         name, pool, cpus = f"agent {number}", ("", "gpu")[number % 2], 2 + number // 4

@@ -1,20 +1,19 @@
-"""Who gets which agents: the order of jobs, gangs, what is kept and what is lent, without a database."""
+"""Who gets which agents: gangs, and what is kept for those that wait, without a database."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.protocol.asked.jobs import Priority
 from advisor.protocol.nodes.cluster import Device, Node
 from advisor.services.allocation.allotment import Allotment
 from advisor.services.allocation.demand import Asked, Demand, Place, Supply, find_kind
-from advisor.services.allocation.order import Claim, arrange
 
 
-def agent(name: str, gpus: Sequence[str] = (), pool: str = "", busy_s: float = 0, **more: object) -> Supply:
-    """An agent; with `busy_s` it holds a session for so long. Other words are its labels or fields."""
-    fields = {key: more.pop(key) for key in ("stays_s", "objection", "away", "lent_by") if key in more}
+def agent(name: str, gpus: Sequence[str] = (), pool: str = "", busy: bool = False, **more: object) -> Supply:
+    """An agent; a busy one holds a session. Other words are its labels or fields."""
+    fields = {key: more.pop(key) for key in ("stays_s", "objection", "away") if key in more}
     signed_only = bool(more.pop("signed_only", False))
     devices = tuple(Device(index=i, uuid=str(i), name=gpu, memory_bytes=1) for i, gpu in enumerate(gpus))
     labels = {key: str(value) for key, value in more.items()}
@@ -27,8 +26,7 @@ def agent(name: str, gpus: Sequence[str] = (), pool: str = "", busy_s: float = 0
         labels=labels,
         signed_only=signed_only,
     )
-    held = {"session_id": f"session of {name}", "free_in_s": busy_s} if busy_s else {}
-    return Supply(id=name, name=name, node=node, **held, **fields)  # type: ignore[arg-type]
+    return Supply(id=name, name=name, node=node, is_idle=not busy, **fields)  # type: ignore[arg-type]
 
 
 def want(job_id: str = "j", nodes: int = 1, lasts_s: float = 600, **more: object) -> Demand:
@@ -43,36 +41,6 @@ def place(agents: Sequence[Supply], *demands: Demand) -> list[Place]:
 
 def gangs(agents: Sequence[Supply], *demands: Demand) -> list[tuple[str, ...]]:
     return [found.gang for found in place(agents, *demands)]
-
-
-def claim(owner: str, priority: Priority = Priority.NORMAL, agents: int = 1, begun: bool = False) -> Claim:
-    return Claim(priority, owner, agents, begun)
-
-
-def test_priority_comes_before_what_has_begun_and_before_age() -> None:
-    claims = [
-        claim("ada", Priority.LOW, begun=True),
-        claim("ada"),
-        claim("ada", begun=True),
-        claim("ada", Priority.HIGH),
-    ]
-    assert arrange(claims, {}, {}) == [3, 2, 1, 0]
-
-
-def test_owners_take_turns_however_many_jobs_one_of_them_has() -> None:
-    claims = [claim("ada"), claim("ada"), claim("ada"), claim("bob"), claim("bob")]
-    assert arrange(claims, {}, {}) == [0, 3, 1, 4, 2]
-    assert arrange(claims, {"ada": 1}, {}) == [3, 0, 4, 1, 2]
-
-
-def test_of_owners_that_hold_as_much_the_one_comes_first_who_has_used_less() -> None:
-    claims = [claim("ada"), claim("bob"), claim("ada")]
-    assert arrange(claims, {}, {"ada": 3600, "bob": 60}) == [1, 0, 2]
-
-
-def test_large_jobs_count_for_what_they_take() -> None:
-    claims = [claim("ada", agents=4), claim("ada"), claim("bob"), claim("bob")]
-    assert arrange(claims, {}, {}) == [0, 2, 3, 1]
 
 
 def test_jobs_are_measured_in_the_pool_that_they_name_and_on_no_other() -> None:
@@ -124,7 +92,7 @@ def test_gang_that_no_rack_holds_spreads_over_as_few_as_possible_with_neighbours
 
 
 def test_gang_waits_for_one_rack_where_the_job_asks_for_that() -> None:
-    agents = [agent("a", rack=1), agent("b", rack=2), agent("c", rack=2, busy_s=60), agent("d"), agent("e")]
+    agents = [agent("a", rack=1), agent("b", rack=2), agent("c", rack=2, busy=True), agent("d"), agent("e")]
     (waits,) = place(agents, want(nodes=2, within="rack"))
     assert waits.gang == ()
     assert waits.waits == "Waiting for 2 idle agents with one rack: 2 connected, 1 idle."
@@ -161,8 +129,8 @@ def test_node_that_is_set_aside_is_taken_only_where_others_are_not_enough() -> N
 
 
 def test_agents_are_kept_for_a_job_that_waits_for_a_busy_one() -> None:
-    agents = [agent("a"), agent("b", busy_s=300)]
-    large, small = place(agents, want("large", nodes=2), want("small", lasts_s=300))
+    agents = [agent("a"), agent("b", busy=True)]
+    large, small = place(agents, want("large", nodes=2), want("small"))
     assert large.waits == "Waiting for 2 idle agents: 2 connected, 1 idle."
     assert small.waits == (
         "Waiting for 1 idle agent: 2 connected, 1 idle, kept for job large. 1 job comes first."
@@ -173,37 +141,16 @@ def test_job_that_asks_for_more_than_there_are_keeps_nothing() -> None:
     assert gangs([agent("a")], want("large", nodes=2), want("small")) == [(), ("a",)]
 
 
-def test_job_that_is_thought_about_keeps_its_place_and_lends_nothing() -> None:
-    first, second = place([agent("a")], want("first", is_ready=False), want("second", lasts_s=1))
+def test_job_that_is_thought_about_keeps_its_place() -> None:
+    first, second = place([agent("a")], want("first", is_ready=False), want("second"))
     assert (first.gang, second.gang) == ((), ())
 
 
-def test_short_job_is_lent_agents_that_are_kept_until_the_busy_gang_is_over() -> None:
-    agents = [agent("a"), agent("b", busy_s=300)]
-    large, small, next_one = place(
-        agents, want("large", nodes=2), want("small", lasts_s=299), want("next", lasts_s=1)
-    )
-    assert (large.gang, small.gang, small.lent_by) == ((), ("a",), "large")
-    assert next_one.gang == ()
-
-
-def test_own_agents_are_taken_before_lent_ones() -> None:
-    agents = [agent("a"), agent("b", busy_s=300), agent("c", disk="nvme"), agent("d", disk="hdd", busy_s=9)]
+def test_agents_that_a_waiting_job_cannot_use_go_to_later_ones() -> None:
+    agents = [agent("a"), agent("b", busy=True), agent("c", disk="nvme"), agent("d", pool="gpu")]
     large = want("large", nodes=2, needs=(("disk", "nvme"),))
-    kept, small = place([*agents, agent("e", disk="nvme", busy_s=500)], large, want("small", lasts_s=100))
-    assert (kept.gang, small.gang, small.lent_by) == ((), ("a",), None)
-
-
-def test_lent_session_is_called_off_as_soon_as_the_others_suffice() -> None:
-    lent = agent("a", busy_s=200, lent_by="large")
-    (waits,) = place([lent, agent("b", busy_s=50)], want("large", nodes=2))
-    assert waits.calls_off == frozenset()
-    (ready,) = place([lent, agent("b")], want("large", nodes=2))
-    assert ready.calls_off == {"session of a"}
-    (enough,) = place([lent, agent("b"), agent("c")], want("large", nodes=2))
-    assert enough.gang == ("b", "c")
-    (other,) = place([lent, agent("b")], want("another", nodes=2))
-    assert other.calls_off == frozenset()
+    nvme = [*agents, agent("e", disk="nvme", busy=True)]
+    assert gangs(nvme, large, want("small"), want("gpu", pool="gpu")) == [(), ("a",), ("d",)]
 
 
 def test_agents_that_leave_before_the_session_must_be_over_are_not_taken() -> None:
@@ -238,12 +185,12 @@ def test_unsigned_job_reads_which_agents_would_take_it_signed() -> None:
     assert waits.waits.endswith("Start `advisor-agent run` on more nodes.")
     (waits,) = place(agents, want(nodes=5, signed=True))
     assert "signed" not in waits.waits
-    (waits,) = place([agent("a", signed_only=True), agent("b", busy_s=9)], want())
+    (waits,) = place([agent("a", signed_only=True), agent("b", busy=True)], want())
     assert "signed" not in waits.waits
 
 
 def test_further_gang_is_of_nodes_like_those_before_and_of_none_that_are_kept() -> None:
-    agents = [agent("a"), agent("b", ["H100"]), agent("c", busy_s=9)]
+    agents = [agent("a"), agent("b", ["H100"]), agent("c", busy=True)]
     cpus = frozenset({find_kind(agents[0].node)})
     assert Allotment(agents).find_further(want(kinds=cpus)) == ("a",)
     allotment = Allotment(agents)
@@ -256,7 +203,7 @@ AGENTS = st.builds(
     st.uuids().map(str),
     st.sampled_from(((), ("H100",), ("A100",))),
     st.sampled_from(("", "gpu")),
-    st.sampled_from((0, 0, 100, 1000)),
+    st.booleans(),
     rack=st.sampled_from((1, 2)),
     stays_s=st.sampled_from((50.0, 1e6)),
     objection=st.sampled_from(("", "", "It is slow.")),
@@ -282,7 +229,7 @@ def test_whole_gangs_or_none_of_idle_agents_that_fit_and_nothing_given_twice(
         gang = [known[agent_id] for agent_id in found.gang]
         assert len(gang) in {0, demand.asked.nodes}
         assert bool(gang) != bool(found.waits)
-        assert all(each.session_id is None and each.stays_s >= demand.lasts_s for each in gang)
+        assert all(each.is_idle and each.stays_s >= demand.lasts_s for each in gang)
         assert all(each.node.pool == demand.asked.pool for each in gang)
         if not demand.asked.mixed_gpus:
             assert len({tuple(device.name for device in each.node.devices) for each in gang}) <= 1
@@ -292,21 +239,14 @@ def test_whole_gangs_or_none_of_idle_agents_that_fit_and_nothing_given_twice(
     assert len(given_away) == len(set(given_away))
 
 
-@given(
-    busy_s=st.lists(st.sampled_from((0, 0, 50, 100, 1000)), min_size=1, max_size=8),
-    nodes=st.integers(1, 8),
-    others=st.lists(st.tuples(st.integers(1, 4), st.sampled_from((10.0, 60.0, 500.0))), max_size=6),
-)
-def test_job_that_waits_is_delayed_by_nobody_who_comes_later(
-    busy_s: list[float], nodes: int, others: list[tuple[int, float]]
+@given(agents=st.lists(AGENTS, max_size=12), demands=st.lists(WANTED, max_size=8))
+def test_job_that_waits_for_busy_agents_loses_none_that_it_could_use_to_those_behind_it(
+    agents: list[Supply], demands: list[Demand]
 ) -> None:
-    agents = [agent(f"a{number}", busy_s=seconds) for number, seconds in enumerate(busy_s)]
-    later = [want(f"j{number}", count, lasts_s) for number, (count, lasts_s) in enumerate(others)]
-    large, *places = place(agents, want("large", nodes), *later)
-    if large.gang or nodes > len(agents):
-        return
-    free_s = {each.id: each.free_in_s for each in agents}
-    alone_s = sorted(free_s.values())[nodes - 1]
-    for demand, found in zip(later, places, strict=True):
-        free_s |= dict.fromkeys(found.gang, demand.lasts_s)
-    assert sorted(free_s.values())[nodes - 1] <= alone_s
+    found = place(agents, *demands)
+    free = [replace(each, is_idle=True) for each in agents]
+    for index, demand in enumerate(demands):
+        (alone,) = place(free, demand)
+        if alone.gang and not found[index].gang:
+            later = {agent_id for after in found[index + 1 :] for agent_id in after.gang}
+            assert not later & set(alone.gang)

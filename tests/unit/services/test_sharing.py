@@ -1,17 +1,16 @@
-"""Agents shared out between jobs and owners: order, lending, nodes that leave and nodes that measure badly."""
+"""Agents shared out between jobs: their order, nodes that leave and nodes that measure badly."""
 
 import pytest
 
 from advisor.errors import Forbidden, JobIsFinal
 from advisor.protocol.asked.jobs import Budget, Job, JobState, Priority
-from advisor.protocol.measured.messages import Assignment, SessionEnd
+from advisor.protocol.measured.messages import Assignment
 from advisor.protocol.measured.telemetry import FlagKind, NodeFlag
-from advisor.protocol.measured.trials import Outcome, SessionState
+from advisor.protocol.measured.trials import SessionState
 from advisor.protocol.views import Role
 from advisor.services import jobs
 from advisor.services.agents import resume_agent, view_agents
 from advisor.services.changing import tidying
-from advisor.services.measuring import sessions
 from advisor.services.measuring.races import Accepted
 from advisor.services.timers import Timers
 from advisor.services.tokens import Principal
@@ -38,36 +37,25 @@ def find_running(world: World, *found: Job) -> list[str]:
     return [job.spec.name for job in found if world.job(job.id).state is JobState.RUNNING]
 
 
-def test_owner_with_one_job_does_not_wait_for_all_of_somebody_elses(world: World) -> None:
+def test_jobs_of_one_priority_come_by_age_whoever_owns_them(world: World) -> None:
     agent = world.register("one")
-    first, second = (world.submit(name=name) for name in ("ada's first", "ada's second"))
+    first, second = world.submit(name="ada's first"), world.submit(name="ada's second")
     run(world, agent)
     world.cancel(first.id)
     other = world.submit(BOB, name="bob's")
     world.keep_up()
-    assert find_running(world, second, other) == ["bob's"]
+    assert find_running(world, second, other) == ["ada's second"]
 
 
-def test_of_two_owners_who_hold_nothing_the_one_who_used_less_lately_comes_first(world: World) -> None:
-    one = world.register("one")
-    mine = world.submit(name="mine")
-    run(world, one)
-    world.cancel(mine.id)
-    waiting = world.submit(name="ada's"), world.submit(BOB, name="bob's")
+def test_small_jobs_never_starve_a_large_one_that_came_first(world: World) -> None:
+    ids = [world.register("one"), world.register("two")]
+    world.submit(name="running")
+    world.start_session(ids[0])
+    large = world.submit(name="large", nodes=2)
+    small = world.submit(name="small", budget=SHORT)
     world.keep_up()
-    assert find_running(world, *waiting) == ["bob's"]
-
-
-def test_use_is_forgotten_after_a_day(world: World) -> None:
-    one = world.register("one")
-    mine = world.submit(name="mine")
-    run(world, one)
-    world.cancel(mine.id)
-    world.wait(24 * 3600 + 1)
-    world.poll(one)
-    waiting = world.submit(name="ada's"), world.submit(BOB, name="bob's")
-    world.keep_up()
-    assert find_running(world, *waiting) == ["ada's"]
+    assert find_running(world, large, small) == []
+    assert f"kept for job {large.id}" in world.job(small.id).state_reason
 
 
 def test_high_priority_comes_first_and_only_administrators_give_it(world: World) -> None:
@@ -111,76 +99,12 @@ def test_ended_job_keeps_its_priority_and_high_is_an_administrators(world: World
         world.prioritise(job.id, Priority.LOW)
 
 
-def lend(world: World) -> tuple[list[str], Job, Job, Job]:
-    """A long session on the first of two agents, a job that waits for both, and a short one on the second."""
-    ids = [world.register("one"), world.register("two")]
-    long = world.submit(name="long")
-    world.start_session(ids[0])
-    large = world.submit(name="large", nodes=2)
-    short = world.submit(name="short", budget=SHORT)
-    world.start_session(ids[1])
-    return ids, long, large, short
-
-
-def test_short_job_is_lent_what_a_large_one_waits_with(world: World) -> None:
-    _, _, large, short = lend(world)
-    (session,) = world.history(short.id).sessions
-    assert (session.lent_by, session.limit_s, session.state) == (large.id, 100.0, SessionState.RUNNING)
-    assert world.job(large.id).state is JobState.QUEUED
-
-
-def test_lent_agents_go_back_when_the_large_job_can_start_earlier_than_was_known(world: World) -> None:
-    ids, long, large, short = lend(world)
-    world.cancel(long.id)
-    (held,) = world.history(long.id).sessions
-    world.keep_up()
-    assert world.history(short.id).sessions[0].state is SessionState.RUNNING
-    end(world, held.id, held.generation, ids[0])
-    world.keep_up()
-    (lent,) = world.history(short.id).sessions
-    assert lent.state is SessionState.ENDING
-    assert lent.reason == f"Its agents go back to job {large.id}, which came first."
-    tiny = world.submit(name="tiny", budget=Budget(max_seconds=1))
-    world.keep_up()
-    assert world.history(tiny.id).sessions == ()
-    end(world, lent.id, lent.generation, ids[1])
-    world.poll(ids[0])
-    world.poll(ids[1])
-    world.keep_up()
-    assert world.history(large.id).sessions[-1].agents == ("one", "two")
-    assert world.job(short.id).state is JobState.RUNNING
-    assert "1 job comes first" not in world.job(short.id).state_reason
-
-
-def end(world: World, session_id: str, generation: int, agent_id: str) -> None:
-    with world.work() as work:
-        word = SessionEnd(generation=generation, outcome=Outcome.CANCELLED, reason="Asked to end.")
-        sessions.leave_session(work, session_id, agent_id, word, world.now)
-
-
 def pass_time(world: World, seconds: int, *places: tuple[Assignment, str]) -> None:
     """Let time pass in which agents beat."""
     for _ in range(seconds):
         world.wait(1)
         for place, agent_id in places:
             world.beat(place, agent_id)
-
-
-def test_job_that_was_lent_agents_gets_no_others_before_the_one_that_lent_them(world: World) -> None:
-    ids = [world.register("one"), world.register("two")]
-    world.submit(name="long", budget=Budget(max_seconds=200))
-    (place,) = world.start_session(ids[0])
-    large = world.submit(name="large", nodes=2)
-    short = world.submit(name="short", budget=SHORT)
-    world.start_session(ids[1])
-    (lent,) = world.history(short.id).sessions
-    pass_time(world, 20, (place, ids[0]))
-    end(world, lent.id, lent.generation, ids[1])
-    pass_time(world, 100, (place, ids[0]))
-    world.poll(ids[1])
-    world.keep_up()
-    assert len(world.history(short.id).sessions) == 1
-    assert f"kept for job {large.id}" in world.job(short.id).state_reason
 
 
 def test_agent_gets_no_session_that_may_outlast_its_allocation(world: World) -> None:
@@ -250,7 +174,7 @@ def test_gang_of_two_pools_is_never_formed(world: World) -> None:
     assert "2 idle agents in the pool a: 1 connected" in world.job(job.id).state_reason
 
 
-def test_many_jobs_on_few_agents_all_end_however_they_are_lent(world: World) -> None:
+def test_many_jobs_on_few_agents_all_end(world: World) -> None:
     fleet = Fleet(world, ["one", "two", "three"])
     spans = (2000, 60, 500, 120, 60)
     many = [

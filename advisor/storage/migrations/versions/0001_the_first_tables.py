@@ -183,7 +183,6 @@ def upgrade() -> None:
         sa.Column("ended_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("total_steps", sa.Integer(), nullable=False),
         sa.Column("limit_s", sa.Double(), nullable=True),
-        sa.Column("lent_by", sa.Text(), nullable=True),
         sa.CheckConstraint(
             "state IN ('assembling', 'running', 'ending', 'ended', 'lost')", name=op.f("ck_sessions_state")
         ),
