@@ -98,7 +98,6 @@ def repeat_trial(
 
 
 @router.post("/{job_id}:extend", summary="Give a job that has ended more budget")
-@router.post("/{job_id}/continue", summary="The same as `:extend`, by its earlier name", deprecated=True)
 def extend_job(
     job_id: str,
     more: Continuation,

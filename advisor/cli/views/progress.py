@@ -15,7 +15,6 @@ from advisor.protocol.measured.trials import JobHistory, Outcome, Purpose, Sessi
 STAGE_WORDS = {
     Stage.PROBE: "measuring your settings",
     Stage.SEARCH: "searching",
-    Stage.FINALS: "choosing the winner",
     Stage.SIMPLIFY: "taking back what does not help",
     Stage.CONFIRM: "confirming",
     Stage.DONE: "writing the advice",
@@ -23,7 +22,6 @@ STAGE_WORDS = {
 _STAGE_NAMES = {
     Stage.PROBE: "baseline",
     Stage.SEARCH: "search",
-    Stage.FINALS: "search",
     Stage.SIMPLIFY: "trim",
     Stage.CONFIRM: "confirm",
     Stage.DONE: "done",
@@ -60,7 +58,6 @@ def describe_stage(job: Job, history: JobHistory) -> str:
     told = {
         Stage.PROBE: _describe_baseline,
         Stage.SEARCH: _describe_search,
-        Stage.FINALS: _describe_search,
         Stage.SIMPLIFY: _describe_trimming,
         Stage.CONFIRM: _describe_confirmation,
         Stage.DONE: lambda *_: "writing the advice",

@@ -86,7 +86,6 @@ _AGENTS = {
 STAGES = {
     Stage.PROBE: ("Probe", "Measure the baseline: noise, facts, where the time goes."),
     Stage.SEARCH: ("Search", "Race strategies against the baseline."),
-    Stage.FINALS: ("Finals", "Repeat the best ones to choose a winner."),
     Stage.SIMPLIFY: ("Trim", "Take back knobs that do not help."),
     Stage.CONFIRM: (
         "Confirm",

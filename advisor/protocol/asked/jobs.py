@@ -53,8 +53,6 @@ class Stage(StrEnum):
 
     PROBE = "probe"
     SEARCH = "search"
-    FINALS = "finals"
-    """Of jobs measured before there were races: the search's best against each other."""
     SIMPLIFY = "simplify"
     """The trimming: knobs of the winner that are shown not to help go back to the baseline."""
     CONFIRM = "confirm"
@@ -70,9 +68,6 @@ class Budget(Spec):
     """Wall time of all sessions together, in seconds."""
     max_device_hours: float | None = Field(default=None, gt=0)
     """Device-hours (ranks on CPU nodes) of all sessions together; None sets no limit."""
-    max_rounds: int = Field(default=16, ge=4, le=64)
-    """Without effect: launches of the verdict are planned from the baseline's noise. Kept so that job files of earlier
-    versions are read."""
 
 
 class Measurement(Spec):

@@ -78,10 +78,8 @@ class Purpose(StrEnum):
     """Why a trial is measured."""
 
     BASELINE = "baseline"
-    """The script as it stands: the probe, and the anchors between search trials."""
+    """The script as it stands: the probe, and what every race holds the others against."""
     SEARCH = "search"
-    FINAL = "final"
-    """A finalist in the rounds that choose the winner."""
     REVERT = "revert"
     """The winner with some knobs back at the baseline's value: whether they earn their place."""
     CONFIRM = "confirm"

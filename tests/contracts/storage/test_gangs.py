@@ -32,7 +32,7 @@ def speed(changes: Mapping[str, Value]) -> float:
 
 def submit(world: World, gangs: int, trials: int = 8, seconds: float = 100_000, **fields: object) -> str:
     spec: dict[str, object] = {
-        "budget": Budget(max_trials=trials, max_seconds=seconds, max_rounds=4),
+        "budget": Budget(max_trials=trials, max_seconds=seconds),
         "measurement": Measurement(warmup_steps=2, min_steps=24, max_steps=24, block_s=3.0),
         "gangs": gangs,
         "knobs": ("fuse_grad_size_in_MB", "num_threads"),
@@ -172,7 +172,7 @@ def test_gangs_of_a_command_launch_different_strategies_and_measure_what_they_we
     command = ("train", "${fuse_grad_size_in_MB:-25}", "${num_threads:-2}")
     spec = JobSpec(
         workload=Workload(kind=WorkloadKind.COMMAND, command=command),
-        budget=Budget(max_trials=6, max_seconds=100_000, max_rounds=4),
+        budget=Budget(max_trials=6, max_seconds=100_000),
         measurement=Measurement(warmup_steps=2, min_steps=24, max_steps=24, block_s=3.0),
         gangs=2,
     )
@@ -231,7 +231,7 @@ def test_device_hours_end_a_job(world: World) -> None:
     fleet = Fleet(world, ["one"], speed, race_ticks=4)
     costs = []
     for hours in (0.004, None):
-        budget = Budget(max_trials=8, max_seconds=100_000, max_rounds=4, max_device_hours=hours)
+        budget = Budget(max_trials=8, max_seconds=100_000, max_device_hours=hours)
         job_id = submit(world, 1, budget=budget)
         fleet.play(job_id)
         with world.database.read() as work:

@@ -58,12 +58,9 @@ class Stage:
         beat = {"state": "running", "rendezvous": "h:1", "steps": 3, "telemetry": {"samples": [TELEMETRY]}}
         self.documents: dict[str, tuple[str, str, str, Any]] = {
             "POST /jobs": ("POST", "/jobs", server.admin, make_spec().model_dump(mode="json")),
-            **{
-                f"POST /jobs/{{job_id}}{name}": (
-                    "POST", f"/jobs/{self.job.id}{name}", server.admin, {"more_seconds": 60.0, "more_trials": 1}
-                )
-                for name in (":extend", "/continue")
-            },
+            "POST /jobs/{job_id}:extend": (
+                "POST", f"/jobs/{self.job.id}:extend", server.admin, {"more_seconds": 60.0, "more_trials": 1}
+            ),
             "POST /jobs/{job_id}:prioritise": (
                 "POST", f"/jobs/{self.job.id}:prioritise", server.admin, {"priority": "low"}
             ),

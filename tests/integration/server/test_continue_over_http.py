@@ -26,9 +26,8 @@ def test_finished_job_goes_on_when_it_is_continued_and_is_answered_anew(server: 
     server.await_state(job.id, JobState.FINISHED)
     server.app.state.context.tuning.strategies.append({"fuse_grad_size_in_MB": 4.0})
     submitter, key = server.token("submitter", label="first admin"), {"Idempotency-Key": "more"}
-    # Clients of earlier releases know it by its earlier name.
-    for path in (":extend", "/continue"):
-        reply = server.ask("POST", f"/jobs/{job.id}{path}", submitter, json=MORE, headers=key)
+    for _ in range(2):
+        reply = server.ask("POST", f"/jobs/{job.id}:extend", submitter, json=MORE, headers=key)
         assert reply.status_code == 200, reply.text
     continued = server.job(job.id)
     assert continued.spec.budget.max_seconds == job.spec.budget.max_seconds + 60

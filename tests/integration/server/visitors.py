@@ -39,7 +39,6 @@ ROUTES: dict[str, set[str]] = {
     "POST /api/v1/jobs": SUBMIT,
     "GET /api/v1/jobs/{job_id}": READ,
     "POST /api/v1/jobs/{job_id}:cancel": CHANGE,
-    "POST /api/v1/jobs/{job_id}/continue": CHANGE,
     "POST /api/v1/jobs/{job_id}:extend": CHANGE,
     "POST /api/v1/jobs/{job_id}:pause": CHANGE,
     "POST /api/v1/jobs/{job_id}:resume": CHANGE,

@@ -25,7 +25,7 @@ from advisor.dashboard.views.chips import chip_for_verdict
 from advisor.dashboard.views.evidence import judge_finding
 from advisor.dashboard.views.job.page import JobActions, Overview, list_actions, view_overview
 from advisor.dashboard.views.job.story import list_facts, list_failures, list_idle
-from advisor.dashboard.views.job.verdict import WAY, place_stage
+from advisor.dashboard.views.job.verdict import place_stage
 from advisor.dashboard.views.server.jobs import tell_gain, tell_gain_range, view_job_line, view_job_lines
 from advisor.dashboard.views.server.site import group_knobs, order_agents, view_log
 from advisor.dashboard.views.trials.page import view_trial_page
@@ -366,10 +366,8 @@ def test_every_stage_has_its_words() -> None:
         assert page.verdict.next_steps
 
 
-def test_stages_of_a_job_that_finished_are_past_and_finals_end_the_search() -> None:
-    finals = RUNNING.job.model_copy(update={"stage": Stage.FINALS})
-    assert [place_stage(stage, finals) for stage in WAY] == ["past", "now", "ahead", "ahead", "ahead"]
-    assert {place_stage(stage, FINISHED.job) for stage in WAY} == {"past"}
+def test_stages_of_a_job_that_finished_are_past() -> None:
+    assert {place_stage(stage, FINISHED.job) for stage in Stage} == {"past"}
 
 
 def test_stalls_are_part_of_the_breakdown() -> None:

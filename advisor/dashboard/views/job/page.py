@@ -10,7 +10,7 @@ from advisor.dashboard.figures.charts import Figure, Side, draw_comparison, draw
 from advisor.dashboard.figures.utilisation import draw_utilisation
 from advisor.dashboard.source import Person
 from advisor.dashboard.views.chips import Chip, chip_for_outcome
-from advisor.dashboard.views.job.verdict import WAY, VerdictCard, view_verdict
+from advisor.dashboard.views.job.verdict import VerdictCard, view_verdict
 from advisor.dashboard.views.trials.explore import draw_search
 from advisor.dashboard.views.trials.measured import QUIET, MeasuredTrial, measure_trials
 from advisor.protocol.answers.advice import CONTINUE_S, Advice
@@ -129,7 +129,7 @@ def view_overview(
     trials = measure_trials(history)
     is_live = not job.state.is_final
     return Overview(
-        stages=() if advice else WAY,
+        stages=() if advice else tuple(Stage),
         verdict=view_verdict(job, history, advice, now),
         comparison=_draw_sides(history, advice) if advice else None,
         breakdown=_draw_breakdown(advice) if advice else None,

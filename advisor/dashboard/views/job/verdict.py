@@ -48,14 +48,9 @@ class VerdictCard:
     """A sentence before it."""
 
 
-# Jobs measured before there were races had finals: the end of their search.
-WAY = tuple(stage for stage in Stage if stage is not Stage.FINALS)
-"""The way from probe to done."""
-
-
 def place_stage(stage: Stage, job: Job) -> str:
-    """Return where a stage of the way is: past, now or ahead; a failed or cancelled job stops where it stood."""
-    index, current = (WAY.index(Stage.SEARCH if at is Stage.FINALS else at) for at in (stage, job.stage))
+    """Return where a stage is: past, now or ahead; a failed or cancelled job stops where it stood."""
+    index, current = (list(Stage).index(at) for at in (stage, job.stage))
     if index < current or job.state is JobState.FINISHED:
         return "past"
     return "now" if index == current else "ahead"
@@ -109,7 +104,6 @@ def _say_next(stage: Stage) -> str:
     return {
         Stage.PROBE: "The search begins once the baseline and its noise are known.",
         Stage.SEARCH: "The best strategy races your settings in fresh launches; nothing is advised before that.",
-        Stage.FINALS: "The best strategy races your settings in fresh launches; nothing is advised before that.",
         Stage.SIMPLIFY: "What is left races your settings in fresh launches.",
         Stage.CONFIRM: "The verdict follows as soon as the interval decides, or the budget ends.",
         Stage.DONE: "The advice is being written.",
