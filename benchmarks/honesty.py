@@ -30,6 +30,7 @@ from surface_model import Cell, Launch, Surface
 from surfaces import FOLDER, load_surface
 from weathers import WEATHERS, SimulatedLaunch, Sky, Weather
 
+from advisor.course.played import START
 from advisor.protocol.answers.advice import Advice, Verdict
 from advisor.protocol.asked.jobs import Measurement
 from advisor.protocol.base import Value
@@ -38,7 +39,6 @@ from advisor.protocol.measured.phases import Phases
 from advisor.protocol.measured.trials import BlockResult, Outcome
 from advisor.protocol.nodes.cluster import Cluster, DeviceKind, Node
 from advisor.protocol.training.workload import WorkloadFacts
-from advisor.tuning.job_in_memory import START
 
 GAINS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.2, 2.0)
 _GAIN_KNOB = "fuse_grad_size_in_MB"

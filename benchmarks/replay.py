@@ -11,15 +11,15 @@ from dataclasses import dataclass
 from played_race import PlayedArm, play_race
 from surface_model import Cell, Surface
 
+from advisor.course.played import Died, PlayedJob, Raced
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Budget, Measurement, Stage
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import period_of
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.trials import Block, BlockResult, Outcome, Trial
-from advisor.tuning.decisions import Race
+from advisor.tuning.decisions import Decision, Race
 from advisor.tuning.history.record import Record
-from advisor.tuning.job_in_memory import Died, InMemoryJob, Raced
 from advisor.tuning.search.state import look
 
 MEASUREMENT = Measurement(warmup_steps=3, min_steps=12, max_steps=40, block_s=1.0)
@@ -39,7 +39,7 @@ class Standing:
     regret: float
 
 
-class Replay(InMemoryJob):
+class Replay(PlayedJob):
     """One job on a surface."""
 
     def __init__(
@@ -81,33 +81,34 @@ class Replay(InMemoryJob):
         """Return the regret of the last recommendation that so much measuring had led to."""
         return [s for s in self.standings if s.arms <= arms and s.seconds <= seconds][-1].regret
 
-    def step(self) -> None:
+    def step(self) -> Decision:
         """Take one decision, and note the recommendation after a race of the search."""
         before = self.arms
-        super().step()
+        decision = super().step()
         if self.watched and self.arms > before and self.job.stage is Stage.SEARCH:
             self.standings.append(Standing(self.arms, self.race_s, self.surface.regret(self.recommend())))
+        return decision
 
     def play_launch(self) -> None:
         """A fresh launch of the surface's training."""
         self._launch_played = self.surface.launch(self.dice)
         self._steps = 0
 
-    def play_race(self, race: Race, trials: Sequence[Trial], first: Block) -> Raced | Died:
+    def play_race(self, race: Race, trials: Sequence[Trial], arms: Sequence[Block]) -> Raced | Died:
         """Race what the surface knows of these strategies."""
         cells = [self.surface.find(trial.changes) for trial in trials]
         self.arms += sum(bool(trial.changes) for trial in trials)
         for cell in cells:
             if cell.truth is None and cell.outcome is not Outcome.INEFFECTIVE:
                 self.race_s += 5.0
-                return Died(cell.outcome, cell.reason)
+                return Died(cell.outcome, cell.reason, is_silent=cell.outcome is Outcome.LOST)
         base = self.surface.find({})
         # Nothing acted on an ineffective strategy: its steps are the baseline's.
         raced = [base if cell.truth is None else cell for cell in cells]
         heat = self._launch_played.race(raced)
         restores = any(trial.effect is not Effect.EXACT for trial in trials)
         periods = [period_of(trial.changes) for trial in trials]
-        played = play_race(first.id, periods, heat, race.rules, restores=restores)
+        played = play_race(arms[0].id, periods, heat, race.rules, restores=restores)
         self.race_s += played.seconds
         results = [
             self._report(arm, trial, cell, shown, race)

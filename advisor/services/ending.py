@@ -2,6 +2,7 @@
 
 from datetime import datetime
 
+from advisor.course.races import Changed, as_clause, end_race, give_up_race
 from advisor.protocol.asked.jobs import JobState
 from advisor.protocol.measured.messages import ENDED_ELSEWHERE, MemberState
 from advisor.protocol.measured.trials import (
@@ -17,7 +18,6 @@ from advisor.services.webhooks.notices import NoticeEvent, tell_webhooks
 from advisor.storage import UnitOfWork
 from advisor.storage.fault_points import FaultPoint
 from advisor.storage.repositories.members import Member
-from advisor.tuning.history.breakoffs import is_to_blame
 
 _TELLING = (
     Outcome.OUT_OF_MEMORY,
@@ -50,10 +50,10 @@ def end_session(
     """
     if cancelled:
         outcome = Outcome.CANCELLED
-        _void_race(work, session, reason, now)
+        _void(work, session, give_up_race(work.blocks.issued_in(session.id), reason, now), now)
     if work.sessions.end(session.id, session.generation, outcome, reason):
         work.reach(FaultPoint.SESSION_ENDING)
-        _tell(work, session, f"Session {session.generation} is ending: {_as_clause(reason)}", now)
+        _tell(work, session, f"Session {session.generation} is ending: {as_clause(reason)}", now)
     elif cancelled and session.state is SessionState.ENDING:
         _tell(work, session, f"Session {session.generation} was ending already.", now)
 
@@ -92,8 +92,8 @@ def abandon_session(work: UnitOfWork, session_id: str, job_id: str, reason: str,
     )
     work.members.release(session_id)
     work.call_leader()
-    work.blocks.void_all(session_id, f"Its session was lost: {_as_clause(reason)}", now)
-    sentence = f"Session {generation} was lost: {_as_clause(reason)}"
+    work.blocks.void_all(session_id, f"Its session was lost: {as_clause(reason)}", now)
+    sentence = f"Session {generation} was lost: {as_clause(reason)}"
     work.events.append(job_id, EventKind.SESSION, sentence, now, session_id=session_id)
     cancel_if_gone(work, job_id, now)
 
@@ -159,42 +159,59 @@ def _settle(
     work.reach(FaultPoint.SESSION_LOST if state is SessionState.LOST else FaultPoint.SESSION_ENDED)
     work.members.release(session.id)
     work.call_leader()
-    _settle_race(work, session, outcome, reason, tail, now)
+    how = {
+        "state": state,
+        "outcome": outcome,
+        "reason": reason,
+        "log_tail": tail,
+        "total_steps": total_steps,
+        "ended_at": now,
+    }
+    _settle_race(work, session.model_copy(update=how), now)
     verb = "was lost" if state is SessionState.LOST else f"ended ({outcome.value})"
-    _tell(work, session, f"Session {session.generation} {verb}: {_as_clause(reason)}", now)
+    _tell(work, session, f"Session {session.generation} {verb}: {as_clause(reason)}", now)
     cancel_if_gone(work, session.job_id, now)
 
 
-def _settle_race(
-    work: UnitOfWork, session: Session, outcome: Outcome, reason: str, tail: str, now: datetime
-) -> None:
-    """Give up the race in flight. A strategy that raced the baseline alone may be to blame; several are suspects."""
-    numbers = _void_race(work, session, f"Its session ended: {_as_clause(reason)}", now)
-    if len(numbers) != 1 or not outcome.is_configurations_fault or work.sessions.trouble_of(session.id):
-        return
-    (number,) = numbers
-    trial = work.trials.get(session.job_id, number)
-    if trial is None or not is_to_blame(_read_history(work, session.job_id), session, trial.changes):
-        return
-    if work.trials.close(session.job_id, number, outcome, reason, now, log_tail=tail):
-        sentence = f"Trial {number} {outcome.words}: {_as_clause(reason)}"
-        work.events.append(
-            session.job_id, EventKind.TRIAL, sentence, now, trial_number=number, session_id=session.id
-        )
+def _settle_race(work: UnitOfWork, session: Session, now: datetime) -> None:
+    """Give up the race in flight of a session that has ended."""
+    changed = end_race(
+        session,
+        work.blocks.issued_in(session.id),
+        lambda: _read_history(work, session.job_id),
+        now,
+        in_trouble=bool(work.sessions.trouble_of(session.id)),
+    )
+    _void(work, session, changed, now)
 
 
 def _read_history(work: UnitOfWork, job_id: str) -> JobHistory:
     return JobHistory(blocks=work.blocks.of_job(job_id), sessions=work.sessions.of_job(job_id))
 
 
-def _void_race(work: UnitOfWork, session: Session, note: str, now: datetime) -> set[int]:
-    """Give up the race in flight; return the trials in it that measured something else than the baseline."""
-    arms = [arm for arm in work.blocks.issued_in(session.id) if work.blocks.void(arm.id, note, now)]
-    if not arms:
-        return set()
-    sentence = f"Race {arms[0].race} was given up: {_as_clause(note)}"
-    work.events.append(session.job_id, EventKind.BLOCK, sentence, now, session_id=session.id)
-    return {arm.trial_number for arm in arms if arm.plan.overrides}
+def _void(work: UnitOfWork, session: Session, changed: Changed, now: datetime) -> None:
+    if all(work.blocks.void(block.id, block.note, now) for block in changed.blocks):
+        tell_changes(work, session.job_id, changed, now)
+
+
+def tell_changes(work: UnitOfWork, job_id: str, changed: Changed, now: datetime) -> None:
+    """Close the trials that a transition closes, and write down what is told of it."""
+    told = list(changed.told)
+    for closing in changed.closings:
+        if work.trials.close(
+            job_id, closing.number, closing.outcome, closing.reason, now, log_tail=closing.log_tail
+        ):
+            told.append(closing.told)
+    for each in told:
+        work.events.append(
+            job_id,
+            each.kind,
+            each.sentence,
+            now,
+            trial_number=each.trial_number,
+            session_id=each.session_id,
+            facts=each.facts,
+        )
 
 
 def _most_telling(members: list[Member]) -> Member | None:
@@ -208,8 +225,3 @@ def _rank_telling(member: Member) -> tuple[int, bool]:
 
 def _tell(work: UnitOfWork, session: Session, sentence: str, now: datetime) -> None:
     work.events.append(session.job_id, EventKind.SESSION, sentence, now, session_id=session.id)
-
-
-def _as_clause(sentence: str) -> str:
-    """A sentence as it reads after a colon."""
-    return sentence.strip() or "no reason was given."

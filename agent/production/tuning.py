@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
+from advisor.course.played import PlayedJob, Raced
 from advisor.protocol.answers.advice import Interval, Provenance, Verdict
 from advisor.protocol.answers.strategy_file import StrategyFile
 from advisor.protocol.asked.jobs import Budget, Job, JobSpec, JobState, Stage
@@ -33,9 +34,7 @@ from advisor.protocol.training.workload import Workload
 from advisor.tuning.decisions import BASELINE, Candidate, Launch, Race
 from advisor.tuning.history.comparisons import list_comparisons
 from advisor.tuning.history.record import Record
-from advisor.tuning.job_in_memory import Died, InMemoryJob, Raced
 from advisor.tuning.measure.student_t import t_quantile
-from advisor.tuning.planner import plan
 from advisor.tuning.search.state import look
 from advisor.tuning.stages.trimming import choose_trimmed
 from advisor.tuning.stages.turns import verdict_rules
@@ -137,7 +136,7 @@ class _Line:
             return said
 
 
-class OnlineJob(InMemoryJob):
+class OnlineJob(PlayedJob):
     """A job whose only launch is the training."""
 
     def __init__(self, line: _Line, hello: Hello, limits: Limits, command: Sequence[str]) -> None:
@@ -159,15 +158,14 @@ class OnlineJob(InMemoryJob):
     def play_launch(self) -> None:
         """The training runs already."""
 
-    def play_race(self, race: Race, trials: Sequence[Trial], first: Block) -> Raced | Died:  # noqa: ARG002
+    def play_race(self, race: Race, trials: Sequence[Trial], arms: Sequence[Block]) -> Raced:  # noqa: ARG002
         """Let the ranks race."""
-        arms = tuple(block.plan for block in self.blocks if block.race == race.number)
         start_s = time.monotonic()
-        self._line.orders.put(NextReply(race=RacePlan(arms=arms)))
+        self._line.orders.put(NextReply(race=RacePlan(arms=tuple(arm.plan for arm in arms))))
         said = self._line.hear()
         if isinstance(said, Hello):
             raise _Gone  # the ranks were started anew
-        results = [said.get(arm.block_id) for arm in arms]
+        results = [said.get(arm.id) for arm in arms]
         if any(result is None for result in results):
             raise _Gone
         measured = [result for result in results if result is not None]
@@ -177,23 +175,17 @@ class OnlineJob(InMemoryJob):
     def search(self) -> None:
         """Let the planner search until it wants its verdict, or the time or the loss is used up."""
         for _ in range(_MOST_DECISIONS):
-            decision = plan(self.job, self.history, self.now)
-            if isinstance(decision, Launch):
-                self.job = self.job.model_copy(update={"stage": decision.stage})
-                self._launch(decision)
-                continue
-            if (
-                not isinstance(decision, Race)
-                or decision.stage is Stage.CONFIRM
-                or self.lost_s > self._limits.lost_s
-            ):
-                return
-            if self._spent_s() > (1.0 - _SHARE_OF_VERDICT) * self._limits.seconds:
-                return
-            self.job = self.job.model_copy(update={"stage": decision.stage})
-            self._race(decision)
+            decision = self.decide()
+            if not isinstance(decision, Launch):
+                is_over = (
+                    self.lost_s > self._limits.lost_s
+                    or self._spent_s() > (1.0 - _SHARE_OF_VERDICT) * self._limits.seconds
+                )
+                if is_over or not isinstance(decision, Race) or decision.stage is Stage.CONFIRM:
+                    return
+            self.carry_out(decision)
 
-    def decide(self) -> tuple[Changes, Interval | None]:
+    def decide_verdict(self) -> tuple[Changes, Interval | None]:
         """Race the search's winner against the script's own settings; return what the training goes on with."""
         record = Record(self.job, self.history, self.now)
         state = look(record)
@@ -208,7 +200,7 @@ class OnlineJob(InMemoryJob):
         # A plain lead needs no long race, and a candidate that is slower after all is left at once.
         known = {"target_error": max(_CLOSE, _OF_LEAD * lead), "give_up_ratio": _GIVE_UP_RATIO}
         rules = verdict_rules(record, arms, left_s).model_copy(update=known)
-        self._race(
+        self.carry_out(
             Race(Stage.CONFIRM, "The winner against the settings as they are.", arms, rules, record.next_race)
         )
         summary = self.blocks[-1].summary
@@ -263,7 +255,7 @@ def tune(folder: Path, limits: Limits, output: Path, command: Sequence[str], sta
             return
         job = OnlineJob(line, hello, limits, command)
         job.search()
-        changes, interval = job.decide()
+        changes, interval = job.decide_verdict()
         sentence = _describe(job, changes, interval, start)
         _write(job, Changes({**start.changes, **changes}), interval, sentence, output, start)
         line.orders.put(NextReply(end_because=sentence, settle=changes))

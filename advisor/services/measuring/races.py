@@ -6,23 +6,20 @@ from dataclasses import dataclass
 from datetime import datetime
 from itertools import chain
 
+from advisor.course.races import accept_race, issue_race
 from advisor.errors import InvalidResult, LostRace, SessionNotRunning
-from advisor.protocol.answers.gains import say_smallest_gain
 from advisor.protocol.asked.jobs import Stage
 from advisor.protocol.measured.messages import NextReply, RaceReport
-from advisor.protocol.measured.races import BlockPlan, RacePlan
+from advisor.protocol.measured.races import RacePlan
 from advisor.protocol.measured.trials import (
     Block,
     BlockResult,
     BlockState,
-    Outcome,
-    Purpose,
     Session,
     SessionState,
-    Trial,
 )
-from advisor.protocol.views import EventFacts, EventKind, RaceAccepted
-from advisor.services.ending import end_session
+from advisor.protocol.views import EventKind, RaceAccepted
+from advisor.services.ending import end_session, tell_changes
 from advisor.services.jobs import get_job
 from advisor.services.measuring.sessions import find_leader_place
 from advisor.services.measuring.telemetry import observe_block
@@ -32,7 +29,7 @@ from advisor.services.tuning import Tuning
 from advisor.storage import Database, UnitOfWork
 from advisor.storage.fault_points import FaultPoint
 from advisor.storage.repositories.members import Seat
-from advisor.tuning.decisions import Candidate, EndSession, Race, Wait
+from advisor.tuning.decisions import EndSession, Race, Wait
 
 _ATTEMPTS = 8
 _PATIENT = 3
@@ -136,7 +133,6 @@ def report_race(
     elif not _accept(work, tuning, seat, arms, report, payload, now):
         why = f"The race was given up: {arms[0].note or seat.reason}"
     else:
-        _conclude(work, tuning, seat, arms, report, now)
         work.reach(FaultPoint.RESULT_ACCEPTED)
         return _answer(seat, race_id, arms)
     work.reach(FaultPoint.RESULT_QUARANTINED)
@@ -221,70 +217,15 @@ def _still_holds(work: UnitOfWork, thought: Thought, *, patient: bool) -> bool:
 def _issue(work: UnitOfWork, session: Session, race: Race, now: datetime) -> RacePlan:
     job_id = session.job_id
     work.reach(FaultPoint.RACE_ISSUED)
-    known = list(work.trials.of_job(job_id))
-    trials = [_find_or_add(work, job_id, known, arm, now) for arm in race.arms]
-    plans = tuple(
-        BlockPlan(
-            block_id=work.new_id(),
-            trial_number=number,
-            overrides=arm.changes,
-            rules=race.rules,
-        )
-        for number, arm in zip(trials, race.arms, strict=True)
-    )
-    first = work.blocks.next_ordinal(session.id)
-    for place, plan in enumerate(plans):
-        work.blocks.issue(
-            job_id,
-            Block(
-                id=plan.block_id,
-                session_id=session.id,
-                trial_number=plan.trial_number,
-                ordinal=first + place,
-                race=race.number,
-                arm=place,
-                state=BlockState.ISSUED,
-                plan=plan,
-                issued_at=now,
-            ),
-        )
-    if work.jobs.set_stage(job_id, race.stage):
-        work.events.append(job_id, EventKind.JOB, f"The job is in its {race.stage.value} stage.", now)
-    if race.smallest_gain is not None:
-        facts = EventFacts(smallest_gain=race.smallest_gain)
-        work.events.append(job_id, EventKind.JOB, say_smallest_gain(race.smallest_gain), now, facts=facts)
-    names = ", ".join("the baseline" if not arm.changes else f"trial {n}"
-                      for n, arm in zip(trials, race.arms, strict=True))  # fmt: skip
-    work.events.append(
-        job_id,
-        EventKind.BLOCK,
-        f"Race {race.number} of {names}: {race.because}",
-        now,
-        trial_number=trials[-1],
-        session_id=session.id,
-    )
-    return RacePlan(arms=plans)
-
-
-def _find_or_add(work: UnitOfWork, job_id: str, known: list[Trial], arm: Candidate, now: datetime) -> int:
-    """Return the number of the candidate's trial, which is made, and is `known` then, where it does not exist yet."""
-    for trial in known:
-        if trial.purpose is arm.purpose and trial.changes == arm.changes:
-            return trial.number
-    number = known[-1].number + 1 if known else 0
-    trial = Trial(
-        number=number,
-        purpose=arm.purpose,
-        changes=arm.changes,
-        effect=arm.effect,
-        because=arm.because,
-        created_at=now,
-    )
-    work.trials.add(job_id, trial)
-    known.append(trial)
-    sentence = f"Trial {number} ({arm.purpose.value}): {arm.because}"
-    work.events.append(job_id, EventKind.TRIAL, sentence, now, trial_number=number)
-    return number
+    begins_stage = work.jobs.set_stage(job_id, race.stage)
+    known, ordinal = work.trials.of_job(job_id), work.blocks.next_ordinal(session.id)
+    changed = issue_race(session, race, known, ordinal, now, work.new_id, begins_stage=begins_stage)
+    for trial in changed.trials:
+        work.trials.add(job_id, trial)
+    for block in changed.blocks:
+        work.blocks.issue(job_id, block)
+    tell_changes(work, job_id, changed, now)
+    return RacePlan(arms=tuple(block.plan for block in changed.blocks))
 
 
 def _accept(
@@ -296,46 +237,17 @@ def _accept(
     payload: str,
     now: datetime,
 ) -> bool:
-    reference = report.results[arms[0].id]
-    for arm in arms:
-        result = report.results[arm.id]
-        summary = tuning.summarise(result, reference if arm.arm else None)
-        if not work.blocks.accept(arm, seat.generation, result, summary, payload, now):
-            return False
-    return True
-
-
-def _conclude(
-    work: UnitOfWork,
-    tuning: Tuning,
-    seat: Seat,
-    arms: tuple[Block, ...],
-    report: RaceReport,
-    now: datetime,
-) -> None:
-    """Tell what was measured, and close the trials whose outcome it decides."""
     job_id = seat.job_id
-    steps = sum(result.steps for result in report.results.values())
-    sentence = f"Race {arms[0].race} was run over {steps} timed steps."
-    if drifted := report.results[arms[0].id].drifted:
-        sentence += f" Nothing of it counts: {drifted}"
-    work.events.append(job_id, EventKind.BLOCK, sentence, now, session_id=seat.session_id)
-    own = [arm for arm in arms if not arm.plan.overrides]
-    baseline = [report.results[arm.id] for arm in own] or _list_baseline(work, job_id)
-    for arm in arms:
-        observe_block(work, seat.created_at, arm.model_copy(update={"finished_at": now}))
-        trial = work.trials.get(job_id, arm.trial_number)
-        if trial is None or trial.purpose is Purpose.BASELINE:
-            continue
-        verdict = tuning.judge(trial, report.results[arm.id], baseline)
-        if verdict is None or (trial.purpose is not Purpose.SEARCH and verdict[0] is Outcome.FINISHED):
-            continue
-        outcome, reason = verdict
-        if work.trials.close(job_id, trial.number, outcome, reason, now):
-            sentence = f"Trial {trial.number} {outcome.words}: {reason}"
-            work.events.append(
-                job_id, EventKind.TRIAL, sentence, now, trial_number=trial.number, session_id=seat.session_id
-            )
+    trials = {trial.number: trial for arm in arms if (trial := work.trials.get(job_id, arm.trial_number))}
+    changed = accept_race(arms, report.results, trials, lambda: _list_baseline(work, job_id), now, tuning)
+    for block in changed.blocks:
+        result = report.results[block.id]
+        if not work.blocks.accept(block, seat.generation, result, block.summary, payload, now):
+            return False
+    for block in changed.blocks:
+        observe_block(work, seat.created_at, block)
+    tell_changes(work, job_id, changed, now)
+    return True
 
 
 def _list_baseline(work: UnitOfWork, job_id: str) -> list[BlockResult]:

@@ -101,9 +101,9 @@ class ScriptedTuning:
         self, trial: Trial, result: BlockResult, baseline: Sequence[BlockResult]
     ) -> tuple[Outcome, str] | None:
         """Every search trial ends with its first block."""
-        if result.diverged:
+        if result.diverged and trial.changes:
             return Outcome.DIVERGED, "Its loss was not finite."
-        return Outcome.FINISHED, "It was measured."
+        return (Outcome.FINISHED, "It was measured.") if trial.purpose is Purpose.SEARCH else None
 
     def summarise(self, result: BlockResult, reference: BlockResult | None = None) -> BlockSummary:
         """Return plain averages."""

@@ -4,36 +4,28 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
+from advisor.course.played import START, Died, PlayedJob, Raced
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Budget, Job, JobSpec, JobState, Measurement, Stage
 from advisor.protocol.knobs.changes import Changes, period_of
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.phases import Phases
-from advisor.protocol.measured.races import BlockPlan, RaceRules
+from advisor.protocol.measured.races import RaceRules
 from advisor.protocol.measured.trials import (
     Block,
     BlockResult,
-    BlockState,
     EarlierJob,
-    JobHistory,
     Outcome,
     Session,
-    SessionState,
     Trial,
-    TrialState,
 )
 from advisor.protocol.nodes.cluster import Cluster, DeviceKind, Node
 from advisor.protocol.training.workload import Workload, WorkloadFacts
-from advisor.tuning.decisions import Candidate, Decision, EndSession, Fail, Finish, Launch, Race
-from advisor.tuning.explain.advice import build_advice
-from advisor.tuning.history.breakoffs import is_to_blame
-from advisor.tuning.measure.outcomes import judge_block
-from advisor.tuning.measure.statistics import summarise_race
+from advisor.tuning.decisions import Decision, EndSession, Fail, Finish, Launch, Race
 from advisor.tuning.planner import plan
 
-START = datetime(2026, 1, 1, tzinfo=UTC)
 SAMPLES = 64.0
 
 
@@ -98,7 +90,7 @@ QUIET = Noise(step=0.002, correlation=0.0, arm=0.0, session=0.0, launch=0.0, dri
 
 
 @dataclass
-class SimulatedCluster:
+class SimulatedCluster(PlayedJob):
     """Plays services, agents and ranks. Every fault is a function of what is being measured, never of luck alone."""
 
     job: Job
@@ -127,27 +119,14 @@ class SimulatedCluster:
     """Whether the planner is asked for suggestions that cost next to nothing."""
 
     def __post_init__(self) -> None:
+        super().__init__(self.job, self.startup_s, START, self.earlier)
         self.dice = random.Random(self.seed)
-        self.now = START
-        self.trials: list[Trial] = []
-        self.blocks: list[Block] = []
-        self.sessions: list[Session] = []
         self.decisions: list[Decision] = []
         self.drift = 0.0
         self.luck = 0.0
         self.steps = 0
         self.trained = 0
         """Steps of this launch that stayed part of the training: inexact blocks are undone."""
-
-    @property
-    def history(self) -> JobHistory:
-        """What the planner sees."""
-        return JobHistory.model_construct(
-            trials=tuple(self.trials),
-            blocks=tuple(self.blocks),
-            sessions=tuple(self.sessions),
-            earlier=self.earlier,
-        )
 
     @property
     def races(self) -> list[Race]:
@@ -184,164 +163,61 @@ class SimulatedCluster:
             }
         )
 
-    def run(self, most: int = 600) -> Advice | Fail:
+    def run(self, most: int = 600) -> Advice | Fail:  # type: ignore[override]
         """Carry the job to its end; fails the test when it does not end."""
+        self.settled = None
         for _ in range(most):
-            decision = self.step()
-            if isinstance(decision, Finish):
-                return build_advice(self.job, self.history, self.now)
-            if isinstance(decision, Fail):
-                return decision
+            self.step()
+            if self.settled is not None:
+                return self.settled
         raise AssertionError(f"the job did not end in {most} decisions; the last was {self.decisions[-1]}")
 
-    def step(self) -> Decision:
-        """Take one decision and carry it out."""
+    def decide(self) -> Decision:
+        """Take note of the decision; one of another session than there is fails the test."""
         decision = plan(self.job, self.history, self.now, quick=self.quick)
         self.decisions.append(decision)
         assert decision.because, decision
-        if decision.stage is not Stage.DONE:
-            self.job = self.job.model_copy(update={"stage": decision.stage})
         live = self.history.live_session()
-        if isinstance(decision, Launch):
+        if isinstance(decision, Launch | Finish | Fail):
             assert live is None
-            self._launch(decision)
-        elif isinstance(decision, EndSession):
+        elif isinstance(decision, EndSession | Race):
             assert live is not None
-            self._end(Outcome.FINISHED, "Asked to end.")
-        elif isinstance(decision, Race):
-            assert live is not None
-            self._race(decision, live)
-        elif isinstance(decision, Finish | Fail):
-            assert live is None
         return decision
 
-    def _launch(self, decision: Launch) -> None:
-        index = len(self.sessions)
-        started = self.now
-        self.sessions.append(
-            Session(
-                id=f"s{index}",
-                job_id=self.job.id,
-                generation=index,
-                state=SessionState.RUNNING,
-                because=decision.because,
-                cold=dict(decision.cold),
-                created_at=started,
-                started_at=started,
-            )
-        )
-        self.now += timedelta(seconds=self.startup_s)
+    def play_launch(self) -> Died | None:
+        """New processes with luck of their own."""
         self.luck = self.dice.gauss(0, self.noise.session)
         self.steps = self.trained = 0
-        if (outcome := self.launch_fault(index, decision.cold)) is not None:
-            self._end(outcome, "It died at its launch.")
-
-    def _end(self, outcome: Outcome, reason: str, total_steps: int = 0) -> None:
         session = self.sessions[-1]
-        state = SessionState.LOST if outcome is Outcome.LOST else SessionState.ENDED
-        self.sessions[-1] = session.model_copy(
-            update={
-                "state": state,
-                "outcome": outcome,
-                "reason": reason,
-                "ended_at": self.now,
-                "total_steps": total_steps,
-            }
-        )
-        issued = [i for i, block in enumerate(self.blocks) if block.state is BlockState.ISSUED]
-        for i in issued:
-            self.blocks[i] = self.blocks[i].model_copy(update={"state": BlockState.VOID, "note": reason})
-        blamed = {self.blocks[i].trial_number for i in issued if self.blocks[i].plan.overrides}
-        if outcome.is_configurations_fault and len(blamed) == 1:
-            number = blamed.pop()
-            if is_to_blame(self.history, self.sessions[-1], self.trials[number].changes):
-                self._close(number, outcome, reason)
+        if (outcome := self.launch_fault(session.generation, session.cold)) is not None:
+            return Died(outcome, "It died at its launch.", 0.0, is_silent=outcome is Outcome.LOST)
+        return None
 
-    def _close(self, number: int, outcome: Outcome, reason: str) -> None:
-        self.trials[number] = self.trials[number].model_copy(
-            update={
-                "state": TrialState.CLOSED,
-                "outcome": outcome,
-                "outcome_reason": reason,
-                "finished_at": self.now,
-            }
-        )
-
-    def _race(self, decision: Race, live: Session) -> None:
-        trials = [self._find(arm) for arm in decision.arms]
-        first = sum(b.session_id == live.id for b in self.blocks)
-        rules = decision.rules
-        arms = []
-        for place, trial in enumerate(trials):
+    def play_race(self, race: Race, trials: Sequence[Trial], arms: Sequence[Block]) -> Raced | Died:
+        """Let a fault have its way, or let the arms take turns."""
+        rules, session = race.rules, self.sessions[-1]
+        index = session.generation
+        for trial, arm in zip(trials, arms, strict=True):
             assert trial.outcome in {None, Outcome.FINISHED}, "a failed trial races no more"
-            plan_ = BlockPlan(
-                block_id=f"b{len(self.blocks)}",
-                trial_number=trial.number,
-                overrides=trial.changes,
-                rules=rules,
-            )
-            arms.append(len(self.blocks))
-            self.blocks.append(
-                Block(
-                    id=plan_.block_id, session_id=live.id, trial_number=trial.number, ordinal=first + place,
-                    race=decision.number, arm=place, state=BlockState.ISSUED, plan=plan_, issued_at=self.now,
-                )
-            )  # fmt: skip
-        for place, trial in enumerate(trials):
-            fault = self.session_fault(len(self.sessions) - 1, first + place, trial.changes)
+            fault = self.session_fault(index, arm.ordinal, trial.changes)
             if fault is not None:
-                self.now += timedelta(seconds=5)
-                self._end(fault, f"It ended as {fault.value}.", total_steps=self.steps)
-                return
+                return Died(fault, f"It ended as {fault.value}.", 5.0, self.steps, fault is Outcome.LOST)
         needed = len(trials) * (rules.warmup_steps + rules.min_steps + rules.min_steps // rules.segment_steps)
         if self.steps_per_session is not None and self.steps + needed > self.steps_per_session:
-            self._end(Outcome.FINISHED, "The script ended.", total_steps=self.steps_per_session)
-            return
-        index = len(self.sessions) - 1
+            return Died(Outcome.FINISHED, "The script ended.", 0.0, self.steps_per_session)
         if (broken := self.script_fault(index)) is not None and self.steps + needed > broken[0]:
-            self.now += timedelta(seconds=20)
-            self._end(broken[1], broken[2], total_steps=broken[0])
-            return
+            return Died(broken[1], broken[2], 20.0, broken[0])
         results = self._run_race([trial.changes for trial in trials], rules)
-        results = [self.alter(t.changes, live, r) for t, r in zip(trials, results, strict=True)]
+        results = [self.alter(t.changes, session, r) for t, r in zip(trials, results, strict=True)]
         for result in results:
             self.steps += rules.warmup_steps + result.steps + len(result.segments) + rules.profile_steps
         untimed = sum(
             (rules.warmup_steps + rules.profile_steps + len(r.segments)) * r.wall_s / max(1, r.steps)
             for r in results
         )
-        self.now += timedelta(seconds=sum(r.wall_s for r in results) + untimed + 0.1)
         if all(trial.effect is Effect.EXACT for trial in trials):
             self.trained += sum(r.steps for r in results)
-        for place, (trial, result) in enumerate(zip(trials, results, strict=True)):
-            self.blocks[arms[place]] = self.blocks[arms[place]].model_copy(
-                update={
-                    "state": BlockState.DONE,
-                    "result": result,
-                    "summary": summarise_race(result, results[0] if place else None),
-                    "finished_at": self.now,
-                }
-            )
-            judged = judge_block(
-                self.trials[trial.number],
-                result,
-                [r for t, r in zip(trials, results, strict=True) if not t.changes],
-            )
-            final = judged and (judged[0] is not Outcome.FINISHED or trial.purpose.value == "search")
-            if judged is not None and final and self.trials[trial.number].outcome != judged[0]:
-                self._close(trial.number, *judged)
-
-    def _find(self, arm: Candidate) -> Trial:
-        for trial in self.trials:
-            if trial.purpose is arm.purpose and trial.changes == dict(arm.changes):
-                return trial
-        assert arm.because
-        trial = Trial(
-            number=len(self.trials), purpose=arm.purpose, changes=dict(arm.changes), effect=arm.effect,
-            because=arm.because, created_at=self.now,
-        )  # fmt: skip
-        self.trials.append(trial)
-        return trial
+        return Raced(results, sum(r.wall_s for r in results) + untimed + 0.1)
 
     def _run_race(self, arms: Sequence[Changes], rules: RaceRules) -> list[BlockResult]:
         """Let the arms take turns as ranks do: segments in random order, the next cycle in the reverse one."""

@@ -5,7 +5,7 @@ import pytest
 from advisor.protocol.answers.advice import Action, Advice, Verdict
 from advisor.protocol.asked.jobs import Budget
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.measured.trials import BlockResult, Outcome, Purpose, Session, SessionState
+from advisor.protocol.measured.trials import BlockResult, Outcome, Purpose, Session
 from advisor.tuning.decisions import Fail
 from tests.unit.tuning.simulated_cluster import QUIET, SimulatedCluster, make_facts, make_job, make_spec
 
@@ -53,15 +53,6 @@ def test_a_script_that_breaks_off_in_the_probe_fails_the_job_with_the_place(outc
 
 def test_a_rank_that_is_killed_at_one_step_in_every_launch_is_the_scripts() -> None:
     sim = simulate(script_fault=breaks_off(150, Outcome.LOST))
-
-    # The simulated cluster calls what a rank's death leaves a lost lease; here the agents lived.
-    end = sim._end
-
-    def end_by_report(outcome: Outcome, reason: str, total_steps: int = 0) -> None:
-        end(outcome, reason, total_steps)
-        sim.sessions[-1] = sim.sessions[-1].model_copy(update={"state": SessionState.ENDED})
-
-    sim._end = end_by_report  # type: ignore[method-assign]
     answer = sim.run()
 
     assert isinstance(answer, Advice)

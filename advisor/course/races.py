@@ -1,0 +1,246 @@
+"""The life of a race: issued, then accepted or given up with its launch; each returns what it changes in the job.
+
+Services write that down, a played job keeps it in lists: both follow the same rules.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol
+
+from advisor.protocol.answers.gains import say_smallest_gain
+from advisor.protocol.measured.races import BlockPlan
+from advisor.protocol.measured.trials import (
+    Block,
+    BlockResult,
+    BlockState,
+    BlockSummary,
+    JobHistory,
+    Outcome,
+    Session,
+    Trial,
+    TrialState,
+)
+from advisor.protocol.views import EventFacts, EventKind
+from advisor.tuning.decisions import Candidate, Race
+from advisor.tuning.history.breakoffs import is_to_blame
+from advisor.tuning.measure.outcomes import judge_block
+from advisor.tuning.measure.statistics import summarise_race
+
+
+@dataclass(frozen=True)
+class Told:
+    """An event of the job."""
+
+    kind: EventKind
+    sentence: str
+    trial_number: int | None = None
+    session_id: str | None = None
+    facts: EventFacts | None = None
+
+
+@dataclass(frozen=True)
+class Closing:
+    """A trial that ends, and what is told of it."""
+
+    number: int
+    outcome: Outcome
+    reason: str
+    told: Told
+    log_tail: str = ""
+
+    def may_close(self, trial: Trial) -> bool:
+        """Whether the trial is open, or ended in a way that this one replaces.
+
+        One that had finished may be raced again, and fail then; one that the job's end cut off may be taken up again.
+        """
+        if trial.state is TrialState.OPEN or trial.outcome is Outcome.CANCELLED:
+            return True
+        return trial.outcome is Outcome.FINISHED and self.outcome is not Outcome.FINISHED
+
+
+@dataclass(frozen=True)
+class Changed:
+    """What became of a job."""
+
+    trials: tuple[Trial, ...] = ()
+    """New ones."""
+    blocks: tuple[Block, ...] = ()
+    """Arms that are issued, measured or given up, as they are now."""
+    closings: tuple[Closing, ...] = ()
+    told: tuple[Told, ...] = ()
+    """In order; of each closing its own comes after them, where it closes something."""
+
+
+class Judge(Protocol):
+    """What is made of a result; the tuning package's own functions but in tests."""
+
+    def judge(
+        self, trial: Trial, result: BlockResult, baseline: Sequence[BlockResult]
+    ) -> tuple[Outcome, str] | None:
+        """How a result ends its trial; None while that goes on."""
+        ...
+
+    def summarise(self, result: BlockResult, reference: BlockResult | None) -> BlockSummary:
+        """Its statistics, held against the first arm's."""
+        ...
+
+
+class TuningJudge:
+    """The tuning package's."""
+
+    judge = staticmethod(judge_block)
+    summarise = staticmethod(summarise_race)
+
+
+def issue_race(
+    session: Session,
+    race: Race,
+    trials: Sequence[Trial],
+    first_ordinal: int,
+    now: datetime,
+    make_id: Callable[[], str],
+    *,
+    begins_stage: bool = False,
+) -> Changed:
+    """Make the race's arms, and the trials that do not exist yet, among `trials`, all of the job's."""
+    known, told = list(trials), list[Told]()
+    blocks = []
+    for place, arm in enumerate(race.arms):
+        trial = _find_trial(known, arm)
+        if trial is None:
+            trial = Trial(
+                number=known[-1].number + 1 if known else 0,
+                purpose=arm.purpose,
+                changes=arm.changes,
+                effect=arm.effect,
+                because=arm.because,
+                created_at=now,
+            )
+            known.append(trial)
+            sentence = f"Trial {trial.number} ({arm.purpose.value}): {arm.because}"
+            told.append(Told(EventKind.TRIAL, sentence, trial.number))
+        plan = BlockPlan(
+            block_id=make_id(), trial_number=trial.number, overrides=arm.changes, rules=race.rules
+        )
+        blocks.append(
+            Block(
+                id=plan.block_id,
+                session_id=session.id,
+                trial_number=trial.number,
+                ordinal=first_ordinal + place,
+                race=race.number,
+                arm=place,
+                state=BlockState.ISSUED,
+                plan=plan,
+                issued_at=now,
+            )
+        )
+    if begins_stage:
+        told.append(Told(EventKind.JOB, f"The job is in its {race.stage.value} stage."))
+    if race.smallest_gain is not None:
+        facts = EventFacts(smallest_gain=race.smallest_gain)
+        told.append(Told(EventKind.JOB, say_smallest_gain(race.smallest_gain), facts=facts))
+    names = ", ".join(
+        f"trial {block.trial_number}" if block.plan.overrides else "the baseline" for block in blocks
+    )
+    sentence = f"Race {race.number} of {names}: {race.because}"
+    told.append(Told(EventKind.BLOCK, sentence, blocks[-1].trial_number, session.id))
+    return Changed(trials=tuple(known[len(trials) :]), blocks=tuple(blocks), told=tuple(told))
+
+
+def _find_trial(trials: Sequence[Trial], arm: Candidate) -> Trial | None:
+    return next((t for t in trials if t.purpose is arm.purpose and t.changes == arm.changes), None)
+
+
+def accept_race(
+    arms: Sequence[Block],
+    results: Mapping[str, BlockResult],
+    trials: Mapping[int, Trial],
+    list_baseline: Callable[[], Sequence[BlockResult]],
+    now: datetime,
+    judge: Judge,
+) -> Changed:
+    """Take a race's results, by the ids of its arms; close the trials whose outcome they decide.
+
+    `trials` are those of the arms. `list_baseline` is asked for what the script as it stands measured in the whole job
+    where it had no part in this race.
+    """
+    reference, session_id = results[arms[0].id], arms[0].session_id
+    baseline = [results[arm.id] for arm in arms if not arm.plan.overrides] or list_baseline()
+    done, closings = [], []
+    for arm in arms:
+        result, trial = results[arm.id], trials[arm.trial_number]
+        summary = judge.summarise(result, reference if arm.arm else None)
+        done.append(
+            arm.model_copy(
+                update={"state": BlockState.DONE, "result": result, "summary": summary, "finished_at": now}
+            )
+        )
+        if (judged := judge.judge(trial, result, baseline)) is not None:
+            closings.append(_close(trial.number, *judged, session_id))
+    steps = sum(result.steps for result in results.values())
+    sentence = f"Race {arms[0].race} was run over {steps} timed steps."
+    if reference.drifted:
+        sentence += f" Nothing of it counts: {reference.drifted}"
+    told = Told(EventKind.BLOCK, sentence, session_id=session_id)
+    return Changed(blocks=tuple(done), closings=tuple(closings), told=(told,))
+
+
+def give_up_race(arms: Sequence[Block], note: str, now: datetime) -> Changed:
+    """Void the arms that are being measured; `note` says why."""
+    if not arms:
+        return Changed()
+    update = {"state": BlockState.VOID, "note": note, "finished_at": now}
+    told = Told(
+        EventKind.BLOCK,
+        f"Race {arms[0].race} was given up: {as_clause(note)}",
+        session_id=arms[0].session_id,
+    )
+    return Changed(blocks=tuple(arm.model_copy(update=update) for arm in arms), told=(told,))
+
+
+def end_race(
+    session: Session,
+    arms: Sequence[Block],
+    read_history: Callable[[], JobHistory],
+    now: datetime,
+    *,
+    in_trouble: bool = False,
+) -> Changed:
+    """Give up the race that was in flight when the session ended; `session` says how, `arms` are those in flight.
+
+    A strategy that raced the baseline alone may be to blame; several are suspects, and none is where the session had
+    a trouble of its own.
+    """
+    changed = give_up_race(arms, f"Its session ended: {as_clause(session.reason)}", now)
+    suspects = {arm.trial_number: arm.plan.overrides for arm in arms if arm.plan.overrides}
+    outcome = session.outcome
+    if len(suspects) != 1 or outcome is None or not outcome.is_configurations_fault or in_trouble:
+        return changed
+    [(number, changes)] = suspects.items()
+    if not is_to_blame(_as_it_is(read_history(), session, changed.blocks), session, changes):
+        return changed
+    closing = _close(number, outcome, session.reason, session.id, session.log_tail)
+    return Changed(blocks=changed.blocks, closings=(closing,), told=changed.told)
+
+
+def _as_it_is(history: JobHistory, session: Session, blocks: Sequence[Block]) -> JobHistory:
+    """The history with a session and blocks as they are now."""
+    now = {block.id: block for block in blocks}
+    return history.model_copy(
+        update={
+            "sessions": tuple(session if each.id == session.id else each for each in history.sessions),
+            "blocks": tuple(now.get(each.id, each) for each in history.blocks),
+        }
+    )
+
+
+def _close(number: int, outcome: Outcome, reason: str, session_id: str, log_tail: str = "") -> Closing:
+    told = Told(EventKind.TRIAL, f"Trial {number} {outcome.words}: {as_clause(reason)}", number, session_id)
+    return Closing(number, outcome, reason, told, log_tail)
+
+
+def as_clause(sentence: str) -> str:
+    """A sentence as it reads after a colon."""
+    return sentence.strip() or "no reason was given."
