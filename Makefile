@@ -43,7 +43,7 @@ demo: $(RUNS)  ## tune a built-in training workload on this machine: five minute
 
 CHECKS ?=
 gpu-check: $(STAMP)  ## everything that only a GPU can show, written to docs/results/gpu.md (CHECKS="timing,memory")
-	$(BIN)/advisor doctor --gpu --output docs/results/gpu.md $(if $(CHECKS),--checks "$(CHECKS)")
+	$(BIN)/python -m tests.gpu --output docs/results/gpu.md $(if $(CHECKS),--checks "$(CHECKS)")
 
 check: $(STAMP)  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check $(SOURCES)

@@ -220,23 +220,8 @@ def doctor(
         str, typer.Option(help="The user that training scripts would run as, as with `run`.")
     ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings for programs.")] = False,
-    gpu: Annotated[
-        bool, typer.Option("--gpu", help="Check the runtime on this node's GPUs instead.")
-    ] = False,
-    checks: Annotated[
-        str, typer.Option(metavar="NAME,…", help="With --gpu: these checks only, e.g. timing,memory.")
-    ] = "",
-    output: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With --gpu: write what was found as Markdown.")
-    ] = None,
-    device: Annotated[str, typer.Option(hidden=True, help="cpu: to test the checks themselves.")] = "cuda",
 ) -> None:
-    """Say what this node offers, and what stands in an agent's way. Exit code 1 when something does.
-
-    Exit codes with --gpu: 0 nothing failed · 1 something did · 2 usage · 3 there is no GPU · 130 stopped.
-    """
-    if gpu:
-        raise typer.Exit(_check_gpus(checks, device, output))
+    """Say what this node offers, and what stands in an agent's way. Exit code 1 when something does."""
     folder = (work_dir or default_work_dir(os.uname().nodename, Path.home())).absolute()
     gpus = open_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ)
     from agent.operator.doctor import examine
@@ -248,16 +233,6 @@ def doctor(
     for finding in () if as_json else findings:
         typer.echo(f"{'ok ' if finding.is_fine else 'NO '} {finding.name:7} {finding.sentence}")
     raise typer.Exit(0 if all(finding.is_fine for finding in findings) else 1)
-
-
-def _check_gpus(checks: str, device: str, output: Path | None) -> int:
-    from agent.operator.gpu_check.command import check_gpus
-
-    gpus = open_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ)
-    try:
-        return check_gpus(checks, device, output, gpus, dict(os.environ))
-    finally:
-        gpus.close()
 
 
 def main() -> None:

@@ -15,9 +15,9 @@ from fastapi import FastAPI
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
 from advisor.dashboard import build_dashboard
-from advisor.dashboard.samples.job import make_agents, make_finished_story, make_running_story
 from advisor.dashboard.source import Person
 from advisor.protocol.views import Role
+from tests.samples.job import make_agents, make_finished_story, make_running_story
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "dashboard"))
 from memory_source import NOW, MemorySource

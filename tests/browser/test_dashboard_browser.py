@@ -10,9 +10,9 @@ from axe_playwright_python.sync_playwright import Axe
 from memory_source import NOW
 from playwright.sync_api import Page, expect
 
-from advisor.dashboard.samples.evidence import leave_undecided
-from advisor.dashboard.samples.job import make_finished_story
 from advisor.protocol.asked.jobs import JobState
+from tests.samples.evidence import leave_undecided
+from tests.samples.job import make_finished_story
 
 pytestmark = pytest.mark.browser
 
@@ -21,7 +21,7 @@ SHOTS = os.environ.get("SCREENSHOTS", "")
 
 PAGES = (
     "/jobs", "/jobs/busy", "/jobs/sample", "/jobs/sample/trials/5", "/jobs/sample/trials/6", "/jobs/busy/trials/10",
-    "/jobs/busy/log", "/jobs/sample/export", "/jobs/busy/export", "/agents", "/knobs", "/style", "/jobs/sample/trials",
+    "/jobs/busy/log", "/jobs/sample/export", "/jobs/busy/export", "/agents", "/knobs", "/jobs/sample/trials",
     "/jobs/busy/trials?sort=-samples&state=ok", "/jobs/sample/compare?trials=0,3,5,7", "/jobs/sample/explore",
     "/jobs/busy/explore", "/jobs/new", "/compare?jobs=sample,busy",
     "/jobs/sample/what-if?nodes=8&rate=25gbit&batch=x", "/jobs/sample/what-if?nodes=8&rate=25gbit",

@@ -7,9 +7,9 @@ import pytest
 from memory_source import NOW
 from playwright.sync_api import Page, expect
 
-from advisor.dashboard.samples.job import make_agents, make_running_story
 from advisor.protocol.asked.jobs import JobState, Stage
 from advisor.protocol.measured.trials import JobHistory, Outcome, SessionState
+from tests.samples.job import make_agents, make_running_story
 
 pytestmark = pytest.mark.browser
 

@@ -1,4 +1,4 @@
-"""Routes beside the jobs: agents, to be drained, resumed and removed; the knob catalogue; the page of components."""
+"""Routes beside the jobs: agents, to be drained, resumed and removed; the knob catalogue."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -7,7 +7,6 @@ from typing import Annotated
 from fastapi import APIRouter, Form, Request
 from starlette.responses import RedirectResponse, Response
 
-from advisor.dashboard.components import sample_components
 from advisor.dashboard.door.access import Door
 from advisor.dashboard.rendering import Renderer
 from advisor.dashboard.source import Source
@@ -21,7 +20,7 @@ FormKey = Annotated[str, Form()]
 def build_site_routes(
     source: Source, door: Door, renderer: Renderer, clock: Callable[[], datetime]
 ) -> APIRouter:
-    """Return the routes /agents, /knobs and /style."""
+    """Return the routes /agents and /knobs."""
     router = APIRouter()
 
     def show(request: Request, name: str, section: str, context: Mapping[str, object]) -> Response:
@@ -64,9 +63,5 @@ def build_site_routes(
     @router.get("/knobs")
     def show_knobs(request: Request) -> Response:
         return show(request, "knobs.html", "knobs", {"groups": group_knobs()})
-
-    @router.get("/style")
-    def show_style(request: Request) -> Response:
-        return show(request, "style.html", "", sample_components(clock()))
 
     return router

@@ -137,19 +137,3 @@ def chip_for_effect(effect: Effect) -> Chip:
 def chip_for_agent(state: AgentState) -> Chip:
     """Return the chip of an agent's state."""
     return _AGENTS[state]
-
-
-def list_all_chips() -> list[tuple[str, list[Chip]]]:
-    """Return every chip there is, by the thing it describes, for the page of components."""
-    return [
-        ("job", list(_JOBS.values())),
-        ("verdict", list(_VERDICTS.values())),
-        (
-            "trial",
-            [Chip("busy", "pulse", "measuring"), Chip("waiting", "clock", "open"), *_OUTCOMES.values()],
-        ),
-        ("block", list(_BLOCKS.values())),
-        ("session", list(_SESSIONS.values())),
-        ("rung", list(_EFFECTS.values())),
-        ("agent", list(_AGENTS.values())),
-    ]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from agent.operator.gpu_check.catalogue import CHECKS
-from agent.operator.gpu_check.check import Judgement, choose_checks
-from agent.operator.gpu_check.real_bench import RealBench
-from agent.operator.gpu_check.run_checks import find_machine
+from tests.gpu.catalogue import CHECKS
+from tests.gpu.check import Judgement, choose_checks
+from tests.gpu.real_bench import RealBench
+from tests.gpu.run_checks import find_machine
 from tests.no_gpus import NoGpus
 
 pytest.importorskip("torch")

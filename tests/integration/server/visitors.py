@@ -119,7 +119,6 @@ ROUTES: dict[str, set[str]] = {
     "POST /agents/{agent_id}/resume": ADMIN,
     "POST /agents/{agent_id}/remove": ADMIN,
     "GET /knobs": READ,
-    "GET /style": READ,
     "GET /tokens": ADMIN,
     "POST /tokens": ADMIN,
     "POST /tokens/{token_id}/rotate": ADMIN,

@@ -12,23 +12,21 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from advisor.protocol.measured.phases import Phases
 from advisor.protocol.measured.races import RacePlan
 from advisor.protocol.measured.telemetry import DeviceSample
 from advisor.protocol.measured.trials import BlockResult, Outcome
-from agent.cli import app
 from agent.devices.gpus import DeviceProcess, Reading
-from agent.operator.gpu_check import command
-from agent.operator.gpu_check.bench import Bench, Interrupted, Machine, Struck, Trained
-from agent.operator.gpu_check.catalogue import CHECKS
-from agent.operator.gpu_check.check import Check, Judgement, NotPossible, Status, choose_checks
-from agent.operator.gpu_check.nvidia_smi import read_smi
-from agent.operator.gpu_check.real_bench import RealBench
-from agent.operator.gpu_check.report import describe_outcomes
-from agent.operator.gpu_check.run_checks import NoCard, find_machine, open_bench, run_checks
-from agent.operator.gpu_check.trace import UnreadableTrace, read_trace, subtract
+from tests.gpu import command
+from tests.gpu.bench import Bench, Interrupted, Machine, Struck, Trained
+from tests.gpu.catalogue import CHECKS
+from tests.gpu.check import Check, Judgement, NotPossible, Status, choose_checks
+from tests.gpu.nvidia_smi import read_smi
+from tests.gpu.real_bench import RealBench
+from tests.gpu.report import describe_outcomes
+from tests.gpu.run_checks import NoCard, find_machine, open_bench, run_checks
+from tests.gpu.trace import UnreadableTrace, read_trace, subtract
 from tests.no_gpus import NoGpus
 
 CARD = Machine("cuda", ("NVIDIA H100",), "580.1", "2.13.0", "13.0", "2.28.9", "91002", has_transformers=True)
@@ -589,15 +587,17 @@ def test_without_a_card_there_is_one_sentence(tmp_path: Path) -> None:
         find_machine("cuda", NoGpus(), {"CUDA_VISIBLE_DEVICES": "", "PATH": ""})
 
 
-def test_the_command_without_a_card_writes_nothing(tmp_path: Path) -> None:
+def test_the_command_without_a_card_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     page = tmp_path / "gpu.md"
-    options = ["doctor", "--gpu", "--output", str(page)]
-    result = CliRunner(env={"CUDA_VISIBLE_DEVICES": ""}).invoke(app, options)
-    assert result.exit_code == 3
-    assert result.output == (
+    assert command.main(["--output", str(page)]) == 3
+    said = capsys.readouterr()
+    assert said.err == (
         "No NVIDIA GPU is visible on this machine, so there is nothing to check: run it where one is.\n"
     )
+    assert not said.out
     assert not page.exists()
-    wrong = CliRunner().invoke(app, ["doctor", "--gpu", "--output", str(tmp_path / "none" / "gpu.md")])
-    assert wrong.exit_code == 2
-    assert "there is no folder" in wrong.output
+    assert command.main(["--output", str(tmp_path / "none" / "gpu.md")]) == 2
+    assert "there is no folder" in capsys.readouterr().err

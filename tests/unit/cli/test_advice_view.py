@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from advisor.cli.views.advice_view import format_advice
-from advisor.dashboard.samples.evidence import make_findings, make_pareto, make_taken_back
 from advisor.protocol.answers.advice import Advice, Interval
+from tests.samples.evidence import make_findings, make_pareto, make_taken_back
 
 from .advices import a_change, a_keep, of_an_older_version, unconfirmed, undecided
 

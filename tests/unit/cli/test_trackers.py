@@ -19,8 +19,8 @@ from tensorboardX.proto.event_pb2 import Event
 
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.tuning.trackers import collect_results, log_results, read_targets
-from advisor.dashboard.samples.job import make_finished_story
 from advisor.protocol.asked.jobs import JobState
+from tests.samples.job import make_finished_story
 from tests.unit.cli.advices import a_change
 from tests.unit.cli.conftest import Run
 from tests.unit.cli.fake_server import FakeServer

@@ -9,9 +9,9 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 from advisor.dashboard import build_dashboard
-from advisor.dashboard.samples.job import make_agents, make_finished_story, make_running_story
 from advisor.dashboard.source import Person
 from advisor.protocol.views import Role
+from tests.samples.job import make_agents, make_finished_story, make_running_story
 
 sys.path.insert(0, str(Path(__file__).parent))
 from memory_source import NOW, Clock, MemorySource

@@ -6,7 +6,6 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html import unescape
 
-from advisor.dashboard.samples.job import Story
 from advisor.dashboard.source import Person
 from advisor.errors import (
     AdviceNotReady,
@@ -44,6 +43,7 @@ from advisor.protocol.views import (
 from advisor.services.jobs import check_spec
 from advisor.tuning.asked import PlannerTuning
 from advisor.tuning.explain.forecast import ForecastImpossible
+from tests.samples.job import Story
 
 NOW = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 

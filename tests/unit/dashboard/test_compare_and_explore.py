@@ -18,7 +18,6 @@ from advisor.dashboard.figures.explore import (
 )
 from advisor.dashboard.figures.gains import Gain
 from advisor.dashboard.figures.spaces import MOST_LINES, SpacePoint, draw_contour, draw_parallel
-from advisor.dashboard.samples.job import keep_defaults, make_finished_story, make_running_story
 from advisor.dashboard.views.trials.compare import compare_trials, read_numbers
 from advisor.dashboard.views.trials.explore import explore
 from advisor.dashboard.views.trials.explore_query import ExploreQuery
@@ -28,6 +27,7 @@ from advisor.protocol.answers.gains import spell_gain
 from advisor.protocol.answers.so_far import SoFar
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.trials import Outcome
+from tests.samples.job import keep_defaults, make_finished_story, make_running_story
 
 
 def even(ratio: float) -> Gain:

@@ -16,9 +16,9 @@ from advisor.dashboard.figures.charts import (
     draw_waterfall,
 )
 from advisor.dashboard.figures.gains import Gain, frame_gains, to_percent
-from advisor.dashboard.samples.job import make_finished_story
 from advisor.protocol.measured.estimates import estimate_blocks
 from advisor.protocol.measured.phases import Phases
+from tests.samples.job import make_finished_story
 
 BEFORE = Phases(forward_s=0.05, backward_s=0.07, exposed_comm_s=0.03, optimizer_s=0.01)
 AFTER = Phases(forward_s=0.05, backward_s=0.07, exposed_comm_s=0.004, optimizer_s=0.01)

@@ -24,7 +24,7 @@ PAGES = (
     "/jobs/busy/trials?sort=-samples&state=ok&columns=number&columns=loss", "/jobs/sample/compare?trials=0,5",
     "/jobs/busy/compare?trials=0&trials=6&trials=9&trials=10", "/jobs/sample/explore", "/jobs/busy/explore",
     "/jobs/sample/what-if", "/jobs/busy/what-if", "/compare?jobs=sample,busy",
-    "/jobs/sample/export?format=paddle-prototxt&target=2.6.2", "/jobs/busy/export", "/agents", "/knobs", "/style",
+    "/jobs/sample/export?format=paddle-prototxt&target=2.6.2", "/jobs/busy/export", "/agents", "/knobs",
 )  # fmt: skip
 
 

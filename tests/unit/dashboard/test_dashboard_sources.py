@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 from memory_source import NOW, MemorySource
 
-from advisor.dashboard.samples.job import make_running_story
 from advisor.dashboard.service_source import ServiceSource
 from advisor.dashboard.source import Person, Source
 from advisor.errors import AdviceNotReady, Forbidden, InvalidJob, JobNotFound, NoForecast, NotYourJob
@@ -18,6 +17,7 @@ from advisor.services.timers import Timers
 from advisor.services.tokens import authenticate, create_token
 from advisor.storage import Database
 from advisor.tuning.asked import PlannerTuning
+from tests.samples.job import make_running_story
 
 ADA = Person("ada", Role.SUBMITTER)
 

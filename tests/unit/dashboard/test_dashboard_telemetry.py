@@ -9,11 +9,11 @@ from memory_source import NOW, MemorySource, read_words
 from starlette.testclient import TestClient
 
 from advisor.dashboard.figures.utilisation import draw_utilisation
-from advisor.dashboard.samples.job import make_agents, make_finished_story
-from advisor.dashboard.samples.telemetry import make_session_telemetry
 from advisor.dashboard.views.server.site import find_objection
 from advisor.dashboard.views.trials.page import view_trial_page
 from advisor.protocol.measured.telemetry import NodeTelemetry, SessionTelemetry, Spread, TelemetrySeries
+from tests.samples.job import make_agents, make_finished_story
+from tests.samples.telemetry import make_session_telemetry
 
 
 def test_every_device_is_a_line_and_a_row() -> None:

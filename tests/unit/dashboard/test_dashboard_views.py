@@ -11,17 +11,8 @@ import pytest
 from memory_source import NOW, Clock, MemorySource, read_words
 from starlette.testclient import TestClient
 
-from advisor.dashboard.components import sample_components
-from advisor.dashboard.samples.evidence import leave_undecided
-from advisor.dashboard.samples.job import (
-    Story,
-    keep_defaults,
-    make_agents,
-    make_finished_story,
-    make_running_story,
-)
 from advisor.dashboard.source import Person
-from advisor.dashboard.views.chips import chip_for_verdict
+from advisor.dashboard.views.chips import chip_for_job, chip_for_verdict
 from advisor.dashboard.views.evidence import judge_finding
 from advisor.dashboard.views.job.page import JobActions, Overview, list_actions, view_overview
 from advisor.dashboard.views.job.story import list_facts, list_failures, list_idle
@@ -35,6 +26,14 @@ from advisor.protocol.asked.jobs import JobState, Priority, Stage
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.measured.trials import Contrast, JobHistory, Outcome
 from advisor.protocol.views import LogChunk, Role
+from tests.samples.evidence import leave_undecided
+from tests.samples.job import (
+    Story,
+    keep_defaults,
+    make_agents,
+    make_finished_story,
+    make_running_story,
+)
 
 ADA = Person("ada", Role.SUBMITTER)
 RUNNING, FINISHED = make_running_story(NOW), make_finished_story(NOW)
@@ -317,11 +316,8 @@ def test_log_joins_what_one_agent_wrote_in_a_row() -> None:
     assert [(block.agent, block.text) for block in blocks] == [("a", "1\n2\n"), ("b", "3\n"), ("a", "4\n")]
 
 
-def test_components_show_a_job_in_every_state() -> None:
-    chips = {
-        chip.word for name, entries in sample_components(NOW)["chips"] if name == "job" for chip in entries
-    }
-    assert chips == {state.value for state in JobState}
+def test_every_state_of_a_job_has_a_chip_of_its_own() -> None:
+    assert [chip_for_job(state).word for state in JobState] == [state.value for state in JobState]
 
 
 def test_evidence_stands_beside_the_verdict(sign_in: SignIn) -> None:

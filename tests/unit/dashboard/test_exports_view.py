@@ -7,9 +7,9 @@ from collections.abc import Callable
 from memory_source import NOW, MemorySource
 from starlette.testclient import TestClient
 
-from advisor.dashboard.samples.job import make_finished_story
 from advisor.dashboard.views.job.exports import pack_files, view_difference
 from advisor.exporters import export, export_bundle
+from tests.samples.job import make_finished_story
 
 SignIn = Callable[[str], TestClient]
 STORY = make_finished_story(NOW)

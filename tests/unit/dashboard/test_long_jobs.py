@@ -7,8 +7,8 @@ import pytest
 from memory_source import NOW, MemorySource
 from starlette.testclient import TestClient
 
-from advisor.dashboard.samples.job import Story, make_finished_story
 from advisor.protocol.measured.trials import JobHistory
+from tests.samples.job import Story, make_finished_story
 
 TRIALS = 2000
 LARGEST_PAGE = 400_000

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from memory_source import NOW, MemorySource, read_words
 from starlette.testclient import TestClient
 
-from advisor.dashboard.samples.job import make_agents
 from advisor.dashboard.views.server.node_findings import FINE, LOOK, NOTE, list_findings
 from advisor.protocol.nodes.cluster import Device, Link, Node
+from tests.samples.job import make_agents
 
 SignIn = Callable[[str], TestClient]
 GPU = Device(index=0, uuid="GPU-1", name="H200", memory_bytes=2**37, driver="580.1")

@@ -8,10 +8,10 @@ import pytest
 from memory_source import NOW
 
 from advisor.dashboard.figures.trial import RankBlock, StepSeries, draw_ranks, draw_steps
-from advisor.dashboard.samples.job import make_finished_story
 from advisor.dashboard.views.trials.page import TrialPage, view_trial_page
 from advisor.protocol.measured.phases import Phases
 from advisor.protocol.measured.trials import Block, BlockResult, JobHistory, Outcome
+from tests.samples.job import make_finished_story
 
 
 def view(alter: Callable[[BlockResult], dict[str, object]], number: int = 5, times: int = 1) -> TrialPage:

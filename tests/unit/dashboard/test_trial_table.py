@@ -10,11 +10,11 @@ import pytest
 from memory_source import NOW, MemorySource
 from starlette.testclient import TestClient
 
-from advisor.dashboard.samples.job import make_finished_story
 from advisor.dashboard.views.trials.measured import measure_trials
 from advisor.dashboard.views.trials.table import COLUMNS, TrialQuery, view_trial_table, write_csv
 from advisor.errors import InvalidRequest
 from advisor.protocol.measured.trials import JobHistory
+from tests.samples.job import make_finished_story
 
 STORY = make_finished_story(NOW)
 TRIALS = measure_trials(STORY.history)

@@ -7,9 +7,9 @@ import pytest
 from memory_source import MemorySource
 from starlette.testclient import TestClient
 
-from advisor.dashboard.samples.job import Story
 from advisor.dashboard.views.job.forecasts import Cluster
 from advisor.protocol.measured.trials import JobHistory
+from tests.samples.job import Story
 
 SignIn = Callable[[str], TestClient]
 

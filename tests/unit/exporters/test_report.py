@@ -7,9 +7,9 @@ from html.parser import HTMLParser
 
 import pytest
 
-from advisor.dashboard.samples.job import make_finished_story
 from advisor.exporters import export_report
 from advisor.protocol.measured.trials import JobHistory, Outcome
+from tests.samples.job import make_finished_story
 
 FINISHED = make_finished_story(datetime(2026, 11, 23, 9, 0, tzinfo=UTC))
 VOID = {"meta", "br"}

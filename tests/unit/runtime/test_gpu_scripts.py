@@ -16,7 +16,7 @@ import torch.distributed as dist  # noqa: E402
 
 from tests.unit.runtime.nccl_card import NcclCard  # noqa: E402
 
-SCRIPTS = Path(__file__).parents[3] / "agent" / "workloads" / "checks"
+SCRIPTS = Path(__file__).parents[2] / "gpu" / "scripts"
 
 
 class Event:

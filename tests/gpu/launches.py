@@ -7,8 +7,8 @@ from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.races import BlockPlan, RacePlan, RaceRules
 from advisor.protocol.measured.trials import BlockResult
-from agent.operator.gpu_check.bench import Bench, Machine, Trained
-from agent.operator.gpu_check.check import Judgement, NotPossible
+from tests.gpu.bench import Bench, Machine, Trained
+from tests.gpu.check import Judgement, NotPossible
 
 TRAINING = "training.py"
 SLOW_LINK = {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"}

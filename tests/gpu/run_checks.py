@@ -12,9 +12,9 @@ from pathlib import Path
 from types import FrameType
 
 from agent.devices.gpus import Gpus
-from agent.operator.gpu_check.bench import Bench, Interrupted, Machine
-from agent.operator.gpu_check.check import Check, Judgement, NotPossible, Outcome, Status
-from agent.operator.gpu_check.real_bench import SCRIPTS, RealBench
+from tests.gpu.bench import Bench, Interrupted, Machine
+from tests.gpu.check import Check, Judgement, NotPossible, Outcome, Status
+from tests.gpu.real_bench import SCRIPTS, RealBench
 
 _QUESTION_S = 120.0
 _STOP = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -102,7 +102,7 @@ def open_bench(machine: Machine, gpus: Gpus, environment: Mapping[str, str]) -> 
     with tempfile.TemporaryDirectory(prefix="gpu-check-") as folder:
         bench = RealBench(machine, gpus, Path(folder), environment, time.monotonic() + MOST_S)
 
-        def interrupt(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - a signal handler's form
+        def interrupt(number: int, frame: FrameType | None) -> None:
             bench.interrupt()
 
         numbers = [

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from agent.operator.gpu_check.bench import Bench
-from agent.operator.gpu_check.check import Judgement, NotPossible
-from agent.operator.gpu_check.launches import LaunchFailed, count_options, need_card
-from agent.operator.gpu_check.real_bench import ROOT
+from tests.gpu.bench import Bench
+from tests.gpu.check import Judgement
+from tests.gpu.launches import LaunchFailed, count_options, need_card
+from tests.gpu.real_bench import ROOT
 
 GIVEN_BACK_BYTES = 100 * 2**20
 SUITE = Path("tests") / "distributed" / "runtime"
@@ -18,7 +18,7 @@ TUNE_MINUTES, DEMO_MINUTES = 3, 4
 _BEYOND_BUDGET_S = 240.0
 """What a tuning takes besides what it measures."""
 _LAST_LINES = 1500
-_WORKLOADS = Path(__file__).parents[2] / "workloads"
+_WORKLOADS = ROOT / "agent" / "workloads"
 _DEMO = ("--width", "1024", "--layers", "12", "--heads", "16", "--length", "256", "--batch", "16")
 
 
@@ -41,10 +41,6 @@ def check_kill(bench: Bench) -> Judgement:
 
 def check_suite(bench: Bench) -> Judgement:
     """The runtime's own tests with models, data and collectives on the cards."""
-    if not (ROOT / SUITE).is_dir():
-        raise NotPossible(
-            "The tests are in a checkout of the repository only: make gpu-check runs them there."
-        )
     words = [
         sys.executable,
         "-m",
@@ -87,8 +83,6 @@ def check_demo(bench: Bench) -> Judgement:
 
 
 def _tune(bench: Bench, name: str, minutes: float, options: tuple[str, ...]) -> Judgement:
-    if not (ROOT / "advisor" / "cli").is_dir():
-        raise NotPossible("The command `advisor` is not installed beside the agent.")
     folder, ranks = bench.make_folder(name), max(2, len(bench.machine.cards))
     words = [
         sys.executable, "-P", "-c", "from advisor.cli import main; main()",

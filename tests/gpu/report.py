@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from agent.operator.gpu_check.bench import Machine
-from agent.operator.gpu_check.check import Check, Outcome, Status
+from tests.gpu.bench import Machine
+from tests.gpu.check import Check, Outcome, Status
 
 
 def describe_outcomes(machine: Machine, outcomes: Sequence[Outcome], not_run: Sequence[Check]) -> str:
@@ -17,7 +17,7 @@ def describe_outcomes(machine: Machine, outcomes: Sequence[Outcome], not_run: Se
         if machine.has_card
         else "# The GPU checks on a CPU, which proves their scripts only",
         "",
-        "Made by `make gpu-check`, or `advisor doctor --gpu --output FILE`.",
+        "Made by `make gpu-check`.",
         "",
         *describe_machine(machine),
         "",

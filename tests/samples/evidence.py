@@ -1,4 +1,4 @@
-"""Made-up evidence: what the page of components shows beside the verdict of its made-up job."""
+"""Made-up evidence: beside the verdict of the made-up job."""
 
 from advisor.protocol.answers.advice import (
     Action,

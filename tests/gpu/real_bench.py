@@ -19,15 +19,15 @@ from advisor.protocol.measured.races import RacePlan
 from advisor.protocol.training.workload import Workload
 from agent.devices.gpus import DeviceProcess, Gpus, Reading
 from agent.guard.processes import kill_until_none, list_descendants, list_marked, read_parents
-from agent.operator.gpu_check.bench import Interrupted, Machine, Struck, Trained
-from agent.operator.gpu_check.nvidia_smi import QUESTION
 from agent.operator.rehearsal import SERVER_URL, run_session
 from agent.runtime.link import beat
 from agent.settings import AgentSettings
+from tests.gpu.bench import Interrupted, Machine, Struck, Trained
+from tests.gpu.nvidia_smi import QUESTION
 
-SCRIPTS = Path(__file__).parents[2] / "workloads" / "checks"
-ROOT = Path(__file__).parents[3]
-"""Where `agent` and `advisor` lie; with `tests` beside them in a checkout."""
+SCRIPTS = Path(__file__).parent / "scripts"
+ROOT = Path(__file__).parents[2]
+"""The checkout."""
 MARK = "FLEET_GPU_CHECK"
 """Variable by which every process of a check is found again."""
 LAUNCH_LIMIT_S = 300.0
@@ -38,7 +38,7 @@ _KILL_S = 10.0
 _POLL_S = 0.1
 _LOG_CHARACTERS = 2000
 _STEPS_SEEN = 3
-_SHARED_MEMORY = "/dev/shm"  # noqa: S108 - looked at, never written
+_SHARED_MEMORY = "/dev/shm"
 
 
 class RealBench:

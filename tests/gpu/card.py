@@ -4,10 +4,10 @@ from statistics import median
 
 from advisor.protocol.measured.telemetry import DeviceSample
 from agent.devices.gpus import Reading
-from agent.operator.gpu_check.bench import Bench
-from agent.operator.gpu_check.check import Judgement, NotPossible
-from agent.operator.gpu_check.launches import SLOW_LINK, LaunchFailed, need_card
-from agent.operator.gpu_check.nvidia_smi import SmiSample, read_smi
+from tests.gpu.bench import Bench
+from tests.gpu.check import Judgement, NotPossible
+from tests.gpu.launches import SLOW_LINK, LaunchFailed, need_card
+from tests.gpu.nvidia_smi import SmiSample, read_smi
 
 BUSY_POINTS = 0.15
 """Two looks at a share of the last second or so."""

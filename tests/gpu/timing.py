@@ -8,9 +8,9 @@ from statistics import fmean, median, stdev
 from advisor.protocol.answers.advice import Diagnosis
 from advisor.protocol.measured.trials import Block, BlockResult, BlockState
 from advisor.tuning.explain.diagnosis import diagnose
-from agent.operator.gpu_check.bench import Bench, Trained
-from agent.operator.gpu_check.check import Judgement, NotPossible
-from agent.operator.gpu_check.launches import (
+from tests.gpu.bench import Bench, Trained
+from tests.gpu.check import Judgement, NotPossible
+from tests.gpu.launches import (
     REST,
     SLOW_LINK,
     TRAINING,
@@ -19,7 +19,7 @@ from agent.operator.gpu_check.launches import (
     need,
     race,
 )
-from agent.operator.gpu_check.trace import Traced, read_trace
+from tests.gpu.trace import Traced, read_trace
 
 TRACE_TOLERANCE = 0.10
 """Of the step: the most that the runtime's figures and the trace's may differ."""

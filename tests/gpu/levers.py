@@ -5,9 +5,9 @@ from statistics import median
 
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.trials import BlockResult, Outcome
-from agent.operator.gpu_check.bench import Bench
-from agent.operator.gpu_check.check import Judgement
-from agent.operator.gpu_check.launches import (
+from tests.gpu.bench import Bench
+from tests.gpu.check import Judgement
+from tests.gpu.launches import (
     REST,
     TRAINING,
     LaunchFailed,

@@ -1,17 +1,18 @@
-"""`advisor-agent doctor --gpu`: runs the checks, tells each as it ends, and writes the page anew with each."""
+"""`make gpu-check`: runs the checks, tells each as it ends, and writes the page anew with each."""
 
+import argparse
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import structlog
-import typer
 
-from agent.devices.gpus import Gpus
-from agent.operator.gpu_check.catalogue import CHECKS
-from agent.operator.gpu_check.check import Outcome, Status, choose_checks
-from agent.operator.gpu_check.report import describe_machine, describe_outcome, describe_outcomes
-from agent.operator.gpu_check.run_checks import NoCard, find_machine, open_bench, run_checks
+from agent.devices.gpus import Gpus, open_gpus
+from tests.gpu.catalogue import CHECKS
+from tests.gpu.check import Outcome, Status, choose_checks
+from tests.gpu.report import describe_machine, describe_outcome, describe_outcomes
+from tests.gpu.run_checks import NoCard, find_machine, open_bench, run_checks
 
 FAILED, USAGE, NO_CARD, INTERRUPTED = 1, 2, 3, 130
 
@@ -26,10 +27,10 @@ def check_gpus(
             raise ValueError(f"--output {output}: there is no folder {output.absolute().parent}.")
         machine = find_machine(device, gpus, environment)
     except ValueError as error:
-        typer.echo(str(error), err=True)
+        print(error, file=sys.stderr)
         return USAGE
     except NoCard as reason:
-        typer.echo(str(reason), err=True)
+        print(reason, file=sys.stderr)
         return NO_CARD
     _log_errors_to_stderr()
     _say(*describe_machine(machine))
@@ -47,7 +48,7 @@ def check_gpus(
         output.write_text(describe_outcomes(machine, outcomes, checks[len(outcomes) :]))
         _say(f"Written to {output}.")
     if len(outcomes) < len(checks):
-        typer.echo("Stopped: what was found until then is kept.", err=True)
+        print("Stopped: what was found until then is kept.", file=sys.stderr)
         return INTERRUPTED
     return FAILED if any(outcome.status is Status.FAILED for outcome in outcomes) else 0
 
@@ -58,7 +59,7 @@ def _tell(outcome: Outcome) -> None:
 
 def _say(*lines: str) -> None:
     for line in lines:
-        typer.echo(line)
+        print(line)
     sys.stdout.flush()
 
 
@@ -67,3 +68,20 @@ def _log_errors_to_stderr() -> None:
         wrapper_class=structlog.make_filtering_bound_logger("error"),
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Read the command line, and return the exit code."""
+    parser = argparse.ArgumentParser(
+        description="Check the runtime on this machine's GPUs.",
+        epilog="Exit codes: 0 nothing failed · 1 something did · 2 usage · 3 there is no GPU · 130 stopped.",
+    )
+    parser.add_argument("--checks", default="", metavar="NAME,…", help="these only, e.g. timing,memory")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write what was found as Markdown")
+    parser.add_argument("--device", default="cuda", help="cpu: to test the checks themselves")
+    given = parser.parse_args(words)
+    gpus = open_gpus(os.environ.get("CUDA_VISIBLE_DEVICES"), os.environ)
+    try:
+        return check_gpus(given.checks, given.device, given.output, gpus, dict(os.environ))
+    finally:
+        gpus.close()

@@ -6,9 +6,9 @@ from typing import Any
 
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
-from agent.operator.gpu_check.bench import Bench, Trained
-from agent.operator.gpu_check.check import Judgement, NotPossible
-from agent.operator.gpu_check.launches import (
+from tests.gpu.bench import Bench, Trained
+from tests.gpu.check import Judgement, NotPossible
+from tests.gpu.launches import (
     TRAINING,
     LaunchFailed,
     count_options,

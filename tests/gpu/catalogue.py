@@ -1,7 +1,7 @@
 """All checks, in the order in which they are worth running: the quick ones that others rest on first."""
 
-from agent.operator.gpu_check import card, levers, nccl_settings, timing, whole
-from agent.operator.gpu_check.check import Check
+from tests.gpu import card, levers, nccl_settings, timing, whole
+from tests.gpu.check import Check
 
 CHECKS = (
     Check(

@@ -1,12 +1,10 @@
-"""A made-up job, told in full: the page of components shows it, and tests of the pages start from it."""
+"""A made-up job, told in full: tests of the pages start from it."""
 
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from advisor.dashboard.samples import evidence
-from advisor.dashboard.samples.telemetry import make_flag, make_node_telemetry, make_session_telemetry
 from advisor.protocol.answers.advice import (
     Action,
     Advice,
@@ -44,6 +42,8 @@ from advisor.protocol.measured.trials import (
 from advisor.protocol.nodes.cluster import Cluster, Device, DeviceKind, Link, Node
 from advisor.protocol.training.workload import Workload, WorkloadFacts
 from advisor.protocol.views import AgentState, AgentView, EventKind, JobEvent, LogChunk
+from tests.samples import evidence
+from tests.samples.telemetry import make_flag, make_node_telemetry, make_session_telemetry
 
 _MB = 2**20
 _SAMPLES_PER_STEP = 256

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from agent.operator.gpu_check.bench import Bench
+from tests.gpu.bench import Bench
 
 
 class Status(StrEnum):

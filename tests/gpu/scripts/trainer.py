@@ -38,7 +38,7 @@ class Stopwatch(TrainerCallback):
     def __init__(self) -> None:
         self.notes, self.last = Notes(), None
 
-    def on_step_end(self, args, *others, **named):  # noqa: ARG002 - as the Trainer calls it
+    def on_step_end(self, args, *others, **named):
         settle(args.device)
         now = time.perf_counter()
         if self.last is not None:

@@ -1,4 +1,4 @@
-"""Made-up telemetry: what the page of components shows of nodes and devices."""
+"""Made-up telemetry: of nodes and devices."""
 
 import math
 from collections.abc import Sequence

@@ -1,1 +1,0 @@
-"""Trainings that the checks of a GPU start (`advisor doctor --gpu`): ordinary scripts that write down what they see."""
