@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from fastapi import FastAPI
 from fastapi_offline import FastAPIOffline
@@ -30,6 +31,7 @@ from advisor.api.metrics import router as figures
 from advisor.api.sessions import FREQUENT
 from advisor.api.stories import write_event
 from advisor.errors import Unavailable
+from advisor.protocol.views import EventKind
 from advisor.services.background.awake_clock import AwakeClock
 from advisor.services.background.keeper import Keeper
 from advisor.services.background.leadership import Leadership, Term
@@ -46,12 +48,12 @@ from advisor.services.thinking.thought import Overdue, Thought, settle, think
 from advisor.services.timers import Timers
 from advisor.services.tokens import KnownTokens, ensure_first_tokens
 from advisor.services.tuning import Tuning
-from advisor.services.webhooks.courier import Courier
 from advisor.services.webhooks.posting import Poster
 from advisor.services.webhooks.receivers import Receivers
+from advisor.services.webhooks.sending import Sender
 from advisor.settings import Settings
 from advisor.storage import Database
-from advisor.storage.bell import JOBS, NOTICES, PLACES, TERMS
+from advisor.storage.bell import JOBS, PLACES, TERMS
 from advisor.storage.fault_points import Strike, pass_by
 from advisor.storage.whole.census import Census
 from advisor.tuning.asked import PlannerTuning
@@ -194,10 +196,10 @@ def _live(
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(_open, context)
-        courier = Courier(
-            context.leadership, poster, context.clock, context.stopping, context.metrics.note_webhook
-        )
-        keepers = _make_keepers(context, courier)
+        sender = Sender(poster, context.metrics.note_webhook, partial(_tell_job, context))
+        sender.start()
+        context.database.send = sender.send
+        keepers = _make_keepers(context)
         for keeper in keepers:
             keeper.start()
         try:
@@ -209,7 +211,7 @@ def _live(
             for keeper in keepers:
                 await run_in_threadpool(keeper.stop)
             # The server of one command ends with its job, whose end is to be told.
-            await run_in_threadpool(keepers[-1].look)
+            await sender.close()
             with suppress(Unavailable):
                 await run_in_threadpool(context.leadership.leave)
             await run_in_threadpool(context.database.close)
@@ -236,15 +238,20 @@ def _start_thread(run: Callable[[], None]) -> None:
     threading.Thread(target=run, name="thought", daemon=True).start()
 
 
-def _make_keepers(context: Context, courier: Courier) -> list[Keeper]:
-    """The threads that do what time makes necessary, the courier's last."""
+def _tell_job(context: Context, job_id: str, sentence: str) -> None:
+    with suppress(Unavailable), context.database.begin() as work:
+        if work.jobs.exists(job_id):
+            work.events.append(job_id, EventKind.JOB, sentence, context.clock())
+
+
+def _make_keepers(context: Context) -> list[Keeper]:
+    """The threads that do what time makes necessary."""
     database, timers, lobby, clock = context.database, context.timers, context.lobby, context.clock
     tick_s, look_s, watched = context.settings.tick_s, context.settings.look_s, context.metrics.watch_keeper
     leadership, bell = context.leadership, database.bell
-    scheduling, posting = threading.Event(), threading.Event()
+    scheduling = threading.Event()
     bell.on(JOBS, scheduling.set)
     bell.on(PLACES, lobby.wake.set)
-    bell.on(NOTICES, posting.set)
 
     def make_reaper(term: Term) -> Callable[[], int]:
         reaper = Reaper(term, timers, AwakeClock(time.monotonic, 2 * tick_s))
@@ -284,7 +291,6 @@ def _make_keepers(context: Context, courier: Courier) -> list[Keeper]:
         Keeper("reaper", leadership.duty(make_reaper), tick_s, on_round=watched("reaper")),
         Keeper("scheduler", schedule, tick_s, scheduling, watched("scheduler")),
         Keeper("lobby", receive, look_s, lobby.wake, watched("lobby")),
-        Keeper("courier", courier.run, look_s, posting, watched("courier")),
     ]
 
 

@@ -13,7 +13,6 @@ from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from advisor.errors import Unavailable
-from advisor.services.webhooks.posting import Fate
 from advisor.storage.whole.census import Census
 
 FRESH_S = 5.0
@@ -94,12 +93,15 @@ class Metrics:
         )
         planner_age.set_function(lambda: now_s() - self._planner_s)
         self._webhooks = Counter(
-            "webhook_tries", "Tries to post a notice, by what became of them.", ("fate",), **within
+            "webhooks",
+            "Notices that webhooks were to be told, by what became of them.",
+            ("outcome",),
+            **within,
         )
         for outcome in ("accepted", "quarantined"):
             self._reports[(outcome,)].inc(0)  # so that it is told from the start
-        for fate in Fate:
-            self._webhooks.labels(fate.value)
+        for outcome in ("delivered", "given_up"):
+            self._webhooks.labels(outcome)
 
     def write(self) -> bytes:
         """Return all figures in Prometheus' text format."""
@@ -114,7 +116,7 @@ class Metrics:
         for name, what, ask in (
             (
                 "leader",
-                "1 while this server leads: it gives sessions up, plans waiting jobs, posts webhooks.",
+                "1 while this server leads: it gives sessions up and plans waiting jobs.",
                 leads,
             ),
             ("bell_heard", "1 while calls of other servers come; else this one looks by itself.", is_heard),
@@ -139,9 +141,9 @@ class Metrics:
         """Note what became of a race that an agent reported."""
         self._reports[("accepted" if is_accepted else "quarantined",)].inc()
 
-    def note_webhook(self, fate: str) -> None:
-        """Note what became of a try to post a notice."""
-        self._webhooks.labels(fate).inc()
+    def note_webhook(self, outcome: str) -> None:
+        """Note what became of a notice: `delivered` or `given_up`."""
+        self._webhooks.labels(outcome).inc()
 
     def note_transaction(self, kind: str, seconds: float, is_outage: bool) -> None:
         """Note a transaction, `read` or `write`."""
@@ -188,7 +190,6 @@ class _CensusTaker(Collector):
             yield _gauge("database_up", "Whether the database answers.", 0)
             return
         yield _gauge("database_up", "Whether the database answers.", 1)
-        yield _gauge("webhooks_waiting", "Notices that wait to be posted.", census.webhooks)
         for name, what, counts in (
             ("jobs", "Jobs by state.", census.jobs),
             ("agents", "Agents by state.", census.agents),

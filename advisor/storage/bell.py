@@ -21,8 +21,6 @@ JOBS = "jobs"
 """Jobs may have to move on: the leader looks after them."""
 PLACES = "places"
 """Agents were given places: whoever has them waiting calls them."""
-NOTICES = "notices"
-"""Webhooks are to be told something."""
 TERMS = "terms"
 """A server has begun to lead."""
 

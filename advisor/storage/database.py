@@ -8,7 +8,7 @@ that two connections checkpoint at once; with one writer that cannot happen.)
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TypeVar
@@ -40,6 +40,7 @@ from sqlalchemy.exc import (
 
 from advisor import __version__
 from advisor.errors import DiskFull, InvalidRequest, LostRace, Unavailable
+from advisor.protocol.asked.webhooks import Notice
 from advisor.storage.bell import Bell, SharedBell
 from advisor.storage.connections import is_disk_full, tune_postgresql, tune_sqlite
 from advisor.storage.fault_points import FaultPoint, Side, Strike, pass_by
@@ -116,6 +117,8 @@ class Database:
         self._queue = WriteQueue(self._writer, self._run, self._settle) if self._writer else None
         self.bell = Bell() if self.is_sqlite else SharedBell(self._engine)
         """Wakes those who wait for what is written."""
+        self.send: Callable[[Notice], None] = lambda _: None
+        """Is given what webhooks are to be told, once that is committed."""
         if self.is_sqlite:
             tune_sqlite(self._engine)
         else:
@@ -283,8 +286,14 @@ class Database:
             if (told := _tell(error)) is error:
                 raise
             raise told from error
-        for topic in work.rung:
+        self._pass_on([work])
+
+    def _pass_on(self, committed: Sequence[UnitOfWork]) -> None:
+        """Wake and tell others of what transactions have done."""
+        for topic in {topic for work in committed for topic in work.rung}:
             self.bell.ring(topic)
+        for notice in [notice for work in committed for notice in work.notices]:
+            self.send(notice)
 
     def _unit(self, connection: Connection, read_only: bool) -> UnitOfWork:
         return UnitOfWork(connection, self._new_id, self._known_blocks, read_only)
@@ -296,9 +305,8 @@ class Database:
 
     def _settle(self, taken: list[QueuedWrite], errors: list[BaseException | None]) -> None:
         """Answer those who wait for queued transactions, once these are committed."""
-        done = [one for one, error in zip(taken, errors, strict=True) if one.work and not error]
-        for topic in {topic for one in done if one.work for topic in one.work.rung}:
-            self.bell.ring(topic)
+        done = [one.work for one, error in zip(taken, errors, strict=True) if one.work and not error]
+        self._pass_on(done)
         for one, error in zip(taken, errors, strict=True):
             refusal = self._conclude(one, error)
             if one.future.done():

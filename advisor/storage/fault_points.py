@@ -35,8 +35,6 @@ class FaultPoint(StrEnum):
     SESSION_ENDING = "session ending"
     SESSION_ENDED = "session ended"
     SESSION_LOST = "session lost"
-    NOTICES_TAKEN = "notices taken"
-    NOTICE_SETTLED = "notice settled"
     """It was posted before."""
     RUN_REPORTED = "run reported"
     MIGRATED = "migrated"

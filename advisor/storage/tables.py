@@ -369,23 +369,6 @@ class RunRow(Base):
     body: Mapped[ProductionRun] = mapped_column(Document(ProductionRun))
 
 
-class OutboxRow(Base):
-    """A notice that waits to be posted to a webhook. It outlives its job."""
-
-    __tablename__ = "outbox"
-    __table_args__ = (Index("ix_outbox_due_at", "due_at"), Index("ix_outbox_job_id", "job_id"))
-
-    serial: Mapped[int] = mapped_column(_Serial, primary_key=True, autoincrement=True)
-    job_id: Mapped[str]
-    event_id: Mapped[str]
-    url: Mapped[str]
-    body: Mapped[str]
-    created_at: Mapped[datetime]
-    due_at: Mapped[datetime]
-    """When it is taken up next; in the future while somebody posts it."""
-    tries: Mapped[int]
-
-
 class IdempotencyRow(Base):
     """A key that somebody submitted a job with, each token having keys of its own."""
 

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from sqlalchemy import Connection, insert, text, update
 
+from advisor.protocol.asked.webhooks import Notice
 from advisor.storage.bell import JOBS
 from advisor.storage.fault_points import FaultPoint
 from advisor.storage.repositories.accounts import Agents, Tokens
@@ -14,7 +15,6 @@ from advisor.storage.repositories.jobs import Jobs
 from advisor.storage.repositories.known_blocks import KnownBlocks
 from advisor.storage.repositories.leaders import Leaders
 from advisor.storage.repositories.members import Members
-from advisor.storage.repositories.outbox import Outbox
 from advisor.storage.repositories.records import AdviceShelf, Events, Logs, Telemetry
 from advisor.storage.repositories.runs import Runs
 from advisor.storage.repositories.sessions import Sessions
@@ -48,6 +48,8 @@ class UnitOfWork:
         self.visits = Visits(connection)
         self.rung: set[str] = set()
         """What is rung for once this transaction is committed."""
+        self.notices: list[Notice] = []
+        """What webhooks are told once this transaction is committed."""
         self.events = Events(connection, self.rung)
         self.logs = Logs(connection)
         self.telemetry = Telemetry(connection)
@@ -55,7 +57,6 @@ class UnitOfWork:
         self.runs = Runs(connection)
         self.upkeep = Upkeep(connection)
         self.counts = Counts(connection)
-        self.outbox = Outbox(connection, self.rung)
         self.leaders = Leaders(connection)
 
     def call_leader(self) -> None:

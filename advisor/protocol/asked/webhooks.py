@@ -1,5 +1,6 @@
 """Webhooks: URLs that are told of a job. What follows the host is often a secret, so that only the host is shown."""
 
+from dataclasses import dataclass
 from typing import Annotated
 from urllib.parse import urlsplit
 
@@ -23,3 +24,15 @@ def _write_webhook(url: str, info: SerializationInfo) -> str:
 
 Webhook = Annotated[str, PlainSerializer(_write_webhook, return_type=str, when_used="json")]
 """A URL of which JSON shows the host only, unless it is asked for secrets."""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """One event that one webhook is told of."""
+
+    job_id: str
+    event_id: str
+    """The same for every webhook that is told of the event, and for every try."""
+    url: str
+    body: str
+    """JSON, as it is signed and posted."""

@@ -1,4 +1,4 @@
-"""Which of the servers on one database leads: it alone gives sessions up, plans waiting jobs, and posts to webhooks.
+"""Which of the servers on one database leads: it alone gives sessions up and plans waiting jobs.
 
 The leader counts a renewal up at every tick; the others watch it as the reaper watches leases: nothing is dated, and
 time in which a server did not run, or did not reach the database, is nobody's silence. Who leads is fenced besides:

@@ -1,1 +1,1 @@
-"""Notices of jobs to webhooks: whom they may go to, the outbox, and the courier that posts them."""
+"""Notices of jobs to webhooks: whom they may go to, what they say, and how they are posted."""

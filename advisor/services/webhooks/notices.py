@@ -1,4 +1,4 @@
-"""Notices to the webhooks of a job: written into the outbox in the transaction of what they tell of."""
+"""Notices to the webhooks of a job: sent once the transaction of what they tell of is committed."""
 
 import json
 from datetime import datetime
@@ -6,12 +6,10 @@ from enum import StrEnum
 
 from advisor.errors import InvalidJob, UnreadableRecord
 from advisor.protocol.asked.jobs import JobSpec
+from advisor.protocol.asked.webhooks import Notice
 from advisor.services.webhooks.receivers import Receivers
 from advisor.storage import UnitOfWork
-from advisor.storage.repositories.outbox import Notice
 
-MOST_WAITING = 100
-"""Notices of a job that wait at most; of more the oldest go."""
 _MOST_CHARS = 4000
 
 
@@ -62,5 +60,4 @@ def tell_webhooks(
         **facts,
     }
     text = json.dumps(body, allow_nan=False)
-    for url in dict.fromkeys(job.spec.webhooks):
-        work.outbox.add(Notice(job.id, event_id, url, text, now), MOST_WAITING)
+    work.notices += [Notice(job.id, event_id, url, text) for url in dict.fromkeys(job.spec.webhooks)]

@@ -8,14 +8,11 @@ import ssl
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from enum import StrEnum
 
 import httpx
 
-from advisor.protocol.asked.webhooks import hide_path
+from advisor.protocol.asked.webhooks import Notice, hide_path
 from advisor.services.webhooks.receivers import Receivers
-from advisor.storage.repositories.outbox import Notice
 
 SIGNATURE = "X-Advisor-Signature"
 """Header `sha256=…`, the HMAC of the body: as `advisor run --webhook` signs."""
@@ -29,23 +26,12 @@ Resolve = Callable[[str, int], list[str]]
 """The addresses of a host's port; raises OSError."""
 
 
-class Fate(StrEnum):
-    """What became of a try."""
-
-    DELIVERED = "delivered"
-    POSTPONED = "postponed"
-    """Nobody took it: it is tried again."""
-    GIVEN_UP = "given_up"
-    """Trying again would not help."""
+class NotTaken(Exception):
+    """No receiver took the notice; another try may help. Its text is the sentence that says why."""
 
 
-@dataclass(frozen=True)
-class Posted:
-    """How a try went."""
-
-    fate: Fate
-    sentence: str = ""
-    """Why it was not taken."""
+class Refused(Exception):
+    """Trying again would not help. Its text is the sentence that says why."""
 
 
 def resolve_host(host: str, port: int) -> list[str]:
@@ -74,28 +60,26 @@ class Poster:
         self._receivers, self._secret, self._resolve = receivers, secret.encode(), resolve
         self._tls, self._limit_s = tls or ssl.create_default_context(), limit_s
 
-    async def post(self, notice: Notice) -> Posted:
-        """Post a notice once; whatever goes wrong is in what is returned."""
+    async def post(self, notice: Notice) -> None:
+        """Post a notice once. Raises NotTaken and Refused."""
         if refusal := self._receivers.explain_refusal(notice.url):
-            return Posted(Fate.GIVEN_UP, refusal)
+            raise Refused(refusal)
         try:
             async with asyncio.timeout(self._limit_s):
-                return await self._post(notice, httpx.URL(notice.url))
+                await self._post(notice, httpx.URL(notice.url))
         except TimeoutError:
-            return Posted(Fate.POSTPONED, f"{hide_path(notice.url)} took longer than {self._limit_s:g} s.")
+            raise NotTaken(f"{hide_path(notice.url)} took longer than {self._limit_s:g} s.") from None
         except (OSError, httpx.HTTPError) as error:
             # Not the library's sentence: it may repeat the address.
-            why = f"{hide_path(notice.url)} cannot be reached ({type(error).__name__})."
-            return Posted(Fate.POSTPONED, why)
+            raise NotTaken(f"{hide_path(notice.url)} cannot be reached ({type(error).__name__}).") from None
 
-    async def _post(self, notice: Notice, url: httpx.URL) -> Posted:
+    async def _post(self, notice: Notice, url: httpx.URL) -> None:
         port = url.port or (443 if url.scheme == "https" else 80)
         addresses = await _call_apart(lambda: self._resolve(url.host, port))
         address = self._receivers.choose(addresses)
         if address is None:
-            return Posted(
-                Fate.GIVEN_UP,
-                f"{url.host} has no public address, and ADVISOR_WEBHOOK_HOSTS lists no network that it is in.",
+            raise Refused(
+                f"{url.host} has no public address, and ADVISOR_WEBHOOK_HOSTS lists no network that it is in."
             )
         body = notice.body.encode()
         headers = {
@@ -112,17 +96,17 @@ class Poster:
                 "POST", url.copy_with(host=address), content=body, headers=headers, extensions=named
             )
             reply = await client.send(request, stream=True, follow_redirects=False)
-            # What it says is nobody's business: only how it answers counts.
+            # Only the status counts: the answer's text is not read.
             await reply.aclose()
-        if reply.is_success:
-            return Posted(Fate.DELIVERED)
-        temporary = reply.status_code >= 500 or reply.status_code in _TEMPORARY
-        sentence = f"{hide_path(notice.url)} answered {reply.status_code}."
-        return Posted(Fate.POSTPONED if temporary else Fate.GIVEN_UP, sentence)
+        if not reply.is_success:
+            is_temporary = reply.status_code >= 500 or reply.status_code in _TEMPORARY
+            raise (NotTaken if is_temporary else Refused)(
+                f"{hide_path(notice.url)} answered {reply.status_code}."
+            )
 
 
 async def _call_apart(look_up: Callable[[], list[str]]) -> list[str]:
-    """Return what `look_up` does, in a thread that nobody waits for: asking dead servers can take minutes."""
+    """Return what `look_up` does, in a thread of its own, which a server that stops does not wait for."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[list[str]] = loop.create_future()
 
@@ -137,7 +121,7 @@ async def _call_apart(look_up: Callable[[], list[str]]) -> list[str]:
             found = look_up()
         except (OSError, UnicodeError) as error:
             failed = error if isinstance(error, OSError) else OSError(str(error))
-        # The round may be over by now.
+        # The server may have stopped by now.
         with suppress(RuntimeError):
             loop.call_soon_threadsafe(settle, found, failed)
 

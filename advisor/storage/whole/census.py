@@ -10,7 +10,7 @@ from advisor.protocol.asked.jobs import JobState
 from advisor.protocol.measured.messages import MemberState
 from advisor.protocol.views import AgentState
 from advisor.storage.states import LIVE_SESSIONS
-from advisor.storage.tables import AgentRow, JobRow, MemberRow, OutboxRow, SessionRow
+from advisor.storage.tables import AgentRow, JobRow, MemberRow, SessionRow
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,6 @@ class Census:
     """Live ones."""
     members: Mapping[str, int]
     """Agents that hold a session, by what their part of it is doing."""
-    webhooks: int = 0
-    """Notices that wait to be posted."""
 
 
 class Counts:
@@ -58,7 +56,6 @@ class Counts:
                 select(MemberRow.state, func.count()).where(MemberRow.live).group_by(MemberRow.state),
                 list(MemberState),
             ),
-            webhooks=self._connection.execute(select(func.count()).select_from(OutboxRow)).scalar_one(),
         )
 
     def _count(self, query: Select[str, int], states: Sequence[str]) -> dict[str, int]:

@@ -18,9 +18,6 @@ from advisor.services.background.leadership import Leadership, NotLeading, Term
 from advisor.services.background.reaper import Reaper
 from advisor.services.background.scheduling import Scheduler
 from advisor.services.thinking.stock import Stock
-from advisor.services.webhooks.courier import Courier
-from advisor.services.webhooks.posting import Poster
-from advisor.services.webhooks.receivers import Receivers
 from advisor.storage import Database
 from advisor.storage.repositories.leaders import Seat
 from advisor.storage.tables import Base
@@ -41,11 +38,6 @@ class Replica:
         self.leadership = Leadership(self.world.database, name, clock, lease_s)
         self.reap = self.leadership.duty(self._make_reaper)
         self.schedule = self.leadership.duty(self._make_scheduler)
-        self.posts: list[str] = []
-        poster = Poster(Receivers.of(("127.0.0.1",)), "secret")
-        self.courier = Courier(
-            self.leadership, poster, lambda: self.world.now, threading.Event(), self.posts.append
-        )
 
     def _make_reaper(self, term: Term) -> Any:
         reaper = Reaper(term, self.world.timers, AwakeClock(lambda: self.world.elapsed_s, 2 * TICK_S))
@@ -159,14 +151,12 @@ def test_of_servers_that_follow_at_one_moment_one_leads(postgres_url: str) -> No
 
 
 def leave_work(leader: Replica) -> None:
-    """See that there is something to do: an overdue session, a job for an idle agent, a webhook to be told."""
+    """See that there is something to do: an overdue session and a job for an idle agent."""
     world = leader.world
     world.submit()
     agent = world.register("lost")
     (place,) = world.start_session(agent)
     world.beat(place, agent, MemberState.RUNNING)
-    told = world.submit(webhooks=("http://127.0.0.1:9/",))
-    world.cancel(told.id)
     assert leader.run(35) == 0
     world.elapsed_s += 2 * TICK_S
     world.submit()
@@ -176,7 +166,6 @@ def leave_work(leader: Replica) -> None:
 ACTS: dict[str, Callable[[Replica], int]] = {
     "reaper": lambda leader: leader.reap(),
     "scheduler": lambda leader: leader.schedule(),
-    "courier": lambda leader: leader.courier.deliver_due(),
 }
 
 
@@ -207,7 +196,6 @@ def test_whatever_a_stale_leader_still_does_writes_nothing(
         assert act(first) == 0
     assert not first.leads
     assert all_rows(first.world.database) == before
-    assert first.posts == []
 
 
 def test_new_leader_gives_what_it_finds_new_time(pair: tuple[Replica, Replica]) -> None:

@@ -92,7 +92,7 @@ def test_states_of_jobs_agents_sessions_and_leases_are_told(start: Callable[...,
     assert found[of("database_up")] == 1
     assert found[of("database_transaction_seconds_count", kind="write")] > 0
     assert found[of("planner_seconds_count", kind="full")] >= 1
-    for keeper in ("reaper", "scheduler", "lobby", "courier"):
+    for keeper in ("reaper", "scheduler", "lobby"):
         assert 0 <= found[of("keeper_age_seconds", keeper=keeper)] < 30
     assert found["process_resident_memory_bytes"] > 1e6
     assert found["process_open_fds"] > 3

@@ -1,13 +1,12 @@
 """Notices over real HTTP: what a receiver is told, how it knows who says it, and whom nothing is posted to."""
 
+import asyncio
 import hashlib
 import hmac
-import itertools
 import ssl
 import threading
-import time
 from collections.abc import Callable, Iterator
-from datetime import timedelta
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +15,14 @@ import trustme
 from pydantic import ValidationError
 
 from advisor.protocol.asked.jobs import JobState
+from advisor.protocol.asked.webhooks import Notice
 from advisor.protocol.measured.runs import RunReport
 from advisor.protocol.training.workload import WITH_SECRETS
 from advisor.services.answers import runs
-from advisor.services.webhooks.courier import FIRST_PAUSE_S, LONGEST_WAIT, Courier
-from advisor.services.webhooks.posting import Fate, Poster
+from advisor.services.webhooks.notices import NoticeEvent, tell_webhooks
+from advisor.services.webhooks.posting import Poster
 from advisor.services.webhooks.receivers import Receivers
+from advisor.services.webhooks.sending import MOST_AT_ONCE, PAUSES_S, Sender
 from advisor.settings import Settings
 from advisor.tuning.decisions import Decision, Fail
 from tests.integration.server.receiving import Receiver, receiving
@@ -50,30 +51,33 @@ def world(tmp_path: Path, migrated_file: Path) -> Iterator[World]:
     world.database.close()
 
 
-class Post:
-    """A courier of that world, one round at a time."""
+class Posts:
+    """What that world has to tell from now on, and what becomes of it."""
 
     def __init__(self, world: World, hosts: tuple[str, ...] = ("127.0.0.1",), **more: Any) -> None:
-        self.world = world
-        self.fates: list[str] = []
-        poster = Poster(Receivers.of(hosts), SECRET, **more)
-        self.courier = Courier(
-            world.database,
-            poster,
-            lambda: world.now,
-            threading.Event(),
-            self.fates.append,
-            draw=lambda: 1.0,
-        )
+        self.notices: list[Notice] = []
+        world.database.send = self.notices.append
+        self.outcomes: list[str] = []
+        self.told: list[str] = []
+        self.poster = Poster(Receivers.of(hosts), SECRET, **more)
 
-    def events(self, job_id: str) -> list[str]:
-        with self.world.database.read() as work:
-            return [event.sentence for event in work.events.after(job_id, 0, 100)]
+    def send(self, patience_s: float = 60.0) -> None:
+        """Let a server live for as long as it takes, without pauses between its tries."""
 
-    @property
-    def waiting(self) -> int:
-        with self.world.database.read() as work:
-            return work.counts.take(self.world.now).webhooks
+        async def live() -> None:
+            sender = Sender(
+                self.poster,
+                self.outcomes.append,
+                lambda _, sentence: self.told.append(sentence),
+                [0.0] * len(PAUSES_S),
+            )
+            sender.start()
+            for notice in self.notices:
+                sender.send(notice)
+            await sender.close(patience_s)
+
+        asyncio.run(live())
+        self.notices.clear()
 
 
 class FailingTuning(ScriptedTuning):
@@ -119,7 +123,7 @@ def test_ends_of_jobs_are_posted_with_verdict_and_headline(
 
 
 def test_finish_and_failure_and_alerts_are_told(world: World, receiver: Receiver) -> None:
-    post = Post(world)
+    posts = Posts(world)
     finished = world.submit(webhooks=(receiver.url,))
     agent = world.register("a")
     (place,) = world.start_session(agent)
@@ -134,70 +138,73 @@ def test_finish_and_failure_and_alerts_are_told(world: World, receiver: Receiver
             said = RunReport.model_validate({**report, "event": event, "sentence": f"It is {event}."})
             runs.report_run(work, finished.id, "0123456789abcdef", said, ADA, world.now)
         world.wait(1)
-    while post.courier.deliver_due():
-        pass
-    first, below, back = receiver.bodies
-    assert (first["event"], first["verdict"]) == ("finished", "keep")
+    posts.send()
+    told = {notice["event"]: notice for notice in receiver.bodies}
+    first, below, back = told["finished"], told["below"], told["recovered"]
+    assert first["verdict"] == "keep"
     assert first["sentence"] == world.job(finished.id).state_reason
-    assert (below["event"], below["host"], below["samples_per_s"]) == ("below", "gpu7", 300.0)
-    assert (back["event"], back["sentence"]) == ("recovered", "It is recovered.")
+    assert (below["host"], below["samples_per_s"]) == ("gpu7", 300.0)
+    assert back["sentence"] == "It is recovered."
     assert len({notice["id"] for notice in receiver.bodies}) == 3
-    assert post.waiting == 0
 
 
 def test_failed_job_is_told(world: World, receiver: Receiver) -> None:
+    posts = Posts(world)
     world.tuning = FailingTuning()
     job = world.submit(webhooks=(receiver.url,))
     world.register("a")
     world.keep_up()
     assert world.job(job.id).state is JobState.FAILED
-    Post(world).courier.deliver_due()
+    posts.send()
     assert [(n["event"], n["sentence"]) for n in receiver.bodies] == [("failed", "Nothing fits.")]
 
 
 def test_notice_is_tried_again_with_the_same_id_until_it_is_taken(world: World, receiver: Receiver) -> None:
     receiver.answers += [500, 429, 503]
-    post = Post(world)
+    posts = Posts(world)
     cancelled_job(world, receiver.url)
-    for number in range(4):
-        assert post.courier.deliver_due() == 1
-        assert post.courier.deliver_due() == 0, "not before its pause is over"
-        world.wait(FIRST_PAUSE_S * 2**number)
-    assert post.courier.deliver_due() == 0
-    assert post.fates == [*[Fate.POSTPONED] * 3, Fate.DELIVERED]
+    posts.send()
+    assert posts.outcomes == ["delivered"]
+    assert len(receiver.posted) == 4
     assert len({headers["X-Advisor-Event-Id"] for headers, _ in receiver.posted}) == 1
     assert len({body for _, body in receiver.posted}) == 1
-    assert post.waiting == 0
 
 
-def test_notice_that_was_posted_when_the_server_died_is_posted_again(
-    world: World, receiver: Receiver
-) -> None:
-    cancelled_job(world, receiver.url)
-    dying = Post(world)
-    dying.courier._settle = lambda *_: None  # type: ignore[method-assign]
-    dying.courier.deliver_due()
-    after = Post(world)
-    assert after.courier.deliver_due() == 0, "another server that is posting it now would be disturbed"
-    world.wait(120)
-    assert after.courier.deliver_due() == 1
-    assert len(receiver.posted) == 2
-    assert receiver.bodies[0]["id"] == receiver.bodies[1]["id"]
-
-
-def test_notice_that_nobody_takes_for_a_day_is_given_up_and_the_job_says_so(
+def test_notice_that_no_receiver_takes_is_given_up_after_a_few_tries(
     world: World, receiver: Receiver
 ) -> None:
     receiver.answers += [500] * 100
-    post = Post(world)
-    job_id = cancelled_job(world, receiver.url)
-    for _ in itertools.takewhile(lambda _: post.waiting, range(100)):
-        post.courier.deliver_due()
-        world.wait(1800)
-    assert post.fates[-1] == Fate.POSTPONED
-    assert timedelta(seconds=1800 * len(receiver.posted)) < LONGEST_WAIT
-    told = post.events(job_id)[-1]
-    assert told == f"A webhook was not told: http://127.0.0.1:{receiver.port}/******** answered 500."
+    posts = Posts(world)
+    cancelled_job(world, receiver.url)
+    posts.send()
+    assert posts.outcomes == ["given_up"]
+    assert len(receiver.posted) == len(PAUSES_S) + 1
+    assert posts.told == [f"A webhook was not told: http://127.0.0.1:{receiver.port}/******** answered 500."]
+
+
+def test_notice_that_was_given_up_is_told_by_the_job_the_log_and_the_metrics(
+    start: Callable[..., Served], receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver.answers += [404]
+    server = start(**OPEN)
+    job = server.submit(webhooks=(receiver.url,))
+    server.ask("POST", f"/jobs/{job.id}:cancel")
+    said = f"A webhook was not told: http://127.0.0.1:{receiver.port}/******** answered 404."
+    wait_for(lambda: said in server.ask("GET", f"/jobs/{job.id}/events").text or None, "the event")
+    assert f"Job {job.id}: {said}" in caplog.messages
+    assert (
+        'fleet_advisor_webhooks_total{outcome="given_up"} 1.0'
+        in server.app.state.context.metrics.write().decode()
+    )
+
+
+def test_transaction_that_fails_tells_nobody(world: World, receiver: Receiver) -> None:
+    posts = Posts(world)
+    job = world.submit(webhooks=(receiver.url,))
+    with suppress(RuntimeError), world.work() as work:
+        tell_webhooks(work, job.id, NoticeEvent.CANCELLED, "It ends.", world.now)
+        raise RuntimeError
+    assert posts.notices == []
 
 
 @pytest.mark.parametrize("status", [301, 302, 307, 400, 401, 404, 410])
@@ -207,29 +214,36 @@ def test_refusal_and_redirect_are_final_and_nobody_is_followed(
     with receiving() as elsewhere:
         receiver.answers += [status]
         receiver.location = elsewhere.url
-        post = Post(world)
-        job_id = cancelled_job(world, receiver.url)
-        post.courier.deliver_due()
-        assert post.fates == [Fate.GIVEN_UP]
+        posts = Posts(world)
+        cancelled_job(world, receiver.url)
+        posts.send()
+        assert posts.outcomes == ["given_up"]
         assert elsewhere.posted == []
-    assert post.waiting == 0
-    assert f"answered {status}." in post.events(job_id)[-1]
-    assert "secret-path" not in "".join(post.events(job_id))
+    assert len(receiver.posted) == 1
+    assert f"answered {status}." in posts.told[0]
+    assert "secret-path" not in posts.told[0]
 
 
 def test_receiver_that_does_not_answer_holds_up_nobody_else(world: World, receiver: Receiver) -> None:
     with receiving() as stuck:
         stuck.hold = threading.Event()
-        post = Post(world, limit_s=1.0)
+        posts = Posts(world, limit_s=1.0)
         cancelled_job(world, stuck.url, receiver.url)
-        cancelled_job(world, stuck.url)
-        post.courier.deliver_due()
-    assert len(receiver.posted) == 1
-    assert len(stuck.posted) == 1, "after a host has failed it is left alone for this round"
-    assert sorted(post.fates) == [Fate.DELIVERED, Fate.POSTPONED, Fate.POSTPONED]
+        posts.send()
+    assert posts.outcomes == ["delivered", "given_up"]
+    assert posts.told[0].endswith("took longer than 1 s.")
 
 
-def test_requests_and_keeper_go_on_while_a_receiver_does_not_answer(
+def test_server_that_stops_gives_up_what_waits_and_says_so(world: World, receiver: Receiver) -> None:
+    receiver.hold = threading.Event()
+    posts = Posts(world)
+    cancelled_job(world, receiver.url)
+    posts.send(patience_s=0.0)
+    assert posts.outcomes == ["given_up"]
+    assert posts.told == ["A webhook was not told: the server stopped before a receiver took the notice."]
+
+
+def test_requests_go_on_while_a_receiver_does_not_answer(
     start: Callable[..., Served], receiver: Receiver
 ) -> None:
     receiver.hold = threading.Event()
@@ -248,19 +262,17 @@ def test_end_that_is_told_last_is_posted_before_the_server_stops(
     start: Callable[..., Served], receiver: Receiver
 ) -> None:
     receiver.hold = threading.Event()
-    server = start(**OPEN, look_s=5)
+    server = start(**OPEN)
     first, last = (server.submit(webhooks=(receiver.url,)) for _ in range(2))
     server.ask("POST", f"/jobs/{first.id}:cancel")
     wait_for(lambda: receiver.posted or None, "the notice")
     server.ask("POST", f"/jobs/{last.id}:cancel")
-    # After so long a round the courier rests longer than the server still lives.
-    time.sleep(0.5)
     receiver.hold.set()
     server.stop()
-    assert [notice["job_id"] for notice in receiver.bodies] == [first.id, last.id]
+    assert {notice["job_id"] for notice in receiver.bodies} == {first.id, last.id}
 
 
-def test_name_that_takes_for_ever_to_resolve_costs_its_try_only(world: World, receiver: Receiver) -> None:
+def test_name_that_takes_for_ever_to_resolve_holds_up_nobody_else(world: World, receiver: Receiver) -> None:
     found = threading.Event()
 
     def resolve(host: str, _: int) -> list[str]:
@@ -268,25 +280,27 @@ def test_name_that_takes_for_ever_to_resolve_costs_its_try_only(world: World, re
             found.wait(60)
         return ["127.0.0.1"]
 
-    post = Post(world, ("127.0.0.1", "hooks.example.com"), resolve=resolve, limit_s=1.5)
-    job_id = cancelled_job(world, "https://hooks.example.com/x", receiver.url)
-    began_s = time.monotonic()
-    post.courier.deliver_due()
-    assert time.monotonic() - began_s < 30
+    posts = Posts(world, ("127.0.0.1", "hooks.example.com"), resolve=resolve, limit_s=1.0)
+    cancelled_job(world, "https://hooks.example.com/x", receiver.url)
+    posts.send()
     found.set()
-    assert sorted(post.fates) == [Fate.DELIVERED, Fate.POSTPONED]
-    assert len(post.events(job_id)) == 2, "nothing was given up"
+    assert posts.outcomes == ["delivered", "given_up"]
+    assert posts.told[0].endswith("https://hooks.example.com/******** took longer than 1 s.")
 
 
 @pytest.mark.parametrize("wrong", [OSError("no such host"), UnicodeError("label too long")])
 def test_name_that_cannot_be_resolved_is_tried_again(world: World, wrong: Exception) -> None:
-    def resolve(*_: Any) -> list[str]:
+    asked: list[Any] = []
+
+    def resolve(*name: Any) -> list[str]:
+        asked.append(name)
         raise wrong
 
-    post = Post(world, ("hooks.example.com",), resolve=resolve)
+    posts = Posts(world, ("hooks.example.com",), resolve=resolve)
     cancelled_job(world, "https://hooks.example.com/x")
-    post.courier.deliver_due()
-    assert post.fates == [Fate.POSTPONED]
+    posts.send()
+    assert len(asked) == len(PAUSES_S) + 1
+    assert posts.outcomes == ["given_up"]
 
 
 @pytest.mark.parametrize(
@@ -327,9 +341,9 @@ def test_name_is_resolved_once_and_its_certificate_is_the_names(world: World) ->
 
     with receiving(shown) as receiver:
         hosts = ("hooks.example.com", "127.0.0.0/8")
-        post = Post(world, hosts, resolve=resolve, tls=trusted)
+        posts = Posts(world, hosts, resolve=resolve, tls=trusted)
         cancelled_job(world, f"https://hooks.example.com:{receiver.port}/x?y=1")
-        post.courier.deliver_due()
+        posts.send()
         ((headers, body),) = receiver.posted
     assert asked == [("hooks.example.com", receiver.port)]
     assert headers["Host"] == f"hooks.example.com:{receiver.port}"
@@ -339,45 +353,42 @@ def test_name_is_resolved_once_and_its_certificate_is_the_names(world: World) ->
 def test_receiver_with_another_names_certificate_is_told_nothing(world: World) -> None:
     shown, trusted = certify("other.example.com")
     with receiving(shown) as receiver:
-        post = Post(
+        posts = Posts(
             world, ("hooks.example.com", "127.0.0.0/8"), resolve=lambda *_: ["127.0.0.1"], tls=trusted
         )
         cancelled_job(world, f"https://hooks.example.com:{receiver.port}/x")
-        post.courier.deliver_due()
+        posts.send()
         assert receiver.posted == []
-    assert post.fates == [Fate.POSTPONED]
+    assert posts.outcomes == ["given_up"]
 
 
 def test_name_that_says_an_inner_address_is_not_connected_to(world: World) -> None:
     shown, trusted = certify("hooks.example.com")
     with receiving(shown) as receiver:
-        post = Post(world, ("hooks.example.com",), resolve=lambda *_: ["127.0.0.1"], tls=trusted)
-        job_id = cancelled_job(world, f"https://hooks.example.com:{receiver.port}/x")
-        post.courier.deliver_due()
+        posts = Posts(world, ("hooks.example.com",), resolve=lambda *_: ["127.0.0.1"], tls=trusted)
+        cancelled_job(world, f"https://hooks.example.com:{receiver.port}/x")
+        posts.send()
         assert receiver.posted == []
-    assert post.fates == [Fate.GIVEN_UP]
-    assert "hooks.example.com has no public address" in post.events(job_id)[-1]
+    assert posts.outcomes == ["given_up"]
+    assert "hooks.example.com has no public address" in posts.told[0]
 
 
 def test_host_that_is_listed_no_more_is_told_nothing(world: World, receiver: Receiver) -> None:
-    post = Post(world, ())
-    job_id = cancelled_job(world, receiver.url)
-    post.courier.deliver_due()
-    assert (receiver.posted, post.fates) == ([], [Fate.GIVEN_UP])
-    assert "does not list the address 127.0.0.1" in post.events(job_id)[-1]
+    posts = Posts(world, ())
+    cancelled_job(world, receiver.url)
+    posts.send()
+    assert (receiver.posted, posts.outcomes) == ([], ["given_up"])
+    assert "does not list the address 127.0.0.1" in posts.told[0]
 
 
-def test_of_a_flood_the_latest_notices_wait(world: World, receiver: Receiver) -> None:
-    job = world.submit(webhooks=(receiver.url,))
-    for step in range(120):
-        with world.work() as work:
-            said = RunReport(host="a", ranks=1, step=step, step_s=1, samples_per_s=1, event="below")
-            runs.report_run(work, job.id, "0123456789abcdef", said, ADA, world.now)
-        world.wait(0.001)
-    post = Post(world)
-    assert post.waiting == 100
-    post.courier.deliver_due()
-    assert receiver.bodies[0]["step"] == 20
+def test_flood_of_notices_is_bounded(world: World, receiver: Receiver) -> None:
+    posts = Posts(world)
+    cancelled_job(world, receiver.url)
+    posts.notices *= MOST_AT_ONCE + 3
+    posts.send()
+    assert posts.outcomes.count("given_up") == 3
+    assert len(receiver.posted) == MOST_AT_ONCE
+    assert posts.told[0] == f"A webhook was not told: {MOST_AT_ONCE} notices waited already."
 
 
 @pytest.mark.parametrize(
@@ -435,18 +446,3 @@ def test_clone_posts_to_nobody_elses_webhook_and_to_none_that_is_listed_no_longe
     server.stop()
     narrower = start(webhook_hosts=("127.0.0.1",), webhook_secret=SECRET)
     assert narrower.ask("POST", f"/jobs/{job_id}:clone", ada).status_code == 422
-
-
-def test_clock_that_is_set_neither_gives_notices_up_nor_holds_them_back(
-    world: World, receiver: Receiver
-) -> None:
-    receiver.answers += [500] * 2
-    post = Post(world)
-    cancelled_job(world, receiver.url)
-    post.courier.deliver_due()
-    world.wait(2 * 86_400)
-    post.courier.deliver_due()
-    assert post.waiting == 1, "two tries are not given up, whatever the clock says"
-    world.wait(-3 * 86_400)
-    post.courier.deliver_due()
-    assert (post.waiting, post.fates[-1]) == (0, Fate.DELIVERED)

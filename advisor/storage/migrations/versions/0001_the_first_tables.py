@@ -73,20 +73,6 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("epoch", name=op.f("pk_leader")),
     )
     op.create_table(
-        "outbox",
-        sa.Column("serial", _SERIAL, autoincrement=True, nullable=False),
-        sa.Column("job_id", sa.Text(), nullable=False),
-        sa.Column("event_id", sa.Text(), nullable=False),
-        sa.Column("url", sa.Text(), nullable=False),
-        sa.Column("body", sa.Text(), nullable=False),
-        sa.Column("created_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("due_at", sa.DateTime(timezone=True), nullable=False),
-        sa.Column("tries", sa.Integer(), nullable=False),
-        sa.PrimaryKeyConstraint("serial", name=op.f("pk_outbox")),
-    )
-    op.create_index("ix_outbox_due_at", "outbox", ["due_at"], unique=False)
-    op.create_index("ix_outbox_job_id", "outbox", ["job_id"], unique=False)
-    op.create_table(
         "pulse",
         sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
         sa.Column("beats", _SERIAL, nullable=False),
