@@ -1,10 +1,12 @@
 """How sessions end: asked to, by themselves, or lost; what becomes of the block in flight, its trial and the job."""
 
 from datetime import datetime
+from functools import partial
 
 from advisor.course.races import Changed, as_clause, end_race, give_up_race
+from advisor.course.sessions import conclude_session
 from advisor.protocol.asked.jobs import JobState
-from advisor.protocol.measured.messages import ENDED_ELSEWHERE, MemberState
+from advisor.protocol.measured.messages import MemberState
 from advisor.protocol.measured.trials import (
     BlockState,
     JobHistory,
@@ -18,20 +20,6 @@ from advisor.services.webhooks.notices import NoticeEvent, tell_webhooks
 from advisor.storage import UnitOfWork
 from advisor.storage.fault_points import FaultPoint
 from advisor.storage.repositories.members import Member
-
-_TELLING = (
-    Outcome.OUT_OF_MEMORY,
-    Outcome.DIVERGED,
-    Outcome.LOST,
-    Outcome.HUNG,
-    Outcome.CRASHED,
-    Outcome.INEFFECTIVE,
-    Outcome.PRUNED,
-    Outcome.FINISHED,
-    Outcome.CANCELLED,
-)
-"""Outcomes of members, the most telling first. One rank out of memory makes the others crash, a node that
-vanishes makes them crash or hang: what is further down is most likely a consequence."""
 
 
 def end_session(
@@ -133,56 +121,29 @@ def _settle(
     reason: str,
     now: datetime,
 ) -> None:
-    outcome, tail = session.outcome, ""
-    if outcome is None or state is SessionState.LOST:
-        # A silent member counts as lost: only what certainly came first is told instead.
-        told = _most_telling(members)
-        outcome = told.outcome if told and told.outcome else Outcome.LOST
-        if state is SessionState.LOST and _TELLING.index(outcome) > _TELLING.index(Outcome.LOST):
-            outcome = Outcome.LOST
-        elif told is not None:
-            tail = told.log_tail
-            reason = reason if work.sessions.trouble_of(session.id) else told.reason or reason
-    # A node that loses the others may have begun one step more than they.
-    total_steps = min((member.total_steps for member in members if member.total_steps), default=0)
+    in_trouble = bool(work.sessions.trouble_of(session.id))
+    ended = conclude_session(session, members, state, reason, now, in_trouble=in_trouble)
+    outcome = ended.outcome or Outcome.LOST
     if not work.sessions.close(
-        session.id,
-        session.generation,
+        ended.id,
+        ended.generation,
         state,
         outcome,
-        reason,
-        log_tail=tail,
-        total_steps=total_steps,
+        ended.reason,
+        log_tail=ended.log_tail,
+        total_steps=ended.total_steps,
         now=now,
     ):
         return
     work.reach(FaultPoint.SESSION_LOST if state is SessionState.LOST else FaultPoint.SESSION_ENDED)
-    work.members.release(session.id)
+    work.members.release(ended.id)
     work.call_leader()
-    how = {
-        "state": state,
-        "outcome": outcome,
-        "reason": reason,
-        "log_tail": tail,
-        "total_steps": total_steps,
-        "ended_at": now,
-    }
-    _settle_race(work, session.model_copy(update=how), now)
+    arms = work.blocks.issued_in(ended.id)
+    history = partial(_read_history, work, ended.job_id)
+    _void(work, ended, end_race(ended, arms, history, now, in_trouble=in_trouble), now)
     verb = "was lost" if state is SessionState.LOST else f"ended ({outcome.value})"
-    _tell(work, session, f"Session {session.generation} {verb}: {as_clause(reason)}", now)
-    cancel_if_gone(work, session.job_id, now)
-
-
-def _settle_race(work: UnitOfWork, session: Session, now: datetime) -> None:
-    """Give up the race in flight of a session that has ended."""
-    changed = end_race(
-        session,
-        work.blocks.issued_in(session.id),
-        lambda: _read_history(work, session.job_id),
-        now,
-        in_trouble=bool(work.sessions.trouble_of(session.id)),
-    )
-    _void(work, session, changed, now)
+    _tell(work, ended, f"Session {ended.generation} {verb}: {as_clause(ended.reason)}", now)
+    cancel_if_gone(work, ended.job_id, now)
 
 
 def _read_history(work: UnitOfWork, job_id: str) -> JobHistory:
@@ -212,15 +173,6 @@ def tell_changes(work: UnitOfWork, job_id: str, changed: Changed, now: datetime)
             session_id=each.session_id,
             facts=each.facts,
         )
-
-
-def _most_telling(members: list[Member]) -> Member | None:
-    told = [member for member in members if member.outcome is not None]
-    return min(told, key=_rank_telling, default=None)
-
-
-def _rank_telling(member: Member) -> tuple[int, bool]:
-    return _TELLING.index(member.outcome or Outcome.CANCELLED), member.reason.startswith(ENDED_ELSEWHERE)
 
 
 def _tell(work: UnitOfWork, session: Session, sentence: str, now: datetime) -> None:
