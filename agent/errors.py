@@ -1,7 +1,7 @@
 """The agent's errors: what happened, why, and what to do.
 
 AgentError
-├── ServerUnreachable      nobody answered, or only with "try again"
+├── ServerUnreachable      no server answered, or only with "try again"
 │   └── ServerFailed       the server is there, and fails at this very request
 ├── ServerRefused          the server understood and said no
 │   ├── StaleSession       the session is no longer this agent's

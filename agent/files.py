@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Directory:
-    """A directory as the one who asks may use it."""
+    """A directory as the caller may use it."""
 
     mode: int
     user_id: int

@@ -54,7 +54,7 @@ from agent.trust.signatures import TrustedSigners
 from agent.trust.whole_files import replace_file
 
 _SESSIONS_KEPT = 5
-"""Folders of ended sessions that stay for whoever wants to read their logs."""
+"""Folders of ended sessions that stay, so that their logs can be read."""
 _PAUSE_AFTER_REFUSAL_S = 2.0
 _STOP_CHECK_S = 0.2
 _LET_GO = (
@@ -152,7 +152,7 @@ class Agent:
             try:
                 assignment = self._poll(registered)
             except NotWelcome as error:
-                # A token that was revoked stays revoked: whoever did that does not want this agent back by itself.
+                # A revoked token stays revoked: its administrator does not want this agent back by itself.
                 raise NotWelcome(error.status, error.code, _LET_GO, f"It said: {error}") from error
             except UnknownAssignment as error:
                 self._decline(error.session_id, error.generation, "launch_failed", str(error))
@@ -200,7 +200,7 @@ class Agent:
         def run() -> None:
             try:
                 results.put(call())
-            except Exception as error:  # a defect too: nobody would ever hear of it in this thread
+            except Exception as error:  # a defect too: the thread that waits raises it
                 results.put(error)
 
         threading.Thread(target=run, name="waiting", daemon=True).start()

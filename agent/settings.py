@@ -35,7 +35,7 @@ class AgentSettings(Spec):
     labels: Labels = Field(default_factory=dict)
     """What jobs may choose this node by."""
     ends_in_s: float | None = Field(default=None, ge=0, le=MOST_SECONDS)
-    """Seconds from the agent's start until its allocation ends; None: nobody knows of an end."""
+    """Seconds from the agent's start until its allocation ends; None: no end is known."""
     allow: Allowance = Allowance()
     """What workloads may do here."""
     require_signed: Path | None = None

@@ -35,10 +35,11 @@ def find_foreign_load(
     wait_s: float = _PATIENCE_S,
     clock: Callable[[], float] = time.monotonic,
 ) -> str:
-    """Return who computes on the visible devices, "" for nobody; waits a while for those that are about to leave.
+    """Return whose processes compute on the visible devices, "" for none.
 
-    Nothing of ours may run on them. `stopping` waits for that many seconds, and is true when there is no point in
-    waiting on. When NVML does not answer nobody is found: that is another trouble, and `gpus.trouble` says so.
+    It waits a while for those that are about to leave: nothing of ours may run on the devices meanwhile. `stopping`
+    waits for that many seconds, and is true when there is no point in waiting on. When NVML does not answer no process
+    is found: that is another trouble, and `gpus.trouble` says so.
     """
     gpus.close()
     began_s = clock()

@@ -33,7 +33,7 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True)
 class DeviceProcess:
-    """A process that computes on a device, whoever started it."""
+    """A process that computes on a device, of this session or not."""
 
     device: int
     pid: int
@@ -172,7 +172,7 @@ class ChildGpus:
             self._check_deadline()
             return None
         if child.question != question:
-            # The answer to another question, which nobody waits for any more, comes first.
+            # The answer to an earlier question, whose caller gave up, comes first.
             if child.question and self._receive(child, patience_s) is None:
                 self._check_deadline()
                 return None

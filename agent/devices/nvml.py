@@ -122,10 +122,10 @@ class Nvml:
     def list_processes(self) -> list[dict[str, Any]]:
         """Return who computes on the visible devices: device, process id and its memory (0 where it is not told)."""
         found = []
-        nobody: list[Any] = []
+        none: list[Any] = []
         for device in self._devices:
             question = partial(self._nvml.nvmlDeviceGetComputeRunningProcesses, device.handle)
-            for process in self._ask(question, nobody):
+            for process in self._ask(question, none):
                 used = process.usedGpuMemory or 0
                 found.append({"device": device.index, "pid": int(process.pid), "memory_bytes": int(used)})
         return found

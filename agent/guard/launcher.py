@@ -96,7 +96,7 @@ class LaunchedSession:
             self._shim.wait(timeout_s / 2)
         # The inner shim may outlive the outer one, which was killed: it holds the other end until it is done.
         self._listener.join(timeout_s / 2)
-        # Normally finds nobody. Both shims may have been killed, and their children then belong to init.
+        # Normally finds no process. Both shims may have been killed, and their children then belong to init.
         left = processes.kill_until_none(lambda: processes.list_marked(**self._markers), timeout_s / 2)
         if self._shim.poll() is None and not left:
             self._shim.kill()

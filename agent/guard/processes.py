@@ -103,7 +103,7 @@ def _read_words(pid: int) -> bytes:
 def kill_until_none(list_them: Callable[[], list[int]], timeout_s: float) -> list[int]:
     """Kill what `list_them` returns, again and again until it returns nothing; return who is left at the timeout.
 
-    Each round stops everybody before it kills anybody, so that nobody forks away between the two. SIGTERM would be
+    Each round stops all processes before it kills any, so that none forks away between the two. SIGTERM would be
     pointless: torchrun forwards it and then waits for ranks that may hang. Who cleans up after the others is killed
     two seconds after they are gone, if it has not left by itself.
     """

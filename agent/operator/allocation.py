@@ -28,7 +28,7 @@ def ask_squeue(job_id: str) -> str:
 def find_seconds_left(
     typed: str | None, environment: Mapping[str, str], now_s: float, ask: Callable[[str], str] = ask_squeue
 ) -> float | None:
-    """Return the seconds until this node's allocation ends; None where it does not, or nobody knows.
+    """Return the seconds until this node's allocation ends; None where it does not, or where no variable says so.
 
     Newer releases of Slurm put the end into the environment, as a time of the cluster's clocks, which is held against
     this node's, `now_s`, at once. Others (22.05) do not: there `ask` tells what is left. Raises ValueError, with a

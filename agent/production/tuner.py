@@ -11,7 +11,7 @@ from agent.production.tuning import Limits, Start, tune
 
 def main() -> None:
     """Read the settings from the first argument, and tune."""
-    # Who ends the training by its process group ends this one, too: it leaves its folder to nobody.
+    # A signal to the training's process group ends this process, too: so it leaves no folder behind.
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _leave)
     asked = json.loads(sys.argv[1])

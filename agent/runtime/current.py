@@ -16,7 +16,7 @@ class Signals(Protocol):
     """What the script is seen to do, told to its rank's runtime. `Any` is torch's, which is not typed here."""
 
     recorder: "Recorder"
-    """Told directly what happens in every step and concerns nobody else."""
+    """Told directly what happens in every step and concerns no other part of the runtime."""
 
     @property
     def at_work(self) -> Optional[object]: ...

@@ -1,6 +1,6 @@
 """Every private name of torch that the runtime uses, declared once; one that this torch lacks is told in a sentence.
 
-Nobody promised to keep these names. No other module of the runtime spells one (an architecture test looks), and
+torch does not promise to keep these names. No other module of the runtime spells one (an architecture test looks), and
 `make conformance` looks each of them up in the sources of torch 2.1 to 2.13.
 """
 

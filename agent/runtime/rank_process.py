@@ -105,5 +105,5 @@ class RankProcess:
         flush_output()
         if not code and self.environment.stay_s:
             time.sleep(self.environment.stay_s)
-            code = FAILED  # nobody ended it, and the user's command must not go on as if it had trained
+            code = FAILED  # no signal ended it, and the user's command must not go on as if it had trained
         os._exit(code)

@@ -16,8 +16,7 @@ from agent.errors import AgentError, NotTheServer, ServerFailed, ServerRefused, 
 from agent.sessions.spool import Spool, SpooledReport, SpoolEntry
 
 _DECIDED = QUARANTINED | {"invalid_result", "stale_session"}
-"""What our own problem documents call a report that was put into the server's quarantine, or that nobody needs;
-the last is what an older server calls the first."""
+"""What our own problem documents call a report that was put into the server's quarantine, or needed no more."""
 _LATER = frozenset({401, 403, 404, 407, 421, 426})
 """About the way, the token or the release: another day the same message is taken."""
 _FIRST_PAUSE_S = 30.0

@@ -157,7 +157,7 @@ class OutputReader:
         try:
             self._converse(dialogue)
         except Exception as error:
-            # Nobody else would notice: the command would run on, unmeasured, until its session is too old.
+            # Nothing else would notice: the command would run on, unmeasured, until its session is too old.
             log.exception("The talk about a command's races failed.")
             dialogue.take_nonsense(
                 f"The agent failed while it read the command's results ({type(error).__name__}: {error}): this is a "

@@ -30,7 +30,7 @@ class Allowance(Spec):
     modules: tuple[str, ...] = ()
     """Modules that may be started wherever Python finds them, e.g. "my_package.train"."""
     commands: tuple[str, ...] = ()
-    """Beginnings of commands that may be started although nobody can tell what code they start: "accelerate launch"."""
+    """Beginnings of commands that may be started although what code they start cannot be seen: "accelerate launch"."""
     environment: tuple[str, ...] | None = None
     """Names of variables that a workload may set, e.g. "NCCL_*"; None: every one where a root is `/`, else none."""
 
@@ -124,8 +124,9 @@ def _refuse_code(allowance: Allowance, words: Sequence[str], working_dir: Path, 
     if any(fnmatchcase(module, pattern) for pattern in allowance.modules):
         return ""
     return (
-        f"{_describe_roots(allowance)}, and nobody can show where Python finds the module {module}. Give the path of a "
-        "script there, or ask the agent's operator to add the module to allow.modules (--allow-module)."
+        f"{_describe_roots(allowance)}, and the agent cannot tell where Python finds the module {module}. "
+        "Give the path of a script there, or ask the agent's operator to add the module to "
+        "allow.modules (--allow-module)."
     )
 
 
@@ -136,9 +137,9 @@ def _loads_code(option: str) -> bool:
 
 def _refuse_unseen(allowance: Allowance, what: str) -> str:
     return (
-        f"{_describe_roots(allowance)}, and nobody can show what code {what} starts. Give the command as torchrun … "
-        "script.py or python script.py, or ask the agent's operator to add its beginning to allow.commands "
-        "(--allow-command), which lets it start any code."
+        f"{_describe_roots(allowance)}, and the agent cannot tell what code {what} starts. "
+        "Give the command as torchrun … script.py or python script.py, or ask the agent's operator to add its "
+        "beginning to allow.commands (--allow-command), which lets it start any code."
     )
 
 

@@ -54,7 +54,7 @@ class TrustedSigners:
     def prove(self, assignment: Assignment) -> tuple[Assignment, JobSpec]:
         """Return what may be started, as it was signed, and the job that it belongs to.
 
-        Raises NotSigned with a sentence for whoever submitted the job.
+        Raises NotSigned with a sentence for the job's owner.
         """
         if assignment.signed is None:
             raise NotSigned(

@@ -1,6 +1,6 @@
 """Sets and measures an unchanged Paddle dynamic-graph script: standard library and the script's own paddle only.
 
-Every `paddle.DataParallel` is built with the strategy's buffer sizes, whoever builds it (fleet does as well). A step
+Every `paddle.DataParallel` is built with the strategy's buffer sizes, by the script or by fleet. A step
 ends when the optimizer that stepped first has stepped again; every rank appends a JSON line for it to the results file,
 and with the first one what Paddle itself says about its groups of gradients. On a GPU the host runs ahead of the
 device, so a step's time is right on average only, which is what blocks are made of. Python 3.8 and newer.

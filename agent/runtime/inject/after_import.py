@@ -19,7 +19,7 @@ class _NotifyingLoader(Loader):
         self._notify = notify
 
     def __getattr__(self, name: str) -> Any:
-        # Whoever only looks torch up (find_spec, to see whether it is installed) finds all of its loader.
+        # Code that only looks torch up (find_spec, to see whether it is installed) finds all of its loader.
         return getattr(self._loader, name)
 
     def create_module(self, spec: ModuleSpec) -> Optional[ModuleType]:

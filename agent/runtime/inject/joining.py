@@ -150,7 +150,7 @@ def _report_at_exit(environment: Environment) -> None:
         original_exit(status)
 
     def report() -> None:
-        # Set for every exception that reached the top, whoever prints it. A `raise SystemExit(1)` is not seen.
+        # Set for every exception that reached the top; a `raise SystemExit(1)` does not set it.
         crashed = hasattr(sys, "last_type")
         runtime = current.current_runtime
         if runtime is None or failed or crashed or not runtime.has_trained():

@@ -39,7 +39,7 @@ def main() -> None:
     options, script = understood
     asked: List[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
-        # Only noted: an exception could come while a rank is being started, and nobody would know of that rank.
+        # Only noted: an exception could come while a rank is being started, and that rank would be left running.
         signal.signal(number, lambda number, _: asked.append(number))
     ranks: List[subprocess.Popen[bytes]] = []
     try:

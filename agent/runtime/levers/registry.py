@@ -58,7 +58,7 @@ class Levers:
             self.reduction,
             LocalSgd(clock),
             AdaptiveLocalSgd(clock),
-            # A merged step is no step: nobody looks for an overflow in it.
+            # The script's scaler is not asked about an overflow in a merged step: the parameters do not change in it.
             GradientMerge(),
             MixedPrecision(device),
             Threads(),

@@ -201,7 +201,7 @@ class Exchange:
         """The ranks that have not written in this turn."""
         found: Dict[int, bytes] = {}
         for rank in range(1, self._world_size):
-            # Unlike get() it does not wait for a key that nobody has written.
+            # Unlike get() it does not wait for a key that no rank has written.
             found[rank] = self._store.compare_set(f"{slot}/{rank}", "", "")
         return [
             rank for rank, text in found.items() if not text or json.loads(text.decode())[0] != self._turn

@@ -84,7 +84,7 @@ class Prefetched:
 
 
 class _Withheld:
-    """Index batches that nobody is given for now."""
+    """Index batches that no consumer has asked for yet."""
 
     def __init__(self, remaining: Iterator[Any]) -> None:
         self.remaining = remaining

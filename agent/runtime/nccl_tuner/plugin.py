@@ -138,9 +138,9 @@ def _list_folders(variables: Mapping[str, str]) -> List[str]:
 
 
 def count_choices(path: str) -> Optional[Dict[str, List[int]]]:
-    """`chosen`, `impossible` and `narrowed`, by collective; None where nobody has loaded it."""
+    """`chosen`, `impossible` and `narrowed`, by collective; None where NCCL has not loaded it."""
     try:
-        # The one that NCCL has loaded, or none: a plugin of which nobody asks anything proves nothing.
+        # The one that NCCL has loaded, or none: a plugin that NCCL never asks proves nothing.
         library = ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_NOW)
     except OSError:
         return None

@@ -65,7 +65,7 @@ Clock = Union[CpuClock, CudaClock]
 
 
 def is_capturing() -> bool:
-    """Whether the script records a CUDA graph now: until it is done nobody may wait for the device."""
+    """Whether the script records a CUDA graph now: until it is done no code may wait for the device."""
     return bool(torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing())
 
 

@@ -33,7 +33,7 @@ class HostReads:
         self._depth = 0
 
     def start(self) -> None:
-        """Watch from here on, where nobody does yet; a script's compiled parts have been traced by then."""
+        """Watch from here on, unless it is watched already; a script's compiled parts have been traced by then."""
         if self._replaced:
             return
         for name in CALLS:

@@ -12,7 +12,7 @@ def multiply_loss(
 ) -> Tuple[Any, Tuple[Any, ...], Dict[str, Any]]:
     """Arguments for torch.autograd.backward whose gradients come out multiplied by `factor`.
 
-    The factor goes into the initial gradients (`grad_tensors`), so whoever reads the loss reads the script's number. A
+    The factor goes into the initial gradients (`grad_tensors`), so that the script reads its own number in the loss. A
     root that backward would refuse is left as it is, for torch's own error.
     """
     roots = (roots,) if isinstance(roots, torch.Tensor) else tuple(roots)

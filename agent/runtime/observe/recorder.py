@@ -108,7 +108,7 @@ class Recorder:
         return step
 
     def keep_steps(self, count: int, kept: List[StepMarks]) -> None:
-        """The next `count` steps are only added to `kept`: nobody decides anything at their ends."""
+        """The next `count` steps are only added to `kept`: the runtime decides nothing at their ends."""
         self.ahead, self._kept = count, kept
 
     def pass_boundary(self, samples: int) -> None:

@@ -129,7 +129,7 @@ class StepWatch:
 
     @property
     def _leaves_strangers_out(self) -> bool:
-        """Not where nobody else steps: some scripts let copies of the parameters learn, in another number format."""
+        """Not where no other optimizer steps: some scripts let copies of the parameters learn in another format."""
         return self._has_own and len(self._strangers) > MOST_STRANGERS
 
     @property

@@ -35,6 +35,6 @@ def merge_race(
         for place in range(len(blocks))
     ]
     if len(blocks) == 1:
-        # Turns of one arm alternate with nobody: the block was measured in one go.
+        # A race of one arm has no turns: the block was measured in one go.
         common["segments"] = []
     return {block: {**result, **common} for block, result in zip(blocks, merged)}, drifted

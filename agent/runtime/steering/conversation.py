@@ -94,7 +94,7 @@ class Conversation(Steering):
             try:
                 agent.ask(describe_results(race), timeout_s=5.0)
             except AgentLost:
-                return  # the results were sent; nobody needs the reply any more
+                return  # the results were sent; the ranks need no reply any more
         elif self._races_finished == 0:
             needed = f"{race.least_steps} steps" if race is not None else "measured steps"
             agent.send(describe_trouble("too_short", steps=steps, needed=needed))

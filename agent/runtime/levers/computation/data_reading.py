@@ -60,8 +60,8 @@ class DataReading(Lever):
                 why = "The script reads its batches in a thread of its own, where they cannot be exchanged."
             if why is None and (changed := feed.find_change()):
                 why = (
-                    f"The script's {changed} changes while batches are read: whoever reads ahead would find it as it "
-                    "was before."
+                    f"The script's {changed} changes while batches are read: a worker that reads ahead would find "
+                    "it as it was before."
                 )
             if why is not None:
                 refusals.update(dict.fromkeys(self.knobs, why))

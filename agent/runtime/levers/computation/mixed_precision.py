@@ -118,7 +118,7 @@ class MixedPrecision(Lever):
         self._replicas = [*training.replicas]
         self._steps_since_overflow, self._overflowed = 0, False
         self._watch = _LayerWatch(training.replicas, DTYPES[self._format]) if self.is_on else None
-        # A step that the script began before the switch asks nobody whether it may be made, and may not overflow.
+        # A step that began before the switch does not ask the scaler whether it may be made, and may not overflow.
         self._is_under_way = not self.decides_steps
         self.begin_timing()
 
@@ -154,7 +154,7 @@ class MixedPrecision(Lever):
         return to_float32(output, DTYPES[self._format])
 
     def _leave(self) -> None:
-        # A forward of a class of the script's own that failed tells nobody: its autocast is left before the next one.
+        # A forward of a class of the script's own that failed calls no hook: its autocast is left before the next one.
         if self._autocast is not None:
             self._autocast.__exit__(None, None, None)
             self._autocast = None

@@ -20,7 +20,7 @@ LOOP, FOREACH, FUSED = "single_tensor", "multi_tensor", "fused"
 
 
 class _Usual:
-    """An optimizer as the script made it: so its state dict describes it meanwhile, for whoever trains on from that."""
+    """An optimizer as the script made it: its state dict describes it so, and a checkpoint stays the script's."""
 
     def __init__(self, optimizer: Any) -> None:
         self._flags = _read_flags(optimizer)

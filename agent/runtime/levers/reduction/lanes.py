@@ -68,7 +68,7 @@ class StreamLane:
         with torch.cuda.stream(self._stream), torch.no_grad():
             result = work()
             result.record_stream(self._stream)
-            # Set under the side stream: whoever waits on the future makes its own stream wait for this one.
+            # Set under the side stream: a stream that waits on the future waits for this one.
             future: Any = torch.futures.Future(devices=[self._device])
             future.set_result(result)
         return future
@@ -98,7 +98,7 @@ class StreamThreadLane(ThreadLane):
         return result
 
     def _work(self) -> None:
-        # The futures are answered under the side stream: whoever waits makes its own stream wait for this one.
+        # The futures are answered under the side stream: a stream that waits on them waits for this one.
         with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
             super()._work()
 

@@ -65,7 +65,7 @@ class Resharding(Lever):
         self._leftovers.stop()
         for module, groups in inner.items():
             if any(group.is_sharded_post_forward for group in groups):
-                # Nobody called backward since: what it holds goes by the mesh that it is about to lose.
+                # The script has not called backward since: what it holds goes by the mesh that it is about to lose.
                 module.reshard()
         for group, choice in self._own:
             _shard_over(group, choice)
