@@ -381,14 +381,12 @@ def test_host_that_is_listed_no_more_is_told_nothing(world: World, receiver: Rec
     assert "does not list the address 127.0.0.1" in posts.told[0]
 
 
-def test_flood_of_notices_is_bounded(world: World, receiver: Receiver) -> None:
-    posts = Posts(world)
-    cancelled_job(world, receiver.url)
+def test_flood_of_notices_is_bounded(world: World) -> None:
+    posts = Posts(world, ())
+    cancelled_job(world, "http://127.0.0.1/x")
     posts.notices *= MOST_AT_ONCE + 3
     posts.send()
-    assert posts.outcomes.count("given_up") == 3
-    assert len(receiver.posted) == MOST_AT_ONCE
-    assert posts.told[0] == f"A webhook was not told: {MOST_AT_ONCE} notices waited already."
+    assert posts.told.count(f"A webhook was not told: {MOST_AT_ONCE} notices waited already.") == 3
 
 
 @pytest.mark.parametrize(
