@@ -1,4 +1,4 @@
-"""Who may do what: every route under /api/v1 names the roles that may use it; without a name nobody may."""
+"""Who may do what: every route under /api/v1 names the roles that may use it; without a name none may."""
 
 from typing import Annotated, Any
 

@@ -20,7 +20,7 @@ async def livez() -> dict[str, str]:
 def readyz(context: Here) -> dict[str, str]:
     """Answer 200 while the database answers, 503 otherwise; say which server this is and which one leads.
 
-    Servers choose a new random name whenever they start. Each serves every request, whoever leads.
+    Servers choose a new random name whenever they start. Each serves every request, also one that does not lead.
     """
     try:
         context.database.prove_ready()

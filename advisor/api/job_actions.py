@@ -148,7 +148,7 @@ def clone_job(
     response: Response,
     idempotency_key: IdempotencyKey = None,
 ) -> Job:
-    """Submit the specification of a job as a new job of who asks.
+    """Submit the specification of a job as a new job of the asker.
 
     403 `not_your_job` where the environment or the webhooks of somebody else's job may hold their secrets.
     """

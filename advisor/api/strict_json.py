@@ -73,7 +73,7 @@ class StrictRoute(APIRoute):
                     # Where the framework's own reader keeps what it read; it takes an object of the type as it is.
                     request._json = read_strictly(body, expected)
             except (InvalidRequest, RequestValidationError) as error:
-                # Told once it is known that whoever asks may ask: the framework looks at the body after that.
+                # Told once it is known that the caller may ask: the framework looks at the body after that.
                 wrong, request._json = error, _UNFIT
             try:
                 return await handle(request)

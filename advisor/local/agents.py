@@ -150,7 +150,7 @@ def _start_agent(
         "--token-file",
         str(token_file),
         "--allow-launcher",
-        "*",  # whoever tunes here could as well type the command
+        "*",  # a user who tunes here could as well type the command
         "--allow-root",
         "/",
         "--hide",

@@ -18,7 +18,7 @@ from advisor.local.server import LocalModeFailed
 from advisor.protocol.base import Message
 
 RECORDS = Path("/run/fleet-advisor/testbeds")
-"""One file for each number that a testbed can have. Whoever holds its lock owns the namespaces that it names."""
+"""One file for each number that a testbed can have. A process that holds its lock owns the namespaces it names."""
 NAMESPACES = Path("/run/netns")
 """Where `ip netns` keeps its names."""
 

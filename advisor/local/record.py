@@ -44,7 +44,7 @@ def hold_server(data_dir: Path, url: str) -> Iterator[None]:
     """
     make_private(data_dir)
     with (data_dir / _SERVER_LOCK).open("a") as lock:
-        # Whoever asks for a running server holds the lock for a moment: that is not a server.
+        # A command that looks for a running server holds the lock for a moment: that is not a server.
         deadline = time.monotonic() + _PROBE_S
         while not _try_lock(lock.fileno()):
             if time.monotonic() > deadline:
@@ -104,7 +104,7 @@ def starting_turn(data_dir: Path, patience_s: float) -> Iterator[Callable[[], No
 
 
 def free_port() -> int:
-    """Return a port of the loopback that nobody listens on right now."""
+    """Return a port of the loopback that no process listens on right now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

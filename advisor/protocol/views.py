@@ -134,7 +134,7 @@ class AgentView(Message):
     drained_because: str | None = None
     """Why it takes no further session; None while it does."""
     ends_at: datetime | None = None
-    """When its allocation ends and the agent with it (UTC); None: nobody knows of an end."""
+    """When its allocation ends and the agent with it (UTC); None: no end is known."""
     ends_in_s: float | None = None
     """Seconds until then."""
 
@@ -143,7 +143,7 @@ class Drain(Spec):
     """Take a node out of use: what runs there goes on to its end."""
 
     reason: str = Field(default="Drained by hand.", min_length=1, max_length=500)
-    """What whoever waits for the node reads."""
+    """What a user who waits for the node reads."""
 
 
 class AgentPage(Message):
@@ -174,7 +174,7 @@ class NewToken(Spec):
     label: str = Field(default="", max_length=200)
     """Whose it is: the owner of the jobs that it submits. Tokens with one label own the same jobs."""
     team: str = Field(default="", max_length=200)
-    """Whose jobs it may change besides its owner's; empty for nobody's."""
+    """The team whose jobs it may change besides its owner's; empty for none."""
     expires_s: float | None = Field(default=None, gt=0, le=MOST_SECONDS)
     """Seconds until it ends; None: when it is revoked."""
     uses: int | None = Field(default=None, ge=1, le=1_000_000)

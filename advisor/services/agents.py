@@ -50,8 +50,8 @@ def register_agent(
     """Let an agent in under its name, with a token of its own; its earlier token ends.
 
     A name that is known belongs to the agent that has its secret, for as long as that agent is heard of or holds a
-    session. It comes in whatever has become of the token that it first registered with: nobody has to bring it another
-    one when it starts again. Anybody else needs a token that still counts.
+    session. It comes in whatever has become of the token that it first registered with: it needs no
+    other when it starts again. Anybody else needs a token that still counts.
 
     An agent that registers has just started, so that what it held before is gone: that session ends. A place that it
     never took up still waits for it, if its node is what the place was given to.
@@ -130,12 +130,12 @@ def resume_agent(work: UnitOfWork, agent_id: str) -> None:
 def remove_agent(work: UnitOfWork, agent_id: str, now: datetime) -> None:
     """Take an agent out of every list for good, and make its tokens useless.
 
-    What was measured with it stays, with its name. The name is free: whoever registers under it needs a token that
+    What was measured with it stays, with its name. The name is free: an agent registers under it with a token that
     lets agents in. Raises AgentNotFound, and AgentIsBusy while it holds a session.
     """
     if not work.agents.hold(agent_id):
         raise AgentNotFound(f"There is no agent {agent_id}.")
-    # Looked up after the agent is held: nobody gives it a session in between.
+    # Looked up after the agent is held: the scheduler gives it no session in between.
     member = work.members.live_of(agent_id)
     if member is not None:
         raise AgentIsBusy(f"Agent {member.agent} holds session {member.session_id}.")
@@ -222,7 +222,7 @@ def is_silent(agent: Agent, now: datetime, timers: Timers, served_since: datetim
         return False
     if served_since is not None and agent.last_seen_at < served_since:
         return True
-    # Nobody was heard of in the future: the clock was set back since, and who lives has asked again by then.
+    # An agent heard of in the future: the clock was set back since, and one that lives has asked again by then.
     return abs(now - agent.last_seen_at) > timedelta(seconds=timers.silent_s)
 
 

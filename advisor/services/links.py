@@ -1,6 +1,6 @@
 """Links that sign the owner of a data directory in to its pages, each once and only for a while.
 
-A link is an empty file named by the hash of its secret: whoever can write there could read the administrator's token as
+A link is an empty file named by the hash of its secret: who writes there could read the administrator's token as
 well. The file that is removed first is the one use, also among several that ask at once.
 """
 

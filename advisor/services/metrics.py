@@ -38,7 +38,7 @@ class Metrics:
     """One server's figures; made with it, and gone with it."""
 
     def __init__(self, now_s: Callable[[], float] = time.monotonic) -> None:
-        """`now_s`: seconds on a clock that nobody sets."""
+        """`now_s`: seconds on a monotonic clock."""
         self._now_s = now_s
         self._registry = CollectorRegistry()
         ProcessCollector(registry=self._registry)

@@ -60,7 +60,7 @@ def identify(work: UnitOfWork, token: str, now: datetime) -> Principal:
 
 
 def find_principal(work: UnitOfWork, token_id: str, now: datetime) -> Principal | None:
-    """Return whose token that is, for whoever has proved before that it is theirs; None when it is gone."""
+    """Return whose token that is, for a browser that has proved before that it is its own; None when it is gone."""
     found = work.tokens.secret_of(token_id)
     return None if found is None else _name_principal(*found[1:], now)
 
@@ -81,7 +81,7 @@ def authenticate(work: UnitOfWork, token: str, now: datetime) -> Principal:
 
 
 class KnownTokens:
-    """Whose tokens counted when they were last looked up: until any token changes, nobody has to look again.
+    """Whose tokens counted when they were last looked up: until any token changes, they need not be looked up again.
 
     A look-up costs about as much as the rest of a short request. Nothing is known on PostgreSQL, where another server
     may revoke a token at any time. A look notes the token's use where none was noted for some minutes; an agent's own

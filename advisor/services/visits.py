@@ -1,6 +1,6 @@
 """Visits: a token signs a browser in, and a random key, its cookie, stands for it from then on.
 
-Only the key's hash is stored. A visit is as good as its token: it ends with it, and after a while that nobody used it.
+Only the key's hash is stored. A visit is as good as its token: it ends with it, and after a while without use.
 """
 
 from datetime import datetime, timedelta

@@ -1,7 +1,7 @@
 """Column types that mean the same on SQLite and PostgreSQL: text, moments and JSON documents.
 
 What another release wrote is read as far as it is understood. Where it is not, UnreadableRecord is raised for that
-record, and whoever reads many goes on without it.
+record, and a reader of many goes on without it.
 """
 
 import logging
@@ -57,7 +57,7 @@ class Moment(TypeDecorator[datetime]):
     cache_ok = True
 
     def process_bind_param(self, value: datetime | None, _: Dialect) -> datetime | None:
-        """Refuse naive times: nobody could say later what they meant."""
+        """Refuse naive times: their zone could not be told later."""
         if value is None:
             return None
         if value.tzinfo is None:

@@ -84,7 +84,7 @@ class Database:
 
         `new_id` makes the random part of ids: short, unique, lower-case. `note` is told of every transaction: `read`
         or `write`, how many seconds it took, and whether it failed because the database could not serve. `strike` is
-        there for tests. `only_read`: nothing can be written to a SQLite file, whoever else has it open.
+        there for tests. `only_read`: nothing is written to a SQLite file, which another process may have open.
         """
         self._note, self._strike = note, strike
         self._new_id = new_id

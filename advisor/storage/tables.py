@@ -122,7 +122,7 @@ class AgentRow(Base):
     drained_because: Mapped[str | None]
     """Why it takes no further session; NULL while it does."""
     ends_at: Mapped[datetime | None]
-    """When its allocation ends and the agent with it; NULL: nobody knows of an end."""
+    """When its allocation ends and the agent with it; NULL: no end is known."""
     removed_at: Mapped[datetime | None]
     """Since when it is removed: the row stays for what was measured with it, and for who registers under its name."""
 

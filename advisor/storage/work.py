@@ -29,7 +29,7 @@ _PULSE = 1
 
 
 class UnitOfWork:
-    """One transaction. Application code never commits: whoever opened it does, at its end."""
+    """One transaction. Application code never commits: the caller that opened it does, at its end."""
 
     def __init__(
         self, connection: Connection, new_id: Callable[[], str], known_blocks: KnownBlocks, read_only: bool
@@ -79,7 +79,7 @@ class UnitOfWork:
 
 
 class Transactions(Protocol):
-    """Where transactions come from: a database, or one that refuses whoever does not lead any more."""
+    """Where transactions come from: a database, or one that refuses a server that leads no longer."""
 
     def begin(self) -> AbstractContextManager[UnitOfWork]:
         """Run one writing transaction."""

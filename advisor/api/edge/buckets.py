@@ -14,7 +14,7 @@ class Buckets:
     """Buckets by token, of this server alone; share it between threads."""
 
     def __init__(self, per_s: float, at_once: int, elapsed: Callable[[], float]) -> None:
-        """Each bucket holds `at_once` requests; `elapsed` is a clock of seconds that nobody sets."""
+        """Each bucket holds `at_once` requests; `elapsed` is a monotonic clock of seconds."""
         self._per_s, self._at_once, self._elapsed = per_s, at_once, elapsed
         self._lock = threading.Lock()
         self._buckets: dict[str, tuple[float, float]] = {}

@@ -1,4 +1,4 @@
-"""Follow a job until it is over: a line for every stage and now and then, or every event for whoever asks for them."""
+"""Follow a job until it is over: a line for every stage and now and then, or every event where that is asked for."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence

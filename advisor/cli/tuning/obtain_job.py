@@ -19,7 +19,7 @@ def obtain_job(client: Client, wanted: WantedJob, screen: Screen, alone: bool) -
     `alone`: the server runs for this command only, so that another unfinished job is one that was interrupted;
     our agents would serve it first. Raises `CommandFailed` rather than measure something else than was asked.
     """
-    # One that is being cancelled goes on for nobody.
+    # A job that is being cancelled does not go on.
     unfinished = [job for job in unfinished_jobs(client) if job.state is not JobState.CANCELLING]
     chosen: Job | None = None
     if (reference := wanted.more or wanted.resume) is not None:
@@ -27,7 +27,7 @@ def obtain_job(client: Client, wanted: WantedJob, screen: Screen, alone: bool) -
     elif not wanted.new and wanted.spec is not None:
         chosen = next((job for job in unfinished if _is_same(job, wanted.spec)), None)
     if alone:
-        # A paused job is measured by nobody: it stands in no way.
+        # A paused job is not measured: it stands in no way.
         others = [
             job
             for job in unfinished

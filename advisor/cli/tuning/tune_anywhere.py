@@ -66,7 +66,7 @@ def preview_anywhere(spec: JobSpec, environment: Mapping[str, str], screen: Scre
 
 
 def submit_detached(wanted: WantedJob, environment: Mapping[str, str], screen: Screen) -> None:
-    """Obtain the job and print its id; the server's agents measure it, whoever watches."""
+    """Obtain the job and print its id; the server's agents measure it, watched or not."""
     if not environment.get("ADVISOR_URL"):
         raise CommandFailed(
             Exit.USAGE,

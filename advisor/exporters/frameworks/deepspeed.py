@@ -68,7 +68,7 @@ TABLE: Table = {
 
 
 def export_deepspeed(advice: Advice, job: Job) -> Exported:
-    """Return the fragment; what would be comments elsewhere stands under the key `_fleet_advisor`, which nobody reads.
+    """Return the fragment; what would be comments elsewhere stands under the key `_fleet_advisor`, ignored there.
 
     JSON without comments, because DeepSpeed takes them and the libraries around it do not.
     """

@@ -30,7 +30,7 @@ class Situation:
     sharding: str
     """What takes DDP's place, as the script was measured; empty for DDP."""
     batch: int
-    """Samples of one forward pass, as the script was measured; 0 where nobody knows."""
+    """Samples of one forward pass, as the script was measured; 0 where that is unknown."""
 
     @property
     def merged_steps(self) -> int:

@@ -12,7 +12,7 @@ from advisor.protocol.measured.phases import Phases
 from advisor.protocol.measured.telemetry import NodeFlag
 
 CONTINUE_S = 300.0
-"""What a job is given more where nobody says how much."""
+"""What a job is given more where the user does not say how much."""
 
 
 class Verdict(StrEnum):
@@ -321,7 +321,7 @@ class Advice(Message):
     """What is wrong with the script or its data whatever the settings, and would stop or spoil a long training:
     it breaks off by itself, its loss is not finite, its data are uneven."""
     smallest_gain: float | None = None
-    """Smallest gain that this budget could find with 80 % power, as a fraction; None where nobody could tell."""
+    """Smallest gain that this budget could find with 80 % power, as a fraction; None where that could not be told."""
     allowed: Effect
     """The highest rung the job allows."""
     strategy: dict[str, Value]

@@ -39,7 +39,7 @@ class PlanPreview(Message):
     most_seconds: float
     """Wall time of all sessions together at most, in seconds."""
     most_device_hours: float | None = None
-    """Device-hours (ranks on CPU nodes) at most; None where the job sets no limit and nobody knows its devices yet."""
+    """Device-hours (ranks on CPU nodes) at most; None where the job sets no limit and its devices are not known yet."""
     smallest_gain: float | None = None
     """Smallest gain that the budget can find, as a fraction of the throughput; None while the noise is not known."""
     unknown: tuple[str, ...] = ()

@@ -261,7 +261,7 @@ class Job(Message):
     owner: str = ""
     """Who submitted it."""
     team: str = ""
-    """Who may change it besides its owner; empty for nobody."""
+    """The team that may change it besides its owner; empty for none."""
     created_at: datetime
     """When it was submitted (UTC)."""
     started_at: datetime | None = None

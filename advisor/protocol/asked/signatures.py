@@ -13,6 +13,6 @@ class Signature(Spec):
     """What the owner of a job signed, and the signature."""
 
     statement: Secret = Field(repr=False)
-    """A `Statement` as JSON. It holds the job's environment, so nobody reads it but the agents."""
+    """A `Statement` as JSON. It holds the job's environment, so only the agents may read it."""
     signature: str = Field(min_length=1, max_length=20_000)
     """The signature of the statement's very characters, as `ssh-keygen -Y sign` writes it."""

@@ -28,9 +28,9 @@ class RegisterAgent(Message):
     """Stable name of the agent, unique on the server."""
     node: Node
     secret: str = Field(default="", max_length=200, repr=False)
-    """Made once by the agent and kept on its disk: whoever has it is this agent. An older agent sends none."""
+    """Made once by the agent and kept on its disk: a process that has it is this agent. An older agent sends none."""
     ends_in_s: float | None = Field(default=None, ge=0, le=MOST_SECONDS)
-    """Seconds until its allocation ends and the agent with it; None: nobody knows of an end."""
+    """Seconds until its allocation ends and the agent with it; None: no end is known."""
     protocol_major: int = PROTOCOL_MAJOR
 
 
@@ -104,7 +104,7 @@ class Beat(Message):
     rendezvous: str | None = None
     """`host:port` that node rank 0 offers."""
     steps: int | None = None
-    """Steps the slowest local rank has made: for whoever watches the messages, the server keeps none."""
+    """Steps the slowest local rank has made: for people who read the messages; the server keeps none."""
     news: int = Field(default=0, ge=0, lt=2**31)
     """Number of what `telemetry` and `log` bring. Where no answer came, the next beat brings the same under the same
     number: it is kept once. 0: an agent of an earlier release, which numbers nothing."""

@@ -46,7 +46,7 @@ class TelemetrySample(Message):
     """One node at one moment."""
 
     age_s: float
-    """Seconds between the sample and the message that carries it: nobody ships absolute times."""
+    """Seconds between the sample and the message that carries it: absolute times are never sent."""
     cpu: float
     """CPU share of the whole node, 0 to 1."""
     session_cpu: float = 0.0

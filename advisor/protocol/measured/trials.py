@@ -270,7 +270,7 @@ class Trial(Message):
     created_at: datetime
     finished_at: datetime | None = None
     asked_again_at: datetime | None = None
-    """When somebody last asked for another race of it (UTC); None: nobody did."""
+    """When another race of it was last asked for (UTC); None: never."""
 
 
 class Session(Message):

@@ -69,7 +69,7 @@ class Workload(Spec):
     working_dir: str = "."
     """Directory the command is started in, absolute on every node."""
     environment: dict[str, Secret] = Field(default_factory=dict, repr=False)
-    """Environment variables added for the training processes. Values may be secrets: nobody reads them again but the
+    """Environment variables added for the training processes. Values may be secrets: they can be read again only by the
     agents that run the workload."""
     samples_per_step: int | None = Field(default=None, ge=1)
     """Samples that one rank consumes per forward pass; None infers it from the model's first input."""
@@ -159,7 +159,7 @@ class WorkloadFacts(Message):
     """What the runtime saw of the running script."""
 
     backend: str
-    """Collective backend: gloo or nccl; empty where nobody could tell."""
+    """Collective backend: gloo or nccl; empty where the runtime could not tell."""
     device: DeviceKind
     """What the model computes on."""
     device_name: str = ""
@@ -171,7 +171,7 @@ class WorkloadFacts(Message):
     nodes: int = 1
     """Number of nodes."""
     gradient_bytes: int
-    """Bytes of gradients reduced per synchronised step, per rank; 0 where nobody could tell."""
+    """Bytes of gradients reduced per synchronised step, per rank; 0 where the runtime could not tell."""
     gradient_dtype: str = "float32"
     """Type of most gradients."""
     parameter_tensors: int

@@ -25,7 +25,7 @@ def report_run(
     known = work.runs.get(job.id, run_id)
     point = RunPoint(at=now, step=report.step, samples_per_s=report.samples_per_s)
     is_below = known.is_below if known else False
-    # Its answer may have been lost: whoever sends it again is not telling anything new.
+    # Its answer may have been lost: the same report sent again tells nothing new.
     is_told = known is not None and known.step == report.step and is_below == (report.event is RunEvent.BELOW)
     if report.event is not None and not is_told:
         is_below = report.event is RunEvent.BELOW

@@ -7,7 +7,7 @@ class AwakeClock:
     """Counts seconds between moments at which something succeeded; of a long gap it counts `longest_s` only."""
 
     def __init__(self, elapsed: Callable[[], float], longest_s: float) -> None:
-        """`elapsed` is a clock of seconds that nobody sets."""
+        """`elapsed` is a monotonic clock of seconds."""
         self._elapsed, self._longest_s = elapsed, longest_s
         self._last_s = elapsed()
         self._awake_s = 0.0

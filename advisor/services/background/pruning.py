@@ -1,4 +1,4 @@
-"""Pruning: what nobody needs any more is taken away little by little, so that no request waits for it."""
+"""Pruning: what is needed no more is taken away little by little, so that no request waits for it."""
 
 import logging
 from collections import Counter
@@ -42,7 +42,7 @@ class Pruner:
         elapsed: Callable[[], float],
         at_once: int = _AT_ONCE,
     ) -> None:
-        """`elapsed` is a clock of seconds that nobody sets; at `began_at` it is looked at first."""
+        """`elapsed` is a monotonic clock of seconds; at `began_at` it is looked at first."""
         self._database, self._settings, self._at_once = database, settings, at_once
         self._began_at, self._elapsed, self._began_s = began_at, elapsed, elapsed()
         self._gone: Counter[str] = Counter()

@@ -55,9 +55,9 @@ def clone_job(
     receivers: Receivers,
     now: datetime,
 ) -> Job:
-    """Submit a job's specification again, as a job of who asks; the same key gives the same job again.
+    """Submit a job's specification again, as a job of the asker; the same key gives the same job again.
 
-    Its priority is no higher than who asks may give.
+    Its priority is no higher than the asker may give.
 
     Raises JobNotFound, IdempotencyConflict, InvalidJob for a webhook that is listed no longer, and NotYourJob where the
     specification holds somebody else's environment or webhooks: those may be secrets, and a clone would use them.

@@ -90,7 +90,7 @@ def _describe_facts(facts: WorkloadFacts) -> str:
     over = f" over {facts.backend}" if facts.backend else ""
     sentence = f"The script runs on {facts.world_size} rank{'s' if facts.world_size != 1 else ''}{over}"
     if not facts.gradient_bytes:
-        return f"{sentence}; nobody could tell the bytes of its gradients."
+        return f"{sentence}; the runtime could not tell the bytes of its gradients."
     return f"{sentence}, with {facts.gradient_bytes / 2**20:.1f} MiB of gradients per step."
 
 

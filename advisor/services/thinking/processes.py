@@ -151,7 +151,7 @@ class _Planner:
 
 
 def serve_thoughts(pipe: Connection) -> None:
-    """Answer questions until whoever asks them is gone."""
+    """Answer questions until the server that asks them is gone."""
     # Loaded here: the server itself asks for thoughts without any of it.
     from advisor.logs import configure_logs
     from advisor.services.thinking.thought import Overdue, look
@@ -182,9 +182,9 @@ def _make_no_id() -> str:
 
 
 def _main() -> None:
-    # Requests come first: a thought is waited for by one session, a request by whoever comes next.
+    # Requests come first: a thought is waited for by one session, a request by every client after it.
     os.nice(_NICER)
-    # Whoever stops the server with Ctrl-C stops this with it: the pipe ends.
+    # Ctrl-C stops the server, and this process with it: the pipe ends.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         serve_thoughts(Connection(int(sys.argv[1])))

@@ -149,5 +149,5 @@ class Stock:
                     _log.exception("What comes next for job %s could not be thought about", key[0])
                 future.set_exception(error)
         if is_wiser:
-            # Once, after many: whoever acts upon thoughts looks at all of them.
+            # Once, after many: the scheduler, which acts upon thoughts, looks at all of them.
             self._tell()

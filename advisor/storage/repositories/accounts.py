@@ -32,7 +32,7 @@ class Agent:
     drained_because: str | None = None
     """Why it takes no further session; None while it does."""
     ends_at: datetime | None = None
-    """When its allocation ends and the agent with it; None: nobody knows of an end."""
+    """When its allocation ends and the agent with it; None: no end is known."""
     removed_at: datetime | None = None
     """Since when it is removed: only its name is known, until somebody registers under it."""
 
@@ -230,7 +230,7 @@ class Tokens:
         return (row.secret_sha256, _token(row), row.agent_id) if row else None
 
     def mark_used(self, token_id: str, now: datetime) -> None:
-        """Note that a token was used, unless a later use is known. It lets nobody in or out."""
+        """Note that a token was used, unless a later use is known. It changes no right."""
         query = update(TokenRow).where(
             TokenRow.id == token_id, TokenRow.last_used_at.is_(None) | (TokenRow.last_used_at < now)
         )

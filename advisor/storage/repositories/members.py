@@ -175,7 +175,7 @@ class Members:
     ) -> bool:
         """Note that every rank of a node is gone; its first report of how that came stands.
 
-        `heard_at`: when the agent said so; None where somebody else did, and nobody knows since when it is so.
+        `heard_at`: when the agent said so; None where another agent did, so that it is unknown since when it is so.
         """
         query = (
             update(MemberRow)

@@ -32,7 +32,7 @@ class Events:
     """The story of jobs."""
 
     def __init__(self, connection: Connection, rung: set[str]) -> None:
-        """`rung` collects what is rung for at the commit: whoever follows a job's story."""
+        """`rung` collects what is rung for at the commit, to wake those who follow a job's story."""
         self._connection = connection
         self._rung = rung
 

@@ -45,7 +45,7 @@ class Visits:
         self._connection.execute(delete(VisitRow).where(VisitRow.key_sha256 == key_sha256))
 
     def make_room(self, token_id: str, most: int, idle_since: datetime) -> None:
-        """Take away the visits that nobody made since, and of this token all but the latest `most`."""
+        """Take away the visits that were last used before then, and of this token all but the latest `most`."""
         latest = select(VisitRow.key_sha256).where(VisitRow.token_id == token_id)
         kept = latest.order_by(VisitRow.seen_at.desc()).limit(most)
         crowd = (VisitRow.token_id == token_id) & VisitRow.key_sha256.not_in(kept)

@@ -1,4 +1,4 @@
-"""How many there are of each kind, by state: one aggregated query a kind, for whoever watches the service."""
+"""How many there are of each kind, by state: one aggregated query a kind, for operators."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

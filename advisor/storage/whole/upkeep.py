@@ -110,7 +110,7 @@ class Upkeep:
         old = (
             _ended(before).where(JobRow.archived_at.is_(None), ~followed).order_by(JobRow.serial).limit(most)
         )
-        # Nobody may continue one of them in the meantime.
+        # None of them may be continued in the meantime.
         found = self._connection.execute(old.with_for_update()).scalars().all()
         jobs = Jobs(self._connection)
         for job_id in found:

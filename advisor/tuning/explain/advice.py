@@ -52,7 +52,7 @@ from advisor.tuning.stages.ladder import list_ladder
 from advisor.tuning.stages.undecided import find_reason, measure_launch_noise
 
 _MOST_TOLD = 1.0
-"""Smallest gain that is still worth telling, as a fraction: of +100 % nobody needs to hear that it could be found."""
+"""Smallest gain that is still worth telling, as a fraction: a user does not need to hear that +100 % could be found."""
 _MOST_MORE_S = 3600.0
 """Longest continuation that is proposed, in seconds."""
 _NOTICEABLE_LEFT = 0.1

@@ -74,7 +74,7 @@ class Grounds:
     smallest_gain: float | None = None
     """Smallest gain that the budget could find with 80 % power, as a fraction."""
     more_s: float | None = None
-    """Seconds of further budget that are likely to decide; None where nobody can tell."""
+    """Seconds of further budget that are likely to decide; None where that cannot be told."""
     where: str = ""
     """What it was measured on, where that is no real cluster."""
 

@@ -46,7 +46,7 @@ def _account_of(result: BlockResult, late: LateRank | None) -> Phases:
 def find_late(blocks: Sequence[Block]) -> LateRank | None:
     """Return the rank for which the others wait in three quarters of the blocks, with what it does in most of them.
 
-    On a machine whose ranks share its cores now one is late and now the other: that names nobody.
+    On a machine whose ranks share its cores now one is late and now the other: then none is named.
     """
     judged = [b.result for b in blocks if b.result and len(b.result.per_rank_work_s) > 1]
     found = [result.late for result in judged if result.late is not None]

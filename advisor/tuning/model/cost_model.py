@@ -65,7 +65,7 @@ class CostModel:
     parameters: tuple[float, ...]
     """Logarithms of the physical parameters, then of the learnt effects."""
     bits_per_s: float | None
-    """Nominal rate of a node's link; None where nobody knows one."""
+    """Nominal rate of a node's link; None where none is known."""
 
     def predict_step_s(self, values: Mapping[str, Value]) -> float:
         """Return the step time of a strategy (a value of every knob)."""

@@ -67,8 +67,8 @@ def prior_of(context: KnobContext, probe: Probe, pieces: Sequence[Piece], timed:
 def _reading(context: KnobContext, probe: Probe) -> tuple[float, float]:
     """What one process takes to read a batch, in seconds, and how sure that is.
 
-    Seen in full where the training process reads itself, or where workers set the pace. Where nobody waits for them
-    it is less than they can hide, by a factor that nobody knows.
+    Seen in full where the training process reads itself, or where workers set the pace. Where it never waits for
+    them it is less than they can hide, by an unknown factor.
     """
     workers = int(context.baseline["loader_num_workers"])
     if workers == 0:

@@ -22,7 +22,7 @@ _DRAWN = 60
 _LEAST_SCALE = 0.01
 """What a knob is expected to change at least, in ln(throughput): even a part of no share may surprise."""
 _USUAL_SCALE = 0.08
-"""What a knob is expected to change where nobody knows the share of the step that it acts on."""
+"""What a knob is expected to change where the share of the step that it acts on is unknown."""
 _MOST_SCALE = 0.25
 """What a knob is expected to change at most."""
 _PART_OF_ROOM = 0.5

@@ -75,7 +75,7 @@ class Composer:
     only: Mapping[str, frozenset[Value]] = field(default_factory=dict)
     """The only values that the job lets some knobs have, beside the baseline's."""
     gradient_bytes: int = 0
-    """Bytes of gradients reduced per step, per rank; 0 where nobody could tell: then all bucket sizes differ."""
+    """Bytes of gradients reduced per step, per rank; 0 where that is unknown: then all bucket sizes differ."""
 
     def compose(self, wishes: Mapping[str, Value]) -> Changes | None:
         """Return the knobs that differ from the baseline once `wishes` are completed by what they need.

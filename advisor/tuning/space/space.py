@@ -166,7 +166,7 @@ def _cannot_matter(job: Job, knob: Knob, context: KnobContext, probe: Sequence[B
 
 
 def measure_shares(context: KnobContext, probe: Sequence[Block]) -> dict[Part, float]:
-    """Return each part's largest share of the step in the probe's blocks, 0 to 1; parts nobody could time are absent.
+    """Return each part's largest share of the step in the probe's blocks, 0 to 1; parts that were not timed are absent.
 
     Computation counts on CPUs only: elsewhere the knobs of computation act on more than the passes that are timed.
     """
@@ -267,7 +267,7 @@ def _powers(low: int, high: int, anchors: set[Value]) -> tuple[Value, ...]:
 def _sizes(knob: Knob, context: KnobContext) -> tuple[Value, ...]:
     """Sizes from all gradients at once downwards, each half of the one before, with the anchors between them.
 
-    The whole range in coarser steps where nobody could tell the gradients' bytes.
+    The whole range in coarser steps where the gradients' bytes are unknown.
     """
     low, high = float(knob.low or 0.0625), float(knob.high or 1024.0)
     if context.facts.gradient_bytes:

@@ -1,1 +1,1 @@
-"""Commands for whoever runs servers and nodes, and signs in to them."""
+"""Commands for the people who run servers and nodes, and sign in to them."""

@@ -61,7 +61,7 @@ def list_agents(context: typer.Context, as_json: JsonOption = False) -> None:
 def drain(
     context: typer.Context,
     name: NameArgument,
-    reason: Annotated[str, typer.Option(help="What whoever waits for the node reads.")] = Drain().reason,
+    reason: Annotated[str, typer.Option(help="What a user who waits for the node reads.")] = Drain().reason,
 ) -> None:
     """Give an agent no further session. What it holds goes on to its end; `advisor agents resume` ends it."""
     with connect(os.environ) as client:
