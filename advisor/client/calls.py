@@ -44,8 +44,8 @@ class Call(Generic[Answer]):
     """Below /api/v1."""
     read: Callable[[httpx.Response], Answer]
     params: Mapping[str, str | float | list[str]] = field(default_factory=dict)
-    body: Any = None
-    """Plain JSON; None sends nothing."""
+    body: Any = field(default=None, repr=False)
+    """Plain JSON; None sends nothing. It may hold secrets of a job, and stamina logs each call that it repeats."""
     headers: Mapping[str, str] = field(default_factory=dict)
     repeatable: bool = True
     """Whether sending it twice does no more than sending it once."""

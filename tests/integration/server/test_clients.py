@@ -49,6 +49,19 @@ def test_the_asynchronous_client_does_the_same(served: tuple[str, str]) -> None:
     asyncio.run(follow())
 
 
+def test_secrets_of_a_job_are_not_logged_when_its_submission_is_tried_again(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    spec = make_spec()
+    secret = {"WANDB_API_KEY": "the-canary"}
+    spec = spec.model_copy(update={"workload": spec.workload.model_copy(update={"environment": secret})})
+    with Client("http://127.0.0.1:9", "token", patience_s=0.3) as client, pytest.raises(ServerUnreachable):
+        client.submit_job(spec, "key")
+    said = "".join(capfd.readouterr()) + caplog.text
+    assert "retry_scheduled" in said
+    assert "the-canary" not in said
+
+
 def test_both_clients_can_ask_everything() -> None:
     asked = {
         name for name, call in vars(calls).items() if callable(call) and call.__module__ == calls.__name__
