@@ -334,7 +334,6 @@ class StaleSession(Conflict):
 class ResultQuarantined(Conflict):
     """A block's result was not accepted; it is kept in quarantine and does not count."""
 
-    # An agent of an older release does not know the code: it keeps a copy on its node and goes on.
     code = "result_quarantined"
     hint = "Nothing is to be done: do not send it again."
 
@@ -363,7 +362,7 @@ class Unavailable(AdvisorError):
 class DiskFull(Unavailable):
     """The disk that holds the database is full, so that nothing more can be written."""
 
-    # Not 507: agents wait for a server that answers 503, those of older releases too.
+    # Not 507: agents wait for a server that answers 503.
     code = "disk_full"
     hint = (
         "Free space on it, and the server goes on by itself. Nothing that was accepted is lost; agents keep what they "

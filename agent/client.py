@@ -29,7 +29,6 @@ from advisor.protocol.measured.messages import (
     RegisterAgent,
     SessionEnd,
 )
-from advisor.protocol.patterns import compile_pattern
 from advisor.protocol.reading import Unreadable, read_document
 from advisor.protocol.views import RaceAccepted
 from agent.errors import (
@@ -219,8 +218,6 @@ class ServerClient:
 def _refuse_unknown(assignment: Assignment) -> None:
     """Raise ValueError for what is of the right form, and yet means nothing to this release."""
     refuse_unknown_knobs(assignment.workload, assignment.cold)
-    if assignment.workload.pattern:
-        compile_pattern(assignment.workload.pattern)
 
 
 def _read_retry_after(reply: httpx.Response) -> float | None:

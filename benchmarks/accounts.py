@@ -201,7 +201,7 @@ def read_truth(path: Path, asked_at: float, result: BlockResult) -> dict[str, fl
 def as_block(result: BlockResult) -> Block:
     """Return the baseline's block of a job that measured this."""
     return Block(
-        id="b0", session_id="s", trial_number=0, ordinal=0, state=BlockState.DONE, result=result,
+        id="b0", session_id="s", trial_number=0, ordinal=0, race=1, state=BlockState.DONE, result=result,
         plan=BlockPlan(block_id="b0", trial_number=0, rules=RULES), summary=summarise_block(result),
         issued_at=datetime.now(UTC),
     )  # fmt: skip

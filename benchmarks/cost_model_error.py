@@ -66,7 +66,7 @@ def make_block(result: BlockResult, changes: Values) -> Block:
     """A measured block, as the history would hold it."""
     plan = BlockPlan(block_id="b", trial_number=0, overrides=dict(changes))
     return Block(
-        id="b", session_id="s", trial_number=0, ordinal=0, state=BlockState.DONE, plan=plan, result=result,
+        id="b", session_id="s", trial_number=0, ordinal=0, race=1, state=BlockState.DONE, plan=plan, result=result,
         summary=summarise_block(result), issued_at=datetime(2026, 1, 1, tzinfo=UTC),
     )  # fmt: skip
 

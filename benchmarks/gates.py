@@ -169,7 +169,12 @@ async def hold_agents(arguments: argparse.Namespace) -> list[Finding]:
         for seat, line in zip(seats, lines, strict=True):
             at_s = chance.uniform(0, interval_s)
             while at_s < arguments.seconds:
-                beat = {"generation": 1, "state": "running", "telemetry": {"samples": [sample]}}
+                beat = {
+                    "generation": 1,
+                    "state": "running",
+                    "news": len(due) + 1,
+                    "telemetry": {"samples": [sample]},
+                }
                 due.append((at_s, line, write_request(f"/sessions/{seat.session_id}/beat", seat.token, beat)))
                 at_s += interval_s * chance.uniform(0.8, 1.2)
         load = Load()

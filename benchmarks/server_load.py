@@ -99,7 +99,9 @@ class Agent:
     async def register(self) -> "Agent":
         """Introduce itself."""
         node = Node(hostname=self.name, cpu_count=self.cpu_count, memory_bytes=2**34).model_dump(mode="json")
-        known = await self.ask("/agents", {"name": self.name, "node": node}, self.server.enrolment)
+        known = await self.ask(
+            "/agents", {"name": self.name, "node": node, "secret": self.name}, self.server.enrolment
+        )
         self.id, self.token = known["agent_id"], known["token"]
         return self
 

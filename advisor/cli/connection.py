@@ -1,7 +1,7 @@
 """Which server a command talks to, with which token; and which job a word means."""
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -155,14 +155,8 @@ def resolve_job(client: "Reader", reference: str) -> Job:
 
 def _find_jobs(client: "Reader", reference: str) -> tuple[Job, ...]:
     """The jobs of this id; or else those of this name; or else those whose id begins so."""
-    looks: tuple[tuple[JobQuery, Callable[[Job], bool]], ...] = (
-        (JobQuery(id=reference, archived=True), lambda job: job.id == reference),
-        (JobQuery(name=reference, archived=True), lambda job: job.spec.name == reference),
-        (JobQuery(id=f"{reference}*", archived=True), lambda job: job.id.startswith(reference)),
-    )
-    for wanted, fits in looks:
-        # A server of an earlier release knows no filter and lists every job: one of those must not be taken for it.
-        if matches := tuple(job for job in client.list_jobs(wanted).items if fits(job)):
+    for wanted in ({"id": reference}, {"name": reference}, {"id": f"{reference}*"}):
+        if matches := client.list_jobs(JobQuery(**wanted, archived=True)).items:
             return matches
     return ()
 
@@ -175,4 +169,4 @@ def unfinished_jobs(client: "Reader") -> list[Job]:
     while page.next_cursor is not None:
         page = client.list_jobs(wanted.model_copy(update={"cursor": page.next_cursor}))
         jobs += page.items
-    return [job for job in jobs if not job.state.is_final]
+    return jobs

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from advisor.protocol.answers.advice import Advice, Provenance, Verdict, continue_command, name_provenance
+from advisor.protocol.answers.advice import Advice, Provenance, Verdict, name_provenance
 from advisor.protocol.answers.carried import Carried, write_line
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
@@ -50,8 +50,7 @@ def describe_verdict(advice: Advice) -> str:
     if advice.verdict is Verdict.KEEP:
         return f"Verdict: nothing needs to change. {baseline}"
     if advice.verdict is Verdict.UNDECIDED:
-        more = f"More time may decide: {continue_command(advice.job_id, advice.continue_s)}"
-        return f"Verdict: undecided. {baseline} {advice.what_to_do or more}"
+        return f"Verdict: undecided. {baseline} {advice.what_to_do}"
     return ""
 
 

@@ -8,9 +8,8 @@ sentence that names it, for the one document that holds it.
 from functools import cache
 from typing import Any, TypeVar
 
-from pydantic import TypeAdapter, ValidationError, ValidationInfo
+from pydantic import TypeAdapter, ValidationError
 
-_JUDGED = "judged"
 _MOST_FINDINGS = 3
 
 Document = TypeVar("Document")
@@ -24,15 +23,10 @@ def read_document(kind: type[Document], text: str | bytes) -> Document:
     """Return the JSON document of a peer, or of our database, as that model; raises Unreadable."""
     asked: Any = kind
     try:
-        read: Document = _adapt(asked).validate_json(text, extra="ignore", context=_JUDGED)
+        read: Document = _adapt(asked).validate_json(text, extra="ignore")
     except ValidationError as error:
         raise Unreadable(_describe(error)) from error
     return read
-
-
-def is_judged(info: ValidationInfo) -> bool:
-    """Whether what is validated was accepted before: rules that became stricter since are for new documents."""
-    return info.context == _JUDGED
 
 
 @cache

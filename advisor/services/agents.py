@@ -77,9 +77,7 @@ def register_agent(
                 principal.spent or USED_UP,
                 hint="An administrator makes another one: `advisor token create --role agent`.",
             )
-    secret = (
-        hash_secret(request.secret) if request.secret else known.secret_sha256 if known and proven else None
-    )
+    secret = hash_secret(request.secret)
     ends_at = None if request.ends_in_s is None else now + timedelta(seconds=request.ends_in_s)
     if known is None:
         agent_id = work.new_id()
@@ -254,8 +252,7 @@ def _proves(request: RegisterAgent, principal: Principal, known: Agent) -> bool:
     if principal.agent_id is not None:
         return principal.agent_id == known.id and not principal.spent
     # The secret is compared as its hash is: what that takes tells nothing about it.
-    mine = known.secret_sha256
-    return bool(mine and request.secret) and hmac.compare_digest(mine or "", hash_secret(request.secret))
+    return hmac.compare_digest(known.secret_sha256 or "", hash_secret(request.secret))
 
 
 def _still_waits(work: UnitOfWork, member: Member, before: Node, now: Node) -> bool:

@@ -116,7 +116,7 @@ class AgentRow(Base):
     last_seen_at: Mapped[datetime]
     flag: Mapped[NodeFlag | None] = mapped_column(Document(NodeFlag))
     secret_sha256: Mapped[str | None]
-    """Of the secret that the agent made itself; NULL while an agent of an older release has sent none."""
+    """Of the secret that the agent made itself; NULL once an administrator has readmitted its name."""
     revoked_at: Mapped[datetime | None]
     """Since when the agent is turned out."""
     drained_because: Mapped[str | None]
@@ -201,7 +201,7 @@ class MemberRow(Base):
     renewals: Mapped[int] = mapped_column(server_default="0")
     """Beats that renewed its lease: a server that sees no other number for too long gives the session up."""
     news: Mapped[int] = mapped_column(server_default="0")
-    """Number of the latest news (log lines, telemetry) that were kept; 0: none with a number."""
+    """Number of the latest news (log lines, telemetry) that were kept; 0: none yet."""
     heard_at: Mapped[datetime | None]
     """When the agent last spoke from its place, which tells what a session cost; NULL: never, or too long ago."""
     outcome: Mapped[str | None]
@@ -267,7 +267,7 @@ class BlockRow(Base):
     job_id: Mapped[str] = mapped_column(ForeignKey("jobs.id"), index=True)
     trial_number: Mapped[int]
     ordinal: Mapped[int]
-    race: Mapped[int | None]
+    race: Mapped[int]
     arm: Mapped[int] = mapped_column(server_default="0")
     state: Mapped[str]
     plan: Mapped[BlockPlan] = mapped_column(Document(BlockPlan))

@@ -15,7 +15,7 @@ from agent.client import QUARANTINED, GivenUp, ServerClient
 from agent.errors import AgentError, NotTheServer, ServerFailed, ServerRefused, ServerUnreachable
 from agent.sessions.spool import Spool, SpooledReport, SpoolEntry
 
-_DECIDED = QUARANTINED | {"invalid_result", "stale_session"}
+_DECIDED = QUARANTINED | {"invalid_result"}
 """What our own problem documents call a report that was put into the server's quarantine, or needed no more."""
 _LATER = frozenset({401, 403, 404, 407, 421, 426})
 """About the way, the token or the release: another day the same message is taken."""

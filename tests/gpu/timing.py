@@ -106,8 +106,8 @@ def check_diagnosis(bench: Bench) -> Judgement:
 def _diagnose(result: BlockResult) -> Diagnosis:
     plan = race({"baseline": {}}).arms[0]
     block = Block(
-        id="baseline", session_id="check", trial_number=0, ordinal=0, state=BlockState.DONE, plan=plan, result=result,
-        issued_at=datetime(2000, 1, 1, tzinfo=UTC),
+        id="baseline", session_id="check", trial_number=0, ordinal=0, race=1, state=BlockState.DONE, plan=plan,
+        result=result, issued_at=datetime(2000, 1, 1, tzinfo=UTC),
     )  # fmt: skip
     return diagnose([block])
 

@@ -121,7 +121,7 @@ def _make_block(
     changes: Mapping[str, Value],
     step_ms: float,
     at: datetime,
-    round_number: int | None,
+    race: int,
 ) -> Block:
     scale = 1 + 0.006 * _wobble(ordinal * 7 + number)
     spread = [1 + 0.012 * _wobble(step + ordinal * 31) + 0.2 * (step < _WARMUP) for step in range(60)]
@@ -129,7 +129,7 @@ def _make_block(
     is_winner = changes == _WINNER
     buckets = (9 * _MB, *[96 * _MB] * 8) if is_winner else (_MB, *[25 * _MB] * 30)
     return Block(
-        id=f"block{ordinal}", session_id="s1", trial_number=number, ordinal=ordinal, race=round_number,
+        id=f"block{ordinal}", session_id="s1", trial_number=number, ordinal=ordinal, race=race,
         state=BlockState.DONE,
         plan=BlockPlan(block_id=f"block{ordinal}", trial_number=number, overrides=dict(changes)),
         result=BlockResult(
@@ -185,11 +185,11 @@ def _make_history(start: datetime, rounds: int) -> JobHistory:
             )
         )  # fmt: skip
         if step_ms and purpose is not Purpose.CONFIRM:
-            blocks.append(_make_block(number, len(blocks), changes, step_ms, at, None))
-    for round_number in range(rounds):
-        at = start + timedelta(minutes=40 + round_number)
-        blocks.append(_make_block(0, len(blocks), {}, 161.3, at, round_number))
-        blocks.append(_make_block(10, len(blocks), _WINNER, 138.9, at, round_number))
+            blocks.append(_make_block(number, len(blocks), changes, step_ms, at, number))
+    for race in range(len(_TRIALS), len(_TRIALS) + rounds):
+        at = start + timedelta(minutes=40 + race - len(_TRIALS))
+        blocks.append(_make_block(0, len(blocks), {}, 161.3, at, race))
+        blocks.append(_make_block(10, len(blocks), _WINNER, 138.9, at, race))
     session = Session(
         id="s1", job_id="sample", generation=1, state=SessionState.RUNNING, because="The first launch.",
         agents=("node01", "node02"), created_at=start, started_at=start + timedelta(seconds=20),
@@ -317,7 +317,7 @@ def make_running_story(now: datetime) -> Story:
         because="The model of earlier trials expects 2 % more here.", created_at=at,
     )  # fmt: skip
     block = Block(
-        id="live", session_id="s1", trial_number=10, ordinal=20, state=BlockState.ISSUED, issued_at=at,
+        id="live", session_id="s1", trial_number=10, ordinal=20, race=20, state=BlockState.ISSUED, issued_at=at,
         plan=BlockPlan(block_id="live", trial_number=10, overrides=trial.changes),
     )  # fmt: skip
     history = history.model_copy(

@@ -63,7 +63,7 @@ def render_advice(
     to_do = [
         *([use.describe()] if use.describe() else []),
         *(" ".join(part for part in ("Or set", line.text, line.where) if part) for line in use.lines),
-        *([advice.what_to_do] if advice.what_to_do else []),
+        advice.what_to_do,
         *advice.next_steps,
     ]
     if to_do:

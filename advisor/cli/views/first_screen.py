@@ -191,7 +191,7 @@ def _say_what_to_do(advice: Advice) -> str:
     if advice.verdict is Verdict.CHANGE:
         inexact = [name for name in advice.changes if CATALOGUE[name].effect is not Effect.EXACT]
         return "Compare the accuracy of one full training before you rely on it." if inexact else ""
-    return advice.what_to_do or "Change nothing."
+    return advice.what_to_do
 
 
 def _tabulate_changes(advice: Advice) -> RenderableType:

@@ -31,7 +31,7 @@ def write_summary(
             f"Software: {', '.join(f'{n} {v}' for n, v in sorted(advice.software.items())) or 'not recorded'}"
         ),
         one_line(f"Gain:     {describe_gain(advice)}"),
-        *([one_line(f"To do:    {advice.what_to_do}")] if advice.what_to_do else []),
+        one_line(f"To do:    {advice.what_to_do}"),
         "",
     ]
     if advice.verdict is Verdict.KEEP:

@@ -309,14 +309,14 @@ class Advice(Message):
     verdict: Verdict
     headline: str
     """The answer with its figures: `at least 1.8x faster, most likely 3.1x (95 % CI …) with …`."""
-    action: Action | None = None
-    """What to do next, for programs; None in advice that was written before there was such a field."""
-    what_to_do: str = ""
+    action: Action
+    """What to do next, for programs."""
+    what_to_do: str
     """The same in one line, for people."""
     continue_s: float | None = None
     """With the action to continue: seconds of further budget that are worth trying. None for other actions."""
     launch_noise: float | None = None
-    """Standard deviation of ln(the baseline's throughput) between launches; None below two, and in older advice."""
+    """Standard deviation of ln(the baseline's throughput) between launches; None below two."""
     watch: tuple[str, ...] = ()
     """What is wrong with the script or its data whatever the settings, and would stop or spoil a long training:
     it breaks off by itself, its loss is not finite, its data are uneven."""

@@ -27,8 +27,8 @@ class RegisterAgent(Message):
     name: str = Field(min_length=1, max_length=100)
     """Stable name of the agent, unique on the server."""
     node: Node
-    secret: str = Field(default="", max_length=200, repr=False)
-    """Made once by the agent and kept on its disk: a process that has it is this agent. An older agent sends none."""
+    secret: str = Field(min_length=1, max_length=200, repr=False)
+    """Made once by the agent and kept on its disk: a process that has it is this agent."""
     ends_in_s: float | None = Field(default=None, ge=0, le=MOST_SECONDS)
     """Seconds until its allocation ends and the agent with it; None: no end is known."""
     protocol_major: int = PROTOCOL_MAJOR
@@ -80,7 +80,7 @@ class PollReply(Message):
 
 
 class PlaceReply(Message):
-    """The same as an agent of an earlier release reads it, to which the job itself makes no sense."""
+    """What every release understands of it: an agent that is to be updated can say so of this place."""
 
     assignment: Place | None = None
 
@@ -107,7 +107,7 @@ class Beat(Message):
     """Steps the slowest local rank has made: for people who read the messages; the server keeps none."""
     news: int = Field(default=0, ge=0, lt=2**31)
     """Number of what `telemetry` and `log` bring. Where no answer came, the next beat brings the same under the same
-    number: it is kept once. 0: an agent of an earlier release, which numbers nothing."""
+    number: it is kept once. 0: it brings none."""
     telemetry: TelemetryBatch = TelemetryBatch()
     log: str = Field(default="", max_length=65536)
     """New lines of the session's log on this node."""

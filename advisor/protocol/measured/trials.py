@@ -173,13 +173,12 @@ class Contrast(Message):
     """The same over all of the time: what the user's clock shows."""
     total_error: float
     """Its standard error."""
-    per_step: float | None = None
-    """With what slow steps take shared out over the steps of both arms: what it would be if they were the script's.
-    None in races of earlier releases."""
-    excess_error: float | None = None
-    """Standard error of `total` - `mean`; None likewise."""
-    slow_shares: tuple[float, float] | None = None
-    """What of the reference's and of the arm's time slow steps take beyond the cap; None likewise."""
+    per_step: float
+    """With what slow steps take shared out over the steps of both arms: what it would be if they were the script's."""
+    excess_error: float
+    """Standard error of `total` - `mean`."""
+    slow_shares: tuple[float, float]
+    """What of the reference's and of the arm's time slow steps take beyond the cap."""
 
 
 class BlockSummary(Message):
@@ -226,9 +225,8 @@ class Block(Message):
     trial_number: int
     ordinal: int
     """Place in its session, from 0."""
-    race: int | None = None
-    """Race it belongs to, counted through the job: the arms of one race took turns. In jobs measured before there were
-    races: the round of the finals, the simplification or the confirmation, None for a block of the search."""
+    race: int
+    """Race it belongs to, counted through the job: the arms of one race took turns."""
     arm: int = 0
     """Place among the arms of its race; 0 is what the others are held against."""
     state: BlockState
@@ -301,7 +299,7 @@ class Session(Message):
     total_steps: int = 0
     """Steps the script made in it, where it ended or failed by itself."""
     limit_s: float | None = None
-    """Seconds that it may last from `started_at` on, by its job's budget; None in sessions of earlier releases."""
+    """Seconds that it may last from `started_at` on, by its job's budget."""
 
     @property
     def was_lost(self) -> bool:

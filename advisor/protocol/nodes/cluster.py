@@ -61,8 +61,8 @@ class Node(Message):
     """Accelerators found by NVML."""
     links: tuple[Link, ...] = ()
     """Network interfaces other than loopback."""
-    rdma: tuple[str, ...] | None = None
-    """RDMA adapters (InfiniBand, RoCE) with a port that is up; None where an older agent did not look."""
+    rdma: tuple[str, ...] = ()
+    """RDMA adapters (InfiniBand, RoCE) with a port that is up."""
     telemetry: str = "psutil"
     """Where utilisation comes from: "nvml" or "psutil"."""
     python_version: str = ""
@@ -78,7 +78,7 @@ class Node(Message):
     labels: Labels = Field(default_factory=dict)
     """What its operator says of it, such as `rack`: jobs choose nodes by them."""
     signed_only: bool = False
-    """Whether its agent starts signed jobs only. Agents of before did not say so."""
+    """Whether its agent starts signed jobs only."""
 
     def describe(self) -> str:
         """`node7: 16 CPUs, 64 GiB, 8 × NVIDIA H100; eth0 10.0.0.7.`, and what is wrong with it."""

@@ -7,7 +7,6 @@ from pydantic import (
     Field,
     PlainSerializer,
     SerializationInfo,
-    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -15,7 +14,6 @@ from pydantic import (
 from advisor.protocol.base import Message, Spec, Value
 from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.protocol.patterns import compile_pattern
-from advisor.protocol.reading import is_judged
 
 
 class WorkloadKind(StrEnum):
@@ -95,9 +93,8 @@ class Workload(Spec):
 
     @field_validator("pattern")
     @classmethod
-    def _refuse_unusable_patterns(cls, pattern: str, info: ValidationInfo) -> str:
-        # What an earlier release accepted is refused where it would be used, so that finished jobs can still be read.
-        if not pattern or is_judged(info):
+    def _refuse_unusable_patterns(cls, pattern: str) -> str:
+        if not pattern:
             return pattern
         groups = compile_pattern(pattern).groupindex
         if unknown := [name for name in groups if name not in RESULT_GROUPS]:

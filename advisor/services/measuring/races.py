@@ -124,7 +124,6 @@ def report_race(
     elif report.generation != seat.generation:
         why = f"The report names generation {report.generation}, the session has {seat.generation}."
     elif arms[0].state is BlockState.DONE and arms[0].result is not None:
-        # As this release understands both: what one before it kept may have had further fields.
         if {arm.id: arm.result for arm in arms} == report.results:
             return _answer(seat, race_id, arms)
         why, differs = "Another report was accepted for this race.", True

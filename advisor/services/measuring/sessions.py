@@ -37,7 +37,7 @@ def renew_session(
     ):
         raise _stale(session)
     work.reach(FaultPoint.LEASE_RENEWED)
-    if beat.news == 0 or beat.news > member.news:
+    if beat.news > member.news:
         if beat.log:
             work.logs.append(session.job_id, session_id, member.agent, beat.log)
         keep_samples(work, session, agent_id, beat.telemetry.samples, now)

@@ -160,7 +160,6 @@ RULES: tuple[tuple[str, Select[Any]], ...] = (
     (
         "Arms of one race had different fates",
         select(BlockRow.session_id)
-        .where(BlockRow.race.is_not(None))
         .group_by(BlockRow.session_id, BlockRow.race, BlockRow.issued_at)
         .having(func.count(BlockRow.state.distinct()) > 1),
     ),

@@ -109,7 +109,7 @@ def _describe_network(job: Job, chosen: Trial | None, after: Phases) -> list[str
         or exposed < 0.05 * total
     ):
         return []
-    if any(node.rdma is None or node.rdma for node in job.cluster.nodes):
+    if any(node.rdma for node in job.cluster.nodes):
         return []
     return [
         f"With mixed precision {exposed * 1e3:.1f} ms of each {total * 1e3:.1f} ms step wait for the network, which is "

@@ -72,16 +72,10 @@ class Case:
     def _say_slow_steps(self) -> str:
         """That slow steps stand in the way, where the error of the total is mostly theirs; else nothing."""
         told = self.confirmation.told
-        slow = [share for launch in told if (share := launch.slow_shares) is not None]
         own = read_slow_steps(told)[-1] if told else None
-        if (
-            not slow
-            or own is None
-            or own.chance < _UNSETTLED
-            or fmean(own.errors) < 2.0 * fmean(c.error for c in told)
-        ):
+        if own is None or own.chance < _UNSETTLED or fmean(own.errors) < 2.0 * fmean(c.error for c in told):
             return ""
-        theirs, its = (spell_share(fmean(side)) for side in zip(*slow, strict=True))
+        theirs, its = (spell_share(fmean(side)) for side in zip(*(c.slow_shares for c in told), strict=True))
         return (
             f"slow steps take {theirs} of the baseline's time and {its} of the strategy's, and whether they are the "
             "machine's or the strategy's own is not settled"

@@ -42,14 +42,14 @@ def list_comparisons(
         return []
     found = []
     for block in record.usable_by_trial.get(trial.number, ()):
-        arms = record.races.get(block.race or 0, ())
+        arms = record.races.get(block.race, ())
         theirs = [arm for arm in arms if arm.trial_number == reference.number and arm.id != block.id]
         theirs.sort(key=lambda arm: arm.session_id != block.session_id)
         if not theirs:
             continue
         contrast = compare_blocks(block, theirs[0])
         if contrast is not None:
-            found.append(Comparison(block.race or 0, block.session_id, block, theirs[0], contrast))
+            found.append(Comparison(block.race, block.session_id, block, theirs[0], contrast))
     return found
 
 
@@ -59,7 +59,7 @@ def compare_blocks(block: Block, reference: Block) -> Contrast | None:
     Where the reference was the first arm of the block's race, that was worked out when the race was reported.
     """
     stored = block.summary.contrast if block.summary else None
-    together = block.race is not None and block.race == reference.race and not reference.arm
+    together = block.race == reference.race and not reference.arm
     if stored is not None and together and block.session_id == reference.session_id:
         return stored
     if block.result is None or reference.result is None:

@@ -13,7 +13,7 @@ def search_as_it_ended(record: Record) -> Record:
     began = record.began_at()
     mine = [b for b in blocks if began is None or b.issued_at >= began]
     later = next((b.race for b in mine if b.trial_number not in searched), None)
-    place = next((i for i, b in enumerate(blocks) if later is not None and b.race == later), None)
+    place = next((i for i, b in enumerate(blocks) if b.race == later), None)
     if place is None:
         return record
     at = blocks[place].issued_at

@@ -147,7 +147,7 @@ def has_losses(block: Block) -> bool:
 
 def _match(record: Record, block: Block) -> list[LossPair]:
     """The pairs of a block with the exact arm of its race that began from the same state."""
-    if block.plan.overrides.effect is Effect.EXACT or not has_losses(block) or block.race is None:
+    if block.plan.overrides.effect is Effect.EXACT or not has_losses(block):
         return []
     arms = record.races.get(block.race, ())
     exact = [a for a in arms if a.plan.overrides.effect is Effect.EXACT and has_losses(a)]

@@ -134,17 +134,16 @@ class Record:
 
     @cached_property
     def races(self) -> Mapping[int, tuple[Block, ...]]:
-        """Race's number -> its usable blocks, the first arm first; blocks of no race are left out."""
+        """Race's number -> its usable blocks, the first arm first."""
         found: dict[int, list[Block]] = {}
         for block in self.usable:
-            if block.race is not None:
-                found.setdefault(block.race, []).append(block)
+            found.setdefault(block.race, []).append(block)
         return {number: tuple(sorted(arms, key=lambda b: b.arm)) for number, arms in found.items()}
 
     @property
     def next_race(self) -> int:
         """The number of a race that has not begun."""
-        return 1 + max((block.race or 0 for block in self.history.blocks), default=0)
+        return 1 + max((block.race for block in self.history.blocks), default=0)
 
     @cached_property
     def _by_session(self) -> Mapping[str, list[Block]]:

@@ -1,9 +1,8 @@
 """What the search sees of a trial: ln(throughput / baseline's) with a standard error that holds all that is not known.
 
-A race against the baseline says it outright. A block that was measured without the baseline beside it (in a launch of
-its own, or in a job from before there were races) is held against the nearest blocks of the baseline: the luck of a
-launch and the machine's drift are then part of the error. All comparisons of one strategy are put together by their
-precision.
+A race against the baseline says it outright. A block that was measured without the baseline beside it, in a launch of
+its own, is held against the nearest blocks of the baseline: the luck of a launch and the machine's drift are then part
+of the error. All comparisons of one strategy are put together by their precision.
 """
 
 import math
@@ -89,7 +88,7 @@ def _combine(record: Record, blocks: Sequence[Block]) -> Score | None:
 
 
 def _score_block(record: Record, block: Block) -> Score | None:
-    arms = record.races.get(block.race or 0, ())
+    arms = record.races.get(block.race, ())
     beside = next((a for a in arms if a.trial_number == record.baseline_number), None)
     if beside is not None and beside.session_id == block.session_id:
         contrast = compare_blocks(block, beside)

@@ -121,24 +121,17 @@ def merge_contrasts(races: Sequence[Contrast]) -> Contrast:
     def error_of(values: Sequence[float]) -> float:
         return float(np.linalg.norm(weights * np.array(values)))
 
-    known = [r for r in races if r.per_step is not None and r.excess_error is not None and r.slow_shares]
-    merged = Contrast(
+    first, second = zip(*(race.slow_shares for race in races), strict=True)
+    return Contrast(
         mean=mean_of([race.mean for race in races]),
         error=error_of([race.error for race in races]),
         freedom=math.fsum(race.freedom for race in races),
         cycles=sum(race.cycles for race in races),
         total=mean_of([race.total for race in races]),
         total_error=error_of([race.total_error for race in races]),
-    )
-    if len(known) < len(races):
-        return merged
-    first, second = zip(*(race.slow_shares or (0.0, 0.0) for race in races), strict=True)
-    return merged.model_copy(
-        update={
-            "per_step": mean_of([race.per_step or 0.0 for race in races]),
-            "excess_error": error_of([race.excess_error or 0.0 for race in races]),
-            "slow_shares": (mean_of(first), mean_of(second)),
-        }
+        per_step=mean_of([race.per_step for race in races]),
+        excess_error=error_of([race.excess_error for race in races]),
+        slow_shares=(mean_of(first), mean_of(second)),
     )
 
 

@@ -68,10 +68,8 @@ def has_diverged(trial: Trial, result: BlockResult, baseline: Sequence[BlockResu
 
 def count_nonfinite(results: Sequence[BlockResult]) -> tuple[int, int]:
     """Return how many losses were not finite, and of how many."""
-    # A release that did not count them said only that there were some.
-    bad = [r.nonfinite_losses or (r.steps if r.diverged else 0) for r in results]
-    totals = [r.steps + sum(map(len, r.loss_checks)) for r in results]
-    return sum(bad), sum(map(max, bad, totals))
+    bad = sum(result.nonfinite_losses for result in results)
+    return bad, max(bad, sum(r.steps + sum(map(len, r.loss_checks)) for r in results))
 
 
 def say_share(counts: tuple[int, int]) -> str:

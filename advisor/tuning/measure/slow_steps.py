@@ -41,11 +41,10 @@ def read_slow_steps(launches: Sequence[Contrast]) -> tuple[Reading, ...]:
     whole = sum(cycles)
     error = max(
         _LEAST_ERROR,
-        _share([c.total_error if c.excess_error is None else c.excess_error for c in launches], cycles)
-        / math.sqrt(whole),
+        _share([c.excess_error for c in launches], cycles) / math.sqrt(whole),
     )
     total = _share([c.total_error for c in launches], cycles)
-    figures = [[c.mean for c in launches], [c.mean if c.per_step is None else c.per_step for c in launches]]
+    figures = [[c.mean for c in launches], [c.per_step for c in launches]]
     totals = [c.total for c in launches]
     logs = [math.log(_OWN_CHANCE) + _log_density(_find_gap(totals, figures[0], cycles), error, _OWN)]
     logs += [

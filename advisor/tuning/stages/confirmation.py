@@ -303,7 +303,7 @@ def _find_missing(record: Record, arms: tuple[Candidate, ...]) -> tuple[int, tup
     """The number of the race that still lacks arms, and which those are; a new number with all when none does."""
     trials = [record.find_trial(arm.purpose, arm.changes) for arm in arms]
     numbers = [trial.number for trial in trials if trial is not None]
-    last = max((b.race or 0 for n in numbers for b in record.usable_by_trial.get(n, ())), default=0)
+    last = max((b.race for n in numbers for b in record.usable_by_trial.get(n, ())), default=0)
     held = {b.trial_number for b in record.races.get(last, ())}
     missing = tuple(
         arm for arm, trial in zip(arms, trials, strict=True) if trial is None or trial.number not in held

@@ -139,7 +139,7 @@ def _anchors_in_a_row(record: Record, live: Session) -> int:
     """Blocks of the baseline alone that the session has measured last."""
     count = 0
     for block in reversed(record.usable_in(live.id)):
-        if block.trial_number != record.baseline_number or len(record.races.get(block.race or 0, ())) > 1:
+        if block.trial_number != record.baseline_number or len(record.races.get(block.race, ())) > 1:
             break
         count += 1
     return count

@@ -61,6 +61,7 @@ def make_block(block_id: str = "b1", ordinal: int = 0) -> Block:
         session_id="s1",
         trial_number=0,
         ordinal=ordinal,
+        race=1 + ordinal,
         state=BlockState.ISSUED,
         plan=plan,
         issued_at=NOW,

@@ -149,7 +149,7 @@ def test_rank_that_lags_is_found_by_its_own_work(agents, server, session_id, mak
     )
     blocks = [
         Block(
-            id=str(n), session_id="s", trial_number=0, ordinal=n, state=BlockState.DONE, issued_at=now,
+            id=str(n), session_id="s", trial_number=0, ordinal=n, race=n, state=BlockState.DONE, issued_at=now,
             plan=BlockPlan(block_id=str(n), trial_number=0), result=result,
         )
         for n, result in enumerate(results)

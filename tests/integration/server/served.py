@@ -76,7 +76,7 @@ class Served:
         headers |= request.pop("headers", {})
         return self.http.request(method, f"/api/v1{path}", headers=headers, **request)
 
-    def register(self, name: str, token: str, secret: str = "", **node: object) -> Any:
+    def register(self, name: str, token: str, secret: str = "its own", **node: object) -> Any:
         """Introduce an agent; other words are fields of its node."""
         described = make_node(name).model_copy(update=node)
         message = RegisterAgent(name=name, node=described, secret=secret)
@@ -112,7 +112,7 @@ class Served:
 class FakeAgent:
     """An agent that speaks the protocol and starts nothing."""
 
-    def __init__(self, server: Served, name: str, secret: str = "", **node: object) -> None:
+    def __init__(self, server: Served, name: str, secret: str = "its own", **node: object) -> None:
         self.server, self.name = server, name
         reply = server.register(name, server.enrolment, secret, **node)
         assert reply.status_code == 200, reply.text
@@ -121,6 +121,7 @@ class FakeAgent:
         self.place: Assignment | None = None
         self.told: list[str] = []
         """The log lines of its beats."""
+        self.news = 0
 
     def moved_to(self, server: Served) -> "FakeAgent":
         """The same agent speaking to a restarted server."""
@@ -150,9 +151,11 @@ class FakeAgent:
     def beat(self, state: str = "running", **more: Any) -> Any:
         """Renew the session, with a line of log where no other is given; return the answer's body."""
         assert self.place is not None
+        self.news += 1
         if "log" not in more:
             self.told.append(f"{self.name} beats {len(self.told) + 1}")
-            more |= {"news": len(self.told), "log": f"{self.told[-1]}\n"}
+            more |= {"log": f"{self.told[-1]}\n"}
+        more = {"news": self.news} | more
         rendezvous = {"rendezvous": "127.0.0.1:29500"} if self.place.node_rank == 0 else {}
         reply = self.say("beat", state=state, **rendezvous, **more)
         assert reply.status_code == 200, reply.text

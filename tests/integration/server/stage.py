@@ -76,7 +76,7 @@ class Stage:
                 {"grace_s": 5.0, "expires_s": 5.0},
             ),
             "POST /sessions/{session_id}/beat": (
-                "POST", f"{session}/beat", agent.token, generation | beat | {"log": "a line"}
+                "POST", f"{session}/beat", agent.token, generation | beat | {"news": 1, "log": "a line"}
             ),
             "POST /sessions/{session_id}/hello": (
                 "POST", f"{session}/hello", agent.token,

@@ -169,14 +169,22 @@ def test_enrolment_token_only_registers(server: Served) -> None:
 def test_agents_own_token_registers_no_other_agent(server: Served) -> None:
     agent = FakeAgent(server, "one")
     node = {"hostname": "x", "cpu_count": 1, "memory_bytes": 1}
-    reply = server.ask("POST", "/agents", agent.token, json={"name": "two", "node": node})
+    reply = server.ask(
+        "POST", "/agents", agent.token, json={"name": "two", "node": node, "secret": "its own"}
+    )
     assert reply.status_code == 403
     assert AGENTS
 
 
 def test_agent_of_another_protocol_is_told_to_upgrade(server: Served) -> None:
     node = {"hostname": "x", "cpu_count": 1, "memory_bytes": 1}
-    body = {"name": "two", "node": node, "protocol_major": PROTOCOL_MAJOR + 1, "a_newer_field": True}
+    body = {
+        "name": "two",
+        "node": node,
+        "secret": "its own",
+        "protocol_major": PROTOCOL_MAJOR + 1,
+        "a_newer_field": True,
+    }
     reply = server.ask("POST", "/agents", server.enrolment, json=body)
     assert (reply.status_code, reply.json()["code"]) == (426, "protocol_mismatch")
     mine = body | {"protocol_major": PROTOCOL_MAJOR}

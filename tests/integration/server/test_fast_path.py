@@ -81,7 +81,9 @@ def both(tmp_path: Path) -> Iterator[tuple[Spoken, Spoken]]:
 BEAT = "/sessions/{session}/beat"
 RACE = "/sessions/{session}/races/{race}"
 ALIVE = b'{"generation":1,"state":"running","steps":3}'
-SAMPLED = json.dumps({"generation": 1, "state": "running", "telemetry": {"samples": [TELEMETRY]}}).encode()
+SAMPLED = json.dumps(
+    {"generation": 1, "state": "running", "news": 1, "telemetry": {"samples": [TELEMETRY]}}
+).encode()
 """It is written by a thread: how long that takes depends on what was measured before."""
 
 

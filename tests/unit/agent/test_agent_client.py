@@ -15,7 +15,7 @@ from agent.errors import (
     StaleSession,
 )
 
-REGISTRATION = RegisterAgent(name="a", node=Node(hostname="h", cpu_count=1, memory_bytes=1))
+REGISTRATION = RegisterAgent(name="a", node=Node(hostname="h", cpu_count=1, memory_bytes=1), secret="its own")
 
 
 class Clock:

@@ -82,7 +82,7 @@ def test_accepted_report_is_deleted(delivery, spool):
 
 @pytest.mark.parametrize(
     ("status", "code"),
-    [(409, "result_quarantined"), (409, "result_differs"), (409, "stale_session"), (422, "invalid_result")],
+    [(409, "result_quarantined"), (409, "result_differs"), (422, "invalid_result")],
 )
 def test_report_that_the_server_has_decided_about_is_deleted(delivery, spool, server, status, code):
     server.answers["b1"] = (status, code)

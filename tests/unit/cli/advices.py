@@ -152,11 +152,3 @@ def unconfirmed() -> Advice:
             "diagnosis": Diagnosis(bound="balanced", sentence="Nothing stands out."),
         }
     )
-
-
-def of_an_older_version() -> Advice:
-    """As it was stored before there were three verdicts: without an action, and without what came with it."""
-    older = a_keep().model_dump(
-        mode="json", exclude={"action", "what_to_do", "continue_s", "smallest_gain", "candidate"}
-    )
-    return Advice.model_validate(older | {"headline": "No reliable gain: keep your defaults."})

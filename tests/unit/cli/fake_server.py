@@ -53,8 +53,6 @@ class FakeServer:
         self.agents: list[dict[str, Any]] = []
         self.asked_jobs: list[dict[str, list[str]]] = []
         """The query of every list of jobs."""
-        self.knows_no_filter = False
-        """As a server of an earlier release: whatever is asked for, it lists every job."""
         self.drops = 0
         """That many requests are answered by closing the connection."""
 
@@ -139,7 +137,7 @@ class FakeServer:
             {name: words if name in {"state", "label"} else words[0] for name, words in query.items()}
         )
         newest_first = sorted(self.jobs.values(), key=lambda job: job.created_at, reverse=True)
-        found = [job for job in newest_first if self.knows_no_filter or _fits(job, wanted)]
+        found = [job for job in newest_first if _fits(job, wanted)]
         first = int(wanted.cursor or 0)
         following = str(first + wanted.limit) if len(found) > first + wanted.limit else None
         return JobPage(items=tuple(found[first : first + wanted.limit]), next_cursor=following)

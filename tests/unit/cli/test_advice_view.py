@@ -8,13 +8,13 @@ from advisor.cli.views.advice_view import format_advice
 from advisor.protocol.answers.advice import Advice, Interval
 from tests.samples.evidence import make_findings, make_pareto, make_taken_back
 
-from .advices import a_change, a_keep, of_an_older_version, unconfirmed, undecided
+from .advices import a_change, a_keep, unconfirmed, undecided
 
 WIDTHS = pytest.mark.parametrize("width", [80, 120])
 
 
 @WIDTHS
-@pytest.mark.parametrize("make", [a_change, a_keep, undecided, unconfirmed, of_an_older_version])
+@pytest.mark.parametrize("make", [a_change, a_keep, undecided, unconfirmed])
 def test_advice_fits_the_width(make: Callable[[], Advice], width: int) -> None:
     lines = format_advice(make(), width, "train", ["advisor-train/strategy.json"], verbose=True).splitlines()
     assert max(map(len, lines)) <= width

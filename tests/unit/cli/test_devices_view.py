@@ -29,7 +29,7 @@ def block(*nodes: NodeTelemetry) -> Block:
     )  # fmt: skip
     plan = BlockPlan(block_id="b", trial_number=7)
     return Block(
-        id="b", session_id="s", trial_number=7, ordinal=0, state=BlockState.DONE, plan=plan, summary=summary,
+        id="b", session_id="s", trial_number=7, ordinal=0, race=1, state=BlockState.DONE, plan=plan, summary=summary,
         issued_at=BIRTH, telemetry=nodes,
     )  # fmt: skip
 

@@ -10,13 +10,13 @@ from advisor.cli.tuning.usage import describe_use
 from advisor.cli.views.advice_view import format_advice
 from advisor.cli.views.first_screen import Use
 from advisor.exporters.own_words import OwnLine
-from advisor.protocol.answers.advice import Action, Advice, Interval, Verdict
+from advisor.protocol.answers.advice import Action, Advice, Interval
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.telemetry import FlagKind, NodeFlag
 from advisor.protocol.nodes.cluster import Cluster, Node
 from advisor.protocol.training.workload import WorkloadKind
 
-from .advices import a_change, a_keep, of_an_older_version, unconfirmed, undecided
+from .advices import a_change, a_keep, unconfirmed, undecided
 from .fake_server import FakeServer
 
 USE = Use(
@@ -31,7 +31,7 @@ def words_of(advice: Advice, use: Use | None = None) -> str:
 
 
 @pytest.mark.parametrize("width", [80, 100])
-@pytest.mark.parametrize("make", [a_change, a_keep, undecided, unconfirmed, of_an_older_version])
+@pytest.mark.parametrize("make", [a_change, a_keep, undecided, unconfirmed])
 def test_answer_fits_one_screen(make: Callable[[], Advice], width: int) -> None:
     lines = format_advice(make(), width, use=USE).splitlines()
     assert max(map(len, lines)) <= width
@@ -157,11 +157,6 @@ def test_faster_strategy_of_unverified_accuracy_is_not_advised() -> None:
     told = {"action": Action.CHECK_ACCURACY, "what_to_do": "Keep your settings until one full training did."}
     text = words_of(undecided().model_copy(update=told))
     assert "TO DO Keep your settings until one full training did." in text
-
-
-def test_advice_of_an_older_version_is_still_readable() -> None:
-    assert of_an_older_version().verdict is Verdict.KEEP
-    assert "RESULT no reliable gain: keep your defaults." in words_of(of_an_older_version())
 
 
 def test_lagging_rank_is_named_once() -> None:

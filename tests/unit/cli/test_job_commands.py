@@ -15,14 +15,6 @@ def test_look_up_of_one_job_asks_for_it_and_not_for_all(server: FakeServer, run:
     assert [sorted(asked) for asked in server.asked_jobs] == [["archived", "id"], ["archived", "name"]]
 
 
-def test_server_that_knows_no_filter_gives_no_other_job(server: FakeServer, run: Run) -> None:
-    server.knows_no_filter = True
-    server.add_job("aaa1", name="vit")
-    assert run("cancel", "bert").exit_code == 102
-    assert server.cancelled == []
-    assert json.loads(run("show", "vit", "--json").stdout)["id"] == "aaa1"
-
-
 def test_jobs_are_listed_by_what_is_asked_for(server: FakeServer, run: Run) -> None:
     server.add_job("aaa1", JobState.FINISHED, "bert")
     words = "--state running --state queued --owner ada --name b* --label p=1 --label q --since 2026-11-20 --archived"

@@ -61,7 +61,15 @@ def summary(rate: float, log_ratio: float | None = None) -> BlockSummary:
     contrast = None
     if log_ratio is not None:
         contrast = Contrast(
-            mean=log_ratio, error=0.02, freedom=9, cycles=10, total=log_ratio, total_error=0.03
+            mean=log_ratio,
+            error=0.02,
+            freedom=9,
+            cycles=10,
+            total=log_ratio,
+            total_error=0.03,
+            per_step=log_ratio,
+            excess_error=0.03,
+            slow_shares=(0.0, 0.0),
         )
     return BlockSummary(
         samples_per_s=rate, log_step_time=0.0, log_step_time_se=0.01, steady_steps=20, steady=True,
@@ -75,6 +83,7 @@ def block(trial: int, rate: float | None, session: str = "s1") -> Block:
         session_id=session,
         trial_number=trial,
         ordinal=0,
+        race=1,
         state=BlockState.DONE if rate else BlockState.ISSUED,
         plan=BlockPlan(block_id=f"b{trial}", trial_number=trial),
         summary=summary(rate) if rate else None,

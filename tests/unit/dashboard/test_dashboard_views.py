@@ -145,7 +145,8 @@ def test_a_strategys_estimate_lies_among_the_dots_of_its_races() -> None:
     leads = iter([0.9, 1.1] * 50)
     blocks = [
         b.model_copy(update={"summary": b.summary.model_copy(update={"contrast": Contrast(
-            mean=0.0, error=0.01, freedom=9, cycles=5, total=math.log(gain.ratio * next(leads)), total_error=0.1)})})
+            mean=0.0, error=0.01, freedom=9, cycles=5, total=math.log(gain.ratio * next(leads)), total_error=0.1,
+            per_step=0.0, excess_error=0.1, slow_shares=(0.0, 0.0))})})
         if b.trial_number in winners and b.summary else b
         for b in FINISHED.history.blocks
     ]  # fmt: skip

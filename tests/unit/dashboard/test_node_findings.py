@@ -39,8 +39,7 @@ def test_what_stands_in_the_way_is_told_apart_from_what_is_good_to_know() -> Non
     assert {name for name, (chip, _) in found.items() if chip is NOTE} == {"torch", "rdma", "signed"}
 
 
-def test_older_agent_that_did_not_look_is_not_said_to_have_found_nothing() -> None:
-    assert "did not look" in examine(rdma=None)["rdma"][1]
+def test_node_without_an_rdma_adapter_is_said_to_use_tcp() -> None:
     assert "over TCP" in examine(rdma=())["rdma"][1]
 
 

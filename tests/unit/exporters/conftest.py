@@ -5,7 +5,16 @@ from datetime import UTC, datetime
 
 import pytest
 
-from advisor.protocol.answers.advice import Advice, Cost, Diagnosis, Interval, KnobReason, Provenance, Verdict
+from advisor.protocol.answers.advice import (
+    Action,
+    Advice,
+    Cost,
+    Diagnosis,
+    Interval,
+    KnobReason,
+    Provenance,
+    Verdict,
+)
 from advisor.protocol.asked.jobs import Job, JobSpec, JobState
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
@@ -72,6 +81,8 @@ def advise(
         job_id=job.id,
         verdict=Verdict.CHANGE if changes else Verdict.KEEP,
         headline=f"{gain.describe()} throughput." if changes else "No reliable gain: keep your defaults.",
+        action=Action.USE if changes else Action.KEEP,
+        what_to_do="Use the strategy." if changes else "Change nothing.",
         allowed=Effect.CONVERGENCE,
         strategy={**SCRIPT_AS_IT_STANDS, **changes},
         baseline=SCRIPT_AS_IT_STANDS,

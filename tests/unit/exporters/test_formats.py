@@ -125,7 +125,8 @@ def test_a_hostile_name_stays_inside_the_comments(advise) -> None:
 def test_undecided_exports_the_baseline_exactly_as_keep_does_and_says_so(advise) -> None:
     keep, job = advise({})
     gain = Interval(ratio=3.4, low=0.9, high=12.0, rounds=4, sessions=2)
-    told = {"verdict": Verdict.UNDECIDED, "gain": gain, "candidate": {"num_threads": 1}, "continue_s": 600.0}
+    more = f"Continue: `advisor tune --continue {job.id} --minutes 10`"
+    told = {"verdict": Verdict.UNDECIDED, "gain": gain, "candidate": {"num_threads": 1}, "what_to_do": more}
     undecided = keep.model_copy(update=told)
     for info in list_suitable(job):
         if info.name in {"json", "kubernetes", "deepspeed"}:  # they hold the answer itself

@@ -31,9 +31,9 @@ _RESULT = {
     "steps": 1, "step_time_s": [0.1], "samples_per_step": 1, "wall_s": 0.1, "phases": {"forward_s": 0.1},
 }  # fmt: skip
 RECORDED: list[tuple[type[BaseModel], dict[str, Any], tuple[str, ...]]] = [
-    (RegisterAgent, {"name": "a", "node": _NODE}, ("node", "testbed")),
-    (RegisterAgent, {"name": "a", "node": _NODE}, ("node", "devices")),
-    (RegisterAgent, {"name": "a", "node": _NODE}, ("node", "links")),
+    (RegisterAgent, {"name": "a", "node": _NODE, "secret": "its own"}, ("node", "testbed")),
+    (RegisterAgent, {"name": "a", "node": _NODE, "secret": "its own"}, ("node", "devices")),
+    (RegisterAgent, {"name": "a", "node": _NODE, "secret": "its own"}, ("node", "links")),
     (Beat, {"generation": 1, "state": "ready", "telemetry": {}}, ("telemetry",)),
     (HelloReport, {"generation": 1, "facts": _FACTS, "baseline": {}}, ("facts", "ddp")),
     (NextRequest, {"generation": 1}, ()),

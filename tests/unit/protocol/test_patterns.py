@@ -1,12 +1,9 @@
 """Which patterns may be submitted, and that the rest is refused with a sentence, by server and agent alike."""
 
-import json
-
 import pytest
 from pydantic import ValidationError
 
 from advisor.protocol.patterns import compile_pattern
-from advisor.protocol.reading import read_document
 from advisor.protocol.training.workload import Workload, WorkloadKind
 
 
@@ -49,8 +46,3 @@ def test_pattern_that_cannot_be_used_is_refused_with_a_sentence(pattern, word):
 
 def test_braces_that_mean_themselves_are_no_repetition():
     assert compile_pattern(r"\{4294967296\} x{2,3}").search("{4294967296} xx")
-
-
-def test_stored_job_with_a_pattern_of_an_earlier_release_can_be_read():
-    stored = {"kind": "command", "command": ["./train"], "pattern": "(?=x)(?P<step_time_s>1)"}
-    assert read_document(Workload, json.dumps(stored)).pattern == stored["pattern"]

@@ -25,14 +25,24 @@ def make_block(number: int, step_s: float, lead: float | None = None, stall_s: f
     steps = (*[step_s] * 19, step_s + stall_s)
     contrast = None
     if lead is not None:
-        contrast = Contrast(mean=lead, error=0.01, freedom=8, cycles=4, total=lead, total_error=0.1)
+        contrast = Contrast(
+            mean=lead,
+            error=0.01,
+            freedom=8,
+            cycles=4,
+            total=lead,
+            total_error=0.1,
+            per_step=lead,
+            excess_error=0.1,
+            slow_shares=(0.0, 0.0),
+        )
     summary = BlockSummary(
         samples_per_s=20 * 8 / sum(steps), log_step_time=0.0, log_step_time_se=0.02, steady_steps=20, steady=True,
         median_step_time_s=step_s, p95_step_time_s=step_s, contrast=contrast,
     )  # fmt: skip
     result = BlockResult(steps=20, step_time_s=steps, samples_per_step=8, wall_s=sum(steps))
     return Block(
-        id=f"b{number}", session_id="s", trial_number=number, ordinal=0, state=BlockState.DONE, issued_at=NOW,
+        id=f"b{number}", session_id="s", trial_number=number, ordinal=0, race=1, state=BlockState.DONE, issued_at=NOW,
         plan=BlockPlan(block_id="b", trial_number=number), result=result, summary=summary,
     )  # fmt: skip
 

@@ -5,7 +5,16 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from advisor.protocol.answers.advice import Advice, Cost, Diagnosis, Forecast, Provenance, Verdict, WhatIf
+from advisor.protocol.answers.advice import (
+    Action,
+    Advice,
+    Cost,
+    Diagnosis,
+    Forecast,
+    Provenance,
+    Verdict,
+    WhatIf,
+)
 from advisor.protocol.answers.previews import PlanPreview
 from advisor.protocol.asked.jobs import Job, JobSpec, Stage
 from advisor.protocol.base import Value
@@ -126,6 +135,8 @@ class ScriptedTuning:
             job_id=job.id,
             verdict=Verdict.KEEP,
             headline="No reliable gain: keep your defaults.",
+            action=Action.KEEP,
+            what_to_do="Change nothing.",
             allowed=Effect.EXACT,
             strategy=values,
             baseline=values,

@@ -1,5 +1,6 @@
 """What blocks say against a node reaches the agents page and the job's story, once, and goes when it is over."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -34,6 +35,7 @@ class Measuring:
         self.world = world
         self.agent = world.register("one")
         self.job = world.submit()
+        self.news = itertools.count(1)
         (self.place,) = world.start_session(self.agent)
         hello = HelloReport(generation=self.place.generation, facts=make_facts(), baseline={})
         with world.work() as work:
@@ -48,7 +50,9 @@ class Measuring:
         late = LateRank(rank=works_s.index(max(works_s)), waited_s=more_s, part="forward_s", excess_s=more_s)
         result = make_result(per_rank_work_s=works_s, phases=phases, late=late if more_s >= 0.01 else None)
         world.report(place, self.agent, race, result)
-        beat = Beat(generation=place.generation, state=MemberState.RUNNING, telemetry=BATCH)
+        beat = Beat(
+            generation=place.generation, state=MemberState.RUNNING, news=next(self.news), telemetry=BATCH
+        )
         with world.work() as work:
             sessions.renew_session(work, place.session_id, self.agent, beat, world.now, Pace(2.0, 30.0))
 

@@ -102,7 +102,7 @@ class World:
         return Reaper(self.database, self.timers, AwakeClock(lambda: self.elapsed_s, math.inf))
 
     def register(
-        self, name: str, node: Node | None = None, secret: str = "", ends_in_s: float | None = None
+        self, name: str, node: Node | None = None, secret: str = "its own", ends_in_s: float | None = None
     ) -> str:
         """Register an agent with a token that any number may register with; return its id."""
         request = RegisterAgent(name=name, node=node or make_node(name), secret=secret, ends_in_s=ends_in_s)

@@ -95,7 +95,7 @@ class Training:
 
     def race(self, *trials: int, cycles: int = 4, number: int | None = None) -> None:
         """Let trials take turns in the running session; the first one is what the others are held against."""
-        number = number or 1 + max((b.race or 0 for b in self.blocks), default=0)
+        number = number or 1 + max((b.race for b in self.blocks), default=0)
         session = self.sessions[-1].id
         first = sum(b.session_id == session for b in self.blocks)
         at = START + timedelta(seconds=10 * len(self.blocks))

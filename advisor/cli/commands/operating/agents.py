@@ -102,8 +102,8 @@ def _describe_labels(agent: AgentView) -> str:
 
 
 def find_agent(client: Client, name: str) -> AgentView | None:
-    """Return the agent of that name. A server of an older release answers with all of them."""
-    return next((agent for agent in client.list_agents(name=name).items if agent.name == name), None)
+    """Return the agent of that name."""
+    return next(iter(client.list_agents(name=name).items), None)
 
 
 def _describe_state(agent: AgentView) -> str:

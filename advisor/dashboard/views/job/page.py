@@ -76,15 +76,15 @@ def _draw_sides(history: JobHistory, advice: Advice) -> Figure | None:
     """Draw the verdict's races. A dot of the strategy is a race's gain on the baseline's rate, as its estimate is."""
     if advice.gain is None or not advice.changes or advice.gain.quality is not Quality.KNOWN:
         return None
-    rounds = [block for block in history.done_blocks() if block.race is not None]
     winners = {
         trial.number
         for trial in history.trials
         if trial.purpose is Purpose.CONFIRM and trial.changes == advice.changes
     }
-    confirmed = {block.race for block in rounds if block.trial_number in winners}
-    ours = [block for block in rounds if block.trial_number in winners]
-    theirs = [block for block in rounds if block.trial_number == 0 and block.race in confirmed]
+    blocks = history.done_blocks()
+    confirmed = {block.race for block in blocks if block.trial_number in winners}
+    ours = [block for block in blocks if block.trial_number in winners]
+    theirs = [block for block in blocks if block.trial_number == 0 and block.race in confirmed]
     estimate = estimate_blocks(theirs)
     half = estimate.half_width if estimate else 0.0
     base = advice.baseline_samples_per_s

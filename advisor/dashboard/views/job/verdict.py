@@ -162,9 +162,7 @@ def _view_answer(job: Job, advice: Advice) -> VerdictCard:
         command_lead = "Give it more time; nothing measured is lost:"
     elif is_change:
         command, command_lead = _tell_how_to_use(job)
-    # An advice of an older version has no line of its own that says what to do.
-    is_said = advice.action is Action.CONTINUE
-    first = (advice.what_to_do.replace("`", ""),) if advice.what_to_do and not is_said else ()
+    first = () if advice.action is Action.CONTINUE else (advice.what_to_do.replace("`", ""),)
     return VerdictCard(
         tones[advice.verdict],
         figure,

@@ -38,9 +38,7 @@ def _find(node: Node) -> Iterator[tuple[str, Chip, str]]:
             "No torch in the agent's own environment: torchrun has to be on its PATH, or in each job's command with "
             "its full path.",
         )  # fmt: skip
-    if node.rdma is None:
-        yield "rdma", NOTE, "Not told: its agent is of a release that did not look for RDMA adapters."
-    elif node.rdma:
+    if node.rdma:
         yield "rdma", FINE, f"{', '.join(node.rdma)} with a port that is up."
     else:
         yield "rdma", NOTE, "No RDMA adapter with a port that is up: other nodes are reached over TCP."

@@ -237,7 +237,7 @@ def upgrade() -> None:
         sa.Column("job_id", sa.Text(), nullable=False),
         sa.Column("trial_number", sa.Integer(), nullable=False),
         sa.Column("ordinal", sa.Integer(), nullable=False),
-        sa.Column("race", sa.Integer(), nullable=True),
+        sa.Column("race", sa.Integer(), nullable=False),
         sa.Column("arm", sa.Integer(), server_default="0", nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("plan", sa.Text(), nullable=False),

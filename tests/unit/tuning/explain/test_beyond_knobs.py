@@ -54,7 +54,6 @@ def test_unequal_parts_of_the_data_are_told_with_both_remedies(
     [
         ((), {"amp": True}, True),
         (("mlx5_0",), {"amp": True}, False),
-        (None, {"amp": True}, False),
         ((), {}, False),
     ],
 )

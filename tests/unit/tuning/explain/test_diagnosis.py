@@ -14,7 +14,7 @@ from tests.unit.tuning.simulated_cluster import START, make_facts, make_job
 
 def block(phases: Phases, late: LateRank | None = None, busy: float | None = None) -> Block:
     return Block(
-        id="b", session_id="s", trial_number=0, ordinal=0, state=BlockState.DONE,
+        id="b", session_id="s", trial_number=0, ordinal=0, race=1, state=BlockState.DONE,
         plan=BlockPlan(block_id="b", trial_number=0), issued_at=START,
         result=BlockResult(
             steps=1, step_time_s=(0.1,), samples_per_step=1, wall_s=0.1, phases=phases,

@@ -31,6 +31,9 @@ def launch(mean: float, error: float = 0.008, total: float | None = None, freedo
         cycles=100,
         total=mean if total is None else total,
         total_error=2 * error,
+        per_step=mean,
+        excess_error=2 * error,
+        slow_shares=(0.0, 0.0),
     )
 
 

@@ -80,9 +80,3 @@ def test_what_the_script_does_in_every_fiftieth_step_draws_the_ratio_towards_one
 
     assert found.per_step is not None
     assert 0.0 < found.per_step < 0.75 * found.mean
-
-
-def test_a_race_of_an_earlier_release_is_told_by_both_of_its_figures() -> None:
-    old = race(0.05, random.Random(7)).model_copy(update={"per_step": None, "excess_error": None})
-
-    assert settle(old)[0] == pytest.approx(old.mean, abs=0.01)

@@ -44,7 +44,7 @@ def find(work_s: tuple[float, ...]) -> LateRank | None:
 
 def block(work_s: tuple[float, ...] = (0.05,) * 4, *nodes: NodeTelemetry) -> Block:
     return Block(
-        id="b", session_id="s", trial_number=0, ordinal=0, state=BlockState.DONE, telemetry=nodes,
+        id="b", session_id="s", trial_number=0, ordinal=0, race=1, state=BlockState.DONE, telemetry=nodes,
         plan=BlockPlan(block_id="b", trial_number=0), issued_at=START,
         result=BlockResult(
             steps=1, step_time_s=(0.1,), samples_per_step=1, wall_s=0.1, per_rank_work_s=work_s, late=find(work_s),

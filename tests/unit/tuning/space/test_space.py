@@ -19,7 +19,7 @@ def probe(exposed: float | None = 0.03) -> list[Block]:
     plan = BlockPlan(block_id="b", trial_number=0)
     return [
         Block(
-            id="b", session_id="s", trial_number=0, ordinal=0, state=BlockState.DONE, plan=plan, result=result,
+            id="b", session_id="s", trial_number=0, ordinal=0, race=1, state=BlockState.DONE, plan=plan, result=result,
             issued_at=START,
         )
     ]  # fmt: skip
