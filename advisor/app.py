@@ -310,16 +310,13 @@ class _LatePages:
         await pages(scope, receive, send)
 
     def _build(self) -> ASGIApp:
-        from advisor.dashboard import build_pages
-        from advisor.dashboard.service_source import ServiceSource
+        from advisor.dashboard import Source, build_pages
 
         context = self._context
         with self._one_at_a_time:
             if self._pages is None:
-                source = ServiceSource(context.database, context.clock, context.tuning, context.timers)
                 self._pages = build_pages(
-                    source,
-                    context.clock,
+                    Source(context.database, context.clock, context.tuning, context.timers),
                     is_stopping=context.stopping.is_set,
                     count_failure=self._count_failure,
                     hold_stream=self._streams.hold,

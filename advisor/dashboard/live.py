@@ -8,6 +8,8 @@ from starlette.concurrency import run_in_threadpool
 
 from advisor.dashboard.source import Source
 from advisor.errors import AdvisorError
+from advisor.services.jobs import get_job
+from advisor.storage import UnitOfWork
 
 LOOK_S = 1.0
 PING_EVERY_LOOKS = 15
@@ -34,11 +36,15 @@ class Looks:
             now_s = time.monotonic()
             at_s, newest, is_final = self._seen.get(job_id, (-1e9, 0, False))
             if now_s - at_s >= self._kept_s:
-                # The state first: an event that comes after it is found by the next look.
-                is_final = (await run_in_threadpool(self._source.job, job_id)).state.is_final
-                newest = await run_in_threadpool(self._source.newest_event, job_id)
+                newest, is_final = await run_in_threadpool(self._source.read, _look, job_id)
                 self._seen[job_id] = (now_s, newest, is_final)
             return newest, is_final
+
+
+def _look(work: UnitOfWork, job_id: str) -> tuple[int, bool]:
+    # The state first: an event that comes after it is found by the next look.
+    is_final = get_job(work, job_id).state.is_final
+    return work.events.newest(job_id) or 0, is_final
 
 
 def write_event(kind: str, number: int) -> str:

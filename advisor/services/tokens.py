@@ -47,6 +47,16 @@ class Principal:
     expires_at: datetime | None = None
     """When it ends by itself."""
 
+    @property
+    def may_administer(self) -> bool:
+        """Whether this one may change agents, and see, make and revoke tokens."""
+        return self.role is Role.ADMIN
+
+    @property
+    def may_submit(self) -> bool:
+        """Whether this one may submit jobs."""
+        return self.role in {Role.SUBMITTER, Role.ADMIN}
+
 
 def identify(work: UnitOfWork, token: str, now: datetime) -> Principal:
     """Return whose token this is, or was: `spent` says whether it still counts. Raises Unauthenticated."""

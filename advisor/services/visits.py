@@ -35,6 +35,11 @@ def find_visit(work: UnitOfWork, key: str, now: datetime) -> tuple[Principal, bo
     return principal, now - found[1] >= NOTE_AFTER
 
 
+def close_visit(work: UnitOfWork, key: str) -> None:
+    """Let `key` stand for nobody any more."""
+    work.visits.remove(hash_secret(key))
+
+
 def mark_visit(work: UnitOfWork, key: str, principal: Principal, now: datetime) -> None:
     """Note that somebody was there, which is a use of the visit's token too."""
     work.visits.mark(hash_secret(key), now)

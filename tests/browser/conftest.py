@@ -1,28 +1,18 @@
 """A real server on a free port, and a real Chromium that notes everything it complains about or asks for."""
 
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 import uvicorn
-from fastapi import FastAPI
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
-from advisor.dashboard import build_dashboard
-from advisor.dashboard.source import Person
-from advisor.protocol.views import Role
-from tests.samples.job import make_agents, make_finished_story, make_running_story
+from tests.samples.stored import SUBMITTER, Stories
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "dashboard"))
-from memory_source import NOW, MemorySource
-
-TOKEN = "adv_submitter_2_x"
 _ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
@@ -31,8 +21,8 @@ class Site:
     """The running server and what it answers from."""
 
     url: str
-    source: MemorySource
-    token: str = TOKEN
+    stories: Stories
+    token: str = SUBMITTER
     """A submitter's."""
 
 
@@ -54,7 +44,7 @@ class Visitor:
         self.page.goto(self.url + path)
         return self.page
 
-    def sign_in(self, token: str = TOKEN) -> "Visitor":
+    def sign_in(self, token: str = SUBMITTER) -> "Visitor":
         """Sign in, as a submitter unless told otherwise."""
         self.go("/login")
         self.page.get_by_label("Token").fill(token)
@@ -63,26 +53,11 @@ class Visitor:
         return self
 
 
-def _make_source() -> MemorySource:
-    source = MemorySource()
-    source.people = {
-        TOKEN: Person("ada", Role.SUBMITTER),
-        "adv_admin_1_x": Person("root", Role.ADMIN, token_id="1"),
-    }
-    running = make_running_story(NOW)
-    busy = running.job.model_copy(update={"id": "busy"})
-    source.tell(type(running)(busy, running.history, None, running.events, running.log))
-    source.tell(make_finished_story(NOW))
-    source.connected = make_agents(NOW)
-    return source
-
-
 @pytest.fixture
-def site() -> Iterator[Site]:
-    source = _make_source()
-    app = FastAPI()
-    build_dashboard(app, source, clock=lambda: NOW)
-    config = uvicorn.Config(app, host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=1)
+def site(stories: Stories) -> Iterator[Site]:
+    config = uvicorn.Config(
+        stories.build_pages(), host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=1
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -92,7 +67,7 @@ def site() -> Iterator[Site]:
         assert time.monotonic() < deadline, "the server did not start in 30 s"
         time.sleep(0.01)
     port = server.servers[0].sockets[0].getsockname()[1]
-    yield Site(f"http://127.0.0.1:{port}", source)
+    yield Site(f"http://127.0.0.1:{port}", stories)
     server.should_exit = True
     thread.join(timeout=10)
 

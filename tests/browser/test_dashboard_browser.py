@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from memory_source import NOW
 from playwright.sync_api import Page, expect
 
 from advisor.protocol.asked.jobs import JobState
 from tests.samples.evidence import leave_undecided
 from tests.samples.job import make_finished_story
+from tests.samples.stored import NOW
 
 pytestmark = pytest.mark.browser
 
@@ -134,18 +134,18 @@ def test_job_page_follows_its_job_to_the_end(visit: Callable, site: object) -> N
     visitor = visit().sign_in()
     page = visitor.go("/jobs/busy/log")
     page.locator("#failures summary").first.click()
-    site.source.happen("busy", "trial", "Trial 11 began: a neighbour of trial 5.", NOW)
+    site.stories.happen("busy", "trial", "Trial 11 began: a neighbour of trial 5.")
     expect(page.locator("#events")).to_contain_text("Trial 11 began")
     expect(page.locator("#failures .log").first).to_be_visible()
     page.get_by_role("link", name="Overview").click()
     expect(page.locator("#verdict")).to_contain_text("Measuring")
-    site.source.happen("busy", "trial", "Trial 12 began: another neighbour.", NOW)
+    site.stories.happen("busy", "trial", "Trial 12 began: another neighbour.")
     expect(page.locator("#latest")).to_contain_text("Trial 12 began")
 
     finished = make_finished_story(NOW)
-    events = site.source.stories["busy"].events
-    site.source.tell(replace(finished, job=finished.job.model_copy(update={"id": "busy"}), events=events))
-    site.source.happen("busy", "job", "Finished: +16.1 % throughput.", NOW)
+    events = site.stories.told["busy"].events
+    site.stories.tell(replace(finished, job=finished.job.model_copy(update={"id": "busy"}), events=events))
+    site.stories.happen("busy", "job", "Finished: +16.1 % throughput.")
     expect(page.locator("#verdict")).to_contain_text("+16.1 %")
     expect(page.locator("#fig-waterfall .main-svg").first).to_be_attached()
     expect(page.locator("#job-head").get_by_role("link", name="Export")).to_be_visible()
@@ -158,11 +158,11 @@ def test_trials_are_chosen_while_others_arrive_and_then_compared(visit: Callable
     expect(page.locator("tbody tr").first).to_contain_text("localsgd")
     for number in (0, 5):
         page.get_by_role("checkbox", name=f"Compare trial {number}", exact=True).check()
-    story = site.source.stories["busy"]
+    story = site.stories.told["busy"]
     trial = story.history.trials[-1].model_copy(update={"number": 11})
     trials = (*story.history.trials, trial)
-    site.source.tell(replace(story, history=story.history.model_copy(update={"trials": trials})))
-    site.source.happen("busy", "trial", "Trial 11 began.", NOW)
+    site.stories.tell(replace(story, history=story.history.model_copy(update={"trials": trials})))
+    site.stories.happen("busy", "trial", "Trial 11 began.")
     expect(page.locator("tbody tr")).to_have_count(12)
     expect(page.get_by_role("checkbox", name="Compare trial 5", exact=True)).to_be_checked()
     page.get_by_role("button", name="Compare ticked").click()
@@ -215,7 +215,7 @@ def test_new_job_shows_its_plan_while_it_is_typed_and_is_submitted(visit: Callab
     page.get_by_role("button", name="Submit the job").click()
     page.wait_for_url("**/jobs/new0")
     expect(page.locator("#verdict")).to_contain_text("Queued")
-    assert site.source.job("new0").spec.workload.command[-1] == "train.py"
+    assert site.stories.job("new0").spec.workload.command[-1] == "train.py"
     assert visitor.complaints == []
 
 
@@ -236,8 +236,8 @@ def test_list_of_jobs_follows_by_itself(visit: Callable, site: object) -> None:
     visitor.page.clock.install()
     page = visitor.sign_in().go("/jobs")
     expect(page.locator("tbody tr")).to_have_count(2)
-    story = site.source.stories["busy"]
-    site.source.tell(replace(story, job=story.job.model_copy(update={"id": "third"})))
+    story = site.stories.told["busy"]
+    site.stories.tell(replace(story, job=story.job.model_copy(update={"id": "third"})))
     page.clock.fast_forward(11_000)
     expect(page.locator("tbody tr")).to_have_count(3)
 
@@ -249,12 +249,12 @@ def test_cancelling_needs_a_second_click(visit: Callable, site: object) -> None:
     page.get_by_text("Cancel …").click()
     page.get_by_role("button", name="Cancel the job").click()
     expect(page.locator("#job-head")).to_contain_text("cancelling")
-    assert site.source.job("busy").state is JobState.CANCELLING
+    assert site.stories.job("busy").state is JobState.CANCELLING
 
 
 def test_undecided_job_is_continued_from_its_page(visit: Callable, site: object) -> None:
-    story = site.source.stories["sample"]
-    site.source.tell(replace(story, advice=leave_undecided(story.advice)))
+    story = site.stories.told["sample"]
+    site.stories.tell(replace(story, advice=leave_undecided(story.advice)))
     visitor = visit().sign_in()
     page = visitor.go("/jobs/sample")
     expect(page.locator("#verdict")).to_contain_text("Undecided")
@@ -264,7 +264,8 @@ def test_undecided_job_is_continued_from_its_page(visit: Callable, site: object)
     page.get_by_label("Minutes more").fill("7")
     page.get_by_role("button", name="Continue the job").click()
     expect(page.locator("#job-head")).to_contain_text("queued")
-    assert [more.more_seconds for _, more, _ in site.source.continued] == [420.0]
+    more_s = site.stories.job("sample").spec.budget.max_seconds - story.job.spec.budget.max_seconds
+    assert more_s == 420.0
     assert visitor.complaints == []
 
 
@@ -281,7 +282,7 @@ def test_download_saves_the_file(visit: Callable) -> None:
     page = visitor.go("/jobs/sample/export")
     with page.expect_download() as waiting:
         page.get_by_role("link", name="Download", exact=True).click()
-    assert waiting.value.suggested_filename == "ddp_strategy.py"
+    assert waiting.value.suggested_filename == "strategy.py"
     with page.expect_download() as waiting:
         page.get_by_role("link", name="All as one archive").click()
     assert waiting.value.suggested_filename == "strategy-sample.zip"

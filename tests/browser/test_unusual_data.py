@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from memory_source import NOW
 from playwright.sync_api import Page, expect
 
 from advisor.protocol.asked.jobs import JobState, Stage
 from advisor.protocol.measured.trials import JobHistory, Outcome, SessionState
 from tests.samples.job import make_agents, make_running_story
+from tests.samples.stored import NOW, Stories
 
 pytestmark = pytest.mark.browser
 
@@ -34,7 +34,7 @@ OVERLAPS = """
 """
 
 
-def tell_unusual_jobs(source: object) -> None:
+def tell_unusual_jobs(stories: Stories) -> None:
     """Tell of a job where everything failed, one without a trial, and one with 500, owned by long names."""
     running = make_running_story(NOW)
     first, trial = running.history.trials[:2]
@@ -70,15 +70,15 @@ def tell_unusual_jobs(source: object) -> None:
     spec = running.job.spec.model_copy(update={"name": WORD[:100]})
     for name, (told, changes) in stories.items():
         job = running.job.model_copy(update={"id": name, "spec": spec, "owner": WORD, **changes})
-        source.tell(replace(running, job=job, history=told))
-    source.connected = tuple(agent.model_copy(update={"name": WORD}) for agent in make_agents(NOW))
+        stories.tell(replace(running, job=job, history=told))
+    stories.connect(agent.model_copy(update={"name": f"{WORD} {agent.name}"}) for agent in make_agents(NOW))
 
 
 @pytest.mark.parametrize("width", [360, 768, 1440])
 def test_no_page_is_widened_and_nothing_lies_on_anything_else(
     visit: Callable, site: object, width: int
 ) -> None:
-    tell_unusual_jobs(site.source)
+    tell_unusual_jobs(site.stories)
     visitor = visit(viewport={"width": width, "height": 800}).sign_in("adv_admin_1_x")
     for path in (
         "/jobs", "/jobs/failed", "/jobs/failed/trials", "/jobs/failed/trials/3", "/jobs/failed/log", "/jobs/none",

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from advisor.protocol.answers.advice import (
@@ -25,7 +25,7 @@ from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.phases import LateRank, Phases
 from advisor.protocol.measured.races import BlockPlan
 from advisor.protocol.measured.runs import ProductionRun
-from advisor.protocol.measured.telemetry import SessionTelemetry
+from advisor.protocol.measured.telemetry import TelemetryPoint
 from advisor.protocol.measured.trials import (
     Block,
     BlockResult,
@@ -43,7 +43,7 @@ from advisor.protocol.nodes.cluster import Cluster, Device, DeviceKind, Link, No
 from advisor.protocol.training.workload import Workload, WorkloadFacts
 from advisor.protocol.views import AgentState, AgentView, EventKind, JobEvent, LogChunk
 from tests.samples import evidence
-from tests.samples.telemetry import make_flag, make_node_telemetry, make_session_telemetry
+from tests.samples.telemetry import make_flag, make_node_telemetry, make_points
 
 _MB = 2**20
 _SAMPLES_PER_STEP = 256
@@ -106,7 +106,7 @@ class Story:
     advice: Advice | None
     events: tuple[JobEvent, ...]
     log: tuple[LogChunk, ...]
-    telemetry: SessionTelemetry = field(default_factory=SessionTelemetry)
+    telemetry: tuple[TelemetryPoint, ...] = ()
     runs: tuple[ProductionRun, ...] = ()
 
 
@@ -350,7 +350,7 @@ def make_running_story(now: datetime) -> Story:
         ),
         LogChunk(seq=3, session_id="s1", agent="node02", text="[rank8] epoch 0 step 20 loss 2.371\n"),
     )
-    return Story(job, history, None, events, log, make_session_telemetry(_NAMES))
+    return Story(job, history, None, events, log, make_points(_NAMES))
 
 
 def make_finished_story(now: datetime) -> Story:

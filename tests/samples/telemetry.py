@@ -4,17 +4,19 @@ import math
 from collections.abc import Sequence
 
 from advisor.protocol.measured.telemetry import (
+    DeviceSample,
     DeviceTelemetry,
     FlagKind,
     NodeFlag,
     NodeTelemetry,
-    SessionTelemetry,
     Spread,
-    TelemetrySeries,
+    TelemetryPoint,
+    TelemetrySample,
 )
+from advisor.tuning.measure.utilisation import MOST_STRETCHES
 
 _DEVICES = 8
-_STRETCHES = 90
+_STRETCH_S = 5.0
 _HOT = ("node02", 5)
 
 
@@ -29,22 +31,25 @@ def make_node_telemetry(agents: Sequence[str]) -> tuple[NodeTelemetry, ...]:
     )  # fmt: skip
 
 
-def make_session_telemetry(agents: Sequence[str]) -> SessionTelemetry:
-    """Return a session's series: a launch, blocks with a pause between them, a gap where NVML did not answer."""
-    return SessionTelemetry(
-        session_id="s1",
-        stretch_s=5.0,
-        series=tuple(
-            TelemetrySeries(
-                agent=agent, device=index, measure="sm",
-                share=tuple(_share(agent, index, stretch) for stretch in range(_STRETCHES)),
-                power_w=(612.0,) * _STRETCHES,
-                throttled=tuple((agent, index) == _HOT and stretch > 60 for stretch in range(_STRETCHES)),
-            )
-            for agent in agents
-            for index in range(_DEVICES)
-        ),
-        nodes=make_node_telemetry(agents),
+def make_points(agents: Sequence[str]) -> tuple[TelemetryPoint, ...]:
+    """Return a session's samples: a launch, blocks with a pause between them, a gap where NVML did not answer."""
+    return tuple(
+        TelemetryPoint(
+            agent=agent, offset_s=_STRETCH_S * (stretch + 0.5),
+            sample=TelemetrySample(
+                age_s=0.0, cpu=0.11, session_cpu=0.09, memory_bytes=212 * 2**30,
+                devices=tuple(
+                    DeviceSample(
+                        index=index, busy=0.97, memory_bytes=101 * 2**30, power_w=612.0, sm_active=share,
+                        throttled="HwThermalSlowdown" if (agent, index) == _HOT and stretch > 60 else "",
+                    )
+                    for index in range(_DEVICES)
+                    if (share := _share(agent, index, stretch)) is not None
+                ),
+            ),
+        )
+        for agent in agents
+        for stretch in range(MOST_STRETCHES)
     )  # fmt: skip
 
 

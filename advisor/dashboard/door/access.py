@@ -2,15 +2,17 @@
 
 import hmac
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from advisor.dashboard.source import Person, Source
-from advisor.errors import Forbidden
-from advisor.services.visits import IDLE
+from advisor.dashboard.source import Source
+from advisor.errors import Forbidden, Unauthenticated, Unavailable
+from advisor.services.tokens import Principal
+from advisor.services.visits import IDLE, close_visit, find_visit, mark_visit, open_visit
 
 
 class SignInNeeded(Exception):
@@ -21,7 +23,7 @@ class SignInNeeded(Exception):
 class Guest:
     """A signed-in person and the key that the forms of their visit carry."""
 
-    person: Person
+    person: Principal
     form_key: str
 
 
@@ -47,7 +49,9 @@ class Door:
     def sign_in(self, request: Request, response: Response, token: str) -> bool:
         """Open a visit when the token is a person's; set its cookie on `response`."""
         key = self._new_secret()
-        if not self._source.open_visit(key, token):
+        try:
+            self._source.change(open_visit, key, token, self._source.clock())
+        except Unauthenticated:
             return False
         self._close(request)
         response.set_cookie(
@@ -75,9 +79,16 @@ class Door:
     def recognise(self, request: Request) -> Guest | None:
         """Return who is looking; None when nobody is signed in or the token has been revoked."""
         key = request.cookies.get(self.cookie_name(request), "")
-        person = self._source.find_visitor(key) if key else None
+        now = self._source.clock()
+        if not key or (found := self._source.read(find_visit, key, now)) is None:
+            return None
+        person, is_due = found
+        if is_due:
+            # A database that cannot be written to may still be read.
+            with suppress(Unavailable):
+                self._source.change(mark_visit, key, person, now)
         # Made from the cookie, which no page and no script can read: other sites know neither.
-        return None if person is None else Guest(person, sha256(f"form {key}".encode()).hexdigest())
+        return Guest(person, sha256(f"form {key}".encode()).hexdigest())
 
     def admit(self, request: Request) -> Guest:
         """Return who is looking. Raises SignInNeeded when nobody is signed in."""
@@ -96,6 +107,16 @@ class Door:
             )
         return guest
 
+    def admit_administrator(self, request: Request, form_key: str | None = None) -> Guest:
+        """Return which administrator looks, or sent a form of ours. Raises Forbidden for everybody else."""
+        guest = self.admit(request) if form_key is None else self.admit_form(request, form_key)
+        if not guest.person.may_administer:
+            raise Forbidden(
+                f"Only administrators may do that, and {guest.person.name} is a {guest.person.role.value}.",
+                hint="Ask an administrator for what you need.",
+            )
+        return guest
+
     def _close(self, request: Request) -> None:
         if key := request.cookies.get(self.cookie_name(request)):
-            self._source.close_visit(key)
+            self._source.change(close_visit, key)

@@ -1,8 +1,7 @@
 """Routes that look at one job: its overview, trials, comparison, figures, what-ifs, log and exports."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Request
@@ -28,6 +27,11 @@ from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.views import JobEvent
+from advisor.services.answers.exports import bundle_strategy, export_strategy, list_formats, report_job
+from advisor.services.answers.forecasts import predict
+from advisor.services.answers.runs import list_runs
+from advisor.services.jobs import get_history, get_job, list_events, read_log
+from advisor.services.measuring.telemetry import read_series
 
 _EVENTS_AT_ONCE = 500
 _MOST_EVENTS = 5000
@@ -45,7 +49,7 @@ def read_all_events(source: Source, job_id: str) -> list[JobEvent]:
     """Return the job's events, oldest first; beyond 5000 the oldest are left out."""
     events: list[JobEvent] = []
     while True:
-        part = source.events(job_id, events[-1].seq if events else 0, _EVENTS_AT_ONCE)
+        part = source.read(list_events, job_id, events[-1].seq if events else 0, _EVENTS_AT_ONCE)
         events = [*events, *part][-_MOST_EVENTS:]
         if len(part) < _EVENTS_AT_ONCE:
             return events
@@ -62,17 +66,15 @@ class _Opened:
     """Read first: what happens while the page is built is then fetched again rather than missed."""
 
 
-def build_view_routes(
-    source: Source, door: Door, renderer: Renderer, clock: Callable[[], datetime]
-) -> APIRouter:
+def build_view_routes(source: Source, door: Door, renderer: Renderer) -> APIRouter:
     """Return the routes that look at one job."""
     router = APIRouter()
 
     def open_job(request: Request, job_id: str) -> _Opened:
         guest = door.admit(request)
-        job = source.job(job_id)
+        job = source.read(get_job, job_id)
         events = read_all_events(source, job_id)
-        return _Opened(guest, job, source.advice(job_id) if job.state.is_final else None, events)
+        return _Opened(guest, job, source.find_advice(job_id) if job.state.is_final else None, events)
 
     def show(
         request: Request, opened: _Opened, tab: str, name: str, context: Mapping[str, object]
@@ -86,7 +88,7 @@ def build_view_routes(
             "section": "jobs",
             "tab": tab,
             "crumb": "",
-            "now": clock(),
+            "now": source.clock(),
             "job": job,
             "advice": opened.advice,
             "actions": list_actions(job, guest.person, opened.advice),
@@ -103,9 +105,11 @@ def build_view_routes(
     @router.get("/jobs/{job_id}")
     def show_job(request: Request, job_id: str) -> Response:
         opened = open_job(request, job_id)
-        job, history = opened.job, source.history(job_id)
-        page = view_overview(job, history, opened.advice, opened.events, clock(), source.telemetry(job_id))
-        runs = source.runs(job_id)
+        job, history = opened.job, source.read(get_history, job_id)
+        page = view_overview(
+            job, history, opened.advice, opened.events, source.clock(), source.read(read_series, job_id)
+        )
+        runs = source.read(list_runs, job_id)
         refresh = _RUN_REFRESH_S if runs and job.state.is_final else 0
         context = {"page": page, "runs": runs, "refresh_s": refresh}
         return show(request, opened, "", "job.html", context)
@@ -116,7 +120,7 @@ def build_view_routes(
         query = TrialQuery.read(request.query_params.multi_items())
         advised = opened.advice.changes if opened.advice else None
         context = {
-            "table": view_trial_table(measure_trials(source.history(job_id)), advised, query),
+            "table": view_trial_table(measure_trials(source.read(get_history, job_id)), advised, query),
             "columns": COLUMNS,
             **_FILTERS,
             "search_ended": opened.advice.search_ended_because if opened.advice else "",
@@ -127,7 +131,7 @@ def build_view_routes(
     def download_trials(request: Request, job_id: str) -> Response:
         door.admit(request)
         query = TrialQuery.read(request.query_params.multi_items())
-        content = write_csv(measure_trials(source.history(job_id)), query)
+        content = write_csv(measure_trials(source.read(get_history, job_id)), query)
         headers = {"content-disposition": f'attachment; filename="trials-{job_id}.csv"'}
         return Response(content.encode(), media_type="text/csv; charset=utf-8", headers=headers)
 
@@ -140,7 +144,7 @@ def build_view_routes(
         opened = open_job(request, job_id)
         numbers = read_numbers(trials)
         context = {
-            "page": compare_trials(measure_trials(source.history(job_id)), numbers),
+            "page": compare_trials(measure_trials(source.read(get_history, job_id)), numbers),
             "crumb": f"trials {', '.join(map(str, numbers))}",
         }
         return show(request, opened, "trials", "compare.html", context)
@@ -148,7 +152,7 @@ def build_view_routes(
     @router.get("/jobs/{job_id}/trials/{number}")
     def show_trial(request: Request, job_id: str, number: int) -> Response:
         opened = open_job(request, job_id)
-        history = source.history(job_id)
+        history = source.read(get_history, job_id)
         try:
             trial = history.trial(number)
         except KeyError:
@@ -169,7 +173,7 @@ def build_view_routes(
     def show_figures(request: Request, job_id: str) -> Response:
         opened = open_job(request, job_id)
         query = ExploreQuery.read(request.query_params.multi_items())
-        page = explore(opened.job, opened.advice, measure_trials(source.history(job_id)), query)
+        page = explore(opened.job, opened.advice, measure_trials(source.read(get_history, job_id)), query)
         return show(request, opened, "explore", "explore.html", {"page": page, **_FILTERS})
 
     @router.get("/jobs/{job_id}/what-if")
@@ -180,7 +184,7 @@ def build_view_routes(
         answer, refusal = None, ""
         if asked.is_asked:
             try:
-                answer = source.predict(job_id, *asked.words)
+                answer = predict(source.database, source.tuning, job_id, *asked.words, source.clock())
             except NoForecast as error:
                 refusal = error.sentence
         facts = opened.job.facts
@@ -199,7 +203,10 @@ def build_view_routes(
     def show_log(request: Request, job_id: str, after: int = 0, before: int | None = None) -> Response:
         opened = open_job(request, job_id)
         told = [event for event in opened.events if before is None or event.seq < before]
-        history, parts = source.history(job_id), source.log(job_id, max(0, after), _LOG_PARTS)
+        history, parts = (
+            source.read(get_history, job_id),
+            source.read(read_log, job_id, max(0, after), _LOG_PARTS),
+        )
         context = {
             "failures": list_failures(history),
             "idle": list_idle(history),
@@ -220,14 +227,14 @@ def build_view_routes(
     def show_export(request: Request, job_id: str, format: str = "", target: str = "") -> Response:
         opened = open_job(request, job_id)
         job, advice = opened.job, opened.advice
-        formats = [entry for entry in source.export_formats() if job.spec.workload.kind in entry.kinds]
+        formats = [entry for entry in list_formats() if job.spec.workload.kind in entry.kinds]
         wanted = format or choose_format(job).name
         chosen = next((entry for entry in formats if entry.name == wanted), formats[0])
         at_work = {info.name for info in list_at_work(job)}
         exported = None
         if advice is not None:
             version = target if target in chosen.targets else None
-            exported = source.export(job_id, format or chosen.name, version)
+            exported = source.read(export_strategy, job_id, format or chosen.name, version)
         context = {
             "formats": [entry for entry in formats if entry.name in at_work],
             "unused": [entry for entry in formats if entry.name not in at_work],
@@ -241,17 +248,17 @@ def build_view_routes(
     @router.get("/jobs/{job_id}/export/file")
     def download_export(request: Request, job_id: str, format: str, target: str = "") -> Response:
         door.admit(request)
-        exported = source.export(job_id, format, target or None)
+        exported = source.read(export_strategy, job_id, format, target or None)
         return download(exported.filename, exported.content.encode())
 
     @router.get("/jobs/{job_id}/export/bundle")
     def download_bundle(request: Request, job_id: str) -> Response:
         door.admit(request)
-        return download(f"strategy-{job_id}.zip", pack_files(source.bundle(job_id)))
+        return download(f"strategy-{job_id}.zip", pack_files(source.read(bundle_strategy, job_id)))
 
     @router.get("/jobs/{job_id}/export/report")
     def download_report(request: Request, job_id: str) -> Response:
         door.admit(request)
-        return download(f"report-{job_id}.html", source.report(job_id).encode())
+        return download(f"report-{job_id}.html", source.read(report_job, job_id).encode())
 
     return router

@@ -1,7 +1,7 @@
 """Routes of the list of jobs and of jobs side by side, of a job's live stream, and of what can be done to a job."""
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import Annotated
@@ -14,10 +14,15 @@ from advisor.dashboard.door.access import Door, Guest
 from advisor.dashboard.live import Looks, stream_changes
 from advisor.dashboard.rendering import Renderer
 from advisor.dashboard.source import Source
-from advisor.dashboard.views.server.jobs import view_job_lines
+from advisor.dashboard.views.server.jobs import JobLine, view_job_lines
 from advisor.dashboard.views.trials.compare import compare_jobs, read_ids
-from advisor.protocol.asked.jobs import Continuation, JobState
+from advisor.protocol.asked.jobs import Continuation, Job, JobState
+from advisor.protocol.asked.queries import JobQuery
 from advisor.protocol.views import read_last_event
+from advisor.services.changing.continuing import continue_job
+from advisor.services.changing.pausing import pause_job, resume_job
+from advisor.services.changing.repeating import repeat_trial
+from advisor.services.jobs import cancel_job, get_history, get_job, list_jobs
 
 _PAGE_OF_JOBS = 25
 _LIST_REFRESH_S = 10
@@ -30,7 +35,6 @@ def build_job_routes(
     source: Source,
     door: Door,
     renderer: Renderer,
-    clock: Callable[[], datetime],
     is_stopping: Callable[[], bool],
     hold_stream: Callable[[str], AbstractContextManager[object]],
 ) -> APIRouter:
@@ -41,6 +45,9 @@ def build_job_routes(
         known = {"person": guest.person, "form_key": guest.form_key, "section": "jobs"}
         return renderer.render(request, name, {**known, **context})
 
+    def view_lines(jobs: Sequence[Job], now: datetime) -> list[JobLine]:
+        return view_job_lines(jobs, source.find_advice, lambda job_id: source.read(get_history, job_id), now)
+
     @router.get("/")
     def go_to_jobs() -> Response:
         return RedirectResponse("/jobs", status_code=307)
@@ -49,10 +56,10 @@ def build_job_routes(
     def show_jobs(request: Request, state: str = "", cursor: str | None = None) -> Response:
         guest = door.admit(request)
         chosen = JobState(state) if state in set(JobState) else None
-        found = source.list_jobs(chosen, _PAGE_OF_JOBS, cursor)
-        now = clock()
+        wanted = JobQuery(state=(chosen,) if chosen else (), limit=_PAGE_OF_JOBS, cursor=cursor)
+        found, now = source.read(list_jobs, wanted), source.clock()
         context = {
-            "jobs": view_job_lines(found.items, source.advice, source.history, now),
+            "jobs": view_lines(found.items, now),
             "now": now,
             "state": chosen or "",
             "states": list(JobState),
@@ -69,46 +76,45 @@ def build_job_routes(
         jobs: Annotated[list[str], Query()] = [],  # noqa: B006
     ) -> Response:
         guest = door.admit(request)
-        found, now = [source.job(job_id) for job_id in read_ids(jobs)], clock()
-        lines = view_job_lines(found, source.advice, source.history, now)
+        found, now = [source.read(get_job, job_id) for job_id in read_ids(jobs)], source.clock()
+        lines = view_lines(found, now)
         context = {"jobs": [line.job for line in lines], "groups": compare_jobs(lines), "now": now}
         return show(request, guest, "compare_jobs.html", context)
 
     @router.post("/jobs/{job_id}/cancel")
-    def cancel_job(request: Request, job_id: str, form_key: Annotated[str, Form()] = "") -> Response:
+    def cancel(request: Request, job_id: str, form_key: Annotated[str, Form()] = "") -> Response:
         guest = door.admit_form(request, form_key)
-        source.cancel(job_id, guest.person)
+        source.change(cancel_job, job_id, guest.person, source.clock())
         return RedirectResponse(f"/jobs/{job_id}", status_code=303)
 
     @router.post("/jobs/{job_id}/pause")
-    def pause_job(request: Request, job_id: str, form_key: Annotated[str, Form()] = "") -> Response:
+    def pause(request: Request, job_id: str, form_key: Annotated[str, Form()] = "") -> Response:
         guest = door.admit_form(request, form_key)
-        source.pause(job_id, guest.person)
+        source.change(pause_job, job_id, guest.person, source.clock())
         return RedirectResponse(f"/jobs/{job_id}", status_code=303)
 
     @router.post("/jobs/{job_id}/resume")
-    def resume_job(request: Request, job_id: str, form_key: Annotated[str, Form()] = "") -> Response:
+    def resume(request: Request, job_id: str, form_key: Annotated[str, Form()] = "") -> Response:
         guest = door.admit_form(request, form_key)
-        source.resume(job_id, guest.person)
+        source.change(resume_job, job_id, guest.person, source.clock())
         return RedirectResponse(f"/jobs/{job_id}", status_code=303)
 
     @router.post("/jobs/{job_id}/trials/{number}/repeat")
-    def repeat_trial(
-        request: Request, job_id: str, number: int, form_key: Annotated[str, Form()] = ""
-    ) -> Response:
+    def repeat(request: Request, job_id: str, number: int, form_key: Annotated[str, Form()] = "") -> Response:
         guest = door.admit_form(request, form_key)
-        source.repeat_trial(job_id, number, guest.person)
+        source.change(repeat_trial, job_id, number, guest.person, source.clock())
         return RedirectResponse(f"/jobs/{job_id}/trials/{number}", status_code=303)
 
     @router.post("/jobs/{job_id}/continue")
-    def continue_job(
+    def extend(
         request: Request,
         job_id: str,
         form_key: Annotated[str, Form()] = "",
         minutes: Annotated[float, Form(gt=0, le=_MOST_MINUTES)] = 5.0,
     ) -> Response:
         guest = door.admit_form(request, form_key)
-        source.continue_job(job_id, Continuation(more_seconds=60.0 * minutes), guest.person)
+        more = Continuation(more_seconds=60.0 * minutes)
+        source.change(continue_job, job_id, more, guest.person, None, source.clock())
         return RedirectResponse(f"/jobs/{job_id}", status_code=303)
 
     looks = Looks(source)
@@ -121,7 +127,7 @@ def build_job_routes(
 
     @router.get("/jobs/{job_id}/live", dependencies=[Depends(hold)])
     async def follow_job(request: Request, job_id: str, after: int = 0) -> Response:
-        await run_in_threadpool(source.job, job_id)
+        await run_in_threadpool(source.read, get_job, job_id)
         last = read_last_event(request.headers.get("last-event-id"))
 
         seen_s = -_VISIT_S

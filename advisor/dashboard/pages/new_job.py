@@ -23,6 +23,8 @@ from advisor.errors import Forbidden, InvalidJob
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.training.workload import WorkloadKind
 from advisor.protocol.views import AgentState
+from advisor.services.agents import view_agents
+from advisor.services.jobs import preview_job, submit_job
 
 _Text = Annotated[str, Form(max_length=40_000)]
 
@@ -77,8 +79,10 @@ def build_new_job_routes(
         spec, server_url = reading.spec, str(request.base_url).rstrip("/")
         if spec is not None and not problems:
             try:
-                idle = sum(agent.state is AgentState.IDLE for agent in source.agents())
-                plan = source.preview(spec, guest.person).plan
+                now = source.clock()
+                agents = source.read(view_agents, now, source.timers)
+                idle = sum(agent.state is AgentState.IDLE for agent in agents)
+                plan = source.tuning.preview(preview_job(spec, guest.person, now), now)
             except InvalidJob as refusal:
                 problems |= place_refusal(refusal)
         context = {
@@ -115,7 +119,8 @@ def build_new_job_routes(
         reading = read_draft(sent.draft)
         if reading.spec is not None:
             try:
-                job = source.submit(reading.spec, guest.person, sent.request_key or new_secret())
+                key = sent.request_key or new_secret()
+                job = source.change(submit_job, reading.spec, guest.person, key, source.clock())
                 return RedirectResponse(f"/jobs/{job.id}", status_code=303)
             except InvalidJob as refusal:
                 reading = Reading(reading.spec, place_refusal(refusal))

@@ -1,7 +1,6 @@
 """Routes beside the jobs: agents, to be drained, resumed and removed; the knob catalogue."""
 
-from collections.abc import Callable, Mapping
-from datetime import datetime
+from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Request
@@ -11,15 +10,14 @@ from advisor.dashboard.door.access import Door
 from advisor.dashboard.rendering import Renderer
 from advisor.dashboard.source import Source
 from advisor.dashboard.views.server.site import group_knobs, order_agents
+from advisor.services import agents
 
 _REFRESH_S = 10
 
 FormKey = Annotated[str, Form()]
 
 
-def build_site_routes(
-    source: Source, door: Door, renderer: Renderer, clock: Callable[[], datetime]
-) -> APIRouter:
+def build_site_routes(source: Source, door: Door, renderer: Renderer) -> APIRouter:
     """Return the routes /agents and /knobs."""
     router = APIRouter()
 
@@ -31,9 +29,10 @@ def build_site_routes(
     @router.get("/agents")
     def show_agents(request: Request) -> Response:
         door.admit(request)
+        now = source.clock()
         context = {
-            "agents": order_agents(source.agents()),
-            "now": clock(),
+            "agents": order_agents(source.read(agents.view_agents, now, source.timers)),
+            "now": now,
             "server_url": str(request.base_url).rstrip("/"),
             "refresh_s": _REFRESH_S,
         }
@@ -46,18 +45,20 @@ def build_site_routes(
         form_key: FormKey = "",
         reason: Annotated[str, Form(max_length=500)] = "",
     ) -> Response:
-        guest = door.admit_form(request, form_key)
-        source.drain_agent(agent_id, reason.strip() or f"Drained by {guest.person.name}.", guest.person)
+        person = door.admit_administrator(request, form_key).person
+        source.change(agents.drain_agent, agent_id, reason.strip() or f"Drained by {person.name}.")
         return RedirectResponse("/agents", status_code=303)
 
     @router.post("/agents/{agent_id}/resume")
     def resume_agent(request: Request, agent_id: str, form_key: FormKey = "") -> Response:
-        source.resume_agent(agent_id, door.admit_form(request, form_key).person)
+        door.admit_administrator(request, form_key)
+        source.change(agents.resume_agent, agent_id)
         return RedirectResponse("/agents", status_code=303)
 
     @router.post("/agents/{agent_id}/remove")
     def remove_agent(request: Request, agent_id: str, form_key: FormKey = "") -> Response:
-        source.remove_agent(agent_id, door.admit_form(request, form_key).person)
+        door.admit_administrator(request, form_key)
+        source.change(agents.remove_agent, agent_id, source.clock())
         return RedirectResponse("/agents", status_code=303)
 
     @router.get("/knobs")

@@ -1,7 +1,5 @@
 """Routes of the page of tokens: the list, and making, rotating and revoking one. For administrators."""
 
-from collections.abc import Callable
-from datetime import datetime
 from typing import Annotated
 
 from fastapi import APIRouter, Form, Request
@@ -13,6 +11,7 @@ from advisor.dashboard.source import Source
 from advisor.dashboard.views.server.tokens import ROLES
 from advisor.errors import InvalidRequest
 from advisor.protocol.views import CreatedToken, NewToken, Role, TokenRotation
+from advisor.services import tokens
 
 _AT_ONCE = 100
 _DAY_S = 86_400.0
@@ -23,9 +22,7 @@ FormKey = Annotated[str, Form()]
 Days = Annotated[float | None, Form(gt=0, le=_MOST_DAYS)]
 
 
-def build_token_routes(
-    source: Source, door: Door, renderer: Renderer, clock: Callable[[], datetime]
-) -> APIRouter:
+def build_token_routes(source: Source, door: Door, renderer: Renderer) -> APIRouter:
     """Return the routes below /tokens."""
     router = APIRouter()
 
@@ -36,13 +33,13 @@ def build_token_routes(
         cursor: str | None = None,
         made: CreatedToken | None = None,
     ) -> Response:
-        found = source.tokens(guest.person, of == "agents", _AT_ONCE, cursor)
+        found = source.read(tokens.list_tokens, _AT_ONCE, cursor, of == "agents")
         context = {
             "person": guest.person,
             "form_key": guest.form_key,
             "section": "tokens",
             "tokens": found.items,
-            "now": clock(),
+            "now": source.clock(),
             "of": "agents" if of == "agents" else "",
             "next_cursor": found.next_cursor,
             "made": made,
@@ -54,7 +51,7 @@ def build_token_routes(
 
     @router.get("/tokens")
     def show_tokens(request: Request, of: str = "", cursor: str | None = None) -> Response:
-        return show(request, door.admit(request), of, cursor)
+        return show(request, door.admit_administrator(request), of, cursor)
 
     @router.post("/tokens")
     def create_token(
@@ -66,7 +63,7 @@ def build_token_routes(
         days: Days = None,
         uses: Annotated[int | None, Form(ge=1, le=1_000_000)] = None,
     ) -> Response:
-        guest = door.admit_form(request, form_key)
+        guest = door.admit_administrator(request, form_key)
         if uses is not None and role is not Role.AGENT:
             raise InvalidRequest(
                 "Only a token of the role agent counts the agents that it lets in.",
@@ -76,7 +73,7 @@ def build_token_routes(
             role=role, label=label.strip(), team=team.strip(), expires_s=_seconds(days), uses=uses
         )
         # Answered at once: a secret is kept nowhere, and so shows on no other page.
-        return show(request, guest, made=source.create_token(wanted, guest.person))
+        return show(request, guest, made=source.change(tokens.create_token, wanted, source.clock()))
 
     @router.post("/tokens/{token_id}/rotate")
     def rotate_token(
@@ -86,14 +83,15 @@ def build_token_routes(
         hours: Annotated[float, Form(ge=0, le=24 * _MOST_DAYS)] = 1.0,
         days: Days = None,
     ) -> Response:
-        guest = door.admit_form(request, form_key)
+        guest = door.admit_administrator(request, form_key)
         wanted = TokenRotation(grace_s=hours * _HOUR_S, expires_s=_seconds(days))
-        return show(request, guest, made=source.rotate_token(token_id, wanted, guest.person))
+        made = source.change(tokens.rotate_token, token_id, wanted, source.clock())
+        return show(request, guest, made=made)
 
     @router.post("/tokens/{token_id}/revoke")
     def revoke_token(request: Request, token_id: str, form_key: FormKey = "") -> Response:
-        guest = door.admit_form(request, form_key)
-        source.revoke_token(token_id, guest.person)
+        door.admit_administrator(request, form_key)
+        source.change(tokens.revoke_token, token_id, source.clock())
         return RedirectResponse("/tokens", status_code=303)
 
     return router

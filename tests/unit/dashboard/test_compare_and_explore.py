@@ -5,7 +5,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from memory_source import NOW, MemorySource
 from starlette.testclient import TestClient
 
 from advisor.dashboard.figures.explore import (
@@ -28,6 +27,7 @@ from advisor.protocol.answers.so_far import SoFar
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.trials import Outcome
 from tests.samples.job import keep_defaults, make_finished_story, make_running_story
+from tests.samples.stored import NOW, Stories
 
 
 def even(ratio: float) -> Gain:
@@ -147,10 +147,10 @@ def test_figures_of_two_thousand_trials_are_of_a_sample_that_keeps_the_best() ->
     assert sum(len(figure.plot) for figure in figures if figure is not None) < 300_000
 
 
-def test_page_of_a_sample_says_so(source: MemorySource, sign_in: Callable[[str], TestClient]) -> None:
+def test_page_of_a_sample_says_so(stories: Stories, sign_in: Callable[[str], TestClient]) -> None:
     many = [STORY.history.trials[5].model_copy(update={"number": number}) for number in range(11, 900)]
     trials = (*STORY.history.trials, *many)
-    source.tell(replace(STORY, history=STORY.history.model_copy(update={"trials": trials})))
+    stories.tell(replace(STORY, history=STORY.history.model_copy(update={"trials": trials})))
     client = sign_in("adv_viewer_3_x")
     assert "of 900 trials are drawn" in client.get("/jobs/sample/explore").text
     assert 'id="sampled"' not in client.get("/jobs/sample/explore?state=failed").text

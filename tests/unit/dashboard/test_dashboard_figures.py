@@ -5,7 +5,6 @@ from html import unescape
 
 import hypothesis.strategies as st
 from hypothesis import given
-from memory_source import NOW
 
 from advisor.dashboard.figures.charts import (
     HistoryPoint,
@@ -19,6 +18,7 @@ from advisor.dashboard.figures.gains import Gain, frame_gains, to_percent
 from advisor.protocol.measured.estimates import estimate_blocks
 from advisor.protocol.measured.phases import Phases
 from tests.samples.job import make_finished_story
+from tests.samples.stored import NOW
 
 BEFORE = Phases(forward_s=0.05, backward_s=0.07, exposed_comm_s=0.03, optimizer_s=0.01)
 AFTER = Phases(forward_s=0.05, backward_s=0.07, exposed_comm_s=0.004, optimizer_s=0.01)

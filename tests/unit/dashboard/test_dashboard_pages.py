@@ -7,15 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fastapi import FastAPI
-from memory_source import NOW, MemorySource, read_words
 from starlette.testclient import TestClient
 
-from advisor.dashboard import build_dashboard
 from advisor.dashboard.pages.access import keep_local
 from advisor.dashboard.rendering import find_web
 from advisor.protocol.asked.jobs import JobState, Stage
 from advisor.protocol.measured.trials import BlockState
+from advisor.services.tokens import revoke_token
+from tests.samples.stored import NOW, Stories, read_words
 
 SignIn = Callable[[str], TestClient]
 PAGES = (
@@ -48,7 +47,7 @@ def strip_escaped(page: str) -> str:
     return re.sub(r"<pre.*?</pre>", "", page, flags=re.S)
 
 
-@pytest.mark.parametrize("address", [*PAGES, "/jobs/sample/export/file?format=ddp-python"])
+@pytest.mark.parametrize("address", [*PAGES, "/jobs/sample/export/file?format=pytorch"])
 def test_page_asks_for_a_token_and_leads_back(client: TestClient, address: str) -> None:
     answer = client.get(address, follow_redirects=False)
     assert answer.status_code == 303
@@ -56,15 +55,14 @@ def test_page_asks_for_a_token_and_leads_back(client: TestClient, address: str) 
 
 
 def test_release_keeps_its_own_pages_while_another_is_installed_over_it(
-    source: MemorySource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stories: Stories, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     web = shutil.copytree(find_web(), tmp_path / "web")
     monkeypatch.setattr("advisor.dashboard.find_web", lambda: web)
-    app = FastAPI()
-    build_dashboard(app, source)
+    pages = stories.build_pages()
     for template in (web / "templates").rglob("*.html"):
         template.write_text("{{ what_the_next_release_knows }}")
-    with TestClient(app, base_url="http://127.0.0.1:8765") as client:
+    with TestClient(pages, base_url="http://127.0.0.1:8765") as client:
         assert client.get("/login").text.rstrip().endswith("</html>")
 
 
@@ -79,7 +77,7 @@ def test_signing_in_sets_a_cookie_that_scripts_cannot_read(client: TestClient) -
     assert "adv_viewer" not in cookie
 
 
-def test_cookie_is_secure_over_tls(source: MemorySource, client: TestClient) -> None:
+def test_cookie_is_secure_over_tls(client: TestClient) -> None:
     client.base_url = "https://127.0.0.1:8765"
     cookie = client.post("/login", data={"token": "adv_viewer_3_x"}, follow_redirects=False).headers[
         "set-cookie"
@@ -96,9 +94,9 @@ def test_unknown_token_is_refused(client: TestClient) -> None:
     assert "adv_agent_9_x" not in answer.text
 
 
-def test_visit_ends_when_its_token_is_revoked(sign_in: SignIn, source: MemorySource) -> None:
+def test_visit_ends_when_its_token_is_revoked(sign_in: SignIn, stories: Stories) -> None:
     client = sign_in("adv_viewer_3_x")
-    del source.people["adv_viewer_3_x"]
+    stories.source.change(revoke_token, "3", NOW)
     assert client.get("/jobs", follow_redirects=False).status_code == 303
 
 
@@ -110,19 +108,19 @@ def test_signing_out_ends_the_visit(sign_in: SignIn) -> None:
     assert client.get("/jobs", follow_redirects=False).status_code == 303
 
 
-def test_submitter_cancels_a_job(sign_in: SignIn, source: MemorySource) -> None:
+def test_submitter_cancels_a_job(sign_in: SignIn, stories: Stories) -> None:
     client = sign_in("adv_submitter_2_x")
     key = read_form_key(client.get("/jobs/busy").text)
     answer = client.post("/jobs/busy/cancel", data={"form_key": key}, follow_redirects=False)
     assert answer.headers["location"] == "/jobs/busy"
-    assert source.job("busy").state is JobState.CANCELLING
+    assert stories.job("busy").state is JobState.CANCELLING
 
 
-def test_submitter_has_a_trial_measured_again(sign_in: SignIn, source: MemorySource) -> None:
+def test_submitter_has_a_trial_measured_again(sign_in: SignIn, stories: Stories) -> None:
     client = sign_in("adv_submitter_2_x")
-    story = source.stories["busy"]
+    story = stories.told["busy"]
     job = story.job.model_copy(update={"stage": Stage.SEARCH})
-    source.tell(replace(story, job=job))
+    stories.tell(replace(story, job=job))
     address = "/jobs/busy/trials/5"
     page = client.get(address).text
     assert "Measure again" in page
@@ -132,44 +130,44 @@ def test_submitter_has_a_trial_measured_again(sign_in: SignIn, source: MemorySou
     assert "Measure again" not in asked
     assert "data-live-url" in asked
     assert "takes part in every race" in client.get("/jobs/busy/trials/0").text
-    source.tell(replace(source.stories["busy"], job=job.model_copy(update={"stage": Stage.CONFIRM})))
+    stories.tell(replace(stories.told["busy"], job=job.model_copy(update={"stage": Stage.CONFIRM})))
     assert "the search was over before there was one" in client.get(address).text
     client.cookies.clear()
     assert "Measure again" not in sign_in("adv_viewer_3_x").get("/jobs/busy/trials/4").text
 
 
 def test_trial_that_is_measured_again_right_now_says_so_and_stays_live(
-    source: MemorySource, sign_in: SignIn
+    stories: Stories, sign_in: SignIn
 ) -> None:
-    story = source.stories["busy"]
+    story = stories.told["busy"]
     story = replace(story, job=story.job.model_copy(update={"stage": Stage.SEARCH}))
     done = next(block for block in story.history.blocks if block.trial_number == 5)
     more = done.model_copy(
         update={"id": "more", "state": BlockState.ISSUED, "result": None, "summary": None, "issued_at": NOW}
     )
-    blocks = (*story.history.blocks, more)
-    source.tell(replace(story, history=story.history.model_copy(update={"blocks": blocks})))
+    blocks = (*(block for block in story.history.blocks if block.id != "live"), more)
+    stories.tell(replace(story, history=story.history.model_copy(update={"blocks": blocks})))
     client = sign_in("adv_submitter_2_x")
     page = client.get("/jobs/busy/trials/5").text
     assert "It is being measured again" in page
     assert "Measure again" not in page
     assert "data-live-url" in page
-    source.tell(replace(story, history=story.history.model_copy(update={"blocks": blocks[:-1]})))
+    stories.tell(replace(story, history=story.history.model_copy(update={"blocks": blocks[:-1]})))
     page = client.get("/jobs/busy/trials/5").text
     assert "Measure again" in page
     assert "data-live-url" not in page
 
 
-def test_viewer_cannot_cancel(sign_in: SignIn, source: MemorySource) -> None:
+def test_viewer_cannot_cancel(sign_in: SignIn, stories: Stories) -> None:
     client = sign_in("adv_viewer_3_x")
     page = client.get("/jobs/busy").text
     assert "/cancel" not in page
     answer = client.post("/jobs/busy/cancel", data={"form_key": read_form_key(page)})
     assert answer.status_code == 403
-    assert source.job("busy").state is JobState.RUNNING
+    assert stories.job("busy").state is JobState.RUNNING
 
 
-def test_submitter_pauses_a_job_and_lets_it_go_on(sign_in: SignIn, source: MemorySource) -> None:
+def test_submitter_pauses_a_job_and_lets_it_go_on(sign_in: SignIn, stories: Stories) -> None:
     client = sign_in("adv_submitter_2_x")
     for change, state, other in (
         ("pause", JobState.PAUSED, "resume"),
@@ -181,33 +179,34 @@ def test_submitter_pauses_a_job_and_lets_it_go_on(sign_in: SignIn, source: Memor
         data = {"form_key": read_form_key(page)}
         answer = client.post(f"/jobs/busy/{change}", data=data, follow_redirects=False)
         assert answer.headers["location"] == "/jobs/busy"
-        assert source.job("busy").state is state
+        assert stories.job("busy").state is state
     viewer = sign_in("adv_viewer_3_x")
     page = viewer.get("/jobs/busy").text
     assert "/pause" not in page
     assert viewer.post("/jobs/busy/pause", data={"form_key": read_form_key(page)}).status_code == 403
 
 
-def test_submitter_continues_a_job_that_has_ended(sign_in: SignIn, source: MemorySource) -> None:
+def test_submitter_continues_a_job_that_has_ended(sign_in: SignIn, stories: Stories) -> None:
     client = sign_in("adv_submitter_2_x")
     page = client.get("/jobs/sample").text
     assert 'action="/jobs/sample/continue"' in page
     data = {"form_key": read_form_key(page), "minutes": "10"}
     answer = client.post("/jobs/sample/continue", data=data, follow_redirects=False)
     assert answer.headers["location"] == "/jobs/sample"
-    (_, more, name) = source.continued[0]
-    assert (more.more_seconds, name) == (600.0, source.people["adv_submitter_2_x"].name)
+    before, after = stories.told["sample"].job, stories.job("sample")
+    assert after.spec.budget.max_seconds - before.spec.budget.max_seconds == 600.0
+    assert (after.state, after.continued_at) == (JobState.QUEUED, (NOW,))
 
 
 @pytest.mark.parametrize("minutes", ["-1", "0", "1e9", "nan", "soon"])
-def test_minutes_that_mean_nothing_are_refused(sign_in: SignIn, source: MemorySource, minutes: str) -> None:
+def test_minutes_that_mean_nothing_are_refused(sign_in: SignIn, stories: Stories, minutes: str) -> None:
     client = sign_in("adv_submitter_2_x")
     data = {"form_key": read_form_key(client.get("/jobs/sample").text), "minutes": minutes}
     assert client.post("/jobs/sample/continue", data=data).status_code == 422
-    assert not source.continued
+    assert stories.job("sample").state is JobState.FINISHED
 
 
-def test_viewer_and_a_job_that_runs_cannot_be_continued(sign_in: SignIn, source: MemorySource) -> None:
+def test_viewer_and_a_job_that_runs_cannot_be_continued(sign_in: SignIn, stories: Stories) -> None:
     viewer = sign_in("adv_viewer_3_x")
     page = viewer.get("/jobs/sample").text
     assert "/continue" not in page
@@ -215,7 +214,7 @@ def test_viewer_and_a_job_that_runs_cannot_be_continued(sign_in: SignIn, source:
     client = sign_in("adv_submitter_2_x")
     data = {"form_key": read_form_key(client.get("/jobs/busy").text)}
     assert client.post("/jobs/busy/continue", data=data).status_code == 409
-    assert not source.continued
+    assert [stories.job(job_id).continued_at for job_id in ("sample", "busy")] == [(), ()]
 
 
 @pytest.mark.parametrize(
@@ -228,20 +227,20 @@ def test_viewer_and_a_job_that_runs_cannot_be_continued(sign_in: SignIn, source:
     ],
 )
 def test_forms_from_other_sites_are_refused(
-    sign_in: SignIn, source: MemorySource, headers: dict[str, str]
+    sign_in: SignIn, stories: Stories, headers: dict[str, str]
 ) -> None:
     client = sign_in("adv_admin_1_x")
     key = read_form_key(client.get("/jobs/busy").text)
     for address in ("/jobs/busy/cancel", "/logout", "/theme", "/login"):
         assert client.post(address, data={"form_key": key}, headers=headers).status_code == 403
-    assert source.job("busy").state is JobState.RUNNING
+    assert stories.job("busy").state is JobState.RUNNING
 
 
-def test_form_without_its_key_is_refused(sign_in: SignIn, source: MemorySource) -> None:
+def test_form_without_its_key_is_refused(sign_in: SignIn, stories: Stories) -> None:
     client = sign_in("adv_admin_1_x")
     for key in ("", "wrong", "schlüssel"):
         assert client.post("/jobs/busy/cancel", data={"form_key": key}).status_code == 403
-    assert source.job("busy").state is JobState.RUNNING
+    assert stories.job("busy").state is JobState.RUNNING
 
 
 @pytest.mark.parametrize(
@@ -276,8 +275,8 @@ def test_what_training_scripts_write_is_text(sign_in: SignIn) -> None:
 
 
 def test_export_is_a_file_to_save(sign_in: SignIn) -> None:
-    answer = sign_in("adv_viewer_3_x").get("/jobs/sample/export/file?format=ddp-python")
-    assert answer.headers["content-disposition"] == 'attachment; filename="ddp_strategy.py"'
+    answer = sign_in("adv_viewer_3_x").get("/jobs/sample/export/file?format=pytorch")
+    assert answer.headers["content-disposition"] == 'attachment; filename="strategy.py"'
     assert answer.headers["content-type"] == "application/octet-stream"
     assert answer.headers["x-content-type-options"] == "nosniff"
 
@@ -301,32 +300,37 @@ def test_missing_page_says_what_is_missing(sign_in: SignIn, address: str, senten
     assert "Sign out" in answer.text
 
 
-def test_failing_server_shows_a_page_with_all_headers(sign_in: SignIn, source: MemorySource) -> None:
+def test_failing_server_shows_a_page_with_all_headers(
+    sign_in: SignIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("the test's source is broken")
+
     client = sign_in("adv_viewer_3_x")
-    source.is_broken = True
+    monkeypatch.setattr("advisor.dashboard.pages.job.get_history", fail)
     answer = client.get("/jobs/sample")
     assert answer.status_code == 500
     assert "the test's source is broken" not in answer.text
     assert "default-src 'self'" in answer.headers["content-security-policy"]
 
 
-def test_first_page_of_an_empty_server_says_what_to_type(sign_in: SignIn, source: MemorySource) -> None:
-    source.stories = {}
+def test_first_page_of_an_empty_server_says_what_to_type(sign_in: SignIn, stories: Stories) -> None:
+    stories.forget("busy", "sample")
     page = sign_in("adv_viewer_3_x").get("/jobs").text
     assert "advisor tune -- torchrun" in read_words(page)
     assert "http://127.0.0.1:8765" in page
 
 
-def test_pages_write_no_character_that_turns_or_hides_text(sign_in: SignIn, source: MemorySource) -> None:
+def test_pages_write_no_character_that_turns_or_hides_text(sign_in: SignIn, stories: Stories) -> None:
     foreign = "\x1b[31mred\x1b[0m \u202egnp.exe"
-    story = source.stories["busy"]
+    story = stories.told["busy"]
     job = story.job.model_copy(update={"state_reason": foreign, "owner": foreign})
     event = story.events[0].model_copy(update={"sentence": foreign})
     trials = tuple(
         t.model_copy(update={"because": foreign, "log_tail": foreign}) for t in story.history.trials
     )
     history = story.history.model_copy(update={"trials": trials})
-    source.tell(replace(story, job=job, history=history, events=(event,)))
+    stories.tell(replace(story, job=job, history=history, events=(event,)))
     client = sign_in("adv_viewer_3_x")
     for path in ("/jobs", "/jobs/busy", "/jobs/busy/log", "/jobs/busy/trials", "/jobs/busy/trials/6"):
         page = client.get(path).text
@@ -353,13 +357,13 @@ def test_live_stream_needs_a_token(client: TestClient) -> None:
     assert client.get("/jobs/busy/live").status_code == 401
 
 
-def test_page_that_has_not_changed_is_not_sent_again(sign_in: SignIn, source: MemorySource) -> None:
+def test_page_that_has_not_changed_is_not_sent_again(sign_in: SignIn, stories: Stories) -> None:
     client = sign_in("adv_viewer_3_x")
     first = client.get("/jobs/busy/log")
     has = {"if-none-match": first.headers["etag"]}
     again = client.get("/jobs/busy/log", headers=has)
     assert (again.status_code, again.content, again.headers["cache-control"]) == (304, b"", "no-store")
-    source.happen("busy", "trial", "Trial 11 began.", NOW)
+    stories.happen("busy", "trial", "Trial 11 began.")
     assert "Trial 11 began." in client.get("/jobs/busy/log", headers=has).text
     client.cookies.clear()
     assert client.get("/jobs/busy/log", headers=has, follow_redirects=False).status_code == 303

@@ -5,24 +5,25 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from memory_source import NOW, MemorySource, read_words
 from starlette.testclient import TestClient
 
 from advisor.dashboard.figures.utilisation import draw_utilisation
 from advisor.dashboard.views.server.site import find_objection
 from advisor.dashboard.views.trials.page import view_trial_page
 from advisor.protocol.measured.telemetry import NodeTelemetry, SessionTelemetry, Spread, TelemetrySeries
+from advisor.tuning.measure.utilisation import MOST_STRETCHES, make_series
 from tests.samples.job import make_agents, make_finished_story
-from tests.samples.telemetry import make_session_telemetry
+from tests.samples.stored import NOW, Stories, read_words
+from tests.samples.telemetry import make_points
 
 
 def test_every_device_is_a_line_and_a_row() -> None:
-    telemetry = make_session_telemetry(("node01", "node02"))
+    telemetry = make_series("s1", make_points(("node01", "node02")))
     figure = draw_utilisation(telemetry)
     cells, slowed = json.loads(figure.plot)["data"]
     assert list(dict.fromkeys(cells["y"])) == [row[0] for row in figure.table.rows]
     assert len(figure.table.rows) == 16
-    assert len(cells["y"]) == len(cells["base"]) == 16 * 90 - 8 * 3  # one node has a gap
+    assert len(cells["y"]) == len(cells["base"]) == 16 * MOST_STRETCHES - 8 * 3  # one node has a gap
     assert set(slowed["y"]) == {"node02 GPU 5"}
     assert "least on node02 GPU 5" in figure.summary
     assert "1 device ran with reduced clocks" in figure.summary
@@ -55,7 +56,7 @@ def test_trial_shows_its_devices_and_each_ranks_own_work(sign_in: Callable[[str]
 
 
 def test_node_without_devices_tells_its_cpus_and_its_network(
-    source: MemorySource, sign_in: Callable[[str], TestClient]
+    stories: Stories, sign_in: Callable[[str], TestClient]
 ) -> None:
     story = make_finished_story(NOW)
     told = NodeTelemetry(
@@ -63,7 +64,7 @@ def test_node_without_devices_tells_its_cpus_and_its_network(
         session_cpu=Spread(mean=0.5, median=0.5, max=0.625), memory_bytes=2**31, network_bytes_per_s=2**20,
     )  # fmt: skip
     blocks = tuple(block.model_copy(update={"telemetry": (told,)}) for block in story.history.blocks)
-    source.tell(replace(story, history=story.history.model_copy(update={"blocks": blocks})))
+    stories.tell(replace(story, history=story.history.model_copy(update={"blocks": blocks})))
     page = sign_in("adv_viewer_3_x").get("/jobs/sample/trials/5").text
     row = next(row for row in page.split("<tr>") if "a0" in row)
     assert "<b>a0" not in row

@@ -8,10 +8,8 @@ from dataclasses import replace
 from datetime import timedelta
 
 import pytest
-from memory_source import NOW, Clock, MemorySource, read_words
 from starlette.testclient import TestClient
 
-from advisor.dashboard.source import Person
 from advisor.dashboard.views.chips import chip_for_job, chip_for_verdict
 from advisor.dashboard.views.evidence import judge_finding
 from advisor.dashboard.views.job.page import JobActions, Overview, list_actions, view_overview
@@ -26,6 +24,7 @@ from advisor.protocol.asked.jobs import JobState, Priority, Stage
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.measured.trials import Contrast, JobHistory, Outcome
 from advisor.protocol.views import LogChunk, Role
+from advisor.services.tokens import Principal
 from tests.samples.evidence import leave_undecided
 from tests.samples.job import (
     Story,
@@ -34,8 +33,9 @@ from tests.samples.job import (
     make_finished_story,
     make_running_story,
 )
+from tests.samples.stored import NOW, Clock, Stories, read_words
 
-ADA = Person("ada", Role.SUBMITTER)
+ADA, VIC = Principal("2", Role.SUBMITTER, "ada"), Principal("3", Role.VIEWER, "vic")
 RUNNING, FINISHED = make_running_story(NOW), make_finished_story(NOW)
 
 
@@ -47,7 +47,7 @@ def show(story: Story = FINISHED, **changes: object) -> Overview:
     return view_overview(story.job, story.history, story.advice, story.events, NOW)
 
 
-def may(story: Story = FINISHED, person: Person = ADA, **changes: object) -> JobActions:
+def may(story: Story = FINISHED, person: Principal = ADA, **changes: object) -> JobActions:
     return list_actions(story.job.model_copy(update=changes), person, story.advice)
 
 
@@ -85,11 +85,11 @@ def test_undecided_verdict_has_its_own_look_and_the_command_that_continues() -> 
     assert (actions.may_continue, actions.continue_minutes) == (True, 10)
 
 
-def test_priority_is_shown_where_it_is_not_the_usual_one(source: MemorySource, sign_in: SignIn) -> None:
+def test_priority_is_shown_where_it_is_not_the_usual_one(stories: Stories, sign_in: SignIn) -> None:
     client = sign_in("adv_viewer_3_x")
     assert " priority" not in client.get("/jobs/sample/log").text
     spec = FINISHED.job.spec.model_copy(update={"priority": Priority.HIGH})
-    source.tell(replace(FINISHED, job=FINISHED.job.model_copy(update={"spec": spec})))
+    stories.tell(replace(FINISHED, job=FINISHED.job.model_copy(update={"spec": spec})))
     assert "· high priority" in client.get("/jobs/sample/log").text
 
 
@@ -104,7 +104,7 @@ def test_only_those_who_may_see_the_continue_button_and_only_when_a_job_has_ende
     assert may(RUNNING, state=JobState.FAILED).may_continue
     assert not may(RUNNING).may_continue
     assert not may(RUNNING, state=JobState.CANCELLED, started_at=None).may_continue
-    assert not may(FINISHED, Person("vic", Role.VIEWER)).may_continue
+    assert not may(FINISHED, VIC).may_continue
 
 
 def test_running_job_tells_its_best_trial_as_the_terminal_does() -> None:
@@ -127,7 +127,7 @@ def test_failed_job_gives_its_reason_and_a_next_step() -> None:
 def test_only_those_who_may_see_the_cancel_button_and_only_while_it_helps() -> None:
     assert may(RUNNING).may_cancel
     assert may(RUNNING, state=JobState.PAUSED).may_cancel
-    assert not may(RUNNING, Person("vic", Role.VIEWER)).may_cancel
+    assert not may(RUNNING, VIC).may_cancel
     assert not may(RUNNING, state=JobState.CANCELLING).may_cancel
     assert not may(FINISHED).may_cancel
 
@@ -201,9 +201,9 @@ def test_log_names_a_launch_by_its_number(sign_in: SignIn) -> None:
     assert "launch s1" not in page
 
 
-def test_launch_that_failed_is_told_as_one(source: MemorySource, sign_in: SignIn) -> None:
+def test_launch_that_failed_is_told_as_one(stories: Stories, sign_in: SignIn) -> None:
     failed = FINISHED.history.sessions[0].model_copy(update={"outcome": Outcome.LOST, "reason": "Gone <b>."})
-    source.tell(replace(FINISHED, history=JobHistory(sessions=(failed,))))
+    stories.tell(replace(FINISHED, history=JobHistory(sessions=(failed,))))
     page = read_words(sign_in("adv_viewer_3_x").get("/jobs/sample/log").text)
     assert f"Launch {failed.generation} Gone <b>." in page
     assert "It is measured again; see the agents if it keeps happening." in page
@@ -253,11 +253,11 @@ def test_job_line_of_each_kind() -> None:
     assert tell_gain(view_job_line(queued, None, None, NOW)) == "–"
 
 
-def test_list_of_jobs_colours_a_gain_as_its_verdict(source: MemorySource, sign_in: SignIn) -> None:
+def test_list_of_jobs_colours_a_gain_as_its_verdict(stories: Stories, sign_in: SignIn) -> None:
     client = sign_in("adv_viewer_3_x")
     assert 'gain-good">at least +13.9 %' in client.get("/jobs").text
     assert 'gain-busy">measuring' in client.get("/jobs").text
-    source.tell(replace(FINISHED, advice=leave_undecided(FINISHED.advice)))
+    stories.tell(replace(FINISHED, advice=leave_undecided(FINISHED.advice)))
     assert 'gain-caution">undecided' in client.get("/jobs").text
 
 
@@ -287,15 +287,13 @@ def test_connected_agents_come_first() -> None:
     ]
 
 
-def test_event_of_another_day_stands_below_its_date(
-    source: MemorySource, sign_in: SignIn, clock: Clock
-) -> None:
+def test_event_of_another_day_stands_below_its_date(stories: Stories, sign_in: SignIn, clock: Clock) -> None:
     moments = [timedelta(days=-2, hours=-1), timedelta(days=-2), timedelta(minutes=-30), timedelta(0)]
     events = tuple(
         FINISHED.events[0].model_copy(update={"seq": seq, "at": NOW + moment})
         for seq, moment in enumerate(moments, start=1)
     )
-    source.tell(replace(FINISHED, events=events))
+    stories.tell(replace(FINISHED, events=events))
     client = sign_in("adv_viewer_3_x")
     days = re.compile(r'<li class="day"><time datetime="([0-9-]+)">')
     assert days.findall(client.get("/jobs/sample/log").text) == ["2026-11-18"]

@@ -4,12 +4,12 @@ import io
 import zipfile
 from collections.abc import Callable
 
-from memory_source import NOW, MemorySource
 from starlette.testclient import TestClient
 
 from advisor.dashboard.views.job.exports import pack_files, view_difference
 from advisor.exporters import export, export_bundle
 from tests.samples.job import make_finished_story
+from tests.samples.stored import NOW, Stories
 
 SignIn = Callable[[str], TestClient]
 STORY = make_finished_story(NOW)
@@ -26,9 +26,7 @@ def test_difference_names_what_a_format_changes_and_what_it_cannot_say(sign_in: 
     assert "--- your script as it was measured" in page.partition('class="difference"')[2]
 
 
-def test_bundle_holds_every_file_and_the_report_is_saved_not_shown(
-    sign_in: SignIn, source: MemorySource
-) -> None:
+def test_bundle_holds_every_file_and_the_report_is_saved_not_shown(sign_in: SignIn, stories: Stories) -> None:
     assert STORY.advice is not None
     files = export_bundle(STORY.advice, STORY.job)
     client = sign_in("adv_viewer_3_x")

@@ -4,11 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from memory_source import NOW, MemorySource
 from starlette.testclient import TestClient
 
 from advisor.protocol.measured.trials import JobHistory
 from tests.samples.job import Story, make_finished_story
+from tests.samples.stored import NOW, Stories
 
 TRIALS = 2000
 LARGEST_PAGE = 400_000
@@ -24,8 +24,10 @@ def make_long(story: Story) -> Story:
         model = trials[1 + number % (len(history.trials) - 1)]
         trials.append(model.model_copy(update={"number": number}))
         blocks += [
-            block.model_copy(update={"id": f"{block.id}-{number}", "trial_number": number})
-            for block in own[model.number]
+            block.model_copy(
+                update={"id": f"{block.id}-{number}", "trial_number": number, "ordinal": len(blocks) + place}
+            )
+            for place, block in enumerate(own[model.number], start=100)
         ]
         events += [
             story.events[number % len(story.events)].model_copy(update={"seq": len(events) + 1 + place})
@@ -36,9 +38,9 @@ def make_long(story: Story) -> Story:
 
 
 @pytest.fixture
-def long_job(source: MemorySource, sign_in: Callable[[str], TestClient]) -> tuple[str, TestClient]:
+def long_job(stories: Stories, sign_in: Callable[[str], TestClient]) -> tuple[str, TestClient]:
     story = make_long(make_finished_story(NOW))
-    source.tell(story)
+    stories.tell(story)
     return f"/jobs/{story.job.id}", sign_in("adv_viewer_3_x")
 
 
@@ -64,9 +66,7 @@ def test_every_trial_is_reached_by_links_alone(long_job: tuple[str, TestClient])
     assert len(set(seen)) == TRIALS
 
 
-def test_every_event_is_reached_by_links_alone(
-    long_job: tuple[str, TestClient], source: MemorySource
-) -> None:
+def test_every_event_is_reached_by_links_alone(long_job: tuple[str, TestClient], stories: Stories) -> None:
     address, client = long_job
     told = 0
     following: str | None = f"{address}/log"
@@ -75,4 +75,4 @@ def test_every_event_is_reached_by_links_alone(
         told += page.partition('<div class="events"')[2].partition("</ol>")[0].count("<li><time")
         _, found, rest = page.partition('rel="prev" href="')
         following = rest.partition('"')[0].replace("&amp;", "&") if found else None
-    assert told == len(source.stories[address.rpartition("/")[2]].events)
+    assert told == len(stories.told[address.rpartition("/")[2]].events)

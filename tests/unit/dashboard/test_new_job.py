@@ -8,13 +8,13 @@ from html import unescape
 
 import pytest
 import yaml
-from memory_source import MemorySource
 from starlette.testclient import TestClient
 
 from advisor.dashboard.views.job.new_job import Draft, place_refusal, read_draft, write_curl, write_yaml
 from advisor.errors import InvalidJob
 from advisor.protocol.asked.jobs import JobSpec
 from advisor.services.jobs import check_spec
+from tests.samples.stored import Stories
 
 SignIn = Callable[[str], TestClient]
 GOOD = {"command": "torchrun --nproc-per-node 8 'my train.py'", "working_dir": "/srv/train", "nodes": "2"}
@@ -87,9 +87,7 @@ def test_file_and_request_make_the_very_job() -> None:
     assert JobSpec.model_validate(json.loads(words[-1])) == spec
 
 
-def test_plan_stores_nothing_and_submitting_twice_makes_one_job(
-    sign_in: SignIn, source: MemorySource
-) -> None:
+def test_plan_stores_nothing_and_submitting_twice_makes_one_job(sign_in: SignIn, stories: Stories) -> None:
     client = sign_in("adv_submitter_2_x")
     page = client.get("/jobs/new").text
     data = GOOD | {name: read_hidden(page, name) for name in ("form_key", "request_key")}
@@ -98,15 +96,15 @@ def test_plan_stores_nothing_and_submitting_twice_makes_one_job(
     assert "1 agent idle, 2 needed: it waits for 1 more." in plan.text
     assert "working_dir: /srv/train" in plan.text
     assert read_hidden(plan.text, "request_key") == data["request_key"]
-    assert len(source.stories) == 2
+    assert stories.count_jobs() == 2
     for _ in range(2):
         answer = client.post("/jobs/new", data=data, follow_redirects=False)
         assert (answer.status_code, answer.headers["location"]) == (303, "/jobs/new0")
-    assert len(source.stories) == 3
+    assert stories.count_jobs() == 3
     assert client.get("/jobs/new0").status_code == 200
 
 
-def test_what_was_typed_stays_and_is_text(sign_in: SignIn, source: MemorySource) -> None:
+def test_what_was_typed_stays_and_is_text(sign_in: SignIn, stories: Stories) -> None:
     client = sign_in("adv_submitter_2_x")
     evil = "</textarea><script>alert(1)</script>'"
     data = {
@@ -119,7 +117,7 @@ def test_what_was_typed_stays_and_is_text(sign_in: SignIn, source: MemorySource)
     assert evil in unescape(answer.text)
     assert "<script>alert" not in answer.text
     assert '"><b>' not in answer.text
-    assert len(source.stories) == 2
+    assert stories.count_jobs() == 2
 
 
 def test_rule_of_the_server_is_told_in_the_form(sign_in: SignIn) -> None:
@@ -132,7 +130,7 @@ def test_rule_of_the_server_is_told_in_the_form(sign_in: SignIn) -> None:
     assert re.search(r'id="problem-command" data-live>srun starts processes that no agent can reach', page)
 
 
-def test_viewer_has_no_form(sign_in: SignIn, source: MemorySource) -> None:
+def test_viewer_has_no_form(sign_in: SignIn, stories: Stories) -> None:
     client = sign_in("adv_viewer_3_x")
     jobs = client.get("/jobs").text
     assert "/jobs/new" not in jobs
@@ -140,11 +138,11 @@ def test_viewer_has_no_form(sign_in: SignIn, source: MemorySource) -> None:
     data = GOOD | {"form_key": read_hidden(jobs, "form_key")}
     for address in ("/jobs/new", "/jobs/new/plan"):
         assert client.post(address, data=data).status_code == 403
-    assert len(source.stories) == 2
+    assert stories.count_jobs() == 2
 
 
-def test_form_of_another_visit_is_refused(sign_in: SignIn, source: MemorySource) -> None:
+def test_form_of_another_visit_is_refused(sign_in: SignIn, stories: Stories) -> None:
     client = sign_in("adv_submitter_2_x")
     for address in ("/jobs/new", "/jobs/new/plan"):
         assert client.post(address, data=GOOD | {"form_key": "wrong"}).status_code == 403
-    assert len(source.stories) == 2
+    assert stories.count_jobs() == 2

@@ -3,12 +3,12 @@
 import re
 from collections.abc import Callable
 
-from memory_source import NOW, MemorySource, read_words
 from starlette.testclient import TestClient
 
 from advisor.dashboard.views.server.node_findings import FINE, LOOK, NOTE, list_findings
 from advisor.protocol.nodes.cluster import Device, Link, Node
 from tests.samples.job import make_agents
+from tests.samples.stored import NOW, Stories, read_words
 
 SignIn = Callable[[str], TestClient]
 GPU = Device(index=0, uuid="GPU-1", name="H200", memory_bytes=2**37, driver="580.1")
@@ -43,10 +43,10 @@ def test_node_without_an_rdma_adapter_is_said_to_use_tcp() -> None:
     assert "over TCP" in examine(rdma=())["rdma"][1]
 
 
-def test_page_counts_what_to_look_at_and_names_the_command(sign_in: SignIn, source: MemorySource) -> None:
+def test_page_counts_what_to_look_at_and_names_the_command(sign_in: SignIn, stories: Stories) -> None:
     agent = make_agents(NOW)[0]
     node = agent.node.model_copy(update={"warning": "<b>too hot</b>", "telemetry": "nvml"})
-    source.connected = (agent.model_copy(update={"node": node}),)
+    stories.connect([agent.model_copy(update={"node": node})])
     page = sign_in("adv_viewer_3_x").get("/agents").text
     assert "(1 to look at)" in page
     assert "&lt;b&gt;too hot" in page
@@ -56,8 +56,8 @@ def test_page_counts_what_to_look_at_and_names_the_command(sign_in: SignIn, sour
     assert 'href="/tokens"' not in page
 
 
-def test_empty_page_still_says_how_to_add_a_node(sign_in: SignIn, source: MemorySource) -> None:
-    source.connected = ()
+def test_empty_page_still_says_how_to_add_a_node(sign_in: SignIn, stories: Stories) -> None:
+    stories.connect([])
     page = sign_in("adv_admin_1_x").get("/agents").text
     assert "No agent is known" in page
     assert "Ask a node itself" not in page
@@ -65,42 +65,41 @@ def test_empty_page_still_says_how_to_add_a_node(sign_in: SignIn, source: Memory
     assert "srun --ntasks-per-node=1 advisor-agent run --server http://127.0.0.1:8765" in read_words(page)
 
 
-def test_administrator_drains_and_resumes_an_agent(sign_in: SignIn, source: MemorySource) -> None:
-    agent = source.connected[0]
+def test_administrator_drains_and_resumes_an_agent(sign_in: SignIn, stories: Stories) -> None:
+    agent = make_agents(NOW)[0]
     client = sign_in("adv_admin_1_x")
     key = re.search(r'name="form_key" value="([^"]+)"', client.get("/agents").text).group(1)
     page = client.post(f"/agents/{agent.id}/drain", data={"form_key": key, "reason": " <b>fans</b> "}).text
-    assert source.connected[0].drained_because == "<b>fans</b>"
+    assert stories.agents()[agent.id].drained_because == "<b>fans</b>"
     assert "Drained: &lt;b&gt;fans" in page
     assert f"/agents/{agent.id}/drain" not in page
     client.post(f"/agents/{agent.id}/resume", data={"form_key": key})
-    assert source.connected[0].drained_because is None
+    assert stories.agents()[agent.id].drained_because is None
     client.post(f"/agents/{agent.id}/drain", data={"form_key": key, "reason": ""})
-    assert (source.connected[0].drained_because or "").startswith("Drained by ")
+    assert (stories.agents()[agent.id].drained_because or "").startswith("Drained by ")
     assert client.post("/agents/none/drain", data={"form_key": key}).status_code == 404
     assert client.post(f"/agents/{agent.id}/drain", data={"form_key": "wrong"}).status_code == 403
 
 
-def test_administrator_removes_an_agent_that_does_nothing(sign_in: SignIn, source: MemorySource) -> None:
-    busy = source.connected[0].model_copy(update={"id": "a1", "name": "busy", "session_id": "s1"})
-    idle = busy.model_copy(update={"id": "a2", "name": "idle", "session_id": None})
-    source.connected = (busy, idle)
+def test_administrator_removes_an_agent_that_does_nothing(sign_in: SignIn, stories: Stories) -> None:
+    busy = make_agents(NOW)[0]
+    stories.connect([busy, busy.model_copy(update={"id": "a2", "name": "idle"})])
     client = sign_in("adv_admin_1_x")
     page = client.get("/agents").text
     key = re.search(r'name="form_key" value="([^"]+)"', page).group(1)
     assert re.findall(r'action="(/agents/\w+/remove)"', page) == ["/agents/a2/remove"]
     assert client.post("/agents/a2/remove", data={"form_key": "wrong"}).status_code == 403
     assert "/agents/a2/" not in client.post("/agents/a2/remove", data={"form_key": key}).text
-    assert source.connected == (busy,)
+    assert list(stories.agents()) == [busy.id]
     assert client.post("/agents/a2/remove", data={"form_key": key}).status_code == 404
 
 
-def test_others_see_no_drain_and_may_not(sign_in: SignIn, source: MemorySource) -> None:
-    agent = source.connected[0]
+def test_others_see_no_drain_and_may_not(sign_in: SignIn, stories: Stories) -> None:
+    agent = make_agents(NOW)[0]
     client = sign_in("adv_submitter_2_x")
     assert "/drain" not in client.get("/agents").text
     assert "/remove" not in client.get("/agents").text
     key = re.search(r'name="form_key" value="([^"]+)"', client.get("/jobs").text).group(1)
     for action in ("drain", "remove"):
         assert client.post(f"/agents/{agent.id}/{action}", data={"form_key": key}).status_code == 403
-    assert source.connected[0].drained_because is None
+    assert stories.agents()[agent.id].drained_because is None

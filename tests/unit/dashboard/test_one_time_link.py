@@ -4,25 +4,18 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from fastapi import FastAPI
-from memory_source import NOW, Clock, MemorySource
 from starlette.testclient import TestClient
 
-from advisor.dashboard import build_pages
 from advisor.services.links import LASTS, make_link, take_link
+from tests.samples.stored import NOW, Clock, Stories
 
 
 @pytest.fixture
-def browsers(source: MemorySource, clock: Clock, tmp_path: Path):
+def browsers(stories: Stories, clock: Clock, tmp_path: Path):
     """A new browser each time, on one server."""
     (tmp_path / "admin-token").write_text("adv_admin_1_x\n")
-    numbers = iter(range(1000))
-    pages = build_pages(
-        source, clock, lambda: f"secret-{next(numbers)}", take_link=lambda s: take_link(tmp_path, s, clock())
-    )
-    app = FastAPI()
-    app.mount("/", pages)
-    return lambda: TestClient(app, base_url="http://127.0.0.1:8765")
+    pages = stories.build_pages(lambda secret: take_link(tmp_path, secret, clock()))
+    return lambda: TestClient(pages, base_url="http://127.0.0.1:8765")
 
 
 def test_a_link_signs_one_browser_in_and_leads_to_its_page(browsers, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from advisor.dashboard.views.job.runs import judge_run
 from advisor.protocol.measured.runs import ProductionRun
-from tests.unit.dashboard.memory_source import NOW
+from tests.samples.stored import NOW
 
 RUN = ProductionRun(
     id="a", host="gpu7", ranks=8, began_at=NOW - timedelta(hours=2), reported_at=NOW - timedelta(seconds=20), step=90,

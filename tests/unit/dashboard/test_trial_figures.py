@@ -5,13 +5,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from memory_source import NOW
 
 from advisor.dashboard.figures.trial import RankBlock, StepSeries, draw_ranks, draw_steps
 from advisor.dashboard.views.trials.page import TrialPage, view_trial_page
 from advisor.protocol.measured.phases import Phases
 from advisor.protocol.measured.trials import Block, BlockResult, JobHistory, Outcome
 from tests.samples.job import make_finished_story
+from tests.samples.stored import NOW, Stories
 
 
 def view(alter: Callable[[BlockResult], dict[str, object]], number: int = 5, times: int = 1) -> TrialPage:
@@ -121,7 +121,7 @@ def test_table_of_two_ranks_holds_each_against_the_middle_of_both() -> None:
     assert [difference for _, _, _, difference in page.ranks] == ["−11.1 %", "+11.1 %"]
 
 
-def test_trial_that_another_one_was_raced_for_says_which(sign_in: Callable, source: object) -> None:
+def test_trial_that_another_one_was_raced_for_says_which(sign_in: Callable, stories: Stories) -> None:
     """Its block is done and holds no times: it is not said to be unmeasured, or to be no PyTorch training."""
     story = make_finished_story(NOW)
     raced, own = (next(b for b in story.history.blocks if b.trial_number == n) for n in (4, 5))
@@ -139,7 +139,9 @@ def test_trial_that_another_one_was_raced_for_says_which(sign_in: Callable, sour
         for trial in story.history.trials
     )
     blocks = (raced, own.model_copy(update={"result": idle, "summary": none}))
-    source.tell(replace(story, history=story.history.model_copy(update={"blocks": blocks, "trials": trials})))
+    stories.tell(
+        replace(story, history=story.history.model_copy(update={"blocks": blocks, "trials": trials}))
+    )
     page = sign_in("adv_viewer_3_x").get("/jobs/sample/trials/5").text
     assert '<a href="/jobs/sample/trials/4">trial 4</a> comes to the same and was raced for both' in page
     for untrue in (

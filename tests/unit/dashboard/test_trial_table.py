@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from memory_source import NOW, MemorySource
 from starlette.testclient import TestClient
 
 from advisor.dashboard.views.trials.measured import measure_trials
@@ -15,6 +14,7 @@ from advisor.dashboard.views.trials.table import COLUMNS, TrialQuery, view_trial
 from advisor.errors import InvalidRequest
 from advisor.protocol.measured.trials import JobHistory
 from tests.samples.job import make_finished_story
+from tests.samples.stored import NOW, Stories
 
 STORY = make_finished_story(NOW)
 TRIALS = measure_trials(STORY.history)
@@ -88,13 +88,13 @@ def test_chosen_columns_stand_in_the_order_of_the_table() -> None:
 
 
 def test_advised_strategy_is_marked_and_the_baseline_is_not(
-    source: MemorySource, sign_in: Callable[[str], TestClient]
+    stories: Stories, sign_in: Callable[[str], TestClient]
 ) -> None:
     assert STORY.advice is not None
     client = sign_in("adv_viewer_3_x")
     page = client.get("/jobs/sample/trials").text
     assert re.findall(r'<tr class="advised"><td><input [^>]*value="(\d+)"', page) == ["10", "5"]
-    source.tell(replace(STORY, advice=STORY.advice.model_copy(update={"changes": {}})))
+    stories.tell(replace(STORY, advice=STORY.advice.model_copy(update={"changes": {}})))
     assert 'class="advised"' not in client.get("/jobs/sample/trials").text
 
 
@@ -135,11 +135,11 @@ def test_page_keeps_the_filters_and_says_when_they_leave_nothing(
     assert "There is no sort by speed." in refused.text
 
 
-def test_page_without_a_trial_says_why(source: MemorySource, sign_in: Callable[[str], TestClient]) -> None:
+def test_page_without_a_trial_says_why(stories: Stories, sign_in: Callable[[str], TestClient]) -> None:
     client = sign_in("adv_viewer_3_x")
     for job_id, sentence in (("busy", "No trial yet"), ("sample", "It ended before its first trial")):
-        story = source.stories[job_id]
-        source.tell(type(story)(story.job, JobHistory(), None, story.events, ()))
+        story = stories.told[job_id]
+        stories.tell(type(story)(story.job, JobHistory(), None, story.events, ()))
         assert sentence in client.get(f"/jobs/{job_id}/trials").text
 
 

@@ -4,25 +4,26 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from memory_source import MemorySource
 from starlette.testclient import TestClient
 
 from advisor.dashboard.views.job.forecasts import Cluster
 from advisor.protocol.measured.trials import JobHistory
+from advisor.services.answers.forecasts import predict
 from tests.samples.job import Story
+from tests.samples.stored import NOW, Stories
 
 SignIn = Callable[[str], TestClient]
 
 
-def test_typed_cluster_is_predicted_by_the_cost_model(sign_in: SignIn, source: MemorySource) -> None:
+def test_typed_cluster_is_predicted_by_the_cost_model(sign_in: SignIn, stories: Stories) -> None:
     client = sign_in("adv_viewer_3_x")
     assert "rank 3 is late" in client.get("/jobs/sample/what-if?nodes=8").text
     for job_id in ("sample", "busy"):
-        source.tell(_without_late_rank(source.stories[job_id]))
+        stories.tell(_without_late_rank(stories.told[job_id]))
         page = client.get(f"/jobs/{job_id}/what-if?nodes=8&rate=25gbit&batch=2").text
         answer = page.partition('id="asked"')[2].partition('id="forecasts"')[0]
         assert "8 nodes, links of 25 Gbit/s, 2 × the batch" in answer
-        found = source.predict(job_id, 8, "25gbit", 2.0)
+        found = predict(stories.source.database, stories.source.tuning, job_id, 8, "25gbit", 2.0, NOW)
         assert found.caveat.split(".")[0] in answer
         assert f"/api/v1/jobs/{job_id}/forecast?nodes=8&amp;rate=25gbit&amp;batch=2" in answer
         assert 'name="nodes" inputmode="numeric" maxlength="20" placeholder="as measured" value="8"' in page
@@ -61,7 +62,7 @@ def test_bad_value_is_told_beside_its_field(
     assert "Your question" not in answer.text
 
 
-def test_job_that_knows_too_little_says_what_is_missing(sign_in: SignIn, source: MemorySource) -> None:
-    source.tell(replace(source.stories["busy"], history=JobHistory()))
+def test_job_that_knows_too_little_says_what_is_missing(sign_in: SignIn, stories: Stories) -> None:
+    stories.tell(replace(stories.told["busy"], history=JobHistory()))
     page = sign_in("adv_viewer_3_x").get("/jobs/busy/what-if?nodes=4").text
     assert "has not measured its baseline yet" in page

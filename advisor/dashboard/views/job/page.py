@@ -8,7 +8,6 @@ from datetime import datetime
 
 from advisor.dashboard.figures.charts import Figure, Side, draw_comparison, draw_phases, draw_waterfall
 from advisor.dashboard.figures.utilisation import draw_utilisation
-from advisor.dashboard.source import Person
 from advisor.dashboard.views.chips import Chip, chip_for_outcome
 from advisor.dashboard.views.job.verdict import VerdictCard, view_verdict
 from advisor.dashboard.views.trials.explore import draw_search
@@ -20,6 +19,8 @@ from advisor.protocol.measured.estimates import estimate_blocks, rate_of
 from advisor.protocol.measured.telemetry import SessionTelemetry
 from advisor.protocol.measured.trials import Block, JobHistory, Purpose
 from advisor.protocol.views import JobEvent
+from advisor.services.jobs import may_change
+from advisor.services.tokens import Principal
 
 _LATEST = 6
 """Events that the overview of a live job shows."""
@@ -58,16 +59,16 @@ class Overview:
     """The last events, while the job is live."""
 
 
-def list_actions(job: Job, person: Person, advice: Advice | None) -> JobActions:
+def list_actions(job: Job, person: Principal, advice: Advice | None) -> JobActions:
     """Return what a person may do about a job; its advice says how much more time is worth trying."""
-    may_change = person.may_change(job)
-    may_pause = may_change and job.state in {JobState.QUEUED, JobState.RUNNING}
-    may_resume = may_change and job.state is JobState.PAUSED
+    is_theirs = may_change(person, job)
+    may_pause = is_theirs and job.state in {JobState.QUEUED, JobState.RUNNING}
+    may_resume = is_theirs and job.state is JobState.PAUSED
     return JobActions(
         may_cancel=may_pause or may_resume,
         may_pause=may_pause,
         may_resume=may_resume,
-        may_continue=may_change and job.state.is_final and job.started_at is not None,
+        may_continue=is_theirs and job.state.is_final and job.started_at is not None,
         continue_minutes=max(1, round(((advice and advice.continue_s) or CONTINUE_S) / 60)),
     )
 

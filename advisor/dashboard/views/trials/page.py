@@ -7,7 +7,6 @@ from statistics import median
 from advisor.dashboard import formats
 from advisor.dashboard.figures.charts import Figure, draw_phases
 from advisor.dashboard.figures.trial import RankBlock, StepSeries, draw_ranks, draw_steps
-from advisor.dashboard.source import Person
 from advisor.protocol.answers.gains import spell_percent
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.measured.estimates import Estimate, estimate_blocks
@@ -15,6 +14,8 @@ from advisor.protocol.measured.phases import Phases
 from advisor.protocol.measured.trials import Block, BlockResult, BlockState, JobHistory, Trial
 from advisor.protocol.training.workload import WorkloadKind
 from advisor.services.changing.repeating import say_why_not
+from advisor.services.jobs import may_change
+from advisor.services.tokens import Principal
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def is_measured_now(trial: Trial, blocks: Sequence[Block]) -> bool:
     return any(block.trial_number == trial.number and block.state is BlockState.ISSUED for block in blocks)
 
 
-def view_repeat(job: Job, trial: Trial, history: JobHistory, person: Person) -> Repeat:
+def view_repeat(job: Job, trial: Trial, history: JobHistory, person: Principal) -> Repeat:
     """Build what the page says about measuring the trial again; nothing for a job that has ended."""
     is_over = job.state.is_final or job.state is JobState.CANCELLING
     why_not = say_why_not(job, history.trials, trial)
@@ -72,7 +73,7 @@ def view_repeat(job: Job, trial: Trial, history: JobHistory, person: Person) -> 
         return Repeat(False, True, "It is being measured again: all its races count together.")
     if asked:
         return Repeat(False, True, "It is to be measured again, as soon as the search starts a race.")
-    if is_over or not person.may_change(job):
+    if is_over or not may_change(person, job):
         return Repeat(False, False, "")
     return Repeat(not why_not, False, why_not)
 
