@@ -113,7 +113,7 @@ def test_pages_say_everything_without_scripts(visit: Callable) -> None:
     page.locator("#fig-waterfall summary").click()
     expect(page.locator("#fig-waterfall td", has_text="−21.1")).to_be_visible()
     page.locator(".tabs").get_by_role("link", name="Export").click()
-    page.get_by_label("Format", exact=True).select_option("paddle-prototxt")
+    page.get_by_label("Format", exact=True).select_option("paddle")
     page.get_by_role("button", name="Show").click()
     expect(page.get_by_role("heading", name="strategy.prototxt")).to_be_visible()
     page.get_by_role("button", name="Dark theme").click()
@@ -274,7 +274,7 @@ def test_copy_button_fills_the_clipboard(visit: Callable) -> None:
     page = visitor.go("/jobs/sample/export")
     page.get_by_role("button", name="Copy").first.click()
     expect(page.locator("#status")).to_have_text("Copied")
-    assert "bucket_cap_mb=96" in page.evaluate("navigator.clipboard.readText()")
+    assert "torchrun --nproc-per-node 8" in page.evaluate("navigator.clipboard.readText()")
 
 
 def test_download_saves_the_file(visit: Callable) -> None:
@@ -282,7 +282,7 @@ def test_download_saves_the_file(visit: Callable) -> None:
     page = visitor.go("/jobs/sample/export")
     with page.expect_download() as waiting:
         page.get_by_role("link", name="Download", exact=True).click()
-    assert waiting.value.suggested_filename == "strategy.py"
+    assert waiting.value.suggested_filename == "run.sh"
     with page.expect_download() as waiting:
         page.get_by_role("link", name="All as one archive").click()
     assert waiting.value.suggested_filename == "strategy-sample.zip"
@@ -340,7 +340,7 @@ def test_way_from_signing_in_to_an_export_needs_no_pointer(visit: Callable, site
         page.wait_for_url(f"**{address}")
     tab_to(page, "Format")
     page.keyboard.press("ArrowDown")
-    page.wait_for_url("**/jobs/sample/export?format=paddle-prototxt*")
+    page.wait_for_url("**/jobs/sample/export?format=slurm*")
 
 
 def test_figures_are_filtered_by_their_bar_and_zoomed_with_the_mouse(visit: Callable, site: object) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html import unescape
 from pathlib import Path
+from secrets import token_hex
 
 from sqlalchemy import insert, select, update
 from starlette.types import ASGIApp
@@ -53,7 +54,7 @@ class Stories:
 
     def __init__(self, path: Path) -> None:
         """`path` is that of a SQLite file with all tables."""
-        ids, self._secrets, self._tellings = itertools.count(), itertools.count(), itertools.count()
+        ids, self._secrets = itertools.count(), itertools.count()
         self.clock = Clock()
         self._database = Database(f"sqlite:///{path}", lambda: f"new{next(ids)}")
         self.source = Source(self._database, self.clock, PlannerTuning(), Timers())
@@ -88,7 +89,7 @@ class Stories:
 
     def tell(self, story: Story) -> None:
         """Store a story in place of what there was of the same job."""
-        job, history, telling = story.job, story.history, next(self._tellings)
+        job, history, telling = story.job, story.history, token_hex(4)
         self.told[job.id] = story
 
         def own(name: str) -> str:
@@ -116,7 +117,8 @@ class Stories:
                 _store_block(work, job, block, own)
             for kind, items in ((EventRow, story.events), (LogRow, story.log)):
                 rows = [
-                    {"job_id": job.id, **{name: getattr(item, name) for name in type(item).model_fields}}
+                    {name: getattr(item, name) for name in type(item).model_fields}
+                    | {"job_id": job.id, "session_id": item.session_id and own(item.session_id)}
                     for item in items
                 ]
                 if rows:

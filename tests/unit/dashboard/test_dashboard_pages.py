@@ -23,7 +23,7 @@ PAGES = (
     "/jobs/busy/trials?sort=-samples&state=ok&columns=number&columns=loss", "/jobs/sample/compare?trials=0,5",
     "/jobs/busy/compare?trials=0&trials=6&trials=9&trials=10", "/jobs/sample/explore", "/jobs/busy/explore",
     "/jobs/sample/what-if", "/jobs/busy/what-if", "/compare?jobs=sample,busy",
-    "/jobs/sample/export?format=paddle-prototxt&target=2.6.2", "/jobs/busy/export", "/agents", "/knobs",
+    "/jobs/sample/export?format=paddle&target=2.6.2", "/jobs/busy/export", "/agents", "/knobs",
 )  # fmt: skip
 
 
@@ -130,7 +130,7 @@ def test_submitter_has_a_trial_measured_again(sign_in: SignIn, stories: Stories)
     assert "Measure again" not in asked
     assert "data-live-url" in asked
     assert "takes part in every race" in client.get("/jobs/busy/trials/0").text
-    stories.tell(replace(stories.told["busy"], job=job.model_copy(update={"stage": Stage.CONFIRM})))
+    stories.source.change(lambda work: work.jobs.set_stage("busy", Stage.CONFIRM))
     assert "the search was over before there was one" in client.get(address).text
     client.cookies.clear()
     assert "Measure again" not in sign_in("adv_viewer_3_x").get("/jobs/busy/trials/4").text
@@ -143,7 +143,14 @@ def test_trial_that_is_measured_again_right_now_says_so_and_stays_live(
     story = replace(story, job=story.job.model_copy(update={"stage": Stage.SEARCH}))
     done = next(block for block in story.history.blocks if block.trial_number == 5)
     more = done.model_copy(
-        update={"id": "more", "state": BlockState.ISSUED, "result": None, "summary": None, "issued_at": NOW}
+        update={
+            "id": "more",
+            "state": BlockState.ISSUED,
+            "result": None,
+            "summary": None,
+            "issued_at": NOW,
+            "ordinal": 21,
+        }
     )
     blocks = (*(block for block in story.history.blocks if block.id != "live"), more)
     stories.tell(replace(story, history=story.history.model_copy(update={"blocks": blocks})))
@@ -171,7 +178,7 @@ def test_submitter_pauses_a_job_and_lets_it_go_on(sign_in: SignIn, stories: Stor
     client = sign_in("adv_submitter_2_x")
     for change, state, other in (
         ("pause", JobState.PAUSED, "resume"),
-        ("resume", JobState.QUEUED, "pause"),
+        ("resume", JobState.RUNNING, "pause"),
     ):
         page = client.get("/jobs/busy").text
         assert f'action="/jobs/busy/{change}"' in page
@@ -262,7 +269,10 @@ def test_sign_in_leads_back_to_a_page_of_ours() -> None:
     assert keep_local("/jobs/a?x=1") == "/jobs/a?x=1"
 
 
-def test_what_training_scripts_write_is_text(sign_in: SignIn) -> None:
+def test_what_training_scripts_and_people_write_is_text(sign_in: SignIn, stories: Stories) -> None:
+    story = stories.told["sample"]
+    spec = story.job.spec.model_copy(update={"name": "<script>alert(1)</script>"})
+    stories.tell(replace(story, job=story.job.model_copy(update={"spec": spec})))
     client = sign_in("adv_viewer_3_x")
     log = client.get("/jobs/busy/log").text
     assert "&lt;img src=x onerror=alert(1)&gt;" in log
@@ -271,12 +281,14 @@ def test_what_training_scripts_write_is_text(sign_in: SignIn) -> None:
         "&lt;script&gt;alert(&#39;a training script wrote this&#39;)"
         in client.get("/jobs/sample/trials/6").text
     )
-    assert "<script>alert(1)" not in client.get("/jobs/sample/export").text
+    export = client.get("/jobs/sample/export?format=pytorch").text
+    assert "&lt;script&gt;alert(1)" in export.partition('id="file-title"')[2]
+    assert "<script>alert(1)" not in export
 
 
 def test_export_is_a_file_to_save(sign_in: SignIn) -> None:
     answer = sign_in("adv_viewer_3_x").get("/jobs/sample/export/file?format=pytorch")
-    assert answer.headers["content-disposition"] == 'attachment; filename="strategy.py"'
+    assert answer.headers["content-disposition"] == 'attachment; filename="ddp_strategy.py"'
     assert answer.headers["content-type"] == "application/octet-stream"
     assert answer.headers["x-content-type-options"] == "nosniff"
 
