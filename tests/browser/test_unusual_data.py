@@ -59,7 +59,7 @@ def tell_unusual_jobs(stories: Stories) -> None:
     )
     history = running.history.model_copy(update={"trials": (first, *failed), "sessions": launches})
     many = tuple(trial.model_copy(update={"number": number}) for number in range(1, 500))
-    stories = {
+    jobs = {
         "failed": (history, {"state": JobState.FAILED, "state_reason": WORD}),
         "none": (JobHistory(), {"state": JobState.QUEUED, "stage": Stage.PROBE}),
         "many": (
@@ -68,7 +68,7 @@ def tell_unusual_jobs(stories: Stories) -> None:
         ),
     }
     spec = running.job.spec.model_copy(update={"name": WORD[:100]})
-    for name, (told, changes) in stories.items():
+    for name, (told, changes) in jobs.items():
         job = running.job.model_copy(update={"id": name, "spec": spec, "owner": WORD, **changes})
         stories.tell(replace(running, job=job, history=told))
     stories.connect(agent.model_copy(update={"name": f"{WORD} {agent.name}"}) for agent in make_agents(NOW))
