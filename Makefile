@@ -71,8 +71,9 @@ WAITING := tests/integration/main_job tests/distributed/agent tests/distributed/
 ALONE   := tests/distributed/workloads tests/distributed/shaped tests/distributed/accounts
 APART   := tests/conformance
 
-quick: check  ## check, then everything that starts no training, in parallel: a few minutes on two cores
-	$(BIN)/pytest -n auto --dist worksteal $(QUICK)
+# One worker more than there are processors: some tests wait.
+quick: check  ## check, then everything that starts no training, in parallel: a quarter of an hour on two cores
+	$(BIN)/pytest -n $$(( $$(nproc) + 1 )) --dist worksteal $(QUICK)
 
 # Tests that mostly wait for processes run several at a time; those that judge timings or load the whole machine, one after
 # the other. All of them share their machine with others: what fails there counts when it fails twice, the second time alone.

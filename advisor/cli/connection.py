@@ -95,8 +95,8 @@ def look_up(environment: Mapping[str, str]) -> Iterator[Client]:
     """Offer a client as `connect` does, also for what a tuning of this machine has left behind.
 
     Its server stopped with the command that started it: where its database is there, one runs for as long as the
-    context lasts. Nothing is measured then, which a job that was interrupted does not know: people at a terminal
-    is told how it goes on.
+    context lasts. Nothing is measured then, which a job that was interrupted does not know: people at a
+    terminal are told how it goes on.
     """
     data_dir = data_dir_of(environment)
     if environment.get("ADVISOR_URL") or running_server(data_dir) or not _has_database(data_dir):

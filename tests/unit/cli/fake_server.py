@@ -87,7 +87,8 @@ class FakeServer:
         if path == "/jobs":
             return self._submit(query, body) if method == "POST" else (200, self._list(asked))
         if path == "/agents":
-            return 200, {"items": self.agents}
+            wanted = query.get("name")
+            return 200, {"items": [one for one in self.agents if wanted in {None, one["name"]}]}
         if path.startswith(("/tokens", "/agents/")):
             self.tokens_wanted.append((path, json.loads(body or b"{}")))
             made = {"id": "t2", "role": "agent", "created_at": BIRTH.isoformat(), "token": "adv_agent_t2_new"}
