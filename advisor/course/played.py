@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from advisor.course.races import Changed, TuningJudge, accept_race, end_race, issue_race
+from advisor.course.races import Changed, accept_race, end_race, issue_race
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job, Stage
 from advisor.protocol.measured.trials import (
@@ -20,6 +20,7 @@ from advisor.protocol.measured.trials import (
     Trial,
     TrialState,
 )
+from advisor.tuning.asked import PlannerTuning
 from advisor.tuning.decisions import Decision, EndSession, Fail, Finish, Launch, Race
 from advisor.tuning.explain.advice import build_advice
 from advisor.tuning.planner import plan
@@ -48,7 +49,7 @@ class Died:
     seconds: float = 5.0
     total_steps: int = 0
     is_silent: bool = False
-    """Whether its agents fell silent: nobody told how it ended."""
+    """Whether its agents fell silent, so that they did not report how it ended."""
 
 
 class PlayedJob(ABC):
@@ -148,7 +149,7 @@ class PlayedJob(ABC):
             return
         self.now += timedelta(seconds=played.seconds)
         results = {arm.id: result for arm, result in zip(arms, played.results, strict=True)}
-        self._apply(accept_race(arms, results, trials, self._list_baseline, self.now, TuningJudge()))
+        self._apply(accept_race(arms, results, trials, self._list_baseline, self.now, PlannerTuning()))
         for place, note in enumerate(played.notes, start=len(self.blocks) - len(arms)):
             self.blocks[place] = self.blocks[place].model_copy(update={"note": note})
 

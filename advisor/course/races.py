@@ -24,8 +24,6 @@ from advisor.protocol.measured.trials import (
 from advisor.protocol.views import EventFacts, EventKind
 from advisor.tuning.decisions import Candidate, Race
 from advisor.tuning.history.breakoffs import is_to_blame
-from advisor.tuning.measure.outcomes import judge_block
-from advisor.tuning.measure.statistics import summarise_race
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ class Changed:
 
 
 class Judge(Protocol):
-    """What is made of a result; the tuning package's own functions but in tests."""
+    """What is made of a result: the tuning package, which loads its libraries when it is first asked."""
 
     def judge(
         self, trial: Trial, result: BlockResult, baseline: Sequence[BlockResult]
@@ -84,13 +82,6 @@ class Judge(Protocol):
     def summarise(self, result: BlockResult, reference: BlockResult | None) -> BlockSummary:
         """Its statistics, held against the first arm's."""
         ...
-
-
-class TuningJudge:
-    """The tuning package's."""
-
-    judge = staticmethod(judge_block)
-    summarise = staticmethod(summarise_race)
 
 
 def issue_race(

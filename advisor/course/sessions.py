@@ -53,8 +53,8 @@ def conclude_session(
 ) -> Session:
     """Return the session as it ended: `state` is ENDED, or LOST where an agent fell silent; `reason` says why.
 
-    Where nobody had asked it to end, the most telling part says how, and why unless the session had a trouble of its
-    own. In a lost session a silent part counts as lost: only what certainly came first is told instead.
+    Where the server had not asked it to end, the most telling part says how, and why unless the session had a
+    trouble of its own. In a lost session a silent part counts as lost: only what certainly came first is told instead.
     """
     outcome, tail = session.outcome, ""
     if outcome is None or state is SessionState.LOST:

@@ -36,7 +36,7 @@ def find_visit(work: UnitOfWork, key: str, now: datetime) -> tuple[Principal, bo
 
 
 def close_visit(work: UnitOfWork, key: str) -> None:
-    """Let `key` stand for nobody any more."""
+    """End the visit of this key: the browser has to sign in again."""
     work.visits.remove(hash_secret(key))
 
 

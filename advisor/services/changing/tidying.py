@@ -57,7 +57,7 @@ def clone_job(
 ) -> Job:
     """Submit a job's specification again, as a job of the asker; the same key gives the same job again.
 
-    Its priority is no higher than the asker may give.
+    Its priority becomes normal where the asker may not give the one of the job.
 
     Raises JobNotFound, IdempotencyConflict, InvalidJob for a webhook that is listed no longer, and NotYourJob where the
     specification holds somebody else's environment or webhooks: those may be secrets, and a clone would use them.

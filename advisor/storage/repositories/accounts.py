@@ -28,7 +28,7 @@ class Agent:
     revoked_at: datetime | None = None
     """Since when it is turned out."""
     secret_sha256: str | None = None
-    """Of the secret that proves it; None once its name was readmitted: whoever registers next has it."""
+    """Of the secret that proves it; None once its name was readmitted: the next agent that registers so gets it."""
     drained_because: str | None = None
     """Why it takes no further session; None while it does."""
     ends_at: datetime | None = None

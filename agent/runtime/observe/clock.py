@@ -35,7 +35,7 @@ class CudaClock:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        # By its number a stream is found in half the time, eight times a step.
+        # Streams are looked up by the number of the device: torch takes 2 µs more to read it off a device.
         self._place = device if device.index is None else device.index
         self._turn: Any = None
         """The stream of the backward under way."""

@@ -10,7 +10,6 @@ import pytest
 from advisor.course.races import (
     Changed,
     Closing,
-    TuningJudge,
     accept_race,
     end_race,
     give_up_race,
@@ -33,6 +32,7 @@ from advisor.protocol.measured.trials import (
     Trial,
     TrialState,
 )
+from advisor.tuning.asked import PlannerTuning
 from advisor.tuning.decisions import BASELINE, Candidate, Race
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -88,7 +88,7 @@ class Played:
     def accept(self, arms: Sequence[Block], *results: BlockResult) -> Changed:
         reported = {arm.id: result for arm, result in zip(arms, results, strict=True)}
         trials = {trial.number: trial for trial in self.trials}
-        changed = accept_race(arms, reported, trials, lambda: [measured()], THEN, TuningJudge())
+        changed = accept_race(arms, reported, trials, lambda: [measured()], THEN, PlannerTuning())
         self.put(changed)
         return changed
 
@@ -168,7 +168,7 @@ def test_a_loss_is_held_against_the_jobs_baseline_where_the_race_had_none(played
     arms = played.issue(launch(), race(candidate(FUSED), candidate(TWO))).blocks
     results = {arm.id: measured(consumed=dict.fromkeys(arm.plan.overrides, "yes")) for arm in arms}
     trials = {trial.number: trial for trial in played.trials}
-    accept_race(arms, results, trials, list_baseline, THEN, TuningJudge())
+    accept_race(arms, results, trials, list_baseline, THEN, PlannerTuning())
     assert asked
 
 
