@@ -38,13 +38,13 @@ from sqlalchemy.exc import (
     OperationalError,
 )
 
-from advisor import __version__
 from advisor.errors import DiskFull, InvalidRequest, LostRace, Unavailable
 from advisor.protocol.asked.webhooks import Notice
 from advisor.storage.bell import Bell, SharedBell
 from advisor.storage.connections import is_disk_full, tune_postgresql, tune_sqlite
 from advisor.storage.fault_points import FaultPoint, Side, Strike, pass_by
 from advisor.storage.repositories.known_blocks import KnownBlocks
+from advisor.storage.revisions import refuse_unknown
 from advisor.storage.sqlite.database_file import DatabaseFile, DatabaseRefused
 from advisor.storage.sqlite.group_commit import GroupCommit
 from advisor.storage.sqlite.write_queue import QueuedWrite, WriteQueue
@@ -239,13 +239,9 @@ class Database:
             if (told := _tell(error)) is error:
                 raise
             raise told from error
-        if revision is not None and revision > find_newest_revision():
-            raise DatabaseRefused(
-                f"A newer release has written the database: it is of revision {revision}, and this release "
-                f"({__version__}) knows those up to {find_newest_revision()}.",
-                "Install the release that has served it, or a newer one; or go back to a copy from before its "
-                "migration (`advisor admin restore`).",
-            )
+        if revision is not None:
+            place = "of ADVISOR_DATABASE_URL" if self.file is None else str(self.file.path)
+            refuse_unknown(revision, _list_revisions(), place)
         return revision
 
     def _pass(self, work: UnitOfWork, side: Side) -> None:
@@ -370,7 +366,11 @@ def _make_private(file: Path) -> None:
 
 def find_newest_revision() -> str:
     """Return the newest migration, which this release's tables have: its number begins its file's name."""
-    return max(path.name for path in VERSIONS.glob("[0-9]*.py")).partition("_")[0]
+    return max(_list_revisions())
+
+
+def _list_revisions() -> list[str]:
+    return [path.name.partition("_")[0] for path in VERSIONS.glob("[0-9]*.py")]
 
 
 def upgrade(connection: Connection, on_step: Callable[[], None] = lambda: None) -> None:
