@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.distributed.runtime.forked_ranks import RankForge
 
 RUNTIME = Path(__file__).resolve().parents[3] / "agent" / "runtime"
@@ -30,6 +32,10 @@ _NOT_ITS_OWN = ("ADVISOR_", "RANK", "WORLD_SIZE", "TORCHINDUCTOR_CACHE_DIR")
 FORGE = RankForge()
 atexit.register(FORGE.close)
 
+
+ABOUT_CPUS = pytest.mark.skipif(DEVICE != "cpu", reason="It tells what is refused, or timed, on a CPU.")
+LONGER = 1 if DEVICE == "cpu" else 3
+"""On cards DDP is asked in steps of their own, so that scripts need more of them."""
 
 BACKEND = "nccl" if DEVICE == "cuda" else "gloo"
 """What they communicate over."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from .fake_agent import END, Session, launch, measure
+from .fake_agent import ABOUT_CPUS, END, Session, launch, measure
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.distributed
@@ -64,6 +64,7 @@ def test_an_inexact_knob_is_consumed_close_to_the_baseline_and_undone_to_the_bit
     assert len(set(before["losses"])) == 6
 
 
+@ABOUT_CPUS
 def test_evidence_names_what_really_ran(session: Session) -> None:
     fused = session.result("fused")["consumed"]["fuse_all_optimizer_ops"]
     assert (
@@ -102,6 +103,7 @@ def test_the_script_itself_sees_each_switch_and_its_undoing(session: Session) ->
         )
 
 
+@ABOUT_CPUS
 def test_what_a_cpu_cannot_do_is_refused_with_a_sentence(session: Session) -> None:
     refused = session.result("gpu")["not_consumed"]
     assert set(refused) == {"sync_batch_norm", "cudnn_exhaustive_search", "num_iteration_per_run"}
@@ -129,7 +131,9 @@ def test_layers_per_bucket_and_collections_leave_training_as_it_is(
     session = launch(tmp_path, ["plain.py", *name_steps(run)], [*blocks, measure("rest", warmup_steps=1000)])
     assert session.code == 0, session.log
     for index, overrides in enumerate(EXACT):
-        assert set(session.result(str(index))["consumed"]) == set(overrides), session.result(str(index))
+        assert set(session.result(str(index))["consumed"]) == set(overrides), session.result(str(index))[
+            "not_consumed"
+        ]
     assert session.result("0")["consumed"]["fuse_grad_size_in_TFLOPS"].endswith("At most 2 layers in one.")
     sizes = [session.result(str(index))["bucket_bytes"] for index in range(len(EXACT))]
     assert len(sizes[2]) > len(sizes[0]) > len(sizes[4]) > len(sizes[3])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from .fake_agent import END, Session, launch, measure, race
+from .fake_agent import ABOUT_CPUS, END, Session, launch, measure, race
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.distributed
@@ -38,6 +38,7 @@ def read(session: Session, what: str, rank: int) -> list[str]:
     return (session.folder / f"{what}.{rank}").read_text().splitlines()
 
 
+@ABOUT_CPUS
 @pytest.mark.alone
 def test_other_workers_read_the_same_batches_faster_and_leave_nothing_behind(tmp_path: Path) -> None:
     words = "--epochs 4 --samples 200 --sleep 0.005"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from .fake_agent import launch
+from .fake_agent import ABOUT_CPUS, launch
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.distributed
@@ -107,6 +107,7 @@ def test_averages_after_every_step_are_the_steps_of_averaged_gradients(tmp_path:
     assert not name_missing(found)
 
 
+@ABOUT_CPUS
 def test_sums_that_models_mix_up_are_found_and_taken_back(tmp_path: Path) -> None:
     """Lanes as they were once, one for each model over the process groups of all."""
     found = train(tmp_path, [{"sync_nccl_allreduce": True, "break": "lanes"}], "alike")

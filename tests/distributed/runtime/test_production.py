@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from .fake_agent import BACKEND, DEVICE, HIDE_CARDS, SCRIPTS
+from .fake_agent import ABOUT_CPUS, BACKEND, DEVICE, HIDE_CARDS, SCRIPTS
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.distributed
@@ -112,6 +112,7 @@ def test_bucket_size_of_a_static_graph_stands_when_the_model_is_wrapped(tmp_path
     assert "gradients a step" not in found.stderr
 
 
+@ABOUT_CPUS
 def test_what_cannot_be_put_in_force_is_said_and_the_rest_is(tmp_path: Path) -> None:
     changes = {"num_threads": 2, "sync_batch_norm": "on"}
     train = [*TORCHRUN, "plain.py", "--model", "conv", "--steps", "60", "--tell-boundaries"]

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from .fake_agent import END, Session, launch, measure, race
+from .fake_agent import ABOUT_CPUS, DEVICE, END, LONGER, Session, launch, measure, race
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.distributed
 
-STEPS = 170
+STEPS = 170 * LONGER
 RUNS = {
     "conv": "--model conv --views --accumulate 2",
     "transformer": "--model transformer --adam",
@@ -101,6 +101,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Session:
     return found
 
 
+@ABOUT_CPUS
 @pytest.mark.alone
 def test_an_arm_ten_times_slower_is_given_up_after_one_or_two_steps(session: Session) -> None:
     slow = session.result("slow")
@@ -153,8 +154,9 @@ def test_an_inexact_race_puts_everything_back(tmp_path: Path) -> None:
     begun = [step for step, digest in enumerate(first) if digest == saved]
     segments = {name: found.result(name)["segments"] for name in arms}
     assert segments == {name: [24, 24] for name in arms}
-    # Entered four times, eight segments, and the end: on a CPU DDP is asked in the timed steps themselves.
-    assert len(begun) == 4 + 8 + 1
+    # Entered four times, eight segments, and the end. On a CPU DDP is asked in the timed steps themselves, on a card
+    # afterwards, of each arm that reduces by DDP.
+    assert len(begun) == 4 + 8 + (1 if DEVICE == "cpu" else 4)
     assert [step for step, digest in enumerate(second) if digest == saved] == begun
     assert first[begun[-1] :] == second[begun[-1] :]
     assert first != second, "ranks differ between two averagings"
@@ -246,7 +248,7 @@ def test_a_state_that_learned_nothing_loses_the_same_on_the_same_batches(model: 
     for result in (session.result("base"), session.result("apart")):
         start = result["loss_at_start"]
         assert len(set(start)) == 5
-        assert len(result["loss_checks"]) == len(result["segments"]) >= 2
+        assert len(result["loss_checks"]) == len(result["segments"]) >= (2 if DEVICE == "cpu" else 1)
         if model == "transformer":  # batch normalisation changes by reading
             assert all(check == start for check in result["loss_checks"]), (start, result["loss_checks"])
 

@@ -174,7 +174,10 @@ def test_sixteen_bits_race_under_the_loss_check(tmp_path: Path) -> None:
     assert session.code == 0, session.log
     results = {name: session.result(name) for name in arms}
     assert results["half"]["consumed"] == {WIRE: "4 of 4 reductions travelled as fp16."}
-    assert results["apart"]["consumed"] == {SEPARATE: apart(4), AHEAD: gathered_ahead("forward", 2)}
+    if SEPARATE in session.hello["refusals"]:  # torch has it since 2.13
+        assert results["apart"]["not_consumed"].keys() == {SEPARATE}
+    else:
+        assert results["apart"]["consumed"] == {SEPARATE: apart(4), AHEAD: gathered_ahead("forward", 2)}
     assert all(len(check) == 2 for result in results.values() for check in result["loss_checks"])
     assert results["half"]["loss_checks"]
     assert len(results["base"]["loss_at_start"]) == 2

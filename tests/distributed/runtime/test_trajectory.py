@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from .fake_agent import DEVICE, Session, launch, measure
+from .fake_agent import DEVICE, LONGER, Session, launch, measure
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.distributed
 
+STEPS = 30 * LONGER
 RUNS = {
     "conv": "--model conv --views --accumulate 2",
     "transformer": "--model transformer --autocast --adam",
@@ -40,7 +41,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("reference")
     script = ["plain.py"]
     for run in RUNS:
-        script += ([] if len(script) == 1 else ["--then"]) + name_steps(run, 30)[1:]
+        script += ([] if len(script) == 1 else ["--then"]) + name_steps(run, STEPS)[1:]
     session = launch(folder, script, patched=False)
     assert session.code == 0, session.log
     return folder
@@ -55,7 +56,7 @@ def tune(folder: Path, script: list[str], switches: list[dict[str, Any]], **opti
 
 @pytest.mark.parametrize("run", list(RUNS))
 def test_two_ranks_end_in_the_same_bits_when_switched(run: str, reference: Path, tmp_path: Path) -> None:
-    session = tune(tmp_path, name_steps(run, 30), SWITCHES)
+    session = tune(tmp_path, name_steps(run, STEPS), SWITCHES)
     for rank in range(2):
         for what in ("losses", "final"):
             name = f"{run}.{what}.{rank}"

@@ -25,6 +25,8 @@ def test_ranks_have_a_card_of_their_own_or_share_it_as_ranks_of_different_nodes(
     monkeypatch.delenv("FLEET_TEST_DEVICE", raising=False)
     monkeypatch.setenv("NCCL_HOSTID", "")  # restored afterwards
     monkeypatch.delenv("NCCL_HOSTID")
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setenv("LOCAL_RANK", str(rank))  # restored afterwards
     choose = runpy.run_path(str(PLACEMENT))["choose"]
     ranks = 4 if cards == 3 else 2
     device, backend = choose(wanted, cards, rank, ranks)

@@ -36,8 +36,10 @@ class Stopwatch(lightning.Callback):
 
 def main():
     data = TensorDataset(torch.randn(8000, 128), torch.randint(10, (8000,)))
+    ranks = int(os.environ["LOCAL_WORLD_SIZE"])
+    devices = min(ranks, torch.cuda.device_count() or ranks)  # ranks that share a card are nodes of it
     trainer = lightning.Trainer(
-        accelerator=DEVICE.type, devices=int(os.environ["LOCAL_WORLD_SIZE"]), strategy="ddp", max_steps=400,
+        accelerator=DEVICE.type, devices=devices, num_nodes=ranks // devices, strategy="ddp", max_steps=400,
         logger=False, enable_checkpointing=False, enable_progress_bar=False, callbacks=[Stopwatch()],
         default_root_dir=os.environ["OUT"],
     )  # fmt: skip

@@ -15,7 +15,8 @@ def choose(wanted, cards, rank, ranks):
     if not cards:
         raise SystemExit("FLEET_TEST_DEVICE=cuda, and torch finds no card here.")
     if cards < ranks:
-        os.environ["NCCL_HOSTID"] = f"rank-{rank}"
+        os.environ["NCCL_HOSTID"] = "rank-" + os.environ["RANK"]
+        os.environ["LOCAL_RANK"] = str(rank % cards)  # frameworks take the card of this number
     return torch.device("cuda", rank % cards), "nccl"
 
 
