@@ -141,6 +141,7 @@ class PlayedJob(ABC):
         ids = (f"b{number}" for number in range(len(self.blocks), len(self.blocks) + len(race.arms)))
         issued = issue_race(session, race, self.trials, ordinal, self.now, lambda: next(ids))
         self._apply(issued)
+        self.job = self.job.model_copy(update={"standing": issued.standing})
         arms = issued.blocks
         trials = {arm.trial_number: self.trials[arm.trial_number] for arm in arms}
         played = self.play_race(race, [trials[arm.trial_number] for arm in arms], arms)

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Protocol
 
 from advisor.protocol.answers.gains import say_smallest_gain
+from advisor.protocol.answers.so_far import Standing
 from advisor.protocol.measured.races import BlockPlan
 from advisor.protocol.measured.trials import (
     Block,
@@ -68,6 +69,8 @@ class Changed:
     closings: tuple[Closing, ...] = ()
     told: tuple[Told, ...] = ()
     """In order; of each closing its own comes after them, where it closes something."""
+    standing: Standing | None = None
+    """The strategy that is best so far, told with a race that is issued."""
 
 
 class Judge(Protocol):
@@ -137,7 +140,7 @@ def issue_race(
     )
     sentence = f"Race {race.number} of {names}: {race.because}"
     told.append(Told(EventKind.BLOCK, sentence, blocks[-1].trial_number, session.id))
-    return Changed(trials=tuple(known[len(trials) :]), blocks=tuple(blocks), told=tuple(told))
+    return Changed(tuple(known[len(trials) :]), tuple(blocks), told=tuple(told), standing=race.standing)
 
 
 def _find_trial(trials: Sequence[Trial], arm: Candidate) -> Trial | None:

@@ -16,6 +16,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from advisor.protocol.answers.advice import Advice
+from advisor.protocol.answers.so_far import Standing
 from advisor.protocol.asked.jobs import JobSpec
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
@@ -81,6 +82,7 @@ class JobRow(Base):
     cluster: Mapped[Cluster] = mapped_column(Document(Cluster))
     baseline: Mapped[dict[str, Value]] = mapped_column(Document(dict[str, Value]))
     refusals: Mapped[dict[str, str]] = mapped_column(Document(dict[str, str]))
+    standing: Mapped[Standing | None] = mapped_column(Document(Standing))
     version: Mapped[int] = mapped_column(default=0)
     generation: Mapped[int] = mapped_column(default=0)
     """Generation of its latest session."""

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from advisor.protocol.answers.so_far import Standing
 from advisor.protocol.asked.jobs import Stage
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
@@ -42,6 +43,8 @@ class Race:
     smallest_gain: float | None = None
     """The smallest gain that the budget can find, as a fraction of the throughput: told with this race. None: nothing
     is told."""
+    standing: Standing | None = None
+    """The strategy that is best so far; None where none is expected to be faster than the baseline."""
 
 
 @dataclass(frozen=True)

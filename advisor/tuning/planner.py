@@ -37,6 +37,7 @@ from advisor.tuning.stages.gangs import (
     settle_among_gangs,
 )
 from advisor.tuning.stages.ladder import list_ladder
+from advisor.tuning.stages.standing import find_standing
 from advisor.tuning.stages.trimming import choose_trimmed, next_trimming
 from advisor.tuning.stages.turns import (
     Turn,
@@ -116,6 +117,14 @@ def _next_turn(record: Record, live: Session | None) -> Turn | str:
     state = look(record, live.id if live else "")
     if state is None:
         return spent
+    found = _next_measured(record, state, live)
+    if live is None or isinstance(found, str):
+        return found
+    return replace(found, race=replace(found.race, standing=find_standing(state)))
+
+
+def _next_measured(record: Record, state: SearchState, live: Session | None) -> Turn | str:
+    """Return the next race of strategies: of the search, the trimming or the verdict."""
     why_over = ""
     begun = find_confirmed(record)
     if begun is None and not _is_past(record, Stage.SEARCH):

@@ -17,6 +17,7 @@ from advisor.protocol.answers.advice import (
     RungAdvice,
     Verdict,
 )
+from advisor.protocol.answers.so_far import SoFar, Standing
 from advisor.protocol.asked.jobs import Job, JobSpec, JobState, Stage
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
@@ -309,7 +310,8 @@ def keep_defaults(advice: Advice) -> Advice:
 
 def make_running_story(now: datetime) -> Story:
     """Return a job in the middle of its search, with a trial being measured."""
-    job = _make_job(now)
+    believed = SoFar(ratio=1.162, low=1.13, high=1.2, races=2, launches=1)
+    job = _make_job(now).model_copy(update={"standing": Standing(trial_number=8, gain=believed, chance=0.81)})
     history = _make_history(job.created_at, rounds=0)
     at = now - timedelta(seconds=9)
     trial = Trial(

@@ -6,7 +6,6 @@ from statistics import fmean, stdev
 
 from advisor.cli.views.wording import count, spell_clock, spell_rate
 from advisor.protocol.answers.gains import spell_share
-from advisor.protocol.answers.so_far import best_so_far, gain_so_far
 from advisor.protocol.asked.jobs import Job, JobState, Stage
 from advisor.protocol.measured.estimates import rate_of
 from advisor.protocol.measured.spending import measure_device_hours, measure_wall_s
@@ -95,8 +94,8 @@ def _describe_baseline(_: Job, history: JobHistory) -> str:
 def _describe_search(job: Job, history: JobHistory) -> str:
     searched = [trial for trial in history.trials if trial.purpose is Purpose.SEARCH]
     parts = [f"{len(searched)}/{job.spec.budget.max_trials}"]
-    if (best := best_so_far(job, history)) is not None:
-        parts.append(f"best {best.describe()}")
+    if job.standing is not None:
+        parts.append(f"best {job.standing.describe()}")
     if given_up := sum(trial.outcome is Outcome.PRUNED for trial in searched):
         parts.append(f"{given_up} given up as slower")
     if failed := sum(trial.outcome in _FAULTS for trial in searched):
@@ -114,9 +113,9 @@ def _describe_trimming(_: Job, history: JobHistory) -> str:
     )
 
 
-def _describe_confirmation(job: Job, history: JobHistory) -> str:
-    found = gain_so_far(job, history)
-    return found.describe() if found is not None else "a fresh launch"
+def _describe_confirmation(job: Job, _: JobHistory) -> str:
+    best = job.standing
+    return best.gain.describe() if best is not None and best.is_confirmed else "a fresh launch"
 
 
 def _describe_spending(job: Job, history: JobHistory, now: datetime) -> str:

@@ -1,23 +1,20 @@
-"""What a running job's blocks say up to now, for everybody who watches it; not the statistics behind the advice."""
+"""What a running job has found up to now: the planner's own standing, and for tables each strategy's races."""
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
 from statistics import fmean, stdev
 
 from advisor.protocol.answers.gains import Quality, judge_quality, spell_gain, spell_likely, spell_range
-from advisor.protocol.asked.jobs import Job
+from advisor.protocol.base import Message
 from advisor.protocol.measured.estimates import Estimate, estimate_blocks
-from advisor.protocol.measured.trials import Block, Contrast, JobHistory, Outcome, Purpose, Trial
+from advisor.protocol.measured.trials import Block, Contrast, Purpose, Trial
 
 _TWO_SIDED = 2.0
 """Standard errors on each side of what is told while it is still being measured."""
 
 
-@dataclass(frozen=True)
-class SoFar:
-    """What the races of one strategy against the baseline say up to now; not the statistics behind the advice."""
+class SoFar(Message):
+    """What races of one strategy against the baseline say up to now."""
 
     ratio: float
     low: float
@@ -42,13 +39,20 @@ class SoFar:
         )
 
 
-@dataclass(frozen=True)
-class Leader:
-    """The best search trial so far."""
+class Standing(Message):
+    """The strategy that the planner held for best when it made the latest race: what every screen tells meanwhile."""
 
     trial_number: int
     gain: SoFar
-    """Its throughput over the baseline's."""
+    """Its throughput over the baseline's: the verdict's own interval once it is being confirmed, else what the search
+    believes, the luck of a launch included."""
+    chance: float | None = None
+    """Probability that it is the best of the measured strategies; None once it is being confirmed."""
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether the verdict's races are about it."""
+        return self.chance is None
 
     def describe(self) -> str:
         """`about +110 %, unconfirmed`; where that is not known, as far as it is."""
@@ -56,51 +60,6 @@ class Leader:
         if quality is Quality.UNKNOWN:
             return "gain not known yet"
         return f"{'about ' if quality is Quality.KNOWN else ''}{self.gain.likely}, unconfirmed"
-
-
-def best_so_far(job: Job, history: JobHistory) -> Leader | None:
-    """Return the best search trial and its throughput over the baseline's, a first impression only.
-
-    From its races where it has some, else against the baseline's blocks of the same session. None while there is
-    nothing to compare. Only strategies on a rung that the job allows count. Not the statistics behind the advice:
-    noise, and the luck of the best of many, are still in it.
-    """
-    baselines: dict[str, list[Block]] = {}
-    measured: dict[int, list[Block]] = {}
-    trials = {trial.number: trial for trial in history.trials}
-    for block in history.done_blocks():
-        if trials[block.trial_number].purpose is Purpose.BASELINE:
-            baselines.setdefault(block.session_id, []).append(block)
-        elif _may_win(trials[block.trial_number], job):
-            measured.setdefault(block.trial_number, []).append(block)
-
-    @cache
-    def estimate_within(sessions: frozenset[str]) -> Estimate | None:
-        return estimate_blocks(
-            [block for session in sorted(sessions) for block in baselines.get(session, ())]
-        )
-
-    found = [
-        Leader(number, gain)
-        for number, blocks in measured.items()
-        if (gain := gain_of(trials[number], blocks, partial(estimate_within, frozenset(_sessions(blocks)))))
-    ]
-    return max(found, key=lambda leader: leader.gain.ratio, default=None)
-
-
-def gain_so_far(job: Job, history: JobHistory) -> SoFar | None:
-    """Return what the verdict's races of the strategy that is being confirmed say; None before the first one.
-
-    That is the first strategy on an allowed rung that was confirmed in this budget; rungs beside it are not told.
-    """
-    numbers = {t.number for t in history.trials if t.purpose is Purpose.CONFIRM and t.changes}
-    numbers = {n for n in numbers if history.trial(n).effect.rank <= job.spec.allow.rank}
-    raced = [b for b in history.done_blocks() if b.trial_number in numbers and _contrast(b) is not None]
-    began = max(job.continued_at, default=job.created_at)
-    confirmed = next((b.trial_number for b in raced if b.issued_at >= began), None)
-    if confirmed is None:
-        return None
-    return _pool([block for block in raced if block.trial_number == confirmed])
 
 
 def gain_of(
@@ -121,7 +80,13 @@ def gain_of(
     off = math.hypot(*(math.log1p(each.half_width / each.samples_per_s) for each in (mine, theirs)))
     ratio = mine.samples_per_s / theirs.samples_per_s
     launches = len(_sessions(blocks))
-    return SoFar(ratio, ratio * math.exp(-off), ratio * math.exp(off), mine.blocks, launches)
+    return SoFar(
+        ratio=ratio,
+        low=ratio * math.exp(-off),
+        high=ratio * math.exp(off),
+        races=mine.blocks,
+        launches=launches,
+    )
 
 
 def _pool(blocks: Sequence[Block]) -> SoFar | None:
@@ -137,16 +102,17 @@ def _pool(blocks: Sequence[Block]) -> SoFar | None:
     within = math.sqrt(sum(error**2 for error in errors)) / len(errors)
     between = stdev(means) / math.sqrt(len(means)) if len(means) > 1 else 0.0
     mean, half = fmean(means), _TWO_SIDED * max(within, between)
-    return SoFar(math.exp(mean), math.exp(mean - half), math.exp(mean + half), len(errors), len(means))
+    return SoFar(
+        ratio=math.exp(mean),
+        low=math.exp(mean - half),
+        high=math.exp(mean + half),
+        races=len(errors),
+        launches=len(means),
+    )
 
 
 def _sessions(blocks: Sequence[Block]) -> set[str]:
     return {block.session_id for block in blocks}
-
-
-def _may_win(trial: Trial, job: Job) -> bool:
-    sound = trial.outcome in {None, Outcome.FINISHED}
-    return trial.purpose is Purpose.SEARCH and sound and trial.effect.rank <= job.spec.allow.rank
 
 
 def _contrast(block: Block) -> Contrast | None:

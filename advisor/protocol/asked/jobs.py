@@ -5,6 +5,7 @@ from enum import StrEnum
 
 from pydantic import Field, field_validator, model_validator
 
+from advisor.protocol.answers.so_far import Standing
 from advisor.protocol.asked.signatures import Signature
 from advisor.protocol.asked.webhooks import Webhook
 from advisor.protocol.base import Message, Spec, Value
@@ -280,6 +281,8 @@ class Job(Message):
     """Knob values of the script as it stands, where the runtime could observe them."""
     refusals: dict[str, str] = Field(default_factory=dict)
     """Knobs the runtime cannot serve for this script, each with its sentence."""
+    standing: Standing | None = None
+    """The best strategy so far, as the planner saw it at the latest race; None while none is expected to be faster."""
     version: int = 0
     """Grows with every change; the ETag."""
 

@@ -19,6 +19,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import InstrumentedAttribute
 
 from advisor.protocol.answers.advice import Advice
+from advisor.protocol.answers.so_far import Standing
 from advisor.protocol.asked.jobs import Job, JobSpec, JobState, Stage
 from advisor.protocol.asked.queries import JobQuery
 from advisor.protocol.base import Value
@@ -181,6 +182,10 @@ class Jobs:
     def set_stage(self, job_id: str, stage: Stage) -> bool:
         """Note what a running job is doing; return whether that is new."""
         return self._connection.execute(_SET_STAGE, {"job": job_id, "now_stage": stage}).rowcount == 1
+
+    def set_standing(self, job_id: str, standing: Standing | None) -> None:
+        """Note which strategy the planner holds for best; the race's event makes it a new version."""
+        self._connection.execute(update(JobRow).where(JobRow.id == job_id).values(standing=standing))
 
     def set_waiting(self, job_id: str, version: int, reason: str) -> int | None:
         """Say what a queued or running job of this version waits for; return its new version.

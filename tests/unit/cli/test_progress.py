@@ -2,8 +2,6 @@
 
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from advisor.cli.views.progress import (
     MOST_COLUMNS,
     STAGE_WORDS,
@@ -11,7 +9,7 @@ from advisor.cli.views.progress import (
     describe_stage,
     list_troubles,
 )
-from advisor.protocol.answers.so_far import best_so_far, gain_so_far
+from advisor.protocol.answers.so_far import SoFar, Standing
 from advisor.protocol.asked.jobs import Job, JobSpec, JobState, Stage
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.knob import Effect
@@ -91,20 +89,15 @@ def block(trial: int, rate: float | None, session: str = "s1") -> Block:
     )
 
 
-def race(number: int, trial: int, log_ratio: float, session: str = "s1") -> tuple[Block, Block]:
-    """A race of the baseline and one strategy."""
-    baseline = block(0, 100.0, session).model_copy(update={"race": number})
-    plan = BlockPlan(block_id="x", trial_number=trial, overrides={"num_threads": 1})
-    update = {"race": number, "arm": 1, "plan": plan, "summary": summary(200.0, log_ratio)}
-    return baseline, block(trial, 200.0, session).model_copy(update=update)
-
-
 def test_line_tells_stage_trial_and_best() -> None:
     history = JobHistory(
         trials=(BASELINE, search(1), search(2, None, fuse_grad_size_in_MB=8.0)),
         blocks=(block(0, 100.0), block(1, 116.1), block(2, None)),
     )
-    line = describe_progress(job(), history, START + timedelta(seconds=252))
+    believed = SoFar(ratio=1.161, low=1.12, high=1.2, races=1, launches=1)
+    best = Standing(trial_number=1, gain=believed, chance=0.9)
+    told = job().model_copy(update={"standing": best})
+    line = describe_progress(told, history, START + timedelta(seconds=252))
     assert line == "4:12 · search 2/40 · best about +16.1 %, unconfirmed"
 
 
@@ -135,55 +128,6 @@ def test_search_counts_what_was_given_up_and_what_failed() -> None:
     assert told == "search     3/40 · 1 given up as slower · 1 failed"
 
 
-def test_confirmation_tells_the_gain_so_far_over_its_launches() -> None:
-    history = JobHistory(
-        trials=(BASELINE, confirmed(1, num_threads=1)),
-        blocks=(*race(1, 1, 1.0), *race(2, 1, 1.1, "s2"), *race(3, 1, 1.2, "s3")),
-    )
-    told = describe_stage(job(stage=Stage.CONFIRM), history)
-    assert told.startswith("confirm    3 races in 3 launches · 3.0x (2.")
-    assert describe_stage(job(stage=Stage.CONFIRM), JobHistory()) == "confirm    a fresh launch"
-
-
-def test_gain_so_far_is_of_the_strategy_that_is_confirmed_and_of_nothing_beside_it() -> None:
-    trials = (
-        BASELINE,
-        search(1, num_threads=1),
-        confirmed(2, Effect.CONVERGENCE, localsgd=True),
-        confirmed(3, num_threads=1),
-        confirmed(4, num_threads=2),
-    )
-    blocks = (
-        *race(1, 1, 0.9),
-        *race(2, 2, 0.8),
-        *race(3, 3, 0.1, "s2"),
-        *race(4, 4, 0.7, "s2"),
-        *race(5, 3, 0.1, "s3"),
-    )
-    found = gain_so_far(job(), JobHistory(trials=trials, blocks=blocks))
-    assert found is not None
-    assert (found.races, found.launches) == (2, 2)
-    assert found.ratio == pytest.approx(1.105, abs=1e-3)
-    assert gain_so_far(job(), JobHistory(trials=trials, blocks=blocks[:4])) is None
-
-
-def test_gain_so_far_begins_anew_with_a_job_that_is_continued() -> None:
-    continued = job().model_copy(update={"continued_at": (START + timedelta(hours=1),)})
-    later = [b.model_copy(update={"issued_at": START + timedelta(hours=2)}) for b in race(2, 2, 0.5, "s2")]
-    trials = (BASELINE, confirmed(1, num_threads=1), confirmed(2, num_threads=2))
-    assert gain_so_far(continued, JobHistory(trials=trials, blocks=race(1, 1, 0.1))) is None
-    found = gain_so_far(continued, JobHistory(trials=trials, blocks=(*race(1, 1, 0.1), *later)))
-    assert found is not None
-    assert found.ratio == pytest.approx(1.649, abs=1e-3)
-
-
-def test_best_takes_the_race_before_the_rates() -> None:
-    history = JobHistory(trials=(BASELINE, search(1, num_threads=1)), blocks=race(1, 1, 0.1))
-    best = best_so_far(job(), history)
-    assert best is not None
-    assert (best.trial_number, best.gain.ratio) == (1, pytest.approx(1.105, abs=1e-3))
-
-
 def test_launch_that_failed_is_told_once_and_shortened() -> None:
     ended = {"job_id": "j", "state": SessionState.ENDED, "created_at": START, "outcome": Outcome.CRASHED}
     sessions = tuple(
@@ -200,23 +144,13 @@ def test_line_of_a_queued_job_says_what_it_waits_for() -> None:
     assert line == "1:00:05 · waiting for agents"
 
 
-def test_best_compares_within_a_session_only() -> None:
-    history = JobHistory(
-        trials=(BASELINE, search(1)),
-        blocks=(block(0, 100.0, "slow hour"), block(0, 200.0, "fast hour"), block(1, 210.0, "fast hour")),
-    )
-    best = best_so_far(job(), history)
-    assert best is not None
-    assert abs(best.gain.ratio - 1.05) < 1e-9
-
-
-def test_best_ignores_rungs_that_the_job_does_not_allow_and_failed_trials() -> None:
-    risky = search(1).model_copy(update={"effect": Effect.NUMERIC})
-    history = JobHistory(
-        trials=(BASELINE, risky, search(2, Outcome.DIVERGED)),
-        blocks=(block(0, 100.0), block(1, 300.0), block(2, 200.0)),
-    )
-    assert best_so_far(job(), history) is None
+def test_confirmation_tells_the_verdicts_own_interval() -> None:
+    confirming, gain = job(stage=Stage.CONFIRM), SoFar(ratio=3.0, low=2.9, high=3.1, races=3, launches=3)
+    assert describe_stage(confirming, JobHistory()) == "confirm    a fresh launch"
+    searched = confirming.model_copy(update={"standing": Standing(trial_number=1, gain=gain, chance=0.9)})
+    assert describe_stage(searched, JobHistory()) == "confirm    a fresh launch", "no race of the verdict yet"
+    raced = confirming.model_copy(update={"standing": Standing(trial_number=2, gain=gain)})
+    assert describe_stage(raced, JobHistory()).startswith("confirm    3 races in 3 launches · 3.0x (2.")
 
 
 def test_every_stage_has_words() -> None:

@@ -129,7 +129,7 @@ def repeat_trials(count: int) -> tuple[MeasuredTrial, ...]:
         made.append(
             replace(
                 last, trial=trial, estimate=replace(last.estimate, samples_per_s=speed),
-                gain=SoFar(speed / 1000, speed / 1100, speed / 900, 1, 1),
+                gain=SoFar(ratio=speed / 1000, low=speed / 1100, high=speed / 900, races=1, launches=1),
             )
         )  # fmt: skip
     return tuple(made)

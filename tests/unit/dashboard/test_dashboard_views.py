@@ -19,7 +19,6 @@ from advisor.dashboard.views.server.jobs import tell_gain, tell_gain_range, view
 from advisor.dashboard.views.server.site import group_knobs, order_agents, view_log
 from advisor.dashboard.views.trials.page import view_trial_page
 from advisor.protocol.answers.advice import Advice, Verdict
-from advisor.protocol.answers.so_far import best_so_far
 from advisor.protocol.asked.jobs import JobState, Priority, Stage
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.measured.trials import Contrast, JobHistory, Outcome
@@ -108,7 +107,7 @@ def test_only_those_who_may_see_the_continue_button_and_only_when_a_job_has_ende
 
 
 def test_running_job_tells_its_best_trial_as_the_terminal_does() -> None:
-    best = best_so_far(RUNNING.job, RUNNING.history)
+    best = RUNNING.job.standing
     assert best is not None
     card = show(RUNNING).verdict
     assert f"Best so far: trial {best.trial_number}, {best.describe()}." in card.sentence

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from advisor.protocol.answers.so_far import Leader, SoFar, gain_of
+from advisor.protocol.answers.so_far import SoFar, Standing, gain_of
 from advisor.protocol.measured.estimates import estimate_blocks, mean_step_s, rate_of
 from advisor.protocol.measured.races import BlockPlan
 from advisor.protocol.measured.trials import (
@@ -67,10 +67,10 @@ def test_a_trials_gain_is_from_its_races_and_not_from_another_hours_baseline() -
 
 def test_what_is_measured_too_roughly_is_told_without_a_figure() -> None:
     rough = SoFar(ratio=63.0, low=0.09, high=4e3, races=1, launches=1)
-    assert Leader(7, rough).describe() == "gain not known yet"
+    assert Standing(trial_number=7, gain=rough, chance=0.5).describe() == "gain not known yet"
     assert rough.describe() == "1 race in 1 launch · gain not known yet"
     sided = SoFar(ratio=15.0, low=2.9, high=79.0, races=1, launches=1)
-    assert Leader(7, sided).describe() == "at least 2.9x, unconfirmed"
+    assert Standing(trial_number=7, gain=sided, chance=0.5).describe() == "at least 2.9x, unconfirmed"
     assert sided.describe() == "1 race in 1 launch · at least 2.9x so far"
 
 

@@ -95,6 +95,19 @@ def test_smallest_gain_is_told_with_the_races_before_any_strategy_was_measured()
     assert set(told[first + 1 :]) == {None}
 
 
+def test_standing_is_the_searchs_choice_and_then_the_interval_that_the_answer_tells() -> None:
+    sim, advice = usual()
+    told = [race.standing for race in sim.races]
+    assert told[0] is None, "nothing was raced"
+    searched = [one for one in told if one is not None and not one.is_confirmed]
+    assert searched
+    assert all(0.0 < (one.chance or 0.0) <= 1.0 for one in searched)
+    last = next(one for one in reversed(told) if one is not None)
+    assert last.is_confirmed
+    assert last.gain.low < last.gain.ratio < last.gain.high
+    assert sim.trials[last.trial_number].changes == advice.changes
+
+
 def test_a_job_without_sessions_is_launched() -> None:
     sim = quiet(job=make_job(facts=None, baseline={}))
 

@@ -10,7 +10,6 @@ from advisor.dashboard.views.evidence import interval, likely
 from advisor.dashboard.views.server.jobs import count_search_trials
 from advisor.protocol.answers.advice import Action, Advice, Verdict, continue_command
 from advisor.protocol.answers.gains import spell_bound
-from advisor.protocol.answers.so_far import best_so_far, gain_so_far
 from advisor.protocol.answers.why import list_savings, say_why
 from advisor.protocol.asked.jobs import Job, JobState, Stage
 from advisor.protocol.measured.spending import measure_device_hours
@@ -114,11 +113,12 @@ def _describe_progress(job: Job, history: JobHistory) -> str:
     name, meaning = STAGES[job.stage]
     done = len(history.done_blocks())
     text = f"{name}: {meaning[0].lower()}{meaning[1:]} {formats.plural(done, 'block')} measured so far."
-    if (raced := gain_so_far(job, history)) is not None:
-        return f"{text} The best strategy against yours: {raced.describe()}."
-    if (best := best_so_far(job, history)) is not None:
-        text += f" Best so far: trial {best.trial_number}, {best.describe()}."
-    return text
+    best = job.standing
+    if best is None:
+        return text
+    if best.is_confirmed:
+        return f"{text} The best strategy against yours: {best.gain.describe()}."
+    return f"{text} Best so far: trial {best.trial_number}, {best.describe()}."
 
 
 def _tell_how_to_use(job: Job) -> tuple[str, str]:

@@ -48,6 +48,7 @@ def upgrade() -> None:
         sa.Column("cluster", sa.Text(), nullable=False),
         sa.Column("baseline", sa.Text(), nullable=False),
         sa.Column("refusals", sa.Text(), nullable=False),
+        sa.Column("standing", sa.Text(), nullable=True),
         sa.Column("version", sa.Integer(), nullable=False),
         sa.Column("generation", sa.Integer(), nullable=False),
         sa.Column("events", sa.Integer(), nullable=False),
