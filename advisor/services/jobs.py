@@ -3,6 +3,7 @@
 import hashlib
 import re
 from datetime import datetime
+from importlib.util import find_spec
 from pathlib import PurePosixPath
 
 from advisor.errors import (
@@ -33,6 +34,8 @@ _MAX_SECONDS = 30 * 24 * 3600.0
 _MAX_CHARS = 65_536
 _TOO_LONG = f" has more than {_MAX_CHARS} characters."
 _MAX_SEED = 2**63 - 1
+_SAMPLER_NEEDS = {"GPSampler": ("scipy", "torch"), "QMCSampler": ("scipy",), "CmaEsSampler": ("cmaes",)}
+"""Packages that samplers of Optuna need beside it."""
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -127,6 +130,9 @@ def check_spec(spec: JobSpec) -> None:
         )
         if seconds > _MAX_SECONDS
     ]
+    if lacking := [name for name in _SAMPLER_NEEDS.get(spec.sampler, ()) if find_spec(name) is None]:
+        words = f"needs {' and '.join(lacking)} on the server: pip install 'fleet-advisor[samplers]' there."
+        broken.append(("sampler", f": {spec.sampler} {words}"))
     if spec.seed > _MAX_SEED:
         broken.append(("seed", f" is larger than {_MAX_SEED}."))
     if sum(len(word) for word in workload.command) > _MAX_CHARS:

@@ -342,6 +342,15 @@ class TuneOptions(JobOptions):
         ),
         Fills("workload.protect", read=_read_paths),
     ] = None
+    sampler: Annotated[
+        str | None,
+        typer.Option(
+            help="One of Optuna's samplers to propose strategies, such as TPESampler or CmaEsSampler.",
+            show_default="the advisor's own search",
+            rich_help_panel=SEARCH,
+        ),
+        Fills("sampler"),
+    ] = None
     seed: Annotated[
         int | None,
         typer.Option(min=0, help="Seed of the search.", show_default="0", rich_help_panel=SEARCH),

@@ -2,6 +2,7 @@
 
 from datetime import datetime
 from enum import StrEnum
+from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -93,6 +94,19 @@ class Continuation(Spec):
     """Strategies to add to `budget.max_trials`."""
 
 
+Sampler = Literal[
+    "",
+    "TPESampler",
+    "GPSampler",
+    "CmaEsSampler",
+    "NSGAIISampler",
+    "NSGAIIISampler",
+    "QMCSampler",
+    "RandomSampler",
+]
+"""Optuna's samplers, by their names."""
+
+
 class Priority(StrEnum):
     """Which of the jobs that wait for agents come first."""
 
@@ -166,6 +180,9 @@ class JobSpec(Spec):
     server's operator lists the hosts that may be posted to. Only the host is ever shown."""
     seed: int = Field(default=0, ge=0)
     """Seed of the search; the same seed and history give the same next suggestion."""
+    sampler: Sampler = ""
+    """One of Optuna's samplers that proposes the strategies, by the name of its class; empty: the advisor's own search.
+    Rules of thumb come first, and races and the verdict are the same."""
     session_timeout_s: float = Field(default=3600, gt=0)
     """Longest life of one session, in seconds."""
     hang_timeout_s: float | None = Field(default=None, gt=0)

@@ -1,19 +1,18 @@
-"""History -> next strategies, through Optuna: the only file of the search that imports it.
+"""History -> next strategies: by our own surrogate, or by the sampler of Optuna that the job names.
 
-Every suggestion is what a sampler of Optuna answers when a study asks it. The first of them is our own,
-`AdvisorSampler`: the Gaussian process over strategies and its knowledge gradient as an `optuna.samplers.BaseSampler`.
-Optuna's GP and TPE stand behind it, for the day when ours raises; they get the history as finished trials of the study
-(ours has read it already, as the belief). What a sampler answers are places on the axes of the knobs; `_Codebook` reads
-them as strategies. Nothing is stored: a study is rebuilt in memory for every suggestion, seeded by the job's seed and
-the race's number, so that the same history always gives the same suggestion.
+The only file of the search that imports Optuna. Its samplers get the history as finished trials of a study, strategies
+that failed as infeasible ones, and answer with places on the axes of the knobs. Our own, a Gaussian process over
+strategies with a knowledge gradient, is asked first where the job names none; Optuna's GP and TPE stand behind it, for
+the day when it raises.
+Nothing is stored: a study is rebuilt in memory for every suggestion, seeded by the job's seed and the race's number, so
+that the same history always gives the same suggestion.
 """
 
 import hashlib
 import math
 import random
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import optuna
 
@@ -24,20 +23,24 @@ from advisor.tuning.search.belief import Belief, Observation, Predictor, learn, 
 from advisor.tuning.search.candidate_pool import list_candidates, list_dimensions
 from advisor.tuning.space.space import Dimension, Space
 
-__all__ = ["AdvisorSampler", "Observation", "Suggestion", "mix_seed", "suggest"]
+__all__ = ["Observation", "Suggestion", "mix_seed", "suggest"]
 
 MOST_ARMS = 4
 """Strategies of one race at most, beside the baseline: more of them wait for each other."""
 _PENALTY = 0.2
 """How far below the worst measured score a failed strategy is told to Optuna's own samplers, in log units."""
 _ASKS = 24
-"""How often TPE is asked for a strategy that may be chosen, before it is given up."""
+"""How often a sampler of Optuna is asked for a strategy that may be chosen, before it is given up."""
 _SLOW_ASKS = 4
-"""The same for the GP, which takes a tenth of a second for each."""
+"""The same for its GP, which takes a tenth of a second for each."""
 _MOST_TOLD = 60
 """Strategies that Optuna's own samplers are told at most, the latest ones: their time grows with the number."""
 _STARTUP = 4
 """Told strategies below which Optuna's own samplers draw at random."""
+_BEHIND = ("GPSampler", "TPESampler")
+"""Optuna's samplers that are asked, one after the other, where the first of the ladder raises."""
+_LEARNS_AFTER = {"GPSampler", "TPESampler"}
+"""Samplers that can be told so."""
 
 
 @dataclass(frozen=True)
@@ -69,63 +72,21 @@ class _Question:
     belief: Callable[[], Belief] | None
 
 
-class AdvisorSampler(optuna.samplers.BaseSampler):  # type: ignore[misc]
-    """The search's own surrogate and acquisition as a sampler of Optuna: each ask names the next strategy of a race."""
-
-    def __init__(
-        self, belief: Belief, barred: Collection[Changes], price_s: Price, seed: int, count: int = 1
-    ) -> None:
-        self._space = belief.space
-        self.choices: tuple[Choice, ...] = tuple(choose(belief, barred, price_s, seed, count))
-        """What the asks are answered with, one after another, and what is expected of each."""
-        self._answers = iter(self.choices)
-
-    def infer_relative_search_space(
-        self,
-        study: optuna.Study,  # noqa: ARG002 - Optuna's interface
-        trial: optuna.trial.FrozenTrial,  # noqa: ARG002
-    ) -> dict[str, optuna.distributions.BaseDistribution]:
-        """Every knob of the space is proposed together."""
-        return _list_distributions(self._space)
-
-    def sample_relative(
-        self,
-        study: optuna.Study,  # noqa: ARG002
-        trial: optuna.trial.FrozenTrial,  # noqa: ARG002
-        search_space: dict[str, optuna.distributions.BaseDistribution],  # noqa: ARG002
-    ) -> dict[str, Any]:
-        """Return the place of each knob in the strategy whose measurement is worth most per second.
-
-        Raises ValueError when no strategy is left.
-        """
-        choice = next(self._answers, None)
-        if choice is None:
-            raise ValueError(
-                "AdvisorSampler has no strategy left to propose: make a new one with a larger count"
-            )
-        return _encode(self._space, choice.changes)
-
-    def sample_independent(
-        self,
-        study: optuna.Study,  # noqa: ARG002
-        trial: optuna.trial.FrozenTrial,  # noqa: ARG002
-        param_name: str,
-        param_distribution: optuna.distributions.BaseDistribution,  # noqa: ARG002
-    ) -> Any:
-        """Refuse: every knob is proposed together."""
-        raise ValueError(f"{param_name} is no knob of this space: AdvisorSampler proposes whole strategies")
+_Ask = Callable[[_Question], list[Suggestion]]
 
 
 def suggest(space: Space, observations: Sequence[Observation], barred: Sequence[Mapping[str, Value]], seed: int,
             number: int, count: int = 1, model: Predictor | None = None, price_s: Price = lambda _: 1.0,
-            quick: bool = False, belief: Callable[[], Belief] | None = None) -> list[Suggestion]:  # fmt: skip
+            quick: bool = False, belief: Callable[[], Belief] | None = None,
+            sampler: str = "") -> list[Suggestion]:  # fmt: skip
     """Return the strategies of the next race, at most `count` (1 … 4), most worth first; empty when none is left.
 
     Measured strategies may come again; those that failed or are under way never do, nor do `barred` ones (known to be
     idle, lost, measured where no repeat is wanted). `number` is the coming race's number, `model` a cost model,
     `price_s` what measuring a strategy costs in seconds. `quick` skips the samplers that compute much; `belief` is for
-    callers who keep what `learn` returned for the same observations. Each sampler of the ladder answers for the one
-    before it, and the sentence says so.
+    callers who keep what `learn` returned for the same observations. `sampler` names one of Optuna's by its class, to
+    be asked in place of the surrogate. Each sampler of the ladder answers for the one before it, and the sentence says
+    so.
     """
     if not list_dimensions(space):
         return []
@@ -141,8 +102,14 @@ def suggest(space: Space, observations: Sequence[Observation], barred: Sequence[
         belief=belief,
     )
     why: list[str] = []
-    ladder = (("The surrogate", _ask_surrogate), ("Optuna's GP", _ask_gp), ("Optuna's TPE", _ask_tpe))
-    for name, ask in ladder[2 if quick else 0 :]:
+    ladder: list[tuple[str, _Ask]] = [
+        (f"Optuna's {name}", _ask_named(name)) for name in dict.fromkeys((sampler, *_BEHIND)) if name
+    ]
+    if not sampler:
+        ladder.insert(0, ("The surrogate", _ask_surrogate))
+    if quick:
+        ladder = ladder[-1:]
+    for name, ask in ladder:
         try:
             found = ask(question)
         except Exception as error:  # whatever a library raises, the search goes on without it
@@ -168,17 +135,10 @@ def _ask_surrogate(question: _Question) -> list[Suggestion]:
     belief = (
         question.belief() if question.belief else learn(question.space, question.observations, question.model)
     )
-    sampler = AdvisorSampler(belief, question.never, question.price_s, question.seed, question.count)
-    study = _create_study(sampler)
-    distributions = _list_distributions(question.space)
-    codebook = _Codebook(question.space, [choice.changes for choice in sampler.choices])
-    found: dict[Changes, Suggestion] = {}
-    for choice in sampler.choices:
-        changes = codebook.decode(study.ask(distributions).params)
-        if changes is not None:
-            because = _explain(choice, belief)
-            found.setdefault(changes, Suggestion(changes, because, choice.improvement, choice.repeat))
-    return list(found.values())
+    return [
+        Suggestion(choice.changes, _explain(choice, belief), choice.improvement, choice.repeat)
+        for choice in choose(belief, question.never, question.price_s, question.seed, question.count)
+    ]
 
 
 def _explain(choice: Choice, belief: Belief) -> str:
@@ -193,19 +153,18 @@ def _explain(choice: Choice, belief: Belief) -> str:
     return f"{again}{choice.changes.describe()}: {what}; {best}."
 
 
-def _ask_gp(question: _Question) -> list[Suggestion]:
-    sampler = optuna.samplers.GPSampler(seed=question.seed, n_startup_trials=_STARTUP)
-    return _ask_optuna(question, "Optuna's GP", sampler, _SLOW_ASKS)
+def _ask_named(name: str) -> _Ask:
+    """One of Optuna's own samplers, by the name of its class."""
+
+    def ask(question: _Question) -> list[Suggestion]:
+        kind = getattr(optuna.samplers, name)
+        startup = {"n_startup_trials": _STARTUP} if name in _LEARNS_AFTER else {}
+        return _ask_optuna(question, name, kind(seed=question.seed, **startup))
+
+    return ask
 
 
-def _ask_tpe(question: _Question) -> list[Suggestion]:
-    sampler = optuna.samplers.TPESampler(seed=question.seed, n_startup_trials=_STARTUP)
-    return _ask_optuna(question, "Optuna's TPE", sampler, _ASKS)
-
-
-def _ask_optuna(
-    question: _Question, name: str, sampler: optuna.samplers.BaseSampler, asks: int
-) -> list[Suggestion]:
+def _ask_optuna(question: _Question, name: str, sampler: optuna.samplers.BaseSampler) -> list[Suggestion]:
     """Ask one of Optuna's own samplers, which know no repeats: each strategy once."""
     study = _create_study(sampler)
     distributions = _list_distributions(question.space)
@@ -223,36 +182,24 @@ def _ask_optuna(
                 constraints={"runs": 1.0 if score == penalty else -1.0},
             )
         )
-    codebook = _Codebook(question.space, [])
     known = {*question.never, *(o.changes for o in question.observations)}
     found: list[Suggestion] = []
-    for _ in range(asks):
-        changes = codebook.decode(study.ask(distributions).params)
+    for _ in range(_SLOW_ASKS if name == "GPSampler" else _ASKS):
+        changes = _decode(question.space, study.ask(distributions).params)
         if changes is not None and changes not in known:
             known.add(changes)
-            because = f"{name} expects a gain after {len(scored)} measured strategies: "
+            because = f"Optuna's {name} proposes it after {len(scored)} measured strategies: "
             found.append(Suggestion(changes, f"{because}{changes.describe()}."))
             if len(found) == question.count:
                 break
     return found
 
 
-class _Codebook:
-    """Reads the places that a sampler answered as a strategy."""
-
-    def __init__(self, space: Space, strategies: Sequence[Changes]) -> None:
-        self._space = space
-        self._known: dict[tuple[int, ...], Changes] = {}
-        """Strategies whose values may lie between the grid's, by the nearest places."""
-        for strategy in strategies:
-            self._known.setdefault(tuple(_encode(space, strategy).values()), strategy)
-
-    def decode(self, params: Mapping[str, int]) -> Changes | None:
-        """Return the strategy at these places; None when no sound one is there."""
-        dimensions = list_dimensions(self._space)
-        if known := self._known.get(tuple(params[d.knob.name] for d in dimensions)):
-            return known
-        return self._space.composer.compose({d.knob.name: d.values[params[d.knob.name]] for d in dimensions})
+def _decode(space: Space, params: Mapping[str, int]) -> Changes | None:
+    """Return the strategy at these places; None when no sound one is there."""
+    return space.composer.compose(
+        {d.knob.name: d.values[params[d.knob.name]] for d in list_dimensions(space)}
+    )
 
 
 def _create_study(sampler: optuna.samplers.BaseSampler) -> optuna.Study:

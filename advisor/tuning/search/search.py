@@ -124,6 +124,7 @@ def _next_allowed(state: SearchState, seats: int, quota: int) -> list[Candidate]
         price_s=lambda changes: estimate_price_s(record, changes),
         quick=record.quick,
         belief=lambda: state.belief,
+        sampler=record.job.spec.sampler,
     )
     if not found:
         return SearchOver("Every strategy of the space is measured or cannot run.")

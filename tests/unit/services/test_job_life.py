@@ -465,6 +465,13 @@ def test_every_broken_rule_of_a_specification_is_named() -> None:
         assert word in str(caught.value)
 
 
+def test_sampler_whose_packages_the_server_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "find_spec", lambda _: None)
+    jobs.check_spec(make_spec(sampler="TPESampler"))
+    with pytest.raises(InvalidJob, match=r"CmaEsSampler needs cmaes on the server: pip install"):
+        jobs.check_spec(make_spec(sampler="CmaEsSampler"))
+
+
 def test_write_that_lost_a_race_for_an_agent_changes_nothing(world: World) -> None:
     job = world.submit()
     agent = world.register("one")

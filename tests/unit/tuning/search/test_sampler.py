@@ -1,16 +1,18 @@
 """The first strategies, and the suggestions that follow them."""
 
 import random
+from typing import get_args
 
 import optuna
 import pytest
 
+from advisor.protocol.asked.jobs import Sampler
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.knobs.strategy import DistributedStrategy, broken_rules
-from advisor.tuning.search.belief import Observation, learn
-from advisor.tuning.search.sampler import AdvisorSampler, Suggestion, mix_seed, suggest
+from advisor.tuning.search.belief import Observation
+from advisor.tuning.search.sampler import Suggestion, mix_seed, suggest
 from advisor.tuning.space.rules_of_thumb import first_strategies
 from advisor.tuning.space.rungs import rung_strategies
 from advisor.tuning.space.space import Space
@@ -134,22 +136,22 @@ def test_the_ladder_of_samplers_is_climbed_down_and_recorded(monkeypatch: pytest
     first = ask(space, told, seed=3, number=7)
 
     assert "The surrogate failed (RuntimeError: no surrogate today)." in first.because
-    assert "Optuna's TPE expects" in first.because
+    assert "Optuna's TPESampler proposes it" in first.because
     assert first == ask(space, told, seed=3, number=7)
 
 
 def test_a_random_draw_replaces_optuna_when_it_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(**_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise RuntimeError("no study today")
 
     monkeypatch.setattr(optuna, "create_study", refuse)
     space = make_space()
 
-    first = ask(space, [], seed=3, number=7)
+    (first,) = suggest(space, [], [], seed=3, number=7, sampler="TPESampler")
 
     assert "no study today" in first.because
     assert "Drawn at random" in first.because
-    assert first == ask(space, [], seed=3, number=7)
+    assert [first] == suggest(space, [], [], seed=3, number=7, sampler="TPESampler")
 
 
 def test_a_quick_suggestion_computes_no_surrogate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,18 +163,22 @@ def test_a_quick_suggestion_computes_no_surrogate(monkeypatch: pytest.MonkeyPatc
     (quick,) = suggest(make_space(), [], [], seed=3, number=7, quick=True)
 
     assert quick.improvement is None
-    assert quick.because.startswith("Optuna's TPE")
+    assert quick.because.startswith("Optuna's TPESampler")
 
 
-def test_the_sampler_serves_optunas_own_study() -> None:
+@pytest.mark.parametrize("sampler", [name for name in get_args(Sampler) if name])
+def test_any_sampler_of_optuna_is_asked_by_its_name(sampler: str) -> None:
     space = make_space()
-    sampler = AdvisorSampler(learn(space, [], None), set(), lambda _: 1.0, seed=0)
-    study = optuna.create_study(direction="maximize", sampler=sampler)
+    told = [Observation(p.changes, score_of(dict(p.changes))) for p in first_strategies(space)]
+    told.append(Observation(Changes({"num_threads": 2, "nccl_comm_num": 2}), None))
 
-    trial = study.ask(sampler.infer_relative_search_space(study, None))  # type: ignore[arg-type]
+    found = suggest(space, told, [], seed=3, number=7, count=2, sampler=sampler)
 
-    assert len(sampler.choices) == 1
-    assert trial.params.keys() == {d.knob.name for d in space.dimensions}
+    assert found
+    assert all(one.because.startswith(f"Optuna's {sampler} proposes it") for one in found)
+    assert not {one.changes for one in found} & {one.changes for one in told}
+    assert all(is_sound(space, dict(one.changes)) for one in found)
+    assert found == suggest(space, told, [], seed=3, number=7, count=2, sampler=sampler)
 
 
 def test_a_suggestion_says_with_figures_what_is_expected() -> None:
