@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from advisor.protocol.answers.gains import say_smallest_gain
-from advisor.protocol.answers.so_far import Standing
+from advisor.protocol.gains import say_smallest_gain
 from advisor.protocol.measured.races import BlockPlan
 from advisor.protocol.measured.trials import (
     Block,
@@ -22,6 +21,7 @@ from advisor.protocol.measured.trials import (
     Trial,
     TrialState,
 )
+from advisor.protocol.standing import Standing
 from advisor.protocol.views import EventFacts, EventKind
 from advisor.tuning.decisions import Candidate, Race
 from advisor.tuning.history.breakoffs import is_to_blame

@@ -35,7 +35,7 @@ from advisor.dashboard.views.server.tokens import judge_token
 from advisor.dashboard.views.trials.page import last_loss
 from advisor.dashboard.views.trials.telemetry import describe_throttling, describe_traffic, spread
 from advisor.protocol.answers.advice import name_bound, name_provenance
-from advisor.protocol.answers.gains import spell_gain
+from advisor.protocol.gains import spell_gain
 from advisor.protocol.knobs.paddle import describe_in_paddle
 from advisor.protocol.nodes.cluster import spell_memory
 

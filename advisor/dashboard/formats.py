@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from advisor.protocol.answers.gains import spell_share
 from advisor.protocol.base import Value
+from advisor.protocol.gains import spell_share
 from advisor.protocol.knobs.spelling import spell_with_unit
 from advisor.protocol.plain_text import clean_text
 

@@ -16,7 +16,6 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from advisor.protocol.answers.advice import Advice
-from advisor.protocol.answers.so_far import Standing
 from advisor.protocol.asked.jobs import JobSpec
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
@@ -25,6 +24,7 @@ from advisor.protocol.measured.runs import ProductionRun
 from advisor.protocol.measured.telemetry import NodeFlag, NodeTelemetry, TelemetrySample
 from advisor.protocol.measured.trials import BlockResult, BlockSummary, EarlierJob, EarlierLaunches
 from advisor.protocol.nodes.cluster import Cluster, Node
+from advisor.protocol.standing import Standing
 from advisor.protocol.training.workload import WorkloadFacts
 from advisor.protocol.views import EventFacts
 from advisor.storage.columns import NAMES, Document, Moment, Words

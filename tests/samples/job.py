@@ -17,7 +17,6 @@ from advisor.protocol.answers.advice import (
     RungAdvice,
     Verdict,
 )
-from advisor.protocol.answers.so_far import SoFar, Standing
 from advisor.protocol.asked.jobs import Job, JobSpec, JobState, Stage
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
@@ -41,6 +40,7 @@ from advisor.protocol.measured.trials import (
     TrialState,
 )
 from advisor.protocol.nodes.cluster import Cluster, Device, DeviceKind, Link, Node
+from advisor.protocol.standing import SoFar, Standing
 from advisor.protocol.training.workload import Workload, WorkloadFacts
 from advisor.protocol.views import AgentState, AgentView, EventKind, JobEvent, LogChunk
 from tests.samples import evidence

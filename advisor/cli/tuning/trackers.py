@@ -14,9 +14,9 @@ from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.screen import Screen
 from advisor.exporters import export_bundle, export_report
 from advisor.protocol.answers.advice import Advice
-from advisor.protocol.answers.gains import Quality
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
+from advisor.protocol.gains import Quality
 from advisor.protocol.measured.estimates import estimate_blocks
 from advisor.protocol.measured.trials import Block, JobHistory
 

@@ -24,8 +24,8 @@ from advisor.cli.views.wording import (
     spell_value,
 )
 from advisor.protocol.answers.advice import Advice, KnobReason, Provenance, RungAdvice, Verdict
-from advisor.protocol.answers.gains import End, Quality, spell_gain
 from advisor.protocol.answers.why import say_unmeasured
+from advisor.protocol.gains import End, Quality, spell_gain
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.knobs.spelling import spell_name
 

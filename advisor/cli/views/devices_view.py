@@ -4,7 +4,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from advisor.protocol.answers.gains import spell_share
+from advisor.protocol.gains import spell_share
 from advisor.protocol.measured.telemetry import DeviceTelemetry, NodeTelemetry, Spread
 from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.nodes.cluster import spell_memory

@@ -16,7 +16,8 @@ from rich.text import Text
 from advisor.cli.views.wording import EFFECT_WORDS, spell_duration, spell_rate, spell_value
 from advisor.exporters.own_words import OwnLine
 from advisor.protocol.answers.advice import Action, Advice, RungAdvice, Verdict, continue_command
-from advisor.protocol.answers.gains import (
+from advisor.protocol.answers.why import say_saving, say_why
+from advisor.protocol.gains import (
     NOISY,
     Quality,
     say_launch_noise,
@@ -25,7 +26,6 @@ from advisor.protocol.answers.gains import (
     spell_likely,
     spell_range,
 )
-from advisor.protocol.answers.why import say_saving, say_why
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.knobs.spelling import spell_name

@@ -1,8 +1,8 @@
 """What a job would do, as lines of text."""
 
 from advisor.cli.views.wording import spell_duration, spell_value
-from advisor.protocol.answers.gains import spell_fraction
 from advisor.protocol.answers.previews import PlannedKnob, PlanPreview
+from advisor.protocol.gains import spell_fraction
 
 
 def describe_plan(plan: PlanPreview) -> str:

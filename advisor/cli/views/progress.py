@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 from statistics import fmean, stdev
 
 from advisor.cli.views.wording import count, spell_clock, spell_rate
-from advisor.protocol.answers.gains import spell_share
 from advisor.protocol.asked.jobs import Job, JobState, Stage
+from advisor.protocol.gains import spell_share
 from advisor.protocol.measured.estimates import rate_of
 from advisor.protocol.measured.spending import measure_device_hours, measure_wall_s
 from advisor.protocol.measured.trials import JobHistory, Outcome, Purpose, Session

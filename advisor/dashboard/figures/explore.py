@@ -21,8 +21,8 @@ from advisor.dashboard.figures.charts import (
     lay_out,
 )
 from advisor.dashboard.figures.gains import TITLE, Gain, frame_gains, to_percent
-from advisor.protocol.answers.gains import spell_gain
 from advisor.protocol.base import Value
+from advisor.protocol.gains import spell_gain
 
 _ROWS = 24
 """Most rows of a slice's table; a continuous knob has a value for each trial."""

@@ -20,8 +20,8 @@ from advisor.dashboard.figures.charts import (
     lay_out,
 )
 from advisor.dashboard.figures.gains import to_percent
-from advisor.protocol.answers.gains import spell_gain
 from advisor.protocol.base import Value
+from advisor.protocol.gains import spell_gain
 
 _SHADES = [[0.0, "#e3eef7"], [0.5, SKY], [1.0, ACCENT]]
 MOST_LINES = 150

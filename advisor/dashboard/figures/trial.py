@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from advisor.dashboard import formats
 from advisor.dashboard.figures.charts import ACCENT, BASELINE, Figure, Table, close_figure, lay_out
-from advisor.protocol.answers.gains import spell_percent
+from advisor.protocol.gains import spell_percent
 
 _MOST_POINTS = 2000
 _MOST_RANKS = 32

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from advisor.dashboard import formats
 from advisor.dashboard.views.chips import Chip
 from advisor.protocol.answers.advice import Finding, Interval
-from advisor.protocol.answers.gains import Quality, spell_likely, spell_range
 from advisor.protocol.base import Value
+from advisor.protocol.gains import Quality, spell_likely, spell_range
 from advisor.protocol.knobs.catalogue import CATALOGUE
 
 

@@ -6,10 +6,11 @@ from html import escape
 
 from advisor.exporters.comments import describe_value
 from advisor.protocol.answers.advice import Advice
-from advisor.protocol.answers.so_far import SoFar, gain_of
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.measured.estimates import Estimate, estimate_blocks
+from advisor.protocol.measured.so_far import gain_of
 from advisor.protocol.measured.trials import Block, JobHistory, Outcome, Trial
+from advisor.protocol.standing import SoFar
 
 _SCALE = 200.0
 

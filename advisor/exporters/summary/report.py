@@ -16,8 +16,8 @@ from advisor.exporters.summary.measured import (
 )
 from advisor.exporters.summary.text import KNOWN
 from advisor.protocol.answers.advice import Advice, Interval, Provenance
-from advisor.protocol.answers.gains import End, Quality, spell_gain
 from advisor.protocol.asked.jobs import Job
+from advisor.protocol.gains import End, Quality, spell_gain
 from advisor.protocol.knobs.spelling import spell_name
 from advisor.protocol.measured.trials import JobHistory
 

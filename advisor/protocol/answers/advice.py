@@ -4,8 +4,8 @@ from enum import StrEnum
 
 from pydantic import Field, computed_field
 
-from advisor.protocol.answers.gains import Quality, describe_ratio, judge_quality
 from advisor.protocol.base import Message, Value
+from advisor.protocol.gains import Quality, describe_ratio, judge_quality
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.phases import Phases

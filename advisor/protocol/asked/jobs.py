@@ -6,7 +6,6 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from advisor.protocol.answers.so_far import Standing
 from advisor.protocol.asked.signatures import Signature
 from advisor.protocol.asked.webhooks import Webhook
 from advisor.protocol.base import Message, Spec, Value
@@ -18,6 +17,7 @@ from advisor.protocol.knobs.reach import refuse_unknown_knobs
 from advisor.protocol.nodes.cluster import Cluster
 from advisor.protocol.nodes.labels import LabelKey, Labels, Pool
 from advisor.protocol.nodes.testbed import Testbed
+from advisor.protocol.standing import Standing
 from advisor.protocol.training.workload import Workload, WorkloadFacts, WorkloadKind
 
 

@@ -19,12 +19,12 @@ from sqlalchemy import (
 from sqlalchemy.orm import InstrumentedAttribute
 
 from advisor.protocol.answers.advice import Advice
-from advisor.protocol.answers.so_far import Standing
 from advisor.protocol.asked.jobs import Job, JobSpec, JobState, Stage
 from advisor.protocol.asked.queries import JobQuery
 from advisor.protocol.base import Value
 from advisor.protocol.measured.trials import EarlierJob, EarlierLaunches
 from advisor.protocol.nodes.cluster import Cluster
+from advisor.protocol.standing import Standing
 from advisor.protocol.training.workload import WorkloadFacts
 from advisor.storage.columns import AnyRow, read_each, read_word
 from advisor.storage.states import FINAL_JOBS, LIVE_SESSIONS

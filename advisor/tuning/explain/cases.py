@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from advisor.protocol.answers.advice import Interval, LaunchTold, Verdict
-from advisor.protocol.answers.gains import spell_share
 from advisor.protocol.asked.jobs import JobState
+from advisor.protocol.gains import spell_share
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.trials import Block, Purpose, Trial
 from advisor.tuning.decisions import Candidate

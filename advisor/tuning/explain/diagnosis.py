@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 from advisor.protocol.answers.advice import Diagnosis, Finding
-from advisor.protocol.answers.gains import spell_share
+from advisor.protocol.gains import spell_share
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Part
 from advisor.protocol.measured.phases import LateRank, Phases

@@ -6,9 +6,9 @@ from dataclasses import replace
 from datetime import datetime
 
 from advisor.protocol.answers.advice import Forecast, WhatIf
-from advisor.protocol.answers.gains import spell_share
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
+from advisor.protocol.gains import spell_share
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Part
 from advisor.protocol.knobs.strategy import DistributedStrategy, Layout

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from advisor.protocol.answers.advice import CONTINUE_S, Action, Interval, Verdict, continue_command
-from advisor.protocol.answers.gains import (
+from advisor.protocol.gains import (
     End,
     Quality,
     say_smallest_gain,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from advisor.protocol.answers.advice import KnobEffect
-from advisor.protocol.answers.gains import Quality, judge_quality
 from advisor.protocol.base import Value
+from advisor.protocol.gains import Quality, judge_quality
 from advisor.protocol.measured.trials import Block
 from advisor.tuning.history.record import Record
 from advisor.tuning.measure.statistics import LogInterval

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from advisor.protocol.answers.advice import Diagnosis
-from advisor.protocol.answers.gains import NOISY, say_launch_noise
+from advisor.protocol.gains import NOISY, say_launch_noise
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.phases import Phases
 from advisor.protocol.measured.trials import Trial

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from advisor.protocol.answers.advice import ParetoPoint
-from advisor.protocol.answers.gains import Quality, judge_quality
+from advisor.protocol.gains import Quality, judge_quality
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.trials import Purpose, Trial
 from advisor.tuning.explain.cases import ends_by_time

@@ -4,8 +4,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from advisor.protocol.answers.advice import KnobReason, Provenance
-from advisor.protocol.answers.gains import End, spell_percent
 from advisor.protocol.base import Value
+from advisor.protocol.gains import End, spell_percent
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import KnobContext, Part
 from advisor.protocol.knobs.spelling import spell_with_unit

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from advisor.protocol.answers.advice import Interval
-from advisor.protocol.answers.gains import spell_share
 from advisor.protocol.base import Value
+from advisor.protocol.gains import spell_share
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.calibration import GradientNoise

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean, median
 
-from advisor.protocol.answers.gains import spell_share
+from advisor.protocol.gains import spell_share
 from advisor.protocol.measured.phases import PHASE_NAMES, LateRank, Phases
 from advisor.protocol.measured.trials import Block, BlockResult
 

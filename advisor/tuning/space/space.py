@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from advisor.protocol.answers.advice import DroppedKnob
-from advisor.protocol.answers.gains import spell_share
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
+from advisor.protocol.gains import spell_share
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect, Knob, KnobContext, Part, Switch
 from advisor.protocol.knobs.reach import fit_values, list_taken, out_of_reach_because

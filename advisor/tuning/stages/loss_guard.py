@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from advisor.protocol.answers.gains import spell_share
+from advisor.protocol.gains import spell_share
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.trials import Block
 from advisor.tuning.history.losses import LossContrast, contrast_losses, has_losses

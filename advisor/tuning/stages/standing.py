@@ -2,8 +2,8 @@
 
 import math
 
-from advisor.protocol.answers.so_far import SoFar, Standing
 from advisor.protocol.measured.trials import Purpose, Trial
+from advisor.protocol.standing import SoFar, Standing
 from advisor.tuning.history.launches import believe_luck
 from advisor.tuning.search.state import SURELY, SearchState
 from advisor.tuning.stages.confirmation import confirm, find_confirmed

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean, stdev
 
-from advisor.protocol.answers.gains import spell_share
+from advisor.protocol.gains import spell_share
 from advisor.protocol.measured.trials import Outcome
 from advisor.protocol.training.launch_command import ForeignCommand, UnlaunchableCommand, parse_command
 from advisor.protocol.training.workload import WorkloadKind

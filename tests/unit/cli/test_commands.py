@@ -14,8 +14,8 @@ from advisor.cli.screen import Screen
 from advisor.cli.tuning.job_spec import WantedJob
 from advisor.cli.tuning.tune_anywhere import tune_anywhere
 from advisor.protocol.answers.advice import Forecast
-from advisor.protocol.answers.gains import say_smallest_gain, spell_gain
 from advisor.protocol.asked.jobs import Continuation, JobSpec, JobState, Priority
+from advisor.protocol.gains import say_smallest_gain, spell_gain
 from advisor.protocol.training.workload import Workload
 from advisor.protocol.views import EventFacts, EventKind, LogChunk
 

@@ -9,7 +9,6 @@ from advisor.cli.views.progress import (
     describe_stage,
     list_troubles,
 )
-from advisor.protocol.answers.so_far import SoFar, Standing
 from advisor.protocol.asked.jobs import Job, JobSpec, JobState, Stage
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.knob import Effect
@@ -27,6 +26,7 @@ from advisor.protocol.measured.trials import (
     Trial,
     TrialState,
 )
+from advisor.protocol.standing import SoFar, Standing
 
 START = datetime(2026, 11, 20, 12, 0, tzinfo=UTC)
 BASELINE = Trial(number=0, purpose=Purpose.BASELINE, because="The script as it stands.", created_at=START)

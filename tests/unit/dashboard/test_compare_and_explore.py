@@ -22,10 +22,10 @@ from advisor.dashboard.views.trials.explore import explore
 from advisor.dashboard.views.trials.explore_query import ExploreQuery
 from advisor.dashboard.views.trials.measured import MeasuredTrial, measure_trials
 from advisor.errors import InvalidRequest, NotFound
-from advisor.protocol.answers.gains import spell_gain
-from advisor.protocol.answers.so_far import SoFar
+from advisor.protocol.gains import spell_gain
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.trials import Outcome
+from advisor.protocol.standing import SoFar
 from tests.samples.job import keep_defaults, make_finished_story, make_running_story
 from tests.samples.stored import NOW, Stories
 

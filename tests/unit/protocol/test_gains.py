@@ -3,7 +3,7 @@
 import pytest
 
 from advisor.protocol.answers.advice import Interval, continue_command
-from advisor.protocol.answers.gains import describe_ratio, spell_gain, spell_likely, spell_range
+from advisor.protocol.gains import describe_ratio, spell_gain, spell_likely, spell_range
 
 
 @pytest.mark.parametrize(

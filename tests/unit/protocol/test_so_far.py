@@ -4,9 +4,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from advisor.protocol.answers.so_far import SoFar, Standing, gain_of
 from advisor.protocol.measured.estimates import estimate_blocks, mean_step_s, rate_of
 from advisor.protocol.measured.races import BlockPlan
+from advisor.protocol.measured.so_far import gain_of
 from advisor.protocol.measured.trials import (
     Block,
     BlockResult,
@@ -16,6 +16,7 @@ from advisor.protocol.measured.trials import (
     Purpose,
     Trial,
 )
+from advisor.protocol.standing import SoFar, Standing
 
 NOW = datetime(2026, 11, 26, tzinfo=UTC)
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from advisor.errors import InvalidResult
-from advisor.protocol.answers.gains import say_smallest_gain
 from advisor.protocol.base import Value
+from advisor.protocol.gains import say_smallest_gain
 from advisor.protocol.measured.messages import Assignment, RaceReport
 from advisor.protocol.measured.races import RacePlan
 from advisor.protocol.measured.trials import BlockState, Outcome, TrialState

@@ -9,7 +9,7 @@ from advisor.cli.connection import look_at, resolve_job
 from advisor.cli.options import JobArgument, JsonOption, screen_of
 from advisor.cli.views.wording import spell_bits, spell_changes, spell_rate
 from advisor.protocol.answers.advice import Forecast
-from advisor.protocol.answers.gains import spell_share
+from advisor.protocol.gains import spell_share
 
 
 def predict(

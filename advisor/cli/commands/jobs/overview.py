@@ -22,9 +22,9 @@ from advisor.cli.views.progress import STAGE_WORDS, describe_progress
 from advisor.cli.views.wording import spell_changes, spell_duration, spell_rate
 from advisor.client import ApiProblem
 from advisor.protocol.answers.advice import Interval, Verdict
-from advisor.protocol.answers.gains import Quality, spell_likely, spell_share
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.asked.queries import JobQuery
+from advisor.protocol.gains import Quality, spell_likely, spell_share
 from advisor.protocol.measured.estimates import rate_of
 from advisor.protocol.measured.trials import JobHistory, Trial
 

@@ -24,10 +24,10 @@ from advisor.cli.tuning.job_spec import WantedJob, spec_from_options
 from advisor.cli.tuning.tune_anywhere import tune_anywhere
 from advisor.protocol.answers.advice import Advice, Interval, Verdict
 from advisor.protocol.answers.carried import Carried, read_carried
-from advisor.protocol.answers.gains import Quality, spell_range
 from advisor.protocol.answers.strategy_file import choose_changes
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.base import Message, Value
+from advisor.protocol.gains import Quality, spell_range
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.training.workload import WorkloadKind
 

@@ -13,8 +13,8 @@ from advisor.dashboard.views.job.verdict import VerdictCard, view_verdict
 from advisor.dashboard.views.trials.explore import draw_search
 from advisor.dashboard.views.trials.measured import QUIET, MeasuredTrial, measure_trials
 from advisor.protocol.answers.advice import CONTINUE_S, Advice
-from advisor.protocol.answers.gains import Quality
 from advisor.protocol.asked.jobs import Job, JobState, Stage
+from advisor.protocol.gains import Quality
 from advisor.protocol.measured.estimates import estimate_blocks, rate_of
 from advisor.protocol.measured.telemetry import SessionTelemetry
 from advisor.protocol.measured.trials import Block, JobHistory, Purpose

@@ -9,9 +9,9 @@ from advisor.dashboard.views.chips import STAGES, Chip, chip_for_verdict
 from advisor.dashboard.views.evidence import interval, likely
 from advisor.dashboard.views.server.jobs import count_search_trials
 from advisor.protocol.answers.advice import Action, Advice, Verdict, continue_command
-from advisor.protocol.answers.gains import spell_bound
 from advisor.protocol.answers.why import list_savings, say_why
 from advisor.protocol.asked.jobs import Job, JobState, Stage
+from advisor.protocol.gains import spell_bound
 from advisor.protocol.measured.spending import measure_device_hours
 from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.training.workload import WorkloadKind

@@ -7,8 +7,8 @@ from datetime import datetime
 from advisor.dashboard import formats
 from advisor.dashboard.views.evidence import interval, likely
 from advisor.protocol.answers.advice import Advice, Verdict
-from advisor.protocol.answers.gains import End, spell_bound, spell_gain
 from advisor.protocol.asked.jobs import Job, JobState
+from advisor.protocol.gains import End, spell_bound, spell_gain
 from advisor.protocol.measured.spending import measure_device_hours
 from advisor.protocol.measured.trials import JobHistory, Purpose
 

@@ -4,10 +4,11 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from advisor.dashboard import formats
-from advisor.protocol.answers.so_far import SoFar, gain_of
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.estimates import Estimate, estimate_blocks
+from advisor.protocol.measured.so_far import gain_of
 from advisor.protocol.measured.trials import Block, BlockState, JobHistory, Outcome, Trial
+from advisor.protocol.standing import SoFar
 
 QUIET = frozenset({Outcome.FINISHED, Outcome.PRUNED, Outcome.CANCELLED, Outcome.INEFFECTIVE})
 """Outcomes that are no failure."""

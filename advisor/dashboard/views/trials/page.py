@@ -7,8 +7,8 @@ from statistics import median
 from advisor.dashboard import formats
 from advisor.dashboard.figures.charts import Figure, draw_phases
 from advisor.dashboard.figures.trial import RankBlock, StepSeries, draw_ranks, draw_steps
-from advisor.protocol.answers.gains import spell_percent
 from advisor.protocol.asked.jobs import Job, JobState
+from advisor.protocol.gains import spell_percent
 from advisor.protocol.measured.estimates import Estimate, estimate_blocks
 from advisor.protocol.measured.phases import Phases
 from advisor.protocol.measured.trials import Block, BlockResult, BlockState, JobHistory, Trial

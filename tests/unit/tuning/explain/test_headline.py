@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from advisor.protocol.answers.advice import Action, Interval, Verdict
-from advisor.protocol.answers.gains import say_smallest_gain
+from advisor.protocol.gains import say_smallest_gain
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
 from advisor.tuning.explain.headline import Grounds, say_answer
