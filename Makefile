@@ -67,7 +67,7 @@ docs: $(STAMP)  ## the documents as a site, in site/
 
 # Every test is in exactly one of these: tests/architecture/test_suites.py.
 QUICK   := tests/architecture tests/contracts tests/unit tests/integration/server
-WAITING := tests/integration/main_job tests/distributed/agent tests/distributed/runtime tests/integration/cli tests/browser
+WAITING := tests/integration/main_job tests/distributed/agent tests/distributed/runtime tests/integration/cli tests/distributed/here tests/browser
 ALONE   := tests/distributed/workloads tests/distributed/shaped tests/distributed/accounts
 APART   := tests/conformance
 

@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 from pydantic import SecretStr, ValidationError
 
+from advisor.protocol.allocation import find_seconds_left
 from advisor.protocol.logs import LogFormat
 from advisor.protocol.nodes.labels import read_label
 from advisor.protocol.nodes.testbed import Testbed, parse_testbed
@@ -21,7 +22,6 @@ from agent.devices.gpus import open_gpus
 from agent.errors import AgentError, BadConfiguration, NotWelcome
 from agent.logs import configure_logs
 from agent.loop import Agent
-from agent.operator.allocation import find_seconds_left
 from agent.operator.config import describe_error, read_config
 from agent.operator.exec_command import execute
 from agent.settings import AgentSettings, default_work_dir

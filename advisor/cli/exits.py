@@ -81,6 +81,16 @@ def exit_of_state(state: "JobState") -> Exit:
     )
 
 
+def exit_code_of(error: BaseException | None) -> int:
+    """Return the exit code of a command that ends with `error`; None: it ends well."""
+    if error is None or isinstance(error, KeyboardInterrupt):
+        return Exit.OK if error is None else Exit.INTERRUPTED
+    if (code := getattr(error, "exit_code", None)) is not None:
+        return int(code)
+    failure = explain_failure(error) if isinstance(error, Exception) else None
+    return failure.exit_code if failure else Exit.INTERNAL
+
+
 def explain_failure(error: Exception) -> CommandFailed | None:
     """Return what a person needs to know about `error`; None when it is a defect of ours."""
     from advisor.client import ApiProblem, ServerUnreachable

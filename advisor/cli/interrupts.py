@@ -1,11 +1,11 @@
-"""Being asked to stop: the terminal's Ctrl-C, a batch system's SIGTERM and a closed terminal mean the same."""
+"""Being asked to stop: Ctrl-C, a batch system's SIGTERM or SIGUSR1, a closed terminal and an alarm mean the same."""
 
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGALRM)
 
 
 @contextmanager

@@ -102,7 +102,7 @@ def held_agents(
     agents: dict[str, LocalProcess] = {}
     try:
         for place in places:
-            agents[place.name] = _start_agent(place, token_file, data_dir, environment)
+            agents[place.name] = start_agent(place, token_file, data_dir, environment)
         yield HeldAgents(agents)
     finally:
         for agent in agents.values():
@@ -132,23 +132,25 @@ def training_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
     The user's own torchrun comes first; ours serves when the virtual environment is not activated.
     """
-    ours = {"ADVISOR_AGENT_TOKEN", "ADVISOR_AGENT_TOKEN_FILE", "ADVISOR_TOKEN", "ADVISOR_TOKEN_FILE"}
+    ours = {
+        "ADVISOR_AGENT_TOKEN", "ADVISOR_AGENT_TOKEN_FILE", "ADVISOR_TOKEN", "ADVISOR_TOKEN_FILE", "ADVISOR_JOIN_SECRET",
+    }  # fmt: skip
     kept = {name: value for name, value in environment.items() if name not in ours}
     kept["PATH"] = os.pathsep.join([kept.get("PATH", os.defpath), str(Path(sys.executable).parent)])
     return kept
 
 
-def _start_agent(
-    place: AgentPlace, token_file: Path, data_dir: Path, environment: Mapping[str, str]
+def start_agent(
+    place: AgentPlace, token_file: Path | None, data_dir: Path, environment: Mapping[str, str]
 ) -> LocalProcess:
+    """Start an agent that is held. `token_file`: None where its place's environment has the token."""
     work_dir = data_dir / "agents" / place.name
     options = (
         "--server",
         place.server_url,
         "--name",
         place.name,
-        "--token-file",
-        str(token_file),
+        *(() if token_file is None else ("--token-file", str(token_file))),
         "--allow-launcher",
         "*",  # a user who tunes here could as well type the command
         "--allow-root",

@@ -30,7 +30,7 @@ def relay_to(host: str, port: int, namespaces: Sequence[str]) -> Iterator[None]:
 
     async def serve() -> list[asyncio.Server]:
         async def lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await _lead(reader, writer, host, port)
+            await lead_to(reader, writer, host, port)
 
         return [await asyncio.start_server(lead, sock=listener) for listener in listeners]
 
@@ -52,13 +52,23 @@ def relay_to(host: str, port: int, namespaces: Sequence[str]) -> Iterator[None]:
         loop.close()
 
 
-async def _lead(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int) -> None:
+async def lead_to(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, host: str, port: int) -> None:
     """Carry bytes both ways until both sides have closed; an unreachable server closes the connection."""
     try:
         onward_reader, onward_writer = await asyncio.open_connection(host, port)
     except OSError:
         writer.close()
         return
+    await carry_both(reader, writer, onward_reader, onward_writer)
+
+
+async def carry_both(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    onward_reader: asyncio.StreamReader,
+    onward_writer: asyncio.StreamWriter,
+) -> None:
+    """Carry bytes both ways between two connections until both have ended, and close them."""
     try:
         async with asyncio.TaskGroup() as both:
             both.create_task(_carry(reader, onward_writer))
@@ -74,7 +84,8 @@ async def _carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     while chunk := await reader.read(_CHUNK_BYTES):
         writer.write(chunk)
         await writer.drain()
-    writer.write_eof()
+    # TLS has no half of a connection to close.
+    writer.write_eof() if writer.can_write_eof() else writer.close()
 
 
 def _listen_inside(namespace: str, port: int) -> socket.socket:

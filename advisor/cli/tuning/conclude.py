@@ -1,6 +1,7 @@
 """The end of a tuning: the advice on the screen, its files on disk, the exit code; or why there is none."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import typer
@@ -19,12 +20,17 @@ from advisor.protocol.measured.trials import JobHistory
 
 
 def conclude(
-    client: Client, job: Job, output: Path | None, screen: Screen, trackers: Sequence[tuple[str, str]] = ()
+    client: Client,
+    job: Job,
+    output: Path | None,
+    screen: Screen,
+    trackers: Sequence[tuple[str, str]] = (),
+    state: Path | None = None,
 ) -> None:
     """Show the result of a job that is over; raises `CommandFailed` when it has none.
 
     An answer that only says what fails in the script has a failed job's exit code; files that could not be written
-    have one, too.
+    have one, too. `state`: the data directory of a command on nodes, which no other command looks into by itself.
     """
     if job.state is not JobState.FINISHED:
         # What the log says stands below the sentence where the job never trained.
@@ -44,6 +50,8 @@ def conclude(
         screen.tell(f"Files written: {', '.join(files) or 'none'}")
     else:
         use = describe_use(advice, job, directory, is_written=bool(files))
+        if state is not None:
+            use = replace(use, program=f"ADVISOR_DATA_DIR={state} {use.program}", tune="tune --here")
         screen.show(render_advice(advice, job.spec.name or job.id, files, screen.verbose, use))
     if trackers:
         from advisor.cli.tuning.trackers import log_to_all

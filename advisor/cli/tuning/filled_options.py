@@ -1,7 +1,7 @@
 """Options declared as a class: how each fills a field of a job, and how a command gets them all."""
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import wraps
 from typing import Any, get_args, get_type_hints
@@ -39,14 +39,17 @@ def list_options(declared: type) -> tuple[Option, ...]:
     return tuple(options)
 
 
-def takes(declared: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of a class in place of its parameter `options`, which gets what was typed."""
+def takes(**declared: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command the options of classes in place of parameters, which get what was typed: `options=TuneOptions`."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def called(**typed: Any) -> None:
-            own = {field.name: typed.pop(field.name) for field in fields(declared)}
-            command(**typed, options=declared(**own))
+            own = {
+                name: each(**{field.name: typed.pop(field.name) for field in fields(each)})
+                for name, each in declared.items()
+            }
+            command(**typed, **own)
 
         parameters = tuple(_list_parameters(command, declared))
         called.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -56,13 +59,15 @@ def takes(declared: type) -> Callable[[Callable[..., None]], Callable[..., None]
     return decorate
 
 
-def _list_parameters(command: Callable[..., None], declared: type) -> Iterator[inspect.Parameter]:
-    hints = get_type_hints(declared, include_extras=True)
+def _list_parameters(
+    command: Callable[..., None], declared: Mapping[str, type]
+) -> Iterator[inspect.Parameter]:
     for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        if parameter.name != "options":
+        if parameter.name not in declared:
             yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
             continue
-        for field in fields(declared):
+        hints = get_type_hints(declared[parameter.name], include_extras=True)
+        for field in fields(declared[parameter.name]):
             default = inspect.Parameter.empty if field.default is MISSING else field.default
             yield inspect.Parameter(
                 field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[field.name]

@@ -8,16 +8,37 @@ from advisor.cli.screen import Screen
 from advisor.cli.tuning.job_spec import WantedJob
 from advisor.cli.views.wording import spell_duration
 from advisor.client import ApiProblem, Client
-from advisor.protocol.answers.advice import CONTINUE_S
+from advisor.protocol.answers.advice import CONTINUE_S, Action
 from advisor.protocol.asked.jobs import Continuation, Job, JobSpec, JobState
+from advisor.protocol.asked.queries import JobQuery
 from advisor.protocol.asked.webhooks import hide_path
 
+_LOOKED_AT = 100
+"""The newest jobs among which the one that was asked for may have its answer."""
 
-def obtain_job(client: Client, wanted: WantedJob, screen: Screen, alone: bool) -> Job:
+
+def find_answered(client: Client, wanted: WantedJob, screen: Screen) -> Job | None:
+    """Return the job that was asked for where it has its answer and nothing of the kind was begun since."""
+    if wanted.spec is None or wanted.new:
+        return None
+    page = client.list_jobs(JobQuery(limit=_LOOKED_AT))
+    job = next((job for job in page.items if _is_same(job, wanted.spec)), None)
+    if job is None or job.state is not JobState.FINISHED:
+        return None
+    if client.advice(job.id).action is Action.MEND_SCRIPT:
+        return None
+    screen.tell(f"Job {job.id} ({job.spec.name}) has its answer. (--new measures again.)")
+    return job
+
+
+def obtain_job(
+    client: Client, wanted: WantedJob, screen: Screen, alone: bool, pause_others: bool = False
+) -> Job:
     """Return the job to watch, resumed or submitted.
 
     `alone`: the server runs for this command only, so that another unfinished job is one that was interrupted;
-    our agents would serve it first. Raises `CommandFailed` rather than measure something else than was asked.
+    our agents would serve it first. `pause_others`: such a one is paused. Raises `CommandFailed` rather than
+    measure something else than was asked.
     """
     # A job that is being cancelled does not go on.
     unfinished = [job for job in unfinished_jobs(client) if job.state is not JobState.CANCELLING]
@@ -33,7 +54,7 @@ def obtain_job(client: Client, wanted: WantedJob, screen: Screen, alone: bool) -
             for job in unfinished
             if job.state is not JobState.PAUSED and (chosen is None or job.id != chosen.id)
         ]
-        _clear_the_way(client, others, wanted, screen)
+        _clear_the_way(client, others, wanted, screen, pause=pause_others or wanted.resume is not None)
     if chosen is not None:
         if wanted.more and chosen.state.is_final:
             return _continue(client, chosen, wanted, screen)
@@ -88,10 +109,12 @@ def _advised_seconds(client: Client, job: Job) -> float:
         return CONTINUE_S
 
 
-def _clear_the_way(client: Client, others: list[Job], wanted: WantedJob, screen: Screen) -> None:
+def _clear_the_way(
+    client: Client, others: list[Job], wanted: WantedJob, screen: Screen, *, pause: bool
+) -> None:
     if not others:
         return
-    if wanted.resume is not None:
+    if pause and not wanted.new:
         # Each of two unfinished jobs would send its owner to the other.
         for job in others:
             client.pause_job(job.id)

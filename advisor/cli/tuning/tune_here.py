@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
@@ -69,7 +70,7 @@ def tune_here(
             client = stack.enter_context(Client(server.url, server.token, patience_s=0))
             job = obtain_job(client, wanted, screen, alone=server.started_here)
             if not job.state.is_final:
-                for line in _announce(job):
+                for line in announce(job):
                     screen.tell(line)
                 screen.tell(f"Live: {address_page(server.url, data_dir, f'/jobs/{job.id}')}")
                 if held is None:
@@ -110,8 +111,8 @@ def _say_nothing(_: str) -> None:
     """What a server and agents that start as they should have to say."""
 
 
-def _announce(job: Job) -> list[str]:
-    """What is about to happen, before anything is known of the script."""
+def announce(job: Job) -> list[str]:
+    """Return what is about to happen, before anything is known of the script."""
     budget = job.spec.budget
     hours = f" and {budget.max_device_hours:g} device-hours" if budget.max_device_hours is not None else ""
     nodes = f" · {job.spec.nodes} nodes" if job.spec.nodes > 1 else ""
@@ -135,19 +136,22 @@ def _warn_of_gangs(job: Job) -> str:
     )
 
 
-def say_farewell(job: Job | None) -> str:
-    """Return what an interrupted command says last: what became of its job, and how to go on."""
+def say_farewell(job: Job | None, state: Path | None = None) -> str:
+    """Return what an interrupted command says last: what became of its job, and how to go on.
+
+    `state`: the data directory of a command on nodes, which nothing else looks into by itself.
+    """
     if job is None:
         return "\nStopped before a job was submitted."
+    advisor = f"ADVISOR_DATA_DIR={state} advisor" if state else "advisor"
     if job.state.is_final:
-        return f"\nStopped after job {job.id} had ended; nothing is left running. {_say_where_it_is(job)}"
-    return (
-        f"\nStopped; nothing is left running and nothing is lost. Go on: run the same command again, or "
-        f"advisor tune --resume {job.id}"
-    )
+        where = _say_where_it_is(job, advisor)
+        return f"\nStopped after job {job.id} had ended; nothing is left running. {where}"
+    other = f"; it continues from {state}" if state else f", or advisor tune --resume {job.id}"
+    return f"\nStopped; nothing is left running and nothing is lost. Go on: run the same command again{other}"
 
 
-def _say_where_it_is(job: Job) -> str:
+def _say_where_it_is(job: Job, advisor: str) -> str:
     if job.state is JobState.FINISHED:
-        return f"Its answer: advisor advice {job.id}   Its files: advisor tune --resume {job.id}"
-    return f"What became of it: advisor show {job.id}"
+        return f"Its answer: {advisor} advice {job.id}   Its files: {advisor} tune --resume {job.id}"
+    return f"What became of it: {advisor} show {job.id}"

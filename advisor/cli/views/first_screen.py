@@ -48,6 +48,8 @@ class Use:
     """What to write in place of it."""
     program: str = "advisor"
     """How `advisor` itself is typed."""
+    tune: str = "tune"
+    """`tune --here` of a command that every node runs."""
 
     def describe(self) -> str:
         """The command with what it carries, as one line."""
@@ -78,8 +80,8 @@ def render_first_screen(advice: Advice, use: Use | None = None) -> RenderableTyp
     elif told:
         rows.append(("FILES", Text(told)))
     if advice.verdict is not Verdict.CHANGE and advice.action is Action.CONTINUE:
-        command = continue_command(advice.job_id, advice.continue_s).removeprefix("advisor ")
-        parts += [_Command("TO DO", f"{use.program} {command}", "goes on where it stood")]
+        command = continue_command(advice.job_id, advice.continue_s).removeprefix("advisor tune")
+        parts += [_Command("TO DO", f"{use.program} {use.tune}{command}", "goes on where it stood")]
     elif to_do := _say_what_to_do(advice):
         rows.append(("TO DO", Text(to_do, style="bold")))
     rows.append(None)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.operator.allocation import ask_squeue, find_seconds_left
+from advisor.protocol.allocation import ask_squeue, find_seconds_left
 
 
 def refuse(_: str) -> str:

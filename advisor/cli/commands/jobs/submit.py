@@ -26,7 +26,7 @@ from advisor.cli.tuning.job_spec import spec_from_file
 from advisor.cli.views.plan_view import describe_plan
 
 
-@takes(JobOptions)
+@takes(options=JobOptions)
 def submit(
     context: typer.Context,
     options: JobOptions,

@@ -27,6 +27,15 @@ from advisor.cli.tuning.built_in import RANKS, launch_built_in
 from advisor.cli.tuning.filled_options import list_options, takes
 from advisor.cli.tuning.job_options import TRAINED, WHERE, TuneOptions
 from advisor.cli.tuning.job_spec import WantedJob, spec_from_options
+from advisor.cli.tuning.nodes import (
+    HereOptions,
+    Nodes,
+    describe_nodes,
+    find_nodes,
+    fit_options,
+    launch_ranks,
+    settle_nodes,
+)
 from advisor.cli.tuning.tune_anywhere import preview_anywhere, submit_detached, tune_anywhere
 from advisor.protocol.asked.jobs import Job, JobSpec
 
@@ -53,10 +62,11 @@ _FLAGS = {option.flag for option in list_options(TuneOptions)} - _GENERIC | {
 }
 
 
-@takes(TuneOptions)
+@takes(options=TuneOptions, here=HereOptions)
 def tune(
     context: typer.Context,
     options: TuneOptions,
+    here: HereOptions,
     command: Annotated[
         list[str] | None,
         typer.Argument(
@@ -137,8 +147,12 @@ def tune(
             "Give one of a launch command, --resume JOB and --continue JOB.",
             "For example: advisor tune -- torchrun --nproc-per-node 2 train.py",
         )
+    place = find_nodes(here, options, os.environ) if here.here else None
+    if place is not None:
+        options, command = fit_options(options, place), command and launch_ranks(command, place)
     spec = sign_as_asked(spec_from_options(command, options, Path.cwd()), sign, sign_for) if command else None
-    _look_ahead(spec, output, screen, writes=not dry_run and not detach)
+    is_first = place is None or place.rank == place.task == 0
+    _look_ahead(spec, output, screen, writes=is_first and not dry_run and not detach)
     wanted = WantedJob(
         spec,
         resume=resume,
@@ -148,6 +162,22 @@ def tune(
         new=new,
     )
 
+    def finish(client: "Client", job: Job) -> None:
+        from advisor.cli.tuning.conclude import conclude
+
+        conclude(client, job, output, screen, trackers, nodes and nodes.state)
+
+    nodes: Nodes | None = None
+    if place is not None and not detach:
+        nodes = settle_nodes(place, here, spec, output, os.environ)
+        if dry_run:
+            for line in [*describe_nodes(nodes, os.environ), "Nothing was started."]:
+                screen.print_text(line)
+            return
+        from advisor.cli.tuning.tune_on_nodes import tune_on_nodes
+
+        tune_on_nodes(wanted, nodes, finish, os.environ, screen)
+        return
     if dry_run:
         if spec is None:
             raise CommandFailed(
@@ -157,6 +187,12 @@ def tune(
             )
         preview_anywhere(spec, os.environ, screen)
         return
+    if detach and place is not None:
+        raise CommandFailed(
+            Exit.USAGE,
+            "--detach does not go with --here: server and agents end with the command.",
+            "Leave it out; the engine that starts the nodes returns at once.",
+        )
     if detach and trackers:
         raise CommandFailed(
             Exit.USAGE,
@@ -166,11 +202,6 @@ def tune(
     if detach:
         submit_detached(wanted, os.environ, screen)
         return
-
-    def finish(client: "Client", job: Job) -> None:
-        from advisor.cli.tuning.conclude import conclude
-
-        conclude(client, job, output, screen, trackers)
 
     tune_anywhere(wanted, local_agents, finish, os.environ, screen)
 
