@@ -46,7 +46,7 @@ def spec_from_options(
     Raises `CommandFailed` (invalid spec).
     """
     workload = {"command": tuple(command), "working_dir": str(working_dir), **further.get("workload", {})}
-    return parse_spec(options.fill({"name": _name_from(command), **further, "workload": workload}))
+    return parse_spec(options.fill({"name": name_command(command), **further, "workload": workload}))
 
 
 def spec_from_file(path: Path, command: Sequence[str], options: JobOptions = _NOTHING_TYPED) -> JobSpec:
@@ -83,7 +83,7 @@ def spec_from_file(path: Path, command: Sequence[str], options: JobOptions = _NO
             "working_dir": str((path.parent / given).resolve()),
         }
         if not body.get("name") and isinstance(words, list):
-            body["name"] = _name_from([str(word) for word in words])
+            body["name"] = name_command([str(word) for word in words])
     return parse_spec(options.fill(body), options.list_filled(), str(path), text)
 
 
@@ -123,8 +123,8 @@ def _with_built_in(workload: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _name_from(command: Sequence[str]) -> str:
-    """The script's name without its ending, else the module's or the launcher's; never that of `env` before it."""
+def name_command(command: Sequence[str]) -> str:
+    """Return the script's name without its ending, else the module's or launcher's; never that of `env` before it."""
     for word in command:
         if word.endswith((".py", ".sh")):
             return Path(word).stem[:100]

@@ -23,7 +23,7 @@ from .conftest import (
     wait_for,
 )
 
-pytestmark = [pytest.mark.distributed, pytest.mark.testbed, requires_testbed]
+pytestmark = [pytest.mark.distributed, pytest.mark.testbed, pytest.mark.timeout(900), requires_testbed]
 
 Nodes = tuple[TestbedNode, ...]
 

@@ -36,6 +36,7 @@ from advisor.cli.tuning.nodes import (
     launch_ranks,
     settle_nodes,
 )
+from advisor.cli.tuning.preflight import check_here
 from advisor.cli.tuning.tune_anywhere import preview_anywhere, submit_detached, tune_anywhere
 from advisor.protocol.asked.jobs import Job, JobSpec
 
@@ -171,6 +172,8 @@ def tune(
     if place is not None and not detach:
         nodes = settle_nodes(place, here, spec, output, os.environ)
         if dry_run:
+            if spec is not None:
+                check_here(spec, os.environ)
             for line in [*describe_nodes(nodes, os.environ), "Nothing was started."]:
                 screen.print_text(line)
             return

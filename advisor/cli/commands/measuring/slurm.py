@@ -1,0 +1,122 @@
+"""`advisor slurm tune`: one readable batch file around `advisor tune --here`, submitted."""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from advisor.cli.exits import CommandFailed, Exit
+from advisor.cli.options import screen_of
+from advisor.cli.tuning.job_spec import name_command
+from advisor.cli.tuning.strategy_files import name_directory
+from advisor.local.process import PYTHON
+
+_AROUND_MIN = 4
+"""Minutes of an allocation that are not for measuring: the start, leaving before its end, whole minutes of limits."""
+_LEAST_MIN = _AROUND_MIN + 1
+_WARNING_S = 120
+"""Slurm's warning comes up to a minute early or half a minute late; leaving takes some ten seconds."""
+
+
+def build_app() -> typer.Typer:
+    """Return `advisor slurm` with its commands."""
+    app = typer.Typer(no_args_is_help=True, help="Measure in allocations of Slurm.")
+    settings = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+    app.command("tune", context_settings=settings)(tune)
+    return app
+
+
+def tune(
+    context: typer.Context,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes of the allocation.")],
+    time: Annotated[int, typer.Option(min=1, help="Minutes of the allocation.")],
+    sbatch: Annotated[
+        list[str] | None,
+        typer.Option(metavar="OPTIONS", help="Your site's, e.g. '--partition=gpu --gpus-per-node=8'; repeatable."),
+    ] = None,
+    chain: Annotated[int, typer.Option(min=1, help="Allocations, each of which goes on where one ended.")] = 1,
+    write: Annotated[Path | None, typer.Option(metavar="FILE", help="Only write the batch file.")] = None,
+) -> None:  # fmt: skip
+    """Submit a tuning to Slurm: the options above, then those of `advisor tune`, then -- and the command of one node.
+
+    advisor slurm tune --nodes 4 --time 30 --sbatch '--partition=gpu' --chain 3 -- torchrun --nproc-per-node 8 train.py
+
+    Without --minutes the job takes the time of all allocations. The file can be submitted again: it goes on.
+    """
+    screen = screen_of(context)
+    words = [*context.args]
+    options, command = _split(words)
+    if time < _LEAST_MIN:
+        raise CommandFailed(
+            Exit.USAGE,
+            f"--time {time}: an allocation of {time} min fits nothing: start and end take {_AROUND_MIN} min of it.",
+            f"Give --time {_LEAST_MIN} or more.",
+        )
+    if not any(word.partition("=")[0] == "--minutes" for word in options):
+        options = ["--minutes", str((time - _AROUND_MIN) * chain), *options]
+    _prove(nodes, options, command)
+    job = name_directory(name_command(command)).name
+    path = write or Path(f"{job}.sbatch")
+    path.write_text(_describe(job, nodes, time, sbatch or (), [*options, "--", *command]))
+    if write is not None:
+        screen.tell(f"Written: {path}. Submit it: sbatch {path}")
+        return
+    for _ in range(chain):
+        try:
+            done = subprocess.run(["sbatch", "--parsable", path], check=True, capture_output=True, text=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise CommandFailed(
+                Exit.INTERNAL,
+                f"Slurm did not take {path}: {getattr(error, 'stderr', '') or error}".strip(),
+                "Run this where sbatch works; your site's partition and account go into --sbatch.",
+            ) from error
+        number = done.stdout.strip().partition(";")[0]
+        screen.print_text(number)
+        screen.tell(f"Submitted {path} as {number}. Progress and answer: {job}-{number}.out")
+
+
+def _split(words: list[str]) -> tuple[list[str], list[str]]:
+    """The options of `advisor tune`, and the command; the parser has taken a `--` that came first."""
+    at = words.index("--") if "--" in words else 0
+    options, command = words[:at], words[at + 1 if "--" in words else 0 :]
+    if not command or command[0].startswith("-"):
+        raise CommandFailed(
+            Exit.USAGE,
+            "There is no launch command.",
+            "For example: advisor slurm tune --nodes 2 --time 30 -- torchrun --nproc-per-node 8 train.py",
+        )
+    return options, command
+
+
+def _prove(nodes: int, options: list[str], command: list[str]) -> None:
+    """Raise `CommandFailed` where the job would fail at once when its turn has come, perhaps in days."""
+    here = ("tune", "--here", "--dry-run", "--node-rank", "0", "--nodes", str(nodes))
+    proven = subprocess.run(
+        [*PYTHON, "-m", "advisor", *here, *options, "--", *command],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if proven.returncode:
+        raise CommandFailed(
+            Exit.INVALID_SPEC, "The job cannot start on its nodes.", "Correct it.", proven.stderr.strip()
+        )
+
+
+def _describe(job: str, nodes: int, time: int, given: list[str] | tuple[str, ...], words: list[str]) -> str:
+    program = Path(sys.executable).with_name("advisor")
+    site = "".join(f"#SBATCH {each}\n" for each in given)
+    return f"""#!/bin/bash
+# Made by `advisor slurm tune`. Submitted again, it goes on where the job was, and shows the answer where there is one.
+#SBATCH --job-name={job} --output={job}-%j.out --chdir={shlex.quote(str(Path.cwd()))}
+#SBATCH --nodes={nodes} --ntasks-per-node=1 --exclusive --time={time}
+# A word before the end, one allocation after the other, and again after a preemption.
+#SBATCH --signal=USR1@{_WARNING_S} --dependency=singleton --requeue --open-mode=append
+{site}
+# One on each node, free to use all that the allocation has of it.
+srun --ntasks-per-node=1 --cpu-bind=none --kill-on-bad-exit=0 \\
+    {shlex.quote(str(program))} tune --here {shlex.join(words)}
+"""
