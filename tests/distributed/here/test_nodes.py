@@ -136,7 +136,7 @@ def test_time_that_fits_nothing_is_refused_by_its_figure_and_time_that_ends_is_u
     (folder / "train.py").write_text(WAITS)
     first, second = (start(number, *by_hand(number, nodes), "--ends-in", "155s") for number in (0, 1))
     assert (first.ends(), second.ends()) == (130, 130)
-    assert "This allocation ends in 1 min: stopping while there is time" in first.told
+    assert "This allocation ends in 60 s: stopping while there is time" in first.told
     nothing_is_left(folder)
 
 

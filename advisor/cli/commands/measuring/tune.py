@@ -166,7 +166,7 @@ def tune(
     def finish(client: "Client", job: Job) -> None:
         from advisor.cli.tuning.conclude import conclude
 
-        conclude(client, job, output, screen, trackers, nodes and nodes.state)
+        conclude(client, job, output, screen, trackers, nodes.state if nodes else None)
 
     nodes: Nodes | None = None
     if place is not None and not detach:
