@@ -1,8 +1,7 @@
-"""How the runtime gets into ranks through their environment. Light: `advisor run` has nothing else on a node."""
+"""Where a command would lose the environment by which the runtime gets into its ranks."""
 
-import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from agent.files import DIRECT, Files
@@ -11,17 +10,6 @@ _LARGEST_SCRIPT = 2**20
 _LOSES_PATH = re.compile(
     r"\bPYTHONPATH=(?![^\s;]*\$\{?PYTHONPATH)|\benv\s+(-i|--ignore-environment)\b|\bpython\S*\s+-\w*[EIS]"
 )
-
-
-def reach_ranks(runtime: Path, variables: Mapping[str, str], *, everywhere: bool) -> dict[str, str]:
-    """Return the variables by which a script finds `fleet_advisor`; `everywhere`: every Python process, the runtime."""
-    injected = [str(runtime / "injected")] if everywhere else []
-    inherited = [variables["PYTHONPATH"]] if variables.get("PYTHONPATH") else []
-    return {
-        "ADVISOR_RUNTIME": str(runtime),
-        # The module of the explicit interface comes last: a copy beside the script wins.
-        "PYTHONPATH": os.pathsep.join([*injected, *inherited, str(runtime / "api")]),
-    }
 
 
 def find_lost_paths(words: Sequence[str], working_dir: Path, files: Files = DIRECT) -> list[tuple[str, str]]:

@@ -70,5 +70,5 @@ def read_strategy(
     if download:
         disposition = f'attachment; filename="{exported.filename}"'
         headers = {"Content-Disposition": disposition, "X-Content-Type-Options": "nosniff"}
-        return Response(exported.content, media_type=exported.media_type, headers=headers)  # type: ignore[return-value]
+        return Response(exported.data, media_type=exported.media_type, headers=headers)  # type: ignore[return-value]
     return exported

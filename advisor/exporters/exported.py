@@ -1,5 +1,8 @@
 """What an exporter returns, what it offers, and how it refuses."""
 
+import base64
+from typing import Literal
+
 from pydantic import Field
 
 from advisor.protocol.answers.advice import Provenance
@@ -22,6 +25,8 @@ class Exported(Message):
     """Name to save it under; other files of the export refer to it by this name."""
     media_type: str
     content: str
+    encoding: Literal["utf-8", "base64"] = "utf-8"
+    """How `content` holds the file's bytes: as text, or, of an archive, in base64."""
     provenance: dict[str, Provenance] = Field(default_factory=dict)
     """For every knob that the file sets: how much is known about its value in that tool."""
     left: dict[str, str] = Field(default_factory=dict)
@@ -32,6 +37,11 @@ class Exported(Message):
     """What to know before using the file."""
     needs: tuple[str, ...] = ()
     """Formats whose files must lie beside this one."""
+
+    @property
+    def data(self) -> bytes:
+        """The file's bytes."""
+        return self.content.encode() if self.encoding == "utf-8" else base64.b64decode(self.content)
 
 
 class FormatInfo(Message):

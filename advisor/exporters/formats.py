@@ -4,30 +4,22 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from advisor.exporters.exported import Exported, ExportError, FormatInfo
-from advisor.exporters.frameworks.accelerate import TABLE as ACCELERATE
-from advisor.exporters.frameworks.accelerate import export_accelerate
+from advisor.exporters.frameworks.arguments import LIBRARIES, export_arguments
 from advisor.exporters.frameworks.deepspeed import TABLE as DEEPSPEED
 from advisor.exporters.frameworks.deepspeed import export_deepspeed
-from advisor.exporters.frameworks.lightning import TABLE as LIGHTNING
-from advisor.exporters.frameworks.lightning import export_lightning
-from advisor.exporters.frameworks.trainer import TABLE as TRAINER
-from advisor.exporters.frameworks.trainer import export_trainer
 from advisor.exporters.launch.command import export_command
 from advisor.exporters.launch.environment import VARIABLES, export_environment
 from advisor.exporters.launch.kubernetes import export_kubernetes
 from advisor.exporters.launch.nccl_conf import NCCL_KNOBS, export_nccl_conf
-from advisor.exporters.launch.run_script import export_torchrun
+from advisor.exporters.launch.run_script import RUNTIME, export_torchrun
+from advisor.exporters.launch.runtime_archive import export_runtime
 from advisor.exporters.launch.slurm import export_slurm
+from advisor.exporters.own_words import list_own_lines
 from advisor.exporters.paddle.prototxt import export_paddle
 from advisor.exporters.paddle.python import export_paddle_python
 from advisor.exporters.strategy_json import export_json
 from advisor.exporters.summary.report import write_report
 from advisor.exporters.summary.text import write_summary
-from advisor.exporters.torch.ddp_plan import EXPRESSED, PROCESS
-from advisor.exporters.torch.fsdp import KNOBS as SHARDING
-from advisor.exporters.torch.fsdp import export_fsdp
-from advisor.exporters.torch.snippet import export_pytorch
-from advisor.exporters.torch.wrapper import export_wrapper
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.knobs.catalogue import CATALOGUE
@@ -42,7 +34,7 @@ _PADDLE_KNOBS = tuple(
     name for name in CATALOGUE if not all(explain_not_written(name, version) for version in VERSIONS)
 )
 _LEVERS = tuple(name for name, knob in CATALOGUE.items() if not knob.carried)
-_SHARDED, _NCCL, _DEEPSPEED = "fully_shard", "nccl", "deepspeed"
+_NCCL, _DEEPSPEED = "nccl", "deepspeed"
 _PYTORCH, _COMMAND = (WorkloadKind.PYTORCH,), (WorkloadKind.COMMAND,)
 _IN_PADDLE = (WorkloadKind.PYTORCH, WorkloadKind.PADDLE)
 
@@ -59,8 +51,13 @@ FORMATS: Mapping[str, FormatInfo] = MappingProxyType(
             FormatInfo(
                 name="torchrun", filename="run.sh", media_type="text/x-shellscript; charset=utf-8", knobs=_LEVERS,
                 kinds=_PYTORCH,
-                meaning="Your own launch command under `advisor run`: every change in force and proved, no line of the "
-                "script changed. Save strategy.json beside it.",
+                meaning="Your own launch command behind the runtime: every change in force and proved, no line of the "
+                "script changed. Save strategy.json and fleet_advisor_runtime.pyz beside it.",
+            ),
+            FormatInfo(
+                name="runtime", filename=RUNTIME, media_type="application/zip", knobs=_LEVERS, kinds=_PYTORCH,
+                meaning="The runtime that measured the strategy, for nodes without fleet-advisor: put it before a "
+                "launch command or, behind a launcher, before the script's name. Reads strategy.json beside it.",
             ),
             FormatInfo(
                 name="slurm", filename="train.sbatch", media_type="text/x-shellscript; charset=utf-8", knobs=_LEVERS,
@@ -77,32 +74,18 @@ FORMATS: Mapping[str, FormatInfo] = MappingProxyType(
                 meaning="Your own command with the strategy's values in it and in its environment.",
             ),
             FormatInfo(
-                name="wrapper", filename="apply_strategy.py", media_type=_PYTHON, knobs=EXPRESSED, kinds=_PYTORCH,
-                meaning="For nodes without fleet-advisor: runs an unchanged PyTorch script under what it can carry of "
-                "the strategy. Put it before the script's name.",
-            ),
-            FormatInfo(
-                name="pytorch", filename="ddp_strategy.py", media_type=_PYTHON, knobs=EXPRESSED, kinds=_PYTORCH,
-                meaning="A Python file for PyTorch: call its wrap() in place of DistributedDataParallel.",
-            ),
-            FormatInfo(
-                name="fsdp", filename="fsdp_strategy.py", media_type=_PYTHON, kinds=_PYTORCH,
-                knobs=(*PROCESS, *SHARDING), software=_SHARDED,
-                meaning="A Python file for sharded models: call its apply(model) after fully_shard(model).",
-            ),
-            FormatInfo(
                 name="trainer", filename="training_arguments.py", media_type=_PYTHON, kinds=_PYTORCH,
-                knobs=(*TRAINER, *PROCESS), software="transformers",
+                knobs=tuple(LIBRARIES["transformers"].table), software="transformers",
                 meaning="A Python file for Hugging Face's Trainer: TrainingArguments(..., **strategy_arguments()).",
             ),
             FormatInfo(
                 name="accelerate", filename="accelerator_arguments.py", media_type=_PYTHON, kinds=_PYTORCH,
-                knobs=(*ACCELERATE, *PROCESS), software="accelerate",
+                knobs=tuple(LIBRARIES["accelerate"].table), software="accelerate",
                 meaning="A Python file for Accelerate: Accelerator(..., **strategy_arguments()).",
             ),
             FormatInfo(
                 name="lightning", filename="trainer_arguments.py", media_type=_PYTHON, kinds=_PYTORCH,
-                knobs=(*LIGHTNING, *PROCESS), software="lightning",
+                knobs=tuple(LIBRARIES["lightning"].table), software="lightning",
                 meaning="A Python file for Lightning: Trainer(..., **strategy_arguments()).",
             ),
             FormatInfo(
@@ -141,17 +124,12 @@ _VERSIONED: Mapping[str, Callable[[Advice, Job, str | None], Exported]] = {
 _PLAIN: Mapping[str, Callable[[Advice, Job], Exported]] = {
     "json": export_json,
     "torchrun": export_torchrun,
+    "runtime": export_runtime,
     "command": export_command,
-    "wrapper": export_wrapper,
-    "pytorch": export_pytorch,
     "env": export_environment,
     "nccl": export_nccl_conf,
     "slurm": export_slurm,
     "kubernetes": export_kubernetes,
-    "fsdp": export_fsdp,
-    "trainer": export_trainer,
-    "accelerate": export_accelerate,
-    "lightning": export_lightning,
     "deepspeed": export_deepspeed,
 }
 
@@ -176,7 +154,9 @@ def export(advice: Advice, job: Job, format: str, target: str | None = None) -> 
         raise ExportError(
             f"Format {format} has no target versions, but {target!r} was asked for: only {versioned} do."
         )
-    return _PLAIN[format](advice, job)
+    if format in _PLAIN:
+        return _PLAIN[format](advice, job)
+    return export_arguments(advice, job, LIBRARIES[FORMATS[format].software], FORMATS[format].filename)
 
 
 def list_suitable(job: Job) -> tuple[FormatInfo, ...]:
@@ -199,8 +179,6 @@ def list_at_work(job: Job) -> tuple[FormatInfo, ...]:
 def _is_at_work(software: str, job: Job) -> bool:
     if job.facts is None:
         return False
-    if software == _SHARDED:
-        return software == job.facts.sharding
     if software == _NCCL:
         return software == job.facts.backend
     if software == _DEEPSPEED and job.facts.sharding == DEEPSPEED_ENGINE:
@@ -219,14 +197,14 @@ def _export_all(advice: Advice, job: Job) -> list[Exported]:
     return [file for file in files if not carried or file.format == "json" or carried & set(file.provenance)]
 
 
-def export_bundle(advice: Advice, job: Job) -> dict[str, str]:
+def export_bundle(advice: Advice, job: Job) -> dict[str, bytes]:
     """Return the files of the export by name, for each default target, and two that explain them to people.
 
     Files of libraries that the training does not use are left out, and those that carry none of the changes;
     `export` writes them when asked.
     """
     files = _export_all(advice, job)
-    return {file.filename: file.content for file in files} | {
-        "SUMMARY.txt": write_summary(advice, job, files, FORMATS),
-        "report.html": write_report(advice, job, files, FORMATS),
+    return {file.filename: file.data for file in files} | {
+        "SUMMARY.txt": write_summary(advice, job, files, FORMATS, list_own_lines(advice, job)).encode(),
+        "report.html": write_report(advice, job, files, FORMATS).encode(),
     }

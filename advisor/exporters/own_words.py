@@ -5,13 +5,18 @@ A pure function of advice and job. `run.sh` needs none of them: they are for peo
 
 from collections.abc import Iterable, Mapping
 
-from advisor.exporters.frameworks.accelerate import TABLE as ACCELERATE
-from advisor.exporters.frameworks.lightning import TABLE as LIGHTNING
-from advisor.exporters.frameworks.settings import Table, choose_settings, list_ddp_words
-from advisor.exporters.frameworks.trainer import TABLE as TRAINER
+from advisor.exporters.by_hand import (
+    BUCKETS,
+    DTYPES,
+    WIRE,
+    describe_by_hand,
+    describe_reduction,
+    find_buckets,
+)
+from advisor.exporters.frameworks.arguments import LIBRARIES, write_arguments
+from advisor.exporters.frameworks.settings import choose_settings
 from advisor.exporters.launch.environment import VARIABLES
 from advisor.exporters.selection import idle_because, typed_values
-from advisor.exporters.torch.ddp_plan import BUCKETS, DdpPlan, describe_by_hand, plan_ddp
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Message, Value
@@ -19,13 +24,6 @@ from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Place
 from advisor.protocol.training.workload import WorkloadKind
 
-_FRAMEWORKS: tuple[tuple[str, str, str, Table], ...] = (
-    ("transformers", "TrainingArguments", "", TRAINER),
-    ("lightning", "Trainer", "strategy=DDPStrategy", LIGHTNING),
-    ("accelerate", "Accelerator", "kwargs_handlers=[DistributedDataParallelKwargs", ACCELERATE),
-)
-"""Library, what its users give arguments to, what it gives DDP's own arguments to, and what it has settings for."""
-_PLAIN_DDP = frozenset({"ddp.bucket_cap_mb", "ddp.bucket_cap_mb_list"})
 _FOR_PADDLE = frozenset({"FLAGS_fraction_of_gpu_memory_to_use"})
 """Variables that do nothing in PyTorch."""
 _MOST_WORDS = 120
@@ -53,7 +51,7 @@ def list_own_lines(advice: Advice, job: Job) -> tuple[OwnLine, ...]:
     for told in (
         *_variables(left, values, job),
         *_arguments(advice, job),
-        *_script(left, values, plan_ddp(advice, job)),
+        *_script(left, values, job),
     ):
         knobs = tuple(name for name in told.knobs if name in left)
         if knobs:
@@ -80,52 +78,36 @@ def _variables(names: Iterable[str], values: Mapping[str, Value], job: Job) -> l
 def _arguments(advice: Advice, job: Job) -> list[OwnLine]:
     """The arguments of the library that the script trains with, where it is not DDP's own."""
     software = job.facts.software if job.facts is not None else {}
-    for library, call, ddp_call, table in _FRAMEWORKS:
-        if not any(name.endswith(library) for name in software):
+    for name, library in LIBRARIES.items():
+        if not any(known.endswith(name) for known in software):
             continue
-        chosen = choose_settings(advice, job, call, table)
-        plain = [
-            f"{name}={_spell(name, value)}"
-            for name, value in chosen.entries.items()
-            if not name.startswith("ddp.")
-        ]
-        ddp = [
-            f"{name.removeprefix('ddp.')}={_spell(name, value)}"
-            for name, value in chosen.entries.items()
-            if name in _PLAIN_DDP
-        ]
-        if ddp:
-            # It stands in the place of the script's own, which says these.
-            words = ", ".join([*ddp, *list_ddp_words(job)])
-            plain.append(f"{ddp_call}({words}){']' if '[' in ddp_call else ''}")
-        if not plain or any(name.startswith("ddp.") and name not in _PLAIN_DDP for name in chosen.entries):
-            return []  # hooks take more than a line: the exported file has them
-        return [OwnLine(text=f"{call}(…, {', '.join(plain)})", knobs=tuple(chosen.provenance))]
+        chosen = choose_settings(advice, job, library.call, library.table)
+        told = write_arguments(chosen.entries, library, job)
+        if not told:
+            return []
+        words = ", ".join(f"{argument}={value}" for argument, value in told.items())
+        return [OwnLine(text=f"{library.call}(…, {words})", knobs=tuple(chosen.provenance))]
     return []
 
 
-def _spell(name: str, value: Value | None) -> str:
-    if name.endswith("_list"):
-        return f"[{', '.join(str(value).split())}]"
-    return f"{value:g}" if isinstance(value, float) else repr(value)
-
-
-def _script(names: Iterable[str], values: Mapping[str, Value], plan: DdpPlan) -> list[OwnLine]:
+def _script(names: Iterable[str], values: Mapping[str, Value], job: Job) -> list[OwnLine]:
     """What is written into the script itself."""
     lines = []
-    if plan.bucket_mb is not None and plan.first_bucket_mb is not None:
-        size, first = plan.bucket_mb, plan.first_bucket_mb
+    ours = {name for name in names if not describe_reduction(name, values, job)}
+    if ours & set(BUCKETS):
+        size, first = find_buckets(values)
         words = f"bucket_cap_mb={size:g}" if size == first else f"bucket_cap_mb_list=[{first:g}, {size:g}]"
         if (size, first) == (25.0, 1.0):
             words = "bucket_cap_mb=None"
         where = "one gradient a bucket" if not values["fuse_all_reduce_ops"] else ""
-        lines.append(OwnLine(text=f"DDP(…, {words})", where=where, knobs=tuple(BUCKETS)))
-    if plan.wire_dtype and not plan.needs_reduction:
-        hook = f"ddp.register_comm_hook(None, default_hooks.{plan.wire_dtype}_compress_hook)"
-        lines.append(OwnLine(text=hook, knobs=("fp16_allreduce", "fp16_allreduce_dtype")))
-    if plan.autocast_dtype:
-        kind = {"fp16": "float16", "bf16": "bfloat16"}[plan.autocast_dtype]
-        text = f"with torch.autocast(device_type, torch.{kind}):"
+        lines.append(OwnLine(text=f"DDP(…, {words})", where=where, knobs=BUCKETS))
+    dtype = str(values["fp16_allreduce_dtype"])
+    if ours & set(WIRE) and values["fp16_allreduce"] and (dtype == "fp16" or _backend(job) == "nccl"):
+        lines.append(
+            OwnLine(text=f"ddp.register_comm_hook(None, default_hooks.{dtype}_compress_hook)", knobs=WIRE)
+        )
+    if ours & {"amp", "amp_dtype"} and values["amp"] and values["amp_dtype"] == "bf16":
+        text = f"with torch.autocast(device_type, {DTYPES['bf16']}):"
         lines.append(OwnLine(text=text, where="around the forward", knobs=("amp", "amp_dtype")))
     for name in names:
         value = values[name]
@@ -151,3 +133,7 @@ def _script(names: Iterable[str], values: Mapping[str, Value], plan: DdpPlan) ->
         elif (by_hand := describe_by_hand(name, values)) and len(by_hand) < _MOST_WORDS:
             lines.append(OwnLine(text=by_hand.removeprefix("Apply by hand: "), knobs=(name,)))
     return lines
+
+
+def _backend(job: Job) -> str:
+    return job.facts.backend if job.facts is not None else "nccl"

@@ -12,7 +12,8 @@ from advisor.protocol.training.workload import Injection
 from agent.backends.command import find_program, find_script
 from agent.backends.launch import Launch, SessionPlace, choose_interface, find_working_dir
 from agent.backends.rendezvous import split_rendezvous
-from agent.ranks_environment import find_lost_paths, reach_ranks
+from agent.ranks_environment import find_lost_paths
+from agent.runtime.inject.variables import reach_ranks
 
 _STAY_S = 60
 """Longest time that a finished rank waits to be ended, so that the user's script does not go on after it."""
@@ -20,7 +21,8 @@ _STAY_S = 60
 
 def inject_runtime(injection: Injection, place: SessionPlace, variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variables that let the ranks, or the script itself, find the runtime."""
-    return reach_ranks(place.runtime_script.parent, variables, everywhere=injection is Injection.ENVIRONMENT)
+    everywhere = injection is Injection.ENVIRONMENT
+    return reach_ranks(str(place.runtime_script.parent), variables, everywhere=everywhere)
 
 
 def list_words(assignment: Assignment, rendezvous: str, _: SessionPlace) -> tuple[str, ...]:

@@ -15,9 +15,10 @@ import typer
 
 from advisor.protocol.answers.strategy_file import read_strategy_file
 from agent.production.plan import Unusable, find_program, make_plan, start_tuner, warn_of
+from agent.runtime.inject.variables import INVALID, LEFT_OUT, is_trial
 
 _TOKENS = ("ADVISOR_TOKEN", "ADVISOR_TOKEN_FILE")
-_USAGE, _INVALID = 2, 3
+_USAGE = 2
 
 
 def run(
@@ -95,7 +96,7 @@ def run(
         text = strategy.read_text() if strategy is not None else ""
         file = read_strategy_file(text) if strategy is not None else None
     except (OSError, ValueError) as error:
-        _fail(f"{strategy} cannot be read as a strategy file: {error}", _INVALID)
+        _fail(f"{strategy} cannot be read as a strategy file: {error}", INVALID)
     if file is None and not settings and not watch and not tune:
         _fail(
             "Say what to run under: --strategy strategy.json, --set KNOB=VALUE, --tune, or --watch alone.",
@@ -107,12 +108,12 @@ def run(
         plan = make_plan(file, settings or (), left)
         program = find_program(command[0], os.environ)
     except Unusable as error:
-        _fail(str(error), _INVALID)
+        _fail(str(error), INVALID)
     if not watch and (watch_file or webhook):
         _fail("--watch-file and --webhook belong to --watch.", _USAGE)
-    if os.environ.get("ADVISOR_CONTROL"):
-        # A trial of a script that is started by way of this command: what is in force is for the trial to say.
-        typer.echo("fleet advisor: this is a trial, so the strategy is left out.", err=True)
+    if is_trial(os.environ):
+        # The script is started by way of this command.
+        typer.echo(f"fleet advisor: {LEFT_OUT}", err=True)
         os.execvp(program, command)  # noqa: S606 - the user's own command, never a shell
     watching = _describe_watch(strategy, watch_file, watch_seconds, webhook, command) if watch else None
     if watching is not None and file is not None and (server := os.environ.get("ADVISOR_URL")):
@@ -140,7 +141,7 @@ def run(
         try:
             folder = start_tuner(plan, minutes * 60.0, max_loss, leave or (), output.absolute(), command)
         except Unusable as error:
-            _fail(str(error), _INVALID)
+            _fail(str(error), INVALID)
         variables |= {"ADVISOR_CONTROL": str(folder / "s")}
     sys.stdout.flush()
     os.execve(program, command, variables)  # noqa: S606 - the user's own command, never a shell

@@ -11,19 +11,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from advisor.protocol.answers.strategy_file import StrategyFile, choose_changes
+from advisor.protocol.answers.strategy_file import StrategyFile, choose_at_launch, choose_changes
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.nearest import say_unknown_knobs
-from advisor.protocol.training.workload import WorkloadKind
-from agent.ranks_environment import find_lost_paths, reach_ranks
+from advisor.protocol.training.workload import WorkloadFacts, WorkloadKind
+from agent.ranks_environment import find_lost_paths
+from agent.runtime.inject.variables import UNCHANGED, put_under
 from agent.runtime.link.environment import BASE
 
 _TUNER_START_S = 60.0
 RUNTIME = Path(__file__).parents[1] / "runtime"
-_BUILT_IN = frozenset({"fuse_all_reduce_ops", "fuse_grad_size_in_MB"})
-"""Knobs that a DistributedDataParallel of a static graph takes only when it is built."""
 _FORGETS_VARIABLES = {"mpirun", "mpiexec", "ssh", "docker", "podman"}
 """Launchers whose ranks do not get this process's environment by themselves."""
 
@@ -39,20 +38,12 @@ class Plan:
     changes: Changes
     headline: str
     """What is going to be in force, for the terminal."""
-    holds_for: Mapping[str, object] = field(default_factory=dict)
-    """Facts of the training that it was measured on; empty where nothing was measured."""
+    holds_for: WorkloadFacts | None = None
+    """The training that it was measured on; None where nothing was measured."""
     baseline: Mapping[str, Value] = field(default_factory=dict)
     """What the script itself had when it was measured, for the changed knobs."""
     least_samples_per_s: float | None = None
     """The lower end of the advised throughput; None where nothing like it was measured."""
-
-    @property
-    def at_launch(self) -> Changes:
-        """The part that has to stand when the ranks start."""
-        ddp = self.holds_for.get("ddp")
-        is_static = isinstance(ddp, Mapping) and bool(ddp.get("static_graph"))
-        built_in = {name: value for name, value in self.changes.items() if is_static and name in _BUILT_IN}
-        return Changes({**self.changes.cold, **built_in})
 
     def build_environment(
         self,
@@ -70,7 +61,7 @@ class Plan:
             return dict(variables)
         strategy: dict[str, object] = {
             "changes": self.changes,
-            "holds_for": self.holds_for,
+            "holds_for": self.holds_for.model_dump(mode="json") if self.holds_for else {},
             "baseline": self.baseline,
         }
         if watch is not None:
@@ -80,14 +71,9 @@ class Plan:
             strategy["changes"] = {}
         if report is not None:
             strategy["report"] = str(report)
-        return {
-            **variables,
-            **reach_ranks(RUNTIME, variables, everywhere=True),
-            **self.changes.launch_variables,
-            "ADVISOR_RUN": json.dumps(strategy),
-            "ADVISOR_COLD": json.dumps(self.at_launch),
-            **({BASE: json.dumps(self.changes)} if tune and self.changes else {}),
-        }
+        at_launch = choose_at_launch(self.changes, self.holds_for)
+        under = put_under(str(RUNTIME), variables, strategy, at_launch, self.changes.launch_variables)
+        return {**under, **({BASE: json.dumps(self.changes)} if tune and self.changes else {})}
 
 
 def make_plan(file: StrategyFile | None, settings: Sequence[str], leave: Sequence[str]) -> Plan:
@@ -106,12 +92,12 @@ def make_plan(file: StrategyFile | None, settings: Sequence[str], leave: Sequenc
         return Plan(changes, what if changes else "your settings as they are.")
     name = f"job {file.job_name or file.job_id} of {file.date:%Y-%m-%d}"
     if not changes:
-        return Plan(changes, f"{name} advises no change: your command starts as it is.")
+        return Plan(changes, f"{name} {UNCHANGED}")
     is_as_advised = changes == file.changes
     return Plan(
         changes,
         f"{name}: {file.headline if is_as_advised else changes.describe() + ', which was not measured together'}",
-        file.holds_for.model_dump(mode="json") if file.holds_for else {},
+        file.holds_for,
         {knob: file.baseline[knob] for knob in changes if knob in file.baseline},
         file.least_samples_per_s if is_as_advised else None,
     )

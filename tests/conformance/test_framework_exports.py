@@ -30,7 +30,9 @@ COMMON: dict[str, Value] = {
 }
 
 
-def train(python: str, name: str, file: Path | None, environment: Mapping[str, str]) -> dict[str, Any]:
+def train(
+    python: str, name: str, file: Path | None, environment: Mapping[str, str], archive: tuple[str, ...] = ()
+) -> dict[str, Any]:
     words = [
         python,
         "-m",
@@ -38,6 +40,7 @@ def train(python: str, name: str, file: Path | None, environment: Mapping[str, s
         "--standalone",
         "--nproc-per-node",
         "2",
+        *archive,
         str(SCRIPT),
         name,
     ]
@@ -75,36 +78,54 @@ def train_under(advise: Callable, name: str, changes: Mapping[str, Value], folde
 def test_trainer_does_what_its_arguments_say(advise, as_it_stands, clean_environment, tmp_path) -> None:
     plain = as_it_stands("trainer")
     assert (plain["fused"], plain["forwards_per_step"], plain["workers"]) == (True, 1, [0, None])
-    changes = {**COMMON, "fuse_all_optimizer_ops": False, "loader_num_workers": 1, "loader_prefetch_factor": 3,
-               "num_threads": 2}  # fmt: skip
+    changes = {
+        **COMMON,
+        "fuse_all_optimizer_ops": False,
+        "loader_num_workers": 1,
+        "loader_prefetch_factor": 3,
+    }
     report = train_under(advise, "trainer", changes, tmp_path, environment=clean_environment)
     assert len(report["buckets"]) > len(plain["buckets"])
     assert max(report["buckets"]) <= 2**20 + LAYER
     assert report["forwards_per_step"] == 2
     assert (plain["dtypes"], report["dtypes"]) == (["float32"], ["bfloat16"])
-    assert (report["fused"], report["workers"], report["threads"]) == (False, [1, 3], 2)
+    assert (report["fused"], report["workers"]) == (False, [1, 3])
 
 
 def test_accelerate_does_what_its_arguments_say(advise, as_it_stands, clean_environment, tmp_path) -> None:
     plain = as_it_stands("accelerate")
     assert plain["hook"] == ""
-    changes = {**COMMON, "fp16_allreduce": True, "num_threads": 2}
+    changes = {**COMMON, "fp16_allreduce": True}
     report = train_under(advise, "accelerate", changes, tmp_path, environment=clean_environment)
     assert report["buckets"] == [3 * LAYER] * 2 or len(report["buckets"]) > len(plain["buckets"])
     assert report["forwards_per_step"] == 2
     assert (plain["dtypes"], report["dtypes"]) == (["float32"], ["bfloat16"])
     assert "fp16_compress_hook" in report["hook"]
-    assert report["threads"] == 2
 
 
 def test_lightning_does_what_its_arguments_say(advise, as_it_stands, clean_environment, tmp_path) -> None:
     plain = as_it_stands("lightning")
-    changes = {**COMMON, "last_comm_group_size_MB": 0.25, "num_threads": 2}
+    changes = {**COMMON, "last_comm_group_size_MB": 0.25}
     report = train_under(advise, "lightning", changes, tmp_path, environment=clean_environment)
     assert len(report["buckets"]) > len(plain["buckets"])
     assert report["buckets"][0] < report["buckets"][1], "the first bucket has a size of its own"
     assert report["forwards_per_step"] == 2
     assert (plain["dtypes"], report["dtypes"]) == (["float32"], ["bfloat16"])
+
+
+@pytest.mark.parametrize("name", ["trainer", "accelerate", "lightning"])
+def test_the_runtime_does_what_a_framework_has_no_settings_for(
+    name: str, advise, as_it_stands, clean_environment, tmp_path
+) -> None:
+    for format_name in ("json", "runtime"):
+        file = export(
+            *advise({"nccl_comm_num": 2, "fuse_grad_size_in_MB": 0.5, "num_threads": 2}), format_name
+        )
+        (tmp_path / file.filename).write_bytes(file.data)
+    archive = (str(tmp_path / "fleet_advisor_runtime.pyz"),)
+    report = train(sys.executable, name, None, {**clean_environment, "STEPS": "24"}, archive)
+    assert max(report["buckets"]) <= 2**19 + LAYER < max(as_it_stands(name)["buckets"])
+    assert report["hook"] != as_it_stands(name)["hook"]
     assert report["threads"] == 2
 
 

@@ -1,11 +1,7 @@
-"""An ordinary DDP training script that knows nothing of the advisor; it prints what DDP itself logged.
-
-With `--wrap FILE` it uses that exported file's `wrap()` in the place of DistributedDataParallel, as its reader would.
-"""
+"""An ordinary DDP training script that knows nothing of the advisor; it prints what DDP itself logged."""
 
 import argparse
 import gc
-import importlib.util
 import json
 import os
 import sys
@@ -18,7 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--wrap")
     parser.add_argument("--positional", action="store_true", help="give DDP its arguments by position")
     parser.add_argument("--steps", type=int, default=6)
     arguments = parser.parse_args()
@@ -26,9 +21,8 @@ def main() -> None:
     rank, world = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(7)
     model = nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(300, 300), nn.ReLU())))
-    strategy = load_module(arguments.wrap) if arguments.wrap else None
     given = (None, None, 0, True, True, None, 25) if arguments.positional else ()
-    ddp = strategy.wrap(model) if strategy else DistributedDataParallel(model, *given)
+    ddp = DistributedDataParallel(model, *given)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.05)
     generator = torch.Generator().manual_seed(rank)
     agreed = []
@@ -38,8 +32,6 @@ def main() -> None:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-        if hasattr(strategy, "after_step"):
-            strategy.after_step(ddp)
         agreed.append(do_ranks_agree(ddp, world))
     log = ddp._get_ddp_logging_data()
     if rank == 0:
@@ -53,17 +45,11 @@ def main() -> None:
             "argv": sys.argv[1:],
             "folder": sys.path[0],
             "socket_threads": os.environ.get("NCCL_SOCKET_NTHREADS"),
+            "advisors": sorted({"advisor", "agent"} & sys.modules.keys()),
         }
         sys.stdout.write(f"REPORT {json.dumps(report)}\n")
     dist.barrier()  # gloo sometimes aborts a rank that leaves while another one still reduces
     dist.destroy_process_group()
-
-
-def load_module(path: str):
-    spec = importlib.util.spec_from_file_location("exported", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def do_ranks_agree(ddp: nn.Module, world: int) -> bool:

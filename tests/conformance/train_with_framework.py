@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 
-STEPS = 6
+STEPS = int(os.environ.get("STEPS", "6"))
 REPLICAS = []
 SEEN = {"forwards": 0, "dtypes": set(), "workers": None, "steps": 0}
 

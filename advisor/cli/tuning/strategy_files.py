@@ -57,7 +57,7 @@ def write_bundle(advice: Advice, job: Job, directory: Path) -> list[Path]:
     The exporters are pure functions of advice and job, so the files are made here and not asked for one by one.
     Raises `CommandFailed` where the directory cannot be written, or holds files of these names that are not ours.
     """
-    contents = {name: text.encode() for name, text in export_bundle(advice, job).items()}
+    contents = export_bundle(advice, job)
     if taken := _find_foreign(directory, contents):
         raise CommandFailed(
             Exit.INTERNAL,

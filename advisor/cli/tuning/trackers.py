@@ -48,7 +48,7 @@ class Results:
     baseline: Mapping[str, Value]
     """What the script itself sets."""
     trials: Sequence["TrialResult"]
-    files: Mapping[str, str]
+    files: Mapping[str, bytes]
     """The export, and the report, by name."""
 
 
@@ -144,7 +144,7 @@ def collect_results(advice: Advice, job: Job, history: JobHistory) -> Results:
         )
         for trial in sorted(history.trials, key=lambda trial: trial.number)
     )
-    files = {**export_bundle(advice, job), "report.html": export_report(advice, job, history)}
+    files = {**export_bundle(advice, job), "report.html": export_report(advice, job, history).encode()}
     return Results(job.id, job.spec.name or job.id, figures, words, advice.baseline, trials, files)
 
 
@@ -261,10 +261,10 @@ def _say_changes(trial: TrialResult) -> str:
 
 
 @contextmanager
-def _on_disk(files: Mapping[str, str]) -> Iterator[Path]:
+def _on_disk(files: Mapping[str, bytes]) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="advisor-") as folder:
-        for name, text in files.items():
-            (Path(folder) / name).write_text(text)
+        for name, content in files.items():
+            (Path(folder) / name).write_bytes(content)
         yield Path(folder)
 
 

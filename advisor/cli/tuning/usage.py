@@ -38,10 +38,7 @@ def describe_use(advice: Advice, job: Job, directory: Path, is_written: bool) ->
         return Use(note=str(error), program=program)
     path = shlex.quote(str(directory / file.filename))
     starts = job.spec.workload.kind is not WorkloadKind.PADDLE
-    # run.sh looks for `advisor` on the path, which a virtual environment that is not activated is not on.
-    needs_path = job.spec.workload.kind is WorkloadKind.PYTORCH and program != "advisor"
-    variable = f"ADVISOR={program} " if needs_path else ""
-    command = f"{variable}bash {path}" if starts else f"load {path} into fleet's DistributedStrategy"
+    command = f"bash {path}" if starts else f"load {path} into fleet's DistributedStrategy"
     if not is_written:
         write = f"{program} export {job.id} -o {shlex.quote(str(directory))}"
         command = f"{write}{' && ' if starts else ', then '}{command}"

@@ -249,7 +249,7 @@ def build_view_routes(source: Source, door: Door, renderer: Renderer) -> APIRout
     def download_export(request: Request, job_id: str, format: str, target: str = "") -> Response:
         door.admit(request)
         exported = source.read(export_strategy, job_id, format, target or None)
-        return download(exported.filename, exported.content.encode())
+        return download(exported.filename, exported.data)
 
     @router.get("/jobs/{job_id}/export/bundle")
     def download_bundle(request: Request, job_id: str) -> Response:

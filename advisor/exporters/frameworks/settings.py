@@ -3,10 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from advisor.exporters.by_hand import describe_by_hand, describe_reduction, find_buckets
 from advisor.exporters.launch.environment import VARIABLES
 from advisor.exporters.selection import idle_because, typed_values
-from advisor.exporters.torch.ddp_plan import describe_by_hand
-from advisor.exporters.torch.sharding_words import describe_reduction
 from advisor.protocol.answers.advice import Advice, Provenance
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
@@ -36,6 +35,13 @@ class Situation:
     def merged_steps(self) -> int:
         """Forward passes per optimizer step under the strategy."""
         return self.microbatches * int(self.values["gradient_merge_k_steps"])
+
+
+class Code(str):
+    """A value that is written as it stands: an expression of Python."""
+
+    def __repr__(self) -> str:
+        return str(self)
 
 
 @dataclass(frozen=True)
@@ -110,7 +116,7 @@ def explain_unmapped(knob: str, framework: str, values: Mapping[str, Value]) -> 
             f"It is read from the environment when the ranks start: source strategy.env ({VARIABLES[knob]})."
         )
     by_hand = describe_by_hand(knob, values)
-    return f"{framework} has no setting for it. {by_hand}".rstrip()
+    return f"{framework} has no plain setting for it. {by_hand}".rstrip()
 
 
 def _describe(values: Mapping[str, Value], job: Job) -> Situation:
@@ -140,8 +146,7 @@ def bucket_in_one_size(name: str, whole: bool = False) -> Line:
     def say(situation: Situation) -> Said | Refusal:
         if not situation.values["fuse_all_reduce_ops"]:
             return Refusal("It has no way to give every parameter a bucket of its own.")
-        measured = float(situation.values["fuse_grad_size_in_MB"])
-        first = min(float(situation.values["last_comm_group_size_MB"]), measured)
+        measured, first = find_buckets(situation.values)
         size: Value = max(1, round(measured)) if whole else measured
         differs = []
         if size != measured:
@@ -162,13 +167,13 @@ def first_bucket(situation: Situation) -> Said | Refusal:
     return Refusal("All buckets get one size here, the first one too.")
 
 
-def accumulation(name: str) -> Line:
+def accumulation(name: str, note: str = "") -> Line:
     """Return the line of a setting that counts forward passes per optimizer step and averages over them."""
 
     def say(situation: Situation) -> Said | Refusal:
         if not situation.values["gradient_merge_avg"]:
             return Refusal(f"{name} averages the merged gradients, and the trials added them up.")
-        return Said({name: situation.merged_steps})
+        return Said({name: situation.merged_steps}, f"{name}: {note}" if note else "")
 
     return say
 

@@ -22,7 +22,7 @@ VARIABLES = {
 }
 """Knob -> the variable that carries it."""
 IN_RANKS = (
-    "NCCL takes it from a plugin that the advisor builds in the ranks: use the torchrun export (run.sh)."
+    "NCCL takes it from a plugin that the runtime builds in the ranks: use the torchrun export (run.sh)."
 )
 """Of the knobs `TUNER`."""
 MEMORY, _ALLOCATOR = "FLAGS_fraction_of_gpu_memory_to_use", "FLAGS_allocator_strategy"
@@ -54,7 +54,7 @@ def export_environment(advice: Advice, job: Job) -> Exported:
     unmapped = {
         knob: IN_RANKS
         if knob in TUNER
-        else "It is no environment variable: use the torchrun, pytorch or paddle export."
+        else "It is no environment variable: use the torchrun or paddle export."
         for knob in advice.changes
         if knob not in provenance
     }
@@ -63,7 +63,7 @@ def export_environment(advice: Advice, job: Job) -> Exported:
         warnings.append("A variable that the launcher or the script sets itself replaces the one given here.")
     if any(name.startswith("FLAGS_") for name in variables):
         warnings.append(
-            "FLAGS_... variables are read by PaddlePaddle only; PyTorch takes the pytorch export."
+            "FLAGS_... variables are read by PaddlePaddle only; PyTorch takes the torchrun export."
         )
     title = "Environment of the strategy: set -a; . ./strategy.env; set +a before the launch, on every node."
     head = head_lines(advice, job, title, provenance, warnings, unmapped)

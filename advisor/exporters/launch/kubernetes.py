@@ -5,7 +5,7 @@ import textwrap
 from advisor.exporters.comments import comment, head_lines
 from advisor.exporters.exported import Exported
 from advisor.exporters.launch.names import plain_name
-from advisor.exporters.launch.run_script import export_torchrun
+from advisor.exporters.launch.run_script import RUNTIME, export_torchrun
 from advisor.exporters.strategy_json import export_json
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
@@ -61,8 +61,12 @@ spec:
               mountPath: /dev/shm
       volumes:
         - name: strategy
-          configMap:
-            name: {name}-strategy
+          projected:
+            sources:
+              - configMap:
+                  name: {name}-strategy
+              - configMap:
+                  name: {name}-runtime
         - name: shared-memory
           emptyDir:
             medium: Memory
@@ -70,7 +74,7 @@ spec:
 
 
 def export_kubernetes(advice: Advice, job: Job) -> Exported:
-    """Return the manifest: the strategy travels in a ConfigMap, the image is the user's with fleet-advisor in it."""
+    """Return the manifest: strategy and runtime travel in ConfigMaps, and the image is the user's as it is."""
     script = export_torchrun(advice, job)
     facts = job.facts
     resources = ""
@@ -79,12 +83,16 @@ def export_kubernetes(advice: Advice, job: Job) -> Exported:
         resources = "".join(" " * indent + f"{line}\n" for line, indent in limits.items())
     warnings = [
         *script.warnings,
-        f"Replace {IMAGE} by an image with your script, its data and `pip install fleet-advisor` in it.",
+        f"Replace {IMAGE} by an image with your script and its data in it.",
     ]
-    title = "Trains under the strategy on Kubernetes: kubectl apply -f job.yaml"
+    name = plain_name(job)
+    title = (
+        f"Trains under the strategy on Kubernetes: kubectl create configmap {name}-runtime --from-file={RUNTIME}, "
+        "and then kubectl apply -f job.yaml"
+    )
     head = head_lines(advice, job, title, script.provenance, warnings, script.unmapped)
     manifest = _MANIFEST.format(
-        name=plain_name(job), nodes=job.spec.nodes, image=IMAGE, files=_FILES, resources=resources,
+        name=name, nodes=job.spec.nodes, image=IMAGE, files=_FILES, resources=resources,
         run_sh=textwrap.indent(script.content.rstrip("\n"), "    "),
         strategy=textwrap.indent(export_json(advice, job).content.rstrip("\n"), "    "),
     )  # fmt: skip
@@ -96,4 +104,5 @@ def export_kubernetes(advice: Advice, job: Job) -> Exported:
         provenance=script.provenance,
         unmapped=script.unmapped,
         warnings=tuple(warnings),
+        needs=("runtime",),
     )

@@ -1,4 +1,4 @@
-"""`run.sh`: the user's own launch command under `advisor run`, not a line of the script changed."""
+"""`run.sh`: the user's own launch command behind the runtime's archive, not a line of the script changed."""
 
 import shlex
 
@@ -9,20 +9,21 @@ from advisor.protocol.answers.advice import Advice, Provenance
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.training.launch_command import LaunchCommand, UnlaunchableCommand, parse_command
 
+RUNTIME = "fleet_advisor_runtime.pyz"
+"""The archive with the runtime."""
 _TITLE = (
-    "Trains for real under the strategy in strategy.json, beside it; arguments go to the script. Every change comes "
-    "into force in the ranks themselves, which say so with the proof."
+    f"Trains for real under the strategy in strategy.json by the runtime in {RUNTIME}, both beside it; arguments go to "
+    "the script. Every change comes into force in the ranks themselves, which say so with the proof."
 )
-_FIND_ADVISOR = (
-    'advisor="$(command -v "${ADVISOR:-advisor}")" || { echo "${ADVISOR:-advisor} was not found on this node: install '
-    'fleet-advisor here, or set ADVISOR to its path." >&2; exit 127; }',
-    # It is looked for where the command was typed, and used where the training is.
-    '[[ $advisor == /* ]] || advisor="$PWD/$advisor"',
+_FIND_RUNTIME = (
+    f'runtime="$here/{RUNTIME}"',
+    f'[[ -f $runtime ]] || {{ echo "No {RUNTIME} beside $0: advisor export JOB --format runtime writes it." >&2; '
+    "exit 127; }",
 )
 _ALL_HERE = """\
 # Tuned with all {nodes} nodes on one machine: without a NODE_RANK all of them start here.
 if [[ -z ${{NODE_RANK:-}} ]]; then
-    export ADVISOR="$advisor" MASTER_ADDR=127.0.0.1 MASTER_PORT="${{MASTER_PORT:-$((20000 + RANDOM % 10000))}}"
+    export MASTER_ADDR=127.0.0.1 MASTER_PORT="${{MASTER_PORT:-$((20000 + RANDOM % 10000))}}"
     ranks=()
     for rank in {{0..{last}}}; do
         NODE_RANK=$rank bash "$here/${{BASH_SOURCE[0]##*/}}" "$@" &
@@ -40,13 +41,19 @@ if [[ -z ${{NODE_RANK:-}} ]]; then
 fi"""
 
 
-def export_torchrun(advice: Advice, job: Job) -> Exported:
-    """Return the launch script. It carries every change, by the same means as the trials."""
+def carry_everything(advice: Advice) -> tuple[dict[str, Provenance], dict[str, str]]:
+    """Return how much is known of every change that the runtime puts in force, and why the others are idle."""
     values = typed_values(advice)
     idle = {knob: because for knob in advice.changes if (because := idle_because(knob, values)) is not None}
     provenance = {
         knob: advice.provenance.get(knob, Provenance.CARRIED) for knob in advice.changes if knob not in idle
     }
+    return provenance, idle
+
+
+def export_torchrun(advice: Advice, job: Job) -> Exported:
+    """Return the launch script. It carries every change, by the same means as the trials."""
+    provenance, idle = carry_everything(advice)
     warnings = []
     if job.spec.workload.environment:
         names = ", ".join(sorted(job.spec.workload.environment))
@@ -62,7 +69,7 @@ def export_torchrun(advice: Advice, job: Job) -> Exported:
         provenance=provenance,
         unmapped=idle,
         warnings=tuple(warnings),
-        needs=("json",),
+        needs=("json", "runtime"),
     )
 
 
@@ -70,7 +77,7 @@ def _write_script(job: Job) -> str:
     lines = [
         "set -euo pipefail",
         'here="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"',
-        *_FIND_ADVISOR,
+        *_FIND_RUNTIME,
     ]
     if job.spec.workload.working_dir != ".":
         lines.append(f"cd -- {shlex.quote(job.spec.workload.working_dir)}")
@@ -90,7 +97,7 @@ def _write_script(job: Job) -> str:
                 '--master-port "${MASTER_PORT:-29500}"'
             )
         words.append(shlex.join([*launch.script, *launch.arguments]))
-    run = 'exec "$advisor" run --strategy "$here/strategy.json" --'
+    run = 'exec "${PYTHON:-python3}" "$runtime" --strategy "$here/strategy.json" --'
     return "\n".join([*lines, f'{run} {" ".join(words)} "$@"']) + "\n"
 
 

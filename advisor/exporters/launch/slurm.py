@@ -30,7 +30,7 @@ def export_slurm(advice: Advice, job: Job) -> Exported:
         "Account, partition and time are your site's: sbatch --account=... --time=... train.sbatch",
     ]
     title = (
-        "Trains under the strategy on Slurm: sbatch train.sbatch, with run.sh and strategy.json beside it."
+        "Trains under the strategy on Slurm: sbatch train.sbatch, with run.sh and what it needs beside it."
     )
     head = head_lines(advice, job, title, script.provenance, warnings, script.unmapped)
     directives = "".join(f"#SBATCH {option}\n" for option in options)
@@ -43,5 +43,5 @@ def export_slurm(advice: Advice, job: Job) -> Exported:
         provenance=script.provenance,
         unmapped=script.unmapped,
         warnings=tuple(warnings),
-        needs=("torchrun", "json"),
+        needs=("torchrun", "json", "runtime"),
     )

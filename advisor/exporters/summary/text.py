@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from advisor.exporters.comments import describe_gain, describe_value, one_line
 from advisor.exporters.exported import Exported, FormatInfo
+from advisor.exporters.own_words import OwnLine
 from advisor.protocol.answers.advice import Advice, Provenance, Verdict
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.knobs.spelling import spell_name
@@ -17,7 +18,11 @@ KNOWN = {
 
 
 def write_summary(
-    advice: Advice, job: Job, files: Iterable[Exported], formats: Mapping[str, FormatInfo]
+    advice: Advice,
+    job: Job,
+    files: Iterable[Exported],
+    formats: Mapping[str, FormatInfo],
+    own_lines: Iterable[OwnLine],
 ) -> str:
     """Return the text, in plain ASCII."""
     when = job.finished_at or job.started_at or job.created_at
@@ -45,6 +50,10 @@ def write_summary(
         called = f"{title} ({knob})" if title != knob else knob
         lines.append(one_line(f"{called}: {before} -> {describe_value(value)} ({KNOWN[known]})"))
         lines += [f"    {one_line(reason.sentence)}" for reason in advice.reasons if reason.knob == knob]
+    if own := [
+        f"  {one_line(line.text)}{one_line(f' ({line.where})') if line.where else ''}" for line in own_lines
+    ]:
+        lines += ["", "In your own script, without a file", *own]
     lines += ["", "Files"]
     for file in files:
         target = f" (for {file.target})" if file.target else ""

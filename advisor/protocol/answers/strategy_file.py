@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from pydantic import computed_field
+
 from advisor.protocol.answers.advice import Interval, Provenance, Verdict
 from advisor.protocol.base import Message, Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
@@ -13,6 +15,8 @@ from advisor.protocol.knobs.nearest import say_unknown_knobs
 from advisor.protocol.knobs.reach import read_typed
 from advisor.protocol.training.workload import WorkloadFacts, WorkloadKind
 
+_BUILT_IN = frozenset({"fuse_all_reduce_ops", "fuse_grad_size_in_MB"})
+"""Knobs that a DistributedDataParallel of a static graph takes only when it is built."""
 SCHEMA = "fleet-advisor/strategy"
 VERSION = 1
 
@@ -57,6 +61,16 @@ class StrategyFile(Message):
     holds_for: WorkloadFacts | None = None
     """The model, its ranks and their hardware as they were measured."""
 
+    @computed_field
+    def at_launch(self) -> Changes:
+        """The part of the changes that has to stand when the ranks start."""
+        return choose_at_launch(self.changes, self.holds_for)
+
+    @computed_field
+    def launch_variables(self) -> dict[str, str]:
+        """The environment variables that carry it there."""
+        return self.changes.launch_variables
+
     @property
     def least_samples_per_s(self) -> float | None:
         """The lower end of the advised throughput; None where the file advises none."""
@@ -74,6 +88,13 @@ def describe_schema() -> dict[str, Any]:
         **schema,
         "title": "strategy.json of Fleet Advisor",
     }
+
+
+def choose_at_launch(changes: Changes, holds_for: WorkloadFacts | None) -> Changes:
+    """Return the part of the changes that has to stand when the ranks start."""
+    is_static = holds_for is not None and holds_for.ddp.static_graph
+    built_in = {name: value for name, value in changes.items() if is_static and name in _BUILT_IN}
+    return Changes({**changes.cold, **built_in})
 
 
 def choose_changes(changes: Mapping[str, Value], settings: Sequence[str], leave: Sequence[str]) -> Changes:

@@ -21,7 +21,7 @@ def export_strategy(work: UnitOfWork, job_id: str, format: str, target: str | No
         raise UnknownFormat(str(error)) from error
 
 
-def bundle_strategy(work: UnitOfWork, job_id: str) -> dict[str, str]:
+def bundle_strategy(work: UnitOfWork, job_id: str) -> dict[str, bytes]:
     """Return the files of a job's advised strategy by name, with a summary and a report.
 
     Raises JobNotFound and AdviceNotReady.

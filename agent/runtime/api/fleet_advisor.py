@@ -7,16 +7,20 @@ script where fleet-advisor is not installed. Outside of a trial every function r
 from __future__ import annotations
 
 import os
-import runpy
 import sys
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
 from typing import Optional
 
 
 def start() -> None:
     """Call once in every training process, before the model is wrapped in DistributedDataParallel."""
     folder = os.environ.get("ADVISOR_RUNTIME")
-    if folder:
-        runpy.run_path(os.path.join(folder, "launch.py"), run_name="fleet_advisor_launch")["watch"]()
+    spec = PathFinder.find_spec("launch", [folder]) if folder else None
+    if spec is not None and spec.loader is not None:
+        launch = module_from_spec(spec)
+        spec.loader.exec_module(launch)
+        launch.watch()
 
 
 def end_step(samples: Optional[int] = None) -> None:

@@ -14,10 +14,11 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 def _watch():
     try:
-        import runpy
-
-        launch = os.path.join(os.path.dirname(_FOLDER), "launch.py")
-        runpy.run_path(launch, run_name="fleet_advisor_launch")["watch"]()
+        # The folder above may lie in an archive: it is for the import system to read it.
+        spec = importlib.machinery.PathFinder.find_spec("launch", [os.path.dirname(_FOLDER)])
+        launch = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(launch)
+        launch.watch()
     except Exception as error:
         if sys.stderr is not None:
             sys.stderr.write("fleet advisor: this process is not measured: %r\n" % (error,))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import os
+import pkgutil
 import shutil
 import subprocess
 import tempfile
@@ -28,6 +29,7 @@ COLLECTIVES = {"nccl_tuner_all_gather": 2, "nccl_tuner_reduce_scatter": 3, "nccl
 """Knob -> NCCL's number for the collective (ncclFunc_t)."""
 PLUGIN = "NCCL_TUNER_PLUGIN"
 FILE = "libnccl-tuner-fleet.so"
+SOURCE = "tuner.c"
 SPOKEN_FROM = (2, 22)
 """The first NCCL that hands a plugin its table of costs."""
 COMPILERS = ("cc", "gcc", "clang")
@@ -73,10 +75,11 @@ def build(folder: str) -> str:
     compiler = find_compiler()
     if compiler is None:
         raise Unbuildable(_NO_COMPILER)
-    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tuner.c")
-    path = os.path.join(folder, FILE)
+    source, path = os.path.join(folder, SOURCE), os.path.join(folder, FILE)
     words = [compiler, "-std=c11", "-O2", "-fPIC", "-shared", "-o", path, source]
     try:
+        with open(source, "wb") as file:  # the package may lie in an archive
+            file.write(pkgutil.get_data(__name__, SOURCE) or b"")
         done = subprocess.run(
             words,
             stdin=subprocess.DEVNULL,

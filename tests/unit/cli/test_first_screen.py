@@ -224,7 +224,7 @@ def test_every_command_says_where_the_advisor_is_that_is_not_on_the_path(
     monkeypatch.chdir("/")
     program = Path(sys.executable).with_name("advisor")
     told = describe_use(a_change(), FakeServer().add_job("aaa1"), Path("out"), is_written=is_written)
-    assert f"ADVISOR={told.program} bash out/run.sh" in told.command
+    assert "bash out/run.sh" in told.command
     assert (Path("/") / told.program) == program
     assert is_written or told.command.startswith(f"{told.program} export aaa1")
     assert f"{told.program} advice job-1 -v" in words_of(a_change(), told)

@@ -47,7 +47,7 @@ def strip_escaped(page: str) -> str:
     return re.sub(r"<pre.*?</pre>", "", page, flags=re.S)
 
 
-@pytest.mark.parametrize("address", [*PAGES, "/jobs/sample/export/file?format=pytorch"])
+@pytest.mark.parametrize("address", [*PAGES, "/jobs/sample/export/file?format=torchrun"])
 def test_page_asks_for_a_token_and_leads_back(client: TestClient, address: str) -> None:
     answer = client.get(address, follow_redirects=False)
     assert answer.status_code == 303
@@ -281,14 +281,14 @@ def test_what_training_scripts_and_people_write_is_text(sign_in: SignIn, stories
         "&lt;script&gt;alert(&#39;a training script wrote this&#39;)"
         in client.get("/jobs/sample/trials/6").text
     )
-    export = client.get("/jobs/sample/export?format=pytorch").text
+    export = client.get("/jobs/sample/export?format=torchrun").text
     assert "&lt;script&gt;alert(1)" in export.partition('id="file-title"')[2]
     assert "<script>alert(1)" not in export
 
 
 def test_export_is_a_file_to_save(sign_in: SignIn) -> None:
-    answer = sign_in("adv_viewer_3_x").get("/jobs/sample/export/file?format=pytorch")
-    assert answer.headers["content-disposition"] == 'attachment; filename="ddp_strategy.py"'
+    answer = sign_in("adv_viewer_3_x").get("/jobs/sample/export/file?format=torchrun")
+    assert answer.headers["content-disposition"] == 'attachment; filename="run.sh"'
     assert answer.headers["content-type"] == "application/octet-stream"
     assert answer.headers["x-content-type-options"] == "nosniff"
 

@@ -17,7 +17,7 @@ STORY = make_finished_story(NOW)
 
 def test_difference_names_what_a_format_changes_and_what_it_cannot_say(sign_in: SignIn) -> None:
     assert STORY.advice is not None
-    lines = view_difference(STORY.advice, export(STORY.advice, STORY.job, "pytorch"))
+    lines = view_difference(STORY.advice, export(STORY.advice, STORY.job, "torchrun"))
     assert ("del", "-fuse_grad_size_in_MB = 25") in lines
     assert ("ins", "+fuse_grad_size_in_MB = 96") in lines
     nccl = view_difference(STORY.advice, export(STORY.advice, STORY.job, "nccl"))
@@ -33,7 +33,7 @@ def test_bundle_holds_every_file_and_the_report_is_saved_not_shown(sign_in: Sign
     answer = client.get("/jobs/sample/export/bundle")
     assert answer.headers["content-disposition"] == 'attachment; filename="strategy-sample.zip"'
     with zipfile.ZipFile(io.BytesIO(answer.content)) as archive:
-        assert {name: archive.read(name).decode() for name in archive.namelist()} == files
+        assert {name: archive.read(name) for name in archive.namelist()} == files
         assert archive.getinfo("run.sh").external_attr >> 16 == 0o755
     assert pack_files(files) == answer.content
     report = client.get("/jobs/sample/export/report")

@@ -18,7 +18,7 @@ BY_HAND = {
 }
 
 
-@pytest.mark.parametrize("format", ["wrapper", "pytorch", "paddle"])
+@pytest.mark.parametrize("format", ["accelerate", "paddle"])
 def test_what_no_file_can_set_is_left_out_with_the_w(format: str, advise) -> None:
     advice, job = advise({name: value for name, (value, _) in BY_HAND.items()})
     file = export(advice, job, format)

@@ -14,24 +14,28 @@ CHANGES: dict[str, Value] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("info", FORMATS.values(), ids=list(FORMATS))
-def test_a_file_says_what_it_puts_in_force(info, advise) -> None:
-    kind = info.kinds[0]
+@pytest.mark.parametrize(
+    "info", [info for info in FORMATS.values() if info.name != "runtime"], ids=lambda info: info.name
+)
+def test_a_file_says_what_it_puts_in_force(name: str, advise) -> None:
+    kind = FORMATS[name].kinds[0]
     knobs = CHANGES if kind is WorkloadKind.COMMAND else None
     advice, job = advise(CHANGES, kind=kind, knobs=knobs)
-    file = export(advice, job, info.name)
+    file = export(advice, job, name)
     carried = read_carried(file.content)
     assert carried is not None
     assert (carried.job_id, carried.kind) == (job.id, kind)
-    assert dict(carried.changes) == {name: CHANGES[name] for name in CHANGES if name in file.provenance}
-    assert all(carried.baseline[name] == advice.baseline[name] for name in carried.changes)
+    assert dict(carried.changes) == {
+        knob: value for knob, value in CHANGES.items() if knob in file.provenance
+    }
+    assert all(carried.baseline[knob] == advice.baseline[knob] for knob in carried.changes)
     whole = len(carried.changes) == len(CHANGES)
     assert carried.gain == (advice.gain if whole else None)
 
 
 def test_a_name_of_several_lines_harms_no_file(advise) -> None:
     advice, job = advise(CHANGES, name='two\nlines "and" quotes')
-    carried = read_carried(export(advice, job, "wrapper").content)
+    carried = read_carried(export(advice, job, "torchrun").content)
     assert carried is not None
     assert (carried.job_name[:3], carried.changes["num_threads"]) == ("two", 2)
 

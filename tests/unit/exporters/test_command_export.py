@@ -56,7 +56,7 @@ def test_a_bundle_holds_only_what_can_apply_the_strategy(advise) -> None:
     with pytest.raises(
         ExportError, match="Format wrapper cannot apply the strategy of a command workload: choose"
     ):
-        export(*command, "wrapper")
+        export(*command, "runtime")
 
 
 def test_what_was_timed_in_paddle_itself_is_measured_there(advise) -> None:

@@ -13,12 +13,13 @@ from advisor.protocol.training.workload import WorkloadKind
 
 SUITABLE = [name for name, info in FORMATS.items() if WorkloadKind.PYTORCH in info.kinds]
 """Formats for the jobs that `advise` makes unless told otherwise."""
+HEADED = [name for name in SUITABLE if name not in {"json", "runtime"}]
 CHANGES = {"fuse_grad_size_in_MB": 50.0, "nccl_comm_num": 2, "num_threads": 4, "NCCL_SOCKET_NTHREADS": 4}
 
 
 def test_the_formats_are_the_promised_ones() -> None:
     assert set(FORMATS) == {
-        "json", "paddle", "paddle-python", "pytorch", "fsdp", "env", "nccl", "torchrun", "command", "wrapper", "slurm",
+        "json", "paddle", "paddle-python", "env", "nccl", "torchrun", "runtime", "command", "slurm",
         "kubernetes", "trainer", "accelerate", "lightning", "deepspeed",
     }  # fmt: skip
 
@@ -45,7 +46,7 @@ def test_the_same_advice_gives_the_same_file(name, advise) -> None:
     assert export(*advise(CHANGES), name) == export(*advise(CHANGES), name)
 
 
-@pytest.mark.parametrize("name", [name for name in SUITABLE if name != "json"])
+@pytest.mark.parametrize("name", HEADED)
 def test_every_head_has_gain_interval_and_job(name, advise) -> None:
     content = export(*advise(CHANGES), name).content
     assert (
@@ -56,7 +57,7 @@ def test_every_head_has_gain_interval_and_job(name, advise) -> None:
     assert "torch 2.13.0" in content
 
 
-@pytest.mark.parametrize("name", [name for name in SUITABLE if name != "json"])
+@pytest.mark.parametrize("name", HEADED)
 def test_a_kept_baseline_says_that_nothing_needs_to_change(name, advise) -> None:
     file = export(*advise({}), name)
     assert "nothing needs to change" in file.content
@@ -84,11 +85,12 @@ def test_a_bundle_holds_every_file_and_a_summary(advise) -> None:
     bundle = export_bundle(*advise(CHANGES))
     expected = {FORMATS[name].filename for name in SUITABLE if not FORMATS[name].software}
     assert set(bundle) == expected | {"SUMMARY.txt", "report.html"}
-    summary = bundle["SUMMARY.txt"]
+    summary = bundle["SUMMARY.txt"].decode()
     assert "bucket size (fuse_grad_size_in_MB): 25 -> 50 (timed through its PyTorch equivalent)" in summary
     assert "num_threads helped." in summary
+    assert "  DDP(..., bucket_cap_mb_list=[1, 50])\n" in summary, "a line for who owns the script"
     assert all(name in summary for name in expected)
-    report = bundle["report.html"]
+    report = bundle["report.html"].decode()
     assert "bucket size<br>" in report
     assert "fuse_grad_size_in_MB</code></span></td><td>25</td><td><strong>50</strong>" in report
     assert "num_threads helped." in report
@@ -99,9 +101,10 @@ def test_a_bundle_holds_every_file_and_a_summary(advise) -> None:
 def test_a_hostile_name_stays_inside_the_comments(advise) -> None:
     hostile = "x\n}\nimport os; os.abort()\n\u2028rm -rf ~\r\x85#<script>`$(reboot)`"
     bundle = export_bundle(*advise(CHANGES, name=hostile))
-    for filename, content in bundle.items():
-        if filename in {"strategy.json", "SUMMARY.txt"}:
+    for filename, data in bundle.items():
+        if filename in {"strategy.json", "SUMMARY.txt", "fleet_advisor_runtime.pyz"}:
             continue
+        content = data.decode()
         if filename == "report.html":
             assert "<script>" not in content
             assert "&lt;script&gt;`$(reboot)`" in content, "text, neither a tag nor a placeholder"
@@ -115,7 +118,7 @@ def test_a_hostile_name_stays_inside_the_comments(advise) -> None:
         if filename == "job.yaml":
             parts = list(yaml.safe_load_all(content))
             assert [part["kind"] for part in parts] == ["ConfigMap", "Service", "Job"]
-            assert parts[0]["data"]["run.sh"] == bundle["run.sh"]
+            assert parts[0]["data"]["run.sh"] == bundle["run.sh"].decode()
             continue
         named = [line for line in guilty if line.startswith("#SBATCH --job-name=")]
         assert all(re.fullmatch(r"#SBATCH --job-name=[a-z0-9-]+", line) for line in named)
@@ -129,7 +132,12 @@ def test_undecided_exports_the_baseline_exactly_as_keep_does_and_says_so(advise)
     told = {"verdict": Verdict.UNDECIDED, "gain": gain, "candidate": {"num_threads": 1}, "what_to_do": more}
     undecided = keep.model_copy(update=told)
     for info in list_suitable(job):
-        if info.name in {"json", "kubernetes", "deepspeed"}:  # they hold the answer itself
+        if info.name in {
+            "json",
+            "kubernetes",
+            "deepspeed",
+            "runtime",
+        }:  # they hold the answer itself, or none
             continue
         kept, opened = (export(advice, job, info.name).content.splitlines() for advice in (keep, undecided))
         assert [line for line in kept if not line.startswith("#")] == [
@@ -141,14 +149,14 @@ def test_undecided_exports_the_baseline_exactly_as_keep_does_and_says_so(advise)
         assert "Best strategy tried, not in this file: measured too roughly for a figure" in head
     file = read_strategy_file(export(undecided, job, "json").content)
     assert (file.verdict, file.changes) == (Verdict.UNDECIDED, {})
-    assert "Undecided: these files are the baseline" in export_bundle(undecided, job)["SUMMARY.txt"]
+    assert "Undecided: these files are the baseline" in export_bundle(undecided, job)["SUMMARY.txt"].decode()
 
 
 @pytest.mark.parametrize(
     ("kind", "facts", "name"),
     [
         (WorkloadKind.PYTORCH, {}, "torchrun"),
-        (WorkloadKind.PYTORCH, {"sharding": "fully_shard"}, "fsdp"),
+        (WorkloadKind.PYTORCH, {"sharding": "fully_shard"}, "torchrun"),
         (WorkloadKind.PYTORCH, {"software": {"pytorch_lightning": "2.5"}}, "lightning"),
         (WorkloadKind.PYTORCH, {"software": {"accelerate": "1", "transformers": "5"}}, "trainer"),
         (WorkloadKind.PYTORCH, {"backend": "nccl"}, "torchrun"),

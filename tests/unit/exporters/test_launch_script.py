@@ -12,11 +12,12 @@ HOSTILE = ("it's", "$(touch pwned)", "`id`", "a b", 'say "hi"', "line\nbreak", "
 
 
 def execute(script: str, folder: Path, *arguments: str, environment: Mapping[str, str] | None = None):
-    """Run `script` with an `advisor` that prints its words and its environment instead of launching anything."""
+    """Run `script` with a Python that prints its words and its environment instead of running anything."""
     tools = folder / "tools"
     tools.mkdir(exist_ok=True)
-    fake = tools / "advisor"
+    fake = tools / "python3"
     fake.write_text('#!/bin/bash\nprintf "%s\\0" "$@" > words\nenv -0 > variables\npwd > place\n')
+    (folder / "fleet_advisor_runtime.pyz").touch()
     fake.chmod(0o755)
     (folder / "run.sh").write_text(script)
     return subprocess.run(
@@ -39,16 +40,17 @@ def test_the_jobs_own_command_runs_under_the_strategy_file_beside_it(advise, tmp
     done = execute(script, tmp_path, "--seed", "two words")
     assert done.returncode == 0, done.stderr
     assert read_words(tmp_path) == [
-        "run", "--strategy", str(tmp_path / "strategy.json"), "--",
+        str(tmp_path / "fleet_advisor_runtime.pyz"), "--strategy", str(tmp_path / "strategy.json"), "--",
         "torchrun", "--nproc-per-node", "2", "train.py", "--epochs", "3", "--seed", "two words",
     ]  # fmt: skip
 
 
-def test_a_node_without_the_advisor_says_what_to_do(advise, tmp_path: Path) -> None:
-    script = export(*advise({"fuse_grad_size_in_MB": 50.0}), "torchrun").content
-    done = execute(script, tmp_path, environment={"ADVISOR": "/nowhere/advisor"})
+def test_a_script_without_the_runtime_beside_it_says_what_to_do(advise, tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text(export(*advise({"fuse_grad_size_in_MB": 50.0}), "torchrun").content)
+    done = subprocess.run(["bash", str(script)], capture_output=True, text=True, timeout=30, check=False)
     assert done.returncode == 127
-    assert "/nowhere/advisor was not found on this node: install fleet-advisor here" in done.stderr
+    assert "advisor export JOB --format runtime writes it" in done.stderr
 
 
 def test_hostile_words_arrive_as_they_are(advise, tmp_path: Path) -> None:
@@ -91,7 +93,7 @@ def test_nodes_that_were_agents_of_one_machine_all_start_there(advise, tmp_path:
     fake = tmp_path / "fake"
     fake.write_text('#!/bin/sh\necho "$MASTER_ADDR:$MASTER_PORT" > "address$NODE_RANK"; exit "$NODE_RANK"\n')
     fake.chmod(0o755)
-    done = execute(script, tmp_path, environment={"ADVISOR": "./fake"})
+    done = execute(script, tmp_path, environment={"PYTHON": str(fake)})
     assert done.returncode == 1, done.stderr
     addresses = {(tmp_path / f"address{rank}").read_text() for rank in (0, 1)}
     assert len(addresses) == 1
@@ -114,9 +116,11 @@ def test_any_launcher_carries_every_change(advise) -> None:
 
 
 def test_a_file_that_carries_less_claims_less(advise) -> None:
-    file = export(*advise({"fuse_grad_size_in_MB": 50.0, "loader_num_workers": 4}), "wrapper")
+    file = export(
+        *advise({"fuse_grad_size_in_MB": 50.0, "loader_num_workers": 4}, backend="nccl"), "lightning"
+    )
     assert "# Carries 1 of 2 changes: the gain above was measured with all of them together" in file.content
-    assert "Carries" not in export(*advise({"fuse_grad_size_in_MB": 50.0}), "wrapper").content
+    assert "Carries" not in export(*advise({"fuse_grad_size_in_MB": 50.0}), "lightning").content
 
 
 def test_the_jobs_own_variables_are_named_but_not_copied(advise) -> None:
@@ -142,7 +146,7 @@ def test_an_environment_file_is_read_by_the_shell(advise, tmp_path: Path) -> Non
 def test_what_no_variable_can_carry_is_sent_elsewhere(advise) -> None:
     file = export(*advise({"fuse_grad_size_in_MB": 50.0}), "env")
     assert not file.provenance
-    assert "use the torchrun, pytorch or paddle export" in file.unmapped["fuse_grad_size_in_MB"]
+    assert "use the torchrun or paddle export" in file.unmapped["fuse_grad_size_in_MB"]
     assert all(line.startswith("#") for line in file.content.splitlines())
 
 

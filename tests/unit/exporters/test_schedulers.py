@@ -18,15 +18,15 @@ SCONTROL = """#!/usr/bin/env bash
 [ "$*" = "show hostnames n[3-4]" ] && printf 'n3\\nn4\\n'
 """
 TORCHRUN = """#!/usr/bin/env bash
-[ "$1 $2" = "run --strategy" ] && shift 4
+[ "$(basename "$1") $2" = "fleet_advisor_runtime.pyz --strategy" ] && shift 4
 echo "$* with $(basename "$ADVISOR_FILES")"
 """
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Path:
-    """Give a folder with what a node of a Slurm cluster has, and an `advisor` that tells how it was called."""
-    for name, text in {"srun": SRUN, "scontrol": SCONTROL, "advisor": TORCHRUN}.items():
+    """Give a folder with what a node of a Slurm cluster has, and a Python that tells how it was called."""
+    for name, text in {"srun": SRUN, "scontrol": SCONTROL, "python3": TORCHRUN}.items():
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
     return tmp_path
@@ -35,7 +35,7 @@ def cluster(tmp_path: Path) -> Path:
 def test_sbatch_starts_run_sh_on_every_node(advise, cluster: Path) -> None:
     advice, job = advise(CHANGES, nodes=2, world_size=4, name="My job: no. 7", backend="nccl")
     for name, content in export_bundle(advice, job).items():
-        (cluster / name).write_text(content)
+        (cluster / name).write_bytes(content)
     text = (cluster / "train.sbatch").read_text()
     directives = [line.split(maxsplit=1)[1] for line in text.splitlines() if line.startswith("#SBATCH")]
     assert directives == ["--job-name=my-job-no-7", "--nodes=2", "--ntasks-per-node=1", "--gpus-per-node=2"]
@@ -72,6 +72,8 @@ def test_kubernetes_gets_one_pod_a_node_with_the_strategy_in_it(advise) -> None:
     spec = manifest["spec"]
     assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 2, 2)
     pod = spec["template"]["spec"]
+    sources = [source["configMap"]["name"] for source in pod["volumes"][0]["projected"]["sources"]]
+    assert sources == ["my-job-no-7-strategy", "my-job-no-7-runtime"]
     (container,) = pod["containers"]
     assert container["resources"] == {"limits": {"nvidia.com/gpu": 2}}
     assert {"name": "MASTER_ADDR", "value": "my-job-no-7-0.my-job-no-7"} in container["env"]
@@ -99,7 +101,7 @@ def test_a_difference_shows_what_changes_and_what_cannot(advise) -> None:
     assert describe_difference(advice, export(advice, job, "env")).splitlines() == [
         "--- your script as it was measured",
         "+++ strategy.env",
-        "!fuse_grad_size_in_MB = 50: It is no environment variable: use the torchrun, pytorch or paddle export.",
+        "!fuse_grad_size_in_MB = 50: It is no environment variable: use the torchrun or paddle export.",
         "-NCCL_SOCKET_NTHREADS = 1",
         "+NCCL_SOCKET_NTHREADS = 4",
     ]

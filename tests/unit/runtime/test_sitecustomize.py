@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from advisor.exporters.launch.runtime_archive import pack_runtime
+
 RUNTIME = Path(__file__).parents[3] / "agent" / "runtime"
 
 
@@ -32,14 +34,26 @@ def run(python: str, code: str, *path: Path, **variables: str) -> subprocess.Com
     return subprocess.run([python, "-c", code], env=environment, capture_output=True, text=True, check=False)
 
 
+@pytest.fixture(params=["folder", "archive"])
+def runtime(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Give the runtime's folder as it is installed, and as an export carries it."""
+    if request.param == "folder":
+        return RUNTIME
+    archive = tmp_path_factory.mktemp("export") / "runtime.pyz"
+    archive.write_bytes(pack_runtime())
+    return archive / "fleet_advisor_runtime"
+
+
 @pytest.mark.parametrize("python", list_pythons())
-def test_next_sitecustomize_runs_and_the_process_is_as_before(python: str, tmp_path: Path) -> None:
+def test_next_sitecustomize_runs_and_the_process_is_as_before(
+    python: str, runtime: Path, tmp_path: Path
+) -> None:
     (tmp_path / "sitecustomize.py").write_text("VALUE = 'the user\\'s own'")
     (tmp_path / "torch.py").write_text(
         "import sys\nassert 'fleet_advisor_runtime.inject.joining' in sys.modules"
     )
     code = "import os, sitecustomize, torch; print(sitecustomize.VALUE, os.environ['WANDB_MODE'])"
-    found = run(python, code, RUNTIME / "injected", tmp_path, ADVISOR_TUNING="1")
+    found = run(python, code, runtime / "injected", tmp_path, ADVISOR_TUNING="1")
     # This torch has no `distributed`: the runtime says so in one line, and the import goes on.
     assert (found.returncode, found.stdout) == (0, "the user's own disabled\n")
     assert len(found.stderr.splitlines()) == 1

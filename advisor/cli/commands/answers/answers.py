@@ -57,7 +57,7 @@ def export(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="A file, or a directory. A single format goes to stdout without it."
+            "--output", "-o", help="A file, or a directory. A single text file goes to stdout without it."
         ),
     ] = None,
     diff: Annotated[
@@ -77,7 +77,7 @@ def export(
             written = write_bundle(client.advice(found.id), found, output or default_directory(found))
         else:
             exported = client.export_strategy(found.id, format_name, target)
-            if output is None and not as_json:
+            if output is None and not as_json and not exported.name.endswith(".pyz"):
                 screen.print_text(exported.content.decode())
                 return
             written = [_write_one(exported, output)]

@@ -19,7 +19,7 @@ def view_difference(advice: Advice, file: Exported) -> tuple[tuple[str, str], ..
     )
 
 
-def pack_files(files: Mapping[str, str]) -> bytes:
+def pack_files(files: Mapping[str, bytes]) -> bytes:
     """Return the files as a zip archive, the same bytes for the same files."""
     packed = io.BytesIO()
     with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
