@@ -3,7 +3,6 @@
 import argparse
 import gc
 import json
-import os
 import sys
 
 import torch
@@ -44,7 +43,6 @@ def main() -> None:
             "sum": sum(parameter.double().sum().item() for parameter in ddp.parameters()),
             "argv": sys.argv[1:],
             "folder": sys.path[0],
-            "socket_threads": os.environ.get("NCCL_SOCKET_NTHREADS"),
             "advisors": sorted({"advisor", "agent"} & sys.modules.keys()),
         }
         sys.stdout.write(f"REPORT {json.dumps(report)}\n")

@@ -54,7 +54,7 @@ def test_a_bundle_holds_only_what_can_apply_the_strategy(advise) -> None:
         "strategy.json", "strategy.prototxt", "paddle_strategy.py", "SUMMARY.txt", "report.html",
     }  # fmt: skip
     with pytest.raises(
-        ExportError, match="Format wrapper cannot apply the strategy of a command workload: choose"
+        ExportError, match="Format runtime cannot apply the strategy of a command workload: choose"
     ):
         export(*command, "runtime")
 
