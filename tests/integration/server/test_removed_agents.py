@@ -27,7 +27,7 @@ def read_all(server: Served, job_id: str) -> dict[str, str]:
     for path in (
         job, f"{job}/history", f"{job}/trials", f"{job}/blocks", f"{job}/sessions", f"{job}/telemetry",
         f"{job}/telemetry/series", f"{job}/events", f"{job}/logs", f"{job}/runs", f"{job}/pareto", f"{job}/advice",
-        f"{job}/strategy?format=json", f"{job}/strategy?format=pytorch",
+        f"{job}/strategy?format=json", f"{job}/strategy?format=torchrun",
     ):  # fmt: skip
         reply = server.ask("GET", path)
         assert reply.status_code == 200, (path, reply.text[:300])
