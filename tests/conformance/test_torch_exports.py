@@ -16,10 +16,10 @@ from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
 
-pytestmark = [pytest.mark.conformance, pytest.mark.distributed]
+pytestmark = [pytest.mark.conformance, pytest.mark.distributed, pytest.mark.timeout(600)]
 SCRIPT = Path(__file__).with_name("train_unchanged.py")
 STEPS = ("--steps", "30")
-TIMEOUT_S = 180
+TIMEOUT_S = 240
 LAYER = (300 * 300 + 300) * 4
 """Gradient bytes of one of the script's six layers."""
 Advise = Callable[..., tuple[Advice, Job]]
