@@ -9,18 +9,18 @@ from __future__ import annotations
 import os
 import sys
 from importlib.machinery import PathFinder
-from importlib.util import module_from_spec
-from typing import Optional
+from typing import Any, Dict, Optional
 
 
 def start() -> None:
     """Call once in every training process, before the model is wrapped in DistributedDataParallel."""
     folder = os.environ.get("ADVISOR_RUNTIME")
-    spec = PathFinder.find_spec("launch", [folder]) if folder else None
-    if spec is not None and spec.loader is not None:
-        launch = module_from_spec(spec)
-        spec.loader.exec_module(launch)
-        launch.watch()
+    if folder:
+        # It may lie in an archive, whose loader before Python 3.10 has no exec_module.
+        loader: Any = getattr(PathFinder.find_spec("launch", [folder]), "loader", None)
+        launch: Dict[str, Any] = {"__name__": "launch", "__file__": loader.get_filename("launch")}
+        exec(loader.get_code("launch"), launch)
+        launch["watch"]()
 
 
 def end_step(samples: Optional[int] = None) -> None:

@@ -14,11 +14,11 @@ _FOLDER = os.path.dirname(os.path.abspath(__file__))
 
 def _watch():
     try:
-        # The folder above may lie in an archive: it is for the import system to read it.
-        spec = importlib.machinery.PathFinder.find_spec("launch", [os.path.dirname(_FOLDER)])
-        launch = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(launch)
-        launch.watch()
+        # The folder above may lie in an archive, whose loader before Python 3.10 has no exec_module.
+        loader = importlib.machinery.PathFinder.find_spec("launch", [os.path.dirname(_FOLDER)]).loader
+        launch = {"__name__": "launch", "__file__": loader.get_filename("launch")}
+        exec(loader.get_code("launch"), launch)
+        launch["watch"]()
     except Exception as error:
         if sys.stderr is not None:
             sys.stderr.write("fleet advisor: this process is not measured: %r\n" % (error,))
