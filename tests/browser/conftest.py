@@ -11,7 +11,7 @@ import pytest
 import uvicorn
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
-from tests.samples.stored import SUBMITTER, Stories
+from tests.samples.stored import SUBMITTER, Stories, share_pages
 
 _ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
@@ -56,7 +56,7 @@ class Visitor:
 @pytest.fixture
 def site(stories: Stories) -> Iterator[Site]:
     config = uvicorn.Config(
-        stories.build_pages(), host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=1
+        share_pages(), host="127.0.0.1", port=0, log_level="error", timeout_graceful_shutdown=1
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, daemon=True)

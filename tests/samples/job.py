@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from functools import cache
 
 from advisor.protocol.answers.advice import (
     Action,
@@ -308,6 +309,7 @@ def keep_defaults(advice: Advice) -> Advice:
     )  # fmt: skip
 
 
+@cache
 def make_running_story(now: datetime) -> Story:
     """Return a job in the middle of its search, with a trial being measured."""
     believed = SoFar(ratio=1.162, low=1.13, high=1.2, races=2, launches=1)
@@ -355,6 +357,7 @@ def make_running_story(now: datetime) -> Story:
     return Story(job, history, None, events, log, make_points(_NAMES))
 
 
+@cache
 def make_finished_story(now: datetime) -> Story:
     """Return the same job with its advice."""
     story = make_running_story(now)

@@ -5,9 +5,11 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from functools import cache
 from html import unescape
 from pathlib import Path
 from secrets import token_hex
+from typing import Any, cast
 
 from sqlalchemy import insert, select, update
 from starlette.types import ASGIApp
@@ -49,6 +51,25 @@ class Clock:
         self.now += length
 
 
+class _Latest:
+    """The source of the stories that were opened last."""
+
+    source: Source
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.source, name)
+
+
+_LATEST = _Latest()
+
+
+@cache
+def share_pages() -> ASGIApp:
+    """Return the pages over the stories that were opened last. Building them takes longer than most tests."""
+    numbers = itertools.count()
+    return build_pages(cast(Source, _LATEST), lambda: f"secret-{next(numbers)}")
+
+
 class Stories:
     """A database of made-up jobs, agents and tokens, which a test changes behind the pages' back."""
 
@@ -57,7 +78,7 @@ class Stories:
         ids, self._secrets = itertools.count(), itertools.count()
         self.clock = Clock()
         self._database = Database(f"sqlite:///{path}", lambda: f"new{next(ids)}")
-        self.source = Source(self._database, self.clock, PlannerTuning(), Timers())
+        self.source = _LATEST.source = Source(self._database, self.clock, PlannerTuning(), Timers())
         running = make_running_story(NOW)
         busy = running.job.model_copy(update={"id": "busy"})
         busy_story = Story(busy, running.history, None, running.events, running.log)
@@ -84,7 +105,7 @@ class Stories:
             work.tokens.add("own", Role.AGENT, "node01", "", NOW, "agent-node01")
 
     def build_pages(self, take_link: Callable[[str], str | None] = lambda _: None) -> ASGIApp:
-        """Return the pages over the database."""
+        """Return pages of their own over the database."""
         return build_pages(self.source, lambda: f"secret-{next(self._secrets)}", take_link=take_link)
 
     def tell(self, story: Story) -> None:

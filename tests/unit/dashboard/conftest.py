@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from starlette.testclient import TestClient
 
-from tests.samples.stored import Clock, Stories
+from tests.samples.stored import Clock, Stories, share_pages
 
 
 @pytest.fixture
@@ -15,8 +15,7 @@ def clock(stories: Stories) -> Clock:
 
 @pytest.fixture
 def client(stories: Stories) -> Iterator[TestClient]:
-    pages = stories.build_pages()
-    with TestClient(pages, base_url="http://127.0.0.1:8765", raise_server_exceptions=False) as client:
+    with TestClient(share_pages(), base_url="http://127.0.0.1:8765", raise_server_exceptions=False) as client:
         yield client
 
 

@@ -1,7 +1,9 @@
-"""A job of two thousand trials: no page of it is larger than people can load, and what is left out has a link."""
+"""A job of hundreds of trials: no page of it is larger than people can load, and what is left out has a link."""
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
@@ -10,7 +12,7 @@ from advisor.protocol.measured.trials import JobHistory
 from tests.samples.job import Story, make_finished_story
 from tests.samples.stored import NOW, Stories
 
-TRIALS = 2000
+TRIALS = 700
 LARGEST_PAGE = 400_000
 """Bytes, before they are compressed."""
 
@@ -37,15 +39,35 @@ def make_long(story: Story) -> Story:
     return replace(story, history=longer, events=tuple(events))
 
 
-@pytest.fixture
-def long_job(stories: Stories, sign_in: Callable[[str], TestClient]) -> tuple[str, TestClient]:
-    story = make_long(make_finished_story(NOW))
+@pytest.fixture(scope="module")
+def story() -> Story:
+    return make_long(make_finished_story(NOW))
+
+
+@pytest.fixture(scope="module")
+def long_file(told_file: Path, tmp_path_factory: pytest.TempPathFactory, story: Story) -> Path:
+    path = shutil.copy(told_file, tmp_path_factory.mktemp("long") / "advisor.db")
+    stories = Stories(path)
     stories.tell(story)
+    stories.close()
+    return path
+
+
+@pytest.fixture
+def stories(long_file: Path) -> Iterator[Stories]:
+    """All tests look at one file, and change nothing."""
+    stories = Stories(long_file)
+    yield stories
+    stories.close()
+
+
+@pytest.fixture
+def long_job(story: Story, sign_in: Callable[[str], TestClient]) -> tuple[str, TestClient]:
     return f"/jobs/{story.job.id}", sign_in("adv_viewer_3_x")
 
 
 @pytest.mark.parametrize(
-    "view", ["", "/trials", "/trials?page=20", "/log", "/log?before=900", "/trials/1999", "/export"]
+    "view", ["", "/trials", "/trials?page=7", "/log", "/log?before=300", "/trials/699", "/export"]
 )
 def test_no_page_of_a_long_job_is_large(long_job: tuple[str, TestClient], view: str) -> None:
     address, client = long_job
@@ -66,7 +88,7 @@ def test_every_trial_is_reached_by_links_alone(long_job: tuple[str, TestClient])
     assert len(set(seen)) == TRIALS
 
 
-def test_every_event_is_reached_by_links_alone(long_job: tuple[str, TestClient], stories: Stories) -> None:
+def test_every_event_is_reached_by_links_alone(long_job: tuple[str, TestClient], story: Story) -> None:
     address, client = long_job
     told = 0
     following: str | None = f"{address}/log"
@@ -75,4 +97,4 @@ def test_every_event_is_reached_by_links_alone(long_job: tuple[str, TestClient],
         told += page.partition('<div class="events"')[2].partition("</ol>")[0].count("<li><time")
         _, found, rest = page.partition('rel="prev" href="')
         following = rest.partition('"')[0].replace("&amp;", "&") if found else None
-    assert told == len(stories.told[address.rpartition("/")[2]].events)
+    assert told == len(story.events)
