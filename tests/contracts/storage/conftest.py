@@ -27,7 +27,6 @@ def database(database_url: str) -> Iterator[Database]:
     """A database with all tables."""
     ids = itertools.count(1)
     database = Database(database_url, lambda: f"id{next(ids)}")
-    database.migrate()
     yield database
     database.close()
 

@@ -16,12 +16,14 @@ from advisor.tuning.asked import PlannerTuning
 from tests.unit.services.fleet import Fleet
 from tests.unit.services.world import ADA, World
 
+on_sqlite = pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+"""What the planner decides hangs on no database: one whole job on both is enough."""
+
 
 @pytest.fixture
 def world(database_url: str) -> Iterator[World]:
     """A server without HTTP that asks the real planner."""
     world = World(database_url, PlannerTuning())
-    world.database.migrate()
     yield world
     world.database.close()
 
@@ -81,6 +83,7 @@ def test_two_gangs_search_side_by_side_and_never_the_same_strategy_at_one_time(w
     assert found.cost.wall_s < sum(held)
 
 
+@on_sqlite
 def test_what_is_compared_happens_in_one_session_at_a_time(world: World) -> None:
     fleet = Fleet(world, ["one", "two", "three"], speed)
     job_id = submit(world, 3)
@@ -97,6 +100,7 @@ def test_what_is_compared_happens_in_one_session_at_a_time(world: World) -> None
     assert all(end <= start for (_, end), (start, _) in itertools.pairwise(spans(compared)))
 
 
+@on_sqlite
 def test_first_session_alone_probes(world: World) -> None:
     fleet = Fleet(world, ["one", "two"], speed)
     job_id = submit(world, 2)
@@ -109,6 +113,7 @@ def test_first_session_alone_probes(world: World) -> None:
     assert "joins the search" in history.sessions[1].because
 
 
+@on_sqlite
 def test_each_gang_begins_with_an_anchor_of_its_own(world: World) -> None:
     fleet = Fleet(world, ["one", "two"], speed)
     job_id = submit(world, 2)
@@ -120,6 +125,7 @@ def test_each_gang_begins_with_an_anchor_of_its_own(world: World) -> None:
         assert own[0].trial_number == baseline
 
 
+@on_sqlite
 def test_lost_gang_costs_its_own_race_only(world: World) -> None:
     fleet = Fleet(world, ["one", "two"], speed)
     job_id = submit(world, 2)
@@ -140,6 +146,7 @@ def test_lost_gang_costs_its_own_race_only(world: World) -> None:
         assert advice.get_advice(work, job_id).changes["fuse_grad_size_in_MB"] == 4.0
 
 
+@on_sqlite
 def test_lost_first_gang_leaves_the_search_to_the_other(world: World) -> None:
     fleet = Fleet(world, ["one", "two"], speed)
     job_id = submit(world, 2)
@@ -152,6 +159,7 @@ def test_lost_first_gang_leaves_the_search_to_the_other(world: World) -> None:
     assert history.sessions[0].outcome is Outcome.LOST
 
 
+@on_sqlite
 def test_gang_that_crashes_at_its_launch_is_not_launched_again_and_fails_nothing(world: World) -> None:
     fleet = Fleet(world, ["one", "two"], speed)
     job_id = submit(world, 2)
@@ -165,6 +173,7 @@ def test_gang_that_crashes_at_its_launch_is_not_launched_again_and_fails_nothing
     assert [session.outcome for session in further] == [Outcome.CRASHED]
 
 
+@on_sqlite
 def test_gangs_of_a_command_launch_different_strategies_and_measure_what_they_were_launched_for(
     world: World,
 ) -> None:
@@ -191,6 +200,7 @@ def test_gangs_of_a_command_launch_different_strategies_and_measure_what_they_we
         assert advice.get_advice(work, job_id).changes["fuse_grad_size_in_MB"] == 4.0
 
 
+@on_sqlite
 def test_cancelling_ends_every_gang_before_the_job_is_cancelled(world: World) -> None:
     fleet = Fleet(world, ["one", "two"], speed)
     job_id = submit(world, 2)
@@ -206,6 +216,7 @@ def test_cancelling_ends_every_gang_before_the_job_is_cancelled(world: World) ->
     assert world.job(job_id).state is JobState.CANCELLED
 
 
+@on_sqlite
 def test_further_gangs_take_no_agents_from_jobs_that_have_none(world: World) -> None:
     fleet = Fleet(world, ["one", "two"], speed)
     job_id = submit(world, 2)
@@ -219,6 +230,7 @@ def test_further_gangs_take_no_agents_from_jobs_that_have_none(world: World) -> 
     assert {session.gang for session in world.history(job_id).sessions} == {0}
 
 
+@on_sqlite
 def test_one_gang_stays_one_however_many_agents_are_idle(world: World) -> None:
     fleet = Fleet(world, ["one", "two"], speed)
     job_id = submit(world, 1)
@@ -227,6 +239,7 @@ def test_one_gang_stays_one_however_many_agents_are_idle(world: World) -> None:
     assert {session.gang for session in world.history(job_id).sessions} == {0}
 
 
+@on_sqlite
 def test_device_hours_end_a_job(world: World) -> None:
     fleet = Fleet(world, ["one"], speed, race_ticks=4)
     costs = []
@@ -242,6 +255,7 @@ def test_device_hours_end_a_job(world: World) -> None:
     assert limited.device_hours == pytest.approx(2 * limited.wall_s / 3600)
 
 
+@on_sqlite
 def test_search_of_a_second_like_job_begins_where_the_first_one_ended(world: World) -> None:
     fleet = Fleet(world, ["one"], speed)
     first = submit(world, 1)

@@ -31,14 +31,14 @@ def store(url: str) -> None:
 
 
 def test_migrations_make_exactly_the_tables_that_the_code_uses(
-    database_url: str, request: pytest.FixtureRequest
+    empty_url: str, request: pytest.FixtureRequest
 ) -> None:
     at_once = "sqlite://"
-    if not database_url.startswith("sqlite"):
+    if not empty_url.startswith("sqlite"):
         server = request.getfixturevalue("postgres_server")
         server.psql("CREATE DATABASE made_at_once")
         at_once = server.get_uri(database="made_at_once")
-    with connect(database_url) as migrated, connect(at_once) as made:
+    with connect(empty_url) as migrated, connect(at_once) as made:
         database.upgrade(migrated)
         Base.metadata.create_all(made)
         told = describe(migrated)
@@ -93,23 +93,23 @@ def migrate(url: str, versions: Path, step: int, side: Side, deadly: bool) -> No
 
 @pytest.mark.parametrize("deadly", [False, True], ids=["fails", "dies"])
 def test_database_of_the_revision_before_is_brought_up_to_date_wherever_it_is_struck(
-    database_url: str, deadly: bool, release_next: Callable[[], Path]
+    empty_url: str, deadly: bool, release_next: Callable[[], Path]
 ) -> None:
-    store(database_url)
+    store(empty_url)
     versions = release_next()
     processes = multiprocessing.get_context("forkserver")
     for side, step in ((Side.BEFORE, 1), (Side.BEFORE, 2), (Side.AFTER, 1)):
         if deadly:
-            process = processes.Process(target=migrate, args=(database_url, versions, step, side, True))
+            process = processes.Process(target=migrate, args=(empty_url, versions, step, side, True))
             process.start()
             process.join()
             assert process.exitcode == 9
         else:
             with pytest.raises(Unavailable):
-                migrate(database_url, versions, step, side, False)
-        with connect(database_url) as connection:
+                migrate(empty_url, versions, step, side, False)
+        with connect(empty_url) as connection:
             assert read_revisions(connection) == [TODAY if side is Side.BEFORE else find_newest_revision()]
-    there = Database(database_url, lambda: "unused")
+    there = Database(empty_url, lambda: "unused")
     there.migrate()
     there.prove_current()
     with there.read() as work:

@@ -169,7 +169,6 @@ _BROKEN_BY = {
 def world(database_url: str) -> Iterator[World]:
     """A server without HTTP, with two agents at work for a job each."""
     world = World(database_url)
-    world.database.migrate()
     yield world
     world.database.close()
 

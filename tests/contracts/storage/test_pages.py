@@ -31,7 +31,6 @@ def measure_twice(database_url: str) -> tuple[World, str]:
     world = World(
         database_url, ScriptedTuning([{"fuse_grad_size_in_MB": float(size)} for size in range(2, 7)])
     )
-    world.database.migrate()
     job_id = world.submit().id
     agent = world.register("one")
     for races in (2, 3):
@@ -77,7 +76,6 @@ def test_no_job_and_no_cursor_are_told_apart(
     database_url: str, look: Callable[[UnitOfWork, str, int, str | None], object]
 ) -> None:
     world = World(database_url)
-    world.database.migrate()
     job_id = world.submit().id
     with world.database.read() as work:
         with pytest.raises(JobNotFound):

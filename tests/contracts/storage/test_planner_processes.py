@@ -28,7 +28,6 @@ WAIT_S = 60.0
 @pytest.fixture
 def real(database_url: str) -> Iterator[World]:
     world = World(database_url, PlannerTuning())
-    world.database.migrate()
     yield world
     world.database.close()
 

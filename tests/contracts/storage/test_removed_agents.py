@@ -22,9 +22,9 @@ from tests.unit.services.world import World
 
 
 @pytest.fixture
-def world(migrated_url: str) -> Iterator[World]:
+def world(database_url: str) -> Iterator[World]:
     """A server without HTTP on either database."""
-    world = World(migrated_url)
+    world = World(database_url)
     yield world
     world.database.close()
 

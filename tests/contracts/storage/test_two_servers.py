@@ -21,7 +21,6 @@ from tests.unit.services.world import World
 def world(database_url: str) -> Iterator[World]:
     """A server without HTTP on either database."""
     world = World(database_url)
-    world.database.migrate()
     yield world
     world.database.close()
 

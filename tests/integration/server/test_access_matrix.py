@@ -83,7 +83,8 @@ def test_method_that_a_route_does_not_have_opens_nothing(visitors: Visitors) -> 
             # What is one route's other method may be another route's address.
             if any(pattern.fullmatch(visitors.fill(template)) for pattern in taken):
                 continue
-            for kind in KINDS:
+            # A method that is not there is no visitor's; HEAD is GET for whom that lets in.
+            for kind in KINDS if method == "HEAD" else ("no token", "agent", "admin"):
                 reply = visitors.ask(kind, method, template)
                 may_look = method == "HEAD" and kind in ROUTES.get(f"GET {template}", set())
                 shared = [header for header in reply.headers if header.startswith("access-control-")]

@@ -146,14 +146,13 @@ def test_every_form_carries_the_key_of_its_visit(visitors: Visitors) -> None:
         assert action in WITHOUT_KEY or visitors.form_keys["admin"] in form, action
 
 
-@pytest.mark.parametrize("key", ["", "wrong", "another visit's"])
-def test_every_form_without_its_visits_key_is_refused(visitors: Visitors, key: str) -> None:
-    visitors.form_keys["admin"] = visitors.form_keys["owner"] if key == "another visit's" else key
-    before = visitors.look()
+def test_every_form_without_its_visits_key_is_refused(visitors: Visitors) -> None:
+    before, keys = visitors.look(), ("", "wrong", visitors.form_keys["owner"])
     for name in PAGES:
         method, template = name.split()
         if method != "GET" and template not in WITHOUT_KEY:
-            assert visitors.ask("admin", method, template).status_code == 403, name
+            for visitors.form_keys["admin"] in keys:
+                assert visitors.ask("admin", method, template).status_code == 403, name
     assert visitors.look() == before
 
 

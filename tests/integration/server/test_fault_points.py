@@ -192,6 +192,14 @@ AT_THE_START = {FaultPoint.TOKEN_MADE}
 """A server that fails while it starts ends as well."""
 
 
+BLOWS = [
+    *(pytest.param("sqlite", side, False, id=f"sqlite-fails-{side.value}") for side in Side),
+    *(pytest.param("sqlite", side, True, id=f"sqlite-dies-{side.value}") for side in Side),
+    pytest.param("postgresql", Side.AFTER, True, id="postgresql-dies-after"),
+]
+"""Transactions that fail on PostgreSQL: tests/unit/services/test_invariants.py."""
+
+
 def find_wrong(server: StruckServer) -> list[str]:
     """What breaks a rule in the database that a server has left."""
     database = Database(server.settings.url, lambda: "unused")
@@ -202,15 +210,14 @@ def find_wrong(server: StruckServer) -> list[str]:
 
 
 @pytest.mark.parametrize("point", [point for point in FaultPoint if point is not FaultPoint.MIGRATED])
-@pytest.mark.parametrize("side", Side)
-@pytest.mark.parametrize("deadly", [False, True], ids=["fails", "dies"])
+@pytest.mark.parametrize(("database_url", "side", "deadly"), BLOWS, indirect=["database_url"])
 def test_server_is_struck(
-    migrated_url: str, tmp_path: Path, receiver: Receiver, point: FaultPoint, side: Side, deadly: bool
+    database_url: str, tmp_path: Path, receiver: Receiver, point: FaultPoint, side: Side, deadly: bool
 ) -> None:
     blow = Blow(point, side, deadly, tmp_path / MARK)
     settings = Settings(
         data_dir=tmp_path,
-        database_url=migrated_url,
+        database_url=database_url,
         poll_s=0.2,
         look_s=0.05,
         tick_s=0.05,

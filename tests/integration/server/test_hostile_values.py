@@ -1,5 +1,6 @@
 """Hostile values in every field of every message: none is a failure of the server, is stored, or breaks a page."""
 
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -78,15 +79,14 @@ def test_every_route_that_takes_a_document_is_on_the_stage(server: Served) -> No
     assert taking == Stage(server).documents.keys()
 
 
-@pytest.mark.parametrize("raw", REFUSED.values(), ids=REFUSED.keys())
-def test_value_that_cannot_be_kept_is_refused_everywhere(server: Served, raw: str) -> None:
+def test_value_that_cannot_be_kept_is_refused_everywhere(server: Served) -> None:
     stage = Stage(server)
     before = server.history(stage.job.id)
     for name, (*_, document) in stage.documents.items():
         places = list(list_places(document))
-        for place in (places[0], places[-1]):
-            reply = stage.send(name, put(document, place, raw))
-            assert reply.status_code == 422, (name, place, reply.status_code, reply.text[:300])
+        for place, kind in itertools.product((places[0], places[-1]), REFUSED):
+            reply = stage.send(name, put(document, place, REFUSED[kind]))
+            assert reply.status_code == 422, (name, place, kind, reply.status_code, reply.text[:300])
             assert reply.json()["code"] == "invalid_request"
             assert len(reply.content) < 2000
     assert server.history(stage.job.id) == before
@@ -128,13 +128,10 @@ def test_what_is_no_number_is_refused_where_the_document_says_number(
 def test_strange_value_breaks_neither_an_answer_nor_a_page(server: Served, raw: str) -> None:
     stage = Stage(server)
     for name, (*_, document) in stage.documents.items():
-        stored = 0
         for place in list_places(document):
             reply = stage.send(name, put(document, place, raw))
             assert reply.status_code < 500, (name, place, reply.status_code, reply.text[:300])
-            stored += reply.is_success
-        if stored:
-            stage.assert_everything_can_be_read()
+    stage.assert_everything_can_be_read()
 
 
 def test_number_of_the_last_event_may_be_anything(server: Served) -> None:

@@ -2,6 +2,7 @@
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
@@ -22,10 +23,13 @@ def list_sentences(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.value
 
 
-def list_all_sentences() -> Iterator[tuple[str, str]]:
+@cache
+def list_all_sentences() -> list[tuple[str, str]]:
     """Every sentence of server, command line and agent, with the place where it stands."""
-    for package in ("advisor", "agent"):
-        for path in sorted((ROOT / package).rglob("*.py")):
-            if "migrations" not in path.parts:
-                for line, sentence in list_sentences(path):
-                    yield f"{path.relative_to(ROOT).as_posix()}:{line}", sentence
+    return [
+        (f"{path.relative_to(ROOT).as_posix()}:{line}", sentence)
+        for package in ("advisor", "agent")
+        for path in sorted((ROOT / package).rglob("*.py"))
+        if "migrations" not in path.parts
+        for line, sentence in list_sentences(path)
+    ]

@@ -23,7 +23,7 @@ from tests.unit.services.scripted_tuning import ScriptedTuning
 
 WHO = st.sampled_from(AGENTS)
 WANTED = os.environ.get("MODEL_EXAMPLES")
-FEW = 10
+FEW = 6
 MOST_JOBS = 6
 OPENINGS = ((((1, 2), (2, 1)), 0), (((1, 2), (2, 1)), 1), (((1, 3),), 2))
 """Nodes and gangs of each job that there is at first, and how far they are: not at all, to a race, to many gangs."""
@@ -329,7 +329,11 @@ PLAYS: tuple[Play, ...] = (
 )
 
 
-@pytest.mark.parametrize(("opening", "beside", "which"), [(1, 2, 0), (2, 1, 0)])
+@pytest.mark.parametrize(
+    ("make_database", "opening", "beside", "which"),
+    [("sqlite", 1, 2, 0), ("sqlite", 2, 1, 0), ("postgresql", 1, 2, 0)],
+    indirect=["make_database"],
+)
 def test_each_fault_meets_a_race(
     make_database: Callable[[], str], opening: int, beside: int, which: int
 ) -> None:
