@@ -7,6 +7,9 @@ RUNS   := $(VENV)/.runs
 STAMP  := $(VENV)/.installed
 SOURCES := advisor agent tests benchmarks docs
 
+# Tests and servers start hundreds of processes: each would compile what another one has compiled already.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help setup demo docs gpu-check check quick test fuzz model conformance lock audit format serve testbed browser soak \
     screenshots clean
 
