@@ -69,22 +69,23 @@ docs: $(STAMP)  ## the documents as a site, in site/
 	$(BIN)/mkdocs build --strict --quiet --site-dir site
 
 # Every test is in exactly one of these: tests/architecture/test_suites.py.
-QUICK   := tests/architecture tests/contracts tests/unit tests/integration/server
-WAITING := tests/integration/main_job tests/distributed/agent tests/distributed/runtime tests/integration/cli tests/distributed/here tests/browser
-ALONE   := tests/distributed/workloads tests/distributed/shaped tests/distributed/accounts
+QUICK   := tests/architecture tests/unit
+SERVING := tests/contracts tests/integration/server
+WAITING := tests/integration/main_job tests/distributed tests/integration/cli tests/browser
 APART   := tests/conformance
 
 # One worker more than there are processors: some tests wait.
-quick: check  ## check, then everything that starts no training, in parallel: a quarter of an hour on two cores
-	$(BIN)/pytest -n $$(( $$(nproc) + 1 )) --dist worksteal $(QUICK)
+WORKERS := -n $$(( $$(nproc) + 1 )) --dist worksteal
+quick: check  ## check, then the tests of a minute or two: no server, no training, nothing marked as thorough
+	$(BIN)/pytest $(WORKERS) -m 'not thorough' $(QUICK)
 
 # Tests that mostly wait for processes run several at a time; those that judge timings or load the whole machine, one after
 # the other. All of them share their machine with others: what fails there counts when it fails twice, the second time alone.
 AGAIN = || { [ $$? = 1 ] && echo "What failed runs once more:" && $(BIN)/pytest --last-failed
-test: quick browser  ## everything: quick, then the tests that start trainings and a browser
+test: check browser  ## everything: check, then all tests, also those that start servers, trainings and a browser
+	$(BIN)/pytest $(WORKERS) $(QUICK) $(SERVING)
 	@$(BIN)/pytest -n 3 --dist worksteal -m 'not alone' $(WAITING) $(AGAIN) -m 'not alone' $(WAITING); }
 	@$(BIN)/pytest -m alone $(WAITING) $(AGAIN) -m alone $(WAITING); }
-	@$(BIN)/pytest $(ALONE) $(AGAIN) $(ALONE); }
 
 # Some of them turn out alike, and are sent once: ten thousand are left.
 FUZZ_CASES ?= 11000

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
@@ -29,11 +30,23 @@ from tests.architecture.documents import (
 REPOSITORY = "https://github.com/fleet-advisor/fleet-advisor/blob/main/"
 """How pages link to files that are not documents, which the site does not hold."""
 reference_pages = load_tool("reference_pages")
-COMMANDS = [
-    command for page in PAGES for command in list_commands(page.read_text(encoding="utf-8"), name_of(page))
-]
-MENTIONS = sorted(
-    {
+list_parsers = cache(reference_pages.list_commands)
+
+
+@cache
+def find_commands() -> list[Command]:
+    """In documents."""
+    return [
+        command
+        for page in PAGES
+        for command in list_commands(page.read_text(encoding="utf-8"), name_of(page))
+    ]
+
+
+@cache
+def find_mentions() -> set[Command]:
+    """In documents, in every sentence and hint of the programs, and on the dashboard's pages."""
+    return {
         *(one for page in PAGES for one in list_mentions(page.read_text(encoding="utf-8"), name_of(page))),
         *(
             one
@@ -46,15 +59,15 @@ MENTIONS = sorted(
             for path in TEMPLATES
             for one in list_template_mentions(path.read_text(encoding="utf-8"), name_of(path))
         ),
-    },
-    key=str,
-)
-"""In documents, in every sentence and hint of the programs, and on the dashboard's pages."""
-PARSERS = reference_pages.list_commands()
+    }
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name_of)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_lead_somewhere() -> None:
+    assert not {name_of(page): wrong for page in PAGES if (wrong := find_wrong_links(page))}
+
+
+def find_wrong_links(page: Path) -> list[str]:
+    """Those that lead nowhere."""
     wrong = []
     for link in list_links(page.read_text(encoding="utf-8")):
         path, _, anchor = link.partition("#")
@@ -67,11 +80,11 @@ def test_links_lead_somewhere(page: Path) -> None:
         there = target.exists() and target.is_relative_to(ROOT)
         if not there or (anchor and anchor not in list_anchors(target.read_text(encoding="utf-8"))):
             wrong.append(link)
-    assert not wrong
+    return wrong
 
 
 def test_documents_hold_commands_to_check() -> None:
-    pages = {command.page for command in COMMANDS}
+    pages = {command.page for command in find_commands()}
     assert {
         "README.md",
         "docs/jobs.md",
@@ -79,27 +92,31 @@ def test_documents_hold_commands_to_check() -> None:
         "docs/production.md",
         "docs/install.md",
     } <= pages
-    assert {command.program for command in COMMANDS} == {"advisor", "advisor-agent"}
-    pages = {mention.page for mention in MENTIONS}
+    assert {command.program for command in find_commands()} == {"advisor", "advisor-agent"}
+    pages = {mention.page for mention in find_mentions()}
     assert {"advisor/errors.py", "advisor/cli/connection.py"} <= pages
     assert any(page.startswith("web/") for page in pages)
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=str)
-def test_command_of_a_document_is_one_that_its_parser_takes(command: Command) -> None:
-    assert find_fault(command) == ""
+def test_command_of_a_document_is_one_that_its_parser_takes() -> None:
+    assert not {str(command): fault for command in find_commands() if (fault := find_fault(command))}
 
 
-@pytest.mark.parametrize("mention", MENTIONS, ids=str)
-def test_command_that_a_sentence_names_exists_with_its_options(mention: Command) -> None:
+def test_command_that_a_sentence_names_exists_with_its_options() -> None:
+    assert not {str(mention): wrong for mention in find_mentions() if (wrong := find_unknown(mention))}
+
+
+def find_unknown(mention: Command) -> set[str]:
+    """The words of a mention that are neither a command nor one of its options."""
     parser, words = find_parser(mention)
-    assert parser or words[0].isupper(), f"{words[0]} is no command"
+    if not parser:
+        return set() if words[0].isupper() else {words[0]}
     known = {
         option for param in getattr(parser, "params", ()) for option in (*param.opts, *param.secondary_opts)
     }
     mine = words[: words.index("--")] if "--" in words else words
     unknown = {word.partition("=")[0] for word in mine if word.startswith("-")} - known - {"-h", "--help"}
-    assert not unknown or not hasattr(parser, "params")
+    return unknown if hasattr(parser, "params") else set()
 
 
 @pytest.mark.parametrize(
@@ -121,7 +138,7 @@ def test_command_that_is_none_is_found(words: str, fault: str) -> None:
 def find_parser(command: Command) -> tuple[Any, list[str]]:
     """The parser that the first words name, and the words for it; None and the word that is no command."""
     words = list(command.words)
-    parser: Any = SimpleNamespace(commands=PARSERS[command.program])
+    parser: Any = SimpleNamespace(commands=list_parsers()[command.program])
     while hasattr(parser, "commands") and words and words[0] not in {"-h", "--help", "…"}:
         if words[0] not in parser.commands:
             return None, words

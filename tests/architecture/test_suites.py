@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SUITES = ("QUICK", "WAITING", "ALONE", "APART")
+SUITES = ("QUICK", "SERVING", "WAITING", "APART")
 MARKED = re.compile(r"pytest\.mark\.(distributed|testbed|browser|conformance)\b")
 
 
@@ -34,8 +34,9 @@ def test_folders_of_the_suites_exist(suite: str) -> None:
     assert not [str(folder) for folder in folders if not list(folder.rglob("test_*.py"))]
 
 
-def test_quick_suite_starts_no_training() -> None:
-    quick = [path for path in TESTS if any(path.is_relative_to(folder) for folder in read_suites()["QUICK"])]
+def test_suites_that_only_compute_start_no_training() -> None:
+    folders = [*read_suites()["QUICK"], *read_suites()["SERVING"]]
+    quick = [path for path in TESTS if any(path.is_relative_to(folder) for folder in folders)]
     marked = [
         str(path) for path in quick if path.name != "test_suites.py" and MARKED.search(path.read_text())
     ]

@@ -19,6 +19,8 @@ pytestmark = pytest.mark.browser
 SHOTS = os.environ.get("SCREENSHOTS", "")
 """A folder for pictures of every page (`make screenshots`); without it none are taken."""
 
+LOOKS = ((360, "light"), (768, "light"), (1440, "dark"), (360, "dark"), (1440, "light"))
+"""Width and theme. A theme changes no place and a width no colour: the first three meet each once."""
 PAGES = (
     "/jobs", "/jobs/busy", "/jobs/sample", "/jobs/sample/trials/5", "/jobs/sample/trials/6", "/jobs/busy/trials/10",
     "/jobs/busy/log", "/jobs/sample/export", "/jobs/busy/export", "/agents", "/knobs", "/jobs/sample/trials",
@@ -47,14 +49,14 @@ def list_barriers(page: Page) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("width", "theme"), [(360, "light"), (360, "dark"), (768, "light"), (1440, "light"), (1440, "dark")]
-)
+@pytest.mark.parametrize(("width", "theme"), LOOKS if SHOTS else LOOKS[:3])
 def test_every_page_fits_renders_without_a_complaint_and_never_leaves_the_server(
     visit: Callable, theme: str, width: int
 ) -> None:
     visitor = visit(color_scheme=theme, viewport={"width": width, "height": 800}).sign_in()
-    barriers: list[str] = list_barriers(visit(color_scheme=theme).go("/login"))
+    # Between the widths the same parts are shown: what the outer two have for those who do not see, it has too.
+    find_barriers = list_barriers if width != 768 else lambda _: []
+    barriers: list[str] = find_barriers(visit(color_scheme=theme).go("/login"))
     for path in PAGES:
         page = visitor.go(path)
         expect(page.locator("h1").first).to_be_visible()
@@ -69,15 +71,14 @@ def test_every_page_fits_renders_without_a_complaint_and_never_leaves_the_server
         if SHOTS:
             name = re.sub(r"\W+", "-", path).strip("-")
             page.screenshot(path=f"{SHOTS}/{name}.{theme}-{width}.png", full_page=True)
-        barriers += [f"{path} {barrier}" for barrier in list_barriers(page)]
+        barriers += [f"{path} {barrier}" for barrier in find_barriers(page)]
     assert not barriers, "\n".join(barriers)
     assert visitor.complaints == []
     assert visitor.failures == []
     assert visitor.strangers == []
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1440])
+@pytest.mark.parametrize(("width", "theme"), LOOKS if SHOTS else ((360, "light"), (1440, "dark")))
 def test_pages_of_administrators_fit_with_their_forms_open_and_work(
     visit: Callable, theme: str, width: int
 ) -> None:

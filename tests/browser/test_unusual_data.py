@@ -1,7 +1,9 @@
 """Pages in a real Chromium with data that nobody drew them for: long words, every failure, no trial, and hundreds."""
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Page, expect
@@ -74,11 +76,24 @@ def tell_unusual_jobs(stories: Stories) -> None:
     stories.connect(agent.model_copy(update={"name": f"{WORD} {agent.name}"}) for agent in make_agents(NOW))
 
 
+@pytest.fixture(scope="module")
+def unusual_file(told_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = shutil.copy(told_file, tmp_path_factory.mktemp("unusual") / "advisor.db")
+    stories = Stories(path)
+    tell_unusual_jobs(stories)
+    stories.close()
+    return path
+
+
+@pytest.fixture
+def stories(unusual_file: Path, tmp_path: Path) -> Iterator[Stories]:
+    stories = Stories(shutil.copy(unusual_file, tmp_path / "told.db"))
+    yield stories
+    stories.close()
+
+
 @pytest.mark.parametrize("width", [360, 768, 1440])
-def test_no_page_is_widened_and_nothing_lies_on_anything_else(
-    visit: Callable, site: object, width: int
-) -> None:
-    tell_unusual_jobs(site.stories)
+def test_no_page_is_widened_and_nothing_lies_on_anything_else(visit: Callable, width: int) -> None:
     visitor = visit(viewport={"width": width, "height": 800}).sign_in("adv_admin_1_x")
     for path in (
         "/jobs", "/jobs/failed", "/jobs/failed/trials", "/jobs/failed/trials/3", "/jobs/failed/log", "/jobs/none",

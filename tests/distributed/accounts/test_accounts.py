@@ -4,7 +4,7 @@ import pytest
 from account_cases import NAMED
 from accounts import measure
 
-pytestmark = pytest.mark.distributed
+pytestmark = [pytest.mark.distributed, pytest.mark.alone]
 
 ROUGHLY = 0.2
 """Of a step: machines that run tests do other things as well. On a quiet one it is 0.05."""

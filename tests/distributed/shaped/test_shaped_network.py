@@ -15,7 +15,7 @@ import pytest
 from advisor.local.namespaces import NAMESPACES, RECORDS, remove_leftovers
 from tests.testbed.network import requires_testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.distributed, requires_testbed]
+pytestmark = [pytest.mark.testbed, pytest.mark.distributed, pytest.mark.alone, requires_testbed]
 
 ROOT = Path(__file__).parents[3]
 PATIENCE_S = 90

@@ -20,7 +20,7 @@ from advisor.local.testbed import TestbedNode, build_testbed
 from advisor.protocol.nodes.testbed import Testbed
 from tests.testbed.network import requires_testbed
 
-pytestmark = [pytest.mark.testbed, pytest.mark.distributed, requires_testbed]
+pytestmark = [pytest.mark.testbed, pytest.mark.distributed, pytest.mark.alone, requires_testbed]
 
 SMALL = Testbed(nodes=2, rate="100mbit")
 PATIENCE_S = 60

@@ -11,7 +11,7 @@ import torch
 
 from advisor.cli.tuning.built_in import BUILT_IN, find_script
 
-PATIENCE_S = 120
+PATIENCE_S = 280
 
 
 def train(name: str, *words: str) -> list[float]:

@@ -12,6 +12,8 @@ from advisor.protocol.measured.trials import JobHistory
 from tests.samples.job import Story, make_finished_story
 from tests.samples.stored import NOW, Stories
 
+pytestmark = pytest.mark.thorough
+
 TRIALS = 700
 LARGEST_PAGE = 400_000
 """Bytes, before they are compressed."""

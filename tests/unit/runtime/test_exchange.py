@@ -16,6 +16,8 @@ import pytest
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
+pytestmark = pytest.mark.thorough
+
 exchange = importlib.import_module("fleet_advisor_runtime.link.exchange")
 Exchange, PeerLost = exchange.Exchange, exchange.PeerLost
 

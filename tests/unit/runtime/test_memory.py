@@ -13,6 +13,8 @@ from fleet_advisor_runtime.levers.lever import Training  # noqa: E402
 from fleet_advisor_runtime.observe.memory import count_free_host_bytes  # noqa: E402
 from fleet_advisor_runtime.races.snapshot import count_snapshot_bytes, explain_no_snapshot  # noqa: E402
 
+pytestmark = pytest.mark.thorough
+
 MIB = 2**20
 FREE = {"proc/meminfo": "MemTotal: 99999 kB\nMemAvailable: 8192 kB\n"}
 

@@ -13,6 +13,8 @@ import pytest
 torch = pytest.importorskip("torch")
 from torch.utils.data import DataLoader, Dataset, IterableDataset  # noqa: E402
 
+pytestmark = pytest.mark.thorough
+
 loading = importlib.import_module("torch.utils.data.dataloader")
 reading = importlib.import_module("fleet_advisor_runtime.loading.reading")
 

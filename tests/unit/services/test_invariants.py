@@ -21,6 +21,8 @@ from advisor.storage.fault_points import Side
 from tests.unit.services.model import AGENTS, Measured, ModelOfServer
 from tests.unit.services.scripted_tuning import ScriptedTuning
 
+pytestmark = pytest.mark.thorough
+
 WHO = st.sampled_from(AGENTS)
 WANTED = os.environ.get("MODEL_EXAMPLES")
 FEW = 6

@@ -13,6 +13,8 @@ from advisor.protocol.knobs.changes import Changes
 
 from .simulated_cluster import Noise, SimulatedCluster, make_facts, make_job, make_spec
 
+pytestmark = pytest.mark.thorough
+
 RESTLESS = Noise(step=0.03, correlation=0.4, arm=0.004, session=0.03, launch=0.006, drift=0.008, spikes=0.02)
 CALM = Noise(step=0.01, correlation=0.2, arm=0.002, session=0.02, launch=0.01, drift=0.002, spikes=0.0)
 """Steps so quiet that launches, which differ by 1 %, are all the noise there is."""

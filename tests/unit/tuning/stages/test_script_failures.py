@@ -9,6 +9,8 @@ from advisor.protocol.measured.trials import BlockResult, Outcome, Purpose, Sess
 from advisor.tuning.decisions import Fail
 from tests.unit.tuning.simulated_cluster import QUIET, SimulatedCluster, make_facts, make_job, make_spec
 
+pytestmark = pytest.mark.thorough
+
 PLACE = "The script crashed after {step} steps: ValueError: broken sample (train.py:12 (load), rank 1)."
 FAULTS = (Outcome.CRASHED, Outcome.HUNG, Outcome.OUT_OF_MEMORY)
 
