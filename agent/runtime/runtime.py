@@ -296,7 +296,7 @@ class Runtime:
             say(f"The strategy is not in force. {trouble['sentence']}")
         if self.environment.control is not None:
             try:
-                self.process.reach_agent().send(trouble)
+                self.process.reach_agent().send_last(trouble)
             except AgentLost as lost:
                 say(str(lost))
 

@@ -9,10 +9,13 @@ from urllib.parse import urlsplit
 
 import pytest
 import uvicorn
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.samples.stored import SUBMITTER, Stories, share_pages
 
+PATIENCE_MS = 30_000
+"""A page may be slow to follow on a busy machine."""
+expect.set_options(timeout=PATIENCE_MS)
 _ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
@@ -88,7 +91,7 @@ def visit(browser: Browser, site: Site) -> Iterator[Callable[..., Visitor]]:
 
     def open_window(**options: object) -> Visitor:
         context = browser.new_context(**options)
-        context.set_default_timeout(15_000)
+        context.set_default_timeout(PATIENCE_MS)
         contexts.append(context)
         visitor = Visitor(context.new_page(), site.url)
         page = visitor.page

@@ -113,9 +113,7 @@ def _watch_steps_outside() -> None:
         if os.environ.get(RUN):
             say(f"The strategy is not in force. {trouble['sentence']}")
         elif control:
-            line = ControlLine(control)
-            line.send(trouble)
-            line.close()
+            ControlLine(control).send_last(trouble)
 
     # Never taken off in a step: torch goes through these hooks then. A rank's are, before it makes one.
     _counting.append(register_optimizer_step_post_hook(count))

@@ -71,8 +71,6 @@ def _report_ending(environment: Environment) -> None:
         runtime.finish_script()
     elif environment.control and environment.rank == 0:
         try:
-            line = ControlLine(environment.control)
-            line.send(describe_trouble("no_ddp", when="ended"))
-            line.close()
+            ControlLine(environment.control).send_last(describe_trouble("no_ddp", when="ended"))
         except AgentLost:
             return

@@ -30,7 +30,7 @@ class ControlLine:
                 f"No agent listens on {path} ({error}); start the session through the agent."
             ) from error
 
-    def send(self, message: Mapping[str, Any]) -> None:
+    def _send(self, message: Mapping[str, Any]) -> None:
         """Sends one line; NaN is refused here because the other side may read JSON strictly."""
         line = json.dumps(message, allow_nan=False).encode() + b"\n"
         try:
@@ -39,9 +39,25 @@ class ControlLine:
         except OSError as error:
             raise AgentLost(f"The agent left the control socket ({error}); see the agent's log.") from error
 
+    def send_last(self, message: Mapping[str, Any]) -> None:
+        """Sends a line without a reply, waits up to 5 s until the agent has read it, and closes.
+
+        The agent looks at who connects: a script that ends at once would be gone by then, and its word turned away.
+        """
+        self._send(message)
+        try:
+            self._socket.settimeout(5.0)
+            self._socket.shutdown(socket.SHUT_WR)
+            while self._socket.recv(65536):
+                pass
+        except OSError:  # a slow agent reads it later
+            pass
+        finally:
+            self.close()
+
     def ask(self, message: Mapping[str, Any], timeout_s: float) -> Dict[str, Any]:
         """Sends and waits for the reply; raises AgentLost after `timeout_s`, or at once if the agent hangs up."""
-        self.send(message)
+        self._send(message)
         deadline = time.monotonic() + timeout_s
         self._socket.settimeout(0.5)
         while b"\n" not in self._unread:

@@ -97,11 +97,13 @@ class Conversation(Steering):
                 return  # the results were sent; the ranks need no reply any more
         elif self._races_finished == 0:
             needed = f"{race.least_steps} steps" if race is not None else "measured steps"
-            agent.send(describe_trouble("too_short", steps=steps, needed=needed))
+            agent.send_last(describe_trouble("too_short", steps=steps, needed=needed))
         else:
             race_id = race.race_id if race is not None else None
             done = race.steps_done if race is not None else 0
-            agent.send({"kind": "script_ended", "race_id": race_id, "steps_done": done, "total_steps": steps})
+            agent.send_last(
+                {"kind": "script_ended", "race_id": race_id, "steps_done": done, "total_steps": steps}
+            )
 
     # The talk.
 

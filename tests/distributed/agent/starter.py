@@ -38,7 +38,10 @@ def tell(message, answered=True):
     line = socket.socket(socket.AF_UNIX)
     line.connect(os.environ["ADVISOR_CONTROL"])
     line.sendall(json.dumps(message).encode() + b"\\n")
-    return json.loads(line.makefile().readline()) if answered else None
+    if answered:
+        return json.loads(line.makefile().readline())
+    line.shutdown(socket.SHUT_WR)
+    line.recv(1)
 
 class Advisor:
     tell = staticmethod(tell)
