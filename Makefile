@@ -90,7 +90,8 @@ test: check browser  ## everything: check, then all tests, also those that start
 # Some of them turn out alike, and are sent once: ten thousand are left.
 FUZZ_CASES ?= 11000
 fuzz: $(STAMP)  ## ten thousand made-up requests, with every kind of token (FUZZ_CASES=200000: a night's)
-	SCHEMATHESIS_CASES=$(FUZZ_CASES) $(BIN)/pytest -n auto --timeout 3600 tests/integration/server/test_fuzzed_api.py
+	SCHEMATHESIS_CASES=$(FUZZ_CASES) $(BIN)/pytest -n auto --timeout 3600 \
+	    tests/integration/server/test_fuzzed_api.py tests/integration/server/test_hostile_values.py
 
 EXAMPLES ?= 500
 model: $(STAMP)  ## whatever order messages, faults and time come in, on both databases (EXAMPLES=5000: a night's)

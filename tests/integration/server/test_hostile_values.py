@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -124,11 +125,13 @@ def test_what_is_no_number_is_refused_where_the_document_says_number(
     assert tried > 20
 
 
-@pytest.mark.parametrize("raw", STRANGE.values(), ids=STRANGE.keys())
-def test_strange_value_breaks_neither_an_answer_nor_a_page(server: Served, raw: str) -> None:
-    stage = Stage(server)
+@pytest.mark.parametrize("kind", STRANGE)
+def test_strange_value_breaks_neither_an_answer_nor_a_page(server: Served, kind: str) -> None:
+    """Each at every third place, the next one at the next places; `make fuzz` puts each everywhere."""
+    stage, raw, first = Stage(server), STRANGE[kind], list(STRANGE).index(kind)
     for name, (*_, document) in stage.documents.items():
-        for place in list_places(document):
+        places = list(list_places(document))
+        for place in places if "SCHEMATHESIS_CASES" in os.environ else places[first % 3 :: 3]:
             reply = stage.send(name, put(document, place, raw))
             assert reply.status_code < 500, (name, place, reply.status_code, reply.text[:300])
     stage.assert_everything_can_be_read()
