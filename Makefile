@@ -84,7 +84,7 @@ quick: check  ## check, then the tests of a minute or two: no server, no trainin
 AGAIN = || { [ $$? = 1 ] && echo "What failed runs once more:" && $(BIN)/pytest --last-failed
 test: check browser  ## everything: check, then all tests, also those that start servers, trainings and a browser
 	$(BIN)/pytest $(WORKERS) $(QUICK) $(SERVING)
-	@$(BIN)/pytest -n 3 --dist worksteal -m 'not alone' $(WAITING) $(AGAIN) -m 'not alone' $(WAITING); }
+	@$(BIN)/pytest -n 4 --dist worksteal -m 'not alone' $(WAITING) $(AGAIN) -m 'not alone' $(WAITING); }
 	@$(BIN)/pytest -m alone $(WAITING) $(AGAIN) -m alone $(WAITING); }
 
 # Some of them turn out alike, and are sent once: ten thousand are left.

@@ -4,7 +4,7 @@ import pytest
 
 from .killing import VICTIMS, open_yard
 
-pytestmark = [pytest.mark.distributed, pytest.mark.alone]
+pytestmark = pytest.mark.distributed
 
 GENEROUS_S = 30.0
 """A loaded machine may be slow; `docs/results/kills.md` says how long it takes."""

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-pytestmark = [pytest.mark.distributed, pytest.mark.alone]
+pytestmark = pytest.mark.distributed
 
 RANK = """
 import time
@@ -28,7 +28,7 @@ def training(server, session_id, make_workload, wait_for):
         wait_for(lambda: any((beat["steps"] or 0) > 2 for beat in session.beats))
         return session
 
-    server.registered = server.registered.model_copy(update={"fence_s": 1.0})
+    server.registered = server.registered.model_copy(update={"fence_s": 4.0})
     return start
 
 
@@ -40,7 +40,7 @@ def test_ranks_die_when_answers_are_swallowed(
     session = training()
     healed = threading.Event()
     server.refuse = lambda path: healed.wait(60) and None
-    wait_for(lambda: not list_session_processes(session_id), timeout_s=15)
+    wait_for(lambda: not list_session_processes(session_id), timeout_s=30)
     healed.set()
     end = wait_for(lambda: session.ends)[0]
     assert end["outcome"] == "lost"
@@ -51,7 +51,6 @@ def test_ranks_of_a_stopped_agent_die_without_it(
     agents, server, training, session_id, wait_for, list_session_processes
 ):
     """An agent that is stopped (a debugger, a swapping node) fences nothing; its shim does."""
-    server.registered = server.registered.model_copy(update={"fence_s": 4.0})
     command = agents.start_command()
     session = training()
     os.kill(command.pid, signal.SIGSTOP)
@@ -72,7 +71,7 @@ def test_agent_whose_session_was_given_to_others_lets_go_and_serves_on(
     agents.start()
     session = training()
     server.refuse = lambda path: 409 if f"sessions/{session_id}/" in path else None
-    wait_for(lambda: not list_session_processes(session_id), timeout_s=10)
+    wait_for(lambda: not list_session_processes(session_id), timeout_s=30)
     assert not session.ends
     later = server.assign("later" + session_id, make_workload("pass"), ("a0",))
     assert wait_for(lambda: later.ends)[0]["reason"]
