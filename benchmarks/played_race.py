@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean, median
 from typing import Any
 
@@ -150,9 +150,7 @@ def limit_rules(rules: RaceRules, longest: int) -> RaceRules:
     """Return the rules with no more timed steps than may be asked for."""
     if longest >= rules.max_steps:
         return rules
-    return rules.model_copy(
-        update={"min_steps": max(1, min(rules.min_steps, longest)), "max_steps": max(1, longest)}
-    )
+    return replace(rules, min_steps=max(1, min(rules.min_steps, longest)), max_steps=max(1, longest))
 
 
 @dataclass

@@ -13,7 +13,7 @@ import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -198,8 +198,11 @@ class OnlineJob(PlayedJob):
             (c.contrast.mean for c in list_comparisons(record, Purpose.SEARCH, winner.changes)), default=0.0
         )
         # A plain lead needs no long race, and a candidate that is slower after all is left at once.
-        known = {"target_error": max(_CLOSE, _OF_LEAD * lead), "give_up_ratio": _GIVE_UP_RATIO}
-        rules = verdict_rules(record, arms, left_s).model_copy(update=known)
+        rules = replace(
+            verdict_rules(record, arms, left_s),
+            target_error=max(_CLOSE, _OF_LEAD * lead),
+            give_up_ratio=_GIVE_UP_RATIO,
+        )
         self.carry_out(
             Race(Stage.CONFIRM, "The winner against the settings as they are.", arms, rules, record.next_race)
         )

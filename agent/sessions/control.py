@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,6 +29,7 @@ from advisor.protocol.plain_text import clean_text
 from advisor.protocol.training.workload import WorkloadFacts
 from agent.guard.account import Account
 from agent.runtime.link.control import PROTOCOL
+from agent.runtime.races.order import ArmOrder, RaceOrder
 
 _LONGEST_LINE = 8 * 2**20
 """Bytes: a race of many arms on many ranks has as many series."""
@@ -219,13 +220,8 @@ def describe_next(reply: NextReply) -> dict[str, Any]:
         settled = {} if reply.settle is None else {"overrides": reply.settle}
         return {"kind": "end", "reason": reply.end_because, **settled}
     race: RacePlan = reply.race
-    arms = [arm.model_dump(mode="json", include={"block_id", "overrides"}) for arm in race.arms]
-    return {
-        "kind": "race",
-        "race_id": race.race_id,
-        "rules": race.rules.model_dump(mode="json"),
-        "arms": arms,
-    }
+    arms = tuple(ArmOrder(arm.block_id, dict(arm.overrides)) for arm in race.arms)
+    return {"kind": "race", **asdict(RaceOrder(race.race_id, arms, race.rules))}
 
 
 def _clean(texts: Mapping[Any, Any]) -> dict[str, str]:

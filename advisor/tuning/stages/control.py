@@ -1,6 +1,7 @@
 """The baseline alone, up to the step at which a launch broke off: whether the script gets past it by itself."""
 
 import math
+from dataclasses import replace
 
 from advisor.tuning.decisions import BASELINE, Race
 from advisor.tuning.history.breakoffs import list_break_offs, may_end_there
@@ -29,9 +30,7 @@ def next_control(record: Record) -> Turn | None:
     needs_s = record.startup_s + UNTIMED * steps * record.step_s
     if any(not session.was_lost for session in later) or steps > MOST_STEPS or needs_s > record.remaining_s:
         return None
-    rules = probe_rules(record).model_copy(
-        update={"calibrate": False, "min_steps": steps, "max_steps": steps}
-    )
+    rules = replace(probe_rules(record), calibrate=False, min_steps=steps, max_steps=steps)
     because = (
         f"The last launch broke off after {last.steps} steps, further than any other got: the script alone, to see "
         "whether it gets past them without a change."

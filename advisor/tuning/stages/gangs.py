@@ -1,5 +1,7 @@
 """Several gangs of one job: they search side by side, and everything that is compared happens in one session."""
 
+from dataclasses import replace
+
 from advisor.protocol.asked.jobs import Stage
 from advisor.protocol.measured.trials import BlockState, JobHistory, Outcome, Purpose, Session, SessionState
 from advisor.tuning.decisions import BASELINE, Candidate, EndSession, Launch, Race, Wait
@@ -44,7 +46,7 @@ def settle_among_gangs(record: Record, live: Session, turn: Turn | str) -> Turn 
         return turn
     generations = ", ".join(str(session.generation) for session in busy)
     because = f"The baseline again while session {generations} finishes its last race: what follows happens here alone."
-    rules = probe_rules(record).model_copy(update={"calibrate": False})
+    rules = replace(probe_rules(record), calibrate=False)
     return Turn(Race(Stage.SEARCH, because, (BASELINE,), rules, record.next_race))
 
 

@@ -7,7 +7,7 @@ evidence for each knob that stays. A knob goes back on evidence that it does not
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 
 from advisor.protocol.asked.jobs import Stage
@@ -147,7 +147,7 @@ def next_trimming(
     )
     left_s = limit_search_s(record) - record.spent_s
     line_up = (first, *arms[: _MOST_ARMS - 1])
-    rules = search_rules(record, line_up, 2.0 * max(left_s, 0.0)).model_copy(update={"give_up_ratio": None})
+    rules = replace(search_rules(record, line_up, 2.0 * max(left_s, 0.0)), give_up_ratio=None)
     line_up = line_up[: count_arms_that_fit(record, rules)]
     if len(line_up) < 2 or estimate_race_s(record, line_up, rules) > left_s:
         return None

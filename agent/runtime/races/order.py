@@ -1,4 +1,7 @@
-"""What the agent asked for: the arms of a race, and the rules by which it is run and ends."""
+"""What the agent asks for: the arms of a race, and the rules by which it is run and ends.
+
+Declared here for both ends of the socket, and for the server: its protocol takes `RaceRules` as they are.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +12,42 @@ from typing import Any, Mapping, Optional, Tuple
 
 @dataclass(frozen=True)
 class RaceRules:
-    """The server's own rules (`advisor.protocol.measured.races.RaceRules`), with its names and defaults."""
+    """How a race is run and when it ends. What is decided here reaches the ranks unchanged.
+
+    Arms take turns in segments of a few steps; a cycle holds one segment of every arm, in balanced random order. Arms
+    that are slow to switch to have longer segments. A race of one arm is a block of steps under one strategy.
+    """
 
     warmup_steps: int = 5
-    """Untimed steps of each arm before its first segment."""
+    """Untimed steps of each arm before its first segment: the first ones pay for the switch."""
     segment_steps: int = 5
-    """Steps of an arm before the next one takes over, where switching costs next to nothing."""
+    """Steps of an arm before the next one takes over; the ranks lengthen segments where switching takes long."""
     min_steps: int = 20
+    """Fewest timed steps of an arm that is not given up."""
     max_steps: int = 200
+    """Most timed steps of an arm."""
     target_s: float = 3.0
     """Seconds that the timed steps of one arm should last, within those limits."""
     target_error: Optional[float] = None
-    """Standard error of ln(arm's / first arm's step time) that is enough, from `min_steps` on."""
+    """The race ends, from `min_steps` on, once the standard error of ln(arm's / first arm's step time) is at most this
+    for every arm left in it. None goes on to `target_s`."""
     give_up_ratio: Optional[float] = None
-    """An arm is given up once its step surely takes more than this many times that of the fastest."""
+    """An arm whose step surely takes more than this many times that of the fastest arm is given up, at the earliest
+    after one step. None gives no arm up."""
     profile_steps: int = 3
+    """Steps of each arm after the timed ones that measure the phases."""
     long_turn_steps: int = 0
-    """One turn of each arm is so long, and tells whether the others are too short."""
+    """Where a race has cycles enough, one of them has turns so long. An arm whose ratio in the later half of it is
+    surely another than in the short turns ends with `relaunch_needed`: it is measured in launches of its own. 0 has no
+    such cycle."""
     loss_check_steps: int = 0
-    """After each segment that began from the saved state: steps on the same batches without learning."""
+    """Where segments begin from the saved state: steps after each segment, on the same batches for all of them, that
+    tell its loss while nothing is learned. 0 compares the losses of the timed steps."""
     loss_check_offset: int = 0
-    """Batches that come at the end of their epoch instead, so that the checks of two launches have different ones."""
+    """So many of the script's next batches come at the end of their epoch instead, so that a launch's loss check has
+    other batches than the launches before. The same for every arm of the race."""
     calibrate: bool = False
-    """Watch gradients and measure links under the first arm after the timed steps."""
+    """Also measure links, gradients and the gradient's noise after the timed steps."""
 
 
 @dataclass(frozen=True)
