@@ -12,6 +12,7 @@ import sys
 from typing import Any, Dict, List, NoReturn, Tuple
 
 from ..link.say import say
+from .script import parse_script, run_script
 from .variables import INVALID, LEFT_OUT, UNCHANGED, is_trial, put_under
 
 _FLAG = "--strategy"
@@ -20,13 +21,12 @@ _READ = ("changes", "holds_for", "baseline", "at_launch", "launch_variables")
 """Of the strategy file."""
 
 
-def main() -> NoReturn:
+def main() -> None:
     archive = os.path.abspath(sys.argv[0])
     path, command = parse(sys.argv[1:], os.path.join(os.path.dirname(archive), "strategy.json"))
     if not command:
         _fail(f"usage: {os.path.basename(archive)} {_USAGE}", 2)
-    if command[0] == "-m" or command[0].endswith(".py"):
-        command = [sys.executable, *list_flags(), *command]
+    is_script = command[0] == "-m" or command[0].endswith(".py")
     variables: Dict[str, str] = dict(os.environ)
     is_first = variables.get("RANK", "0") == "0"
     if is_trial(variables):
@@ -42,6 +42,11 @@ def main() -> NoReturn:
             )
     if is_first:
         say(told)
+    if is_script and is_trial(variables):  # an agent may have put the runtime into this very process
+        run_script(parse_script(command))
+        return
+    if is_script:
+        command = [sys.executable, *list_flags(), *command]
     try:
         os.execvpe(command[0], command, variables)
     except OSError as error:

@@ -100,6 +100,9 @@ def test_a_launch_command_is_started_as_typed(archive: Path, tmp_path: Path) -> 
     assert run(tmp_path, archive, *command).stdout == "4\n"
     trial = run(tmp_path, archive, "bash", "-c", 'echo "$ADVISOR_RUN"', ADVISOR_CONTROL="/somewhere")
     assert (trial.stdout, "this is a trial" in trial.stderr) == ("\n", True)
+    script = run(tmp_path, archive, "tell.py", "--a", ADVISOR_CONTROL="/somewhere")
+    plain = run(tmp_path, "tell.py", "--a")
+    assert json.loads(script.stdout)[:3] == json.loads(plain.stdout)[:3], "in the process of the trial"
     assert run(tmp_path, archive, "true", RANK="1").stderr == "", "one rank says it"
 
 
