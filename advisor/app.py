@@ -24,23 +24,22 @@ from advisor.api.edge.headers import SafeAnswers
 from advisor.api.edge.hosts import HostCheck
 from advisor.api.edge.problems import NothingThere, answer_with_problems, document_problems
 from advisor.api.edge.requests import PREFIX, RequestWatch
+from advisor.api.edge.standby import StandbyCheck
 from advisor.api.edge.streams import Streams
-from advisor.api.fast_path import FastPath
 from advisor.api.health import router as health
 from advisor.api.metrics import router as figures
-from advisor.api.sessions import FREQUENT
 from advisor.api.stories import write_event
 from advisor.errors import Unavailable
 from advisor.protocol.views import EventKind
 from advisor.services.background.awake_clock import AwakeClock
 from advisor.services.background.keeper import Keeper
-from advisor.services.background.leadership import Leadership, Term
 from advisor.services.background.lobby import Lobby
 from advisor.services.background.pruning import PAUSE_S, Pruner
 from advisor.services.background.reaper import Reaper
 from advisor.services.background.scheduling import Scheduler
 from advisor.services.following import Stories
 from advisor.services.links import take_link
+from advisor.services.measuring.leases import Leases
 from advisor.services.metrics import Metrics
 from advisor.services.thinking.processes import PlannerProcesses, Question, Setting
 from advisor.services.thinking.stock import Stock
@@ -53,7 +52,7 @@ from advisor.services.webhooks.receivers import Receivers
 from advisor.services.webhooks.sending import Sender
 from advisor.settings import Settings
 from advisor.storage import Database
-from advisor.storage.bell import JOBS, PLACES, TERMS
+from advisor.storage.bell import JOBS, PLACES
 from advisor.storage.fault_points import Strike, pass_by
 from advisor.storage.whole.census import Census
 from advisor.tuning.asked import PlannerTuning
@@ -99,21 +98,7 @@ def create_app(
     metrics = Metrics()
     database = Database(settings.url, new_id, metrics.note_transaction, strike)
     metrics.ask_database(lambda: _take_census(database, clock(), timers))
-    bell, tick_s = database.bell, settings.tick_s
-
-    def begin_term() -> None:
-        for topic in (JOBS, TERMS):
-            bell.ring(topic)
-
-    leadership = Leadership(
-        database,
-        make_id(),
-        AwakeClock(time.monotonic, 2 * tick_s),
-        # A leader that renews at every tick is silent when it misses a few of them.
-        0.0 if database.is_sqlite else max(settings.leader_s, 3 * tick_s),
-        begin_term,
-    )
-    metrics.watch_leadership(lambda: leadership.term is not None, lambda: bell.is_heard)
+    metrics.watch_activity(lambda: database.epoch is not None)
 
     processes, overdue = _make_processes(settings, timers) if tuning is None else None, Overdue()
     tuning = tuning or PlannerTuning()
@@ -135,9 +120,11 @@ def create_app(
         timers=timers,
         clock=clock,
         lobby=Lobby(database, timers),
-        stock=Stock(decide, _start_thread, lambda: bell.ring(JOBS), max(1, settings.planner_processes)),
+        stock=Stock(
+            decide, _start_thread, lambda: database.bell.ring(JOBS), max(1, settings.planner_processes)
+        ),
         known_tokens=KnownTokens(database),
-        leadership=leadership,
+        leases=Leases(database),
         metrics=metrics,
         stopping=stopping or threading.Event(),
     )
@@ -156,10 +143,8 @@ def create_app(
     app.state.failures = FailureCounter()
     app.state.buckets = Buckets(settings.most_requests_per_s, settings.most_requests_at_once, time.monotonic)
     app.state.streams = Streams(settings.most_streams)
-    app.state.stories = Stories(
-        database, context.clock, write_event, tick_s=settings.tick_s, look_s=settings.look_s
-    )
-    app.add_middleware(FastPath, context=context, buckets=app.state.buckets, frequent=FREQUENT)
+    app.state.stories = Stories(database, context.clock, write_event, tick_s=settings.tick_s)
+    app.add_middleware(StandbyCheck, is_active=lambda: database.epoch is not None)
     app.add_middleware(SizeCheck)
     app.add_middleware(HostCheck, allowed=settings.allowed_hosts)
     app.add_middleware(SafeAnswers)
@@ -212,8 +197,6 @@ def _live(
                 await run_in_threadpool(keeper.stop)
             # The server of one command ends with its job, whose end is to be told.
             await sender.close()
-            with suppress(Unavailable):
-                await run_in_threadpool(context.leadership.leave)
             await run_in_threadpool(context.database.close)
 
     return lifespan
@@ -228,9 +211,16 @@ def _open(context: Context) -> None:
     data_dir = context.settings.data_dir
     data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     context.database.hold()
-    context.database.migrate()
-    ensure_first_tokens(context.database, data_dir, context.clock())
-    context.database.bell.start(context.leadership.name)
+    _activate(context)
+
+
+def _activate(context: Context) -> None:
+    """Be the active server, or go on being it; a server that becomes active has what a first start needs."""
+    settings, before = context.settings, context.database.epoch
+    # A server that is heard of at every tick is silent when it misses a few of them.
+    is_active = context.database.activate(max(settings.takeover_s, 3 * settings.tick_s))
+    if is_active and (context.database.is_sqlite or context.database.epoch != before):
+        ensure_first_tokens(context.database, settings.data_dir, context.clock())
 
 
 def _start_thread(run: Callable[[], None]) -> None:
@@ -245,53 +235,64 @@ def _tell_job(context: Context, job_id: str, sentence: str) -> None:
 
 
 def _make_keepers(context: Context) -> list[Keeper]:
-    """The threads that do what time makes necessary."""
+    """The threads that do what time makes necessary, while this server is active."""
     database, timers, lobby, clock = context.database, context.timers, context.lobby, context.clock
     tick_s, look_s, watched = context.settings.tick_s, context.settings.look_s, context.metrics.watch_keeper
-    leadership, bell = context.leadership, database.bell
-    scheduling = threading.Event()
+    bell, scheduling, pruning = database.bell, threading.Event(), threading.Event()
     bell.on(JOBS, scheduling.set)
     bell.on(PLACES, lobby.wake.set)
 
-    def make_reaper(term: Term) -> Callable[[], int]:
-        reaper = Reaper(term, timers, AwakeClock(time.monotonic, 2 * tick_s))
+    def while_active(make: Callable[[], Callable[[], object]]) -> Callable[[], None]:
+        """Return what does what `make` returns; `make` is asked once for every time that this server is active."""
+        made: list[tuple[int, Callable[[], object]]] = []
+
+        def do() -> None:
+            if (epoch := database.epoch) is None:
+                return
+            if not made or made[0][0] != epoch:
+                made[:] = [(epoch, make())]
+            made[0][1]()
+
+        return do
+
+    def make_reaper() -> Callable[[], object]:
+        reaper = Reaper(database, timers, AwakeClock(time.monotonic, 2 * tick_s), context.leases)
         return lambda: reaper.look(clock())
 
-    def make_scheduler(term: Term) -> Callable[[], int]:
-        scheduler = Scheduler(term, context.stock, timers, served_since=clock())
-        return lambda: scheduler.look(clock())
+    def make_scheduler() -> Callable[[], object]:
+        scheduler = Scheduler(database, context.stock, timers, served_since=clock())
 
-    schedule_now = leadership.duty(make_scheduler)
+        def schedule() -> None:
+            if scheduler.look(clock()):
+                bell.ring(PLACES)
 
-    def schedule() -> None:
-        if schedule_now():
-            bell.ring(PLACES)
+        return schedule
+
+    def make_pruner() -> Callable[[], object]:
+        pruner = Pruner(database, context.settings, clock(), time.monotonic)
+
+        def prune() -> None:
+            if pruner.step(clock()):
+                pruning.set()
+
+        return prune
 
     def receive() -> None:
         if context.stopping.is_set():
             lobby.call()
-        elif lobby.look(clock()):
+        elif database.epoch is not None and lobby.look(clock()):
             bell.ring(JOBS)
 
-    def make_pruner(term: Term) -> Callable[[], int]:
-        pruner = Pruner(term, context.settings, clock(), time.monotonic)
-        return lambda: pruner.step(clock())
-
-    prune_now, more = leadership.duty(make_pruner), threading.Event()
-    bell.on(TERMS, more.set)
-
-    def prune() -> None:
-        if prune_now():
-            more.set()
-
-    pruning = [Keeper("pruner", prune, PAUSE_S, more)] if context.settings.prune else []
-    return [
-        *pruning,
-        Keeper("leadership", leadership.look, tick_s, on_round=watched("leadership")),
-        Keeper("reaper", leadership.duty(make_reaper), tick_s, on_round=watched("reaper")),
-        Keeper("scheduler", schedule, tick_s, scheduling, watched("scheduler")),
+    keepers = [
+        Keeper("reaper", while_active(make_reaper), tick_s, on_round=watched("reaper")),
+        Keeper("scheduler", while_active(make_scheduler), tick_s, scheduling, watched("scheduler")),
         Keeper("lobby", receive, look_s, lobby.wake, watched("lobby")),
     ]
+    if context.settings.prune:
+        keepers.append(Keeper("pruner", while_active(make_pruner), PAUSE_S, pruning))
+    if not database.is_sqlite:
+        keepers.append(Keeper("activity", partial(_activate, context), tick_s, on_round=watched("activity")))
+    return keepers
 
 
 class _LatePages:

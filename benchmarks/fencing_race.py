@@ -1,12 +1,11 @@
 """Zombies against holders: agents whose session was given up report at the same moment as those that hold it now.
 
 A round: the holder of a session has a race in hand, and the agent that held the job's session before, and fell
-silent, speaks up again. Threads set off at once, each with a connection of its own (on PostgreSQL each with a server
-of its own, as replicas have; on SQLite every other ten rounds through the queue that a server's event loop writes
-from): the holder reports its race; the holder reports it once more with other numbers, as a second writer of the same
-generation; the zombie reports the race that was taken from it, with numbers that it never sent before; the zombie
-reports the holder's race under its own generation. Every fifth round the session is taken away: at the same moment, as
-the reaper does, or with the next race just begun, in turns. Its holder is the next zombie.
+silent, speaks up again. Threads set off at once, each with a connection of its own: the holder reports its race; the
+holder reports it once more with other numbers, as a second writer of the same generation; the zombie reports the race
+that was taken from it, with numbers that it never sent before; the zombie reports the holder's race under its own
+generation. Every fifth round the session is taken away: at the same moment, as the reaper does, or with the next race
+just begun, in turns. Its holder is the next zombie.
 
 Counted: reports of zombies that were accepted, races with two accepted reports, reports that are neither a result nor
 in quarantine afterwards, and rules of `advisor admin check` that are broken. Exit code 1 unless all are 0.
@@ -16,7 +15,6 @@ What is interrupted (Ctrl-C) is counted as far as it came.
 """
 
 import argparse
-import asyncio
 import collections
 import itertools
 import os
@@ -38,7 +36,7 @@ from advisor.protocol.measured.messages import Assignment, RaceReport
 from advisor.protocol.measured.races import RacePlan
 from advisor.services.ending import lose_session
 from advisor.services.measuring import races
-from advisor.storage import Database, UnitOfWork
+from advisor.storage import Database
 from advisor.storage.whole.upkeep import Ages
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_result
 from tests.unit.services.world import World
@@ -82,24 +80,14 @@ class Arena:
         strategies = [{"num_threads": n} for n in range(1, 2 * _ROUNDS_OF_JOB)]
         numbers = itertools.count(1)
         self.world = World(url, ScriptedTuning(strategies, 1), (f"id{n}" for n in numbers))
-        is_sqlite = self.world.database.is_sqlite
-        # One server may have a SQLite file; several share a PostgreSQL.
-        self.servers = [
-            self.world.database if is_sqlite else Database(url, lambda: f"id{next(numbers)}")
-            for _ in range(_WRITERS)
-        ]
         self.tally = tally
         self.agents = [self.world.register(name) for name in ("one", "two")]
         self.threads = ThreadPoolExecutor(_WRITERS)
-        self.loop = asyncio.new_event_loop()
-        threading.Thread(target=self.loop.run_forever, name="event loop", daemon=True).start()
 
     def close(self) -> None:
         """Close every connection."""
         self.threads.shutdown()
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        for database in {self.world.database, *self.servers}:
-            database.close()
+        self.world.database.close()
 
     def play(self, rounds: int) -> None:
         """Play so many rounds of one job, then ask the database."""
@@ -149,13 +137,11 @@ class Arena:
         tally = self.tally
         tally.rounds += 1
         told = self.at_once(
-            lambda server: self.report(server, holder.place, holder.agent_id, holder.race, 0.1),
-            lambda server: self.report(server, holder.place, holder.agent_id, holder.race, 0.2),
-            lambda server: self.report(server, zombie.place, zombie.agent_id, zombie.race, 0.3),
-            lambda server: self.report(
-                server, holder.place, zombie.agent_id, holder.race, 0.4, zombie.place.generation
-            ),
-            lambda server: self.lose(server, holder.place) if with_reaper else None,
+            lambda: self.report(holder.place, holder.agent_id, holder.race, 0.1),
+            lambda: self.report(holder.place, holder.agent_id, holder.race, 0.2),
+            lambda: self.report(zombie.place, zombie.agent_id, zombie.race, 0.3),
+            lambda: self.report(holder.place, zombie.agent_id, holder.race, 0.4, zombie.place.generation),
+            lambda: self.lose(holder.place) if with_reaper else None,
         )
         tally.holders[f"{told[:2].count(True)} of 2 reports"] += 1
         tally.zombies["accepted" if told[2] else "refused"] += 1
@@ -163,7 +149,6 @@ class Arena:
 
     def report(
         self,
-        database: Database,
         place: Assignment,
         agent_id: str,
         race: RacePlan,
@@ -174,38 +159,29 @@ class Arena:
         results = {arm.block_id: make_result(step_s) for arm in race.arms}
         report = RaceReport(generation=generation or place.generation, results=results)
 
-        def write(work: UnitOfWork) -> object:
-            return races.report_race(
+        with self.world.work() as work:
+            answer = races.report_race(
                 work, self.world.tuning, place.session_id, race.race_id, agent_id, report, self.world.now
             )
-
-        answer = self.write(database, write)
         is_accepted = isinstance(answer, races.Accepted)
         self.tally.told["accepted" if is_accepted else "quarantined"].update(results)
         return is_accepted
 
-    def write(self, database: Database, write: Callable[[UnitOfWork], object]) -> object:
-        """Run a transaction: on SQLite every other ten rounds in the event loop's queue, the server's short way."""
-        if database.is_sqlite and self.tally.rounds // 10 % 2:
-            return asyncio.run_coroutine_threadsafe(database.write(write), self.loop).result()
-        with database.begin() as work:
-            return write(work)
-
-    def lose(self, database: Database, place: Assignment) -> None:
+    def lose(self, place: Assignment) -> None:
         """Take a session away, as the reaper does once it has seen enough."""
-        with database.begin() as work:
+        with self.world.work() as work:
             work.jobs.lock(place.job_id)
             session = work.sessions.get(place.session_id)
             if session is not None and not session.state.is_final:
                 lose_session(work, session, "It fell silent.", self.world.now)
 
-    def at_once(self, *acts: Callable[[Database], object]) -> list[object]:
+    def at_once(self, *acts: Callable[[], object]) -> list[object]:
         """Do all of them at the same moment; return what each of them gave."""
         ready = threading.Barrier(len(acts))
 
         def act(number: int) -> object:
             ready.wait()
-            return acts[number](self.servers[number])
+            return acts[number]()
 
         return list(self.threads.map(act, range(len(acts))))
 

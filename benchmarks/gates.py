@@ -249,7 +249,7 @@ async def take_reports(arguments: argparse.Namespace) -> list[Finding]:
 
 async def ask_next(arguments: argparse.Namespace) -> list[Finding]:
     """Sessions that have measured the baseline ask for their next race, each once, and the planner thinks beside it."""
-    rate = min(arguments.rate, 100.0)
+    rate = min(arguments.rate, 50.0)
     count = int(rate * arguments.seconds)
     with serve(lambda folder: seed(folder, count + 1, probed=True)) as (server, seats):
         lines = [Line(server.url) for _ in range(_CONNECTIONS)]
@@ -375,7 +375,7 @@ def main() -> None:
     parser.add_argument("gate", choices=[*GATES, "all"])
     parser.add_argument("--agents", type=int, default=1000, help="agents in sessions")
     parser.add_argument("--seconds", type=float, default=20.0, help="length of a load")
-    parser.add_argument("--rate", type=float, default=1000.0, help="reports a second; of next at most 100")
+    parser.add_argument("--rate", type=float, default=200.0, help="reports a second; of next at most 50")
     parser.add_argument(
         "--trials", type=int, default=10_000, help="trials in the database that is started on"
     )

@@ -101,7 +101,7 @@ def _add_gang(work: UnitOfWork, number: int, nodes: int, with_race: bool, probed
         work.agents.add(agent_id, machine.hostname, machine, now)
         token = create_token(work, NewToken(role=Role.AGENT, label=machine.hostname), now, agent_id).token
         work.members.add(session.id, agent_id, rank)
-        work.members.renew(session.id, agent_id, 1, MemberState.RUNNING, now)
+        work.members.renew(session.id, agent_id, 1, MemberState.RUNNING)
         seats.append(Seat(job_id, session.id, agent_id, token))
     if with_race or probed:
         trial = Trial(number=0, purpose=Purpose.BASELINE, because="The script as it stands.", created_at=now)

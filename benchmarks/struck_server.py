@@ -170,7 +170,7 @@ class Server:
         for _ in range(_TRIES):
             self._start()
             while self.process.poll() is None:
-                if self.is_ready():
+                if self.has_started():
                     return
                 time.sleep(0.1)
         log_text = (self.folder / "server.log").read_text(errors="replace")
@@ -190,16 +190,17 @@ class Server:
         self.starts += 1
 
     def is_ready(self) -> bool:
-        """Whether it serves."""
+        """Whether it is the active server, and serves."""
         with suppress(httpx.HTTPError):
             return httpx.get(f"{self.url}/readyz", timeout=2).is_success
         return False
 
-    def read_leader(self) -> str:
-        """The name of the server that leads, as this one knows it; empty where it cannot say."""
+    def has_started(self) -> bool:
+        """Whether it serves, or stands by for a server that does."""
         with suppress(httpx.HTTPError, ValueError):
-            return str(httpx.get(f"{self.url}/readyz", timeout=2).json().get("leader") or "")
-        return ""
+            reply = httpx.get(f"{self.url}/readyz", timeout=2)
+            return reply.is_success or reply.json().get("code") == "standby"
+        return False
 
     def kill(self) -> None:
         """End it as a power cut would."""
@@ -216,12 +217,6 @@ class Server:
         """Resident bytes and open descriptors."""
         process = psutil.Process(self.process.pid)
         return process.memory_info().rss, process.num_fds()
-
-    def client(self) -> httpx.Client:
-        """The administrator's way to the API."""
-        token = (self.folder / "admin-token").read_text().strip()
-        headers = {"Authorization": f"Bearer {token}"}
-        return httpx.Client(base_url=f"{self.url}/api/v1", timeout=10, headers=headers)
 
     def strike(self, fault: str, chance: random.Random, over: threading.Event) -> None:
         """Let one fault happen; raises RuntimeError when the server does not come back from it."""

@@ -10,8 +10,8 @@ from anyio import CapacityLimiter
 from fastapi import Depends, Header
 from starlette.requests import HTTPConnection
 
-from advisor.services.background.leadership import Leadership
 from advisor.services.background.lobby import Lobby
+from advisor.services.measuring.leases import Leases
 from advisor.services.metrics import Metrics
 from advisor.services.thinking.stock import Stock
 from advisor.services.timers import Timers
@@ -40,8 +40,8 @@ class Context:
     """What the planner has thought of, and is thinking about."""
     known_tokens: KnownTokens
     """Whose tokens counted a moment ago."""
-    leadership: Leadership
-    """Whether this server leads."""
+    leases: Leases
+    """Who was heard of from a session."""
     metrics: Metrics = field(default_factory=Metrics)
     """What is counted while the server runs."""
     waiting_room: CapacityLimiter = field(default_factory=lambda: CapacityLimiter(_MOST_WAITING))

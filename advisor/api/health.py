@@ -3,7 +3,7 @@
 from fastapi import APIRouter
 
 from advisor.api.context import Here
-from advisor.errors import DiskFull, Unavailable
+from advisor.errors import DiskFull, Standby, Unavailable
 
 router = APIRouter(tags=["health"])
 
@@ -18,14 +18,11 @@ async def livez() -> dict[str, str]:
 @router.head("/readyz", include_in_schema=False)
 @router.get("/readyz", summary="Can requests be served?")
 def readyz(context: Here) -> dict[str, str]:
-    """Answer 200 while the database answers, 503 otherwise; say which server this is and which one leads.
-
-    Servers choose a new random name whenever they start. Each serves every request, also one that does not lead.
-    """
+    """Answer 200 while the database answers, 503 otherwise: with the code `standby` where another server is active."""
     try:
         context.database.prove_ready()
-    except DiskFull:
+    except (DiskFull, Standby):
         raise
     except Unavailable as error:
         raise Unavailable("The database does not answer.") from error
-    return {"status": "ready", "server": context.leadership.name, "leader": context.leadership.leader}
+    return {"status": "ready"}

@@ -86,7 +86,7 @@ def register_agent(
         agent_id = known.id
         member = work.members.live_of(agent_id)
         if member is not None and not _still_waits(work, member, known.node, request.node):
-            _abandon(work, member, f"Agent {request.name} started again.", now)
+            _abandon(work, member, f"Agent {request.name} started again.", now, heard_at=known.last_seen_at)
         was_removed = known.removed_at is not None
         if not work.agents.introduce_again(
             agent_id, request.node, now, secret, ends_at, was_removed=was_removed
@@ -94,7 +94,7 @@ def register_agent(
             raise LostRace(f"Agent {known.name} was changed while it registered.")
     work.tokens.revoke_of_agent(agent_id, now)
     work.reach(FaultPoint.AGENT_REGISTERED)
-    work.call_leader()
+    work.call_scheduler()
     token = create_token(work, NewToken(role=Role.AGENT, label=request.name), now, agent_id)
     return AgentRegistered(
         agent_id=agent_id,
@@ -122,7 +122,7 @@ def resume_agent(work: UnitOfWork, agent_id: str) -> None:
     """Give an agent sessions again that was drained, or set aside for its measurements. Raises AgentNotFound."""
     if not work.agents.resume(agent_id):
         raise _unknown(agent_id)
-    work.call_leader()
+    work.call_scheduler()
 
 
 def remove_agent(work: UnitOfWork, agent_id: str, now: datetime) -> None:
@@ -272,10 +272,11 @@ def _abandon(
     reason: str,
     now: datetime,
     outcome: Outcome = Outcome.LOST,
+    heard_at: datetime | None = None,
 ) -> None:
     session = work.sessions.get(member.session_id)
     if session is None or work.jobs.lock(session.job_id) is None:
         return
-    work.members.leave(session.id, member.agent_id, outcome, reason, heard_at=None)
+    work.members.leave(session.id, member.agent_id, outcome, reason, heard_at=heard_at)
     end_session(work, session, reason, now, outcome=None)
     settle_if_gone(work, session.id, now)

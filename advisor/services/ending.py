@@ -79,7 +79,7 @@ def abandon_session(work: UnitOfWork, session_id: str, job_id: str, reason: str,
         session_id, generation, SessionState.LOST, Outcome.LOST, reason, log_tail="", total_steps=0, now=now
     )
     work.members.release(session_id)
-    work.call_leader()
+    work.call_scheduler()
     work.blocks.void_all(session_id, f"Its session was lost: {as_clause(reason)}", now)
     sentence = f"Session {generation} was lost: {as_clause(reason)}"
     work.events.append(job_id, EventKind.SESSION, sentence, now, session_id=session_id)
@@ -137,7 +137,7 @@ def _settle(
         return
     work.reach(FaultPoint.SESSION_LOST if state is SessionState.LOST else FaultPoint.SESSION_ENDED)
     work.members.release(ended.id)
-    work.call_leader()
+    work.call_scheduler()
     arms = work.blocks.issued_in(ended.id)
     history = partial(_read_history, work, ended.job_id)
     _void(work, ended, end_race(ended, arms, history, now, in_trouble=in_trouble), now)

@@ -133,20 +133,19 @@ class Stories:
         write: Callable[[JobEvent], bytes],
         *,
         tick_s: float,
-        look_s: float,
     ) -> None:
-        """`write` returns an event as streams send it; `look_s` is between looks where changes are not heard."""
+        """`write` returns an event as streams send it."""
         self._database, self._clock, self._write = database, clock, write
-        self._tick_s, self._look_s = tick_s, look_s
+        self._tick_s = tick_s
         self._stories: dict[str, _Story] = {}
         self._asking = asyncio.Lock()
-        self._tokens: dict[str, tuple[object | None, float, bool]] = {}
-        """By id: the stamp of all tokens and the time of the look, and whether the token counted."""
+        self._tokens: dict[str, tuple[object | None, bool]] = {}
+        """By id: the stamp that tokens had at the look, and whether this one counted."""
 
     @property
     def rest_s(self) -> float:
         """How long a stream waits at most before it asks again."""
-        return self._tick_s if self._database.bell.is_heard else self._look_s
+        return self._tick_s
 
     @contextmanager
     def follow(self, job_id: str, principal: Principal, after: int) -> Iterator[Follower]:
@@ -170,7 +169,7 @@ class Stories:
     async def look(self, job_id: str, story: _Story) -> None:
         """Look at a job where that is due."""
         loop = asyncio.get_running_loop()
-        rest_s = _REST_TICKS * self._tick_s if self._database.bell.is_heard else self._look_s
+        rest_s = _REST_TICKS * self._tick_s
         async with story.turn:
             if not story.is_due and loop.time() < story.looked_at_s + rest_s:
                 return
@@ -207,14 +206,13 @@ class Stories:
         if principal.expires_at is not None and principal.expires_at <= now:
             return False
         async with self._asking:
-            now_s = asyncio.get_running_loop().time()
-            seen_stamp, seen_s, counted = self._tokens.get(principal.token_id, (None, -1e9, False))
-            if seen_stamp is stamp and (stamp is not None or now_s < seen_s + self._look_s):
+            seen_stamp, counted = self._tokens.get(principal.token_id, (None, False))
+            if stamp is not None and seen_stamp is stamp:
                 return counted
             counts = await run_in_threadpool(self._ask_for, principal, now)
             if len(self._tokens) > _MOST_KEPT:
                 self._tokens.clear()
-            self._tokens[principal.token_id] = (stamp, now_s, counts)
+            self._tokens[principal.token_id] = stamp, counts
             return counts
 
     def _ask_for(self, principal: Principal, now: datetime) -> bool:

@@ -57,7 +57,7 @@ def submit_job(
         work.jobs.remember_submission(asker.token_id, idempotency_key, request, job.id, now)
     work.events.append(job.id, EventKind.JOB, f"{asker.name} submitted the job.", now)
     work.reach(FaultPoint.JOB_SUBMITTED)
-    work.call_leader()
+    work.call_scheduler()
     return get_job(work, job.id)
 
 
@@ -258,7 +258,7 @@ def cancel_job(
         return job
     refuse_ended(job)
     work.reach(FaultPoint.JOB_CANCELLED)
-    work.call_leader()
+    work.call_scheduler()
     sessions = work.sessions.live_of(job_id)
     since = (JobState.QUEUED, JobState.RUNNING, JobState.PAUSED)
     if not sessions:

@@ -111,18 +111,10 @@ class Metrics:
         """Tell what `look` returns too. It raises Unavailable when the database does not answer."""
         self._registry.register(_CensusTaker(look, self._now_s))
 
-    def watch_leadership(self, leads: Callable[[], bool], is_heard: Callable[[], bool]) -> None:
-        """Tell from now on whether this server leads, and whether it hears what the others on its database say."""
-        for name, what, ask in (
-            (
-                "leader",
-                "1 while this server leads: it gives sessions up and plans waiting jobs.",
-                leads,
-            ),
-            ("bell_heard", "1 while calls of other servers come; else this one looks by itself.", is_heard),
-        ):
-            gauge = Gauge(name, what, registry=self._registry, namespace="fleet_advisor")
-            gauge.set_function(ask)
+    def watch_activity(self, is_active: Callable[[], bool]) -> None:
+        """Tell from now on whether this server is active."""
+        what = "1 while this server is active, 0 while it stands by for another one."
+        Gauge("active", what, registry=self._registry, namespace="fleet_advisor").set_function(is_active)
 
     def begin_request(self, method: str, route: str) -> None:
         """Note that a request of the API is being answered."""

@@ -93,9 +93,9 @@ def authenticate(work: UnitOfWork, token: str, now: datetime) -> Principal:
 class KnownTokens:
     """Whose tokens counted when they were last looked up: until any token changes, they need not be looked up again.
 
-    A look-up costs about as much as the rest of a short request. Nothing is known on PostgreSQL, where another server
-    may revoke a token at any time. A look notes the token's use where none was noted for some minutes; an agent's own
-    token is left out, for when the agent was last seen is known anyway.
+    A look-up costs about as much as the rest of a short request. Nothing is known to a server that stands by: the
+    active one may revoke a token at any time. A look notes the token's use where none was noted for some minutes; an
+    agent's own token is left out, for when the agent was last seen is known anyway.
     """
 
     def __init__(self, database: Database) -> None:

@@ -2,6 +2,6 @@
 
 from advisor.storage.database import Database
 from advisor.storage.sqlite.database_file import DatabaseRefused
-from advisor.storage.work import Transactions, UnitOfWork
+from advisor.storage.work import UnitOfWork
 
-__all__ = ["Database", "DatabaseRefused", "Transactions", "UnitOfWork"]
+__all__ = ["Database", "DatabaseRefused", "UnitOfWork"]

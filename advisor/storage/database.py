@@ -1,17 +1,17 @@
 """The connection to SQLite or PostgreSQL, its transactions, and its migrations.
 
 SQLite runs in WAL mode with synchronous=FULL, so that an answered request survives a power cut, and with one
-writer at a time, whose transactions are committed in groups (`GroupCommit`). (SQLite before 3.51.3 can corrupt a WAL
-that two connections checkpoint at once; with one writer that cannot happen.)
+writer at a time. (SQLite before 3.51.3 can corrupt a WAL that two connections checkpoint at once; with one writer that
+cannot happen.)
 """
 
 import math
 import os
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import quote
 
 from sqlalchemy import (
@@ -38,24 +38,19 @@ from sqlalchemy.exc import (
     OperationalError,
 )
 
-from advisor.errors import DiskFull, InvalidRequest, LostRace, Unavailable
+from advisor.errors import DiskFull, InvalidRequest, LostRace, Standby, Unavailable
 from advisor.protocol.asked.webhooks import Notice
-from advisor.storage.bell import Bell, SharedBell
+from advisor.storage.activity import Activity
+from advisor.storage.bell import Bell
 from advisor.storage.connections import is_disk_full, tune_postgresql, tune_sqlite
 from advisor.storage.fault_points import FaultPoint, Side, Strike, pass_by
 from advisor.storage.repositories.known_blocks import KnownBlocks
 from advisor.storage.revisions import refuse_unknown
 from advisor.storage.sqlite.database_file import DatabaseFile, DatabaseRefused
-from advisor.storage.sqlite.group_commit import GroupCommit
-from advisor.storage.sqlite.write_queue import QueuedWrite, WriteQueue
 from advisor.storage.tables import VERSION_TABLE, Base
 from advisor.storage.work import UnitOfWork
 
-Result = TypeVar("Result")
-
 VERSIONS = Path(__file__).parent / "migrations" / "versions"
-_CROWD = 8
-"""Tasks: a few always wait for the disk."""
 _FULL_FOR_S = 10.0
 """So long after a write has found the disk full the database is not ready."""
 _MIGRATION_LOCK = 0x666C_6565_74
@@ -110,13 +105,14 @@ class Database:
             # A failed statement is logged, and its parameters hold what jobs keep secret.
             hide_parameters=True,
         )
-        self.tokens_stamp: object | None = object() if self.is_sqlite else None
-        """Another one after every transaction that changed tokens; None where other servers change them too."""
-        self._writer = GroupCommit(self._engine) if self.is_sqlite else None
-        """The one that writes to SQLite."""
-        self._queue = WriteQueue(self._writer, self._run, self._settle) if self._writer else None
-        self.bell = Bell() if self.is_sqlite else SharedBell(self._engine)
+        self._activity: Activity | None = None
+        self._tokens_stamp = object()
+        self._turn: AbstractContextManager[object] = threading.Lock() if self.is_sqlite else nullcontext()
+        """Held by the thread that writes to SQLite: the next one is woken at once, where SQLite itself would sleep."""
+        self.bell = Bell()
         """Wakes those who wait for what is written."""
+        self.forget: Callable[[Collection[str]], None] = lambda _: None
+        """Is given the sessions whose members may not go on as they did, once that is committed."""
         self.send: Callable[[Notice], None] = lambda _: None
         """Is given what webhooks are to be told, once that is committed."""
         if self.is_sqlite:
@@ -134,19 +130,9 @@ class Database:
             with self._transaction(read_only=False) as work:
                 yield work
                 self._pass(work, Side.BEFORE)
-            if work.tokens.have_changed and self.is_sqlite:
-                self.tokens_stamp = object()
+            if work.tokens.have_changed:
+                self._tokens_stamp = object()
             self._pass(work, Side.AFTER)
-
-    async def write(self, write: Callable[[UnitOfWork], Result]) -> Result:
-        """Run one writing transaction on SQLite for a task of the event loop; raises what `begin` would raise."""
-        assert self._queue is not None, "PostgreSQL has many writers, each in its thread"
-        return await self._queue.add(write)
-
-    @property
-    def is_crowded(self) -> bool:
-        """Whether so many tasks wait to write that nothing should be begun which can wait as well."""
-        return self._queue is not None and self._queue.length >= _CROWD
 
     @contextmanager
     def read(self) -> Iterator[UnitOfWork]:
@@ -155,7 +141,7 @@ class Database:
             yield work
 
     def hold(self) -> None:
-        """Be the only server on a SQLite file until `close`; several servers may share a PostgreSQL.
+        """Be the only server on a SQLite file until `close`.
 
         Raises DatabaseRefused when another server has the file, or a newer release has written the database.
         """
@@ -164,6 +150,42 @@ class Database:
             _make_private(self.file.path)
             self.file.hold_itself()
         self._read_revision()
+
+    def activate(self, silent_s: float) -> bool:
+        """Be the active server of the database, with its tables in this release's form; return whether this one is.
+
+        SQLite's is the one that holds the file. PostgreSQL's is to ask again and again: when it was silent for
+        `silent_s` another one follows. Once this was asked nothing can be written but by the active server.
+        """
+        if self.is_sqlite:
+            self.migrate()
+            return True
+        if self._activity is None:
+            self._activity = Activity(self._engine, silent_s)
+        try:
+            if not self._activity.lock():
+                return False
+            if self._activity.epoch is None:
+                self.migrate()
+                # What this server remembers is of before another one was active.
+                self._known_blocks, self._tokens_stamp = KnownBlocks(), object()
+                self._activity.begin()
+        except BaseException as error:
+            self._activity.leave()
+            if not isinstance(error, DBAPIError) or (told := _tell(error)) is error:
+                raise
+            raise told from error
+        return True
+
+    @property
+    def epoch(self) -> int | None:
+        """A number that no other active server of this database has; None for a server that stands by."""
+        return self._activity.epoch if self._activity is not None else 0
+
+    @property
+    def tokens_stamp(self) -> object | None:
+        """Another one after every transaction that changed tokens; None where another server may change them."""
+        return None if self.epoch is None else self._tokens_stamp
 
     def prove_current(self) -> None:
         """Raise DatabaseRefused unless the tables have this release's form."""
@@ -185,8 +207,7 @@ class Database:
             self.file.copy_before(find_newest_revision())
         if self.file is not None:
             _make_private(self.file.path)
-        turn = self._writer.turn if self._writer else nullcontext()
-        with turn, self._engine.connect() as connection, connection.begin():
+        with self._turn, self._engine.connect() as connection, connection.begin():
             if not self.is_sqlite:
                 # A large library is loaded within: that may take a while on a busy machine.
                 connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
@@ -204,20 +225,21 @@ class Database:
     def prove_ready(self) -> None:
         """Raise Unavailable unless the database answers, and DiskFull where a write has just found its disk full.
 
+        A server that stands by raises Standby.
+
         That is forgotten after a while: a server that is asked nothing because of it would never learn that it is over.
         """
         if time.monotonic() < self._full_at_s + _FULL_FOR_S:
             raise DiskFull
+        if self.epoch is None:
+            raise Standby
         with self.read() as work:
             work.ping()
 
     def close(self) -> None:
         """Close every connection, and let another server have the file."""
-        if self._queue is not None:
-            self._queue.close()
-        if self._writer is not None:
-            self._writer.close()
-        self.bell.stop()
+        if self._activity is not None:
+            self._activity.leave()
         self._engine.dispose()
         if self.file is not None:
             self.file.release()
@@ -249,8 +271,8 @@ class Database:
             self._strike(point, side)
 
     @contextmanager
-    def _noted(self, kind: str, since_s: float | None = None) -> Iterator[None]:
-        began_s, is_outage = time.perf_counter() if since_s is None else since_s, False
+    def _noted(self, kind: str) -> Iterator[None]:
+        began_s, is_outage = time.perf_counter(), False
         try:
             yield
         except Unavailable as error:
@@ -263,71 +285,31 @@ class Database:
 
     @contextmanager
     def _connected(self, read_only: bool) -> Iterator[Connection]:
-        if self._writer is not None and not read_only:
-            with self._writer.begin() as connection:
-                yield connection
-            return
-        with self._engine.connect() as connection:
+        with nullcontext() if read_only else self._turn, self._engine.connect() as connection:
             connection = connection.execution_options(advisor_read_only=read_only)
             with connection.begin():
+                if self._activity is not None and not read_only:
+                    if (epoch := self._activity.epoch) is None:
+                        raise Standby
+                    self._activity.prove(connection, epoch)
                 yield connection
 
     @contextmanager
     def _transaction(self, read_only: bool) -> Iterator[UnitOfWork]:
         try:
             with self._connected(read_only) as connection:
-                work = self._unit(connection, read_only)
+                work = UnitOfWork(connection, self._new_id, self._known_blocks, read_only)
                 yield work
         except (DBAPIError, OverflowError) as error:
             if (told := _tell(error)) is error:
                 raise
             raise told from error
-        self._pass_on([work])
-
-    def _pass_on(self, committed: Sequence[UnitOfWork]) -> None:
-        """Wake and tell others of what transactions have done."""
-        for topic in {topic for work in committed for topic in work.rung}:
+        if work.left:
+            self.forget(work.left)
+        for topic in work.rung:
             self.bell.ring(topic)
-        for notice in [notice for work in committed for notice in work.notices]:
+        for notice in work.notices:
             self.send(notice)
-
-    def _unit(self, connection: Connection, read_only: bool) -> UnitOfWork:
-        return UnitOfWork(connection, self._new_id, self._known_blocks, read_only)
-
-    def _run(self, one: QueuedWrite, connection: Connection) -> None:
-        work = self._unit(connection, read_only=False)
-        one.run(work)
-        self._pass(work, Side.BEFORE)
-
-    def _settle(self, taken: list[QueuedWrite], errors: list[BaseException | None]) -> None:
-        """Answer those who wait for queued transactions, once these are committed."""
-        done = [one.work for one, error in zip(taken, errors, strict=True) if one.work and not error]
-        self._pass_on(done)
-        for one, error in zip(taken, errors, strict=True):
-            refusal = self._conclude(one, error)
-            if one.future.done():
-                # Who asked has gone.
-                continue
-            if refusal is None:
-                one.future.set_result(one.result)
-            else:
-                one.future.set_exception(refusal)
-
-    def _conclude(self, one: QueuedWrite, error: BaseException | None) -> BaseException | None:
-        """Do what follows the commit of one; return what its asker is told instead of its result."""
-        try:
-            with self._noted("write", one.since_s):
-                if error is not None:
-                    if (told := _tell(error)) is error:
-                        raise error
-                    raise told from error
-                if one.work is not None and one.work.tokens.have_changed:
-                    self.tokens_stamp = object()
-                if one.work is not None:
-                    self._pass(one.work, Side.AFTER)
-        except Exception as refusal:
-            return refusal
-        return None
 
 
 def _tell(error: BaseException) -> BaseException:

@@ -200,12 +200,11 @@ class MemberRow(Base):
     state: Mapped[str]
     live: Mapped[bool]
     """Whether the agent still belongs to the gang; false as soon as the session is over."""
-    renewals: Mapped[int] = mapped_column(server_default="0")
-    """Beats that renewed its lease: a server that sees no other number for too long gives the session up."""
     news: Mapped[int] = mapped_column(server_default="0")
     """Number of the latest news (log lines, telemetry) that were kept; 0: none yet."""
     heard_at: Mapped[datetime | None]
-    """When the agent last spoke from its place, which tells what a session cost; NULL: never, or too long ago."""
+    """When the agent was last heard of from its place, which tells what a session cost; NULL while it has the place,
+    and where that is when it was last heard of at all."""
     outcome: Mapped[str | None]
     reason: Mapped[str] = mapped_column(default="")
     log_tail: Mapped[str] = mapped_column(default="")
@@ -214,23 +213,12 @@ class MemberRow(Base):
     """Telemetry samples that came; of many, only some are kept."""
 
 
-class PulseRow(Base):
-    """One row that servers write while leases run: whether they could be renewed in the meantime."""
+class EpochRow(Base):
+    """One row that counts the active servers. It is a key, so that changing it waits for transactions that hold it."""
 
-    __tablename__ = "pulse"
-
-    id: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    beats: Mapped[int] = mapped_column(_Serial)
-
-
-class LeaderRow(Base):
-    """One row: the server that leads. The epoch is its key, so that changing it waits for those who hold it."""
-
-    __tablename__ = "leader"
+    __tablename__ = "epoch"
 
     epoch: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    holder: Mapped[str]
-    renewals: Mapped[int] = mapped_column(_Serial)
 
 
 class TrialRow(Base):

@@ -1,10 +1,8 @@
 """A unit of work: one transaction with all repositories."""
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Protocol
 
-from sqlalchemy import Connection, insert, text, update
+from sqlalchemy import Connection, text
 
 from advisor.protocol.asked.webhooks import Notice
 from advisor.storage.bell import JOBS
@@ -13,19 +11,14 @@ from advisor.storage.repositories.accounts import Agents, Tokens
 from advisor.storage.repositories.blocks import Blocks
 from advisor.storage.repositories.jobs import Jobs
 from advisor.storage.repositories.known_blocks import KnownBlocks
-from advisor.storage.repositories.leaders import Leaders
 from advisor.storage.repositories.members import Members
 from advisor.storage.repositories.records import AdviceShelf, Events, Logs, Telemetry
 from advisor.storage.repositories.runs import Runs
 from advisor.storage.repositories.sessions import Sessions
 from advisor.storage.repositories.trials import Trials
 from advisor.storage.repositories.visits import Visits
-from advisor.storage.tables import PulseRow
 from advisor.storage.whole.census import Counts
 from advisor.storage.whole.upkeep import Upkeep
-
-_PULSE = 1
-"""The one row of its table."""
 
 
 class UnitOfWork:
@@ -39,8 +32,10 @@ class UnitOfWork:
         """What this transaction is about."""
         self.new_id = new_id
         self.jobs = Jobs(connection)
-        self.sessions = Sessions(connection)
-        self.members = Members(connection)
+        self.left: set[str] = set()
+        """Sessions whose members may not go on as they did, once this transaction is committed."""
+        self.sessions = Sessions(connection, self.left)
+        self.members = Members(connection, self.left)
         self.trials = Trials(connection)
         self.blocks = Blocks(connection, known_blocks, read_only)
         self.agents = Agents(connection)
@@ -57,9 +52,8 @@ class UnitOfWork:
         self.runs = Runs(connection)
         self.upkeep = Upkeep(connection)
         self.counts = Counts(connection)
-        self.leaders = Leaders(connection)
 
-    def call_leader(self) -> None:
+    def call_scheduler(self) -> None:
         """Say that jobs may have to move on: they are looked at once this is committed, and not at the next tick."""
         self.rung.add(JOBS)
 
@@ -67,24 +61,6 @@ class UnitOfWork:
         """Say what this transaction does: tests strike before and after its commit."""
         self.reached.append(point)
 
-    def prove_writable(self) -> None:
-        """Write something: once this transaction is committed, others could have been as well."""
-        beat = update(PulseRow).where(PulseRow.id == _PULSE).values(beats=PulseRow.beats + 1)
-        if self.connection.execute(beat).rowcount == 0:
-            self.connection.execute(insert(PulseRow).values(id=_PULSE, beats=1))
-
     def ping(self) -> None:
         """Ask the database for a sign of life."""
         self.connection.execute(text("SELECT 1"))
-
-
-class Transactions(Protocol):
-    """Where transactions come from: a database, or one that refuses a server that leads no longer."""
-
-    def begin(self) -> AbstractContextManager[UnitOfWork]:
-        """Run one writing transaction."""
-        ...
-
-    def read(self) -> AbstractContextManager[UnitOfWork]:
-        """Run one transaction that only reads."""
-        ...

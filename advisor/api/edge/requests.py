@@ -4,7 +4,7 @@ import logging
 import random
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from fastapi import Request
 from starlette.datastructures import Headers, MutableHeaders
@@ -20,8 +20,6 @@ _METHODS = frozenset({"GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"
 _NAMED = ("job_id", "session_id", "agent_id")
 PREFIX = "/api/v1"
 """What the addresses of the API begin with."""
-FAILURE = "failure"
-"""Where a request's state has the error that was met on the way to its route."""
 
 _log = logging.getLogger(REQUESTS)
 
@@ -99,21 +97,12 @@ class RequestWatch:
 
 
 async def note_route(request: Request) -> None:
-    """Dependency of every route of the API: what its log lines are about, and that it is being answered.
-
-    Raises what a request met that is on its way here after something was done about it (`advisor.api.fast_path`).
-    """
-    if (failure := getattr(request.state, FAILURE, None)) is not None:
-        raise failure
-    begin_request(request.scope, request.path_params, request.app.state.context.metrics)
-
-
-def begin_request(scope: Scope, named: Mapping[str, str], metrics: Metrics) -> None:
-    """Note what a request's log lines are about, and that it is being answered."""
+    """Dependency of every route of the API: what its log lines are about, and that it is being answered."""
+    named, metrics = request.path_params, request.app.state.context.metrics
     about = {name: value for name in _NAMED if (value := named.get(name)) and _WELL_FORMED.fullmatch(value)}
     bind_contextvars(**about)
-    metrics.begin_request(scope["method"], find_template(scope))
-    scope.setdefault("state", {})["is_in_progress"] = True
+    metrics.begin_request(request.method, find_template(request.scope))
+    request.state.is_in_progress = True
 
 
 def find_template(scope: Scope) -> str:

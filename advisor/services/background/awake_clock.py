@@ -1,4 +1,4 @@
-"""A clock of the time for which this server ran and its database took writes: leases are measured by it."""
+"""A clock of the time for which this server ran: leases are measured by it."""
 
 from collections.abc import Callable
 

@@ -23,7 +23,7 @@ class Lobby:
         self._waiting: dict[str, list[Callable[[], None]]] = {}
         self._heard: dict[str, datetime] = {}
         """Agent -> when it asked last, all that this server ever heard."""
-        self._unwritten: set[str] = set()
+        self._unwritten: dict[str, datetime] = {}
         self._has_news = False
         """Whether somebody has come whom this server had not heard of for longer than is usual."""
         self.wake = threading.Event()
@@ -35,7 +35,7 @@ class Lobby:
         with self._lock:
             before = self._heard.get(agent_id)
             self._heard[agent_id] = now
-            self._unwritten.add(agent_id)
+            self._unwritten[agent_id] = now
             self._waiting.setdefault(agent_id, []).append(call)
             is_new = before is None or now - before > self._usual
             self._has_news |= is_new
@@ -53,8 +53,7 @@ class Lobby:
     def hear(self, agent_id: str, now: datetime) -> None:
         """Note that an agent was heard of that does not wait; the next look writes it down."""
         with self._lock:
-            self._heard[agent_id] = now
-            self._unwritten.add(agent_id)
+            self._heard[agent_id] = self._unwritten[agent_id] = now
 
     def look(self, now: datetime) -> bool:
         """Write down who was heard of, and call the agents that places wait for.
@@ -62,15 +61,15 @@ class Lobby:
         Return whether somebody has come who was not there before: more gangs may be possible.
         """
         with self._lock:
-            heard: set[str] = set()
+            heard: dict[str, datetime] = {}
             if self._has_news or self._written_at is None or abs(now - self._written_at) >= self._usual / 10:
-                heard, self._unwritten = self._unwritten, set()
+                heard, self._unwritten = self._unwritten, {}
             has_news, self._has_news = self._has_news, False
             anybody = bool(self._waiting)
         try:
             if heard:
                 with self._database.begin() as work:
-                    work.agents.see_all(heard, now)
+                    work.agents.see_all(heard)
                     self.pace = self._timers.pace(work.members.count_live())
                     work.reach(FaultPoint.AGENTS_SEEN)
                 self._written_at = now
@@ -79,7 +78,7 @@ class Lobby:
                     self.call(work.members.awaited())
         except BaseException:
             with self._lock:
-                self._unwritten |= heard
+                self._unwritten = heard | self._unwritten
                 self._has_news |= has_news
             raise
         return has_news

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from advisor.settings import Settings
-from advisor.storage import Transactions
+from advisor.storage import Database
 from advisor.storage.whole.upkeep import Ages
 
 PAUSE_S = 3600.0
@@ -36,7 +36,7 @@ class Pruner:
 
     def __init__(
         self,
-        database: Transactions,
+        database: Database,
         settings: Settings,
         began_at: datetime,
         elapsed: Callable[[], float],

@@ -1,25 +1,27 @@
-"""The reaper: gives up sessions whose leases ran out, in time for which this server ran and its database took writes.
+"""The reaper: gives up sessions whose leases ran out, in time for which this server ran.
 
-No deadline is stored and no time of day is compared. Every beat counts a renewal up; the reaper remembers when, by its
-own count of seconds, it first saw a number, and gives a session up when the number stays the same for too long. What
-it did not see, because the process was stopped, the database was away or the server had not started, is no one's
-silence. The server that leads looks; it loses a session only if nothing has changed since its look.
+No deadline is stored and no time of day is compared. The reaper counts seconds of its own, takes at every look the
+places that beats came from since the last one (`Leases`), and gives a session up when none came from one of them for
+too long. What it did not see, because the process was stopped or the server had not started, is no one's silence. An
+agent is heard whatever becomes of what its beat brings: a database that takes no writes makes no agent silent. The
+reaper loses a session only if nothing has changed since its look.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection
 from contextlib import suppress
+from dataclasses import dataclass, field
 from datetime import datetime
-from typing import NamedTuple
 
 from advisor.errors import LostRace, UnreadableRecord
 from advisor.protocol.measured.messages import MemberState
 from advisor.protocol.measured.trials import Session, SessionState
 from advisor.services.background.awake_clock import AwakeClock
 from advisor.services.ending import abandon_session, lose_session, settle_if_gone
+from advisor.services.measuring.leases import Leases, Place
 from advisor.services.timers import Pace, Timers
-from advisor.storage import Transactions, UnitOfWork
-from advisor.storage.repositories.members import Watched, WatchedSession, read_watched
+from advisor.storage import Database, UnitOfWork
+from advisor.storage.repositories.members import Lease
 
 _REST_SHARE = 0.02
 """Where leases are stretched, the reaper rests for this share of what they are longer: a look at thousands of members
@@ -30,41 +32,32 @@ _CROWD_S = 60.0
 _log = logging.getLogger(__name__)
 
 
+@dataclass
 class _Sight:
     """A live session as it was seen last; each of its parts may stay as it is until a moment of its own."""
 
-    __slots__ = "members", "session_id", "state", "state_until_s", "until_s"
+    job_id: str
+    state: str
+    until_s: float
+    members: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """Agent -> the word of its state, and until when it may say nothing."""
 
-    def __init__(
-        self, session_id: str, state: SessionState, state_until_s: float, members: Mapping[Watched, float]
-    ) -> None:
-        """`members` are given with how long each may stay so."""
-        self.session_id, self.members = session_id, members
-        self.state, self.state_until_s = state, state_until_s
-        self.until_s = min(state_until_s, *members.values()) if members else state_until_s
+    def is_late(self, now_s: float) -> bool:
+        """Whether the session's state has lasted too long."""
+        return now_s > self.until_s
 
-    def find_late(self, now_s: float) -> "_Late":
-        """Return what has stayed as it is for too long."""
-        return _Late(
-            self.state if now_s > self.state_until_s else None,
-            frozenset(member for member, until_s in self.members.items() if now_s > until_s),
-        )
-
-
-class _Late(NamedTuple):
-    """What of a session has stayed as it is for too long."""
-
-    state: SessionState | None
-    members: frozenset[Watched]
+    def find_silent(self, now_s: float) -> frozenset[str]:
+        """Return the agents that have said nothing for too long."""
+        return frozenset(agent for agent, (_, until_s) in self.members.items() if now_s > until_s)
 
 
 class Reaper:
     """Watches the live sessions of a database and their members; one that starts anew begins to watch anew."""
 
-    def __init__(self, database: Transactions, timers: Timers, clock: AwakeClock) -> None:
-        self._database, self._timers, self._clock = database, timers, clock
+    def __init__(self, database: Database, timers: Timers, clock: AwakeClock, leases: Leases) -> None:
+        self._database, self._timers, self._clock, self._leases = database, timers, clock, leases
         self._sights: dict[str, _Sight] = {}
-        """By the line that told of it."""
+        self._beaten: set[Place] = set()
         self._is_new = True
         self._rests_until_s = 0.0
         self._crowd = 0, 0.0
@@ -73,62 +66,61 @@ class Reaper:
     def look(self, now: datetime) -> int:
         """Give up every session with a silent member, or whose state lasted too long; return how many.
 
-        `now` is only written into the story of the jobs. Raises Unavailable when the database takes no writes: time
-        that ends like this is not counted, since no lease could be renewed in it.
+        `now` is only written into the story of the jobs.
         """
-        if self._sights:
-            # Another server that has written at this very moment is as good a proof.
-            with suppress(LostRace), self._database.begin() as work:
-                work.prove_writable()
         awake_s = self._clock.advance()
         if awake_s < self._rests_until_s:
             return 0
+        self._beaten |= self._leases.take_beaten()
         with self._database.read() as work:
             self._watch(work, awake_s)
         lost = 0
-        for sight in self._sights.values():
-            if awake_s <= sight.until_s:
+        for session_id, sight in self._sights.items():
+            is_late, silent = sight.is_late(awake_s), sight.find_silent(awake_s)
+            if not is_late and not silent:
                 continue
-            session_id, late = sight.session_id, sight.find_late(awake_s)
             try:
                 with self._database.begin() as work:
-                    lost += _lose_if_late(work, session_id, late, now)
+                    lost += self._lose_if_late(work, session_id, sight, silent, now, is_late=is_late)
             except LostRace:
                 continue
             except UnreadableRecord as error:
                 reason = f"{error.sentence} {error.hint}"
                 with suppress(LostRace), self._database.begin() as work:
-                    lost += _abandon_if_late(work, session_id, late, reason, now)
+                    lost += self._abandon_if_late(
+                        work, session_id, sight, silent, reason, now, is_late=is_late
+                    )
         return lost
 
     def _watch(self, work: UnitOfWork, awake_s: float) -> None:
         """Note what is there, and how long it may stay so."""
-        lines = work.members.watched()
-        members = work.members.count_live() if lines else 0
+        found = work.members.leases()
+        members = sum(lease.agent_id is not None for lease in found)
         most, at_s = self._crowd
         if members >= most or awake_s - at_s > _CROWD_S:
             self._crowd = members, awake_s
         pace = self._timers.pace(self._crowd[0])
         self._rests_until_s = awake_s + _REST_SHARE * (pace.lease_s - self._timers.lease_s)
         least_s = self._choose_least_s(work)
-        sights = {line: sight for line in lines if (sight := self._sights.get(line)) is not None}
-        earlier = {sight.session_id: sight for line, sight in self._sights.items() if line not in sights}
-        for line in lines:
-            if line in sights:
+        sights: dict[str, _Sight] = {}
+        for lease in found:
+            known = self._sights.get(lease.session_id)
+            sight = sights.get(lease.session_id)
+            if sight is None:
+                until_s = known.until_s if known is not None and known.state == lease.state else None
+                if until_s is None:
+                    until_s = awake_s + max(least_s, self._limit_state_s(work, lease, pace))
+                sight = sights[lease.session_id] = _Sight(lease.job_id, lease.state, until_s)
+            if lease.agent_id is None:
                 continue
-            session_id, job_id, state, seen = read_watched(line)
-            known = earlier.get(session_id)
-            if known is None or known.state is not state:
-                until_s = awake_s + max(least_s, self._limit_state_s(work, job_id, state, pace))
-            else:
-                until_s = known.state_until_s
-            before = known.members if known is not None else {}
-            leases = {
-                member: before.get(member, awake_s + max(least_s, self._limit_lease_s(member, pace)))
-                for member in seen
-            }
-            sights[line] = _Sight(session_id, state, until_s, leases)
-        self._sights, self._is_new = sights, False
+            before = known.members.get(lease.agent_id) if known is not None else None
+            is_heard = (lease.session_id, lease.agent_id) in self._beaten
+            if before is not None and before[0] == lease.member and not is_heard:
+                sight.members[lease.agent_id] = before
+            elif before is not None or is_heard or not lease.is_awaited:
+                limit_s = self._limit_lease_s(lease, pace)
+                sight.members[lease.agent_id] = lease.member, awake_s + max(least_s, limit_s)
+        self._sights, self._beaten, self._is_new = sights, set(), False
 
     def _choose_least_s(self, work: UnitOfWork) -> float:
         """Agents could not renew their leases while no server ran: what is there at the start gets new time.
@@ -139,17 +131,74 @@ class Reaper:
             return 0.0
         return max(self._timers.restart_s, 2 * self._timers.pace(work.agents.count()).lease_s)
 
-    def _limit_lease_s(self, member: Watched, pace: Pace) -> float:
+    def _limit_lease_s(self, lease: Lease, pace: Pace) -> float:
         # A node that is gone renews nothing: it only has the grace to say how it ended.
-        return self._timers.grace_s + (0.0 if member.state == MemberState.GONE else pace.lease_s)
+        return self._timers.grace_s + (0.0 if lease.member == MemberState.GONE else pace.lease_s)
 
-    def _limit_state_s(self, work: UnitOfWork, job_id: str, state: SessionState, pace: Pace) -> float:
-        if state is SessionState.ASSEMBLING:
+    def _limit_state_s(self, work: UnitOfWork, lease: Lease, pace: Pace) -> float:
+        if lease.state == SessionState.ASSEMBLING:
             return self._timers.assemble_s
-        if state is SessionState.RUNNING:
-            return _read_session_timeout(work, job_id) + self._timers.overtime_s
+        if lease.state == SessionState.RUNNING:
+            return _read_session_timeout(work, lease.job_id) + self._timers.overtime_s
         # Its agents hear of the end at their next beat.
         return self._timers.ending_s + pace.beat_s - self._timers.beat_s
+
+    def _lose_if_late(
+        self,
+        work: UnitOfWork,
+        session_id: str,
+        sight: _Sight,
+        silent: Collection[str],
+        now: datetime,
+        *,
+        is_late: bool,
+    ) -> bool:
+        # The job is locked: from here on nothing of the session changes, and who has beaten since the look is heard.
+        if work.jobs.lock(sight.job_id) is None:
+            return False
+        session = work.sessions.get(session_id)
+        if session is None or session.state.is_final or settle_if_gone(work, session_id, now, patient=False):
+            return False
+        names = [
+            member.agent
+            for member in work.members.of_session(session_id)
+            if member.state is not MemberState.GONE
+            and member.agent_id in silent
+            and not self._leases.has_beaten((session_id, member.agent_id))
+        ]
+        if not names and not (is_late and session.state == sight.state):
+            return False
+        lose_session(work, session, _explain(work, session, names), now)
+        return True
+
+    def _abandon_if_late(
+        self,
+        work: UnitOfWork,
+        session_id: str,
+        sight: _Sight,
+        silent: Collection[str],
+        reason: str,
+        now: datetime,
+        *,
+        is_late: bool,
+    ) -> bool:
+        """Give up a session of which something cannot be read here: its agents are free, and its job waits."""
+        if not work.jobs.hold(sight.job_id):
+            return False
+        # As in `_lose_if_late`, nothing may have changed since the look.
+        found = [lease for lease in work.members.leases() if lease.session_id == session_id]
+        is_silent = any(
+            lease.agent_id in silent
+            and lease.member == sight.members[lease.agent_id][0]
+            and not self._leases.has_beaten((session_id, lease.agent_id))
+            for lease in found
+            if lease.agent_id is not None
+        )
+        if not is_silent and not (is_late and any(lease.state == sight.state for lease in found)):
+            return False
+        _log.warning("Session %s was given up unread. %s", session_id, reason)
+        abandon_session(work, session_id, sight.job_id, reason, now)
+        return True
 
 
 def _read_session_timeout(work: UnitOfWork, job_id: str) -> float:
@@ -157,45 +206,6 @@ def _read_session_timeout(work: UnitOfWork, job_id: str) -> float:
         if (job := work.jobs.get(job_id)) is not None:
             return job.spec.session_timeout_s
     return 0.0
-
-
-def _abandon_if_late(work: UnitOfWork, session_id: str, late: _Late, reason: str, now: datetime) -> bool:
-    """Give up a session of which something cannot be read here: its agents are free, and its job waits."""
-    session = _find_watched(work, session_id)
-    if session is None or not work.jobs.hold(session.job_id):
-        return False
-    # As in `_lose_if_late`, nothing may have changed since the look.
-    session = _find_watched(work, session_id)
-    if session is None or (session.state is not late.state and late.members.isdisjoint(session.members)):
-        return False
-    _log.warning("Session %s was given up unread. %s", session_id, reason)
-    abandon_session(work, session_id, session.job_id, reason, now)
-    return True
-
-
-def _find_watched(work: UnitOfWork, session_id: str) -> WatchedSession | None:
-    watched = (read_watched(line) for line in work.members.watched())
-    return next((session for session in watched if session.id == session_id), None)
-
-
-def _lose_if_late(work: UnitOfWork, session_id: str, late: _Late, now: datetime) -> bool:
-    session = work.sessions.get(session_id)
-    # A beat may have come since: look again, now that the job is locked.
-    if session is None or work.jobs.lock(session.job_id) is None:
-        return False
-    session = work.sessions.get(session_id) or session
-    if session.state.is_final or settle_if_gone(work, session_id, now, patient=False):
-        return False
-    silent = [
-        member.agent
-        for member in work.members.of_session(session_id)
-        if member.state is not MemberState.GONE
-        and Watched(member.agent_id, member.renewals, member.state) in late.members
-    ]
-    if not silent and session.state is not late.state:
-        return False
-    lose_session(work, session, _explain(work, session, silent), now)
-    return True
 
 
 def _explain(work: UnitOfWork, session: Session, silent: list[str]) -> str:

@@ -20,7 +20,7 @@ from advisor.services.thinking.stock import Stock
 from advisor.services.thinking.thought import Thought
 from advisor.services.timers import Timers
 from advisor.services.webhooks.notices import NoticeEvent, tell_webhooks
-from advisor.storage import Transactions, UnitOfWork
+from advisor.storage import Database, UnitOfWork
 from advisor.storage.fault_points import FaultPoint
 from advisor.storage.repositories.accounts import Agent
 from advisor.tuning.decisions import Fail, Finish, Launch
@@ -41,7 +41,7 @@ class Scheduler:
     """
 
     def __init__(
-        self, database: Transactions, stock: Stock, timers: Timers, served_since: datetime | None = None
+        self, database: Database, stock: Stock, timers: Timers, served_since: datetime | None = None
     ) -> None:
         self._database, self._stock, self._timers = database, stock, timers
         self._served_since = served_since

@@ -45,7 +45,7 @@ def continue_job(
     sentence = f"{_describe(more)} more: the job goes on where it stood and keeps all that it measured."
     work.jobs.reopen(grown, f"Continued with {sentence}", now)
     work.reach(FaultPoint.JOB_CONTINUED)
-    work.call_leader()
+    work.call_scheduler()
     if idempotency_key is not None:
         work.jobs.remember_submission(asker.token_id, idempotency_key, request, job_id, now)
     work.events.append(job_id, EventKind.JOB, f"{asker.name} gave the job {sentence}", now)

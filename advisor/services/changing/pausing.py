@@ -34,7 +34,7 @@ def pause_job(
     sentence = f"{asker.name} paused the job: it starts nothing new, and keeps all that it measured."
     work.events.append(job_id, EventKind.JOB, sentence, now)
     work.reach(FaultPoint.JOB_PAUSED)
-    work.call_leader()
+    work.call_scheduler()
     for session in work.sessions.live_of(job_id):
         if session.state is SessionState.ASSEMBLING:
             end_session(work, session, "The job was paused.", now)
@@ -58,5 +58,5 @@ def resume_job(
     work.jobs.move(job_id, to, reason, since=(JobState.PAUSED,), now=now)
     work.events.append(job_id, EventKind.JOB, f"{asker.name} resumed the job.", now)
     work.reach(FaultPoint.JOB_RESUMED)
-    work.call_leader()
+    work.call_scheduler()
     return get_job(work, job_id)

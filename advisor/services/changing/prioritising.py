@@ -32,5 +32,5 @@ def prioritise_job(
     sentence = f"{asker.name} gave the job priority {priority.value}; it had {job.spec.priority.value}."
     work.events.append(job_id, EventKind.JOB, sentence, now)
     work.reach(FaultPoint.JOB_PRIORITISED)
-    work.call_leader()
+    work.call_scheduler()
     return get_job(work, job_id)

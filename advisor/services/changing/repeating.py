@@ -40,7 +40,7 @@ def repeat_trial(
         return job
     work.trials.ask_again(job_id, number, now)
     work.reach(FaultPoint.TRIAL_REPEATED)
-    work.call_leader()
+    work.call_scheduler()
     sentence = f"{asker.name} asked for another race of trial {number}."
     work.events.append(job_id, EventKind.TRIAL, sentence, now, trial_number=number)
     return get_job(work, job_id)

@@ -9,6 +9,7 @@ from advisor.protocol.training.workload import WorkloadFacts
 from advisor.protocol.views import EventKind
 from advisor.services.ending import end_session, settle_if_gone
 from advisor.services.jobs import get_job
+from advisor.services.measuring.leases import make_reply
 from advisor.services.measuring.telemetry import keep_samples
 from advisor.services.timers import Pace
 from advisor.storage import UnitOfWork
@@ -22,9 +23,10 @@ _MOST_NAMED = 3
 def renew_session(
     work: UnitOfWork, session_id: str, agent_id: str, beat: Beat, now: datetime, pace: Pace
 ) -> BeatReply:
-    """Renew an agent's lease, keep what its beat brings, and tell it where the session stands and when to beat again.
+    """Keep what an agent's beat brings, and tell it where the session stands and when to beat again.
 
-    News that were kept already, of a beat whose answer was lost, are not kept again.
+    Its lease is renewed in memory (`Leases`). News that were kept already, of a beat whose answer was lost, are not
+    kept again.
 
     The gang launches when every member is ready and node rank 0 has offered a rendezvous. Raises StaleSession when
     the session is over, has another generation, or is not this agent's.
@@ -33,7 +35,7 @@ def renew_session(
     if member.state is MemberState.GONE and beat.state is MemberState.GONE:
         return _reply(work, session, pace)
     if session.state.is_final or not work.members.renew(
-        session_id, agent_id, beat.generation, beat.state, now, beat.news
+        session_id, agent_id, beat.generation, beat.state, beat.news
     ):
         raise _stale(session)
     work.reach(FaultPoint.LEASE_RENEWED)
@@ -156,12 +158,7 @@ def _stale(session: Session) -> StaleSession:
 
 def _reply(work: UnitOfWork, session: Session, pace: Pace) -> BeatReply:
     launch = session.state is SessionState.RUNNING
-    return BeatReply(
-        state=session.state,
-        rendezvous=work.sessions.rendezvous(session.id) if launch else None,
-        beat_s=pace.beat_s,
-        fence_s=pace.fence_s,
-    )
+    return make_reply(session.state, work.sessions.rendezvous(session.id) if launch else None, pace)
 
 
 def _start_if_complete(work: UnitOfWork, session: Session, now: datetime) -> None:

@@ -1,6 +1,6 @@
 """Agents and tokens: who may speak to the server."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -134,10 +134,11 @@ class Agents:
         query = update(AgentRow).where(AgentRow.id == agent_id).values(last_seen_at=now)
         return self._connection.execute(query).rowcount == 1
 
-    def see_all(self, agent_ids: Collection[str], now: datetime) -> None:
-        """Note that agents were heard of."""
-        query = update(AgentRow).where(AgentRow.id.in_(agent_ids)).values(last_seen_at=now)
-        self._connection.execute(query)
+    def see_all(self, heard: Mapping[str, datetime]) -> None:
+        """Note when agents were heard of."""
+        query = update(AgentRow).where(AgentRow.id == bindparam("agent"))
+        seen = [{"agent": agent_id, "at": at} for agent_id, at in sorted(heard.items())]
+        self._connection.execute(query.values(last_seen_at=bindparam("at")), seen)
 
     def set_flag(self, name: str, flag: NodeFlag | None) -> None:
         """Note what speaks against an agent's node; None when nothing does any more."""

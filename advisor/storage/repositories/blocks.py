@@ -21,7 +21,6 @@ from sqlalchemy.orm import aliased
 from advisor.protocol.measured.telemetry import NodeTelemetry
 from advisor.protocol.measured.trials import Block, BlockResult, BlockState, BlockSummary, SessionState
 from advisor.storage.columns import AnyRow, read_word
-from advisor.storage.prepared import Prepared
 from advisor.storage.repositories.known_blocks import KnownBlocks, Mark
 from advisor.storage.tables import BlockRow, QuarantineRow, ResultRow, SessionRow
 
@@ -69,7 +68,7 @@ class Blocks:
 
     def arms_of(self, race_id: str) -> tuple[Block, ...]:
         """Return the blocks of the race whose first arm has this id, in the order of the arms; empty for none."""
-        return tuple(_block(row) for row in _ARMS.all(self._connection, {"block": race_id}))
+        return tuple(_block(row) for row in self._connection.execute(_ARMS, {"block": race_id}))
 
     def of_job(self, job_id: str) -> tuple[Block, ...]:
         """Return all blocks of a job in the order they were issued."""
@@ -126,7 +125,7 @@ class Blocks:
             "now_summary": summary,
             "now": now,
         }
-        if _FINISH.count(self._connection, measured) != 1:
+        if self._connection.execute(_FINISH, measured).rowcount != 1:
             return False
         accepted = {
             "block_id": block.id,
@@ -135,7 +134,7 @@ class Blocks:
             "body": result,
             "accepted_at": now,
         }
-        _ADD_RESULT.count(self._connection, accepted)
+        self._connection.execute(_ADD_RESULT, accepted)
         return True
 
     def accepted_sha256(self, block_id: str) -> str | None:
@@ -213,7 +212,7 @@ class Blocks:
     ) -> None:
         """Set what telemetry showed during a block: the mean utilisation, 0 to 1, and each node's summary."""
         seen = {"block": block_id, "now_utilisation": utilisation, "now_telemetry": nodes}
-        _SET_TELEMETRY.count(self._connection, seen)
+        self._connection.execute(_SET_TELEMETRY, seen)
 
 
 _AT_ONCE = 500
@@ -246,7 +245,7 @@ _ISSUED_IN = _QUERY.where(
     BlockRow.session_id == bindparam("session"), BlockRow.state == BlockState.ISSUED
 ).order_by(BlockRow.arm)
 _First = aliased(BlockRow)
-_ARMS = Prepared(
+_ARMS = (
     _QUERY.join(
         _First,
         (BlockRow.session_id == _First.session_id)
@@ -265,7 +264,7 @@ _ENDED = (
 )
 _FINISHED_SINCE = _QUERY.where(*_ENDED)
 _ENDED_SINCE = select(BlockRow, literal(None).label("result")).where(*_ENDED)
-_FINISH = Prepared(
+_FINISH = (
     update(BlockRow)
     .where(
         BlockRow.id == bindparam("block"),
@@ -278,9 +277,9 @@ _FINISH = Prepared(
     )
     .values(state=BlockState.DONE, summary=bindparam("now_summary"), finished_at=bindparam("now"))
 )
-_ADD_RESULT = Prepared(insert(ResultRow), ("block_id", "generation", "payload_sha256", "body", "accepted_at"))
+_ADD_RESULT = insert(ResultRow)
 _SHA256 = select(ResultRow.payload_sha256).where(ResultRow.block_id == bindparam("block"))
-_SET_TELEMETRY = Prepared(
+_SET_TELEMETRY = (
     update(BlockRow)
     .where(BlockRow.id == bindparam("block"))
     .values(utilisation=bindparam("now_utilisation"), telemetry=bindparam("now_telemetry"))

@@ -4,12 +4,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from sqlalchemy import Connection, String, bindparam, case, cast, exists, func, insert, or_, select, update
+from sqlalchemy import Connection, bindparam, case, exists, func, insert, select, update
 
 from advisor.protocol.measured.messages import MemberState
 from advisor.protocol.measured.trials import Outcome, SessionState
 from advisor.storage.columns import AnyRow, read_word
-from advisor.storage.prepared import Prepared
 from advisor.storage.states import LIVE_SESSIONS
 from advisor.storage.tables import AgentRow, MemberRow, SessionRow
 
@@ -28,8 +27,6 @@ class Member:
     state: MemberState
     live: bool
     """Whether the agent still belongs to the gang."""
-    renewals: int
-    """Beats that renewed its lease."""
     news: int
     """Number of the latest news that were kept."""
     outcome: Outcome | None
@@ -52,37 +49,31 @@ class Seat(NamedTuple):
     """When the session was."""
 
 
-class Watched(NamedTuple):
-    """What a lease is judged by: as long as any of it changes, the agent lives."""
+class Lease(NamedTuple):
+    """A live session, and a member of it whose lease may run. Words are as they are stored: another release may have
+    written them."""
 
-    agent_id: str
-    renewals: int
-    state: str
-    """The word of a MemberState, which another release may have written."""
-
-
-class WatchedSession(NamedTuple):
-    """A live session, and those of its members whose leases run."""
-
-    id: str
+    session_id: str
     job_id: str
-    state: SessionState
-    members: list[Watched]
+    state: str
+    """The session's."""
+    agent_id: str | None
+    """None for a session without members."""
+    member: str
+    """The member's state."""
 
-
-def read_watched(line: str) -> WatchedSession:
-    """Return what a line of `Members.watched` says."""
-    session_id, job_id, state, members = line.split("|")
-    seen = (member.split(" ") for member in members.split(",") if member)
-    leases = [Watched(agent_id, int(renewals), word) for agent_id, renewals, word in seen]
-    return WatchedSession(session_id, job_id, SessionState(state), leases)
+    @property
+    def is_awaited(self) -> bool:
+        """Whether the agent has not taken up its place yet, as far as the database knows."""
+        return self.state == SessionState.ASSEMBLING and self.member == MemberState.PREPARING
 
 
 class Members:
     """The members of one transaction."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, left: set[str]) -> None:
+        """`left` is given the sessions that members leave."""
+        self._connection, self._left = connection, left
 
     def add(self, session_id: str, agent_id: str, node_rank: int) -> None:
         """Give an agent a place; a unique index refuses an agent that holds one already."""
@@ -103,12 +94,12 @@ class Members:
 
     def get(self, session_id: str, agent_id: str) -> Member | None:
         """Return an agent's place in a session."""
-        row = _GET.one_or_none(self._connection, {"session": session_id, "agent": agent_id})
+        row = self._connection.execute(_GET, {"session": session_id, "agent": agent_id}).one_or_none()
         return _member(row) if row else None
 
     def seat_of(self, session_id: str, agent_id: str) -> Seat | None:
         """Return the same, as far as a report asks, in one statement."""
-        row = _SEAT.one_or_none(self._connection, {"session": session_id, "agent": agent_id})
+        row = self._connection.execute(_SEAT, {"session": session_id, "agent": agent_id}).one_or_none()
         if row is None:
             return None
         state = read_word(SessionState, row.state)
@@ -119,14 +110,9 @@ class Members:
         row = self._connection.execute(_LIVE_OF, {"agent": agent_id}).one_or_none()
         return _member(row) if row else None
 
-    def watched(self) -> list[str]:
-        """Return a line for each live session with its members whose leases run; `read_watched` reads it.
-
-        While the gang assembles, these are only the members that were heard of. The database puts all of it together:
-        most lines are what they were a moment ago, and thousands of rows or objects at once hold up beats.
-        """
-        text: str | None = self._connection.execute(_WATCHED).scalar_one()
-        return text.split("\n") if text else []
+    def leases(self) -> list[Lease]:
+        """Return the live sessions with the members that they have now."""
+        return [Lease(*row) for row in self._connection.execute(_LEASES)]
 
     def count_live(self) -> int:
         """Return how many agents hold a place."""
@@ -142,13 +128,12 @@ class Members:
         agent_id: str,
         generation: int,
         state: MemberState,
-        now: datetime,
         news: int = 0,
     ) -> bool:
-        """Renew a lease. Refused for another generation, a final session, and a member that has gone.
+        """Keep what a beat says of a member. Refused for another generation, a final session, and one that has gone.
 
-        A state never goes back, nor does the number of the news that are kept: a beat that was overtaken renews the
-        lease and changes neither.
+        A state never goes back, nor does the number of the news that are kept: a beat that was overtaken changes
+        neither.
         """
         earlier = [value for value in _ORDER[:-1] if _ORDER.index(value) <= _ORDER.index(state)]
         beat = {
@@ -157,7 +142,6 @@ class Members:
             "of_generation": generation,
             "earlier": earlier,
             "now_state": state,
-            "heard_at": now,
             "of_news": news,
         }
         return self._connection.execute(_RENEW, beat).rowcount == 1
@@ -175,8 +159,9 @@ class Members:
     ) -> bool:
         """Note that every rank of a node is gone; its first report of how that came stands.
 
-        `heard_at`: when the agent said so; None where another agent did, so that it is unknown since when it is so.
+        `heard_at`: when the agent was last heard of from there; None where that is when it was last heard of at all.
         """
+        self._left.add(session_id)
         query = (
             update(MemberRow)
             .where(
@@ -191,13 +176,14 @@ class Members:
                 reason=reason,
                 log_tail=log_tail,
                 total_steps=total_steps,
-                heard_at=MemberRow.heard_at if heard_at is None else heard_at,
+                heard_at=heard_at,
             )
         )
         return self._connection.execute(query).rowcount == 1
 
     def release(self, session_id: str) -> None:
         """Free all agents of a session."""
+        self._left.add(session_id)
         query = update(MemberRow).where(MemberRow.session_id == session_id).values(live=False)
         self._connection.execute(query)
 
@@ -205,8 +191,8 @@ class Members:
 _QUERY = select(MemberRow, AgentRow.name.label("agent")).join(AgentRow, AgentRow.id == MemberRow.agent_id)
 # Every beat runs these, or every second: putting a statement together takes several times as long as running it.
 _MINE = (MemberRow.session_id == bindparam("session"), MemberRow.agent_id == bindparam("agent"))
-_GET = Prepared(_QUERY.where(*_MINE))
-_SEAT = Prepared(
+_GET = _QUERY.where(*_MINE)
+_SEAT = (
     select(
         MemberRow.node_rank,
         SessionRow.job_id,
@@ -221,31 +207,15 @@ _SEAT = Prepared(
 _COUNT_LIVE = select(func.count()).select_from(MemberRow).where(MemberRow.live)
 _LEASES = (
     select(
-        func.aggregate_strings(
-            MemberRow.agent_id + " " + cast(MemberRow.renewals, String) + " " + MemberRow.state, ","
-        )
+        SessionRow.id,
+        SessionRow.job_id,
+        SessionRow.state,
+        MemberRow.agent_id,
+        func.coalesce(MemberRow.state, ""),
     )
-    .where(
-        MemberRow.session_id == SessionRow.id,
-        MemberRow.live,
-        or_(
-            MemberRow.renewals > 0,
-            MemberRow.state != MemberState.PREPARING,
-            SessionRow.state != SessionState.ASSEMBLING,
-        ),
-    )
-    .correlate(SessionRow)
-    .scalar_subquery()
-)
-_LINES = (
-    select(
-        (SessionRow.id + "|" + SessionRow.job_id + "|" + SessionRow.state + "|" + func.coalesce(_LEASES, ""))
-        .label("line")
-    )
+    .outerjoin(MemberRow, (MemberRow.session_id == SessionRow.id) & MemberRow.live)
     .where(SessionRow.state.in_(LIVE_SESSIONS))
-    .subquery()
-)  # fmt: skip
-_WATCHED = select(func.aggregate_strings(_LINES.c.line, "\n"))
+)
 _AWAITED = (
     select(MemberRow.agent_id)
     .join(SessionRow, SessionRow.id == MemberRow.session_id)
@@ -269,9 +239,7 @@ _RENEW = (
         ),
     )
     .values(
-        renewals=MemberRow.renewals + 1,
         news=case((MemberRow.news < bindparam("of_news"), bindparam("of_news")), else_=MemberRow.news),
-        heard_at=bindparam("heard_at", type_=MemberRow.heard_at.type),
         state=case(
             (MemberRow.state.in_(bindparam("earlier", expanding=True)), bindparam("now_state")),
             else_=MemberRow.state,
@@ -288,7 +256,6 @@ def _member(row: AnyRow) -> Member:
         node_rank=row.node_rank,
         state=read_word(MemberState, row.state),
         live=row.live,
-        renewals=row.renewals,
         news=row.news,
         outcome=read_word(Outcome, row.outcome) if row.outcome else None,
         reason=row.reason,

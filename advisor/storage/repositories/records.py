@@ -8,7 +8,6 @@ from advisor.protocol.answers.advice import Advice
 from advisor.protocol.measured.telemetry import TelemetryPoint, TelemetrySample
 from advisor.protocol.views import EventFacts, EventKind, JobEvent, LogChunk
 from advisor.storage.bell import story_of
-from advisor.storage.prepared import Prepared
 from advisor.storage.tables import (
     AdviceRow,
     AgentRow,
@@ -49,7 +48,7 @@ class Events:
     ) -> None:
         """Add an event, and let the job's version grow: every transition comes with one."""
         # The counter is on the job, so that numbers become visible in order (a sequence would not promise that).
-        number = _COUNT_EVENT.one_or_none(self._connection, {"job": job_id}).events
+        number = self._connection.execute(_COUNT_EVENT, {"job": job_id}).scalar_one()
         event = {
             "job_id": job_id,
             "seq": number,
@@ -60,7 +59,7 @@ class Events:
             "session_id": session_id,
             "facts": facts,
         }
-        _ADD_EVENT.count(self._connection, event)
+        self._connection.execute(_ADD_EVENT, event)
         self._rung.add(story_of(job_id))
 
     def facts_of(self, job_id: str) -> list[EventFacts]:
@@ -183,7 +182,7 @@ class Telemetry:
         window = {"session": session_id, "start": start_s, "end": end_s}
         return [
             TelemetryPoint(agent=row.name, offset_s=row.offset_s, sample=row.sample)
-            for row in _BETWEEN.all(self._connection, window)
+            for row in self._connection.execute(_BETWEEN, window)
         ]
 
     def of_session(self, session_id: str, limit: int) -> list[TelemetryPoint]:
@@ -234,11 +233,9 @@ _POINTS = (
     .order_by(TelemetryRow.offset_s, AgentRow.name)
 )
 # Every beat or report runs these: putting a statement together takes several times as long as running it.
-_BETWEEN = Prepared(
-    _POINTS.where(
-        TelemetryRow.session_id == bindparam("session"),
-        TelemetryRow.offset_s.between(bindparam("start"), bindparam("end")),
-    )
+_BETWEEN = _POINTS.where(
+    TelemetryRow.session_id == bindparam("session"),
+    TelemetryRow.offset_s.between(bindparam("start"), bindparam("end")),
 )
 _COUNT_SAMPLES = (
     update(MemberRow)
@@ -247,13 +244,10 @@ _COUNT_SAMPLES = (
     .returning(MemberRow.samples)
 )
 _ADD_SAMPLES = insert(TelemetryRow)
-_COUNT_EVENT = Prepared(
+_COUNT_EVENT = (
     update(JobRow)
     .where(JobRow.id == bindparam("job"))
     .values(events=JobRow.events + 1, version=JobRow.version + 1)
     .returning(JobRow.events)
 )
-_ADD_EVENT = Prepared(
-    insert(EventRow),
-    ("job_id", "seq", "at", "kind", "sentence", "trial_number", "session_id", "facts"),
-)
+_ADD_EVENT = insert(EventRow)

@@ -9,7 +9,6 @@ from sqlalchemy import Connection, bindparam, exists, func, insert, select, upda
 from advisor.protocol.measured.messages import MemberState
 from advisor.protocol.measured.trials import Outcome, Session, SessionState
 from advisor.storage.columns import AnyRow, read_word
-from advisor.storage.prepared import Prepared
 from advisor.storage.states import LIVE_SESSIONS
 from advisor.storage.tables import AgentRow, JobRow, MemberRow, SessionRow
 
@@ -19,8 +18,9 @@ STARTED = [SessionState.ASSEMBLING, SessionState.RUNNING]
 class Sessions:
     """The sessions of one transaction."""
 
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, left: set[str]) -> None:
+        """`left` is given the sessions that are asked to end or have ended."""
+        self._connection, self._left = connection, left
 
     def add(self, session: Session) -> None:
         """Store a new session; a unique index refuses a second live one of the same gang of a job."""
@@ -29,11 +29,10 @@ class Sessions:
 
     def get(self, session_id: str) -> Session | None:
         """Return a session."""
-        row = _GET.one_or_none(self._connection, {"session": session_id})
+        row = self._connection.execute(_GET, {"session": session_id}).one_or_none()
         if row is None:
             return None
-        agents = _AGENTS_OF.all(self._connection, {"session": session_id})
-        return _session(row, tuple(agent.name for agent in agents))
+        return _session(row, tuple(self._connection.execute(_AGENTS_OF, {"session": session_id}).scalars()))
 
     def generation_of(self, session_id: str) -> int:
         """Return the generation of a session, readable or not."""
@@ -98,6 +97,7 @@ class Sessions:
 
     def end(self, session_id: str, generation: int, outcome: Outcome | None, reason: str) -> bool:
         """Ask the gang to end. An `outcome` given here stands; None leaves it to what the members report."""
+        self._left.add(session_id)
         query = (
             update(SessionRow)
             .where(
@@ -157,6 +157,7 @@ class Sessions:
         It ended when the last of its agents was last heard of: nobody held anything in the hours in which all of them
         and this server were away.
         """
+        self._left.add(session_id)
         query = (
             update(SessionRow)
             .where(
@@ -195,7 +196,7 @@ class Sessions:
 
 
 # Every beat runs these, or every second: putting a statement together takes several times as long as running it.
-_GET = Prepared(select(SessionRow).where(SessionRow.id == bindparam("session")))
+_GET = select(SessionRow).where(SessionRow.id == bindparam("session"))
 _OF_JOB = select(SessionRow).where(SessionRow.job_id == bindparam("job")).order_by(SessionRow.generation)
 _LAST_TROUBLE = (
     select(SessionRow.trouble_fatal, SessionRow.reason, SessionRow.created_at, JobRow.continued_at)
@@ -206,12 +207,17 @@ _LAST_TROUBLE = (
 )
 _RENDEZVOUS = select(SessionRow.rendezvous).where(SessionRow.id == bindparam("session"))
 _HEARD = (
-    select(SessionRow.created_at, SessionRow.started_at, func.max(MemberRow.heard_at).label("heard_at"))
+    select(
+        SessionRow.created_at,
+        SessionRow.started_at,
+        func.max(func.coalesce(MemberRow.heard_at, AgentRow.last_seen_at)).label("heard_at"),
+    )
     .outerjoin(MemberRow, MemberRow.session_id == SessionRow.id)
+    .outerjoin(AgentRow, AgentRow.id == MemberRow.agent_id)
     .where(SessionRow.id == bindparam("session"))
     .group_by(SessionRow.id)
 )
-_AGENTS_OF = Prepared(
+_AGENTS_OF = (
     select(AgentRow.name)
     .join(MemberRow, AgentRow.id == MemberRow.agent_id)
     .where(MemberRow.session_id == bindparam("session"))

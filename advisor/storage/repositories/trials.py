@@ -7,7 +7,6 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.trials import Outcome, Purpose, Trial, TrialState
 from advisor.storage.columns import AnyRow, read_word
-from advisor.storage.prepared import Prepared
 from advisor.storage.tables import TrialRow
 
 
@@ -24,7 +23,7 @@ class Trials:
 
     def get(self, job_id: str, number: int) -> Trial | None:
         """Return a trial."""
-        row = _GET.one_or_none(self._connection, {"job": job_id, "trial": number})
+        row = self._connection.execute(_GET, {"job": job_id, "trial": number}).one_or_none()
         return _trial(row) if row else None
 
     def of_job(self, job_id: str) -> tuple[Trial, ...]:
@@ -80,9 +79,7 @@ class Trials:
 
 _ADD = insert(TrialRow)
 _OF_JOB = select(TrialRow).where(TrialRow.job_id == bindparam("job")).order_by(TrialRow.number)
-_GET = Prepared(
-    select(TrialRow).where(TrialRow.job_id == bindparam("job"), TrialRow.number == bindparam("trial"))
-)
+_GET = select(TrialRow).where(TrialRow.job_id == bindparam("job"), TrialRow.number == bindparam("trial"))
 
 
 def _trial(row: AnyRow) -> Trial:

@@ -1,1 +1,1 @@
-"""A SQLite file: who may have it, and how transactions are queued and committed together."""
+"""A SQLite file: who may have it, and copies of it."""

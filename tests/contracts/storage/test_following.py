@@ -66,7 +66,7 @@ async def read_all(follower: Follower) -> list[bytes]:
 
 
 def follow(database: Database, check: Callable[[Stories], object]) -> None:
-    stories = Stories(database, lambda: NOW, write_event, tick_s=3600, look_s=3600)
+    stories = Stories(database, lambda: NOW, write_event, tick_s=3600)
     asyncio.run(check(stories))  # type: ignore[arg-type]
     assert not stories._stories
 

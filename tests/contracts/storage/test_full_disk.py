@@ -1,6 +1,5 @@
 """A disk that is full: said in words, nothing that was accepted is lost, and what comes later is taken again."""
 
-import asyncio
 import itertools
 import shutil
 import sqlite3
@@ -35,9 +34,6 @@ class Disk:
             job_id = self._add(work)
         self.accepted.append(job_id)
 
-    async def write_as_task(self) -> None:
-        self.accepted.append(await self.database.write(self._add))
-
     def fill(self) -> None:
         for _ in range(MOST):
             self.write()
@@ -67,8 +63,6 @@ def disk(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Disk,
         def limit_to(pages: int) -> None:
             most[0] = pages
             # SQLite keeps the limit in each connection.
-            assert disk.database._writer is not None
-            disk.database._writer.close()
             disk.database._engine.dispose()
 
         limit_to(1)
@@ -111,25 +105,6 @@ def test_full_disk_is_told_and_what_was_accepted_stays(disk: tuple[Disk, Callabl
     make_room()
     full.write()
     assert len(full.accepted) == before + 1
-    assert full.list_missing() == []
-
-
-def test_tasks_are_told_of_a_full_disk_too(disk: tuple[Disk, Callable[[], None]]) -> None:
-    full, make_room = disk
-
-    async def fill() -> list[BaseException | None]:
-        told: list[BaseException | None] = []
-        while len(full.accepted) < MOST and not any(told):
-            told = await asyncio.gather(*(full.write_as_task() for _ in range(10)), return_exceptions=True)
-        return [one for one in told if one is not None]
-
-    told = asyncio.run(fill())
-    assert told
-    assert {type(one) for one in told} == {DiskFull}
-    assert {one.__cause__.orig.sqlite_errorcode for one in told if one} == {sqlite3.SQLITE_FULL}  # type: ignore[union-attr]
-    assert full.list_missing() == []
-    make_room()
-    asyncio.run(full.write_as_task())
     assert full.list_missing() == []
 
 

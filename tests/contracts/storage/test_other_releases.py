@@ -195,7 +195,7 @@ def test_session_of_which_something_makes_no_sense_is_given_up_with_the_reason(
     assert world.reaper.look(world.now) == 2, "and it keeps nobody from losing the other one"
     with world.work() as work:
         assert [session.state for session in work.sessions.of_job(other)] == [SessionState.LOST]
-        assert work.members.watched() == []
+        assert work.members.leases() == []
         assert work.members.live_of(agent) is None, "its agent is free"
         told = [event.sentence for event in work.events.after(broken, 0, 99) if event.session_id]
         assert word in told[-1]

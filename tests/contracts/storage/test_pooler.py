@@ -8,24 +8,21 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 import pytest
-from sqlalchemy import create_engine, make_url, text
+from sqlalchemy import make_url, text
 
 from advisor.storage import Database
-from advisor.storage.bell import JOBS, SharedBell
 
 
 class Pooler:
-    """Stands between a client and PostgreSQL, and passes everything on but notifications and the process's number.
+    """Stands between a client and PostgreSQL, and passes everything on but the process's number.
 
-    So does a pooler that hands server connections on after each transaction: LISTEN succeeds and nothing comes, and
-    the number (that a query is cancelled with) is one of its own.
+    So does a pooler: the number (that a query is cancelled with) is one of its own.
     """
 
     def __init__(self, behind: str) -> None:
         """`behind` is the URL of a database of a PostgreSQL with a socket."""
         url = make_url(behind)
         self.behind = f"{url.query['host']}/.s.PGSQL.5432"
-        self.accepted = threading.Semaphore(0)
         self.door = socket.create_server(("127.0.0.1", 0))
         port = self.door.getsockname()[1]
         self.url = f"postgresql+psycopg://postgres@127.0.0.1:{port}/{url.database}?sslmode=disable&gssencmode=disable"
@@ -41,7 +38,6 @@ class Pooler:
                 client, _ = self.door.accept()
             except OSError:
                 return
-            self.accepted.release()
             server = socket.socket(socket.AF_UNIX)
             server.connect(self.behind)
             threading.Thread(target=self._pass_on, args=(client, server), daemon=True).start()
@@ -60,8 +56,7 @@ class Pooler:
             body = stream.read(length - 4)
             if kind == b"K":
                 body = b"\0" * 4 + body[4:]
-            if kind != b"A":
-                sink.sendall(head + body)
+            sink.sendall(head + body)
         sink.close()
 
 
@@ -73,24 +68,16 @@ def pooler(postgres_url: str) -> Iterator[Pooler]:
     pooler.close()
 
 
-def test_pooler_that_passes_no_calls_on_is_told_of_once(
+def test_pooler_is_told_of_since_no_second_server_can_wait_behind_it(
     pooler: Pooler, caplog: pytest.LogCaptureFixture
 ) -> None:
-    engine = create_engine(pooler.url)
-    bell = SharedBell(engine, echo_s=0.2, deaf_pause_s=0.01)
-    called: list[str] = []
-    bell.on(JOBS, lambda: called.append(JOBS))
+    database = Database(pooler.url, lambda: "unused")
     with caplog.at_level(logging.WARNING):
-        bell.start("one")
-        for _ in range(5):
-            assert pooler.accepted.acquire(timeout=30), "it tries again"
-        assert not bell.is_heard
-        bell.ring(JOBS)
-        bell.stop()
-    assert called == [JOBS], "in the server itself calls come all the same"
+        assert database.activate(10)
+    assert database.epoch == 1
     (record,) = caplog.records
-    assert "Calls of other servers on this database do not come" in record.message
-    engine.dispose()
+    assert "A pooler stands before PostgreSQL" in record.message
+    database.close()
 
 
 @pytest.mark.parametrize("is_pooled", [True, False])

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
 
 import pytest
-from sqlalchemy import text
 
 from advisor.errors import InvalidRequest, LostRace, Unavailable
 from advisor.protocol.asked.jobs import Job, JobState, Stage
@@ -32,7 +31,6 @@ from advisor.storage import Database, UnitOfWork
 from advisor.storage.database import Database as DatabaseDoor
 from advisor.storage.repositories.blocks import MAX_QUARANTINED, Blocks
 from advisor.storage.repositories.known_blocks import KnownBlocks
-from advisor.storage.repositories.members import Watched, read_watched
 from advisor.storage.repositories.records import Logs, Telemetry
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_facts, make_node, make_result, make_spec
 
@@ -74,7 +72,7 @@ def add_running_session(work: UnitOfWork) -> None:
     work.agents.add("a1", "one", make_node("one"), NOW)
     work.sessions.add(make_session())
     work.members.add("s1", "a1", 0)
-    work.members.renew("s1", "a1", 1, MemberState.READY, NOW)
+    work.members.renew("s1", "a1", 1, MemberState.READY)
     work.sessions.offer_rendezvous("s1", 1, "host:1")
     assert work.sessions.start("s1", 1, NOW)
 
@@ -261,11 +259,11 @@ def test_session_starts_only_when_its_gang_is_complete(database: Database) -> No
         for number in (1, 2):
             work.agents.add(f"a{number}", f"agent {number}", make_node("n"), NOW)
             work.members.add("s1", f"a{number}", number - 1)
-        work.members.renew("s1", "a1", 1, MemberState.READY, NOW)
+        work.members.renew("s1", "a1", 1, MemberState.READY)
         assert work.sessions.offer_rendezvous("s1", 1, "host:1")
         assert not work.sessions.offer_rendezvous("s1", 1, "host:2")
         assert not work.sessions.start("s1", 1, NOW)
-        work.members.renew("s1", "a2", 1, MemberState.READY, NOW)
+        work.members.renew("s1", "a2", 1, MemberState.READY)
         assert not work.sessions.start("s1", 2, NOW)
         assert work.sessions.start("s1", 1, NOW)
         assert not work.sessions.start("s1", 1, NOW)
@@ -278,49 +276,38 @@ def test_session_starts_only_when_its_gang_is_complete(database: Database) -> No
 def test_lease_is_renewed_only_under_its_generation_and_its_state_never_goes_back(database: Database) -> None:
     with database.begin() as work:
         add_running_session(work)
-        assert not work.members.renew("s1", "a1", 2, MemberState.RUNNING, NOW)
-        assert work.members.renew("s1", "a1", 1, MemberState.RUNNING, NOW)
-        assert work.members.renew("s1", "a1", 1, MemberState.READY, NOW)
+        assert not work.members.renew("s1", "a1", 2, MemberState.RUNNING)
+        assert work.members.renew("s1", "a1", 1, MemberState.RUNNING)
+        assert work.members.renew("s1", "a1", 1, MemberState.READY)
         member = work.members.get("s1", "a1")
         assert member is not None
-        assert (member.state, member.renewals) == (MemberState.RUNNING, 3)
+        assert member.state is MemberState.RUNNING
         assert work.members.leave("s1", "a1", Outcome.CRASHED, "Why.", "tail", 7, heard_at=NOW)
         assert not work.members.leave("s1", "a1", Outcome.FINISHED, "Other.", heard_at=NOW)
-        assert not work.members.renew("s1", "a1", 1, MemberState.RUNNING, NOW)
+        assert not work.members.renew("s1", "a1", 1, MemberState.RUNNING)
 
 
-def read_all_watched(work: UnitOfWork) -> dict[str, set[Watched]]:
-    seen = [read_watched(line) for line in work.members.watched()]
-    assert {(one.job_id, one.state) for one in seen} <= {
-        ("j1", SessionState.RUNNING),
-        ("j1", SessionState.ASSEMBLING),
-    }
-    return {one.id: set(one.members) for one in seen}
-
-
-def test_watched_are_live_sessions_and_the_members_that_were_heard_of(database: Database) -> None:
+def test_leases_are_those_of_live_sessions_and_their_members(database: Database) -> None:
     with database.begin() as work:
         add_running_session(work)
         work.agents.add("a2", "two", make_node("two"), NOW)
         work.members.add("s1", "a2", 1)
-        assert [read_watched(line)[:3] for line in work.members.watched()] == [
-            ("s1", "j1", SessionState.RUNNING)
-        ]
-        assert work.sessions.is_holding("j1")
-        # While a gang assembles an agent may still be on its way; in a session that has begun it is missed.
-        both = {Watched("a1", 1, MemberState.READY), Watched("a2", 0, MemberState.PREPARING)}
-        assert read_all_watched(work) == {"s1": both}
         work.agents.add("a3", "three", make_node("three"), NOW)
         work.sessions.add(make_session().model_copy(update={"id": "s2", "gang": 1, "generation": 2}))
         work.members.add("s2", "a3", 0)
-        assert read_all_watched(work) == {"s1": both, "s2": set()}
-        work.members.renew("s1", "a1", 1, MemberState.RUNNING, NOW)
-        work.members.renew("s1", "a2", 1, MemberState.PREPARING, NOW)
-        work.members.renew("s2", "a3", 2, MemberState.PREPARING, NOW)
-        later = {Watched("a1", 2, MemberState.RUNNING), Watched("a2", 1, MemberState.PREPARING)}
-        assert read_all_watched(work) == {"s1": later, "s2": {Watched("a3", 1, MemberState.PREPARING)}}
+        assert work.sessions.is_holding("j1")
+        leases = {lease.agent_id: lease for lease in work.members.leases()}
+        assert leases == {
+            "a1": ("s1", "j1", "running", "a1", "ready"),
+            "a2": ("s1", "j1", "running", "a2", "preparing"),
+            "a3": ("s2", "j1", "assembling", "a3", "preparing"),
+        }
+        # While a gang assembles an agent may still be on its way; in a session that has begun it is missed.
+        assert [leases[agent_id].is_awaited for agent_id in ("a1", "a2", "a3")] == [False, False, True]
         work.members.release("s1")
-        assert read_all_watched(work)["s1"] == set()
+        assert [lease for lease in work.members.leases() if lease.session_id == "s1"] == [
+            ("s1", "j1", "running", None, "")
+        ]
         for session_id, generation in (("s1", 1), ("s2", 2)):
             work.sessions.close(
                 session_id,
@@ -332,16 +319,8 @@ def test_watched_are_live_sessions_and_the_members_that_were_heard_of(database: 
                 total_steps=0,
                 now=NOW,
             )
-        assert work.members.watched() == []
+        assert work.members.leases() == []
         assert not work.sessions.is_holding("j1")
-
-
-def test_database_proves_again_and_again_that_it_can_be_written(database: Database) -> None:
-    for _ in range(3):
-        with database.begin() as work:
-            work.prove_writable()
-    with database.read() as work:
-        assert work.connection.execute(text("SELECT id, beats FROM pulse")).all() == [(1, 3)]
 
 
 def test_result_is_accepted_once_and_only_under_its_generation(database: Database) -> None:

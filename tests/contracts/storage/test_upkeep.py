@@ -237,5 +237,5 @@ def test_results_that_made_room_in_the_quarantine_are_not_missed(ended: Database
 def test_agent_that_waits_for_its_first_job_is_not_old(database: Database) -> None:
     with database.begin() as work:
         work.agents.add("a1", "one", make_node("one"), NOW - YEAR)
-        work.agents.see_all(["a1"], NOW)
+        work.agents.see_all({"a1": NOW})
     assert set(prune(database, NOW - timedelta(days=1)).values()) == {0}

@@ -221,8 +221,6 @@ def test_server_is_struck(
         poll_s=0.2,
         look_s=0.05,
         tick_s=0.05,
-        # Who comes after a server that died leads at once, where there is no other one anyway.
-        leader_s=0.5,
         webhook_hosts=("127.0.0.1",),
         webhook_secret=SecretStr("the key of these tests"),
     )

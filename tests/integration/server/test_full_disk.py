@@ -23,8 +23,7 @@ def limit_pages(server: Served) -> Callable[[int], None]:
 
     def set_limit(pages: int) -> None:
         limit[0] = pages
-        with database._writer.turn:
-            database._writer._drop(database._writer._connection)
+        with database._turn:
             database._engine.dispose()
 
     return set_limit

@@ -130,7 +130,3 @@ def test_database_that_cannot_be_written_to_lets_people_in(world: World) -> None
     known = KnownTokens(cast(Database, Full()))
     assert known.authenticate(token, world.now).name == "eve"
     assert known.find(token, world.now) is not None
-
-
-def test_nothing_is_known_where_other_servers_change_tokens_too() -> None:
-    assert Database("postgresql://nowhere/none", lambda: "").tokens_stamp is None

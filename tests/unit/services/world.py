@@ -28,6 +28,7 @@ from advisor.services.background.reaper import Reaper
 from advisor.services.background.scheduling import Scheduler
 from advisor.services.changing import continuing, pausing, prioritising, repeating
 from advisor.services.measuring import races, sessions
+from advisor.services.measuring.leases import Leases
 from advisor.services.thinking.stock import Stock
 from advisor.services.thinking.thought import Overdue, Thought, think
 from advisor.services.timers import Timers
@@ -64,6 +65,7 @@ class World:
         self.tuning: Tuning = tuning or ScriptedTuning()
         self.timers = Timers()
         self.database = Database(url, lambda: next(ids), strike=strike)
+        self.leases = Leases(self.database)
         self.elapsed_s = 0.0
         """What a clock of seconds that nobody sets shows."""
         self.reaper = self.make_reaper()
@@ -89,6 +91,7 @@ class World:
 
     def restart(self) -> None:
         """Do what a server does when it starts."""
+        self.leases = Leases(self.database)
         self.reaper = self.make_reaper()
         self.reaper.look(self.now)
         self.stock = Stock(self.think, lambda run: run())
@@ -99,7 +102,7 @@ class World:
 
     def make_reaper(self) -> Reaper:
         """A reaper that counts all the time that tests let pass: it looks before any does."""
-        return Reaper(self.database, self.timers, AwakeClock(lambda: self.elapsed_s, math.inf))
+        return Reaper(self.database, self.timers, AwakeClock(lambda: self.elapsed_s, math.inf), self.leases)
 
     def register(
         self, name: str, node: Node | None = None, secret: str = "its own", ends_in_s: float | None = None
@@ -116,7 +119,7 @@ class World:
         with self.work() as work:
             if agents.holds_ending(work, agent_id):
                 agents.leave_ending(work, agent_id, self.now)
-            work.agents.see_all([agent_id], self.now)
+            work.agents.see_all({agent_id: self.now})
         with self.database.read() as work:
             return agents.find_assignment(work, agent_id)
 
@@ -175,9 +178,15 @@ class World:
         rendezvous = "127.0.0.1:29500" if place.node_rank == 0 else None
         beat = Beat(generation=place.generation, state=state, rendezvous=rendezvous)
         with self.work() as work:
-            work.agents.see_all([agent_id], self.now)
+            work.agents.see_all({agent_id: self.now})
             pace = self.timers.pace(work.members.count_live())
-            return sessions.renew_session(work, place.session_id, agent_id, beat, self.now, pace)
+        if (known := self.leases.renew(place.session_id, agent_id, beat, pace)) is not None:
+            return known
+        stamp = self.leases.stamp
+        with self.work() as work:
+            reply = sessions.renew_session(work, place.session_id, agent_id, beat, self.now, pace)
+        self.leases.remember(place.session_id, agent_id, beat, reply, stamp)
+        return reply
 
     def next(self, place: Assignment, agent_id: str) -> NextReply:
         """Ask what is to be measured."""

@@ -67,17 +67,9 @@ def upgrade() -> None:
     op.create_index("ix_jobs_owner", "jobs", ["owner"], unique=False)
     op.create_index("ix_jobs_state", "jobs", ["state"], unique=False)
     op.create_table(
-        "leader",
+        "epoch",
         sa.Column("epoch", sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column("holder", sa.Text(), nullable=False),
-        sa.Column("renewals", _SERIAL, nullable=False),
-        sa.PrimaryKeyConstraint("epoch", name=op.f("pk_leader")),
-    )
-    op.create_table(
-        "pulse",
-        sa.Column("id", sa.Integer(), autoincrement=False, nullable=False),
-        sa.Column("beats", _SERIAL, nullable=False),
-        sa.PrimaryKeyConstraint("id", name=op.f("pk_pulse")),
+        sa.PrimaryKeyConstraint("epoch", name=op.f("pk_epoch")),
     )
     op.create_table(
         "quarantine",
@@ -270,7 +262,6 @@ def upgrade() -> None:
         sa.Column("node_rank", sa.Integer(), nullable=False),
         sa.Column("state", sa.Text(), nullable=False),
         sa.Column("live", sa.Boolean(), nullable=False),
-        sa.Column("renewals", sa.Integer(), server_default="0", nullable=False),
         sa.Column("news", sa.Integer(), server_default="0", nullable=False),
         sa.Column("heard_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("outcome", sa.Text(), nullable=True),
