@@ -341,7 +341,7 @@ def test_way_from_signing_in_to_an_export_needs_no_pointer(visit: Callable, site
         page.wait_for_url(f"**{address}")
     tab_to(page, "Format")
     page.keyboard.press("ArrowDown")
-    page.wait_for_url("**/jobs/sample/export?format=slurm*")
+    page.wait_for_url("**/jobs/sample/export?format=runtime*")
 
 
 def test_figures_are_filtered_by_their_bar_and_zoomed_with_the_mouse(visit: Callable, site: object) -> None:
