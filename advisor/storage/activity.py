@@ -11,11 +11,12 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from sqlalchemy import Connection, Engine, insert, select, update
+from sqlalchemy.exc import SQLAlchemyError
 
 from advisor.errors import Standby, Unavailable
 from advisor.storage.tables import EpochRow
@@ -96,26 +97,34 @@ class Activity:
             raise Standby
 
     def _connect(self) -> Any:
-        connection = self._engine.raw_connection()
+        with self._told():
+            connection = self._engine.raw_connection()
         driver: Any = connection.driver_connection
         connection.detach()
-        driver.rollback()
-        driver.autocommit = True
         self._is_pooled = driver.prepare_threshold is None
         if self._is_pooled:
             _log.warning(
                 "A pooler stands before PostgreSQL. This server can work through it, but only as the only one: the "
                 "lock that makes a second server wait belongs to a connection, and a pooler may hand that on."
             )
+        with self._told():
+            driver.rollback()
+            driver.autocommit = True
         return driver
 
     def _ask(self, statement: str) -> Any:
-        try:
+        with self._told():
             return self._driver.execute(statement)
-        except self._engine.dialect.loaded_dbapi.Error as error:
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Raise what the driver raises as Unavailable, and give the lock up."""
+        try:
+            yield
+        except (self._engine.dialect.loaded_dbapi.Error, SQLAlchemyError) as error:
             self._drop()
             raise Unavailable(
-                "The connection that holds this server's lock on the database is lost."
+                "The database cannot be reached, or has ended the connection that holds this server's lock."
             ) from error
 
     def _drop(self) -> None:

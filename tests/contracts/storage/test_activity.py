@@ -131,9 +131,18 @@ def test_server_whose_connection_breaks_begins_another_epoch(start: Callable[...
     with pytest.raises(Unavailable):
         first.look()
     assert first.database.epoch is None
-    assert first.look()
+    wait_for(lambda: first.look() or None, "PostgreSQL has noticed that the connection is closed")
     assert first.database.epoch == 2
     assert first.database.tokens_stamp is not stamp, "tokens may have changed meanwhile"
+
+
+def test_database_that_is_away_is_told_in_words() -> None:
+    database = Database("postgresql://postgres@127.0.0.1:1/none?connect_timeout=1", lambda: "unused")
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="cannot be reached"):
+            database.activate(SILENT_S)
+        assert database.epoch is None
+    database.close()
 
 
 ACTS: dict[str, Callable[[World], object]] = {

@@ -23,7 +23,6 @@ from benchmarks.faulty_agent import SIMULATED, Counts, FaultyAgent, Proxy
 from .conftest import environment_on, processes_of, wait_until
 
 QUICK = {
-    "ADVISOR_TAKEOVER_S": "4",
     # As long as they usually are, a silent agent and a new server after it hold a phase up for as long as it may last.
     "ADVISOR_LEASE_S": "12",
     "ADVISOR_RESTART_S": "12",
