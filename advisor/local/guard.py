@@ -15,6 +15,8 @@ _PR_SET_PDEATHSIG = 1
 def main(arguments: list[str]) -> None:
     """Replace this process by the command."""
     parent, command = int(arguments[0]), arguments[1:]
+    # A batch system's warning reaches every process of its step: whoever started this one acts on it, in order.
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
         # The parent may have died before the request was made; then no signal will come.

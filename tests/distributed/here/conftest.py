@@ -149,10 +149,10 @@ def nothing_is_left(folder: Path) -> None:
 
 def count_results(folder: Path) -> dict[str, str]:
     """Every result that the server has accepted, by its id."""
-    with sqlite3.connect(
-        f"file:{folder / 'advisor-train-state' / 'advisor.db'}?mode=ro", uri=True
-    ) as database:
+    file = folder / "advisor-train-state" / "advisor.db"
+    with suppress(sqlite3.OperationalError), sqlite3.connect(f"file:{file}?mode=ro", uri=True) as database:
         return {str(row[0]): str(row[1]) for row in database.execute("SELECT block_id, body FROM results")}
+    return {}  # the server has yet to make it
 
 
 def end_all(*started: Started, by: signal.Signals = signal.SIGTERM) -> None:

@@ -67,15 +67,20 @@ class Slurm:
     def __init__(self, switch: str, configuration: Path, work: Path) -> None:
         self._inside = ("nsenter", f"--net=/run/netns/{switch}")
         kept = {name: value for name, value in os.environ.items() if not name.startswith("ADVISOR_")}
-        ours = {"SLURM_CONF": str(configuration), "PYTHONPATH": str(ROOT), "NO_COLOR": "1", MARK: str(work)}
+        ours = {"SLURM_CONF": str(configuration), "PYTHONPATH": str(ROOT), "NO_COLOR": "1"}
         self.environment, self.work = kept | ours, work
 
-    def run(self, *words: str) -> subprocess.CompletedProcess[str]:
+    def run(self, *words: str, **further: str) -> subprocess.CompletedProcess[str]:
         """Run a command where users are; srun and the like wait for ever for a node that is down."""
         return subprocess.run(
-            [*self._inside, *words], env=self.environment, cwd=self.work, capture_output=True, text=True, timeout=120,
+            [*self._inside, *words],
+            env=self.environment | further,
+            cwd=self.work,
+            capture_output=True,
+            text=True,
+            timeout=120,
             check=False,
-        )  # fmt: skip
+        )
 
     def state(self, job: str) -> str:
         told = self.run("scontrol", "show", "job", job).stdout
@@ -92,7 +97,9 @@ class Slurm:
     def tune(self, *options: str) -> list[str]:
         """Submit a tuning; return the numbers of its allocations."""
         verb = (sys.executable, "-m", "advisor", "slurm", "tune", "--nodes", "2", *options)
-        done = self.run(*verb, "--", "torchrun", "--nproc-per-node", "1", "train.py")
+        done = self.run(
+            *verb, "--", "torchrun", "--nproc-per-node", "1", "train.py", **{MARK: str(self.work)}
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout.split()
 

@@ -17,8 +17,6 @@ from advisor.local.process import PYTHON
 _AROUND_MIN = 4
 """Minutes of an allocation that are not for measuring: the start, leaving before its end, whole minutes of limits."""
 _LEAST_MIN = _AROUND_MIN + 1
-_WARNING_S = 120
-"""Slurm's warning comes up to a minute early or half a minute late; leaving takes some ten seconds."""
 
 
 def build_app() -> typer.Typer:
@@ -113,8 +111,8 @@ def _describe(job: str, nodes: int, time: int, given: list[str] | tuple[str, ...
 # Made by `advisor slurm tune`. Submitted again, it goes on where the job was, and shows the answer where there is one.
 #SBATCH --job-name={job} --output={job}-%j.out --chdir={shlex.quote(str(Path.cwd()))}
 #SBATCH --nodes={nodes} --ntasks-per-node=1 --exclusive --time={time}
-# A word before the end, one allocation after the other, and again after a preemption.
-#SBATCH --signal=USR1@{_WARNING_S} --dependency=singleton --requeue --open-mode=append
+# One allocation after the other, and again after a preemption. Each stops a minute before its end by itself.
+#SBATCH --dependency=singleton --requeue --open-mode=append
 {site}
 # One on each node, free to use all that the allocation has of it.
 srun --ntasks-per-node=1 --cpu-bind=none --kill-on-bad-exit=0 \\
