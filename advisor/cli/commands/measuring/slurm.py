@@ -3,6 +3,7 @@
 import shlex
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated
 
@@ -22,7 +23,7 @@ _LEAST_MIN = _AROUND_MIN + 1
 def build_app() -> typer.Typer:
     """Return `advisor slurm` with its commands."""
     app = typer.Typer(no_args_is_help=True, help="Measure in allocations of Slurm.")
-    settings = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
+    settings = {"ignore_unknown_options": True, "allow_interspersed_args": False}
     app.command("tune", context_settings=settings)(tune)
     return app
 
@@ -37,6 +38,10 @@ def tune(
     ] = None,
     chain: Annotated[int, typer.Option(min=1, help="Allocations, each of which goes on where one ended.")] = 1,
     write: Annotated[Path | None, typer.Option(metavar="FILE", help="Only write the batch file.")] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TUNE'S OPTIONS] -- COMMAND…", help="As of `advisor tune`; the command of one node."),
+    ] = None,
 ) -> None:  # fmt: skip
     """Submit a tuning to Slurm: the options above, then those of `advisor tune`, then -- and the command of one node.
 
@@ -45,8 +50,7 @@ def tune(
     Without --minutes the job takes the time of all allocations. The file can be submitted again: it goes on.
     """
     screen = screen_of(context)
-    words = [*context.args]
-    options, command = _split(words)
+    options, command = _split(words or [])
     if time < _LEAST_MIN:
         raise CommandFailed(
             Exit.USAGE,
@@ -77,9 +81,11 @@ def tune(
 
 
 def _split(words: list[str]) -> tuple[list[str], list[str]]:
-    """The options of `advisor tune`, and the command; the parser has taken a `--` that came first."""
-    at = words.index("--") if "--" in words else 0
-    options, command = words[:at], words[at + 1 if "--" in words else 0 :]
+    """The options of `advisor tune`, and the command; of a `--` that no option's value came before the parser took."""
+    ends = len(list(takewhile(lambda word: word.startswith("-"), words)))
+    at = words.index("--") if ends and "--" in words else ends
+    options, command = words[:at], words[at:]
+    command = command[1:] if command[:1] == ["--"] else command
     if not command or command[0].startswith("-"):
         raise CommandFailed(
             Exit.USAGE,
