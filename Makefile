@@ -10,7 +10,7 @@ SOURCES := advisor agent tests benchmarks docs
 # Tests and servers start hundreds of processes: each would compile what another one has compiled already.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup demo docs gpu-check check quick test fuzz model conformance lock audit format serve testbed browser soak \
+.PHONY: help setup demo docs gpu-check check quick test fuzz model conformance lock audit format serve testbed browser engines soak \
     screenshots clean
 
 help:  ## list the targets
@@ -62,6 +62,10 @@ browser:  # Debian's Chromium for the browser tests, where we may install it; th
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	    { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium >/dev/null; } ; } || true
 
+engines:  # Debian's Slurm and Open MPI for the tests of nodes that they start, likewise
+	@{ command -v slurmctld && command -v mpirun; } >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	    { apt-get update -qq && apt-get install -y -qq --no-install-recommends slurm-wlm munge openmpi-bin >/dev/null; } ; } || true
+
 screenshots: $(STAMP) browser  ## every page of the dashboard, in two themes and two widths, in site/screenshots
 	SCREENSHOTS=site/screenshots $(BIN)/pytest -q tests/browser -k every_page_fits
 
@@ -82,7 +86,7 @@ quick: check  ## check, then the tests of a minute or two: no server, no trainin
 # Tests that mostly wait for processes run several at a time; those that judge timings or load the whole machine, one after
 # the other. All of them share their machine with others: what fails there counts when it fails twice, the second time alone.
 AGAIN = || { [ $$? = 1 ] && echo "What failed runs once more:" && $(BIN)/pytest --last-failed
-test: check browser  ## everything: check, then all tests, also those that start servers, trainings and a browser
+test: check browser engines  ## everything: check, then all tests, also those that start servers, trainings and a browser
 	$(BIN)/pytest $(WORKERS) $(QUICK) $(SERVING)
 	@$(BIN)/pytest -n 4 --dist worksteal -m 'not alone' $(WAITING) $(AGAIN) -m 'not alone' $(WAITING); }
 	@$(BIN)/pytest -m alone $(WAITING) $(AGAIN) -m alone $(WAITING); }

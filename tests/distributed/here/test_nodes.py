@@ -49,13 +49,10 @@ def test_two_nodes_come_to_one_answer_and_the_same_command_shows_it_again(
     nothing_is_left(folder)
 
 
-@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGUSR1])
-def test_three_stops_in_the_middle_lose_no_race(
-    by: signal.Signals, start: Start, nodes: Nodes, folder: Path
-) -> None:
+def test_three_stops_in_the_middle_lose_no_race(start: Start, nodes: Nodes, folder: Path) -> None:
     kept: dict[str, str] = {}
     long = ("--minutes", "20", "--trials", "40", "--block-seconds", "0.3")
-    for _ in range(3):
+    for by in (signal.SIGTERM, signal.SIGUSR1, signal.SIGTERM):
         started = [start(number, *by_hand(number, nodes), *long) for number in (0, 1)]
         started[0].says("baseline   starting|search|Resuming")
         wait_for(lambda kept=kept: len(count_results(folder)) > len(kept), started[0].told)

@@ -183,14 +183,17 @@ def test_chain_goes_on_in_the_next_allocation_where_a_warning_ended_the_first(
     nothing_is_left(folder)
 
 
-def test_job_goes_on_where_another_node_takes_the_place_of_one_that_went_down(
+def test_requeued_job_goes_on_with_another_node_in_place_of_one_that_is_drained(
     slurm: Slurm, folder: Path
 ) -> None:
     (folder / "train.py").write_text(WAITS)
     (job,) = slurm.tune("--time", "60")
     slurm.says(job, r"Node 1 \(node2-1\) is there: 2 of 2")
-    slurm.run("scontrol", "update", "NodeName=node2", "State=DOWN", "Reason=test")
-    slurm.run("scontrol", "release", job)  # a requeued job waits a while otherwise
+    slurm.says(job, "baseline   starting")
+    slurm.run("scontrol", "update", "NodeName=node2", "State=DRAIN", "Reason=test")
+    slurm.run("scontrol", "requeue", job)
+    wait_for(lambda: slurm.state(job) == "PENDING", slurm.told(job))
+    slurm.run("scontrol", "update", f"JobId={job}", "StartTime=now")  # it would wait two minutes
     slurm.says(job, r"Node 1 \(node3-1\) is there: 2 of 2")
     slurm.says(job, "Resuming job")
     slurm.run("scancel", job)
