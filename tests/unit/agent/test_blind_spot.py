@@ -11,10 +11,10 @@ import pytest
 from agent.guard.account import find_account
 from agent.guard.blind_spot import find_blind_spot
 
+pytestmark = pytest.mark.thorough
+
 LESS = """
 import ctypes, os, sys
-
-pytestmark = pytest.mark.thorough
 for capability in (19, 21, 38):  # SYS_PTRACE, SYS_ADMIN, PERFMON: each lets root read the environment of others
     ctypes.CDLL(None).prctl(24, capability, 0, 0, 0)
 os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
