@@ -15,7 +15,7 @@ from pydantic import SecretStr, ValidationError
 
 from advisor.protocol.allocation import find_seconds_left
 from advisor.protocol.logs import LogFormat
-from advisor.protocol.nodes.labels import read_label
+from advisor.protocol.nodes.cluster import read_label
 from advisor.protocol.nodes.testbed import Testbed, parse_testbed
 from agent.client import ServerClient
 from agent.devices.gpus import open_gpus

@@ -8,7 +8,7 @@ from pydantic import Field, SecretStr, field_validator
 
 from advisor.protocol.base import Spec
 from advisor.protocol.measured.messages import MOST_SECONDS
-from advisor.protocol.nodes.labels import Labels, Pool
+from advisor.protocol.nodes.cluster import Labels, Pool
 from advisor.protocol.nodes.testbed import Testbed
 from agent.trust.allowance import Allowance
 

@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 from advisor.protocol.measured.trials import BlockResult, Contrast
 from advisor.tuning.history.launches import MOST_FREEDOM
 from advisor.tuning.measure.contrast import contrast_arms, forecast_errors
-from advisor.tuning.measure.moods import have_shown_moods
-from advisor.tuning.measure.pooling import UNKNOWN_LUCK, Luck, learn_luck
+from advisor.tuning.measure.pooling import UNKNOWN_LUCK, Luck, have_shown_moods, learn_luck
 from advisor.tuning.measure.sequential import Look, look_at, plan_confirmation
 
 ROOT = Path(__file__).parent.parent

@@ -10,7 +10,7 @@ from sessions import ROOT  # noqa: F401  (makes the packages importable)
 
 from advisor.protocol.measured.races import RaceRules
 from agent.runtime.races.judge import LONG_CYCLE, Judge
-from agent.runtime.races.turns import order_turns
+from agent.runtime.races.order import order_turns
 from agent.runtime.races.verdicts import cap_steps
 
 _UNLIMITED = 10**9

@@ -6,8 +6,8 @@ from advisor.protocol.answers.advice import Advice, Provenance, Verdict, name_pr
 from advisor.protocol.answers.carried import Carried, write_line
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
+from advisor.protocol.knobs.catalogue import spell_name, spell_with_unit
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.spelling import spell_name, spell_with_unit
 from advisor.protocol.training.workload import WorkloadKind
 
 _ASCII = str.maketrans(

@@ -39,7 +39,7 @@ from sqlalchemy.exc import (
 )
 
 from advisor.errors import DiskFull, InvalidRequest, LostRace, Standby, Unavailable
-from advisor.protocol.asked.webhooks import Notice
+from advisor.protocol.asked.jobs import Notice
 from advisor.storage.activity import Activity
 from advisor.storage.bell import Bell
 from advisor.storage.connections import is_disk_full, tune_postgresql, tune_sqlite

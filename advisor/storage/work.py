@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from sqlalchemy import Connection, text
 
-from advisor.protocol.asked.webhooks import Notice
+from advisor.protocol.asked.jobs import Notice
 from advisor.storage.bell import JOBS
 from advisor.storage.fault_points import FaultPoint
 from advisor.storage.repositories.accounts import Agents, Tokens

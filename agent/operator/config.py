@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from advisor.protocol.base import Spec
 from advisor.protocol.logs import LogFormat
-from advisor.protocol.nodes.labels import Labels
+from advisor.protocol.nodes.cluster import Labels
 from agent.errors import BadConfiguration
 
 

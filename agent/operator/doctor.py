@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from advisor.protocol.nodes.findings import Finding
+from advisor.protocol.nodes.cluster import Finding
 from agent.devices.gpus import Gpus
 from agent.devices.hardware import describe_node, find_version
 from agent.errors import BadConfiguration

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from advisor.protocol.answers.strategy_file import StrategyFile, choose_at_launch, choose_changes
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.catalogue import CATALOGUE, say_unknown_knobs
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.nearest import say_unknown_knobs
 from advisor.protocol.training.workload import WorkloadFacts, WorkloadKind
 from agent.ranks_environment import find_lost_paths
 from agent.runtime.inject.variables import UNCHANGED, put_under

@@ -22,9 +22,8 @@ from .link.exchange import PeerLost
 from .link.say import say
 from .link.trouble import describe_trouble
 from .observe.clock import is_capturing
-from .observe.engines import find_engine
-from .observe.loss_factor import multiply_loss
-from .observe.recorder import DATA, FORWARD, INTERRUPTED, NEW_EPOCH
+from .observe.models import find_engine
+from .observe.recorder import DATA, FORWARD, INTERRUPTED, NEW_EPOCH, multiply_loss
 from .observe.sharded import explain_unknown, find_kind, find_sharded_roots
 from .private_torch import GET_LOG, explain_unusable
 from .races.parts import RankParts, leave_exchange, leave_group, read_exposed_s

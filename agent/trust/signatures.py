@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from advisor.protocol.asked.jobs import JobSpec
-from advisor.protocol.asked.signatures import NAMESPACE, Signature
+from advisor.protocol.asked.jobs import NAMESPACE, JobSpec, Signature
 from advisor.protocol.asked.signing import Statement, explain_foreign_strategy
 from advisor.protocol.measured.messages import Assignment
 from advisor.protocol.reading import Unreadable, read_document

@@ -12,11 +12,10 @@ from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.tuning.filled_options import Fills, list_options, put
 from advisor.protocol.asked.jobs import Priority
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.catalogue import CATALOGUE, say_unknown_knobs
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.knobs.nearest import say_unknown_knobs
 from advisor.protocol.knobs.reach import read_typed
-from advisor.protocol.nodes.labels import read_label
+from advisor.protocol.nodes.cluster import read_label
 from advisor.protocol.nodes.testbed import Testbed, parse_testbed
 from advisor.protocol.training.workload import Injection, WorkloadKind
 

@@ -6,8 +6,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from advisor.cli.exits import CommandFailed, Exit
-from advisor.protocol.asked.jobs import JobSpec
-from advisor.protocol.asked.signatures import NAMESPACE, Signature
+from advisor.protocol.asked.jobs import NAMESPACE, JobSpec, Signature
 from advisor.protocol.asked.signing import Statement
 from advisor.protocol.training.workload import WITH_SECRETS
 

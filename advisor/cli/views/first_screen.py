@@ -26,9 +26,8 @@ from advisor.protocol.gains import (
     spell_likely,
     spell_range,
 )
-from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.catalogue import CATALOGUE, spell_name
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.knobs.spelling import spell_name
 
 _LABEL_COLUMNS = 7
 _WATCHED = 2

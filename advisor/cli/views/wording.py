@@ -3,9 +3,8 @@
 from datetime import timedelta
 
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.catalogue import CATALOGUE, spell_with_unit
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.knobs.spelling import spell_with_unit
 
 EFFECT_WORDS = {
     Effect.EXACT: "same results",

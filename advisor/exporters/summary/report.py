@@ -18,7 +18,7 @@ from advisor.exporters.summary.text import KNOWN
 from advisor.protocol.answers.advice import Advice, Interval, Provenance
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.gains import End, Quality, spell_gain
-from advisor.protocol.knobs.spelling import spell_name
+from advisor.protocol.knobs.catalogue import spell_name
 from advisor.protocol.measured.trials import JobHistory
 
 _WIDTH, _HEIGHT, _MARGIN = 600, 70, 60

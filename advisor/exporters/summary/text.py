@@ -7,7 +7,7 @@ from advisor.exporters.exported import Exported, FormatInfo
 from advisor.exporters.own_words import OwnLine
 from advisor.protocol.answers.advice import Advice, Provenance, Verdict
 from advisor.protocol.asked.jobs import Job
-from advisor.protocol.knobs.spelling import spell_name
+from advisor.protocol.knobs.catalogue import spell_name
 
 KNOWN = {
     Provenance.MEASURED: "varied and timed as this very knob",

@@ -8,10 +8,9 @@ from pydantic import computed_field
 
 from advisor.protocol.answers.advice import Interval, Provenance, Verdict
 from advisor.protocol.base import Message, Value
-from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.catalogue import CATALOGUE, say_unknown_knobs
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.knobs.nearest import say_unknown_knobs
 from advisor.protocol.knobs.reach import read_typed
 from advisor.protocol.training.workload import WorkloadFacts, WorkloadKind
 

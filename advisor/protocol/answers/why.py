@@ -1,7 +1,7 @@
 """Why an answer is what it is: where a step's time went, and what each change saves; for terminal and pages alike."""
 
 from advisor.protocol.answers.advice import Advice, KnobReason, Verdict
-from advisor.protocol.knobs.spelling import spell_name
+from advisor.protocol.knobs.catalogue import spell_name
 from advisor.protocol.measured.phases import NOTICEABLE_S, Phases
 
 _PHASES_SHOWN = 4

@@ -1,24 +1,63 @@
-"""The tuning job: what is asked for, and where it stands."""
+"""The tuning job: what is asked for, who is told and has signed it, and where it stands."""
 
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, PlainSerializer, SerializationInfo, field_validator, model_validator
 
-from advisor.protocol.asked.signatures import Signature
-from advisor.protocol.asked.webhooks import Webhook
 from advisor.protocol.base import Message, Spec, Value
-from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.catalogue import CATALOGUE, say_unknown_knobs
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.knobs.nearest import say_unknown_knobs
 from advisor.protocol.knobs.reach import refuse_unknown_knobs
-from advisor.protocol.nodes.cluster import Cluster
-from advisor.protocol.nodes.labels import LabelKey, Labels, Pool
+from advisor.protocol.nodes.cluster import Cluster, LabelKey, Labels, Pool
 from advisor.protocol.nodes.testbed import Testbed
 from advisor.protocol.standing import Standing
-from advisor.protocol.training.workload import Workload, WorkloadFacts, WorkloadKind
+from advisor.protocol.training.workload import HIDDEN, Secret, Workload, WorkloadFacts, WorkloadKind
+
+NAMESPACE = "fleet-advisor-job"
+"""What a signature is for (`ssh-keygen -Y sign -n`): one that was made for anything else is none here."""
+
+
+class Signature(Spec):
+    """What the owner of a job signed, and the signature."""
+
+    statement: Secret = Field(repr=False)
+    """A `Statement` as JSON. It holds the job's environment, so only the agents may read it."""
+    signature: str = Field(min_length=1, max_length=20_000)
+    """The signature of the statement's very characters, as `ssh-keygen -Y sign` writes it."""
+
+
+def hide_path(url: str) -> str:
+    """Return a webhook as it may be shown."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return HIDDEN
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/{HIDDEN}"
+
+
+def _write_webhook(url: str, info: SerializationInfo) -> str:
+    return url if (info.context or {}).get("with_secrets") else hide_path(url)
+
+
+Webhook = Annotated[str, PlainSerializer(_write_webhook, return_type=str, when_used="json")]
+"""A URL of which JSON shows the host only, unless it is asked for secrets."""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """One event that one webhook is told of."""
+
+    job_id: str
+    event_id: str
+    """The same for every webhook that is told of the event, and for every try."""
+    url: str
+    body: str
+    """JSON, as it is signed and posted."""
 
 
 class JobState(StrEnum):

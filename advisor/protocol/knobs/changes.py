@@ -8,9 +8,8 @@ from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.catalogue import CATALOGUE, spell_with_unit
 from advisor.protocol.knobs.knob import Effect, Switch
-from advisor.protocol.knobs.spelling import spell_with_unit
 
 INTERVALS: Mapping[str, str] = {
     "localsgd": "localsgd_k_steps",

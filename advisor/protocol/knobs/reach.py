@@ -11,9 +11,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.catalogue import CATALOGUE, say_unknown_knobs
 from advisor.protocol.knobs.knob import Knob, Place
-from advisor.protocol.knobs.nearest import say_unknown_knobs
 from advisor.protocol.training.workload import Workload, WorkloadKind
 
 PLACES = ("strategy_file", "results_file", "node_rank", "nodes", "master_addr", "master_port")

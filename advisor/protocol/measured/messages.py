@@ -4,7 +4,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from advisor.protocol.asked.signatures import Signature
+from advisor.protocol.asked.jobs import Signature
 from advisor.protocol.base import Message, Value
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.races import RacePlan

@@ -1,12 +1,30 @@
-"""The cluster: the hardware that agents found."""
+"""The cluster: the hardware that agents found, what is wrong with a node, and the labels that nodes are chosen by."""
 
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Annotated
 
 from pydantic import Field, field_validator
 
 from advisor.protocol.base import Message
-from advisor.protocol.nodes.labels import Labels, Pool
 from advisor.protocol.nodes.testbed import Testbed
+
+LabelKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]{0,62}$")]
+"""Letters, digits and `._/-`, at most 63 of them."""
+LabelValue = Annotated[str, Field(max_length=100)]
+Labels = Annotated[dict[LabelKey, LabelValue], Field(max_length=32)]
+Pool = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._/-]{0,62})?$")]
+"""The name of a pool; empty for nodes and jobs of none."""
+RACK = "rack"
+"""The label whose nodes are close to each other: gangs are formed of one rack where one has enough nodes."""
+
+
+def read_label(text: str) -> tuple[str, str]:
+    """Return the key and the value that `rack=7` means; raises ValueError with a sentence."""
+    key, equals, value = text.partition("=")
+    if not equals:
+        raise ValueError(f"{text} has no value: write it as {RACK}=7")
+    return key, value
 
 
 def spell_memory(count: float) -> str:
@@ -124,3 +142,13 @@ class Cluster(Message):
         if first.devices:
             return f"{count} × {len(first.devices)} {first.devices[0].name}{where}"
         return f"{count} × {first.cpu_count} CPU{'s' if first.cpu_count != 1 else ''}{where}"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    name: str
+    is_fine: bool
+    sentence: str
+    """What was found, and what to do where it stands in an agent's way."""

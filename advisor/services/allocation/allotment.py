@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from advisor.protocol.nodes.labels import RACK
+from advisor.protocol.nodes.cluster import RACK
 from advisor.protocol.nodes.testbed import Testbed
 from advisor.services.allocation.demand import Asked, Demand, Place, Supply, find_kind
 from advisor.services.allocation.waiting import explain_wait

@@ -5,8 +5,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from advisor.errors import InvalidJob, UnreadableRecord
-from advisor.protocol.asked.jobs import JobSpec
-from advisor.protocol.asked.webhooks import Notice
+from advisor.protocol.asked.jobs import JobSpec, Notice
 from advisor.services.webhooks.receivers import Receivers
 from advisor.storage import UnitOfWork
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import httpx
 
-from advisor.protocol.asked.webhooks import Notice, hide_path
+from advisor.protocol.asked.jobs import Notice, hide_path
 from advisor.services.webhooks.receivers import Receivers
 
 SIGNATURE = "X-Advisor-Signature"

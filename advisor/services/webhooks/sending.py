@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from starlette.concurrency import run_in_threadpool
 
-from advisor.protocol.asked.webhooks import Notice
+from advisor.protocol.asked.jobs import Notice
 from advisor.services.webhooks.posting import NotTaken, Poster, Refused
 
 PAUSES_S = (1.0, 5.0, 15.0, 60.0)

@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from advisor.protocol.answers.advice import KnobReason, Provenance
 from advisor.protocol.base import Value
 from advisor.protocol.gains import End, spell_percent
-from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.catalogue import CATALOGUE, spell_with_unit
 from advisor.protocol.knobs.knob import KnobContext, Part
-from advisor.protocol.knobs.spelling import spell_with_unit
 from advisor.protocol.measured.phases import Phases
 from advisor.protocol.measured.trials import Block
 from advisor.protocol.training.workload import WorkloadKind

@@ -10,8 +10,7 @@ from advisor.protocol.measured.trials import Block, Purpose
 from advisor.tuning.history.comparisons import Comparison, list_comparisons
 from advisor.tuning.history.record import Record
 from advisor.tuning.history.scores import LAUNCH_LUCK
-from advisor.tuning.measure.moods import find_gap
-from advisor.tuning.measure.pooling import Luck, learn_luck
+from advisor.tuning.measure.pooling import Luck, find_gap, learn_luck
 from advisor.tuning.measure.slow_steps import settle
 
 MOST_FREEDOM = 10.0

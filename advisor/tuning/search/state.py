@@ -12,11 +12,26 @@ from advisor.tuning.decisions import Candidate
 from advisor.tuning.history.launches import believe_luck
 from advisor.tuning.history.record import Record
 from advisor.tuning.history.scores import Score, Scoreboard, score_trials
-from advisor.tuning.model.cost_model import CostModel
-from advisor.tuning.model.fitted import fit_model
+from advisor.tuning.model.cost_model import CostModel, TimedStrategy, calibrate
 from advisor.tuning.search.belief import Belief, Observation, learn
 from advisor.tuning.search.recommendation import Recommendation, recommend
 from advisor.tuning.space.space import Space, build_space, measure_shares
+
+
+def fit_model(scores: Scoreboard, space: Space) -> CostModel | None:
+    """Return the cost model of the probe and of every search trial with a score; None where too little is known."""
+    record = scores.record
+    if record.probe is None or record.probe.summary is None:
+        return None
+    base_s = math.exp(record.probe.summary.log_step_time)
+    own = space.context.baseline
+    observations = [
+        TimedStrategy({**own, **record.trial[number].changes}, base_s * math.exp(-found.mean), found.error)
+        for number, found in scores.throughput.items()
+    ]
+    searched = [b for b in record.usable if b.trial_number in scores.throughput]
+    return calibrate(space.context, [*record.probe_blocks, *searched], observations)
+
 
 _BEST = 2
 """Best strategies whose steps show where the time goes that is left to win."""

@@ -20,8 +20,7 @@ from advisor.tuning.history.launches import believe_luck, list_rates, list_ratio
 from advisor.tuning.history.record import Record
 from advisor.tuning.measure.contrast import merge_contrasts
 from advisor.tuning.measure.levels import ALPHA, FALLBACK_SHARE, find_level
-from advisor.tuning.measure.moods import have_shown_moods
-from advisor.tuning.measure.pooling import LUCK_PER_GAIN, Luck
+from advisor.tuning.measure.pooling import LUCK_PER_GAIN, Luck, have_shown_moods
 from advisor.tuning.measure.sequential import Look, chance_to_decide, look_at
 from advisor.tuning.measure.slow_steps import settle
 from advisor.tuning.stages.loss_guard import check_losses

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
+import sys
 import weakref
 from typing import Any, Dict, Iterator, List, Tuple
 
@@ -155,3 +157,23 @@ def _list_tensors(output: Any) -> Iterator[torch.Tensor]:
 
 def _list_live(references: List[Any]) -> List[Any]:
     return [model for model in (reference() for reference in references) if model is not None]
+
+
+ENGINES = {
+    ("deepspeed.runtime.engine", "DeepSpeedEngine"): "DeepSpeed's engine",
+    ("megatron.core.distributed.distributed_data_parallel", "DistributedDataParallel"): (
+        "Megatron's own DistributedDataParallel"
+    ),
+    ("colossalai.booster.booster", "Booster"): "ColossalAI's booster",
+    ("apex.parallel.distributed", "DistributedDataParallel"): "Apex's own DistributedDataParallel",
+}
+"""Module and class of each, with its name in a sentence."""
+
+
+def find_engine() -> str:
+    """The engine that lives in this process, "" for none. Walks all objects where one was imported."""
+    for (module, name), sentence in ENGINES.items():
+        kind = getattr(sys.modules.get(module), name, None)
+        if isinstance(kind, type) and any(issubclass(type(item), kind) for item in gc.get_objects()):
+            return sentence
+    return ""

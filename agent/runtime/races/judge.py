@@ -1,4 +1,4 @@
-"""Rank 0's decisions about a race: who is given up, how long segments are, and when it is over.
+"""What ranks agree on in a race: warm-up and lead-in, who is given up, how long segments are, and when it is over.
 
 It judges by its own steps: ranks that wait for each other take equally long ones.
 """
@@ -8,11 +8,13 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import dataclass, replace
-from typing import Dict, List, Sequence
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from ..observe.clock import Clock
 from .arm import Arm
-from .order import RaceRules
+from .loss_check import Steps
+from .order import RaceRules, choose_offset
+from .parts import PEER_TIMEOUT_S, RankParts
 from .verdicts import cap_steps, estimate_error, estimate_own_error, is_hopeless, is_moved, is_surely_slower
 
 SWITCHING_SHARE = 0.1
@@ -240,3 +242,54 @@ class Judge:
             if step_s > 0:
                 lengths[arm.place] = arm.switch_s * (1 / SWITCHING_SHARE - 1) / step_s
         return math.ceil(max(lengths.values(), default=0.0))
+
+
+def agree_on_warm_up(parts: RankParts, rules: RaceRules) -> Tuple[int, bool]:
+    """Untimed steps of the arm that was switched to, and whether the first of them say nothing of its pace."""
+    levers = parts.levers
+    steps = max(1, rules.warmup_steps, min(levers.least_warm_up, rules.max_steps))
+    steps, slow = parts.agree_on_most([steps, int(levers.starts_slowly)], "how long to warm up")
+    return steps, bool(slow)
+
+
+def agree_on_arm(parts: RankParts, arm: Arm, arms: List[Arm]) -> None:
+    """Strategies that came to the same thing in force, on every rank, are one arm; and whether its loader
+    hardly keeps up with it on any of them."""
+    arm.in_force = parts.levers.describe_in_force()
+    alike = [other.place for other in arms[: arm.place] if other.in_force == arm.in_force]
+    queue, own = parts.reading.find_queue(), [0, 0, 0]
+    if queue is not None:
+        own = [queue.count_asked(), queue.workers, int(queue.is_strained())]
+    views = parts.exchange.gather([alike, own], "which arms are the same", PEER_TIMEOUT_S) or []
+    common = set.intersection(*(set(same) for same, _ in views)) if views else set()
+    most = [max(numbers) for numbers in zip(*(numbers for _, numbers in views))]
+    place, most = parts.share([min(common, default=-1), most], "which arms are the same")
+    arm.asked, arm.workers, arm.is_strained = most[0], most[1], bool(most[2])
+    if place >= 0:
+        arm.same_as = arms[place].order.block_id
+
+
+def lead_in(parts: RankParts, arm: Arm, course: Course, switched: Optional[Tuple[str, int]]) -> Steps:
+    """`switched` is the race's id and the cycle, where the arm was switched to.
+
+    Workers that began together deliver together: chance decides where in their cycle the timed steps begin.
+    """
+    steps, queue = 1, None
+    if switched is not None:
+        steps = course.lead_in
+        if course.workers:
+            steps += choose_offset(*switched, arm.place, course.workers)
+            queue = parts.reading.find_queue()
+    if queue is not None:
+        queue.lower(arm.queued)
+    for left in range(steps, 0, -1):
+        if left == 1 and queue is not None and queue is parts.reading.find_queue():
+            queue.fill(arm.queued)
+        yield
+
+
+def note_queue(parts: RankParts, arm: Arm, course: Course) -> None:
+    """The arm's turn is over."""
+    queue = parts.reading.find_queue() if course.workers else None
+    if queue is not None:
+        arm.queued = queue.count_ready()

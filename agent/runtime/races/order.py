@@ -1,4 +1,4 @@
-"""What the agent asks for: the arms of a race, and the rules by which it is run and ends.
+"""What the agent asked for: the arms of a race, the rules by which it is run and ends, and whose turn it is when.
 
 Declared here for both ends of the socket, and for the server: its protocol takes `RaceRules` as they are.
 """
@@ -6,8 +6,9 @@ Declared here for both ends of the socket, and for the server: its protocol take
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import dataclass, field
-from typing import Any, Mapping, Optional, Tuple
+from typing import Any, List, Mapping, Optional, Sequence, Tuple, TypeVar
 
 
 @dataclass(frozen=True)
@@ -91,3 +92,23 @@ def parse_race(message: Mapping[str, Any], base: Mapping[str, Any]) -> RaceOrder
     if not arms or len({arm.block_id for arm in arms}) != len(arms):
         raise ValueError("A race needs at least one arm, and another block for each.")
     return RaceOrder(str(message["race_id"]), arms, rules)
+
+
+T = TypeVar("T")
+
+
+def order_turns(race_id: str, cycle: int, arms: Sequence[T]) -> List[T]:
+    """A random order, and in the next cycle its reverse: what drifts steadily hits all arms alike.
+
+    So the last arm of the first cycle is the first one of the second, and takes its two segments in one go. It makes
+    one untimed step less, and by chance so does the first one of the next cycle: what the script does every few steps
+    (a batch that comes late, a log) is bound neither to the untimed steps nor to an arm.
+    """
+    order = list(arms)
+    random.Random(f"{race_id}/{cycle // 2}").shuffle(order)
+    return order[::-1] if cycle % 2 else order
+
+
+def choose_offset(race_id: str, cycle: int, place: int, most: int) -> int:
+    """By chance none or up to `most` - 1 more untimed steps before this arm's turn in that cycle."""
+    return random.Random(f"{race_id}/{cycle}/{place}").randrange(most)

@@ -18,18 +18,22 @@ from ..levers.lever import RelaunchNeeded
 from ..link import beat
 from ..observe.memory import count_free_bytes, reset_peak
 from ..observe.recorder import StepMarks, read_losses
-from .agreements import agree_on_arm, agree_on_warm_up
 from .arm import Arm
-from .equality import sum_bits
-from .evidence import collect_evidence, read_peak
-from .judge import LONG_CYCLE, MOVED_SENTENCE, Course, Judge
-from .leading_in import lead_in, note_queue
+from .judge import (
+    LONG_CYCLE,
+    MOVED_SENTENCE,
+    Course,
+    Judge,
+    agree_on_arm,
+    agree_on_warm_up,
+    lead_in,
+    note_queue,
+)
 from .loss_check import LossCheck, Steps, explain_no_check
-from .order import RaceOrder
-from .outcome import merge_race
+from .order import RaceOrder, order_turns
 from .parts import PEER_TIMEOUT_S, RankParts
+from .results import collect_evidence, merge_race, read_peak, sum_bits
 from .snapshot import TrainingSnapshot
-from .turns import order_turns
 
 USUAL_SAMPLE_RATE = 100
 """DDP times every hundredth iteration unless told otherwise (kDDPRuntimeLoggingSampleRate)."""

@@ -1,14 +1,20 @@
-"""Merges what all ranks measured of one arm into the result that goes to the agent. Pure functions."""
+"""What a rank can show of an arm, merged over all ranks into the result that goes to the agent, and of equal states."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+
+import torch
 
 from ..calibrating.calibration_results import merge_calibrations
+from ..facts import count_gradient_bytes
+from ..observe.memory import read_peak_bytes
 from ..observe.recorder import INTERRUPTED, NEW_EPOCH
+from ..private_torch import MODULE_PARAMETERS
 from .account import account_for
+from .parts import RankParts
 
 
 def merge_ranks(payloads: Sequence[Mapping[str, Any]], script_ended: bool) -> Dict[str, Any]:
@@ -122,3 +128,88 @@ def merge_checks(ranks: Sequence[Sequence[Sequence[Any]]]) -> "tuple[List[List[O
     found = [merge_losses(series) for series in zip(*ranks)]
     checks = [losses for losses, _ in found]
     return ([] if any(None in losses for losses in checks) else checks), sum(sum(bad) for _, bad in found)
+
+
+def read_peak(parts: RankParts) -> int:
+    """Bytes since the peak was set back, without the buckets of the reducers of strategies that are not in force."""
+    reduction = parts.levers.reduction
+    spare = sum(reduction.count_spares(ddp) * count_gradient_bytes(ddp) for ddp in parts.list_replicas())
+    return max(0, read_peak_bytes(parts.device) - spare)
+
+
+def collect_evidence(parts: RankParts, peak_bytes: int) -> Dict[str, Any]:
+    """Of the strategy in force, as this rank's part of a result has it."""
+    replicas = parts.list_replicas()
+    evidence = parts.levers.prove(parts.backend, replicas)
+    return {
+        "peak_memory_bytes": peak_bytes,
+        "bucket_bytes": parts.levers.reduction.list_bucket_bytes(replicas),
+        "consumed": evidence.consumed,
+        "not_consumed": evidence.not_consumed,
+        "no_effect": evidence.no_effect,
+    }
+
+
+DRIFTED = (
+    "The ranks held the same parameters before this race and different ones after it: a switch has broken their "
+    "agreement. Nothing that it measured counts."
+)
+
+
+def merge_race(
+    payloads: Sequence[Mapping[str, Any]],
+    blocks: Sequence[str],
+    bits_before: Sequence[List[int]],
+    script_ended: bool,
+) -> Tuple[Dict[str, Dict[str, Any]], str]:
+    """`payloads` in rank order: the results by their blocks, and a sentence where the ranks drifted apart.
+
+    `bits_before` are the ranks' checksums of the parameters when the race began.
+    """
+    bits = [payload["bits"] for payload in payloads]
+    equal_before = all(found == bits_before[0] for found in bits_before)
+    # A script that ended inside left its ranks as it pleased: between two averagings, or with rank 0's best weights.
+    drifted = ""
+    if equal_before and not script_ended and any(found != bits[0] for found in bits):
+        drifted = DRIFTED
+    at_start, _ = merge_losses([payload["loss_at_start"] for payload in payloads])
+    common = {"drifted": drifted, "loss_at_start": [] if None in at_start else at_start}
+    merged = [
+        merge_ranks([payload["arms"][place] for payload in payloads], script_ended)
+        for place in range(len(blocks))
+    ]
+    if len(blocks) == 1:
+        # A race of one arm has no turns: the block was measured in one go.
+        common["segments"] = []
+    return {block: {**result, **common} for block, result in zip(blocks, merged)}, drifted
+
+
+_AS_INTEGERS: Dict[int, torch.dtype] = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+_PIECE = 2**22
+"""Numbers summed at a time: 32 MiB when widened."""
+
+
+def sum_bits(replicas: List[Any]) -> List[int]:
+    """One number per DistributedDataParallel model, of the parameters that it keeps equal; waits for the device.
+
+    Whole numbers, so that neither the order of the sum nor an infinity matters.
+    """
+    with torch.no_grad():
+        return [_sum_model(ddp) for ddp in replicas]
+
+
+def _sum_model(ddp: Any) -> int:
+    sums = []
+    for place, parameter in enumerate(MODULE_PARAMETERS.of(ddp), start=1):
+        flat = parameter.detach()
+        flat = (flat.to_local() if hasattr(flat, "to_local") else flat).reshape(-1)
+        if flat.is_complex():
+            flat = torch.view_as_real(flat).reshape(-1)
+        bits = flat.view(_AS_INTEGERS[flat.element_size()])
+        # In pieces: torch widens all that it sums first. Each parameter has a weight of its own: two that were
+        # exchanged do not go unnoticed.
+        sums += [place * piece.sum(dtype=torch.int64) for piece in bits.split(_PIECE)]
+    if not sums:
+        return 0
+    return int(torch.stack([number.to(sums[0].device) for number in sums]).sum())

@@ -14,8 +14,7 @@ import pytest
 import trustme
 from pydantic import ValidationError
 
-from advisor.protocol.asked.jobs import JobState
-from advisor.protocol.asked.webhooks import Notice
+from advisor.protocol.asked.jobs import JobState, Notice
 from advisor.protocol.measured.runs import RunReport
 from advisor.protocol.training.workload import WITH_SECRETS
 from advisor.services.answers import runs

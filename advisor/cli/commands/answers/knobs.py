@@ -13,9 +13,8 @@ from advisor.cli.completions import complete_knob
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.options import JsonOption, screen_of
 from advisor.cli.views.wording import EFFECT_WORDS, spell_value
-from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.catalogue import CATALOGUE, find_nearest_knobs
 from advisor.protocol.knobs.knob import Effect, Knob, Switch
-from advisor.protocol.knobs.nearest import find_nearest_knobs
 from advisor.protocol.knobs.paddle import describe_in_paddle
 from advisor.protocol.measured.messages import PROTOCOL_MAJOR
 

@@ -18,7 +18,7 @@ from advisor.local.record import make_private, running_server
 from advisor.local.testbed import unavailable_because
 from advisor.protocol.asked.queries import JobQuery
 from advisor.protocol.base import Message
-from advisor.protocol.nodes.findings import Finding
+from advisor.protocol.nodes.cluster import Finding
 from advisor.protocol.reading import Unreadable, read_document
 
 _PATIENCE_S = 120

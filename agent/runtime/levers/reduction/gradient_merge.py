@@ -8,7 +8,7 @@ import torch
 
 from ...private_torch import IN_BACKWARD
 from ..lever import Evidence, Lever, Training, read_count, read_switch
-from .reduction_pause import ReductionPause
+from .reduction_proof import ReductionPause
 
 _SAMPLES = 2
 """Parameters, the smallest, whose gradients show whether the script changes any before it steps."""

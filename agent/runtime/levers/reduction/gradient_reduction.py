@@ -21,12 +21,13 @@ from ..lever import Evidence, Lever, RelaunchNeeded, Training
 from ..script_compilation import is_cut_at_buckets
 from . import reduction_plan
 from .communicators import Communicators, NoRoom
-from .live_reducer import LiveReducer, explain_no_live_reducers
 from .low_rank_reduction import EXACT_STEPS, LowRankReduction
 from .nccl_options import Configuration
 from .reducer import (
     SAMPLED_ITERATIONS,
+    LiveReducer,
     explain_no_handover,
+    explain_no_live_reducers,
     explain_no_rebuild,
     hand_over,
     has_own_hook,

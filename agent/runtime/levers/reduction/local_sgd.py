@@ -10,7 +10,7 @@ import torch.distributed as dist
 from ...observe.clock import Clock
 from ...private_torch import MODULE_PARAMETERS
 from ..lever import Evidence, Lever, Training, read_count, read_switch
-from .reduction_pause import ReductionPause
+from .reduction_proof import ReductionPause
 
 CHUNK_BYTES = 25 * 1024 * 1024
 

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from ... import private_torch
+from ...private_torch import BUCKET_CONFIG, FORGET_PASS, HAS_REBUILT
 from ..buckets.bucket_plan import BucketPlan
 from ..lever import RelaunchNeeded
 from .reduction_hook import reduce_bucket
@@ -169,3 +170,39 @@ def _set_plan(ddp: Any, plan: BucketPlan) -> None:
         )
         private_torch.BUCKET_CONFIG.set(ddp, planned)
         ddp.bucket_bytes_cap_list = list(plan.listed_bytes)
+
+
+FIELDS = (
+    "reducer",
+    "logger",
+    "bucket_bytes_cap",
+    "bucket_bytes_cap_default",
+    "bucket_bytes_cap_list",
+    BUCKET_CONFIG.name,
+    HAS_REBUILT.name,
+)
+"""What DDP itself keeps about its reducer; which of them exist depends on torch."""
+
+
+class LiveReducer:
+    """A model's reducer as it stands, to be put back later between any two steps."""
+
+    def __init__(self, ddp: Any) -> None:
+        """Call between steps: the model's next pass is another reducer's."""
+        self._fields = {name: vars(ddp)[name] for name in FIELDS if name in vars(ddp)}
+        FORGET_PASS.of(ddp.reducer)()
+
+    def take_over(self, ddp: Any) -> None:
+        """Call between steps, on every rank alike."""
+        for name, value in self._fields.items():
+            setattr(ddp, name, value)
+        if ddp.find_unused_parameters:
+            # Its hooks noted the parameters that were used while others reduced; that must not count for the next step.
+            FORGET_PASS.of(ddp.reducer)()
+
+
+def explain_no_live_reducers(ddp: Any) -> Optional[str]:
+    """Why this model can have only one reducer at a time, or None."""
+    if ddp.static_graph:
+        return "With static_graph=True a second reducer lets the ranks' parameters drift apart."
+    return private_torch.explain_missing(ddp.reducer, (FORGET_PASS,))

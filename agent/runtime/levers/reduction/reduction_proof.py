@@ -1,8 +1,8 @@
-"""What the hook's own counts prove of each knob that it serves."""
+"""What the hook's own counts prove of each knob that it serves, and the pause in which DDP reduces nothing."""
 
 from __future__ import annotations
 
-from typing import List, Mapping, Tuple
+from typing import Any, List, Mapping, Tuple
 
 from . import reduction_plan
 from .low_rank_reduction import LowRankReduction
@@ -50,3 +50,24 @@ def judge(knob: str, plan: ReductionPlan, counts: Mapping[str, List[int]]) -> Tu
         return True, "The value equals the baseline's: gradients travel as they are."
     sentence = f"{counts['converted'][0]} of {total} buckets travelled as {plan.wire_format}."
     return counts["converted"][0] > 0, sentence
+
+
+class ReductionPause:
+    """DDP decides at the forward whether the backward after it reduces; between forwards its flag is the script's."""
+
+    def __init__(self) -> None:
+        self._paused: List[Any] = []
+        self.count = 0
+        """Reductions skipped."""
+
+    def begin(self, ddp: Any) -> None:
+        """Skips the reduction after this forward, unless the script itself skips it already (no_sync)."""
+        if ddp.require_backward_grad_sync:
+            ddp.require_backward_grad_sync = False
+            self._paused.append(ddp)
+            self.count += 1
+
+    def end(self) -> None:
+        for ddp in self._paused:
+            ddp.require_backward_grad_sync = True
+        self._paused.clear()

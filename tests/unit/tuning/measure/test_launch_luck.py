@@ -5,8 +5,15 @@ import random
 
 import pytest
 
-from advisor.tuning.measure.moods import find_gap, have_shown_moods
-from advisor.tuning.measure.pooling import UNKNOWN_LUCK, Pooled, learn_luck, mix, pool_launches
+from advisor.tuning.measure.pooling import (
+    UNKNOWN_LUCK,
+    Pooled,
+    find_gap,
+    have_shown_moods,
+    learn_luck,
+    mix,
+    pool_launches,
+)
 
 
 def draw(luck: float, strategies: int, launches: int, dice: random.Random) -> list[list[tuple[float, float]]]:
