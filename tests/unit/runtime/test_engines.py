@@ -6,7 +6,7 @@ import sys
 import types
 
 import pytest
-from fleet_advisor_runtime.observe.engines import ENGINES, find_engine
+from fleet_advisor_runtime.observe.models import ENGINES, find_engine
 
 KNOWN = {
     ("deepspeed", "runtime", "engine", "DeepSpeedEngine"): "DeepSpeed's engine",

@@ -11,11 +11,10 @@ import pytest
 
 pytest.importorskip("torch")
 order = importlib.import_module("fleet_advisor_runtime.races.order")
-turns = importlib.import_module("fleet_advisor_runtime.races.turns")
 verdicts = importlib.import_module("fleet_advisor_runtime.races.verdicts")
 judging = importlib.import_module("fleet_advisor_runtime.races.judge")
 arms = importlib.import_module("fleet_advisor_runtime.races.arm")
-equality = importlib.import_module("fleet_advisor_runtime.races.equality")
+results = importlib.import_module("fleet_advisor_runtime.races.results")
 recorder = importlib.import_module("fleet_advisor_runtime.observe.recorder")
 
 MESSAGE: dict[str, Any] = {
@@ -86,11 +85,11 @@ def test_a_race_that_cannot_be_run_is_refused_by_name(changes: dict[str, Any], w
 def test_turns_are_random_the_same_everywhere_and_reversed_every_other_time() -> None:
     names = list("abcde")
     for cycle in range(0, 40, 2):
-        there = turns.order_turns("race", cycle, names)
+        there = order.order_turns("race", cycle, names)
         assert sorted(there) == names
-        assert turns.order_turns("race", cycle, names) == there
-        assert turns.order_turns("race", cycle + 1, names) == there[::-1]
-    firsts = {turns.order_turns("race", cycle, names)[0] for cycle in range(0, 80, 2)}
+        assert order.order_turns("race", cycle, names) == there
+        assert order.order_turns("race", cycle + 1, names) == there[::-1]
+    firsts = {order.order_turns("race", cycle, names)[0] for cycle in range(0, 80, 2)}
     assert firsts == set(names)
 
 
@@ -104,7 +103,7 @@ def test_what_a_script_does_every_few_steps_falls_into_no_arms_turns_alone_and_o
     places: list[list[int]] = [[] for _ in range(count)]
     now, before = 0, -1
     for cycle in range(400):
-        for arm in turns.order_turns("race", cycle, range(count)):
+        for arm in order.order_turns("race", cycle, range(count)):
             now, before = now + (arm != before), arm
             places[arm] += range(now, now := now + steps)
     for own in places:
@@ -316,8 +315,8 @@ def test_bits_tell_the_smallest_difference() -> None:
     ones = torch.ones(100)
     other = ones.clone()
     other[50] = torch.nextafter(other[50], torch.tensor(2.0))
-    assert equality.sum_bits([Replica(ones)]) == equality.sum_bits([Replica(ones.clone())])
-    assert equality.sum_bits([Replica(ones)]) != equality.sum_bits([Replica(other)])
-    assert equality.sum_bits([Replica(ones, other)]) != equality.sum_bits([Replica(other, ones)])
+    assert results.sum_bits([Replica(ones)]) == results.sum_bits([Replica(ones.clone())])
+    assert results.sum_bits([Replica(ones)]) != results.sum_bits([Replica(other)])
+    assert results.sum_bits([Replica(ones, other)]) != results.sum_bits([Replica(other, ones)])
     kinds = [torch.ones(3, dtype=kind) for kind in (torch.bfloat16, torch.float64, torch.complex64)]
-    assert len(equality.sum_bits([Replica(*kinds, torch.tensor([math.inf, math.nan]))])) == 1
+    assert len(results.sum_bits([Replica(*kinds, torch.tensor([math.inf, math.nan]))])) == 1
