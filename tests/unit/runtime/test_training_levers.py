@@ -16,8 +16,8 @@ from fleet_advisor_runtime.levers.computation.mixed_precision import are_finite,
 from fleet_advisor_runtime.levers.lever import Training  # noqa: E402
 from fleet_advisor_runtime.levers.reduction.adaptive_local_sgd import choose_interval  # noqa: E402
 from fleet_advisor_runtime.levers.reduction.step_gate import StepGate  # noqa: E402
-from fleet_advisor_runtime.observe.recorder import multiply_loss  # noqa: E402
 from fleet_advisor_runtime.observe.precision import ScriptPrecision  # noqa: E402
+from fleet_advisor_runtime.observe.recorder import multiply_loss  # noqa: E402
 from fleet_advisor_runtime.races.snapshot import TrainingSnapshot  # noqa: E402
 
 
