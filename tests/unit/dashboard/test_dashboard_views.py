@@ -110,7 +110,8 @@ def test_running_job_tells_its_best_trial_as_the_terminal_does() -> None:
     best = RUNNING.job.standing
     assert best is not None
     card = show(RUNNING).verdict
-    assert f"Best so far: trial {best.trial_number}, {best.describe()}." in card.sentence
+    assert f"Best so far: trial {best.trial_number}, {best.describe()}, the best of those" in card.sentence
+    assert "measured with 81 % probability." in card.sentence
     assert (card.tried, card.most) == (10, 24)
 
 
