@@ -31,7 +31,7 @@ BROWSERS = ("Mozilla/5.0 (X11; Linux x86_64) Firefox/140.0", "curl/8.9.1", "")
 GUARDED = [name.split()[1] for name, allowed in ROUTES.items() if allowed != EVERYBODY]
 WEBHOOKS = "advisor/services/webhooks/"
 """The room that posts, whose own tests show that it connects to what it judged."""
-CLIENTS = ("advisor/client/", "advisor/cli/", "advisor/local/")
+CLIENTS = ("advisor/here/", "advisor/client/", "advisor/cli/", "advisor/local/")
 """Rooms of the package that run on a person's machine: these may connect to the server that the person names."""
 
 
