@@ -118,7 +118,9 @@ def _describe_progress(job: Job, history: JobHistory) -> str:
         return text
     if best.is_confirmed:
         return f"{text} The best strategy against yours: {best.gain.describe()}."
-    surely = f", the best of those measured with {formats.percent(best.chance)} probability" if best.chance else ""
+    surely = (
+        f", the best of those measured with {formats.percent(best.chance)} probability" if best.chance else ""
+    )
     return f"{text} Best so far: trial {best.trial_number}, {best.describe()}{surely}."
 
 
