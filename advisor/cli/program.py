@@ -57,6 +57,7 @@ COMMANDS: Mapping[str, Place] = {
     "tune": _place(_DAILY, "measuring.tune", "tune", allow_interspersed_args=False),
     "advice": _place(_DAILY, "answers.answers", "advice"),
     "slurm": _place(_DAILY, "measuring.slurm", "build_app", is_group=True),
+    "ray": _place(_DAILY, "measuring.ray", "build_app", is_group=True),
     "run": _place(_DAILY, "measuring.run", "run", **_FORWARDED),
     "verify": _place(_DAILY, "measuring.verify", "verify"),
     "export": _place(_DAILY, "answers.answers", "export"),

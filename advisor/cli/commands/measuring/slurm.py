@@ -3,7 +3,6 @@
 import shlex
 import subprocess
 import sys
-from itertools import takewhile
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +12,7 @@ from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.options import screen_of
 from advisor.cli.tuning.job_spec import name_command
 from advisor.cli.tuning.strategy_files import name_directory
+from advisor.cli.tuning.tune_words import FORWARDING, WORDS, split_words
 from advisor.local.process import PYTHON
 
 _AROUND_MIN = 4
@@ -23,8 +23,7 @@ _LEAST_MIN = _AROUND_MIN + 1
 def build_app() -> typer.Typer:
     """Return `advisor slurm` with its commands."""
     app = typer.Typer(no_args_is_help=True, help="Measure in allocations of Slurm.")
-    settings = {"ignore_unknown_options": True, "allow_interspersed_args": False}
-    app.command("tune", context_settings=settings)(tune)
+    app.command("tune", context_settings=FORWARDING)(tune)
     return app
 
 
@@ -38,10 +37,7 @@ def tune(
     ] = None,
     chain: Annotated[int, typer.Option(min=1, help="Allocations, each of which goes on where one ended.")] = 1,
     write: Annotated[Path | None, typer.Option(metavar="FILE", help="Only write the batch file.")] = None,
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TUNE'S OPTIONS] -- COMMAND…", help="As of `advisor tune`; the command of one node."),
-    ] = None,
+    words: WORDS = None,
 ) -> None:  # fmt: skip
     """Submit a tuning to Slurm: the options above, then those of `advisor tune`, then -- and the command of one node.
 
@@ -50,7 +46,7 @@ def tune(
     Without --minutes the job takes the time of all allocations. The file can be submitted again: it goes on.
     """
     screen = screen_of(context)
-    options, command = _split(words or [])
+    options, command = split_words(words or [], "slurm tune --nodes 2 --time 30")
     if time < _LEAST_MIN:
         raise CommandFailed(
             Exit.USAGE,
@@ -78,21 +74,6 @@ def tune(
         number = done.stdout.strip().partition(";")[0]
         screen.print_text(number)
         screen.tell(f"Submitted {path} as {number}. Progress and answer: {job}-{number}.out")
-
-
-def _split(words: list[str]) -> tuple[list[str], list[str]]:
-    """The options of `advisor tune`, and the command; of a `--` that no option's value came before the parser took."""
-    ends = len(list(takewhile(lambda word: word.startswith("-"), words)))
-    at = words.index("--") if ends and "--" in words else ends
-    options, command = words[:at], words[at:]
-    command = command[1:] if command[:1] == ["--"] else command
-    if not command or command[0].startswith("-"):
-        raise CommandFailed(
-            Exit.USAGE,
-            "There is no launch command.",
-            "For example: advisor slurm tune --nodes 2 --time 30 -- torchrun --nproc-per-node 8 train.py",
-        )
-    return options, command
 
 
 def _prove(nodes: int, options: list[str], command: list[str]) -> None:

@@ -1,0 +1,33 @@
+"""Words of a command that puts `advisor tune --here` on an engine's nodes: its options, and the launch command."""
+
+from itertools import takewhile
+from typing import Annotated, Any
+
+import typer
+
+from advisor.cli.exits import CommandFailed, Exit
+
+FORWARDING: dict[str, Any] = {"ignore_unknown_options": True, "allow_interspersed_args": False}
+"""How such a command is parsed."""
+WORDS = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[TUNE'S OPTIONS] -- COMMAND…", help="As of `advisor tune`; the command of one node."),
+]  # fmt: skip
+
+
+def split_words(words: list[str], before: str) -> tuple[list[str], list[str]]:
+    """The options of `advisor tune`, and the command; of a `--` that no option's value came before the parser took.
+
+    `before`: what stands before them in an example. Raises `CommandFailed`.
+    """
+    ends = len(list(takewhile(lambda word: word.startswith("-"), words)))
+    at = words.index("--") if ends and "--" in words else ends
+    options, command = words[:at], words[at:]
+    command = command[1:] if command[:1] == ["--"] else command
+    if not command or command[0].startswith("-"):
+        raise CommandFailed(
+            Exit.USAGE,
+            "There is no launch command.",
+            f"For example: advisor {before} -- torchrun --nproc-per-node 8 train.py",
+        )
+    return options, command
