@@ -27,7 +27,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Pat
     mark = tmp_path_factory.mktemp("cluster")
     small = {"num_cpus": 1, "num_gpus": 0, "object_store_memory": 80 << 20}
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {MARK: str(mark), "PYTHONPATH": TOGETHER, "NO_COLOR": "1"}.items():
+        ours = {MARK: str(mark), "PYTHONPATH": TOGETHER, "NO_COLOR": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+        for name, value in ours.items():
             patch.setenv(name, value)
         patch.delenv("OMP_NUM_THREADS", raising=False)
         started = Cluster(initialize_head=True, head_node_args={**small, "include_dashboard": False})
