@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
@@ -113,7 +113,7 @@ def measure(told: Told) -> Found:
 
         def plan(_: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
             asked_at.append(time.monotonic())
-            return [RULES.model_dump(mode="json")]
+            return [asdict(RULES)]
 
         words = [str(SCRIPT), json.dumps(told.made_of), folder]
         result = parse_result(run_planned(words, plan, ranks)[0])
