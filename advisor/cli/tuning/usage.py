@@ -38,7 +38,7 @@ def describe_use(advice: Advice, job: Job, directory: Path, is_written: bool) ->
         return Use(note=str(error), program=program)
     path = shlex.quote(str(directory / file.filename))
     starts = job.spec.workload.kind is not WorkloadKind.PADDLE
-    command = f"bash {path}" if starts else f"load {path} into fleet's DistributedStrategy"
+    command = f"{_name_python(job)}bash {path}" if starts else f"load {path} into fleet's DistributedStrategy"
     if not is_written:
         write = f"{program} export {job.id} -o {shlex.quote(str(directory))}"
         command = f"{write}{' && ' if starts else ', then '}{command}"
@@ -60,6 +60,17 @@ def find_program() -> str:
     """Return how this very command is typed in this folder: by its name, or by its path where the name is not found."""
     if shutil.which("advisor") is not None:
         return "advisor"
-    program = Path(sys.executable).with_name("advisor")
+    return _type_path(Path(sys.executable).with_name("advisor"))
+
+
+def _name_python(job: Job) -> str:
+    """Name this Python to `run.sh` where the launcher is found beside it alone: its environment is not activated."""
+    launcher, own = job.spec.workload.command[0], Path(sys.executable)
+    if job.spec.workload.kind is not WorkloadKind.PYTORCH or shutil.which(launcher) is not None:
+        return ""
+    return f"PYTHON={_type_path(own)} " if shutil.which(launcher, path=str(own.parent)) else ""
+
+
+def _type_path(program: Path) -> str:
     here = Path.cwd()
     return shlex.quote(os.path.relpath(program, here) if program.is_relative_to(here) else str(program))

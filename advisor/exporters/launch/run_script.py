@@ -20,10 +20,16 @@ _FIND_RUNTIME = (
     f'[[ -f $runtime ]] || {{ echo "No {RUNTIME} beside $0: advisor export JOB --format runtime writes it." >&2; '
     "exit 127; }",
 )
+_FIND_PYTHON = (
+    'python="$(command -v "${PYTHON:-python3}")" || { echo "${PYTHON:-python3} was not found on this node: set PYTHON '
+    "to the path of your training's.\" >&2; exit 127; }",
+    # It is looked for where the command was typed, and used where the training is.
+    '[[ $python == /* ]] || python="$PWD/$python"',
+)
 _ALL_HERE = """\
 # Tuned with all {nodes} nodes on one machine: without a NODE_RANK all of them start here.
 if [[ -z ${{NODE_RANK:-}} ]]; then
-    export MASTER_ADDR=127.0.0.1 MASTER_PORT="${{MASTER_PORT:-$((20000 + RANDOM % 10000))}}"
+    export PYTHON="$python" MASTER_ADDR=127.0.0.1 MASTER_PORT="${{MASTER_PORT:-$((20000 + RANDOM % 10000))}}"
     ranks=()
     for rank in {{0..{last}}}; do
         NODE_RANK=$rank bash "$here/${{BASH_SOURCE[0]##*/}}" "$@" &
@@ -78,6 +84,7 @@ def _write_script(job: Job) -> str:
         "set -euo pipefail",
         'here="$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)"',
         *_FIND_RUNTIME,
+        *_FIND_PYTHON,
     ]
     if job.spec.workload.working_dir != ".":
         lines.append(f"cd -- {shlex.quote(job.spec.workload.working_dir)}")
@@ -97,7 +104,7 @@ def _write_script(job: Job) -> str:
                 '--master-port "${MASTER_PORT:-29500}"'
             )
         words.append(shlex.join([*launch.script, *launch.arguments]))
-    run = 'exec "${PYTHON:-python3}" "$runtime" --strategy "$here/strategy.json" --'
+    run = 'exec "$python" "$runtime" --strategy "$here/strategy.json" --'
     return "\n".join([*lines, f'{run} {" ".join(words)} "$@"']) + "\n"
 
 

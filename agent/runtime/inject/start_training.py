@@ -47,10 +47,15 @@ def main() -> None:
         return
     if is_script:
         command = [sys.executable, *list_flags(), *command]
+    else:
+        # The user's own torchrun comes first; this Python's serves where its environment is not activated.
+        folders = variables.get("PATH", os.defpath), os.path.dirname(sys.executable)
+        variables["PATH"] = os.pathsep.join(folders)
     try:
         os.execvpe(command[0], command, variables)
     except OSError as error:
-        _fail(f"{command[0]} cannot be started: {error.strerror}.", INVALID)
+        remedy = "Activate the environment that has it, or start this file by that environment's Python."
+        _fail(f"{command[0]} cannot be started: {error.strerror}. {remedy}", INVALID)
 
 
 def parse(words: List[str], beside: str) -> Tuple[str, List[str]]:

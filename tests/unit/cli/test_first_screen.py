@@ -224,7 +224,7 @@ def test_every_command_says_where_the_advisor_is_that_is_not_on_the_path(
     monkeypatch.chdir("/")
     program = Path(sys.executable).with_name("advisor")
     told = describe_use(a_change(), FakeServer().add_job("aaa1"), Path("out"), is_written=is_written)
-    assert "bash out/run.sh" in told.command
+    assert f"PYTHON={sys.executable.lstrip('/')} bash out/run.sh" in told.command
     assert (Path("/") / told.program) == program
     assert is_written or told.command.startswith(f"{told.program} export aaa1")
     assert f"{told.program} advice job-1 -v" in words_of(a_change(), told)
@@ -251,7 +251,7 @@ def test_use_names_what_the_file_cannot_carry() -> None:
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_command_to_paste_is_one_line_in_a_terminal_of_any_width(width: int) -> None:
-    command = "ADVISOR=/home/ada/projects/environments/advisor/bin/advisor bash advisor-train/run.sh"
+    command = "PYTHON=/home/ada/projects/environments/advisor/bin/python bash advisor-train/run.sh"
     lines = format_advice(a_change(), width, use=Use(command, "3 of 3 changes")).splitlines()
     assert [line for line in lines if line.startswith(f"USE IT  {command}")]
     continued = format_advice(

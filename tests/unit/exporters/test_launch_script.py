@@ -93,7 +93,8 @@ def test_nodes_that_were_agents_of_one_machine_all_start_there(advise, tmp_path:
     fake = tmp_path / "fake"
     fake.write_text('#!/bin/sh\necho "$MASTER_ADDR:$MASTER_PORT" > "address$NODE_RANK"; exit "$NODE_RANK"\n')
     fake.chmod(0o755)
-    done = execute(script, tmp_path, environment={"PYTHON": str(fake)})
+    # It is typed where the environment is, and the script goes to the training's folder.
+    done = execute(script, tmp_path, environment={"PYTHON": "./fake"})
     assert done.returncode == 1, done.stderr
     addresses = {(tmp_path / f"address{rank}").read_text() for rank in (0, 1)}
     assert len(addresses) == 1

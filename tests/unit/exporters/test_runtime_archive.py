@@ -113,7 +113,7 @@ def test_a_launch_command_is_started_as_typed(archive: Path, tmp_path: Path) -> 
         (("--strategy", "none.json", "true"), 3, "none.json cannot be read as a strategy file"),
         (("--strategy=other.json", "true"), 3, "is no strategy file of this version"),
         (("--strategy=command.json", "true"), 3, "is for a command workload"),
-        (("no-such-program",), 3, "no-such-program cannot be started"),
+        (("no-such-program",), 3, "no-such-program cannot be started: No such file or directory. Activate"),
     ],
 )
 def test_what_cannot_be_used_is_said(
@@ -125,6 +125,19 @@ def test_what_cannot_be_used_is_said(
     done = run(tmp_path, archive, *words)
     assert done.returncode == code
     assert said in done.stderr
+
+
+def test_launcher_of_an_environment_that_is_not_activated_is_found(archive: Path, tmp_path: Path) -> None:
+    scripts = tmp_path / "environment" / "bin"
+    scripts.mkdir(parents=True)
+    (scripts / "python3").symlink_to(sys.executable)
+    (scripts / "launch").write_text("#!/bin/sh\necho launched\n")
+    (scripts / "launch").chmod(0o755)
+    done = subprocess.run(
+        [scripts / "python3", archive, "launch"], capture_output=True, text=True, check=False,
+        env={"PATH": "/usr/bin:/bin"},
+    )  # fmt: skip
+    assert done.stdout == "launched\n", done.stderr
 
 
 def test_a_kept_baseline_starts_the_command_as_it_is(advise, archive: Path, tmp_path: Path) -> None:
