@@ -108,7 +108,7 @@ def list_addresses() -> tuple[str, ...]:
 def open_tls(environment: Mapping[str, str]) -> tuple[ssl.SSLContext, bytes]:
     """Return node 0's side of TLS with a certificate made for this start, and its SHA-256.
 
-    Nobody vouches for it: `prove` binds it to the secret. Raises `LocalModeFailed`.
+    No authority has signed it: `prove` binds it to the secret. Raises `LocalModeFailed`.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2

@@ -16,9 +16,10 @@ WORDS = Annotated[
 
 
 def split_words(words: list[str], before: str) -> tuple[list[str], list[str]]:
-    """The options of `advisor tune`, and the command; of a `--` that no option's value came before the parser took.
+    """Return the options of `advisor tune`, and the launch command.
 
-    `before`: what stands before them in an example. Raises `CommandFailed`.
+    The parser has taken the `--` away where no option with a value stands before it. `before`: what stands before them
+    in an example. Raises `CommandFailed`.
     """
     ends = len(list(takewhile(lambda word: word.startswith("-"), words)))
     at = words.index("--") if ends and "--" in words else ends
@@ -27,7 +28,7 @@ def split_words(words: list[str], before: str) -> tuple[list[str], list[str]]:
     if not command or command[0].startswith("-"):
         raise CommandFailed(
             Exit.USAGE,
-            "There is no launch command.",
+            "You gave no launch command.",
             f"For example: advisor {before} -- torchrun --nproc-per-node 8 train.py",
         )
     return options, command

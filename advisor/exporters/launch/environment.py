@@ -54,7 +54,7 @@ def export_environment(advice: Advice, job: Job) -> Exported:
     unmapped = {
         knob: IN_RANKS
         if knob in TUNER
-        else "It is no environment variable: use the torchrun or paddle export."
+        else "No environment variable sets it: use the torchrun or paddle export."
         for knob in advice.changes
         if knob not in provenance
     }

@@ -101,7 +101,7 @@ def test_a_difference_shows_what_changes_and_what_cannot(advise) -> None:
     assert describe_difference(advice, export(advice, job, "env")).splitlines() == [
         "--- your script as it was measured",
         "+++ strategy.env",
-        "!fuse_grad_size_in_MB = 50: It is no environment variable: use the torchrun or paddle export.",
+        "!fuse_grad_size_in_MB = 50: No environment variable sets it: use the torchrun or paddle export.",
         "-NCCL_SOCKET_NTHREADS = 1",
         "+NCCL_SOCKET_NTHREADS = 4",
     ]

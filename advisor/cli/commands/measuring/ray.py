@@ -53,7 +53,9 @@ def tune(
             gang.stop()
     except ConnectionError as error:
         hint = "Run this on one of its nodes or as a Ray Job, or name it in RAY_ADDRESS."
-        raise CommandFailed(Exit.UNREACHABLE, "There is no Ray cluster here.", hint, str(error)) from error
+        raise CommandFailed(
+            Exit.UNREACHABLE, "No Ray cluster answers on this machine.", hint, str(error)
+        ) from error
     except ray.exceptions.RayError as error:
         hint = "The Python that Ray runs on every node needs fleet-advisor too."
         raise CommandFailed(
