@@ -20,7 +20,8 @@ import numpy as np
 from noises import HOSTILE, MOODS, NOISES, Noise, draw_times
 from numpy.typing import NDArray
 
-from advisor.protocol.measured.trials import BlockResult, Contrast
+from advisor.protocol.measured.results import BlockResult
+from advisor.protocol.measured.trials import Contrast
 from advisor.tuning.history.launches import MOST_FREEDOM
 from advisor.tuning.measure.contrast import contrast_arms, forecast_errors
 from advisor.tuning.measure.pooling import UNKNOWN_LUCK, Luck, have_shown_moods, learn_luck

@@ -31,7 +31,8 @@ sys.path.insert(0, str(ROOT))
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.knob import KnobContext
 from advisor.protocol.knobs.strategy import DistributedStrategy
-from advisor.protocol.measured.trials import Block, BlockPlan, BlockResult, BlockState
+from advisor.protocol.measured.results import BlockResult
+from advisor.protocol.measured.trials import Block, BlockPlan, BlockState
 from advisor.tuning.measure.statistics import summarise_block
 from advisor.tuning.model.cost_model import CostModel, TimedStrategy, calibrate
 
@@ -109,7 +110,7 @@ def _recorded_case(surface: RecordedSurface, count: int, dice: random.Random) ->
     base = next(cell for cell in surface.cells.values() if not cell.changes)
     blocks = [make_block(repeat.result, {}) for repeat in base.repeats[:3]]
     if surface.calibration is not None and blocks[0].result:
-        calibrated = blocks[0].result.model_copy(update={"calibration": surface.calibration})
+        calibrated = replace(blocks[0].result, calibration=surface.calibration)
         blocks.append(make_block(calibrated, {}))
     blocks += [make_block(cell.repeats[0].result, cell.changes) for cell in seen]
     observations = tuple(

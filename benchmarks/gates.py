@@ -29,7 +29,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -213,10 +213,8 @@ async def hold_idle(arguments: argparse.Namespace) -> list[Finding]:
 def _write_report(seat: Seat, number: int) -> bytes:
     result = measure({}, number)
     times = result.step_time_s[:POINTS]
-    body = result.model_copy(
-        update={"step_time_s": times, "steps": POINTS, "segments": (4,) * (POINTS // 4), "wall_s": sum(times)}
-    ).model_dump(mode="json")
-    message = {"generation": 1, "results": {seat.arms[0]: body}}
+    body = replace(result, step_time_s=times, steps=POINTS, segments=(4,) * (POINTS // 4), wall_s=sum(times))
+    message = {"generation": 1, "results": {seat.arms[0]: asdict(body)}}
     return write_request(f"/sessions/{seat.session_id}/races/{seat.arms[0]}", seat.token, message)
 
 

@@ -35,8 +35,8 @@ from advisor.protocol.answers.advice import Advice, Verdict
 from advisor.protocol.asked.jobs import Measurement
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.measured.phases import Phases
-from advisor.protocol.measured.trials import BlockResult, Outcome
+from advisor.protocol.measured.results import BlockResult, Phases
+from advisor.protocol.measured.trials import Outcome
 from advisor.protocol.nodes.cluster import Cluster, DeviceKind, Node
 from advisor.protocol.training.workload import WorkloadFacts
 

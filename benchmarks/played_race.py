@@ -8,7 +8,7 @@ from typing import Any
 
 from sessions import ROOT  # noqa: F401  (makes the packages importable)
 
-from advisor.protocol.measured.races import RaceRules
+from advisor.protocol.measured.results import RaceRules
 from agent.runtime.races.judge import LONG_CYCLE, Judge
 from agent.runtime.races.order import order_turns
 from agent.runtime.races.verdicts import cap_steps

@@ -16,7 +16,7 @@ import random
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
@@ -218,7 +218,7 @@ def _gather(turns: Sequence[dict[str, Value]], results: Sequence[Mapping[str, An
                 "step_time_s": [round(seconds, 6) for seconds in result.step_time_s],
                 "samples_per_step": result.samples_per_step,
                 "period": result.period,
-                "phases": {k: v and round(v, 6) for k, v in result.phases.model_dump().items()},
+                "phases": {k: v and round(v, 6) for k, v in asdict(result.phases).items()},
                 "bucket_bytes": list(result.bucket_bytes),
                 "peak_memory_bytes": result.peak_memory_bytes,
                 "session": 0,

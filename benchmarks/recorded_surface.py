@@ -13,8 +13,7 @@ from surface_model import Cell, Key, Launch, Repeat, Surface, rescale
 
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.measured.calibration import Calibration
-from advisor.protocol.measured.trials import BlockResult
+from advisor.protocol.measured.results import BlockResult, Calibration
 from advisor.protocol.nodes.cluster import Cluster
 from advisor.protocol.training.workload import WorkloadFacts
 

@@ -17,7 +17,8 @@ from advisor.protocol.asked.jobs import Budget, Measurement, Stage
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import period_of
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.measured.trials import Block, BlockResult, Outcome, Trial
+from advisor.protocol.measured.results import BlockResult
+from advisor.protocol.measured.trials import Block, Outcome, Trial
 from advisor.tuning.decisions import Decision, Race
 from advisor.tuning.history.record import Record
 from advisor.tuning.search.state import look

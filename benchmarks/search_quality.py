@@ -21,7 +21,7 @@ import random
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from peers import PEERS, PENALTY, Axis, Peer, Places
@@ -34,8 +34,7 @@ from surfaces import FOLDER, SurfaceError, load_surface
 
 from advisor.protocol.knobs.changes import Changes, period_of
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.measured.races import RaceRules
-from advisor.protocol.measured.trials import BlockResult
+from advisor.protocol.measured.results import BlockResult, RaceRules
 from advisor.tuning.measure.contrast import contrast_arms
 
 _NEEDS = {
@@ -129,7 +128,7 @@ def run_peer(surface: Surface, seed: int, most: int, peer: Peer) -> list[Standin
 
 
 def _report(result: BlockResult, segments: Sequence[int]) -> BlockResult:
-    return result.model_copy(update={"segments": tuple(segments)})
+    return replace(result, segments=tuple(segments))
 
 
 def lay_axes(surface: Surface) -> dict[str, Axis]:

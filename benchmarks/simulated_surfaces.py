@@ -20,9 +20,15 @@ from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import period_of
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.knobs.strategy import DistributedStrategy
-from advisor.protocol.measured.calibration import Calibration, GradientTiming, LinkLevel, LinkTiming
-from advisor.protocol.measured.phases import Phases
-from advisor.protocol.measured.trials import BlockResult, Outcome
+from advisor.protocol.measured.results import (
+    BlockResult,
+    Calibration,
+    GradientTiming,
+    LinkLevel,
+    LinkTiming,
+    Phases,
+)
+from advisor.protocol.measured.trials import Outcome
 from advisor.protocol.nodes.cluster import Cluster, Device, DeviceKind, Node
 from advisor.protocol.nodes.cluster import Link as Interface
 from advisor.protocol.training.workload import WorkloadFacts

@@ -5,7 +5,7 @@ import random
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property
 
@@ -19,9 +19,8 @@ from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes, period_of
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.knobs.strategy import DistributedStrategy, Layout, Strategy
-from advisor.protocol.measured.calibration import Calibration
-from advisor.protocol.measured.phases import Phases
-from advisor.protocol.measured.trials import BlockResult, Outcome
+from advisor.protocol.measured.results import BlockResult, Calibration, Phases
+from advisor.protocol.measured.trials import Outcome
 from advisor.protocol.nodes.cluster import Cluster
 from advisor.protocol.training.workload import Workload, WorkloadFacts
 from advisor.tuning.space.composition import Composer, baseline_strategy
@@ -199,16 +198,15 @@ class Surface(ABC):
 def rescale(result: BlockResult, times: Sequence[float], scale: float) -> BlockResult:
     """Return the result with these steps, which are scaled already, and its phases multiplied by `scale`."""
     scaled = tuple(times)
-    phases = Phases.model_validate({k: v and v * scale for k, v in result.phases.model_dump().items()})
-    return result.model_copy(
-        update={
-            "steps": len(scaled),
-            "step_time_s": scaled,
-            "samples": result.samples_per_step * len(scaled),
-            "wall_s": sum(scaled),
-            "phases": phases,
-            "losses": result.losses[: len(scaled)],
-        }
+    phases = Phases(**{k: v and v * scale for k, v in asdict(result.phases).items()})
+    return replace(
+        result,
+        steps=len(scaled),
+        step_time_s=scaled,
+        samples=result.samples_per_step * len(scaled),
+        wall_s=sum(scaled),
+        phases=phases,
+        losses=result.losses[: len(scaled)],
     )
 
 

@@ -22,10 +22,10 @@ from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes, period_of
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.measured.calibration import Calibration
-from advisor.protocol.measured.phases import Phases
-from advisor.protocol.measured.trials import BlockResult, Outcome
+from advisor.protocol.measured.results import BlockResult, Calibration, Phases
+from advisor.protocol.measured.trials import Outcome
 from advisor.protocol.nodes.cluster import Cluster, DeviceKind, Node
+from advisor.protocol.reading import read_document
 from advisor.protocol.training.workload import WorkloadFacts
 
 FOLDER = ROOT / "benchmarks" / "surfaces"
@@ -74,7 +74,9 @@ def read_surface(data: Mapping[str, Any], name: str = "surface") -> RecordedSurf
         baseline=baseline,
         facts=facts,
         cluster=_read_cluster(data.get("cluster"), facts),
-        calibration=Calibration.model_validate(data["calibration"]) if data.get("calibration") else None,
+        calibration=read_document(Calibration, json.dumps(data["calibration"]))
+        if data.get("calibration")
+        else None,
         allowed_error=data.get("allowed_error"),
     )
     blocks = [
@@ -161,7 +163,7 @@ def _read_block(block: Mapping[str, Any], cell: Mapping[str, Any], where: str) -
         samples_per_step=samples,
         samples=samples * len(times),
         wall_s=float(sum(times)),
-        phases=Phases.model_validate(block.get("phases") or {}),
+        phases=Phases(**block.get("phases") or {}),
         bucket_bytes=tuple(block.get("bucket_bytes") or ()),
         peak_memory_bytes=int(block.get("peak_memory_bytes") or 0),
         losses=losses,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from played_race import Heat
 from surface_model import Cell, Key, Launch
 
-from advisor.protocol.measured.trials import BlockResult
+from advisor.protocol.measured.results import BlockResult
 
 _HOUR_S = 3600.0
 STALL_S = 0.05

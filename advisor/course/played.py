@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 from advisor.course.races import Changed, accept_race, end_race, issue_race
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job, Stage
+from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import (
     Block,
-    BlockResult,
     BlockState,
     EarlierJob,
     JobHistory,

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from advisor.protocol.gains import say_smallest_gain
 from advisor.protocol.measured.races import BlockPlan
+from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import (
     Block,
-    BlockResult,
     BlockState,
     BlockSummary,
     JobHistory,

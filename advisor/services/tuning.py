@@ -7,7 +7,8 @@ from typing import Protocol
 from advisor.protocol.answers.advice import Advice, Forecast, WhatIf
 from advisor.protocol.answers.previews import PlanPreview
 from advisor.protocol.asked.jobs import Job
-from advisor.protocol.measured.trials import BlockResult, BlockSummary, JobHistory, Outcome, Trial
+from advisor.protocol.measured.results import BlockResult
+from advisor.protocol.measured.trials import BlockSummary, JobHistory, Outcome, Trial
 from advisor.tuning.decisions import Decision
 
 

@@ -20,9 +20,10 @@ from advisor.protocol.asked.jobs import JobSpec
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.races import BlockPlan
+from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.runs import ProductionRun
 from advisor.protocol.measured.telemetry import NodeFlag, NodeTelemetry, TelemetrySample
-from advisor.protocol.measured.trials import BlockResult, BlockSummary, EarlierJob, EarlierLaunches
+from advisor.protocol.measured.trials import BlockSummary, EarlierJob, EarlierLaunches
 from advisor.protocol.nodes.cluster import Cluster, Node
 from advisor.protocol.standing import Standing
 from advisor.protocol.training.workload import WorkloadFacts

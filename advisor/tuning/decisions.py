@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from advisor.protocol.asked.jobs import Stage
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.measured.races import RaceRules
+from advisor.protocol.measured.results import RaceRules
 from advisor.protocol.measured.trials import Purpose
 from advisor.protocol.standing import Standing
 

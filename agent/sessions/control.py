@@ -1,12 +1,11 @@
 """The unix socket on which global rank 0's runtime reports and asks what comes next.
 
 JSON lines. A hello or a race is answered with one line: a race to run, or the end. What the runtime says is
-parsed here into the protocol's models; a key that is not known is ignored, and a text is cleaned and shortened. Only
-processes of the session are listened to.
+parsed here into the classes that runtime and protocol share; a key that is not known is ignored, and a text is cleaned
+and shortened. Only processes of the session are listened to.
 """
 
 import json
-import math
 import os
 import socket
 import struct
@@ -14,17 +13,17 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import structlog
 from pydantic import ValidationError
 
-from advisor.protocol.base import Value
+from advisor.protocol.base import Message, Value
 from advisor.protocol.measured.messages import NextReply, Trouble
 from advisor.protocol.measured.races import RacePlan
-from advisor.protocol.measured.trials import BlockResult
+from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.plain_text import clean_text
 from advisor.protocol.training.workload import WorkloadFacts
 from agent.guard.account import Account
@@ -191,27 +190,23 @@ def parse_trouble(message: Mapping[str, Any]) -> Trouble:
     )
 
 
-def parse_result(raw: Mapping[str, Any]) -> BlockResult:
-    """Return the protocol's model of the runtime's result.
+class _Told(Message):
+    """One arm's result, as the runtime declares it; a number that is not finite is refused."""
 
-    A loss that is missing is left out, and one that is not finite makes the arm diverged: JSON has no NaN. An arm that
-    could not be switched to in place has no step at all.
-    """
-    fields: dict[str, Any] = {"steps": 0, "step_time_s": (), "samples_per_step": 0.0, "wall_s": 0.0}
-    fields |= {key: value for key, value in raw.items() if value is not None}
-    losses = [loss for loss in fields.get("losses", ()) if loss is not None]
-    finite = tuple(loss for loss in losses if math.isfinite(loss))
-    nonfinite = max(int(fields.get("nonfinite_losses") or 0), len(losses) - len(finite))
-    fields |= {"losses": finite, "diverged": bool(fields.get("diverged")) or nonfinite > 0}
-    fields |= {"nonfinite_losses": nonfinite}
-    checks = [fields.get("loss_at_start") or [], *fields.get("loss_checks", ())]
-    if any(
-        not isinstance(loss, (int, float)) or not math.isfinite(loss) for check in checks for loss in check
-    ):
-        fields |= {"loss_at_start": (), "loss_checks": ()}
-    fields |= {key: _clean(fields[key]) for key in ("consumed", "not_consumed", "no_effect") if key in fields}
-    fields |= {key: _shorten(str(fields.get(key, ""))) for key in ("relaunch_needed", "drifted")}
-    return BlockResult.model_validate(fields)
+    result: BlockResult
+
+
+def parse_result(raw: Mapping[str, Any]) -> BlockResult:
+    """Return the runtime's result with its texts cleaned. Raises ValidationError when it is none."""
+    result = _Told.model_validate({"result": raw}).result
+    return replace(
+        result,
+        consumed=_clean(result.consumed),
+        not_consumed=_clean(result.not_consumed),
+        no_effect=_clean(result.no_effect),
+        relaunch_needed=_shorten(result.relaunch_needed),
+        drifted=_shorten(result.drifted),
+    )
 
 
 def describe_next(reply: NextReply) -> dict[str, Any]:

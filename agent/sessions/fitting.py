@@ -7,10 +7,11 @@ its error is larger. Thinning the steps out would not do: medians, stalls and co
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from advisor.protocol.measured.messages import MOST_MESSAGE_BYTES, RaceReport
-from advisor.protocol.measured.trials import BlockResult
+from advisor.protocol.measured.results import BlockResult
 
 _SERIES = ("step_time_s", "losses", "loss_at_start", "per_rank_step_time_s", "per_rank_work_s")
 _LEAST_KEPT = 1 / 64
@@ -42,9 +43,7 @@ def _write(generation: int, results: Mapping[str, BlockResult]) -> str:
 
 def _round(result: BlockResult) -> BlockResult:
     rounded: dict[str, Any] = {name: _shorten(getattr(result, name)) for name in _SERIES}
-    return result.model_copy(
-        update={**rounded, "loss_checks": tuple(_shorten(check) for check in result.loss_checks)}
-    )
+    return replace(result, **rounded, loss_checks=tuple(_shorten(check) for check in result.loss_checks))
 
 
 def _shorten(series: tuple[float, ...]) -> tuple[float, ...]:
@@ -68,14 +67,13 @@ def _cut(result: BlockResult, cycles: int, share: float) -> BlockResult:
     if steps >= count:
         return result
     part = sum(result.step_time_s[:steps]) / sum(result.step_time_s)
-    return result.model_copy(
-        update={
-            "steps": steps,
-            "step_time_s": result.step_time_s[:steps],
-            "segments": result.segments[:cycles],
-            "samples": result.samples * steps / count,
-            "wall_s": result.wall_s * part,
-            "losses": result.losses[: len(result.losses) * steps // count],
-            "loss_checks": result.loss_checks[:cycles],
-        }
+    return replace(
+        result,
+        steps=steps,
+        step_time_s=result.step_time_s[:steps],
+        segments=result.segments[:cycles],
+        samples=result.samples * steps / count,
+        wall_s=result.wall_s * part,
+        losses=result.losses[: len(result.losses) * steps // count],
+        loss_checks=result.loss_checks[:cycles],
     )

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 
 from advisor.protocol.measured.races import RacePlan
-from advisor.protocol.measured.trials import BlockResult
+from advisor.protocol.measured.results import BlockResult
 
 _SHORTEST_STEP_S = 1e-6
 _CLOCK_TOLERANCE = 1.05

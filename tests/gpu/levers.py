@@ -4,7 +4,8 @@ from collections import Counter
 from statistics import median
 
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.measured.trials import BlockResult, Outcome
+from advisor.protocol.measured.results import BlockResult
+from advisor.protocol.measured.trials import Outcome
 from tests.gpu.bench import Bench
 from tests.gpu.check import Judgement
 from tests.gpu.launches import (

@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 from statistics import fmean, median, stdev
 
 from advisor.protocol.answers.advice import Diagnosis
-from advisor.protocol.measured.trials import Block, BlockResult, BlockState
+from advisor.protocol.measured.results import BlockResult
+from advisor.protocol.measured.trials import Block, BlockState
 from advisor.tuning.explain.diagnosis import diagnose
 from tests.gpu.bench import Bench, Trained
 from tests.gpu.check import Judgement, NotPossible

@@ -23,13 +23,12 @@ from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.measured.phases import LateRank, Phases
 from advisor.protocol.measured.races import BlockPlan
+from advisor.protocol.measured.results import BlockResult, LateRank, Phases
 from advisor.protocol.measured.runs import ProductionRun
 from advisor.protocol.measured.telemetry import TelemetryPoint
 from advisor.protocol.measured.trials import (
     Block,
-    BlockResult,
     BlockState,
     BlockSummary,
     JobHistory,
@@ -159,7 +158,7 @@ def _make_block(
 
 def _list_accounts(late: Phases) -> tuple[Phases, ...]:
     waits = {"backward_s": late.backward_s - _LATE_S, "wait_s": _LATE_S}
-    return tuple(late if rank == _LATE else late.model_copy(update=waits) for rank in range(16))
+    return tuple(late if rank == _LATE else replace(late, **waits) for rank in range(16))
 
 
 def _make_history(start: datetime, rounds: int) -> JobHistory:

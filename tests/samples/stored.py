@@ -220,7 +220,7 @@ def _store_block(work: UnitOfWork, job: Job, block: Block, own: Callable[[str], 
         job.id, block.model_copy(update={"id": own(block.id), "session_id": own(block.session_id)})
     )
     if block.result is not None:
-        result = block.result.model_copy(update={"same_as": own(block.result.same_as)})
+        result = replace(block.result, same_as=own(block.result.same_as))
         work.connection.execute(
             insert(ResultRow).values(
                 block_id=own(block.id),

@@ -5,7 +5,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from advisor.protocol.measured.phases import NOTICEABLE_S, Phases
+from advisor.protocol.measured.results import NOTICEABLE_S, Phases
 
 _BAR_COLUMNS = 24
 

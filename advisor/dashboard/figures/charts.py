@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 from advisor.dashboard import formats
 from advisor.dashboard.figures.gains import TITLE, Gain, are_cut, frame_gains, to_percent
 from advisor.protocol.gains import spell_likely, spell_range
-from advisor.protocol.measured.phases import Phases
+from advisor.protocol.measured.results import Phases
 
 BASELINE = "#8b93a3"
 ACCENT = "#0072b2"

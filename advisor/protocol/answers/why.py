@@ -2,7 +2,7 @@
 
 from advisor.protocol.answers.advice import Advice, KnobReason, Verdict
 from advisor.protocol.knobs.catalogue import spell_name
-from advisor.protocol.measured.phases import NOTICEABLE_S, Phases
+from advisor.protocol.measured.results import NOTICEABLE_S, Phases
 
 _PHASES_SHOWN = 4
 _SHORT_PHASES = {"data wait": "data", "exposed communication": "network"}

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
-from advisor.protocol.measured.trials import Block, BlockResult
+from advisor.protocol.measured.results import BlockResult
+from advisor.protocol.measured.trials import Block
 
 _Z95 = 1.96
 

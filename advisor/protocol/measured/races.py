@@ -4,7 +4,7 @@ from pydantic import Field
 
 from advisor.protocol.base import Message
 from advisor.protocol.knobs.changes import Changes
-from agent.runtime.races.order import RaceRules as RaceRules
+from advisor.protocol.measured.results import RaceRules
 
 
 class BlockPlan(Message):

@@ -8,9 +8,8 @@ from pydantic import Field
 from advisor.protocol.base import Message
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.measured.calibration import Calibration
-from advisor.protocol.measured.phases import LateRank, Phases
 from advisor.protocol.measured.races import BlockPlan
+from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.telemetry import NodeTelemetry
 
 
@@ -84,77 +83,6 @@ class Purpose(StrEnum):
     """The winner with some knobs back at the baseline's value: whether they earn their place."""
     CONFIRM = "confirm"
     """The winner (or the best of a higher rung) in the rounds that are reported."""
-
-
-class BlockResult(Message):
-    """What the ranks measured in one block."""
-
-    steps: int
-    """Timed steps."""
-    period: int = 1
-    """Steps after which behaviour repeats (local SGD's k)."""
-    excluded_steps: int = 0
-    """Timed steps left out: the script did something else in them (evaluation, a checkpoint)."""
-    warmup_steps: int = 0
-    """Steps before the timed ones."""
-    step_time_s: tuple[float, ...]
-    """Time of each timed step: the mean over the ranks, so stretched that all together are `wall_s`."""
-    segments: tuple[int, ...] = ()
-    """Timed steps in each cycle of its race, in order: together `steps`. Empty for a block that was measured alone."""
-    samples_per_step: float
-    """Samples of all ranks per step."""
-    samples: float = 0
-    """Samples of all ranks in the timed steps."""
-    wall_s: float
-    """Wall time of the timed steps, of the rank for which they took longest."""
-    per_rank_step_time_s: tuple[float, ...] = ()
-    """Each rank's mean step time."""
-    per_rank_work_s: tuple[float, ...] = ()
-    """Each rank's mean step without what it waits for others. Ranks that wait for each other take equally long steps,
-    so that a slow one shows here."""
-    phases: Phases = Phases()
-    """The account of one rank over all timed steps: of the late one, else of one that waits as long as is usual."""
-    phases_rank: int = 0
-    """Which rank that is."""
-    per_rank_phases: tuple[Phases, ...] = ()
-    """Every rank's account; empty where there are more than 64 ranks."""
-    late: LateRank | None = None
-    """The rank that the others wait for; None where none is late in every step, or where waiting was not measured."""
-    losses: tuple[float, ...] = ()
-    """Mean over the ranks of each timed step's loss, where the script's backward pass showed one."""
-    loss_at_start: tuple[float, ...] = ()
-    """Loss of each batch of the race's loss check under the state that all segments began from."""
-    loss_checks: tuple[tuple[float, ...], ...] = ()
-    """Loss of each of the same batches after each segment, under the ranks' averaged parameters."""
-    diverged: bool = False
-    """A loss was not finite."""
-    nonfinite_losses: int = 0
-    """How many of the timed steps and of the loss checks had a loss that was not finite, on any rank. Whether the
-    strategy or the script is to blame, only the baseline's own tell."""
-    peak_memory_bytes: int = 0
-    """Largest peak of any rank in this block (device memory on GPUs, resident memory on CPUs)."""
-    bucket_bytes: tuple[int, ...] = ()
-    """Sizes of DDP's buckets as its own log states them."""
-    consumed: dict[str, str] = Field(default_factory=dict)
-    """Knob -> evidence that the override was in force."""
-    not_consumed: dict[str, str] = Field(default_factory=dict)
-    """Knob -> why nothing consumed the override."""
-    no_effect: dict[str, str] = Field(default_factory=dict)
-    """Knob -> why its override, though in force, leaves everything as the baseline has it (the same buckets)."""
-    relaunch_needed: str = ""
-    """Sentence when the overrides cannot be switched in place: measure it again in a session launched with them."""
-    script_ended: bool = False
-    """The script ended during this block."""
-    switch_s: float = 0.0
-    """Time the switch took."""
-    given_up: bool = False
-    """It left its race early: its steps were surely too slow (`RaceRules.give_up_ratio`)."""
-    same_as: str = ""
-    """Block of the arm that turned out to be the same plan in force; this one was not timed then."""
-    drifted: str = ""
-    """Sentence when the ranks' parameters were equal before the race and not after it: nothing of it counts."""
-    calibration: Calibration | None = None
-    """What a calibrating block measured besides."""
 
 
 class Contrast(Message):

@@ -18,8 +18,9 @@ from sqlalchemy import (
 )
 from sqlalchemy.orm import aliased
 
+from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.telemetry import NodeTelemetry
-from advisor.protocol.measured.trials import Block, BlockResult, BlockState, BlockSummary, SessionState
+from advisor.protocol.measured.trials import Block, BlockState, BlockSummary, SessionState
 from advisor.storage.columns import AnyRow, read_word
 from advisor.storage.repositories.known_blocks import KnownBlocks, Mark
 from advisor.storage.tables import BlockRow, QuarantineRow, ResultRow, SessionRow

@@ -2,7 +2,7 @@
 
 from advisor.protocol.answers.advice import Diagnosis
 from advisor.protocol.asked.jobs import Job
-from advisor.protocol.measured.phases import Phases
+from advisor.protocol.measured.results import Phases
 from advisor.protocol.measured.trials import Trial
 from advisor.protocol.training.workload import WorkloadFacts
 

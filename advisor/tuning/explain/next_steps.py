@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from advisor.protocol.answers.advice import Diagnosis
 from advisor.protocol.gains import NOISY, say_launch_noise
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.measured.phases import Phases
+from advisor.protocol.measured.results import Phases
 from advisor.protocol.measured.trials import Trial
 from advisor.protocol.training.workload import WorkloadKind
 from advisor.tuning.explain.beyond_knobs import list_beyond_knobs

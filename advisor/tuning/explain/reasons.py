@@ -8,7 +8,7 @@ from advisor.protocol.base import Value
 from advisor.protocol.gains import End, spell_percent
 from advisor.protocol.knobs.catalogue import CATALOGUE, spell_with_unit
 from advisor.protocol.knobs.knob import KnobContext, Part
-from advisor.protocol.measured.phases import Phases
+from advisor.protocol.measured.results import Phases
 from advisor.protocol.measured.trials import Block
 from advisor.protocol.training.workload import WorkloadKind
 from advisor.tuning.explain.knob_effects import Evidence

@@ -15,7 +15,7 @@ from advisor.protocol.base import Value
 from advisor.protocol.gains import spell_share
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.measured.calibration import GradientNoise
+from advisor.protocol.measured.results import GradientNoise
 from advisor.protocol.measured.trials import Block, Trial
 from advisor.tuning.history.losses import LossContrast, contrast_losses, list_blocks
 from advisor.tuning.history.record import Record

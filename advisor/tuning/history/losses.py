@@ -22,7 +22,8 @@ import numpy as np
 
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.measured.trials import Block, BlockResult
+from advisor.protocol.measured.results import BlockResult
+from advisor.protocol.measured.trials import Block
 from advisor.tuning.history.record import Record
 
 _FEWEST_LOSSES = 4

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.protocol.measured.estimates import mean_step_s, rate_of
-from advisor.protocol.measured.trials import Block, BlockResult, Contrast
+from advisor.protocol.measured.results import BlockResult
+from advisor.protocol.measured.trials import Block, Contrast
 
 _LONGEST_EXCESS = 0.5
 """How much longer than its own arm's median a step counts at most, in medians of the slower arm: the same seconds for

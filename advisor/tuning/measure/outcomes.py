@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.measured.trials import BlockResult, Outcome, Purpose, Trial
+from advisor.protocol.measured.results import BlockResult
+from advisor.protocol.measured.trials import Outcome, Purpose, Trial
 from advisor.tuning.measure.statistics import is_cut_short, summarise_block
 
 _CHANCE, _CHANCE_EXACT = 0.01, 0.001

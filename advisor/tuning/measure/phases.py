@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from statistics import fmean, median
 
 from advisor.protocol.gains import spell_share
-from advisor.protocol.measured.phases import PHASE_NAMES, LateRank, Phases
-from advisor.protocol.measured.trials import Block, BlockResult
+from advisor.protocol.measured.results import PHASE_NAMES, BlockResult, LateRank, Phases
+from advisor.protocol.measured.trials import Block
 
 NEGLIGIBLE = 0.02
 """A phase with a smaller share of the step cannot bring 2 % (Amdahl: 1 / (1 - share) - 1)."""

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean, median
 
-from advisor.protocol.measured.trials import BlockResult, BlockSummary
+from advisor.protocol.measured.results import BlockResult
+from advisor.protocol.measured.trials import BlockSummary
 from advisor.tuning.measure.contrast import contrast_arms
 from advisor.tuning.measure.student_t import t_quantile
 

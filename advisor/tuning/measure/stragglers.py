@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean, median
 
 from advisor.protocol.gains import spell_share
-from advisor.protocol.measured.phases import LateRank
+from advisor.protocol.measured.results import LateRank
 from advisor.protocol.measured.telemetry import DeviceTelemetry, FlagKind, NodeFlag
 from advisor.protocol.measured.trials import Block, Session
 from advisor.protocol.nodes.cluster import Cluster

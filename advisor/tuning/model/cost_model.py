@@ -9,7 +9,7 @@ import numpy as np
 
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.knob import KnobContext
-from advisor.protocol.measured.calibration import LinkTiming
+from advisor.protocol.measured.results import LinkTiming
 from advisor.protocol.measured.trials import Block
 from advisor.tuning.model.communication_schedule import find_gradients, shape_of
 from advisor.tuning.model.cost_priors import PAYLOAD, link_bits_per_s, prior_of

@@ -9,7 +9,7 @@ import numpy as np
 
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.knob import KnobContext
-from advisor.protocol.measured.calibration import LinkLevel, LinkTiming
+from advisor.protocol.measured.results import LinkLevel, LinkTiming
 from advisor.protocol.measured.trials import Block
 from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.tuning.measure.phases import pool_phases

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from advisor.protocol.asked.jobs import Stage
 from advisor.protocol.knobs.changes import period_of
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.measured.races import RaceRules
+from advisor.protocol.measured.results import RaceRules
 from advisor.protocol.measured.trials import Block
 from advisor.tuning.decisions import BASELINE, Candidate, Race
 from advisor.tuning.history.budget import SEGMENT_STEPS, UNTIMED

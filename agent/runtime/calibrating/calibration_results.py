@@ -6,24 +6,26 @@ import math
 import statistics
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ..races.measured import Calibration, GradientNoise, GradientTiming, LinkTiming
+
 MOST_GRADIENTS = 2000
 """Longer lists are shortened by joining neighbours: the report has to fit into one message."""
 LEAST_STEPS = 2
 
 
-def merge_calibrations(parts: Sequence[Optional[Mapping[str, Any]]]) -> Optional[Dict[str, Any]]:
+def merge_calibrations(parts: Sequence[Optional[Mapping[str, Any]]]) -> Optional[Calibration]:
     """One part per rank, in rank order; None when some rank did not come to the end of its calibration."""
     known = [part for part in parts if part is not None]
     if not known or len(known) < len(parts):
         return None
-    return {
-        "gradients": merge_gradients([part["gradients"] for part in known]),
-        "links": merge_links([part["links"] for part in known]),
-        "noise": merge_noise([part["noise"] for part in known]),
-    }
+    return Calibration(
+        merge_gradients([part["gradients"] for part in known]),
+        merge_links([part["links"] for part in known]),
+        merge_noise([part["noise"] for part in known]),
+    )
 
 
-def merge_gradients(ranks: Sequence[Sequence[Sequence[float]]]) -> List[Dict[str, Any]]:
+def merge_gradients(ranks: Sequence[Sequence[Sequence[float]]]) -> Tuple[GradientTiming, ...]:
     """Per rank pairs of bytes and seconds in the model's order, seconds None where backward made no such gradient.
 
     Returned in the order in which backward makes them; seconds are medians over the ranks that saw the gradient.
@@ -36,20 +38,20 @@ def merge_gradients(ranks: Sequence[Sequence[Sequence[float]]]) -> List[Dict[str
     found.sort(key=lambda gradient: gradient[0])
     together = -(-len(found) // MOST_GRADIENTS) or 1
     groups = [found[start : start + together] for start in range(0, len(found), together)]
-    return [{"bytes": sum(size for _, size in group), "ready_s": round(group[-1][0], 7)} for group in groups]
+    return tuple(GradientTiming(sum(size for _, size in group), round(group[-1][0], 7)) for group in groups)
 
 
-def merge_links(ranks: Sequence[Sequence[Mapping[str, Any]]]) -> List[Dict[str, Any]]:
+def merge_links(ranks: Sequence[Sequence[Mapping[str, Any]]]) -> Tuple[LinkTiming, ...]:
     """Each collective with its slowest rank; ranks that took no part in one have no entry for it."""
-    slowest: Dict[Tuple[str, int, int], Dict[str, Any]] = {}
+    slowest: Dict[Tuple[str, int, int], LinkTiming] = {}
     for entry in (entry for entries in ranks for entry in entries):
         key = (entry["level"], entry["concurrent"], entry["bytes"])
-        if key not in slowest or entry["seconds"] > slowest[key]["seconds"]:
-            slowest[key] = dict(entry)
-    return [entry for entry in slowest.values() if math.isfinite(entry["seconds"]) and entry["seconds"] > 0]
+        if key not in slowest or entry["seconds"] > slowest[key].seconds:
+            slowest[key] = LinkTiming(**entry)
+    return tuple(link for link in slowest.values() if math.isfinite(link.seconds) and link.seconds > 0)
 
 
-def merge_noise(ranks: Sequence[Sequence[Sequence[float]]]) -> Optional[Dict[str, Any]]:
+def merge_noise(ranks: Sequence[Sequence[Sequence[float]]]) -> Optional[GradientNoise]:
     """Per rank one entry a step: squared norm of its own gradient, of the averaged one, and its samples.
 
     A step in which a gradient of any rank was not finite (an overflow under a loss scale) is left out.
@@ -61,10 +63,10 @@ def merge_noise(ranks: Sequence[Sequence[Sequence[float]]]) -> Optional[Dict[str
     large_batch = statistics.fmean(sum(step) for step in samples)
     if large_batch <= 0:
         return None
-    return {
-        "small_batch": large_batch / len(ranks),
-        "large_batch": large_batch,
-        "small_square": statistics.fmean(statistics.fmean(entry[0] for entry in step) for step in steps),
-        "large_square": statistics.fmean(statistics.fmean(entry[1] for entry in step) for step in steps),
-        "steps": len(steps),
-    }
+    return GradientNoise(
+        small_batch=large_batch / len(ranks),
+        large_batch=large_batch,
+        small_square=statistics.fmean(statistics.fmean(entry[0] for entry in step) for step in steps),
+        large_square=statistics.fmean(statistics.fmean(entry[1] for entry in step) for step in steps),
+        steps=len(steps),
+    )

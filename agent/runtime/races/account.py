@@ -11,6 +11,7 @@ import statistics
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from ..observe.recorder import INTERRUPTED, PHASES
+from .measured import LateRank, Phases
 
 MOST_ACCOUNTS = 64
 """Ranks up to which every one's account is told."""
@@ -34,7 +35,6 @@ WORK = (
 MUCH_LONGER = 1.5
 """In times of the fastest rank's: such an exchange is waited for in one step alone."""
 
-Account = Dict[str, Optional[float]]
 Split = Tuple[float, float]
 """Seconds on the wire, and of waiting for other ranks."""
 Payload = Mapping[str, Any]
@@ -49,17 +49,17 @@ def account_for(payloads: Sequence[Payload], length: int) -> Dict[str, Any]:
         for rank, payload in enumerate(payloads)
     ]
     steps_s = [_mean(payload["step_time_s"][:length]) for payload in payloads]
-    waits = [account["wait_s"] or 0.0 for account in accounts]
+    waits = [account.wait_s for account in accounts]
     # Where DDP was not asked, what a rank waits in its reduction is not known: no rank can be called late.
     is_known = reduced[0] is not None or not any(payload["replicas"] for payload in payloads)
     late = _find_late(accounts, max(steps_s, default=0.0)) if is_known else None
-    shown = late["rank"] if late is not None else waits.index(statistics.median_low(waits))
+    shown = late.rank if late is not None else waits.index(statistics.median_low(waits))
     return {
         "phases": accounts[shown],
         "phases_rank": shown,
-        "per_rank_phases": accounts if len(accounts) <= MOST_ACCOUNTS else [],
-        "per_rank_step_time_s": steps_s,
-        "per_rank_work_s": [step_s - wait_s for step_s, wait_s in zip(steps_s, waits)],
+        "per_rank_phases": tuple(accounts) if len(accounts) <= MOST_ACCOUNTS else (),
+        "per_rank_step_time_s": tuple(steps_s),
+        "per_rank_work_s": tuple(step_s - wait_s for step_s, wait_s in zip(steps_s, waits)),
         "late": late,
     }
 
@@ -134,7 +134,7 @@ def _find_turns(ranks: Sequence[Sequence[float]]) -> List[float]:
     ]
 
 
-def _account_for_rank(payload: Payload, length: int, reduced: Optional[Split], called: Split) -> Account:
+def _account_for_rank(payload: Payload, length: int, reduced: Optional[Split], called: Split) -> Phases:
     steps = payload["step_time_s"][:length]
     wire_s, reduction_wait_s = reduced or (0.0, 0.0)
     apart_s = _mean(_series(payload, "reduction_s", length))
@@ -149,20 +149,20 @@ def _account_for_rank(payload: Payload, length: int, reduced: Optional[Split], c
     means = {name: _mean(_series(payload, name, length)) - stalls.get(name, 0.0) for name in PHASES}
     evaluation_s = _find_evaluation(_series(payload, "own_code_s", length), payload["flags"])
     call_s, waited_s = called
-    return {
-        "data_wait_s": means["data_wait_s"],
-        "forward_s": means["forward_s"],
-        "backward_s": means["backward_s"] - in_backward_s,
-        "exposed_comm_s": None if reduced is None else wire_s,
+    return Phases(
+        data_wait_s=means["data_wait_s"],
+        forward_s=means["forward_s"],
+        backward_s=means["backward_s"] - in_backward_s,
+        exposed_comm_s=None if reduced is None else wire_s,
         # Where DDP was not asked, what it exchanges in forward is communication of an unknown kind.
-        "collectives_s": call_s + (apart_s if reduced is None else 0.0),
-        "wait_s": waited_s + reduction_wait_s,
-        "optimizer_s": means["optimizer_s"],
-        "own_code_s": means["own_code_s"] - evaluation_s,
-        "evaluation_s": evaluation_s,
-        "garbage_s": means["garbage_s"],
-        "stalls_s": sum(stalls.values()),
-    }
+        collectives_s=call_s + (apart_s if reduced is None else 0.0),
+        wait_s=waited_s + reduction_wait_s,
+        optimizer_s=means["optimizer_s"],
+        own_code_s=means["own_code_s"] - evaluation_s,
+        evaluation_s=evaluation_s,
+        garbage_s=means["garbage_s"],
+        stalls_s=sum(stalls.values()),
+    )
 
 
 def _find_stalls(steps: Sequence[float], times: Sequence[Optional[float]], period: int) -> float:
@@ -188,9 +188,9 @@ def _find_evaluation(own_s: Sequence[float], flags: Sequence[int]) -> float:
     return max(0.0, sum(own_s) - len(own_s) * mean_s) / len(own_s)
 
 
-def _find_late(accounts: Sequence[Account], step_s: float) -> Optional[Dict[str, Any]]:
+def _find_late(accounts: Sequence[Phases], step_s: float) -> Optional[LateRank]:
     """The rank that waits least while the others wait, and the part in which it exceeds them most."""
-    waits = [account["wait_s"] or 0.0 for account in accounts]
+    waits = [account.wait_s for account in accounts]
     if len(waits) < 2 or step_s <= 0:
         return None
     rank = waits.index(min(waits))
@@ -199,11 +199,11 @@ def _find_late(accounts: Sequence[Account], step_s: float) -> Optional[Dict[str,
         return None
     others = [account for place, account in enumerate(accounts) if place != rank]
     excess = {
-        part: (accounts[rank][part] or 0.0) - statistics.median(account[part] or 0.0 for account in others)
+        part: getattr(accounts[rank], part) - statistics.median(getattr(one, part) for one in others)
         for part in WORK
     }
     part = max(excess, key=lambda name: excess[name])
-    return {"rank": rank, "waited_s": waited_s, "part": part, "excess_s": excess[part]}
+    return LateRank(rank, waited_s, part, excess[part])
 
 
 def _series(payload: Payload, name: str, length: int) -> Sequence[float]:

@@ -30,6 +30,7 @@ from .judge import (
     note_queue,
 )
 from .loss_check import LossCheck, Steps, explain_no_check
+from .measured import BlockResult
 from .order import RaceOrder, order_turns
 from .parts import PEER_TIMEOUT_S, RankParts
 from .results import collect_evidence, merge_race, read_peak, sum_bits
@@ -71,7 +72,7 @@ class Race:
         self.calibration: Optional[CalibrationSteps] = None
         self.disturbed = False
         """More was done at this boundary than booking a step."""
-        self.results: Dict[str, Dict[str, Any]] = {}
+        self.results: Dict[str, BlockResult] = {}
         self._bits_before: List[List[int]] = []
         self._course = self._run()
 
@@ -108,8 +109,8 @@ class Race:
         if not racing or any(len(arm.timed) < least for arm in racing):
             return False
         self._conclude(script_ended=True)
-        measured = [self.results.get(arm.order.block_id, {}) for arm in racing]
-        return all(result.get("steps", 0) >= least for result in measured)
+        measured = [self.results.get(arm.order.block_id) for arm in racing]
+        return all(result is not None and result.steps >= least for result in measured)
 
     @property
     def steps_done(self) -> int:

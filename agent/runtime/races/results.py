@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
@@ -14,10 +15,11 @@ from ..observe.memory import read_peak_bytes
 from ..observe.recorder import INTERRUPTED, NEW_EPOCH
 from ..private_torch import MODULE_PARAMETERS
 from .account import account_for
+from .measured import BlockResult
 from .parts import RankParts
 
 
-def merge_ranks(payloads: Sequence[Mapping[str, Any]], script_ended: bool) -> Dict[str, Any]:
+def merge_ranks(payloads: Sequence[Mapping[str, Any]], script_ended: bool) -> BlockResult:
     """`payloads` in rank order: each the series of `measure_steps` and that rank's evidence.
 
     A step that was interrupted on any rank is left out.
@@ -36,31 +38,31 @@ def merge_ranks(payloads: Sequence[Mapping[str, Any]], script_ended: bool) -> Di
     nonfinite = sum(bad[index] for index in kept) + bad_checks
     cycles = payloads[0]["cycles"]
     first = payloads[0]
-    return {
-        "steps": len(kept),
-        "excluded_steps": length - len(kept),
-        "period": period,
-        "step_time_s": step_time_s,
-        "segments": count_segments([cycles[index] for index in kept], cycles),
-        "samples_per_step": statistics.fmean(samples) if samples else 0.0,
-        "samples": sum(samples),
-        "wall_s": wall_s,
-        "warmup_steps": first["warmup_steps"],
+    return BlockResult(
+        steps=len(kept),
+        excluded_steps=length - len(kept),
+        period=period,
+        step_time_s=tuple(step_time_s),
+        segments=count_segments([cycles[index] for index in kept], cycles),
+        samples_per_step=statistics.fmean(samples) if samples else 0.0,
+        samples=sum(samples),
+        wall_s=wall_s,
+        warmup_steps=first["warmup_steps"],
         **account_for(payloads, length),
-        "losses": [losses[index] for index in kept],
-        "loss_checks": checks,
-        "diverged": nonfinite > 0,
-        "nonfinite_losses": nonfinite,
-        "peak_memory_bytes": max(payload["peak_memory_bytes"] for payload in payloads),
-        "bucket_bytes": first["bucket_bytes"],
+        losses=tuple(loss for index in kept if (loss := losses[index]) is not None),
+        loss_checks=checks,
+        diverged=nonfinite > 0,
+        nonfinite_losses=nonfinite,
+        peak_memory_bytes=max(payload["peak_memory_bytes"] for payload in payloads),
+        bucket_bytes=tuple(first["bucket_bytes"]),
         **merge_evidence(payloads),
-        "script_ended": script_ended,
-        "switch_s": max(payload["switch_s"] for payload in payloads),
-        "given_up": first["given_up"],
-        "same_as": first["same_as"],
-        "relaunch_needed": first["relaunch_needed"],
-        "calibration": merge_calibrations([payload.get("calibration") for payload in payloads]),
-    }
+        script_ended=script_ended,
+        switch_s=max(payload["switch_s"] for payload in payloads),
+        given_up=first["given_up"],
+        same_as=first["same_as"],
+        relaunch_needed=first["relaunch_needed"],
+        calibration=merge_calibrations([payload.get("calibration") for payload in payloads]),
+    )
 
 
 def merge_times(ranks: Sequence[Sequence[float]]) -> "tuple[List[float], float]":
@@ -74,12 +76,12 @@ def merge_times(ranks: Sequence[Sequence[float]]) -> "tuple[List[float], float]"
     return [time_s * wall_s / told_s for time_s in means] if told_s > 0.0 else means, wall_s
 
 
-def count_segments(kept: Sequence[int], cycles: Sequence[int]) -> List[int]:
+def count_segments(kept: Sequence[int], cycles: Sequence[int]) -> Tuple[int, ...]:
     """Steps that count in each cycle, 0 where none does: the n-th entries of a race's arms belong together."""
-    return [kept.count(cycle) for cycle in range(max(cycles, default=-1) + 1)]
+    return tuple(kept.count(cycle) for cycle in range(max(cycles, default=-1) + 1))
 
 
-def merge_evidence(payloads: Sequence[Mapping[str, Any]]) -> Dict[str, Dict[str, str]]:
+def merge_evidence(payloads: Sequence[Mapping[str, Any]]) -> Dict[str, Any]:
     """Sentences by knob: what one rank did not consume was not in force."""
     not_consumed: Dict[str, str] = {}
     for payload in payloads:
@@ -122,12 +124,18 @@ def merge_losses(series: Sequence[Sequence[Any]]) -> "tuple[List[Optional[float]
     return merged, bad
 
 
-def merge_checks(ranks: Sequence[Sequence[Sequence[Any]]]) -> "tuple[List[List[Optional[float]]], int]":
+def merge_checks(ranks: Sequence[Sequence[Sequence[Any]]]) -> Tuple[Tuple[Tuple[float, ...], ...], int]:
     """The means of every loss check, none where a loss is missing, because batch is held against batch; and how many
     were not finite."""
     found = [merge_losses(series) for series in zip(*ranks)]
-    checks = [losses for losses, _ in found]
-    return ([] if any(None in losses for losses in checks) else checks), sum(sum(bad) for _, bad in found)
+    checks = tuple(keep_whole(losses) for losses, _ in found)
+    return (checks if all(checks) else ()), sum(sum(bad) for _, bad in found)
+
+
+def keep_whole(losses: Sequence[Optional[float]]) -> Tuple[float, ...]:
+    """None of them where one is missing."""
+    known = tuple(loss for loss in losses if loss is not None)
+    return known if len(known) == len(losses) else ()
 
 
 def read_peak(parts: RankParts) -> int:
@@ -161,7 +169,7 @@ def merge_race(
     blocks: Sequence[str],
     bits_before: Sequence[List[int]],
     script_ended: bool,
-) -> Tuple[Dict[str, Dict[str, Any]], str]:
+) -> Tuple[Dict[str, BlockResult], str]:
     """`payloads` in rank order: the results by their blocks, and a sentence where the ranks drifted apart.
 
     `bits_before` are the ranks' checksums of the parameters when the race began.
@@ -173,15 +181,15 @@ def merge_race(
     if equal_before and not script_ended and any(found != bits[0] for found in bits):
         drifted = DRIFTED
     at_start, _ = merge_losses([payload["loss_at_start"] for payload in payloads])
-    common = {"drifted": drifted, "loss_at_start": [] if None in at_start else at_start}
+    common: Dict[str, Any] = {"drifted": drifted, "loss_at_start": keep_whole(at_start)}
     merged = [
         merge_ranks([payload["arms"][place] for payload in payloads], script_ended)
         for place in range(len(blocks))
     ]
     if len(blocks) == 1:
         # A race of one arm has no turns: the block was measured in one go.
-        common["segments"] = []
-    return {block: {**result, **common} for block, result in zip(blocks, merged)}, drifted
+        common["segments"] = ()
+    return {block: replace(result, **common) for block, result in zip(blocks, merged)}, drifted
 
 
 _AS_INTEGERS: Dict[int, torch.dtype] = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any, Dict, Mapping, Optional
 
 from ..levers.lever import Training
@@ -145,4 +146,5 @@ class Conversation(Steering):
 
 def describe_results(race: Race) -> Dict[str, Any]:
     """The message for the agent; only rank 0 has results to fill it."""
-    return {"kind": "race", "race_id": race.race_id, "results": race.results}
+    results = {block: asdict(result) for block, result in race.results.items()}
+    return {"kind": "race", "race_id": race.race_id, "results": results}

@@ -1,7 +1,9 @@
 """What the storage promises, on SQLite and on PostgreSQL alike."""
 
+import json
 import threading
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta, timezone
 from functools import partial
 
@@ -355,7 +357,7 @@ def test_result_for_a_block_that_was_given_up_is_refused_and_can_be_quarantined_
 
 def test_quarantine_keeps_an_agents_latest_results_within_its_limits(database: Database) -> None:
     result = make_result()
-    size = len(result.model_dump_json())
+    size = len(json.dumps(asdict(result)))
     with database.begin() as work:
         blocks = Blocks(work.connection, KnownBlocks(), max_chars=3 * size)
         blocks.quarantine("s1", "other", "a2", 1, result, "sha", "Another agent's.", NOW)

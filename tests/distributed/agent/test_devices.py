@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 import pytest
 
 from advisor.protocol.measured.telemetry import FlagKind
-from advisor.protocol.measured.trials import Block, BlockPlan, BlockResult, BlockState, Session, SessionState
+from advisor.protocol.measured.trials import Block, BlockPlan, BlockState, Session, SessionState
 from advisor.protocol.nodes.cluster import Cluster
 from advisor.tuning.measure.stragglers import flag_nodes
 from agent.devices.gpus import ChildGpus, Deadlines
+from agent.sessions.control import parse_result
 from agent.settings import RUNTIME_SCRIPT
 from tests.fake_nvml import FakeNvml
 
@@ -141,7 +142,7 @@ def test_rank_that_lags_is_found_by_its_own_work(agents, server, session_id, mak
         session_id, make_workload(LAGGING_RANK, launcher=launcher), ("a0",), plans=3
     )
     wait_for(lambda: server_session.ends, timeout_s=120)
-    results = [BlockResult.model_validate(body) for body in server_session.blocks.values()]
+    results = [parse_result(body) for body in server_session.blocks.values()]
     assert len(results) == 3, server_session.ends
     now = datetime.now(UTC)
     session = Session(

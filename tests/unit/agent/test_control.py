@@ -7,9 +7,9 @@ from dataclasses import asdict
 
 import pytest
 
-from advisor.protocol.measured.calibration import LinkLevel
 from advisor.protocol.measured.messages import NextReply
-from advisor.protocol.measured.races import BlockPlan, RacePlan, RaceRules
+from advisor.protocol.measured.races import BlockPlan, RacePlan
+from advisor.protocol.measured.results import LinkLevel, RaceRules
 from agent.sessions.control import ControlSocket, describe_next, parse_result, parse_trouble
 from agent.sessions.rank_folder import RankFolder, remove_leftover_folders
 
@@ -144,19 +144,11 @@ def test_nonsense_ends_the_session_with_a_sentence(say, dialogue, message):
     assert dialogue.told == [reply["reason"]]
 
 
-def test_losses_that_are_missing_or_not_finite_do_no_harm():
-    assert parse_result(RESULT | {"losses": [1.0, None]}).losses == (1.0,)
-    assert parse_result(RESULT | {"losses": None}).losses == ()
-    diverged = parse_result(RESULT | {"losses": [1.0, float("nan")]})
-    assert diverged.diverged
-    assert diverged.nonfinite_losses == 1
-    assert diverged.losses == (1.0,)
-
-
-def test_block_that_needs_a_relaunch_has_no_steps():
-    result = parse_result({"relaunch_needed": "The bucket plan cannot be rebuilt."})
-    assert result.steps == 0
-    assert result.relaunch_needed
+@pytest.mark.parametrize("losses", [[1.0, None], [1.0, float("nan")], None])
+def test_a_loss_that_is_no_finite_number_is_refused(losses):
+    """The ranks leave such losses out, and count them."""
+    with pytest.raises(ValueError, match="losses"):
+        parse_result(RESULT | {"losses": losses})
 
 
 def test_end_without_a_plan_carries_its_reason():

@@ -1,11 +1,12 @@
 """A report always fits into a request, and what was left of it is a shorter race that says the same."""
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from advisor.protocol.measured.messages import MOST_MESSAGE_BYTES, RaceReport
-from advisor.protocol.measured.trials import BlockResult
+from advisor.protocol.measured.results import BlockResult
 from advisor.services.measuring.races import refuse_implausible
 from advisor.tuning.measure.contrast import contrast_arms
 from agent.sessions.fitting import fit_report
@@ -73,7 +74,7 @@ def test_arms_that_were_given_up_early_stay_whole():
 
 
 def test_block_without_segments_keeps_whole_periods():
-    result = _measure(1, 0.001, 1, 100_001, period=8).model_copy(update={"segments": ()})
+    result = replace(_measure(1, 0.001, 1, 100_001, period=8), segments=())
     kept = _read(fit_report(1, {"a": result}))["a"]
     assert kept.steps == len(kept.step_time_s) == len(kept.losses)
     assert kept.steps % 8 == 0

@@ -7,7 +7,7 @@ import pytest
 
 from advisor.protocol.asked.jobs import JobSpec
 from advisor.protocol.measured.messages import Assignment
-from advisor.protocol.measured.trials import BlockResult
+from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.training.workload import Workload
 from agent.client import ServerClient
 from agent.sessions.control import Hello

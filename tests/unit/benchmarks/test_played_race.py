@@ -10,7 +10,7 @@ from played_race import Heat, play_race
 from quality_report import ADVISOR, compare, list_complete, summarise
 from surfaces import read_surface
 
-from advisor.protocol.measured.races import RaceRules
+from advisor.protocol.measured.results import RaceRules
 
 CHANGES = {"nccl_comm_num": 2}
 

@@ -1,5 +1,7 @@
 """Literal advices for the tests of the command line: a change, a keep, undecided, and nothing confirmed."""
 
+from dataclasses import replace
+
 from advisor.protocol.answers.advice import (
     Action,
     Advice,
@@ -15,7 +17,7 @@ from advisor.protocol.answers.advice import (
 )
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.measured.phases import Phases
+from advisor.protocol.measured.results import Phases
 
 _DEFAULTS = {name: knob.default for name, knob in CATALOGUE.items()}
 _BEFORE = Phases(
@@ -142,7 +144,7 @@ def undecided() -> Advice:
 
 def unconfirmed() -> Advice:
     """The budget ended before anything was confirmed; communication could not be measured."""
-    unknown = _BEFORE.model_copy(update={"exposed_comm_s": None})
+    unknown = replace(_BEFORE, exposed_comm_s=None)
     return undecided().model_copy(
         update={
             "gain": None,

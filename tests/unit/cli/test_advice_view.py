@@ -1,6 +1,7 @@
 """Everything that an advice holds, as `--verbose` shows it, for every verdict and at the widths of terminals."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -131,7 +132,7 @@ def test_markup_in_a_sentence_is_printed_as_it_stands() -> None:
 
 def with_evidence() -> Advice:
     change = a_change()
-    stalls = {"phases_before": change.phases_before.model_copy(update={"stalls_s": 0.0312})}
+    stalls = {"phases_before": replace(change.phases_before, stalls_s=0.0312)}
     diagnosis = change.diagnosis.model_copy(
         update={"findings": make_findings(), "scaling_before": 0.85, "scaling_after": 0.977}
     )

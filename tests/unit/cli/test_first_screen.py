@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,7 @@ def test_change_leads_with_the_bound_and_says_how_to_use_it() -> None:
 def test_a_network_that_could_not_be_measured_is_told_beside_the_parts() -> None:
     told = "The network's share could not be measured; backward includes it"
     change = a_change()
-    unknown = change.phases_after.model_copy(update={"exposed_comm_s": None})
+    unknown = replace(change.phases_after, exposed_comm_s=None)
     assert told in words_of(unconfirmed())
     assert told in words_of(change.model_copy(update={"phases_after": unknown}))
     assert told not in words_of(change) + words_of(undecided())

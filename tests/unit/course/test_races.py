@@ -19,10 +19,9 @@ from advisor.protocol.asked.jobs import Stage
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.measured.races import RaceRules
+from advisor.protocol.measured.results import BlockResult, RaceRules
 from advisor.protocol.measured.trials import (
     Block,
-    BlockResult,
     BlockState,
     JobHistory,
     Outcome,
@@ -66,7 +65,7 @@ def measured(**fields: object) -> BlockResult:
     values: dict[str, object] = {
         "steps": 20, "step_time_s": (0.1,) * 20, "samples_per_step": 8.0, "wall_s": 2.0, "losses": (1.0,) * 20,
     }  # fmt: skip
-    return BlockResult.model_validate({**values, **fields})
+    return BlockResult(**{**values, **fields})
 
 
 @dataclass

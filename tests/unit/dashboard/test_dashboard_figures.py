@@ -16,7 +16,7 @@ from advisor.dashboard.figures.charts import (
 )
 from advisor.dashboard.figures.gains import Gain, frame_gains, to_percent
 from advisor.protocol.measured.estimates import estimate_blocks
-from advisor.protocol.measured.phases import Phases
+from advisor.protocol.measured.results import Phases
 from tests.samples.job import make_finished_story
 from tests.samples.stored import NOW
 

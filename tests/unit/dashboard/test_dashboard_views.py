@@ -223,9 +223,7 @@ def test_trial_page_shows_the_evidence_and_the_slowest_rank(sign_in: SignIn) -> 
 
 def test_trial_page_says_that_a_knob_was_not_in_force() -> None:
     block = next(block for block in FINISHED.history.blocks if block.trial_number == 1)
-    result = block.result.model_copy(
-        update={"consumed": {}, "not_consumed": {"fuse_grad_size_in_MB": "DDP ignored it."}}
-    )
+    result = replace(block.result, consumed={}, not_consumed={"fuse_grad_size_in_MB": "DDP ignored it."})
     history = FINISHED.history.model_copy(update={"blocks": (block.model_copy(update={"result": result}),)})
     page = view_trial_page(history.trial(1), history)
     assert page.evidence == {"fuse_grad_size_in_MB": "not in force: DDP ignored it."}
@@ -370,6 +368,6 @@ def test_stalls_are_part_of_the_breakdown() -> None:
     rows = [row[0] for row in show().breakdown.table.rows]
     assert "stalls" in rows
     calm = FINISHED.advice.model_copy(
-        update={"phases_before": FINISHED.advice.phases_before.model_copy(update={"stalls_s": 0.0})}
+        update={"phases_before": replace(FINISHED.advice.phases_before, stalls_s=0.0)}
     )
     assert "stalls" not in [row[0] for row in show(replace(FINISHED, advice=calm)).breakdown.table.rows]

@@ -8,8 +8,8 @@ import pytest
 
 from advisor.dashboard.figures.trial import RankBlock, StepSeries, draw_ranks, draw_steps
 from advisor.dashboard.views.trials.page import TrialPage, view_trial_page
-from advisor.protocol.measured.phases import Phases
-from advisor.protocol.measured.trials import Block, BlockResult, JobHistory, Outcome
+from advisor.protocol.measured.results import BlockResult, Phases
+from advisor.protocol.measured.trials import Block, JobHistory, Outcome
 from tests.samples.job import make_finished_story
 from tests.samples.stored import NOW, Stories
 
@@ -20,7 +20,7 @@ def view(alter: Callable[[BlockResult], dict[str, object]], number: int = 5, tim
     def change(block: Block) -> Block:
         if block.trial_number != number or block.result is None:
             return block
-        return block.model_copy(update={"result": block.result.model_copy(update=alter(block.result))})
+        return block.model_copy(update={"result": replace(block.result, **alter(block.result))})
 
     history: JobHistory = make_finished_story(NOW).history
     again = [block.model_copy(update={"id": f"{block.id}-2"}) for block in history.blocks * (times - 1)]
@@ -127,11 +127,9 @@ def test_trial_that_another_one_was_raced_for_says_which(sign_in: Callable, stor
     raced, own = (next(b for b in story.history.blocks if b.trial_number == n) for n in (4, 5))
     assert own.result is not None
     assert own.summary is not None
-    idle = own.result.model_copy(
-        update={
-            "steps": 0, "step_time_s": (), "phases": Phases(), "same_as": raced.id,
-            "per_rank_step_time_s": (0.0, 0.0), "per_rank_work_s": (), "losses": (),
-        }
+    idle = replace(
+        own.result, steps=0, step_time_s=(), phases=Phases(), same_as=raced.id,
+        per_rank_step_time_s=(0.0, 0.0), per_rank_work_s=(), losses=(),
     )  # fmt: skip
     none = own.summary.model_copy(update={"samples_per_s": 0.0, "steady_steps": 0})
     trials = tuple(

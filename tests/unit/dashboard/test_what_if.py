@@ -32,7 +32,7 @@ def test_typed_cluster_is_predicted_by_the_cost_model(sign_in: SignIn, stories: 
 
 def _without_late_rank(story: Story) -> Story:
     blocks = [
-        block.model_copy(update={"result": block.result and block.result.model_copy(update={"late": None})})
+        block.model_copy(update={"result": block.result and replace(block.result, late=None)})
         for block in story.history.blocks
     ]
     return replace(story, history=story.history.model_copy(update={"blocks": tuple(blocks)}))

@@ -20,7 +20,7 @@ from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.knobs.strategy import DistributedStrategy
-from advisor.protocol.measured.phases import Phases
+from advisor.protocol.measured.results import Phases
 from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.protocol.training.workload import Workload, WorkloadFacts, WorkloadKind
 

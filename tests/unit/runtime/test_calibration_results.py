@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import asdict
 
 import pytest
 
 pytest.importorskip("torch")
 merging = importlib.import_module("fleet_advisor_runtime.calibrating.calibration_results")
+measured = importlib.import_module("fleet_advisor_runtime.races.measured")
 link_sweep = importlib.import_module("fleet_advisor_runtime.calibrating.link_sweep")
 
 NAN = float("nan")
@@ -19,18 +21,18 @@ def test_gradients_come_in_backwards_order_with_the_median_rank() -> None:
         [[400, 0.05], [40, 0.012], [4, None]],
         [[400, 0.04], [40, None], [4, None]],
     ]
-    assert merging.merge_gradients(ranks) == [
-        {"bytes": 40, "ready_s": 0.011},
-        {"bytes": 400, "ready_s": 0.04},
-    ]
+    assert merging.merge_gradients(ranks) == (
+        measured.GradientTiming(40, 0.011),
+        measured.GradientTiming(400, 0.04),
+    )
 
 
 def test_very_many_gradients_are_joined_and_no_byte_is_lost() -> None:
     ranks = [[[4, 0.001 * index] for index in range(4500)]]
     found = merging.merge_gradients(ranks)
     assert len(found) == 1500
-    assert sum(gradient["bytes"] for gradient in found) == 4 * 4500
-    assert found[0] == {"bytes": 12, "ready_s": 0.002}
+    assert sum(gradient.bytes for gradient in found) == 4 * 4500
+    assert found[0] == measured.GradientTiming(12, 0.002)
 
 
 def test_a_collective_counts_with_its_slowest_rank() -> None:
@@ -41,7 +43,8 @@ def test_a_collective_counts_with_its_slowest_rank() -> None:
         [entry(0.1), entry(0.2, concurrent=2), entry(0.3, "across")],
         [entry(0.15), entry(0.1, concurrent=2)],
     ]
-    assert merging.merge_links(ranks) == [entry(0.15), entry(0.2, concurrent=2), entry(0.3, "across")]
+    told = [asdict(link) for link in merging.merge_links(ranks)]
+    assert told == [entry(0.15), entry(0.2, concurrent=2), entry(0.3, "across")]
 
 
 def test_noise_leaves_out_steps_that_overflowed_on_any_rank() -> None:
@@ -49,9 +52,9 @@ def test_noise_leaves_out_steps_that_overflowed_on_any_rank() -> None:
         [[4.0, 2.0, 8], [NAN, NAN, 8], [6.0, 3.0, 8]],
         [[8.0, 2.0, 8], [9.0, NAN, 8], [2.0, 3.0, 8]],
     ]
-    assert merging.merge_noise(ranks) == {
-        "small_batch": 8.0, "large_batch": 16.0, "small_square": 5.0, "large_square": 2.5, "steps": 2,
-    }  # fmt: skip
+    assert merging.merge_noise(ranks) == measured.GradientNoise(
+        small_batch=8.0, large_batch=16.0, small_square=5.0, large_square=2.5, steps=2
+    )
     assert merging.merge_noise([rank[:2] for rank in ranks]) is None
     assert merging.merge_noise([ranks[0], []]) is None
 
@@ -59,9 +62,9 @@ def test_noise_leaves_out_steps_that_overflowed_on_any_rank() -> None:
 def test_a_rank_that_did_not_finish_leaves_no_calibration() -> None:
     part = {"gradients": [[4, 0.1]], "links": [], "noise": []}
     assert merging.merge_calibrations([part, None]) is None
-    assert merging.merge_calibrations([part, part]) == {
-        "gradients": [{"bytes": 4, "ready_s": 0.1}], "links": [], "noise": None,
-    }  # fmt: skip
+    assert merging.merge_calibrations([part, part]) == measured.Calibration(
+        gradients=(measured.GradientTiming(4, 0.1),)
+    )
 
 
 @pytest.mark.parametrize(

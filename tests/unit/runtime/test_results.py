@@ -10,9 +10,6 @@ from typing import Any
 
 import pytest
 
-from advisor.protocol.measured.phases import Phases
-from advisor.protocol.measured.trials import BlockResult
-
 pytest.importorskip("torch")
 results = importlib.import_module("fleet_advisor_runtime.races.results")
 bucket_plan = importlib.import_module("fleet_advisor_runtime.levers.buckets.bucket_plan")
@@ -54,9 +51,9 @@ def make_payload(step_time_s: list[float], **fields: Any) -> dict[str, Any]:
 
 def test_steps_last_together_as_long_as_on_the_rank_for_which_they_took_longest() -> None:
     merged = results.merge_ranks([make_payload([1.0, 3.0]), make_payload([2.0, 1.0])], script_ended=False)
-    assert merged["step_time_s"] == pytest.approx([1.5 * 4.0 / 3.5, 2.0 * 4.0 / 3.5])
-    assert merged["wall_s"] == 4.0
-    assert merged["samples_per_step"] == 16
+    assert merged.step_time_s == pytest.approx((1.5 * 4.0 / 3.5, 2.0 * 4.0 / 3.5))
+    assert merged.wall_s == 4.0
+    assert merged.samples_per_step == 16
 
 
 @pytest.mark.parametrize("jitter", [0.002, 0.005, 0.02])
@@ -69,29 +66,22 @@ def test_ranks_that_pass_boundaries_a_little_apart_make_no_step_longer(jitter: f
         passed = [0.1 * place + abs(dice.gauss(0.0, jitter)) for place in range(401)]
         payloads.append(make_payload([end - start for start, end in itertools.pairwise(passed)]))
     merged = results.merge_ranks(payloads, False)
-    assert sum(merged["step_time_s"]) == pytest.approx(merged["wall_s"]) == pytest.approx(40.0, rel=0.002)
+    assert sum(merged.step_time_s) == pytest.approx(merged.wall_s) == pytest.approx(40.0, rel=0.002)
     slowest = [max(step) for step in zip(*(payload["step_time_s"] for payload in payloads), strict=True)]
     assert sum(slowest) > 40.0 * (1.0 + 3.0 * jitter)
 
 
-def test_a_result_is_told_in_the_protocols_words() -> None:
-    """The agent ignores a word that the protocol does not have."""
-    merged = results.merge_ranks([make_payload([1.0])], script_ended=False)
-    assert set(merged) <= set(BlockResult.model_fields)
-    assert set(merged["phases"]) == set(merged["per_rank_phases"][0]) == set(Phases.model_fields)
-
-
 def test_a_knob_refused_on_one_rank_is_not_consumed() -> None:
     merged = results.merge_ranks([make_payload([1.0]), make_payload([1.0], not_consumed={"b": "no"})], False)
-    assert set(merged["consumed"]) == {"a"}
-    assert merged["not_consumed"] == {"b": "no"}
+    assert set(merged.consumed) == {"a"}
+    assert merged.not_consumed == {"b": "no"}
 
 
 def test_not_finite_loss_is_divergence() -> None:
     merged = results.merge_ranks([make_payload([1.0], losses=["nan"]), make_payload([1.0])], False)
-    assert merged["diverged"]
-    assert merged["losses"] == [None]
-    assert merged["nonfinite_losses"] == 1
+    assert merged.diverged
+    assert merged.losses == ()
+    assert merged.nonfinite_losses == 1
 
 
 @pytest.mark.parametrize(
@@ -114,27 +104,27 @@ def test_segments_count_what_is_left_of_each_cycle_and_losses_belong_to_the_same
     fields = {"cycles": [0, 0, 1, 1, 2, 2], "losses": [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]}
     disturbed = make_payload([0.1] * 6, flags=[0, 0, 2, 2, 0, 0], **fields)
     merged = results.merge_ranks([disturbed, make_payload([0.1] * 6, **fields)], False)
-    assert merged["segments"] == [2, 0, 2]
-    assert merged["losses"] == [1.0, 2.0, 5.0, 6.0]
-    assert merged["excluded_steps"] == 2
+    assert merged.segments == (2, 0, 2)
+    assert merged.losses == (1.0, 2.0, 5.0, 6.0)
+    assert merged.excluded_steps == 2
 
 
 def test_loss_checks_are_means_over_ranks_and_only_whole_ones_are_told() -> None:
     payloads = [make_payload([1.0], loss_checks=[[1.0, 2.0], [3.0, 4.0]]) for _ in range(2)]
     payloads[1]["loss_checks"][0] = [2.0, 4.0]
 
-    assert results.merge_ranks(payloads, False)["loss_checks"] == [[1.5, 3.0], [3.0, 4.0]]
+    assert results.merge_ranks(payloads, False).loss_checks == ((1.5, 3.0), (3.0, 4.0))
 
     payloads[1]["loss_checks"][1] = [3.0, None]
-    assert results.merge_ranks(payloads, False)["loss_checks"] == []
+    assert results.merge_ranks(payloads, False).loss_checks == ()
 
     payloads[1]["loss_checks"][1] = [3.0, "nan"]
-    assert results.merge_ranks(payloads, False)["diverged"]
+    assert results.merge_ranks(payloads, False).diverged
 
 
 def test_an_arm_without_a_step_has_a_result() -> None:
     merged = results.merge_ranks([make_payload([], same_as="other")] * 2, False)
-    assert (merged["steps"], merged["segments"], merged["same_as"]) == (0, [], "other")
+    assert (merged.steps, merged.segments, merged.same_as) == (0, (), "other")
 
 
 def test_bucket_knobs_resolve_to_a_plan() -> None:

@@ -21,17 +21,8 @@ from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.knobs.strategy import DistributedStrategy
-from advisor.protocol.measured.phases import Phases
-from advisor.protocol.measured.races import RaceRules
-from advisor.protocol.measured.trials import (
-    BlockResult,
-    BlockState,
-    BlockSummary,
-    JobHistory,
-    Outcome,
-    Purpose,
-    Trial,
-)
+from advisor.protocol.measured.results import BlockResult, Phases, RaceRules
+from advisor.protocol.measured.trials import BlockState, BlockSummary, JobHistory, Outcome, Purpose, Trial
 from advisor.protocol.nodes.cluster import DeviceKind, Node
 from advisor.protocol.training.workload import Workload, WorkloadFacts
 from advisor.tuning.decisions import Candidate, Decision, EndSession, Finish, Launch, Race, Wait

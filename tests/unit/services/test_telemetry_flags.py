@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from advisor.protocol.measured.messages import Beat, HelloReport, MemberState
-from advisor.protocol.measured.phases import LateRank
+from advisor.protocol.measured.results import LateRank
 from advisor.protocol.measured.telemetry import FlagKind, NodeFlag, TelemetryBatch, TelemetrySample
 from advisor.protocol.views import EventFacts, Straggler
 from advisor.services import jobs

@@ -19,7 +19,8 @@ from advisor.protocol.measured.messages import (
     SessionEnd,
 )
 from advisor.protocol.measured.races import RacePlan
-from advisor.protocol.measured.trials import BlockResult, JobHistory, Outcome
+from advisor.protocol.measured.results import BlockResult
+from advisor.protocol.measured.trials import JobHistory, Outcome
 from advisor.protocol.nodes.cluster import Node
 from advisor.protocol.views import Role
 from advisor.services import agents, jobs

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from advisor.protocol.measured.phases import Phases
+from advisor.protocol.measured.results import Phases
 from advisor.protocol.nodes.cluster import Cluster, DeviceKind
 from advisor.tuning.model.cost_model import TimedStrategy, calibrate
 from tests.unit.tuning.measured_job import make_block, make_context, with_changes

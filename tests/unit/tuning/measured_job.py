@@ -9,8 +9,8 @@ import numpy as np
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.knob import KnobContext
 from advisor.protocol.knobs.strategy import DistributedStrategy
-from advisor.protocol.measured.phases import Phases
-from advisor.protocol.measured.trials import Block, BlockPlan, BlockResult, BlockState
+from advisor.protocol.measured.results import BlockResult, Phases
+from advisor.protocol.measured.trials import Block, BlockPlan, BlockState
 from advisor.protocol.nodes.cluster import Cluster, Node
 from advisor.protocol.nodes.testbed import Testbed
 from advisor.protocol.training.workload import WorkloadFacts
@@ -40,12 +40,9 @@ def make_context(rate: str = "1gbit", **fields: object) -> KnobContext:
 
 
 def make_block(step_s: float, phases: Phases, overrides: Values | None = None, **fields: object) -> Block:
-    result = BlockResult.model_validate(
-        {
-            "steps": 30, "step_time_s": (step_s,) * 30, "samples_per_step": 32, "wall_s": 30 * step_s,
-            "phases": phases, **fields,
-        }
-    )  # fmt: skip
+    result = BlockResult(
+        steps=30, step_time_s=(step_s,) * 30, samples_per_step=32, wall_s=30 * step_s, phases=phases, **fields
+    )
     plan = BlockPlan(block_id="b", trial_number=0, overrides=dict(overrides or {}))
     return Block(
         id="b", session_id="s", trial_number=0, ordinal=0, race=1, state=BlockState.DONE, plan=plan, result=result,

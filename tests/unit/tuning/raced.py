@@ -3,15 +3,16 @@
 import math
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import (
     Block,
     BlockPlan,
-    BlockResult,
     BlockState,
     JobHistory,
     Outcome,
@@ -68,7 +69,7 @@ class Raced:
         session = self.sessions[-1].id
         first = sum(b.session_id == session for b in self.blocks)
         results = [self._run(gain, cycles) for _, _, gain in arms]
-        results = [r.model_copy(update=fields) if i else r for i, r in enumerate(results)]
+        results = [replace(r, **fields) if i else r for i, r in enumerate(results)]
         end = self.now + timedelta(seconds=sum(r.wall_s for r in results) + 1)
         for place, ((purpose, changes, _), result) in enumerate(zip(arms, results, strict=True)):
             block_id = f"b{len(self.blocks)}"

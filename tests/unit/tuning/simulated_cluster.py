@@ -11,16 +11,8 @@ from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Budget, Job, JobSpec, JobState, Measurement, Stage
 from advisor.protocol.knobs.changes import Changes, period_of
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.measured.phases import Phases
-from advisor.protocol.measured.races import RaceRules
-from advisor.protocol.measured.trials import (
-    Block,
-    BlockResult,
-    EarlierJob,
-    Outcome,
-    Session,
-    Trial,
-)
+from advisor.protocol.measured.results import BlockResult, Phases, RaceRules
+from advisor.protocol.measured.trials import Block, EarlierJob, Outcome, Session, Trial
 from advisor.protocol.nodes.cluster import Cluster, DeviceKind, Node
 from advisor.protocol.training.workload import Workload, WorkloadFacts
 from advisor.tuning.decisions import Decision, EndSession, Fail, Finish, Launch, Race

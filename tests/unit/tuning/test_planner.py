@@ -1,6 +1,7 @@
 """The planner's course through a whole job, race by race, and how it meets failures."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -11,15 +12,8 @@ from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes, period_of
 from advisor.protocol.knobs.knob import Effect, Part
-from advisor.protocol.measured.trials import (
-    BlockResult,
-    BlockState,
-    EarlierJob,
-    Outcome,
-    Purpose,
-    Session,
-    SessionState,
-)
+from advisor.protocol.measured.results import BlockResult
+from advisor.protocol.measured.trials import BlockState, EarlierJob, Outcome, Purpose, Session, SessionState
 from advisor.tuning.decisions import EndSession, Fail, Finish, Launch, Race, Wait
 from advisor.tuning.history.budget import plan_verdict
 from advisor.tuning.history.record import Record
@@ -407,7 +401,7 @@ def test_the_one_strategy_that_is_not_slow_is_found_among_those_that_are() -> No
 def test_strategies_that_are_the_baseline_in_force_are_never_advised() -> None:
     def alter(changes: Changes, _: Session, result: BlockResult) -> BlockResult:
         same = dict.fromkeys(changes, "One bucket holds all gradients, as in the baseline.")
-        return result.model_copy(update={"no_effect": same})
+        return replace(result, no_effect=same)
 
     sim = only_buckets(300, speed=lambda changes: 1.3 if changes else 1.0, alter=alter)
 
@@ -423,7 +417,7 @@ def test_strategies_that_are_the_baseline_in_force_are_never_advised() -> None:
 def test_arms_that_are_one_plan_in_force_are_raced_once() -> None:
     def alter(changes: Changes, _: Session, result: BlockResult) -> BlockResult:
         if changes.get("num_threads") == 2 and len(changes) == 2:
-            return result.model_copy(update={"same_as": "b2", "step_time_s": (), "segments": (), "steps": 0})
+            return replace(result, same_as="b2", step_time_s=(), segments=(), steps=0)
         return result
 
     advice = only_buckets(alter=alter).run()
@@ -641,7 +635,7 @@ def test_an_arm_that_needs_a_relaunch_is_raced_in_a_launch_of_its_own() -> None:
         if not changes.get("fuse_grad_size_in_MB") or session.cold:
             return result
         update = {"relaunch_needed": "The reducer could not be rebuilt.", "step_time_s": (), "segments": ()}
-        return result.model_copy(update=update)
+        return replace(result, **update)
 
     sim = quiet(3000, 3, {"knobs": ("fuse_grad_size_in_MB",)}, alter=alter)
 
@@ -699,7 +693,7 @@ def test_a_launch_that_dies_of_its_cold_knobs_ends_that_strategy_only() -> None:
 def test_a_race_whose_ranks_drifted_apart_counts_for_nothing() -> None:
     def alter(changes: Changes, session: Session, result: BlockResult) -> BlockResult:
         drifted = "Rank 1's parameters differ." if session.id == "s1" else ""
-        return result.model_copy(update={"drifted": drifted})
+        return replace(result, drifted=drifted)
 
     sim = only_buckets(900, alter=alter)
 

@@ -7,11 +7,10 @@ from datetime import timedelta
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.measured.calibration import Calibration
+from advisor.protocol.measured.results import BlockResult, Calibration
 from advisor.protocol.measured.trials import (
     Block,
     BlockPlan,
-    BlockResult,
     BlockState,
     JobHistory,
     Outcome,

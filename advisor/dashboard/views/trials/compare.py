@@ -9,7 +9,7 @@ from advisor.dashboard.views.evidence import show_knob
 from advisor.dashboard.views.server.jobs import JobLine, tell_gain
 from advisor.dashboard.views.trials.measured import MeasuredTrial
 from advisor.errors import InvalidRequest, NotFound
-from advisor.protocol.measured.phases import Phases
+from advisor.protocol.measured.results import Phases
 from advisor.protocol.nodes.cluster import spell_memory
 
 MOST = 4

@@ -10,8 +10,8 @@ from advisor.dashboard.figures.trial import RankBlock, StepSeries, draw_ranks, d
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.gains import spell_percent
 from advisor.protocol.measured.estimates import Estimate, estimate_blocks
-from advisor.protocol.measured.phases import Phases
-from advisor.protocol.measured.trials import Block, BlockResult, BlockState, JobHistory, Trial
+from advisor.protocol.measured.results import BlockResult, Phases
+from advisor.protocol.measured.trials import Block, BlockState, JobHistory, Trial
 from advisor.protocol.training.workload import WorkloadKind
 from advisor.services.changing.repeating import say_why_not
 from advisor.services.jobs import may_change
@@ -54,7 +54,7 @@ class Repeat:
     is_awaited: bool
     """Another race of it is going on, or was asked for and has not begun."""
     note: str
-    """A sentence for whoever may change the job: what became of it, or why there is no button."""
+    """A sentence for a reader who may change the job: what became of the request, or why there is no button."""
 
 
 def is_measured_now(trial: Trial, blocks: Sequence[Block]) -> bool:

@@ -13,7 +13,7 @@ from advisor.dashboard.views.trials.measured import MeasuredTrial
 from advisor.errors import InvalidRequest
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.measured.phases import Phases
+from advisor.protocol.measured.results import Phases
 from advisor.protocol.measured.trials import Outcome
 from advisor.protocol.nodes.cluster import spell_memory
 from advisor.protocol.plain_text import clean_text
@@ -36,7 +36,7 @@ class Column:
     show: Callable[[MeasuredTrial], str]
     is_number: bool = True
     is_usual: bool = False
-    """Shown where nobody chose columns."""
+    """Shown where the reader has chosen no columns."""
     is_wide: bool = False
     """Left out on a phone."""
 

@@ -5,7 +5,7 @@ import pytest
 from advisor.protocol.answers.advice import Diagnosis
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.measured.phases import Phases
+from advisor.protocol.measured.results import Phases
 from advisor.protocol.measured.trials import Purpose, Trial
 from advisor.protocol.nodes.cluster import Cluster, Node
 from advisor.protocol.training.workload import HostRead

@@ -3,9 +3,9 @@
 import pytest
 
 from advisor.protocol.answers.advice import Diagnosis, Finding
-from advisor.protocol.measured.phases import LateRank, Phases
+from advisor.protocol.measured.results import BlockResult, LateRank, Phases
 from advisor.protocol.measured.telemetry import DeviceTelemetry, NodeTelemetry, Spread
-from advisor.protocol.measured.trials import Block, BlockPlan, BlockResult, BlockState
+from advisor.protocol.measured.trials import Block, BlockPlan, BlockState
 from advisor.tuning.explain.diagnosis import diagnose
 from advisor.tuning.measure.phases import exposed_share, pool_phases
 from advisor.tuning.space.space import build_space

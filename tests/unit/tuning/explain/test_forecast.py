@@ -65,7 +65,7 @@ def test_a_model_that_misses_what_was_measured_forecasts_nothing(
         vars(state)["model"] = replace(state.model, residual=0.54)
     else:
         blocks = tuple(
-            b.model_copy(update={"result": b.result.model_copy(update={"step_time_s": (9.0,) * 20})})
+            b.model_copy(update={"result": replace(b.result, step_time_s=(9.0,) * 20)})
             for b in blocks
             if b.result
         )

@@ -1,5 +1,7 @@
 """Throughput against loss of what was measured."""
 
+from dataclasses import replace
+
 import pytest
 
 from advisor.protocol.base import Value
@@ -74,9 +76,7 @@ def test_the_confirmations_ratio_stands_in_place_of_the_searchs() -> None:
 def test_losses_that_were_not_seen_leave_a_point_off_the_front() -> None:
     training = searched(efficiency=1.0, speed=2.0)
     training.blocks = [
-        b.model_copy(update={"result": b.result.model_copy(update={"losses": ()})})
-        for b in training.blocks
-        if b.result
+        b.model_copy(update={"result": replace(b.result, losses=())}) for b in training.blocks if b.result
     ]
 
     local = next(p for p in build_pareto(training.record) if p.changes == LOCAL)

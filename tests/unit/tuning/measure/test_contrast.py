@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from advisor.protocol.measured.trials import BlockResult, Contrast
+from advisor.protocol.measured.results import BlockResult
+from advisor.protocol.measured.trials import Contrast
 from advisor.tuning.measure.contrast import contrast_arms, forecast_errors
 
 Times = NDArray[np.float64]
 
 
 def report(times: Times | list[float], segments: tuple[int, ...] = (), **fields: object) -> BlockResult:
-    steps = [float(t) for t in times]
+    steps = tuple(float(t) for t in times)
     values = {"steps": len(steps), "step_time_s": steps, "samples_per_step": 32.0, "wall_s": sum(steps)}
-    return BlockResult.model_validate({**values, "segments": segments, **fields})
+    return BlockResult(**{**values, "segments": segments, **fields})
 
 
 def contrast(arm: BlockResult, reference: BlockResult) -> Contrast:

@@ -6,7 +6,8 @@ from advisor.protocol.asked.jobs import Budget, Measurement
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.measured.trials import BlockResult, Outcome, Purpose, Trial
+from advisor.protocol.measured.results import BlockResult
+from advisor.protocol.measured.trials import Outcome, Purpose, Trial
 from advisor.tuning.measure.outcomes import judge_block
 from tests.unit.tuning.simulated_cluster import (
     START,
@@ -25,7 +26,7 @@ def trial(purpose: Purpose = Purpose.SEARCH, changes: dict[str, Value] | None = 
 
 def result(times: tuple[float, ...] = (0.1,) * 24, **fields: object) -> BlockResult:
     values = {"steps": len(times), "step_time_s": times, "samples_per_step": 32.0, "wall_s": sum(times)}
-    return BlockResult.model_validate({**values, **fields})
+    return BlockResult(**{**values, **fields})
 
 
 def test_a_steady_block_finishes_a_search_trial() -> None:

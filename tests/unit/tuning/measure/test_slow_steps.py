@@ -5,7 +5,8 @@ import random
 
 import pytest
 
-from advisor.protocol.measured.trials import BlockResult, Contrast
+from advisor.protocol.measured.results import BlockResult
+from advisor.protocol.measured.trials import Contrast
 from advisor.tuning.measure.contrast import contrast_arms
 from advisor.tuning.measure.sequential import look_at
 from advisor.tuning.measure.slow_steps import read_slow_steps, settle

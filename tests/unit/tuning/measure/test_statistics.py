@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.protocol.measured.trials import BlockResult
+from advisor.protocol.measured.results import BlockResult
 from advisor.tuning.measure.statistics import (
     autocorrelate,
     cut_warmup,
@@ -22,7 +22,7 @@ from advisor.tuning.measure.student_t import t_quantile
 
 def block(times: list[float], **fields: object) -> BlockResult:
     values = {"steps": len(times), "step_time_s": times, "samples_per_step": 32.0, "wall_s": sum(times)}
-    return BlockResult.model_validate({**values, **fields})
+    return BlockResult(**{**values, **fields})
 
 
 def noisy(count: int, seed: int = 0, sigma: float = 0.02) -> list[float]:

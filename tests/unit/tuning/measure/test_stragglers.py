@@ -4,9 +4,9 @@ from statistics import median
 
 import pytest
 
-from advisor.protocol.measured.phases import LateRank, Phases
+from advisor.protocol.measured.results import BlockResult, LateRank, Phases
 from advisor.protocol.measured.telemetry import DeviceTelemetry, FlagKind, NodeTelemetry, Spread
-from advisor.protocol.measured.trials import Block, BlockPlan, BlockResult, BlockState, Session, SessionState
+from advisor.protocol.measured.trials import Block, BlockPlan, BlockState, Session, SessionState
 from advisor.protocol.nodes.cluster import Cluster, Device, Node
 from advisor.tuning.measure.stragglers import flag_nodes
 from tests.unit.tuning.simulated_cluster import START

@@ -8,8 +8,7 @@ from statistics import fmean
 import numpy as np
 import pytest
 
-from advisor.protocol.measured.calibration import Calibration, LinkLevel, LinkTiming
-from advisor.protocol.measured.phases import Phases
+from advisor.protocol.measured.results import Calibration, LinkLevel, LinkTiming, Phases
 from advisor.protocol.nodes.cluster import Cluster, Device, DeviceKind
 from advisor.tuning.model.cost_model import MOST_FITTED, TimedStrategy, calibrate, choose_telling
 from advisor.tuning.model.map_fit import Unknown
@@ -76,7 +75,7 @@ def test_calibration_finds_what_a_known_cluster_does() -> None:
     observations = [TimedStrategy(values, measure(values), 0.03) for values in seen]
     times = truth.model.run(truth.model.lay_out([context.baseline]), np.array([truth.parameters]))
     step_s, exposed_s = float(times.step_s[0, 0]), float(times.exposed_s[0, 0])
-    phases = PHASES.model_copy(update={"exposed_comm_s": exposed_s, "backward_s": step_s - exposed_s - 0.09})
+    phases = replace(PHASES, exposed_comm_s=exposed_s, backward_s=step_s - exposed_s - 0.09)
     model = calibrate(context, [make_block(step_s, phases)], observations)
     assert model is not None
     actual = [truth.predict_step_s(v) * threads[int(v["num_threads"])] for v in unseen]
@@ -93,7 +92,7 @@ def test_links_that_were_timed_count_more_than_what_is_written_on_them() -> None
     links = tuple(
         LinkTiming(level=LinkLevel.WORLD, ranks=2, bytes=n, seconds=5e-4 + n * 1.4e-8) for n in sizes
     )
-    phases = PHASES.model_copy(update={"exposed_comm_s": 0.5})
+    phases = replace(PHASES, exposed_comm_s=0.5)
     blocks = [make_block(0.71, phases, calibration=Calibration(links=links))] * 2
     model = calibrate(context, blocks, [])
     assert model is not None
@@ -130,7 +129,7 @@ def test_same_measurements_give_the_same_model() -> None:
 
 def test_reader_beside_the_training_hides_its_time() -> None:
     context = make_context(dataloader={"num_workers": 0, "prefetch_factor": None, "pin_memory": False})
-    phases = PHASES.model_copy(update={"data_wait_s": 0.2})
+    phases = replace(PHASES, data_wait_s=0.2)
     model = calibrate(context, [make_block(0.7, phases)], [])
     assert model is not None
     assert model.predict_step_s(with_changes(context, loader_num_workers=1)) == pytest.approx(0.5, rel=0.05)
@@ -138,7 +137,7 @@ def test_reader_beside_the_training_hides_its_time() -> None:
 
 def test_single_rank_computes_and_communicates_nothing() -> None:
     context = make_context(world_size=1, nodes=1)
-    phases = PHASES.model_copy(update={"exposed_comm_s": 0.0})
+    phases = replace(PHASES, exposed_comm_s=0.0)
     model = calibrate(context, [make_block(0.21, phases)], [])
     assert model is not None
     assert model.predict_step_s(context.baseline) == pytest.approx(0.21, rel=0.03)

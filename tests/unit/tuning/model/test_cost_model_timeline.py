@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from advisor.protocol.base import Value
-from advisor.protocol.measured.calibration import Calibration, GradientTiming
+from advisor.protocol.measured.results import Calibration, GradientTiming
 from advisor.tuning.model.collectives import Shape, flat, hierarchical
 from advisor.tuning.model.communication_schedule import find_gradients, schedule_of, shape_of
 from advisor.tuning.model.timeline import (

@@ -5,8 +5,8 @@ import pytest
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Effect, Part
-from advisor.protocol.measured.phases import Phases
-from advisor.protocol.measured.trials import Block, BlockPlan, BlockResult, BlockState
+from advisor.protocol.measured.results import BlockResult, Phases
+from advisor.protocol.measured.trials import Block, BlockPlan, BlockState
 from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.tuning.space.composition import baseline_strategy
 from advisor.tuning.space.space import Space, build_space

@@ -1,5 +1,6 @@
 """The rungs above the allowed one: what is tried on them, and what is said about it."""
 
+from dataclasses import replace
 from functools import lru_cache
 
 import pytest
@@ -9,7 +10,8 @@ from advisor.protocol.asked.jobs import Budget
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.measured.trials import BlockResult, Purpose, Session
+from advisor.protocol.measured.results import BlockResult
+from advisor.protocol.measured.trials import Purpose, Session
 from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.tuning.space.rungs import caveat_of, missing_schedules, rung_strategies, share_trials
 from advisor.tuning.space.space import Space, build_space
@@ -37,7 +39,7 @@ def advise(
         within = [i for size in result.segments for i in range(size)]
         lag = tuple((1 - efficiency) * 0.004 * (i + 0.5) for i in within)
         losses = tuple(loss + late for loss, late in zip(result.losses, lag, strict=True))
-        return result.model_copy(update={"losses": losses})
+        return replace(result, losses=losses)
 
     knobs = ("fuse_grad_size_in_MB", "localsgd", "localsgd_k_steps")
     budget = Budget(max_trials=6, max_seconds=500)

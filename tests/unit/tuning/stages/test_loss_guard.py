@@ -1,6 +1,7 @@
 """The paired test of the losses that a numeric or convergence strategy has to pass."""
 
 import math
+from dataclasses import replace
 from statistics import fmean, stdev
 
 import pytest
@@ -287,9 +288,7 @@ def test_a_guard_that_no_race_could_make_pass_is_closed(
 def test_a_guard_without_losses_is_closed() -> None:
     training = in_the_middle().confirm()
     training.blocks = [
-        b.model_copy(update={"result": b.result.model_copy(update={"losses": ()})})
-        for b in training.blocks
-        if b.result
+        b.model_copy(update={"result": replace(b.result, losses=())}) for b in training.blocks if b.result
     ]
     finding = judge(training)
 

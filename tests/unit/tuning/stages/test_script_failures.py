@@ -1,11 +1,14 @@
 """Launches that break off: whose fault that is, and what the answer says of it."""
 
+from dataclasses import replace
+
 import pytest
 
 from advisor.protocol.answers.advice import Action, Advice, Verdict
 from advisor.protocol.asked.jobs import Budget
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.measured.trials import BlockResult, Outcome, Purpose, Session
+from advisor.protocol.measured.results import BlockResult
+from advisor.protocol.measured.trials import Outcome, Purpose, Session
 from advisor.tuning.decisions import Fail
 from tests.unit.tuning.simulated_cluster import QUIET, SimulatedCluster, make_facts, make_job, make_spec
 
@@ -109,7 +112,7 @@ def test_a_script_that_is_too_short_says_how_many_steps_are_needed(steps: int) -
 def test_losses_that_are_not_finite_are_the_scripts_where_the_baselines_are_alike() -> None:
     def spoil(_changes: Changes, _session: Session, result: BlockResult) -> BlockResult:
         bad = result.steps // 24
-        return result.model_copy(update={"nonfinite_losses": bad, "diverged": bad > 0})
+        return replace(result, nonfinite_losses=bad, diverged=bad > 0)
 
     sim = simulate(
         3000, alter=spoil, speed=lambda changes: 1.2 if changes.get("fuse_grad_size_in_MB") == 4.0 else 1.0

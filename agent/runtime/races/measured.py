@@ -1,0 +1,223 @@
+"""What a race measured, as rank 0 tells it to the agent, and the agent to the server.
+
+Declared here for both ends of the socket, and for the server: its protocol takes these classes as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Dict, List, Optional, Tuple
+
+
+@dataclass(frozen=True)
+class Phases:
+    """The account of a step: one rank's seconds in the mean step. No second is in two parts, so they add up to it."""
+
+    data_wait_s: float = 0.0
+    """Waiting for the next batch."""
+    forward_s: float = 0.0
+    """Forward pass."""
+    backward_s: float = 0.0
+    """Backward pass without exposed communication; with it where that could not be measured."""
+    exposed_comm_s: Optional[float] = None
+    """Reduction of gradients that computation did not hide, without waiting for other ranks; None: not measured."""
+    collectives_s: float = 0.0
+    """Collectives beside that reduction (the script's own, SyncBatchNorm's, a sharded model's), without waiting."""
+    wait_s: float = 0.0
+    """Waiting in reductions and collectives for ranks that come later."""
+    optimizer_s: float = 0.0
+    """Optimizer step."""
+    own_code_s: float = 0.0
+    """The script's own code between the phases: loss, clipping, logging, averages of weights."""
+    evaluation_s: float = 0.0
+    """What steps in which the script evaluates or saves spend there beyond the others, spread over all steps."""
+    garbage_s: float = 0.0
+    """Full collections of Python's garbage."""
+    stalls_s: float = 0.0
+    """What computing in slow steps takes beyond the usual step, spread over all steps."""
+
+    def total_s(self) -> float:
+        """Sum of the parts: the mean step."""
+        return sum(seconds or 0.0 for _, seconds in self.list_named())
+
+    def list_named(self) -> List[Tuple[str, Optional[float]]]:
+        """Every part with its name, in the order of a step, in seconds; None where it was not measured."""
+        return [(name, getattr(self, part)) for part, name in PHASE_NAMES.items()]
+
+    def list_shown(self, *others: Phases) -> List[Tuple[str, Optional[float]]]:
+        """What a page lists: the usual parts, and those that take time here or in `others`."""
+        told = [self, *others]
+        return [
+            (name, getattr(self, part))
+            for part, name in PHASE_NAMES.items()
+            if part in USUAL_PHASES or any((getattr(one, part) or 0.0) >= NOTICEABLE_S for one in told)
+        ]
+
+
+PHASE_NAMES = {
+    "data_wait_s": "data wait",
+    "forward_s": "forward",
+    "backward_s": "backward",
+    "exposed_comm_s": "exposed communication",
+    "collectives_s": "other collectives",
+    "wait_s": "waiting for other ranks",
+    "optimizer_s": "optimizer",
+    "own_code_s": "own code",
+    "evaluation_s": "evaluation and saving",
+    "garbage_s": "garbage collection",
+    "stalls_s": "stalls",
+}
+"""What people call each part of a step, in the order of a step."""
+USUAL_PHASES = frozenset(
+    {"data_wait_s", "forward_s", "backward_s", "exposed_comm_s", "optimizer_s", "own_code_s"}
+)
+"""Fields that are shown even where they take no time."""
+NOTICEABLE_S = 5e-5
+"""Half of the last digit that pages show: less reads as none."""
+
+
+@dataclass(frozen=True)
+class LateRank:
+    """The rank that the others wait for, and what it does meanwhile."""
+
+    rank: int
+    waited_s: float
+    """What another rank waits for it in the mean step (median over them)."""
+    part: str
+    """The field of `Phases` in which it exceeds the others most."""
+    excess_s: float
+    """By how much."""
+
+
+@dataclass(frozen=True)
+class GradientTiming:
+    """One parameter's gradient, in the order in which backward produces them."""
+
+    bytes: int
+    """Its size."""
+    ready_s: float
+    """Seconds from the start of backward until it was ready, without communication; median over steps and ranks."""
+
+
+class LinkLevel(str, Enum):
+    """Which ranks a collective was timed between."""
+
+    WORLD = "world"
+    """All ranks."""
+    NODE = "node"
+    """The ranks of one node."""
+    ACROSS = "across"
+    """One rank of each node."""
+
+
+@dataclass(frozen=True)
+class LinkTiming:
+    """An allreduce of one size between the ranks of one level."""
+
+    level: LinkLevel
+    ranks: int
+    """Ranks that took part in each collective."""
+    bytes: int
+    """Size of the reduced tensor."""
+    seconds: float
+    """Median time; the slowest rank's."""
+    concurrent: int = 1
+    """Collectives of that size that ran side by side, each over a process group of its own; `seconds` covers all."""
+
+
+@dataclass(frozen=True)
+class GradientNoise:
+    """Squared norms that the gradient noise scale is made of (McCandlish et al. 2018, arXiv 1812.06162)."""
+
+    small_batch: float
+    """Samples behind one rank's gradient."""
+    large_batch: float
+    """Samples behind the averaged gradient of all ranks."""
+    small_square: float
+    """Mean squared norm of the ranks' own gradients."""
+    large_square: float
+    """Mean squared norm of the averaged gradient."""
+    steps: int
+    """Steps that the means were taken over."""
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Everything that a calibrating block adds to its result; parts that could not be measured are empty."""
+
+    gradients: Tuple[GradientTiming, ...] = ()
+    links: Tuple[LinkTiming, ...] = ()
+    noise: Optional[GradientNoise] = None
+
+
+@dataclass(frozen=True)
+class BlockResult:
+    """What the ranks measured in one block."""
+
+    steps: int
+    """Timed steps."""
+    step_time_s: Tuple[float, ...]
+    """Time of each timed step: the mean over the ranks, so stretched that all together are `wall_s`."""
+    samples_per_step: float
+    """Samples of all ranks per step."""
+    wall_s: float
+    """Wall time of the timed steps, of the rank for which they took longest."""
+    period: int = 1
+    """Steps after which behaviour repeats (local SGD's k)."""
+    excluded_steps: int = 0
+    """Timed steps left out: the script did something else in them (evaluation, a checkpoint)."""
+    warmup_steps: int = 0
+    """Steps before the timed ones."""
+    segments: Tuple[int, ...] = ()
+    """Timed steps in each cycle of its race, in order: together `steps`. Empty for a block that was measured alone."""
+    samples: float = 0
+    """Samples of all ranks in the timed steps."""
+    per_rank_step_time_s: Tuple[float, ...] = ()
+    """Each rank's mean step time."""
+    per_rank_work_s: Tuple[float, ...] = ()
+    """Each rank's mean step without what it waits for others. Ranks that wait for each other take equally long steps,
+    so that a slow one shows here."""
+    phases: Phases = Phases()
+    """The account of one rank over all timed steps: of the late one, else of one that waits as long as is usual."""
+    phases_rank: int = 0
+    """Which rank that is."""
+    per_rank_phases: Tuple[Phases, ...] = ()
+    """Every rank's account; empty where there are more than 64 ranks."""
+    late: Optional[LateRank] = None
+    """The rank that the others wait for; None where none is late in every step, or where waiting was not measured."""
+    losses: Tuple[float, ...] = ()
+    """Mean over the ranks of each timed step's loss, where the script's backward pass showed one."""
+    loss_at_start: Tuple[float, ...] = ()
+    """Loss of each batch of the race's loss check under the state that all segments began from."""
+    loss_checks: Tuple[Tuple[float, ...], ...] = ()
+    """Loss of each of the same batches after each segment, under the ranks' averaged parameters."""
+    diverged: bool = False
+    """A loss was not finite."""
+    nonfinite_losses: int = 0
+    """How many of the timed steps and of the loss checks had a loss that was not finite, on any rank. Whether the
+    strategy or the script is to blame, only the baseline's own tell."""
+    peak_memory_bytes: int = 0
+    """Largest peak of any rank in this block (device memory on GPUs, resident memory on CPUs)."""
+    bucket_bytes: Tuple[int, ...] = ()
+    """Sizes of DDP's buckets as its own log states them."""
+    consumed: Dict[str, str] = field(default_factory=dict)
+    """Knob -> evidence that the override was in force."""
+    not_consumed: Dict[str, str] = field(default_factory=dict)
+    """Knob -> why nothing consumed the override."""
+    no_effect: Dict[str, str] = field(default_factory=dict)
+    """Knob -> why its override, though in force, leaves everything as the baseline has it (the same buckets)."""
+    relaunch_needed: str = ""
+    """Sentence when the overrides cannot be switched in place: measure it again in a session launched with them."""
+    script_ended: bool = False
+    """The script ended during this block."""
+    switch_s: float = 0.0
+    """Time the switch took."""
+    given_up: bool = False
+    """It left its race early: its steps were surely too slow (`RaceRules.give_up_ratio`)."""
+    same_as: str = ""
+    """Block of the arm that turned out to be the same plan in force; this one was not timed then."""
+    drifted: str = ""
+    """Sentence when the ranks' parameters were equal before the race and not after it: nothing of it counts."""
+    calibration: Optional[Calibration] = None
+    """What a calibrating block measured besides."""
