@@ -311,8 +311,8 @@ def keep_defaults(advice: Advice) -> Advice:
 @cache
 def make_running_story(now: datetime) -> Story:
     """Return a job in the middle of its search, with a trial being measured."""
-    believed = SoFar(ratio=1.162, low=1.13, high=1.2, races=2, launches=1)
-    job = _make_job(now).model_copy(update={"standing": Standing(trial_number=8, gain=believed, chance=0.81)})
+    believed = SoFar(ratio=1.16, low=1.13, high=1.19, races=1, launches=1)
+    job = _make_job(now).model_copy(update={"standing": Standing(trial_number=5, gain=believed, chance=0.81)})
     history = _make_history(job.created_at, rounds=0)
     at = now - timedelta(seconds=9)
     trial = Trial(
