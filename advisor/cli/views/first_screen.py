@@ -16,7 +16,7 @@ from rich.text import Text
 from advisor.cli.views.wording import EFFECT_WORDS, spell_duration, spell_rate, spell_value
 from advisor.exporters.own_words import OwnLine
 from advisor.protocol.answers.advice import Action, Advice, RungAdvice, Verdict, continue_command
-from advisor.protocol.answers.why import say_saving, say_why
+from advisor.protocol.answers.why import say_rest, say_saving, say_why
 from advisor.protocol.gains import (
     NOISY,
     Quality,
@@ -212,7 +212,10 @@ def _tabulate_changes(advice: Advice) -> RenderableType:
             spell_value(knob, after),
             say_saving(reason) or "not measured alone",
         )
-    parts: list[RenderableType] = [table, Text(_say_effects(advice), style="dim")]
+    parts: list[RenderableType] = [table]
+    if rest := say_rest(advice):
+        parts.append(Text(rest, style="dim"))
+    parts.append(Text(_say_effects(advice), style="dim"))
     if any(spell_name(knob, advice.software) != knob for knob in advice.changes):
         names = ", ".join(advice.changes)
         parts.append(Text(f"PaddlePaddle Fleet's names, in this order: {names}.", style="dim"))

@@ -8,6 +8,8 @@ _PHASES_SHOWN = 4
 _SHORT_PHASES = {"data wait": "data", "exposed communication": "network"}
 _WORTH_TELLING = 0.05
 """Phases that make up less of what changed are left out."""
+_NEARLY_ALL = 0.7
+"""From this share of what the step lost on, savings of single changes need no word about the rest."""
 
 
 def say_why(advice: Advice) -> str:
@@ -68,7 +70,7 @@ def list_savings(advice: Advice) -> list[str]:
         f"{' and '.join(names)} {'save' if len(names) > 1 else 'saves'} {saving} a step."
         for saving, names in measured.items()
     ]
-    return [*told, *([others] if (others := say_unmeasured(advice)) else [])]
+    return [*told, *filter(None, (say_unmeasured(advice), say_rest(advice)))]
 
 
 def say_unmeasured(advice: Advice) -> str:
@@ -77,6 +79,20 @@ def say_unmeasured(advice: Advice) -> str:
     if not names or len(advice.reasons) == 1:
         return ""
     return f"Not measured alone, only together with the other changes: {', '.join(names)}."
+
+
+def say_rest(advice: Advice) -> str:
+    """Return why the savings of single changes do not add up to what the step lost; empty where they nearly do."""
+    effects = {reason.effect.model_dump_json(): reason.effect for reason in advice.reasons if reason.effect}
+    lost_s = advice.phases_before.total_s() - advice.phases_after.total_s()
+    summed_s = sum(effect.saved_s for effect in effects.values())
+    if advice.verdict is not Verdict.CHANGE or not effects or summed_s >= _NEARLY_ALL * lost_s:
+        return ""
+    stalls_s = advice.phases_before.stalls_s - advice.phases_after.stalls_s
+    alone = all(reason.effect for reason in advice.reasons)
+    rest = "what the changes save only together" if alone else "what was not measured alone"
+    rest += " is" if stalls_s < _WORTH_TELLING * lost_s else f" and {_ms(stalls_s)} ms of stalls are"
+    return f"These add up to {_ms(summed_s)} of {_ms(lost_s)} ms a step: {rest} not in them."
 
 
 def _shorten(name: str) -> str:

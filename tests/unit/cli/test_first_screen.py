@@ -68,6 +68,21 @@ def test_a_network_that_could_not_be_measured_is_told_beside_the_parts() -> None
     assert told not in words_of(change) + words_of(undecided())
 
 
+def test_savings_that_are_far_less_than_what_the_step_lost_say_what_the_rest_is() -> None:
+    change = a_change()
+    stalled = replace(change.phases_before, stalls_s=0.09)
+    assert (
+        "These add up to 9.2 of 101 ms a step: what was not measured alone and 90.0 ms of stalls are not in them."
+        in words_of(change.model_copy(update={"phases_before": stalled}))
+    )
+    slower = replace(change.phases_before, forward_s=change.phases_before.forward_s + 0.09)
+    alone = {"phases_before": slower, "reasons": change.reasons[:1]}
+    assert "ms a step: what the changes save only together is not in them." in words_of(
+        change.model_copy(update=alone)
+    )
+    assert "add up" not in words_of(change) + words_of(undecided())
+
+
 def test_stalls_that_the_result_leaves_out_are_told_beside_it() -> None:
     change = a_change()
     within = change.model_copy(update={"total_ratio": 1.09})
