@@ -1,4 +1,4 @@
-"""Where this machine's server keeps its data. By itself, because whoever only asks for it should not load settings."""
+"""Where this machine's server keeps its data. By itself: a command that needs only the path loads no settings."""
 
 import os
 from collections.abc import Mapping

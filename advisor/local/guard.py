@@ -15,7 +15,7 @@ _PR_SET_PDEATHSIG = 1
 def main(arguments: list[str]) -> None:
     """Replace this process by the command."""
     parent, command = int(arguments[0]), arguments[1:]
-    # A batch system's warning reaches every process of its step: whoever started this one acts on it, in order.
+    # A batch system's warning reaches every process of its step. The parent acts on it, in order; this one ignores it.
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

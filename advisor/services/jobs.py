@@ -233,7 +233,7 @@ def lock_own_job(work: UnitOfWork, job_id: str, asker: Principal, if_match: str 
     """
     job = get_job(work, job_id, lock=True)
     if not may_change(asker, job):
-        raise NotYourJob(f"Job {job_id} belongs to {job.owner or 'nobody'}; you are {asker.name}.")
+        raise NotYourJob(f"Job {job_id} belongs to {job.owner or 'no owner'}; you are {asker.name}.")
     if if_match is not None and if_match not in {job.etag, "*"}:
         raise VersionMismatch(f"Job {job_id} has changed: it {job.state.predicate} now.", job.etag)
     return job

@@ -76,7 +76,7 @@ def find_principal(work: UnitOfWork, token_id: str, now: datetime) -> Principal 
 
 
 def _name_principal(view: TokenView, agent_id: str | None, now: datetime) -> Principal:
-    # Without a label nobody else is meant by the name: jobs of two such tokens have two owners.
+    # Without a label the name holds the token's id, so that jobs of two such tokens have two owners.
     name = view.label or f"{view.role.value} {view.id}"
     spent = tell_spent(view, now)
     return Principal(view.id, view.role, name, view.team, agent_id, view.agent, spent, view.expires_at)

@@ -50,5 +50,5 @@ class Bell:
             try:
                 call()
             except Exception:
-                # What was written is written, whoever cannot be told.
+                # The writer has committed already: a reader that cannot be called does not undo that.
                 _log.exception("A call for %s failed.", topic)

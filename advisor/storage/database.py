@@ -337,8 +337,8 @@ def _is_damage(error: BaseException) -> bool:
 def _make_private(file: Path) -> None:
     """Let only the owner read the database: it holds what jobs keep secret. SQLite's other files take over its mode."""
     # Where the file cannot be made or is somebody else's, SQLite says so when it is opened. One that is there is never
-    # opened here: closing it would drop the locks of every connection of this process (fcntl's), and whoever else
-    # closes the file next would delete the log that this process goes on writing.
+    # opened here: closing it would drop the locks of every connection of this process (fcntl's), and the next process
+    # that closes the file would delete the log that this process goes on writing.
     with suppress(OSError):
         os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     for path in (file, file.with_name(f"{file.name}-wal"), file.with_name(f"{file.name}-shm")):

@@ -188,7 +188,7 @@ function planLive(form) {
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
     for (const fresh of liveParts(page)) {
       const field = fresh.id.replace("problem-", "");
-      // A field that nobody has been to yet is not wrong, it is empty.
+      // A field that the user has not been to yet is empty, and is not marked as wrong.
       if (fresh.id.startsWith("problem-") && form.elements[field] && !touched.has(field)) continue;
       replacePart(document.getElementById(fresh.id), fresh);
       form.elements[field]?.setAttribute?.("aria-invalid", String(fresh.textContent !== ""));

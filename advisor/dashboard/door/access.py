@@ -77,7 +77,7 @@ class Door:
         )
 
     def recognise(self, request: Request) -> Guest | None:
-        """Return who is looking; None when nobody is signed in or the token has been revoked."""
+        """Return the signed-in guest; None without a sign-in, or once its token has been revoked."""
         key = request.cookies.get(self.cookie_name(request), "")
         now = self._source.clock()
         if not key or (found := self._source.read(find_visit, key, now)) is None:
@@ -91,7 +91,7 @@ class Door:
         return Guest(person, sha256(f"form {key}".encode()).hexdigest())
 
     def admit(self, request: Request) -> Guest:
-        """Return who is looking. Raises SignInNeeded when nobody is signed in."""
+        """Return the signed-in guest. Raises SignInNeeded where `recognise` finds none."""
         guest = self.recognise(request)
         if guest is None:
             raise SignInNeeded

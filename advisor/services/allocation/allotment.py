@@ -53,7 +53,7 @@ class Allotment:
     def find_further(self, demand: Demand) -> tuple[str, ...]:
         """Return a gang for a job that holds a session and could use another one, on nodes like those it has.
 
-        It is of agents that nobody else waits for, and is not given away yet; empty if there is none.
+        No other job waits for its agents, and it is not given away yet; empty if there is none.
         """
         groups = (
             tuple(agent for agent in group if find_kind(agent.node) in demand.kinds)

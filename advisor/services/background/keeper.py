@@ -60,7 +60,7 @@ class Keeper:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            # Cleared before looking: whoever wakes it during the look gets another one.
+            # Cleared before looking: a thread that wakes this one during the look gets another look.
             self._wake.clear()
             clear_contextvars()
             began_s = time.monotonic()

@@ -123,9 +123,9 @@ class Reaper:
         self._sights, self._beaten, self._is_new = sights, set(), False
 
     def _choose_least_s(self, work: UnitOfWork) -> float:
-        """Agents could not renew their leases while no server ran: what is there at the start gets new time.
+        """Agents could not renew their leases while no server ran: each lease that is there at the start gets new time.
 
-        Nobody knows any more what pace they were told; it was none for more agents than there are.
+        This server does not know what pace the last one told the agents; it was none for more agents than there are.
         """
         if not self._is_new:
             return 0.0

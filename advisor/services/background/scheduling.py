@@ -179,23 +179,23 @@ def apply_thought(work: UnitOfWork, thought: Thought, gang: Sequence[Agent], now
 
     A session is given to `gang`. Returns the ids of the agents that it took.
     """
-    nobody: frozenset[str] = frozenset()
+    no_agents: frozenset[str] = frozenset()
     job = work.jobs.lock(thought.job_id)
     if job is None or job.version != thought.version:
-        return nobody
+        return no_agents
     live = work.sessions.live_of(job.id)
     if len(live) != sum(not session.state.is_final for session in thought.sessions):
-        return nobody
+        return no_agents
     if isinstance(thought.decision, Launch):
         return _launch(work, job, thought, live, gang, now)
     if live:
-        return nobody
+        return no_agents
     _tell_late(work, thought, now)
     if isinstance(thought.decision, Finish) and thought.advice is not None:
         _finish(work, thought, now)
     elif isinstance(thought.decision, Fail):
         _fail(work, job, thought.decision.because, now)
-    return nobody
+    return no_agents
 
 
 def _tell_late(work: UnitOfWork, thought: Thought, now: datetime) -> None:

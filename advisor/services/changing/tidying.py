@@ -65,7 +65,7 @@ def clone_job(
     job = get_job(work, job_id)
     if (job.spec.workload.environment or job.spec.webhooks) and not may_change(asker, job):
         raise NotYourJob(
-            f"Job {job_id} belongs to {job.owner or 'nobody'}, and its environment or webhooks may hold secrets of "
+            f"Job {job_id} belongs to {job.owner or 'no owner'}, and its environment or webhooks may hold secrets of "
             "theirs.",
             hint="Submit the job with an environment and webhooks of your own.",
         )

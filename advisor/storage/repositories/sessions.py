@@ -154,7 +154,7 @@ class Sessions:
     ) -> bool:
         """Put a live session into a final state.
 
-        It ended when the last of its agents was last heard of: nobody held anything in the hours in which all of them
+        It ended when the last of its agents was last heard of: no agent held anything in the hours in which all of them
         and this server were away.
         """
         self._left.add(session_id)

@@ -5,7 +5,7 @@ from advisor.protocol.answers.advice import Advice, Diagnosis, KnobReason
 
 
 def find_reason(advice: Advice, knob: str) -> KnobReason | None:
-    """Return why a knob of the advised strategy changed; None where nobody told."""
+    """Return why a knob of the advised strategy changed; None where the advice gives no reason."""
     return next((reason for reason in advice.reasons if reason.knob == knob), None)
 
 

@@ -5,7 +5,7 @@ from advisor.protocol.measured.telemetry import DeviceTelemetry, Spread
 
 
 def spread(of: Spread | None) -> str:
-    """Return a share over several samples: `93 % (most 99 %)`; a dash where nobody told it."""
+    """Return a share over several samples: `93 % (most 99 %)`; a dash where no node reported it."""
     if of is None:
         return formats.NO_VALUE
     return f"{formats.percent(of.mean)} (most {formats.percent(of.max)})"
