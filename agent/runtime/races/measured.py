@@ -110,6 +110,8 @@ class LinkLevel(str, Enum):
     ACROSS = "across"
     """One rank of each node."""
 
+    __str__ = str.__str__
+
 
 @dataclass(frozen=True)
 class LinkTiming:
