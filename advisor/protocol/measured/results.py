@@ -1,6 +1,6 @@
 """What agents and ranks tell each other of a race, as the runtime declares it: pydantic validates it as it is."""
 
-from agent.runtime.races.measured import (
+from agent.runtime.link.measured import (
     NOTICEABLE_S,
     PHASE_NAMES,
     BlockResult,

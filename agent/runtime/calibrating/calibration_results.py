@@ -6,7 +6,7 @@ import math
 import statistics
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
-from ..races.measured import Calibration, GradientNoise, GradientTiming, LinkTiming
+from ..link.measured import Calibration, GradientNoise, GradientTiming, LinkTiming
 
 MOST_GRADIENTS = 2000
 """Longer lists are shortened by joining neighbours: the report has to fit into one message."""

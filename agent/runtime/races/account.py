@@ -10,8 +10,8 @@ from __future__ import annotations
 import statistics
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
+from ..link.measured import LateRank, Phases
 from ..observe.recorder import INTERRUPTED, PHASES
-from .measured import LateRank, Phases
 
 MOST_ACCOUNTS = 64
 """Ranks up to which every one's account is told."""

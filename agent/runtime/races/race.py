@@ -16,6 +16,7 @@ from ..calibrating.link_sweep import LinkSweep
 from ..facts import count_gradient_bytes
 from ..levers.lever import RelaunchNeeded
 from ..link import beat
+from ..link.measured import BlockResult
 from ..observe.memory import count_free_bytes, reset_peak
 from ..observe.recorder import StepMarks, read_losses
 from .arm import Arm
@@ -30,7 +31,6 @@ from .judge import (
     note_queue,
 )
 from .loss_check import LossCheck, Steps, explain_no_check
-from .measured import BlockResult
 from .order import RaceOrder, order_turns
 from .parts import PEER_TIMEOUT_S, RankParts
 from .results import collect_evidence, merge_race, read_peak, sum_bits

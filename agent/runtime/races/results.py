@@ -11,11 +11,11 @@ import torch
 
 from ..calibrating.calibration_results import merge_calibrations
 from ..facts import count_gradient_bytes
+from ..link.measured import BlockResult
 from ..observe.memory import read_peak_bytes
 from ..observe.recorder import INTERRUPTED, NEW_EPOCH
 from ..private_torch import MODULE_PARAMETERS
 from .account import account_for
-from .measured import BlockResult
 from .parts import RankParts
 
 

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("torch")
 merging = importlib.import_module("fleet_advisor_runtime.calibrating.calibration_results")
-measured = importlib.import_module("fleet_advisor_runtime.races.measured")
+measured = importlib.import_module("fleet_advisor_runtime.link.measured")
 link_sweep = importlib.import_module("fleet_advisor_runtime.calibrating.link_sweep")
 
 NAN = float("nan")
