@@ -29,6 +29,7 @@ from surfaces import load_surface
 sys.path.insert(0, str(ROOT))
 
 from advisor.protocol.base import Value
+from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import KnobContext
 from advisor.protocol.knobs.strategy import DistributedStrategy
 from advisor.protocol.measured.results import BlockResult
@@ -55,7 +56,8 @@ class Case:
 
 def context_of(surface: Surface) -> KnobContext:
     """What the search would know of the surface."""
-    return KnobContext(facts=surface.facts, cluster=surface.cluster, baseline=surface.base.values())
+    own = surface.base.values()
+    return KnobContext(facts=surface.facts, cluster=surface.cluster, baseline=own, catalogue=CATALOGUE)
 
 
 def values_of(surface: Surface, changes: Values) -> Values:

@@ -35,7 +35,7 @@ from advisor.protocol.nodes.cluster import Cluster, Node
 from advisor.protocol.nodes.testbed import Testbed
 from advisor.protocol.training.workload import Workload, WorkloadFacts
 from advisor.tuning.measure.statistics import summarise_block
-from advisor.tuning.space.composition import Composer, baseline_strategy
+from advisor.tuning.space.composition import Composer, list_own_values
 from agent.sessions.control import parse_result
 
 WORKLOADS = ROOT / "agent" / "workloads"
@@ -149,7 +149,9 @@ def list_cells(plan: Plan, hello: Mapping[str, Any], testbed: Testbed) -> list[d
         baseline=dict(hello["baseline"]),
     )
     composer = Composer(
-        baseline=baseline_strategy(job),
+        catalogue=job.spec.catalogue,
+        own=list_own_values(job),
+        taken=frozenset(job.spec.catalogue),
         layout=Layout(world_size=facts.world_size, nodes=facts.nodes),
         local_world_size=facts.local_world_size,
         frozen=frozenset(),

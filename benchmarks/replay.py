@@ -15,8 +15,9 @@ from advisor.course.played import Died, PlayedJob, Raced
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Budget, Measurement, Stage
 from advisor.protocol.base import Value
+from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import period_of
-from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import Block, Outcome, Trial
 from advisor.tuning.decisions import Decision, Race
@@ -123,7 +124,7 @@ class Replay(PlayedJob):
         times = tuple(arm.times)
         first = self._steps + 100_000 * (len(self.sessions) - 1)
         # Inexact segments are undone, as in the ranks: the next one trains from the same state.
-        if trial.changes.effect is Effect.EXACT:
+        if CATALOGUE.effect_of(trial.changes) is Effect.EXACT:
             self._steps += len(times)
         described = self._launch_played.describe(shown, times)
         ignored = cell.outcome is Outcome.INEFFECTIVE

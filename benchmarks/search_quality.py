@@ -32,8 +32,9 @@ from simulated_surfaces import list_simulated
 from surface_model import ROOT, Surface, place_of
 from surfaces import FOLDER, SurfaceError, load_surface
 
-from advisor.protocol.knobs.changes import Changes, period_of
-from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.changes import period_of
+from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.results import BlockResult, RaceRules
 from advisor.tuning.measure.contrast import contrast_arms
 
@@ -105,7 +106,7 @@ def run_peer(surface: Surface, seed: int, most: int, peer: Peer) -> list[Standin
             launch = surface.launch(dice)
         else:
             periods = [1, period_of(cell.changes)]
-            restores = Changes(cell.changes).effect is not Effect.EXACT
+            restores = CATALOGUE.effect_of(cell.changes) is not Effect.EXACT
             played = play_race(
                 f"{seed}/{number}", periods, launch.race([base, cell]), _RULES, restores=restores
             )

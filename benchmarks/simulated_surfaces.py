@@ -18,7 +18,7 @@ from weathers import SimulatedLaunch, Sky, Weather
 
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import period_of
-from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.knobs.strategy import DistributedStrategy
 from advisor.protocol.measured.results import (
     BlockResult,

@@ -17,13 +17,13 @@ sys.path.insert(0, str(ROOT))
 from advisor.protocol.asked.jobs import Job, JobSpec, JobState
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes, period_of
-from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.knobs.strategy import DistributedStrategy, Layout, Strategy
 from advisor.protocol.measured.results import BlockResult, Calibration, Phases
 from advisor.protocol.measured.trials import Outcome
 from advisor.protocol.nodes.cluster import Cluster
 from advisor.protocol.training.workload import Workload, WorkloadFacts
-from advisor.tuning.space.composition import Composer, baseline_strategy
+from advisor.tuning.space.composition import Composer, list_own_values
 
 Key = tuple[int, ...]
 """Places of a strategy's values in the grid, idle knobs at the baseline's: what a cell is found by."""
@@ -149,13 +149,15 @@ class Surface(ABC):
     @cached_property
     def base(self) -> Strategy:
         """The baseline as a whole strategy."""
-        return baseline_strategy(self.job)
+        return DistributedStrategy.model_validate(list_own_values(self.job))
 
     @cached_property
     def composer(self) -> Composer:
         """Makes sound strategies of wishes, as the search does."""
         return Composer(
-            baseline=self.base,
+            catalogue=self.job.spec.catalogue,
+            own=self.base.values(),
+            taken=frozenset(self.job.spec.catalogue),
             layout=Layout(world_size=self.facts.world_size, nodes=self.facts.nodes),
             local_world_size=self.facts.local_world_size,
             frozen=frozenset(),

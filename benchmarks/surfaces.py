@@ -21,7 +21,7 @@ from surface_model import ROOT, Cell, Key, Repeat
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes, period_of
-from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.results import BlockResult, Calibration, Phases
 from advisor.protocol.measured.trials import Outcome
 from advisor.protocol.nodes.cluster import Cluster, DeviceKind, Node
@@ -69,7 +69,7 @@ def read_surface(data: Mapping[str, Any], name: str = "surface") -> RecordedSurf
     bare = RecordedSurface(
         name=str(data.get("name") or name),
         how=str(data.get("how") or ""),
-        allow=Effect(data["allow"]) if data.get("allow") else Changes(dict.fromkeys(grid, True)).effect,
+        allow=Effect(data["allow"]) if data.get("allow") else CATALOGUE.effect_of(dict.fromkeys(grid, True)),
         grid=grid,
         baseline=baseline,
         facts=facts,

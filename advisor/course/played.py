@@ -139,7 +139,9 @@ class PlayedJob(ABC):
         session = self.sessions[-1]
         ordinal = sum(block.session_id == session.id for block in self.blocks)
         ids = (f"b{number}" for number in range(len(self.blocks), len(self.blocks) + len(race.arms)))
-        issued = issue_race(session, race, self.trials, ordinal, self.now, lambda: next(ids))
+        issued = issue_race(
+            session, race, self.trials, self.job.spec.catalogue, ordinal, self.now, lambda: next(ids)
+        )
         self._apply(issued)
         self.job = self.job.model_copy(update={"standing": issued.standing})
         arms = issued.blocks

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Protocol
 
 from advisor.protocol.gains import say_smallest_gain
+from advisor.protocol.knobs.catalogue import Catalogue
 from advisor.protocol.measured.races import BlockPlan
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import (
@@ -91,6 +92,7 @@ def issue_race(
     session: Session,
     race: Race,
     trials: Sequence[Trial],
+    catalogue: Catalogue,
     first_ordinal: int,
     now: datetime,
     make_id: Callable[[], str],
@@ -107,7 +109,7 @@ def issue_race(
                 number=known[-1].number + 1 if known else 0,
                 purpose=arm.purpose,
                 changes=arm.changes,
-                effect=arm.effect,
+                effect=catalogue.effect_of(arm.changes),
                 because=arm.because,
                 created_at=now,
             )

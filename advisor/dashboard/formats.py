@@ -5,7 +5,7 @@ from datetime import datetime
 
 from advisor.protocol.base import Value
 from advisor.protocol.gains import spell_share
-from advisor.protocol.knobs.catalogue import spell_with_unit
+from advisor.protocol.knobs.changes import spell_with_unit
 from advisor.protocol.plain_text import clean_text
 
 NO_VALUE = "–"

@@ -6,12 +6,11 @@ from advisor.exporters.exported import Exported
 from advisor.protocol.answers.advice import Advice, Provenance
 from advisor.protocol.answers.strategy_file import StrategyFile
 from advisor.protocol.asked.jobs import Job
-from advisor.protocol.knobs.catalogue import CATALOGUE
 
 
 def export_json(advice: Advice, job: Job) -> Exported:
     """Return the canonical file. It expresses every knob."""
-    provenance = {name: advice.provenance.get(name, Provenance.CARRIED) for name in CATALOGUE}
+    provenance = {name: advice.provenance.get(name, Provenance.CARRIED) for name in job.spec.catalogue}
     file = StrategyFile(
         job_id=job.id,
         job_name=job.spec.name,
@@ -21,7 +20,7 @@ def export_json(advice: Advice, job: Job) -> Exported:
         gain=advice.gain,
         baseline_samples_per_s=advice.baseline_samples_per_s,
         allowed=advice.allowed,
-        effect=advice.changes.effect,
+        effect=job.spec.catalogue.effect_of(advice.changes),
         changes=advice.changes,
         strategy=advice.strategy,
         baseline=advice.baseline,
@@ -29,6 +28,7 @@ def export_json(advice: Advice, job: Job) -> Exported:
         cluster=advice.cluster or job.cluster.describe(),
         software=advice.software,
         kind=job.spec.workload.kind,
+        own=job.spec.workload.own,
         holds_for=job.facts,
     )
     content = json.dumps(file.model_dump(mode="json"), indent=2, ensure_ascii=False, allow_nan=False) + "\n"

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 from advisor.protocol.asked.jobs import Stage
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.results import RaceRules
 from advisor.protocol.measured.trials import Purpose
 from advisor.protocol.standing import Standing
@@ -18,11 +17,6 @@ class Candidate:
     changes: Changes
     """Knobs that differ from the baseline; empty for the baseline itself."""
     because: str
-
-    @property
-    def effect(self) -> Effect:
-        """Its rung."""
-        return self.changes.effect
 
 
 BASELINE = Candidate(

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.messages import Assignment
 from agent.backends.rendezvous import find_interface, split_rendezvous
@@ -71,12 +72,12 @@ def build_environment(
 ) -> dict[str, str]:
     """Return the processes' environment: the agent's, the workload's, cold knobs, and the session's own variables."""
     variables = {**_inherit(environment), **assignment.workload.environment}
-    return variables | _list_cold(assignment).launch_variables | _describe_session(assignment, place)
+    return variables | CATALOGUE.list_variables(_list_cold(assignment)) | _describe_session(assignment, place)
 
 
 def _list_cold(assignment: Assignment) -> Changes:
     """Return what the ranks are launched with: the session's own, and the workload's where that leaves it open."""
-    return Changes({**Changes(assignment.workload.base).cold, **assignment.cold})
+    return Changes({**CATALOGUE.keep_cold(assignment.workload.base), **assignment.cold})
 
 
 def choose_interface(rendezvous: str, variables: dict[str, str]) -> None:

@@ -176,7 +176,7 @@ def run_session(
 
 def _sort_knobs(hello: HelloReport, node: Node) -> tuple[dict[str, Value], dict[str, str]]:
     baseline = {name: hello.baseline.get(name, knob.default) for name, knob in CATALOGUE.items()}
-    context = KnobContext(hello.facts, Cluster(nodes=(node,)), baseline, hello.refusals)
+    context = KnobContext(hello.facts, Cluster(nodes=(node,)), baseline, CATALOGUE, hello.refusals)
     tunable: dict[str, Value] = {}
     refused: dict[str, str] = {}
     for name, knob in CATALOGUE.items():

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from advisor.protocol.answers.strategy_file import StrategyFile, choose_at_launch, choose_changes
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.catalogue import CATALOGUE, say_unknown_knobs
+from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.training.workload import WorkloadFacts, WorkloadKind
 from agent.ranks_environment import find_lost_paths
@@ -71,7 +71,9 @@ class Plan:
         if report is not None:
             strategy["report"] = str(report)
         at_launch = choose_at_launch(self.changes, self.holds_for)
-        under = put_under(str(RUNTIME), variables, strategy, at_launch, self.changes.launch_variables)
+        under = put_under(
+            str(RUNTIME), variables, strategy, at_launch, CATALOGUE.list_variables(self.changes)
+        )
         return {**under, **({BASE: json.dumps(self.changes)} if tune and self.changes else {})}
 
 
@@ -110,7 +112,7 @@ def start_tuner(
     It ends with the training. Raises Unusable where the extras that it needs are not installed.
     """
     if unknown := [name for name in left if name not in CATALOGUE]:
-        raise Unusable(f"--leave {say_unknown_knobs(unknown)}.")
+        raise Unusable(f"--leave {CATALOGUE.say_unknown(unknown)}.")
     missing = [
         name for name in ("optuna", "numpy", "psutil", "structlog") if importlib.util.find_spec(name) is None
     ]

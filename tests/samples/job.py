@@ -22,7 +22,7 @@ from advisor.protocol.asked.jobs import Job, JobSpec, JobState, Stage
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.races import BlockPlan
 from advisor.protocol.measured.results import BlockResult, LateRank, Phases
 from advisor.protocol.measured.runs import ProductionRun
@@ -175,7 +175,7 @@ def _make_history(start: datetime, rounds: int) -> JobHistory:
         }
         trials.append(
             Trial(
-                number=number, purpose=purpose, changes=dict(changes), effect=Changes(changes).effect,
+                number=number, purpose=purpose, changes=dict(changes), effect=CATALOGUE.effect_of(changes),
                 because="The script as it stands: every gain is against it." if not number
                 else "The fastest finalist, against the baseline." if purpose is Purpose.CONFIRM
                 else "A rule of thumb, then its neighbourhood.",

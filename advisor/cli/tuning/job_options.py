@@ -12,8 +12,8 @@ from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.tuning.filled_options import Fills, list_options, put
 from advisor.protocol.asked.jobs import Priority
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.catalogue import CATALOGUE, say_unknown_knobs
-from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.knobs.reach import read_typed
 from advisor.protocol.nodes.cluster import read_label
 from advisor.protocol.nodes.testbed import Testbed, parse_testbed
@@ -40,7 +40,9 @@ def _read_reads(typed: Sequence[str]) -> dict[str, Value]:
         name, equals, value = text.partition("=")
         knob = CATALOGUE.get(name)
         if knob is None:
-            raise _wrong(f"--reads {text}: {say_unknown_knobs([name])}", "Write it as --reads num_threads=2.")
+            raise _wrong(
+                f"--reads {text}: {CATALOGUE.say_unknown([name])}", "Write it as --reads num_threads=2."
+            )
         try:
             read[name] = read_typed(knob, value) if equals else knob.default
         except ValueError as error:
@@ -56,7 +58,7 @@ def _read_values(typed: Sequence[str]) -> dict[str, tuple[Value, ...]]:
         knob = CATALOGUE.get(name)
         words = [word.strip() for word in listed.split(",") if word.strip()]
         if knob is None or not equals or not words:
-            wrong = say_unknown_knobs([name]) if knob is None else "it names no value"
+            wrong = CATALOGUE.say_unknown([name]) if knob is None else "it names no value"
             raise _wrong(f"--values {text}: {wrong}", "Write it as --values num_threads=1,2.")
         try:
             read[name] = tuple(read_typed(knob, word) for word in words)

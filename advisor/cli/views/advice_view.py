@@ -26,8 +26,8 @@ from advisor.cli.views.wording import (
 from advisor.protocol.answers.advice import Advice, KnobReason, Provenance, RungAdvice, Verdict
 from advisor.protocol.answers.why import say_unmeasured
 from advisor.protocol.gains import End, Quality, spell_gain
-from advisor.protocol.knobs.catalogue import spell_name
-from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.kinds import Effect
 
 
 def render_advice(
@@ -140,7 +140,7 @@ def _changes(advice: Advice) -> RenderableType:
         why = Text(reason.sentence if reason else "Part of the strategy that was measured as a whole.")
         if reason and reason.evidence:
             why.append(f" In force: {reason.evidence}", style="dim")
-        name = spell_name(knob, advice.software)
+        name = CATALOGUE.spell_name(knob, advice.software)
         called = Text.assemble((name, "bold"), (f"\n{knob}" if name != knob else "", "dim"))
         table.add_row(called, f"{spell_value(knob, before)} → {spell_value(knob, after)}", why)
     others = say_unmeasured(advice)

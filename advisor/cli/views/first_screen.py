@@ -26,8 +26,8 @@ from advisor.protocol.gains import (
     spell_likely,
     spell_range,
 )
-from advisor.protocol.knobs.catalogue import CATALOGUE, spell_name
-from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.kinds import Effect
 
 _LABEL_COLUMNS = 7
 _WATCHED = 2
@@ -205,7 +205,7 @@ def _tabulate_changes(advice: Advice) -> RenderableType:
     for knob, after in advice.changes.items():
         reason = reasons.get(knob)
         before = reason.before if reason else advice.baseline.get(knob, "")
-        name = Text(spell_name(knob, advice.software), style="bold")
+        name = Text(CATALOGUE.spell_name(knob, advice.software), style="bold")
         table.add_row(
             name,
             spell_value(knob, before),
@@ -216,7 +216,7 @@ def _tabulate_changes(advice: Advice) -> RenderableType:
     if rest := say_rest(advice):
         parts.append(Text(rest, style="dim"))
     parts.append(Text(_say_effects(advice), style="dim"))
-    if any(spell_name(knob, advice.software) != knob for knob in advice.changes):
+    if any(CATALOGUE.spell_name(knob, advice.software) != knob for knob in advice.changes):
         names = ", ".join(advice.changes)
         parts.append(Text(f"PaddlePaddle Fleet's names, in this order: {names}.", style="dim"))
     return Group(*parts)
@@ -229,7 +229,8 @@ def _say_effects(advice: Advice) -> str:
     if not inexact:
         return "All keep the mathematics exact."
     return " ".join(
-        f"{spell_name(name, advice.software)} {EFFECT_WORDS[effect]}." for name, effect in inexact.items()
+        f"{CATALOGUE.spell_name(name, advice.software)} {EFFECT_WORDS[effect]}."
+        for name, effect in inexact.items()
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from advisor.dashboard import formats
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.knob import Scale
+from advisor.protocol.knobs.kinds import Scale
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.environment import TUNER
-from advisor.protocol.knobs.knob import Place
+from advisor.protocol.knobs.kinds import Place
 
 VARIABLES = {
     **{

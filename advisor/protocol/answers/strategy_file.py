@@ -2,16 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 from pydantic import computed_field
 
 from advisor.protocol.answers.advice import Interval, Provenance, Verdict
 from advisor.protocol.base import Message, Value
-from advisor.protocol.knobs.catalogue import CATALOGUE, say_unknown_knobs
+from advisor.protocol.knobs.catalogue import CATALOGUE, Catalogue, join_own
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.knobs.reach import read_typed
+from advisor.protocol.training.own_knobs import OwnKnob
 from advisor.protocol.training.workload import WorkloadFacts, WorkloadKind
 
 _BUILT_IN = frozenset({"fuse_all_reduce_ops", "fuse_grad_size_in_MB"})
@@ -60,15 +62,23 @@ class StrategyFile(Message):
     holds_for: WorkloadFacts | None = None
     """The model, its ranks and their hardware as they were measured."""
 
+    own: tuple[OwnKnob, ...] = ()
+    """The job's own knobs, which stand in its command, its environment and its files."""
+
+    @cached_property
+    def catalogue(self) -> Catalogue:
+        """The knobs that the job knew."""
+        return join_own(self.own)
+
     @computed_field
     def at_launch(self) -> Changes:
         """The part of the changes that has to stand when the ranks start."""
-        return choose_at_launch(self.changes, self.holds_for)
+        return choose_at_launch(self.changes, self.holds_for, self.catalogue)
 
     @computed_field
     def launch_variables(self) -> dict[str, str]:
         """The environment variables that carry it there."""
-        return self.changes.launch_variables
+        return self.catalogue.list_variables(self.changes)
 
     @property
     def least_samples_per_s(self) -> float | None:
@@ -89,11 +99,13 @@ def describe_schema() -> dict[str, Any]:
     }
 
 
-def choose_at_launch(changes: Changes, holds_for: WorkloadFacts | None) -> Changes:
+def choose_at_launch(
+    changes: Changes, holds_for: WorkloadFacts | None, catalogue: Catalogue = CATALOGUE
+) -> Changes:
     """Return the part of the changes that has to stand when the ranks start."""
     is_static = holds_for is not None and holds_for.ddp.static_graph
     built_in = {name: value for name, value in changes.items() if is_static and name in _BUILT_IN}
-    return Changes({**changes.cold, **built_in})
+    return Changes({**catalogue.keep_cold(changes), **built_in})
 
 
 def choose_changes(changes: Mapping[str, Value], settings: Sequence[str], leave: Sequence[str]) -> Changes:
@@ -105,7 +117,7 @@ def choose_changes(changes: Mapping[str, Value], settings: Sequence[str], leave:
     for setting in settings:
         name, sign, typed = setting.partition("=")
         if name not in CATALOGUE or not sign:
-            wrong = say_unknown_knobs([name]) if sign else "write KNOB=VALUE"
+            wrong = CATALOGUE.say_unknown([name]) if sign else "write KNOB=VALUE"
             raise ValueError(f"--set {setting}: {wrong}.")
         try:
             chosen[name] = read_typed(CATALOGUE[name], typed)

@@ -1,7 +1,7 @@
 """Why an answer is what it is: where a step's time went, and what each change saves; for terminal and pages alike."""
 
 from advisor.protocol.answers.advice import Advice, KnobReason, Verdict
-from advisor.protocol.knobs.catalogue import spell_name
+from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.measured.results import NOTICEABLE_S, Phases
 
 _PHASES_SHOWN = 4
@@ -65,7 +65,7 @@ def list_savings(advice: Advice) -> list[str]:
     measured: dict[str, list[str]] = {}
     for reason in advice.reasons:
         if saving := say_saving(reason):
-            measured.setdefault(saving, []).append(spell_name(reason.knob, advice.software))
+            measured.setdefault(saving, []).append(CATALOGUE.spell_name(reason.knob, advice.software))
     told = [
         f"{' and '.join(names)} {'save' if len(names) > 1 else 'saves'} {saving} a step."
         for saving, names in measured.items()
@@ -75,7 +75,11 @@ def list_savings(advice: Advice) -> list[str]:
 
 def say_unmeasured(advice: Advice) -> str:
     """Return which changes have no share of their own; empty for none, and for a change that is the only one."""
-    names = [spell_name(reason.knob, advice.software) for reason in advice.reasons if reason.effect is None]
+    names = [
+        CATALOGUE.spell_name(reason.knob, advice.software)
+        for reason in advice.reasons
+        if reason.effect is None
+    ]
     if not names or len(advice.reasons) == 1:
         return ""
     return f"Not measured alone, only together with the other changes: {', '.join(names)}."

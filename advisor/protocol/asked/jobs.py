@@ -3,15 +3,23 @@
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from functools import cached_property
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import Field, PlainSerializer, SerializationInfo, field_validator, model_validator
+from pydantic import (
+    Field,
+    PlainSerializer,
+    SerializationInfo,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from advisor.protocol.base import Message, Spec, Value
-from advisor.protocol.knobs.catalogue import CATALOGUE, say_unknown_knobs
+from advisor.protocol.knobs.catalogue import CATALOGUE, Catalogue, join_own
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.knobs.reach import refuse_unknown_knobs
 from advisor.protocol.nodes.cluster import Cluster, LabelKey, Labels, Pool
 from advisor.protocol.nodes.testbed import Testbed
@@ -240,43 +248,54 @@ class JobSpec(Spec):
         short = self.workload.kind is WorkloadKind.PYTORCH
         return max(20.0, min(120.0, self.budget.max_seconds / 6.0)) if short else 120.0
 
+    @cached_property
+    def catalogue(self) -> Catalogue:
+        """The knobs that this job knows: Fleet's, and its own."""
+        return join_own(self.workload.own, self.workload.command)
+
     @field_validator("knobs", "freeze")
     @classmethod
-    def _refuse_unknown_knobs(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        unknown = [name for name in names if name not in CATALOGUE]
+    def _refuse_unknown_knobs(cls, names: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        known = _catalogue_so_far(info)
+        unknown = [name for name in names if name not in known]
         if unknown:
-            raise ValueError(say_unknown_knobs(unknown))
+            raise ValueError(known.say_unknown(unknown))
         return names
 
     @field_validator("verify")
     @classmethod
-    def _parse_strategy(cls, changes: Changes) -> Changes:
-        unknown = [name for name in changes if name not in CATALOGUE]
+    def _parse_strategy(cls, changes: Changes, info: ValidationInfo) -> Changes:
+        known = _catalogue_so_far(info)
+        unknown = [name for name in changes if name not in known]
         if unknown:
-            raise ValueError(f"verify names {say_unknown_knobs(unknown)}")
-        return Changes({name: CATALOGUE[name].parse(value) for name, value in changes.items()})
+            raise ValueError(f"verify names {known.say_unknown(unknown)}")
+        return known.parse(changes)
 
     @model_validator(mode="after")
     def _refuse_verifying_what_is_not_allowed(self) -> "JobSpec":
-        if self.verify.effect.rank > self.allow.rank:
+        effect = self.catalogue.effect_of(self.verify)
+        if effect.rank > self.allow.rank:
             raise ValueError(
-                f"verify holds a strategy of the {self.verify.effect.value} rung and allow is {self.allow.value}: "
-                f"allow {self.verify.effect.value}"
+                f"verify holds a strategy of the {effect.value} rung and allow is {self.allow.value}: "
+                f"allow {effect.value}"
             )
         return self
 
     @field_validator("values")
     @classmethod
-    def _parse_values(cls, values: dict[str, tuple[Value, ...]]) -> dict[str, tuple[Value, ...]]:
+    def _parse_values(
+        cls, values: dict[str, tuple[Value, ...]], info: ValidationInfo
+    ) -> dict[str, tuple[Value, ...]]:
+        known = _catalogue_so_far(info)
         parsed: dict[str, tuple[Value, ...]] = {}
         for name, wanted in values.items():
-            if name not in CATALOGUE:
-                raise ValueError(f"values names {say_unknown_knobs([name])}")
+            if name not in known:
+                raise ValueError(f"values names {known.say_unknown([name])}")
             if not wanted:
                 raise ValueError(
                     f"values of {name} is empty: name the values to try, or put {name} in freeze"
                 )
-            parsed[name] = tuple(dict.fromkeys(CATALOGUE[name].parse(value) for value in wanted))
+            parsed[name] = tuple(dict.fromkeys(known[name].parse(value) for value in wanted))
         return parsed
 
     @model_validator(mode="after")
@@ -300,6 +319,12 @@ class JobSpec(Spec):
                 f"nodes is {self.nodes} and testbed.nodes {self.testbed.nodes}: give both the same number of nodes"
             )
         return self
+
+
+def _catalogue_so_far(info: ValidationInfo) -> Catalogue:
+    """The knobs of the workload that was read before; Fleet's where that one was refused."""
+    workload = info.data.get("workload")
+    return join_own(workload.own, workload.command) if workload else CATALOGUE
 
 
 class Job(Message):

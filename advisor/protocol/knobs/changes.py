@@ -8,8 +8,6 @@ from pydantic import GetCoreSchemaHandler
 from pydantic_core import CoreSchema, core_schema
 
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.catalogue import CATALOGUE, spell_with_unit
-from advisor.protocol.knobs.knob import Effect, Switch
 
 INTERVALS: Mapping[str, str] = {
     "localsgd": "localsgd_k_steps",
@@ -31,28 +29,6 @@ class Changes(dict[str, Value]):
 
     def __hash__(self) -> int:  # type: ignore[override]
         return self._hash
-
-    @property
-    def effect(self) -> Effect:
-        """The highest effect among the changed knobs: the strategy's rung."""
-        return max(
-            (CATALOGUE[name].effect for name in self), key=lambda effect: effect.rank, default=Effect.EXACT
-        )
-
-    @property
-    def cold(self) -> "Changes":
-        """The part that needs new processes."""
-        return Changes({n: value for n, value in self.items() if CATALOGUE[n].switch is Switch.COLD})
-
-    @property
-    def launch_variables(self) -> dict[str, str]:
-        """The environment variables that carry the cold part into the ranks; of knobs of the catalogue only."""
-        variables = {}
-        for name, value in self.items():
-            variable = CATALOGUE[name].launch_variable if name in CATALOGUE else None
-            if variable is not None:
-                variables[variable] = str(int(value)) if isinstance(value, bool) else str(value)
-        return variables
 
     def describe(self) -> str:
         """`fuse_grad_size_in_MB 4, num_threads 2`; `the baseline` without changes."""
@@ -77,3 +53,17 @@ def period_of(values: Mapping[str, Value]) -> int:
     return max(
         (int(values.get(interval, 1)) for name, interval in INTERVALS.items() if values.get(name)), default=1
     )
+
+
+def spell_with_unit(value: Value, unit: str = "") -> str:
+    """Return a knob's value as people write it: `on`, `32 MB`, `1 thread`, `2 threads`, `empty` for no text."""
+    if value == "":
+        return "empty"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    # A script's own 20,971 bytes are 0.0199995 MB: four digits are enough to know it by.
+    digits = ".4g" if isinstance(value, float) and abs(value) < 1 else "g"
+    text = format(value, digits) if isinstance(value, float) else str(value)
+    if unit.endswith("s") and text == "1":
+        unit = unit.removesuffix("es") if unit.endswith(("sses", "ches")) else unit[:-1]
+    return f"{text} {unit}".strip()

@@ -13,7 +13,8 @@ from advisor.protocol.knobs.applicability import (
     nccl_needed,
     nccl_sockets_needed,
 )
-from advisor.protocol.knobs.knob import Effect, Knob, KnobContext, Part, Place, Rule, Scale, Switch
+from advisor.protocol.knobs.kinds import Effect, Part, Place, Scale, Switch
+from advisor.protocol.knobs.knob import Knob, KnobContext, Rule
 
 
 def _network_needed(context: KnobContext) -> str | None:

@@ -7,72 +7,11 @@ exporter's field list are derived from `CATALOGUE`. The entries themselves stand
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 
 from advisor.protocol.base import Value
+from advisor.protocol.knobs.kinds import Effect, Part, Place, Scale, Switch
 from advisor.protocol.nodes.cluster import Cluster
 from advisor.protocol.training.workload import WorkloadFacts
-
-
-class Place(StrEnum):
-    """Where Fleet keeps the knob."""
-
-    STRATEGY = "strategy"
-    BUILD_STRATEGY = "build_strategy"
-    EXECUTION_STRATEGY = "execution_strategy"
-    ENVIRONMENT = "environment"
-    DATA_READING = "data_reading"
-    """Not in the strategy itself: the documents read data with DALI."""
-    PSERVER = "pserver"
-
-
-class Effect(StrEnum):
-    """What a knob may change besides the speed; ordered from harmless to risky."""
-
-    EXACT = "exact"
-    """The same mathematics."""
-    NUMERIC = "numeric"
-    """The same optimisation in other rounding."""
-    CONVERGENCE = "convergence"
-    """Another optimisation."""
-
-    @property
-    def rank(self) -> int:
-        """0 for exact, 1 for numeric, 2 for convergence."""
-        return list(Effect).index(self)
-
-
-class Switch(StrEnum):
-    """When a new value can take effect."""
-
-    HOT = "hot"
-    """Between two steps of a running session."""
-    SLOW = "slow"
-    """Between two steps of a running session, after work that takes about as long as a launch (a compilation)."""
-    COLD = "cold"
-    """Only in new processes."""
-
-
-class Part(StrEnum):
-    """The part of a step that a knob acts on: where that part is negligible, the knob cannot matter."""
-
-    COMMUNICATION = "communication"
-    """Communication that computation does not hide."""
-    COMPUTATION = "computation"
-    """Forward, backward and optimizer."""
-    OPTIMIZER = "optimizer"
-    """The optimizer alone."""
-    INPUT = "input"
-    """Waiting for the next batch."""
-    STEP = "step"
-    """Anything: it is never ruled out by a breakdown."""
-
-
-class Scale(StrEnum):
-    """How distances along a numeric knob are felt."""
-
-    LINEAR = "linear"
-    LOG = "log"
 
 
 @dataclass(frozen=True)
@@ -83,6 +22,8 @@ class KnobContext:
     cluster: Cluster
     baseline: Mapping[str, Value]
     """Observed value of every knob the runtime saw; documented default for the rest."""
+    catalogue: Mapping[str, "Knob"]
+    """The knobs that the job knows."""
     refusals: Mapping[str, str] = field(default_factory=dict)
     """Knobs that the runtime says it cannot serve for this script, each with its sentence."""
 

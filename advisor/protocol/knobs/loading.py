@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.applicability import cuda_needed, refused
-from advisor.protocol.knobs.knob import Effect, Knob, KnobContext, Part, Place, Rule, Scale, Switch
+from advisor.protocol.knobs.kinds import Effect, Part, Place, Scale, Switch
+from advisor.protocol.knobs.knob import Knob, KnobContext, Rule
 
 _MOST_WORKERS = 16
 """Beyond it a loader hands batches over no faster, and every worker costs memory."""

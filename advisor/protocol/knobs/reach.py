@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.catalogue import CATALOGUE, say_unknown_knobs
-from advisor.protocol.knobs.knob import Knob, Place
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.kinds import Place
+from advisor.protocol.knobs.knob import Knob
 from advisor.protocol.training.workload import Workload, WorkloadKind
 
 PLACES = ("strategy_file", "results_file", "node_rank", "nodes", "master_addr", "master_port")
@@ -76,7 +77,7 @@ def refuse_unknown_knobs(workload: Workload, cold: Mapping[str, Value] | None = 
     list_given(workload)
     for field, values in (("base", workload.base), ("cold", cold or {})):
         if unknown := [name for name in values if name not in CATALOGUE]:
-            raise ValueError(f"{field} names {say_unknown_knobs(unknown)}")
+            raise ValueError(f"{field} names {CATALOGUE.say_unknown(unknown)}")
 
 
 def list_substituted(command: Sequence[str]) -> dict[str, str]:

@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.applicability import nccl_needed, refused
-from advisor.protocol.knobs.knob import Effect, Knob, KnobContext, Part, Place, Rule, Switch
+from advisor.protocol.knobs.kinds import Effect, Part, Place, Switch
+from advisor.protocol.knobs.knob import Knob, KnobContext, Rule
 from advisor.protocol.nodes.cluster import DeviceKind
 
 NOT_SHARDED = "The model is not sharded: every rank holds all parameters all the time."

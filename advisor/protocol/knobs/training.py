@@ -9,7 +9,8 @@ from advisor.protocol.knobs.applicability import (
     refused,
     several_ranks_needed,
 )
-from advisor.protocol.knobs.knob import Effect, Knob, KnobContext, Part, Place, Rule, Scale, Switch
+from advisor.protocol.knobs.kinds import Effect, Part, Place, Scale, Switch
+from advisor.protocol.knobs.knob import Knob, KnobContext, Rule
 from advisor.protocol.nodes.cluster import DeviceKind
 
 _SCHEDULED = (

@@ -14,6 +14,7 @@ from pydantic import (
 from advisor.protocol.base import Message, Spec, Value
 from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.protocol.patterns import compile_pattern
+from advisor.protocol.training.own_knobs import OwnKnob, find_baseline
 
 
 class WorkloadKind(StrEnum):
@@ -80,6 +81,11 @@ class Workload(Spec):
     base: dict[str, Value] = Field(default_factory=dict)
     """Knobs that stand in the ranks beside the script's own, in every strategy that does not set them: what strategies
     are held against. For kind `pytorch`."""
+    own: tuple[OwnKnob, ...] = Field(default=(), max_length=64)
+    """Knobs of the script's own, which are searched beside the catalogue's."""
+    require: tuple[str, ...] = Field(default=(), max_length=32)
+    """What has to hold of every strategy: `micro * accumulate == 8`, over own knobs, the catalogue's, and the facts
+    world_size, nodes and gpus_per_node."""
     pattern: str = Field(default="", max_length=1000)
     """Regular expression (RE2's) that finds a step in a line of a `command`'s output, with named groups `step_time_s`
     (or `step_time_ms`, or `samples_per_s`) and perhaps `samples`, `loss`, `rank`; empty reads JSON lines."""
@@ -118,6 +124,31 @@ class Workload(Spec):
             raise ValueError(
                 f"workload.base is for workloads of kind pytorch, and this one is {self.kind.value}"
             )
+        return self
+
+    @field_validator("own")
+    @classmethod
+    def _refuse_names_given_twice(cls, own: tuple[OwnKnob, ...]) -> tuple[OwnKnob, ...]:
+        names = [knob.name for knob in own]
+        if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+            raise ValueError(f"{', '.join(twice)}: give each knob of your own once")
+        return own
+
+    @model_validator(mode="after")
+    def _read_baselines(self) -> Self:
+        """Say for each own knob what the command has today."""
+        read = []
+        for knob in self.own:
+            today = find_baseline(knob, self)
+            if None not in (today, knob.baseline) and today != knob.baseline:
+                raise ValueError(
+                    f"{knob.name} has two baselines: the command says {today!r}, and baseline is {knob.baseline!r}"
+                )
+            read.append(
+                OwnKnob.model_validate(dict(knob) | {"baseline": knob.own_value if today is None else today})
+            )
+        # The model is frozen for everyone else; what it holds is complete from here on.
+        object.__setattr__(self, "own", tuple(read))
         return self
 
     @property

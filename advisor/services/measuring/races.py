@@ -213,7 +213,10 @@ def _issue(work: UnitOfWork, session: Session, race: Race, now: datetime) -> Rac
     work.reach(FaultPoint.RACE_ISSUED)
     begins_stage = work.jobs.set_stage(job_id, race.stage)
     known, ordinal = work.trials.of_job(job_id), work.blocks.next_ordinal(session.id)
-    changed = issue_race(session, race, known, ordinal, now, work.new_id, begins_stage=begins_stage)
+    catalogue = get_job(work, job_id).spec.catalogue
+    changed = issue_race(
+        session, race, known, catalogue, ordinal, now, work.new_id, begins_stage=begins_stage
+    )
     work.jobs.set_standing(job_id, changed.standing)
     for trial in changed.trials:
         work.trials.add(job_id, trial)

@@ -10,10 +10,8 @@ from datetime import datetime
 from advisor.protocol.answers.advice import Advice, Cost, Diagnosis, Interval, RungAdvice, Verdict
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.knob import Effect
-from advisor.protocol.knobs.strategy import DistributedStrategy
+from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.spending import count_devices, measure_device_hours
 from advisor.protocol.measured.trials import Block, JobHistory, Outcome, Purpose, Trial
 from advisor.tuning.explain.beyond_knobs import list_uneven_parts
@@ -45,7 +43,7 @@ from advisor.tuning.measure.phases import pool_phases
 from advisor.tuning.measure.stragglers import flag_nodes
 from advisor.tuning.search.search import SearchOver, next_strategies
 from advisor.tuning.search.state import SURELY, SearchState, find_nearest_below, look
-from advisor.tuning.space.composition import baseline_strategy
+from advisor.tuning.space.composition import list_own_values
 from advisor.tuning.space.rungs import CAVEATS, caveat_of
 from advisor.tuning.space.space import Space, build_space
 from advisor.tuning.stages.ladder import list_ladder
@@ -81,8 +79,8 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
     phases = pool_phases(before), pool_phases(after if chosen else before)
     rate = mean_rate(before)
     cost = _add_up(record, chosen)
-    base = baseline_strategy(job)
-    own = {**base.values(), **{k: v for k, v in job.baseline.items() if k in CATALOGUE}}
+    base = list_own_values(job)
+    own = {**base, **{k: v for k, v in job.baseline.items() if k in base}}
     diagnosis = _diagnose(record, space, before, after if chosen else [])
     grounds = _find_grounds(record, space, state, shown)
     answer = say_answer(grounds)
@@ -100,10 +98,10 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
         ),
         smallest_gain=grounds.smallest_gain,
         allowed=job.spec.allow,
-        strategy=DistributedStrategy.from_changes(changes, base=base).values(),
+        strategy={**base, **changes},
         baseline=own,
         changes=changes,
-        provenance=trace_provenance(_varied(record), job.spec.workload.kind),
+        provenance=trace_provenance(_varied(record), job.spec),
         gain=shown.gain if shown else None,
         total_ratio=measure_total(shown),
         launches=list_launches(shown),
@@ -112,6 +110,7 @@ def build_advice(job: Job, history: JobHistory, now: datetime) -> Advice:
         strategy_samples_per_s=rate * chosen.gain.ratio if chosen and chosen.gain else rate,
         reasons=explain_changes(
             changes,
+            job.spec.catalogue,
             space.context if space else None,
             own,
             before,
@@ -299,7 +298,7 @@ def _describe_rung(case: Case) -> RungAdvice:
         changes=case.trial.changes,
         gain=gain,
         sentence=sentence,
-        caveat=caveat_of(case.trial.changes),
+        caveat=caveat_of(case.trial.changes, case.trial.effect),
         efficiency=case.efficiency.value if case.efficiency else None,
         goodput=case.goodput,
         admitted=case.guard.admits(effect) and case.gains_progress,

@@ -10,8 +10,8 @@ from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
 from advisor.protocol.gains import spell_share
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.knob import Part
-from advisor.protocol.knobs.strategy import DistributedStrategy, Layout
+from advisor.protocol.knobs.kinds import Part
+from advisor.protocol.knobs.strategy import Layout
 from advisor.protocol.measured.trials import Block, JobHistory
 from advisor.tuning.explain.cases import list_compared, make_told_case
 from advisor.tuning.history.record import Record
@@ -114,14 +114,12 @@ def _forecast(
     composer = replace(space.composer, layout=Layout(world_size=world, nodes=count))
     elsewhere = replace(space, composer=composer)
     changes = _favour(elsewhere, there, start)
-    base = space.composer.baseline
-    values = DistributedStrategy.from_changes(changes, base=base).values()
+    base = space.composer.own
+    values = {**base, **changes}
     here_s = model.predict_baseline_s()
     times = asked.batch * world / facts.world_size
     measured_s = mean_step_over(measured)
-    step_s, baseline_s = (
-        measured_s * there.predict_step_s(each) / here_s for each in (values, base.values())
-    )
+    step_s, baseline_s = (measured_s * there.predict_step_s(each) / here_s for each in (values, base))
     rate = mean_rate(measured) * times * measured_s / step_s
     band = _band(model, max(count / facts.nodes, asked.batch, 1 / asked.batch))
     return Forecast(
@@ -155,10 +153,10 @@ def _band(model: CostModel, times_measured: float) -> float:
 
 def _favour(space: Space, model: CostModel, start: Mapping[str, Value]) -> dict[str, Value]:
     """Coordinate descent of the predicted step time over the communication knobs, from `start` and from the script."""
-    base = space.composer.baseline
+    base = space.composer.own
 
     def time_of(changes: Mapping[str, Value]) -> float:
-        values = DistributedStrategy.from_changes(dict(changes), base=base).values()
+        values = {**base, **changes}
         return model.predict_step_s(values) if model.fits_in_memory(values) is None else math.inf
 
     best = Changes()
@@ -184,7 +182,7 @@ def _neighbours(space: Space, at: Mapping[str, Value]) -> Iterator[Changes]:
             continue
         for value in dimension.values:
             changes = space.composer.compose({**at, dimension.knob.name: value})
-            if changes is not None and changes.effect.rank <= _rank_of(space):
+            if changes is not None and space.composer.catalogue.effect_of(changes).rank <= _rank_of(space):
                 yield changes
 
 

@@ -17,7 +17,7 @@ from advisor.protocol.gains import (
     spell_range,
 )
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.kinds import Effect
 from advisor.tuning.history.others import Others
 
 _KEEP = "Keep your settings:"

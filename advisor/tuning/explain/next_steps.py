@@ -43,7 +43,7 @@ def list_next_steps(
         )
     if chosen is not None:
         steps.append(_USES[kind])
-        if kind is WorkloadKind.PYTORCH and (cold := chosen.changes.cold):
+        if kind is WorkloadKind.PYTORCH and (cold := record.catalogue.keep_cold(chosen.changes)):
             steps.append(
                 f"Set {Changes(cold).describe()} where the job is launched: it acts in new processes only."
             )

@@ -6,7 +6,6 @@ from advisor.protocol.answers.advice import DroppedKnob
 from advisor.protocol.answers.previews import PlannedKnob, PlanPreview
 from advisor.protocol.asked.jobs import Job, JobSpec
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Knob
 from advisor.protocol.knobs.reach import fit_values, list_taken, out_of_reach_because
 from advisor.protocol.measured.trials import JobHistory
@@ -24,7 +23,7 @@ def preview_plan(job: Job, now: datetime) -> PlanPreview:
     knobs: list[PlannedKnob] = []
     dropped: list[DroppedKnob] = []
     taken = list_taken(spec.workload)
-    for knob in CATALOGUE.values():
+    for knob in spec.catalogue.values():
         reason = out_of_reach_because(spec.workload, knob, taken) or _left_out_because(spec, knob)
         if reason is None:
             knobs.append(_plan_knob(spec, knob))

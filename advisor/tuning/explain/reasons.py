@@ -4,10 +4,13 @@ import math
 from collections.abc import Mapping, Sequence
 
 from advisor.protocol.answers.advice import KnobReason, Provenance
+from advisor.protocol.asked.jobs import JobSpec
 from advisor.protocol.base import Value
 from advisor.protocol.gains import End, spell_percent
-from advisor.protocol.knobs.catalogue import CATALOGUE, spell_with_unit
-from advisor.protocol.knobs.knob import KnobContext, Part
+from advisor.protocol.knobs.catalogue import Catalogue
+from advisor.protocol.knobs.changes import spell_with_unit
+from advisor.protocol.knobs.kinds import Part, Place
+from advisor.protocol.knobs.knob import Knob, KnobContext
 from advisor.protocol.measured.results import Phases
 from advisor.protocol.measured.trials import Block
 from advisor.protocol.training.workload import WorkloadKind
@@ -25,6 +28,7 @@ def list_buckets(blocks: Sequence[Block]) -> tuple[int, ...]:
 
 def explain_changes(
     changes: Mapping[str, Value],
+    catalogue: Catalogue,
     context: KnobContext | None,
     own: Mapping[str, Value],
     baseline: Sequence[Block],
@@ -42,11 +46,11 @@ def explain_changes(
     reasons = []
     for name, after in changes.items():
         before = own[name]
-        sentence = _describe_change(name, before, after, context)
+        sentence = _describe_change(catalogue[name], before, after, context)
         piece = found.get(name)
         if piece is not None:
-            sentence += f" {_describe_evidence(name, piece)}"
-        elif len(changes) == 1 and (seen := _observe(name, (baseline, strategy), phases)):
+            sentence += f" {_describe_evidence(catalogue[name], piece)}"
+        elif len(changes) == 1 and (seen := _observe(catalogue[name], (baseline, strategy), phases)):
             sentence += f" Measured: {seen}."
         proof = next(
             (b.result.consumed[name] for b in reversed(strategy) if b.result and name in b.result.consumed),
@@ -87,28 +91,27 @@ def describe_ratio(brings: LogInterval) -> str:
     return f"{spell_percent(mean)} (95 % CI {between}, {brings.rounds} rounds)"
 
 
-def _describe_change(name: str, before: Value, after: Value, context: KnobContext | None) -> str:
-    knob = CATALOGUE[name]
+def _describe_change(knob: Knob, before: Value, after: Value, context: KnobContext | None) -> str:
     sentence = f"{knob.meaning} {spell_with_unit(before)} → {spell_with_unit(after, knob.unit)}."
     rule = next((r for r in (knob.rule(context) if context else ()) if r.value == after), None)
     return f"{sentence} {rule.because}" if rule is not None else sentence
 
 
-def _describe_evidence(name: str, piece: Evidence) -> str:
+def _describe_evidence(knob: Knob, piece: Evidence) -> str:
     """`Taking it back costs 3.1 ms a step (95 % CI +1.9 … +4.4 ms, 8 rounds); with it buckets 31 → 9, …`."""
     effect = piece.effect
-    others = join_names(other for other in piece.knobs if other != name)
+    others = join_names(other for other in piece.knobs if other != knob.name)
     claim = f"Taking it{f' and {others}' if others else ''} back costs"
     if piece.is_against_baseline:
         claim = f"With {others} it saves" if others else "It saves"
     low, high = (f"{end * 1e3:+.1f}".replace("-", "−") for end in (effect.low_s, effect.high_s))
     sentence = f"{claim} {_ms(effect.saved_s)} ms a step (95 % CI {low} … {high} ms, {effect.rounds} rounds)"
     phases = pool_phases(piece.without), pool_phases(piece.with_knobs)
-    seen = _observe(name, (piece.without, piece.with_knobs), phases)
+    seen = _observe(knob, (piece.without, piece.with_knobs), phases)
     return f"{sentence}; with it {seen}." if seen else f"{sentence}."
 
 
-def trace_provenance(varied: set[str], kind: WorkloadKind) -> dict[str, Provenance]:
+def trace_provenance(varied: set[str], spec: JobSpec) -> dict[str, Provenance]:
     """Return for every knob how much is known about it; `varied` are those that some timed strategy changed.
 
     Only what the runtime does in PyTorch can be a translation: other programs realise a knob themselves.
@@ -117,18 +120,18 @@ def trace_provenance(varied: set[str], kind: WorkloadKind) -> dict[str, Provenan
         name: Provenance.CARRIED
         if name not in varied
         else Provenance.MEASURED
-        if CATALOGUE[name].same_meaning or kind is not WorkloadKind.PYTORCH
+        if knob.same_meaning or knob.place is Place.OWN or spec.workload.kind is not WorkloadKind.PYTORCH
         else Provenance.TRANSLATED
-        for name in CATALOGUE
+        for name, knob in spec.catalogue.items()
     }
 
 
 def _observe(
-    name: str, blocks: tuple[Sequence[Block], Sequence[Block]], phases: tuple[Phases, Phases]
+    knob: Knob, blocks: tuple[Sequence[Block], Sequence[Block]], phases: tuple[Phases, Phases]
 ) -> str:
     """`buckets 31 → 9, exposed communication 14.2 → 3.1 ms`; what the knob's own part of the step did."""
-    part = CATALOGUE[name].part
-    if name == "num_threads" or part in {Part.COMPUTATION, Part.OPTIMIZER}:
+    part = knob.part
+    if knob.name == "num_threads" or part in {Part.COMPUTATION, Part.OPTIMIZER}:
         return _observe_computing(phases)
     if part is Part.INPUT:
         return f"waiting for data {_ms(phases[0].data_wait_s)} → {_ms(phases[1].data_wait_s)} ms"

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from advisor.protocol.answers.advice import Interval
 from advisor.protocol.base import Value
 from advisor.protocol.gains import spell_share
-from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.results import GradientNoise
 from advisor.protocol.measured.trials import Block, Trial
 from advisor.tuning.history.losses import LossContrast, contrast_losses, list_blocks
@@ -65,7 +64,7 @@ def measure_efficiency(
     record: Record, changes: Mapping[str, Value], blocks: Sequence[Block]
 ) -> Efficiency | None:
     """Return the efficiency of a strategy, its losses taken from these blocks of it."""
-    if Changes(changes).effect is Effect.EXACT:
+    if record.is_exact(changes):
         return Efficiency(1.0, 0.0, "Its knobs do not change what is computed.")
     found = [_from_noise(record, changes)]
     contrast = contrast_losses(record, blocks)

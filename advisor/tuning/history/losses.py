@@ -21,7 +21,6 @@ from statistics import fmean, median_low, stdev, variance
 import numpy as np
 
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import Block
 from advisor.tuning.history.record import Record
@@ -148,10 +147,10 @@ def has_losses(block: Block) -> bool:
 
 def _match(record: Record, block: Block) -> list[LossPair]:
     """The pairs of a block with the exact arm of its race that began from the same state."""
-    if block.plan.overrides.effect is Effect.EXACT or not has_losses(block):
+    if record.is_exact(block.plan.overrides) or not has_losses(block):
         return []
     arms = record.races.get(block.race, ())
-    exact = [a for a in arms if a.plan.overrides.effect is Effect.EXACT and has_losses(a)]
+    exact = [a for a in arms if record.is_exact(a.plan.overrides) and has_losses(a)]
     mine, theirs = block.result, exact[0].result if exact else None
     if mine is None or theirs is None:
         return []

@@ -1,6 +1,6 @@
 """What a job's history says, in the words that decisions need."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -8,7 +8,9 @@ from statistics import median
 
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
+from advisor.protocol.knobs.catalogue import Catalogue
 from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.spending import measure_time_left_s, measure_wall_s
 from advisor.protocol.measured.trials import (
     Block,
@@ -106,6 +108,11 @@ class Record:
         """Most steps that a session made before the script ended by itself; None while none has."""
         ended = [s.total_steps for s in self.sessions if s.outcome is Outcome.FINISHED and s.total_steps > 0]
         return max(ended) if ended else None
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """The knobs that the job knows."""
+        return self.job.spec.catalogue
 
     @property
     def switches_at_launch(self) -> bool:
@@ -319,7 +326,15 @@ class Record:
         """Return the cold changes that a session must be launched with to measure these changes."""
         if self.switches_at_launch or Changes(changes) in self._relaunches:
             return Changes(changes)
-        return Changes(changes).cold
+        return self.catalogue.keep_cold(changes)
+
+    def effect_of(self, changes: Iterable[str]) -> Effect:
+        """Return the rung that these changes stand on."""
+        return self.catalogue.effect_of(changes)
+
+    def is_exact(self, changes: Iterable[str]) -> bool:
+        """Whether these changes keep the mathematics."""
+        return self.catalogue.effect_of(changes) is Effect.EXACT
 
     def has_launch_of_its_own(self, changes: Mapping[str, Value]) -> bool:
         """Whether measuring these changes takes a launch that other strategies of the job do not need."""

@@ -9,8 +9,8 @@ from enum import IntEnum
 import numpy as np
 
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.knob import Knob, KnobContext, Part
+from advisor.protocol.knobs.kinds import Part
+from advisor.protocol.knobs.knob import Knob, KnobContext
 from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.tuning.model.timeline import Array
 
@@ -118,7 +118,7 @@ def name_pieces(context: KnobContext, strategies: Sequence[Mapping[str, Value]])
     """
     pieces: list[Piece] = []
     on_gpu = context.facts.device is DeviceKind.CUDA
-    for name, knob in CATALOGUE.items():
+    for name, knob in context.catalogue.items():
         base = context.baseline[name]
         seen = {values[name] for values in strategies if is_active(knob, values, base)}
         spread = _spread_of(knob, context)
@@ -148,14 +148,14 @@ def weigh_pieces(
         columns.setdefault(piece.knob, []).append(column)
     known: dict[tuple[str, Value], list[float]] = {}
     for name, own in columns.items():
-        knob, base = CATALOGUE[name], context.baseline[name]
+        knob, base = context.catalogue[name], context.baseline[name]
         rows: list[int] = []
         cells: list[list[float]] = []
         for row, values in enumerate(strategies):
             value = values[name]
             if value != base and knob.inactive_because(values) is None:
                 if (name, value) not in known:
-                    known[name, value] = [_weigh(pieces[column], value, base) for column in own]
+                    known[name, value] = [_weigh(knob, pieces[column], value, base) for column in own]
                 rows.append(row)
                 cells.append(known[name, value])
         if rows:
@@ -163,8 +163,7 @@ def weigh_pieces(
     return weights
 
 
-def _weigh(piece: Piece, value: Value, base: Value) -> float:
-    knob = CATALOGUE[piece.knob]
+def _weigh(knob: Knob, piece: Piece, value: Value, base: Value) -> float:
     if not _is_walk(knob):
         return 1.0 if value == piece.high else 0.0
     start, end = _place(knob, piece.low), _place(knob, piece.high)

@@ -9,7 +9,7 @@ import numpy as np
 
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.knob import Part
+from advisor.protocol.knobs.kinds import Part
 from advisor.tuning.search.surrogate import Axis, Places
 from advisor.tuning.space.space import Dimension, Space
 

@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from advisor.protocol.base import Value
 from advisor.protocol.gains import spell_share
-from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.knob import Effect, Switch
+from advisor.protocol.knobs.kinds import Switch
 from advisor.protocol.measured.trials import Outcome, Purpose, Trial
 from advisor.tuning.decisions import Candidate
 from advisor.tuning.history.budget import limit_new_s
@@ -180,7 +179,7 @@ def estimate_price_s(record: Record, changes: Mapping[str, Value]) -> float:
     price_s = arm_s
     if record.required_cold(changes) != launched:
         price_s += record.startup_s
-    if any(CATALOGUE[name].switch is Switch.SLOW for name in changes):
+    if any(record.catalogue[name].switch is Switch.SLOW for name in changes):
         price_s += record.startup_s
     return price_s
 
@@ -190,16 +189,16 @@ def _alike(record: Record, candidates: Sequence[Candidate]) -> list[Candidate]:
     if record.switches_at_launch:
         return list(candidates[:1])
     first = candidates[0]
-    cold, exact = record.required_cold(first.changes), first.effect is Effect.EXACT
-    slow = _is_slow(first.changes)
+    cold, exact = record.required_cold(first.changes), record.is_exact(first.changes)
+    slow = _is_slow(record, first.changes)
     return [
         c
         for c in candidates
         if record.required_cold(c.changes) == cold
-        and (c.effect is Effect.EXACT) == exact
-        and _is_slow(c.changes) == slow
+        and record.is_exact(c.changes) == exact
+        and _is_slow(record, c.changes) == slow
     ]
 
 
-def _is_slow(changes: Mapping[str, Value]) -> bool:
-    return any(CATALOGUE[name].switch is Switch.SLOW for name in changes)
+def _is_slow(record: Record, changes: Mapping[str, Value]) -> bool:
+    return any(record.catalogue[name].switch is Switch.SLOW for name in changes)

@@ -3,22 +3,14 @@
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.catalogue import Catalogue
 from advisor.protocol.knobs.changes import INTERVALS, Changes
-from advisor.protocol.knobs.strategy import (
-    COUPLING_RULES,
-    DistributedStrategy,
-    Layout,
-    Strategy,
-    collective_defaults,
-)
-
-ACTIVATORS: Mapping[str, str] = {name: knob.needs for name, knob in CATALOGUE.items() if knob.needs}
-"""Knobs that mean nothing unless another one is on."""
+from advisor.protocol.knobs.knob import Knob
+from advisor.protocol.knobs.strategy import COUPLING_RULES, Layout, collective_defaults
 
 FIRST_INTERVALS: Mapping[str, int] = {"localsgd": 4, "adaptive_localsgd": 4, "gradient_merge": 2}
 """Intervals where none is given: the documents' table keeps local SGD's accuracy up to 4; a merged batch doubles."""
@@ -34,19 +26,18 @@ _COMPLETED = dict.fromkeys(
     )
 )
 """Knobs that a wish for others may set as well."""
-_PLACE_OF: Mapping[str, int] = {name: place for place, name in enumerate(CATALOGUE)}
-"""The catalogue's order, in which changes are listed."""
 
 
-def baseline_strategy(job: Job) -> Strategy:
-    """Return the script as it stands as a strategy.
+def list_own_values(job: Job) -> dict[str, Value]:
+    """Return a value for every knob of the job: the script as it stands.
 
     A script may hold values that a Fleet strategy cannot (a bucket of 2000 MB): those are clipped into the knob's
     range; unknown knobs and values of another type keep the documented default.
     """
-    values: dict[str, Value] = {}
+    values = collective_defaults().values()
+    values |= {own.name: job.spec.catalogue[own.name].default for own in job.spec.workload.own}
     for name, value in job.baseline.items():
-        knob = CATALOGUE.get(name)
+        knob = job.spec.catalogue.get(name)
         if knob is None:
             continue
         if isinstance(value, int | float) and not isinstance(value, bool) and knob.kind in (int, float):
@@ -58,19 +49,21 @@ def baseline_strategy(job: Job) -> Strategy:
             values[name] = knob.parse(value)
         except ValueError:
             continue
-    return DistributedStrategy.from_changes(values, base=collective_defaults())
+    return values
 
 
 @dataclass(frozen=True)
 class Composer:
     """Turns wishes into changes that a session can measure."""
 
-    baseline: Strategy
+    catalogue: Catalogue
+    own: Mapping[str, Value]
+    """The script's own value of every knob."""
     layout: Layout
     local_world_size: int
     frozen: frozenset[str]
     """Knobs that must keep the baseline's value."""
-    taken: frozenset[str] = frozenset(CATALOGUE)
+    taken: frozenset[str]
     """Knobs that the program takes: what else would complete a strategy is the program's own affair."""
     only: Mapping[str, frozenset[Value]] = field(default_factory=dict)
     """The only values that the job lets some knobs have, beside the baseline's."""
@@ -83,17 +76,18 @@ class Composer:
         None when they cannot be made into a sound strategy, or when nothing is left that differs. Of bucket sizes that
         come to the same buckets one stands for all. Raises ValueError for unknown knobs and values out of range.
         """
-        own = self._own
+        own = self.own
         values = {**own, **wishes}
         for name, value in wishes.items():
-            if not _is_proper(name, value):
-                values = DistributedStrategy.model_validate(values).values()
-                values |= {name: CATALOGUE[name].parse(values[name]) for name in wishes}
+            if name not in self.catalogue or not _is_proper(self.catalogue[name], value):
+                values |= self.catalogue.parse(wishes)
                 break
         self._complete(values)
         differ = [name for name in {**wishes, **_COMPLETED} if values[name] != own[name]]
-        differ.sort(key=_PLACE_OF.__getitem__)
-        complete = {name: values[name] for name in differ if CATALOGUE[name].inactive_because(values) is None}
+        differ.sort(key=self.catalogue.places.__getitem__)
+        complete = {
+            name: values[name] for name in differ if self.catalogue[name].inactive_because(values) is None
+        }
         changes = Changes({name: value for name, value in complete.items() if name in self.taken})
         if not changes or not self.frozen.isdisjoint(changes):
             return None
@@ -105,12 +99,8 @@ class Composer:
         return changes
 
     @cached_property
-    def _own(self) -> dict[str, Value]:
-        return self.baseline.values()
-
-    @cached_property
     def _broken_already(self) -> set[str]:
-        return _broken(self._own, self.layout)
+        return _broken(self.own, self.layout)
 
     def _complete(self, values: dict[str, Value]) -> None:
         if int(values["nccl_comm_num"]) > 1:
@@ -137,7 +127,7 @@ class Composer:
             return
         total = self.gradient_bytes / _MB
         last = float(values["last_comm_group_size_MB"])
-        by_layers = values["fuse_grad_size_in_TFLOPS"] != self._own["fuse_grad_size_in_TFLOPS"]
+        by_layers = values["fuse_grad_size_in_TFLOPS"] != self.own["fuse_grad_size_in_TFLOPS"]
         enough = total if by_layers else max(min(last, total), total - last)
         size = self._stand_in("fuse_grad_size_in_MB", float(values["fuse_grad_size_in_MB"]), enough)
         if last >= total:
@@ -150,7 +140,7 @@ class Composer:
         """Return the size that stands for all that are `enough`: the baseline's, else the least that holds all."""
         if value < enough:
             return value
-        own = float(self._own[name])
+        own = float(self.own[name])
         if own >= enough:
             return own
         if name in self.only:
@@ -163,11 +153,9 @@ def whole_size_mb(gradient_bytes: int) -> float:
     return min(1024.0, float(math.ceil(gradient_bytes / _MB) + 1))
 
 
-@lru_cache(maxsize=4096, typed=True)
-def _is_proper(name: str, value: Value) -> bool:
+def _is_proper(knob: Knob, value: Value) -> bool:
     """Whether a value is of the knob's own type and in its range, so that nothing needs to be converted or refused."""
-    knob = CATALOGUE.get(name)
-    if knob is None or type(value) is not knob.kind:
+    if type(value) is not knob.kind:
         return False
     if isinstance(value, str):
         return not knob.choices or value in knob.choices

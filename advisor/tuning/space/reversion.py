@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping
 
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
-from advisor.tuning.space.composition import ACTIVATORS, Composer
+from advisor.tuning.space.composition import Composer
 
 Unit = tuple[str, ...]
 """Knobs of a strategy that can only go back together, in the strategy's order."""
@@ -13,7 +13,7 @@ Unit = tuple[str, ...]
 def take_back(composer: Composer, changes: Mapping[str, Value], names: Collection[str]) -> Changes | None:
     """Return the changes without these knobs and those that need them; None when that is no sound, smaller part."""
     gone = set(names)
-    gone |= {name for name in changes if ACTIVATORS.get(name) in gone}
+    gone |= {name for name in changes if composer.catalogue.activators.get(name) in gone}
     smaller = composer.compose({name: value for name, value in changes.items() if name not in gone})
     if smaller is None or not smaller.items() < changes.items():
         return None
@@ -34,7 +34,7 @@ def list_units(composer: Composer, changes: Mapping[str, Value]) -> list[Unit]:
         return name
 
     for name in changes:
-        activator = ACTIVATORS.get(name)
+        activator = composer.catalogue.activators.get(name)
         if activator in changes and activator is not None:
             head[find(name)] = find(activator)
     for name in changes:

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.knob import Effect, Part, Rule
+from advisor.protocol.knobs.kinds import Effect, Part
+from advisor.protocol.knobs.knob import Rule
 from advisor.protocol.knobs.strategy import UPDATE_RULES
 from advisor.protocol.nodes.cluster import DeviceKind
-from advisor.tuning.space.composition import ACTIVATORS, join_names
+from advisor.tuning.space.composition import join_names
 from advisor.tuning.space.space import Dimension, Space
 
 _MOST = 12
@@ -54,15 +55,15 @@ def _wishes(space: Space) -> Iterator[tuple[dict[str, Value], str]]:
     best = _best_rules(space)
     for dimension in sorted(space.dimensions, key=lambda d: not _acts_on_most_of_a_step(d, space)):
         for rule in rules_of(dimension, space)[:1]:
-            yield _alone(dimension.knob.name, rule), rule.because
+            yield _alone(dimension.knob.name, rule, space), rule.because
     for partner in _PARTNERS:
         for name, rule in best.items():
             if partner in best and name != partner and not _is_new_update_rule(name):
-                both = {**_alone(partner, best[partner]), **_alone(name, rule)}
+                both = {**_alone(partner, best[partner], space), **_alone(name, rule, space)}
                 yield both, f"{rule.because} {best[partner].because}"
     for dimension in space.dimensions:
         for rule in rules_of(dimension, space)[1:]:
-            yield _alone(dimension.knob.name, rule), rule.because
+            yield _alone(dimension.knob.name, rule, space), rule.because
     for dimension in space.dimensions:
         if dimension.knob.kind is bool and dimension.knob.name not in best:
             name = dimension.knob.name
@@ -111,10 +112,10 @@ def keep_searched(space: Space, changes: Mapping[str, Value]) -> dict[str, Value
     return kept
 
 
-def _alone(name: str, rule: Rule) -> dict[str, Value]:
+def _alone(name: str, rule: Rule, space: Space) -> dict[str, Value]:
     wishes: dict[str, Value] = {name: rule.value}
-    if name in ACTIVATORS:
-        wishes[ACTIVATORS[name]] = True
+    if name in space.composer.catalogue.activators:
+        wishes[space.composer.catalogue.activators[name]] = True
     return wishes
 
 

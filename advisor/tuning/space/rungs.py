@@ -4,9 +4,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.tuning.space.rules_of_thumb import Prior
 from advisor.tuning.space.space import Space
@@ -46,7 +45,7 @@ def rung_strategies(space: Space, effect: Effect, best: Mapping[str, Value]) -> 
     seen: set[object] = set()
     for wish, what in wishes:
         changes = space.composer.compose(wish)
-        if changes is None or changes.effect is not effect or changes in seen:
+        if changes is None or space.composer.catalogue.effect_of(changes) is not effect or changes in seen:
             continue
         seen.add(changes)
         priors.append(Prior(changes, f"The {effect.value} rung: what {what} would bring{top}."))
@@ -61,7 +60,11 @@ def missing_schedules(
     The sampler varies intervals and switches; a schedule that begins later is none of its values.
     """
     known = {name for changes in tried for name in changes}
-    exact = {name: value for name, value in best.items() if CATALOGUE[name].effect is not Effect.CONVERGENCE}
+    exact = {
+        name: value
+        for name, value in best.items()
+        if space.composer.catalogue[name].effect is not Effect.CONVERGENCE
+    }
     wishes = _schedules({d.knob.name for d in space.dimensions}, exact)
     priors: list[Prior] = []
     for schedule in _SCHEDULES:
@@ -120,9 +123,9 @@ def _schedules(names: Collection[str], best: Mapping[str, Value]) -> list[_Wish]
     return [(wish, what) for name, wish, what in wishes if name in names]
 
 
-def caveat_of(changes: Mapping[str, Value]) -> str:
+def caveat_of(changes: Mapping[str, Value], effect: Effect) -> str:
     """Return what a short trial cannot see of this strategy."""
-    caveat = CAVEATS[Changes(changes).effect]
+    caveat = CAVEATS[effect]
     if int(changes.get("localsgd_begin_step", 1)) > 1:
         caveat += (
             " Its speed is that of the local steps: set localsgd_begin_step to the step of the first learning-rate "

@@ -5,10 +5,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from advisor.protocol.answers.advice import Advice, Verdict
-from advisor.protocol.asked.jobs import Job
-from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.asked.jobs import Job, JobSpec
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.trials import EarlierJob, EarlierLaunches
 from advisor.protocol.nodes.cluster import Cluster
 
@@ -107,7 +105,7 @@ def choose_earlier(job: Job, finished: Iterable[tuple[Job, Advice]]) -> tuple[Ea
         if other.id == job.id or theirs is None:
             continue
         likeness = measure_likeness(mine, theirs)
-        confirmed = _best_confirmed(advice, job.spec.allow)
+        confirmed = _best_confirmed(advice, job.spec)
         if likeness < LEAST_LIKENESS or confirmed is None:
             continue
         changes, ratio = confirmed
@@ -147,11 +145,11 @@ def choose_earlier_launches(job: Job, finished: Iterable[tuple[Job, Advice]]) ->
         and (other.facts.device, other.facts.backend) == (facts.device, facts.backend)
         and {node.hostname for node in other.cluster.nodes} == nodes
         and other.spec.workload.switches_at_launch == job.spec.workload.switches_at_launch
-        and not advice.candidate.cold
+        and not other.spec.catalogue.keep_cold(advice.candidate)
     )[:MOST_EARLIER_LAUNCHES]
 
 
-def _best_confirmed(advice: Advice, allowed: Effect) -> tuple[Changes, float] | None:
+def _best_confirmed(advice: Advice, spec: JobSpec) -> tuple[Changes, float] | None:
     """The fastest strategy that the advice confirmed as a gain, on a rung that is allowed here."""
     confirmed: list[tuple[float, Changes]] = []
     if advice.verdict is Verdict.CHANGE and advice.gain is not None:
@@ -164,7 +162,9 @@ def _best_confirmed(advice: Advice, allowed: Effect) -> tuple[Changes, float] | 
     usable = [
         (ratio, changes)
         for ratio, changes in confirmed
-        if changes and changes.keys() <= CATALOGUE.keys() and changes.effect.rank <= allowed.rank
+        if changes
+        and changes.keys() <= spec.catalogue.keys()
+        and spec.catalogue.effect_of(changes).rank <= spec.allow.rank
     ]
     if not usable:
         return None

@@ -8,15 +8,15 @@ from advisor.protocol.answers.advice import DroppedKnob
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
 from advisor.protocol.gains import spell_share
-from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.knob import Effect, Knob, KnobContext, Part, Switch
+from advisor.protocol.knobs.kinds import Effect, Part, Place, Switch
+from advisor.protocol.knobs.knob import Knob, KnobContext
 from advisor.protocol.knobs.reach import fit_values, list_taken, out_of_reach_because
 from advisor.protocol.knobs.strategy import Layout
 from advisor.protocol.measured.trials import Block
 from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.protocol.training.workload import Workload, WorkloadFacts, WorkloadKind
 from advisor.tuning.measure.phases import NEGLIGIBLE, exposed_share
-from advisor.tuning.space.composition import ACTIVATORS, Composer, baseline_strategy
+from advisor.tuning.space.composition import Composer, list_own_values
 
 FROZEN = "Frozen by the job: it keeps the baseline's value."
 NOT_ASKED_FOR = "Not among the knobs that this job asks for."
@@ -78,7 +78,11 @@ class Space:
 def build_context(job: Job, facts: WorkloadFacts) -> KnobContext:
     """Return what the catalogue's predicates and rules of thumb ask for."""
     return KnobContext(
-        facts=facts, cluster=job.cluster, baseline=baseline_strategy(job).values(), refusals=job.refusals
+        facts=facts,
+        cluster=job.cluster,
+        baseline=list_own_values(job),
+        catalogue=job.spec.catalogue,
+        refusals=job.refusals,
     )
 
 
@@ -90,7 +94,7 @@ def build_space(job: Job, facts: WorkloadFacts, probe: Sequence[Block]) -> Space
     kept: list[Dimension] = []
     higher: list[Dimension] = []
     dropped: list[DroppedKnob] = []
-    for knob in CATALOGUE.values():
+    for knob in job.spec.catalogue.values():
         reason = out_of_reach_because(workload, knob, taken) or _dropped_because(job, knob, context)
         is_negligible = reason is None and (small := _cannot_matter(job, knob, context, probe)) is not None
         if is_negligible:
@@ -114,7 +118,8 @@ def build_space(job: Job, facts: WorkloadFacts, probe: Sequence[Block]) -> Space
     return Space(
         context=context,
         composer=Composer(
-            baseline=baseline_strategy(job),
+            catalogue=job.spec.catalogue,
+            own=list_own_values(job),
             layout=Layout(world_size=facts.world_size, nodes=facts.nodes),
             local_world_size=facts.local_world_size,
             frozen=frozenset(job.spec.freeze),
@@ -133,7 +138,8 @@ def build_space(job: Job, facts: WorkloadFacts, probe: Sequence[Block]) -> Space
 
 
 def _is_searched(dimension: Dimension, workload: Workload) -> bool:
-    return workload.switches_at_launch or dimension.knob.switch is Switch.HOT
+    knob = dimension.knob
+    return workload.switches_at_launch or knob.switch is Switch.HOT or knob.place is Place.OWN
 
 
 def _dropped_because(job: Job, knob: Knob, context: KnobContext) -> str | None:
@@ -145,7 +151,7 @@ def _dropped_because(job: Job, knob: Knob, context: KnobContext) -> str | None:
     # A command that takes a knob knows what it is for: the catalogue's predicates are about what a runtime sees.
     if spec.workload.kind is not WorkloadKind.COMMAND and (reason := knob.unavailable_because(context)):
         return reason
-    activator = ACTIVATORS.get(knob.name)
+    activator = knob.needs
     if activator and activator in spec.freeze and not context.baseline[activator]:
         return f"It means nothing without {activator}, which the job freezes."
     if spec.knobs and knob.name not in spec.knobs:
@@ -194,8 +200,7 @@ def _restrict(job: Job, knob: Knob, values: Sequence[Value], context: KnobContex
     if knob.name not in job.spec.values:
         return tuple(values)
     own = context.baseline[knob.name]
-    activator = ACTIVATORS.get(knob.name)
-    idle = activator is not None and not context.baseline[activator]
+    idle = bool(knob.needs) and not context.baseline[knob.needs]
     wanted = dict.fromkeys((*job.spec.values[knob.name], *(() if idle else (own,))))
     ordered = sorted(wanted, key=float) if _is_ordered(knob) else list(wanted)
     return tuple(fit_values(job.spec.workload, knob, tuple(ordered)))

@@ -11,7 +11,7 @@ from datetime import datetime
 from advisor.protocol.asked.jobs import Stage
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.trials import BlockState, Contrast, Purpose, Session
 from advisor.tuning.decisions import BASELINE, Candidate, Race
 from advisor.tuning.history.budget import Reserve, affords, plan_verdict
@@ -229,10 +229,9 @@ def _why_over(record: Record, winner: Candidate, verdict: Confirmation) -> str:
     if look is not None and look.decision == "keep":
         return "The races exclude a gain that is worth a change."
     if look is not None and look.decision == "change":
-        guard = check_losses(
-            record, winner.effect, [c.strategy for c in verdict.comparisons], verdict.guard_level
-        )
-        if guard.admits(winner.effect) or guard.harmed or not guard.is_open:
+        effect = record.effect_of(winner.changes)
+        guard = check_losses(record, effect, [c.strategy for c in verdict.comparisons], verdict.guard_level)
+        if guard.admits(effect) or guard.harmed or not guard.is_open:
             return "The races have shown the gain."
     # Without a decision the budget is used up, however small the chance: every launch narrows the interval.
     return ""
@@ -267,7 +266,7 @@ def _find_enough(record: Record, winner: Candidate, verdict: Confirmation) -> fl
     found = list_comparisons(record, Purpose.SEARCH, winner.changes)
     leads = [settle(c.contrast)[0] for c in found] + ([verdict.look.mean] if verdict.look else [])
     lead = min(leads, default=0.0)
-    return LUCK_PER_GAIN * lead if lead > _PLAIN_LEAD and winner.effect is Effect.EXACT else None
+    return LUCK_PER_GAIN * lead if lead > _PLAIN_LEAD and record.is_exact(winner.changes) else None
 
 
 def _count_broken_off(record: Record) -> int:
@@ -344,7 +343,7 @@ def _race_rung(
             continue
         if live is not None and not fits_behind(record, record.blocks_in(live.id), 2, rules):
             continue
-        because = f"What the {rung.effect.value} rung brings: {rung.changes.describe()}."
+        because = f"What the {record.effect_of(rung.changes).value} rung brings: {rung.changes.describe()}."
         return Turn(Race(Stage.CONFIRM, because, arms, rules, record.next_race), fresh)
     return None
 

@@ -1,6 +1,6 @@
 """The ladder: what is raced beside the verdict, so that users see what other rungs would bring."""
 
-from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.trials import Trial
 from advisor.tuning.decisions import Candidate
 from advisor.tuning.search.state import SearchState
@@ -13,6 +13,9 @@ def list_ladder(state: SearchState, winner: Candidate | None) -> list[Trial]:
     """
     if state.record.job.spec.verify:
         return []
-    top, allowed = winner.effect.rank if winner else 0, state.record.job.spec.allow.rank
+    top, allowed = (
+        state.record.effect_of(winner.changes).rank if winner else 0,
+        state.record.job.spec.allow.rank,
+    )
     found = [state.best_of(effect) for effect in Effect if effect.rank > allowed or effect.rank < top]
     return [trial for trial in found if trial is not None]

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from advisor.protocol.asked.jobs import Stage
 from advisor.protocol.knobs.changes import period_of
-from advisor.protocol.knobs.knob import Effect
 from advisor.protocol.measured.results import RaceRules
 from advisor.protocol.measured.trials import Block
 from advisor.tuning.decisions import BASELINE, Candidate, Race
@@ -93,7 +92,7 @@ def search_rules(record: Record, arms: Sequence[Candidate], stage_s: float) -> R
         min_steps=timed,
         max_steps=max(timed, _whole(wanted.max_steps, _period(arms))),
         target_s=min(wanted.block_s, max(0.1, _MOST_OF_STAGE * stage_s / len(arms))),
-        target_error=None if _is_inexact(arms) else _KNOWN,
+        target_error=None if _is_inexact(record, arms) else _KNOWN,
         give_up_ratio=_GIVE_UP_RATIO,
         profile_steps=PROFILE_STEPS,
     )
@@ -107,7 +106,7 @@ def verdict_rules(
     With `enough` it ends sooner, once the standard error of ln(throughput ratio) is no larger.
     """
     wanted = record.job.spec.measurement
-    checks_losses = _is_inexact(arms) and len(arms) > 1
+    checks_losses = _is_inexact(record, arms) and len(arms) > 1
     race_s /= UNTIMED * (_CHECKED_SHARE if checks_losses else 1.0)
     timed = _timed_steps(record, arms, wanted.min_steps, race_s / _MOST_OF_STAGE)
     checked = min(LOSS_CHECK_STEPS, timed // 4) if checks_losses else 0
@@ -141,7 +140,7 @@ def _choose_long_turn(record: Record, arms: Sequence[Candidate], steps: float) -
 
     `steps` are those of an arm in the time that the race has.
     """
-    if len(arms) < 2 or _is_inexact(arms) or _LOOKING * steps < LONG_TURN + _SHORT_STEPS:
+    if len(arms) < 2 or _is_inexact(record, arms) or _LOOKING * steps < LONG_TURN + _SHORT_STEPS:
         return 0
     trial = record.find_trial(arms[1].purpose, arms[1].changes)
     raced = trial is not None and any(block.trial_number == trial.number for block in record.history.blocks)
@@ -216,8 +215,8 @@ def _period(arms: Sequence[Candidate]) -> int:
     return max(period_of(arm.changes) for arm in arms)
 
 
-def _is_inexact(arms: Sequence[Candidate]) -> bool:
-    return any(arm.effect is not Effect.EXACT for arm in arms)
+def _is_inexact(record: Record, arms: Sequence[Candidate]) -> bool:
+    return any(not record.is_exact(arm.changes) for arm in arms)
 
 
 def _whole(steps: int, period: int) -> int:

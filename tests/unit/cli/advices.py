@@ -16,7 +16,7 @@ from advisor.protocol.answers.advice import (
     Verdict,
 )
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.results import Phases
 
 _DEFAULTS = {name: knob.default for name, knob in CATALOGUE.items()}

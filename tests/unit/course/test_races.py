@@ -17,8 +17,9 @@ from advisor.course.races import (
 )
 from advisor.protocol.asked.jobs import Stage
 from advisor.protocol.base import Value
+from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.results import BlockResult, RaceRules
 from advisor.protocol.measured.trials import (
     Block,
@@ -79,7 +80,9 @@ class Played:
 
     def issue(self, session: Session, decided: Race) -> Changed:
         ordinal = sum(block.session_id == session.id for block in self.blocks)
-        changed = issue_race(session, decided, self.trials, ordinal, NOW, lambda: f"b{next(self.ids)}")
+        changed = issue_race(
+            session, decided, self.trials, CATALOGUE, ordinal, NOW, lambda: f"b{next(self.ids)}"
+        )
         self.trials += changed.trials
         self.blocks += changed.blocks
         return changed
@@ -133,7 +136,7 @@ def test_a_race_makes_its_trials_once_and_tells_them_before_itself(played: Playe
 
 
 def test_a_stage_is_told_where_it_begins() -> None:
-    told = issue_race(launch(), race(BASELINE), (), 0, NOW, lambda: "b", begins_stage=True).told
+    told = issue_race(launch(), race(BASELINE), (), CATALOGUE, 0, NOW, lambda: "b", begins_stage=True).told
     assert "The job is in its search stage." in [each.sentence for each in told]
 
 

@@ -12,7 +12,8 @@ from advisor.protocol.answers.advice import Provenance
 from advisor.protocol.answers.strategy_file import describe_schema, read_strategy_file
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.knob import Effect, Knob
+from advisor.protocol.knobs.kinds import Effect
+from advisor.protocol.knobs.knob import Knob
 
 
 def test_the_file_reads_back_as_the_advice(advise) -> None:

@@ -6,8 +6,9 @@ import pickle
 import pytest
 from pydantic import ValidationError
 
+from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.races import BlockPlan
 
 BOTH = Changes({"num_threads": 2, "fuse_grad_size_in_MB": 4.0})
@@ -56,5 +57,5 @@ def test_messages_carry_them_as_plain_objects() -> None:
 def test_what_follows_from_them() -> None:
     assert BOTH.describe() == "num_threads 2, fuse_grad_size_in_MB 4"
     assert Changes().describe() == "the baseline"
-    assert Changes({"fp16_allreduce": True, "localsgd": True}).effect is Effect.CONVERGENCE
-    assert Changes({"NCCL_BUFFSIZE": 4194304, "num_threads": 2}).cold == {"NCCL_BUFFSIZE": 4194304}
+    assert CATALOGUE.effect_of({"fp16_allreduce": True, "localsgd": True}) is Effect.CONVERGENCE
+    assert CATALOGUE.keep_cold({"NCCL_BUFFSIZE": 4194304, "num_threads": 2}) == {"NCCL_BUFFSIZE": 4194304}

@@ -27,7 +27,9 @@ def make_context(
         dataloader={"num_workers": 0, "prefetch_factor": None, "pin_memory": False} if loader else None,
     )  # fmt: skip
     cluster = Cluster(nodes=(Node(hostname="n0", cpu_count=cpus, memory_bytes=2**33),))
-    return KnobContext(facts=facts, cluster=cluster, baseline=DistributedStrategy().values())
+    return KnobContext(
+        facts=facts, cluster=cluster, baseline=DistributedStrategy().values(), catalogue=CATALOGUE
+    )
 
 
 OVERLAPPING = (

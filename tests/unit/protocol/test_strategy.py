@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.knob import Effect, Knob, Switch
+from advisor.protocol.knobs.kinds import Effect, Switch
+from advisor.protocol.knobs.knob import Knob
 from advisor.protocol.knobs.strategy import (
     COUPLING_RULES,
     DistributedStrategy,
@@ -144,22 +144,23 @@ def test_idle_knobs_are_no_changes() -> None:
 
 
 def test_the_rung_is_the_highest_effect() -> None:
-    assert Changes({}).effect is Effect.EXACT
-    assert Changes({"nccl_comm_num": 2}).effect is Effect.EXACT
-    assert Changes({"nccl_comm_num": 2, "fp16_allreduce": True}).effect is Effect.NUMERIC
-    assert Changes({"fp16_allreduce": True, "localsgd": True}).effect is Effect.CONVERGENCE
+    assert CATALOGUE.effect_of({}) is Effect.EXACT
+    assert CATALOGUE.effect_of({"nccl_comm_num": 2}) is Effect.EXACT
+    assert CATALOGUE.effect_of({"nccl_comm_num": 2, "fp16_allreduce": True}) is Effect.NUMERIC
+    assert CATALOGUE.effect_of({"fp16_allreduce": True, "localsgd": True}) is Effect.CONVERGENCE
 
 
 @given(CHANGES)
 def test_the_rung_is_never_below_that_of_a_part(changes) -> None:
     assert all(
-        Changes({name: value}).effect.rank <= Changes(changes).effect.rank for name, value in changes.items()
+        CATALOGUE.effect_of({name: value}).rank <= CATALOGUE.effect_of(changes).rank
+        for name, value in changes.items()
     )
 
 
 @given(CHANGES)
 def test_the_cold_part_is_what_needs_new_processes(changes) -> None:
-    cold = Changes(changes).cold
+    cold = CATALOGUE.keep_cold(changes)
     assert all(CATALOGUE[name].switch is Switch.COLD for name in cold)
     assert all(CATALOGUE[name].switch is not Switch.COLD for name in changes.keys() - cold.keys())
 

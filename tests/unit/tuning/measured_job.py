@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 import numpy as np
 
 from advisor.protocol.base import Value
+from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import KnobContext
 from advisor.protocol.knobs.strategy import DistributedStrategy
 from advisor.protocol.measured.results import BlockResult, Phases
@@ -36,7 +37,9 @@ def make_context(rate: str = "1gbit", **fields: object) -> KnobContext:
     baseline = DistributedStrategy.from_changes(
         {"fuse_grad_size_in_MB": 25.0, "sync_nccl_allreduce": False, "fuse_grad_size_in_TFLOPS": 30.0}
     )
-    return KnobContext(facts=facts, cluster=Cluster(nodes=nodes), baseline=baseline.values())
+    return KnobContext(
+        facts=facts, cluster=Cluster(nodes=nodes), baseline=baseline.values(), catalogue=CATALOGUE
+    )
 
 
 def make_block(step_s: float, phases: Phases, overrides: Values | None = None, **fields: object) -> Block:

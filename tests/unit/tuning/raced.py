@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import (
     Block,
@@ -96,7 +96,7 @@ class Raced:
                 number=len(self.trials),
                 purpose=purpose,
                 changes=dict(changes),
-                effect=Changes(changes).effect,
+                effect=CATALOGUE.effect_of(changes),
                 because="A test.",
                 created_at=START,
             )

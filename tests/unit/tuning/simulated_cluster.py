@@ -9,8 +9,9 @@ from datetime import timedelta
 from advisor.course.played import START, Died, PlayedJob, Raced
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Budget, Job, JobSpec, JobState, Measurement, Stage
+from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes, period_of
-from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.results import BlockResult, Phases, RaceRules
 from advisor.protocol.measured.trials import Block, EarlierJob, Outcome, Session, Trial
 from advisor.protocol.nodes.cluster import Cluster, DeviceKind, Node
@@ -220,7 +221,7 @@ class SimulatedCluster(PlayedJob):
             luck = lucky.gauss(0, self.noise.launch) if changes else 0.0
             luck += self.dice.gauss(0, self.noise.arm) if changes else 0.0
             centres.append(math.log(self.step_s / self.speed(changes)) + self.luck + luck)
-        inexact = any(Changes(changes).effect is not Effect.EXACT for changes in arms)
+        inexact = any(CATALOGUE.effect_of(changes) is not Effect.EXACT for changes in arms)
         period = max(period_of(changes) for changes in arms)
         size = -(-rules.segment_steps // period) * period
         size = max(size, 12 * period) if inexact else size

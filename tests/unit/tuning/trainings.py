@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.changes import Changes
+from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.measured.results import BlockResult, Calibration
 from advisor.protocol.measured.trials import (
     Block,
@@ -56,7 +56,7 @@ class Training:
         self.speed, self.calibration, self.checked = speed, calibration, checked
         self.uneven = uneven
         self.dice = random.Random(seed)
-        self.job = job or make_job(make_spec(allow=Changes(changes).effect))
+        self.job = job or make_job(make_spec(allow=CATALOGUE.effect_of(changes)))
         self.trials = [self._trial(0, Purpose.BASELINE, {}), self._trial(1, Purpose.CONFIRM, changes)]
         self.blocks: list[Block] = []
         self.sessions: list[Session] = []
@@ -67,7 +67,7 @@ class Training:
             number=number,
             purpose=purpose,
             changes=dict(changes),
-            effect=Changes(changes).effect,
+            effect=CATALOGUE.effect_of(changes),
             because="A test.",
             created_at=START,
         )
@@ -120,7 +120,7 @@ class Training:
             )
 
     def _run(self, changes: Mapping[str, Value], cycles: int) -> BlockResult:
-        exact = Changes(changes).effect.rank == 0
+        exact = CATALOGUE.effect_of(changes).rank == 0
         pace = self.slope * (1.0 if exact else self.efficiency)
         losses = tuple(
             3.0 - pace * (i + 0.5) + self.dice.gauss(0, self.noise)

@@ -13,8 +13,9 @@ from advisor.cli.completions import complete_knob
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.options import JsonOption, screen_of
 from advisor.cli.views.wording import EFFECT_WORDS, spell_value
-from advisor.protocol.knobs.catalogue import CATALOGUE, find_nearest_knobs
-from advisor.protocol.knobs.knob import Effect, Knob, Switch
+from advisor.protocol.knobs.catalogue import CATALOGUE
+from advisor.protocol.knobs.kinds import Effect, Switch
+from advisor.protocol.knobs.knob import Knob
 from advisor.protocol.knobs.paddle import describe_in_paddle
 from advisor.protocol.measured.messages import PROTOCOL_MAJOR
 
@@ -77,7 +78,7 @@ def find_knob(name: str) -> Knob:
     """Return the knob of that name, in whatever case; raises `CommandFailed` with those that may be meant."""
     by_small = {knob.name.casefold(): knob for knob in CATALOGUE.values()}
     if (knob := by_small.get(name.casefold())) is None:
-        near = find_nearest_knobs(name)
+        near = CATALOGUE.find_nearest(name)
         hint = f"Did you mean {' or '.join(near)}? " if near else ""
         raise CommandFailed(
             Exit.NOT_FOUND, f"There is no knob {name}.", f"{hint}`advisor knobs --all` lists all of them."

@@ -28,6 +28,7 @@ from advisor.protocol.answers.strategy_file import choose_changes
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.base import Message, Value
 from advisor.protocol.gains import Quality, spell_range
+from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.training.workload import WorkloadKind
 
@@ -129,7 +130,7 @@ def verify(
         nodes=nodes if testbed is None else None,
         testbed=testbed,
         kind=WorkloadKind(file.kind) if file else None,
-        allow=changes.effect if rival is None else Changes({**rival.changes, **changes}).effect,
+        allow=CATALOGUE.effect_of({**(rival.changes if rival is not None else {}), **changes}),
         minutes=minutes,
         min_gain=None if fail_below is None else max(0.0, (fail_below - 1.0) * 100.0),
         from_checkpoint=from_checkpoint,

@@ -14,7 +14,7 @@ from advisor.errors import InvalidJob
 from advisor.protocol.answers.previews import PlannedKnob, PlanPreview
 from advisor.protocol.asked.jobs import JobSpec
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.training.workload import WorkloadKind
 
 _FIELDS = {

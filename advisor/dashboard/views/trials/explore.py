@@ -24,7 +24,7 @@ from advisor.protocol.answers.advice import Advice, KnobReason
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.trials import Outcome, Purpose
 
 _MOST_SLICES = 12

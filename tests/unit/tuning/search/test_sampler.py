@@ -8,8 +8,9 @@ import pytest
 
 from advisor.protocol.asked.jobs import Sampler
 from advisor.protocol.base import Value
+from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.knobs.strategy import DistributedStrategy, broken_rules
 from advisor.tuning.search.belief import Observation
 from advisor.tuning.search.sampler import Suggestion, mix_seed, suggest
@@ -20,7 +21,7 @@ from tests.unit.tuning.search_space import make_job, make_space, make_spec
 
 
 def is_sound(space: Space, changes: dict[str, Value]) -> bool:
-    strategy = DistributedStrategy.from_changes(changes, base=space.composer.baseline)
+    strategy = DistributedStrategy.model_validate({**space.composer.own, **changes})
     return not broken_rules(strategy, space.composer.layout)
 
 
@@ -43,7 +44,7 @@ def test_first_strategies_are_sound_distinct_and_explained(allow: Effect) -> Non
     assert 6 <= len(priors) <= 12
     assert len({p.changes for p in priors}) == len(priors)
     assert all(p.because.endswith(".") and is_sound(space, dict(p.changes)) for p in priors)
-    assert all(p.changes.effect.rank <= allow.rank for p in priors)
+    assert all(CATALOGUE.effect_of(p.changes).rank <= allow.rank for p in priors)
 
 
 def test_local_sgd_never_starts_with_an_interval_of_one() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.knobs.strategy import COUPLING_RULES, DistributedStrategy, Strategy
 from advisor.tuning.model.timeline import MIB, Gradient, Line
 from advisor.tuning.space.composition import Composer
@@ -27,17 +27,18 @@ def break_rules(strategy: Strategy, composer: Composer) -> set[str]:
 
 def compose_with_models(composer: Composer, wishes: Mapping[str, Value]) -> dict[str, Value] | None:
     """What `Composer.compose` means, by the protocol's own models."""
-    values = {**composer.baseline.values(), **wishes}
+    baseline = DistributedStrategy.model_validate(composer.own)
+    values = {**composer.own, **wishes}
     composer._complete(values)
     strategy = DistributedStrategy.model_validate(values)
-    complete = strategy.changes_from(composer.baseline)
+    complete = strategy.changes_from(baseline)
     changes = {name: value for name, value in complete.items() if name in composer.taken}
     if not changes or composer.frozen & changes.keys():
         return None
     if any(value not in composer.only.get(name, {value}) for name, value in changes.items()):
         return None
-    effective = DistributedStrategy.from_changes(complete, base=composer.baseline)
-    if break_rules(effective, composer) - break_rules(composer.baseline, composer):
+    effective = DistributedStrategy.from_changes(complete, base=baseline)
+    if break_rules(effective, composer) - break_rules(baseline, composer):
         return None
     return changes
 
@@ -99,7 +100,7 @@ def test_of_sizes_that_make_the_same_buckets_one_stands_for_all(size: float, las
         "fuse_grad_size_in_MB": size, "last_comm_group_size_MB": last, "fuse_grad_size_in_TFLOPS": 20.0,
     }  # fmt: skip
     composer = make_space(make_job(facts=facts, baseline=baseline)).composer
-    own, dice = composer.baseline.values(), random.Random(2)
+    own, dice = composer.own, random.Random(2)
     for _ in range(1500):
         first = dice.choice((0.5, 1.0, 3.0, 12.0, 19.5, 20.0, 25.0, 100.0))
         whole = max(first, dice.choice((0.5, 4.0, 10.0, 17.0, 19.0, 19.5, 20.0, 21.0, 25.0, 64.0, 500.0)))

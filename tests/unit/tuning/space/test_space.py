@@ -4,11 +4,11 @@ import pytest
 
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.knob import Effect, Part
+from advisor.protocol.knobs.kinds import Effect, Part
 from advisor.protocol.measured.results import BlockResult, Phases
 from advisor.protocol.measured.trials import Block, BlockPlan, BlockState
 from advisor.protocol.nodes.cluster import DeviceKind
-from advisor.tuning.space.composition import baseline_strategy
+from advisor.tuning.space.composition import list_own_values
 from advisor.tuning.space.space import Space, build_space
 from tests.unit.tuning.search_space import START, make_cluster, make_facts, make_job, make_spec
 
@@ -188,7 +188,7 @@ def test_one_compilation_is_searched_under_one_name(
 def test_values_outside_a_knobs_range_are_clipped() -> None:
     job = make_job(baseline={"fuse_grad_size_in_MB": 2000.0, "num_threads": "many", "unheard_of": 1})
 
-    values = baseline_strategy(job).values()
+    values = list_own_values(job)
 
     assert values["fuse_grad_size_in_MB"] == 1024.0
     assert values["num_threads"] == 1
@@ -196,7 +196,7 @@ def test_values_outside_a_knobs_range_are_clipped() -> None:
 
 def test_every_job_trains_collectively() -> None:
     """The documents' default of a_sync is for parameter servers; no job's strategy.json says so."""
-    assert baseline_strategy(make_job(baseline={})).values()["a_sync"] is False
+    assert list_own_values(make_job(baseline={}))["a_sync"] is False
 
 
 def test_the_nearest_value_stands_for_one_off_the_grid() -> None:

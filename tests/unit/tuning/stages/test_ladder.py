@@ -8,8 +8,9 @@ import pytest
 from advisor.protocol.answers.advice import Advice, Verdict
 from advisor.protocol.asked.jobs import Budget
 from advisor.protocol.base import Value
+from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.knob import Effect
+from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import Purpose, Session
 from advisor.protocol.nodes.cluster import DeviceKind
@@ -86,14 +87,18 @@ def test_the_rungs_share_is_bounded() -> None:
 
 
 def test_a_schedule_says_what_its_trial_could_not_see() -> None:
-    post_local = caveat_of({"localsgd": True, "localsgd_k_steps": 4, "localsgd_begin_step": 16})
-    adaptive = caveat_of({"adaptive_localsgd": True, "adaptive_localsgd_init_k_steps": 4})
+    post_local = _caveat({"localsgd": True, "localsgd_k_steps": 4, "localsgd_begin_step": 16})
+    adaptive = _caveat({"adaptive_localsgd": True, "adaptive_localsgd_init_k_steps": 4})
 
     assert "first learning-rate drop" in post_local
     assert "follows the loss" in adaptive
-    for caveat in (post_local, adaptive, caveat_of({"fp16_allreduce": True})):
+    for caveat in (
+        post_local,
+        adaptive,
+        _caveat({"fp16_allreduce": True}),
+    ):
         assert "end of training" in caveat
-    assert caveat_of({"num_threads": 2}) == ""
+    assert _caveat({"num_threads": 2}) == ""
 
 
 def test_a_rung_shows_gain_goodput_efficiency_and_guard_side_by_side() -> None:
@@ -164,3 +169,7 @@ def test_a_job_that_allows_convergence_measures_every_schedule() -> None:
 
     searched = {name for t in sim.trials if t.purpose is Purpose.SEARCH for name in t.changes}
     assert {"adaptive_localsgd", "localsgd_begin_step"} <= searched
+
+
+def _caveat(changes: dict[str, Value]) -> str:
+    return caveat_of(changes, CATALOGUE.effect_of(changes))

@@ -1,0 +1,250 @@
+"""A user's own knobs: options of the script, variables, keys of its files, or whole commands, and where they stand.
+
+Each has values that its owner names. A strategy sets some; `settle` puts them where the program reads them, so that
+everything behind it (the agent's launch, `run`, the exports) sees an ordinary command.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from advisor.protocol.base import Spec, Value
+from advisor.protocol.knobs.kinds import Effect
+
+if TYPE_CHECKING:
+    from advisor.protocol.training.workload import Workload
+
+MOST_VALUES = 64
+_PLACEHOLDER = r"\$(\$?)\{%s(?::-([^}]*))?\}"
+_FILE = re.compile(r"(?P<path>.+\.(?:json|ya?ml|toml)):(?P<key>[\w.\-]+)")
+
+
+class Faster(StrEnum):
+    """Which end of a number its owner expects to train faster."""
+
+    UNKNOWN = ""
+    MORE = "more"
+    LESS = "less"
+
+
+class OwnKnob(Spec):
+    """Something of the user's own that may vary between launches."""
+
+    name: str = Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=60)
+    """What strategies call it."""
+    values: tuple[Value, ...] = Field(min_length=1, max_length=MOST_VALUES)
+    """What may be tried; the baseline's value always counts. All numbers, or all words."""
+    at: str = Field(default="", max_length=500)
+    """Where the program reads it. Empty: `${name}` in the command, else `fleet_advisor.knob("name")` in the script.
+    `--batch`: that option of the command. `$OMP_X`: a variable. `config.toml:training.batch`: a key of a file that the
+    command names. `command`: the value is one of `words`, and these are the whole command."""
+    baseline: Value | None = None
+    """The value of the script as it stands. None: what the command says today, else the first of `values`."""
+    effect: Effect | None = None
+    """What another value may change besides the speed. None: nothing is known, so it counts as convergence."""
+    faster: Faster = Faster.UNKNOWN
+    """Which end is expected to train faster, where its owner knows."""
+    hot: bool = False
+    """The script asks `fleet_advisor.knob` in every step, so that it can change between two steps."""
+    words: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """For a choice between groups of words (a variant): the words that stand for each value. `NAME=value` words before
+    the others are variables."""
+
+    @field_validator("values", mode="before")
+    @classmethod
+    def _refuse_switches(cls, values: object) -> object:
+        if isinstance(values, list | tuple) and any(isinstance(value, bool) for value in values):
+            raise ValueError('write true and false as words ("true", "false"), as your program reads them')
+        return values
+
+    @model_validator(mode="after")
+    def _refuse_what_makes_no_sense(self) -> Self:
+        if len({isinstance(value, str) for value in self._all_values()}) > 1:
+            raise ValueError(f"{self.name} mixes numbers and words: give all its values as one of them")
+        if self.words and set(self.words) != {str(value) for value in self.values}:
+            raise ValueError(f"{self.name}: words has to name the words of each of its values, and no others")
+        if self.hot and self.at:
+            raise ValueError(
+                f"{self.name} is read at {self.at}, when the program starts, so that it cannot be hot"
+            )
+        return self
+
+    def _all_values(self) -> tuple[Value, ...]:
+        return self.values if self.baseline is None else (*self.values, self.baseline)
+
+    @property
+    def own_value(self) -> Value:
+        """The baseline's value."""
+        return self.values[0] if self.baseline is None else self.baseline
+
+    @property
+    def file(self) -> tuple[str, str] | None:
+        """Path and key, where it stands in a file."""
+        found = _FILE.fullmatch(self.at)
+        return (found["path"], found["key"]) if found else None
+
+    @property
+    def variable(self) -> str:
+        """The variable that it stands in; empty where it stands elsewhere."""
+        return self.at[1:] if self.at.startswith("$") else ""
+
+    @property
+    def is_command(self) -> bool:
+        """Whether its values are whole commands."""
+        return self.at == "command"
+
+    def describe_place(self, command: Sequence[str]) -> str:
+        """Return a clause: where the program of this command reads it."""
+        if self.is_command:
+            return "the whole command"
+        if self.words:
+            return "words of the command"
+        if self.file:
+            return f"{self.file[1]} in {self.file[0]}"
+        if self.at:
+            return f"{self.at} in the environment" if self.variable else f"{self.at} in the command"
+        if self.stands_in(command):
+            return f"${{{self.name}}} in the command"
+        return f'fleet_advisor.knob("{self.name}") in the script'
+
+    def stands_in(self, command: Sequence[str]) -> bool:
+        """Whether the command holds `${name}`."""
+        pattern = re.compile(_PLACEHOLDER % self.name)
+        return any(not found[1] for word in command for found in pattern.finditer(word))
+
+    def read(self, typed: str) -> Value:
+        """Return a text as a value of this knob; the text itself where that is no number and numbers are expected."""
+        return typed if isinstance(self.values[0], str) else read_value(typed)
+
+
+def read_value(typed: str) -> Value:
+    """`4` and `1e-3` as numbers, everything else as the word that it is."""
+    try:
+        number = float(typed)
+    except ValueError:
+        return typed
+    if number != number or number in (float("inf"), float("-inf")):
+        return typed
+    return int(number) if re.fullmatch(r"[+-]?\d+", typed.strip()) else number
+
+
+def spell(value: Value) -> str:
+    """Return a value as programs read it: whole numbers without a point."""
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, float) and value == int(value) and abs(value) < 1e15:
+        return str(int(value))
+    return str(value)
+
+
+def find_option(command: Sequence[str], option: str) -> tuple[int, str] | None:
+    """Return the place of the word that holds an option's value, and what stands before the value in that word.
+
+    `--batch 4`, `--batch=4` and `training.batch=4` are understood; the last one counts, as for most parsers.
+    """
+    for place in range(len(command) - 1, -1, -1):
+        word = command[place]
+        if word.startswith(f"{option}="):
+            return place, f"{option}="
+        if word == option and option.startswith("-") and place + 1 < len(command):
+            return place + 1, ""
+    return None
+
+
+def find_baseline(knob: OwnKnob, workload: "Workload") -> Value | None:
+    """Return the value that the workload has today; None where that cannot be told without its files.
+
+    Raises ValueError where the command does not hold the option.
+    """
+    if knob.is_command or knob.words or knob.file:
+        return None
+    if knob.variable:
+        typed = workload.environment.get(knob.variable)
+        return None if typed is None else knob.read(typed)
+    if not knob.at:
+        pattern = re.compile(_PLACEHOLDER % knob.name)
+        found = (match[2] for word in workload.command for match in pattern.finditer(word) if not match[1])
+        default = next((text for text in found if text is not None), None)
+        return None if default is None else knob.read(default)
+    place = find_option(workload.command, knob.at)
+    if place is None:
+        raise ValueError(
+            f"the command has no option {knob.at}: add it with today's value, or write ${{{knob.name}}} where it "
+            f"belongs, and call the knob {knob.name}"
+        )
+    return knob.read(workload.command[place[0]].removeprefix(place[1]))
+
+
+def settle(workload: "Workload", values: Mapping[str, Value]) -> "Workload":
+    """Return the workload with its own knobs put where its command and its environment hold them.
+
+    `values` need not name all of them: the rest has the baseline's. Keys of files are the launch's affair
+    (`list_file_values`), because a copy is what it writes them to.
+    """
+    command, environment = list(workload.command), dict(workload.environment)
+    for knob in workload.own:
+        value = values.get(knob.name, knob.own_value)
+        if knob.words:
+            words = knob.words[str(value)]
+            if knob.is_command:
+                command = list(words)
+                continue
+            given, rest = _split_variables(words)
+            environment |= given
+            command = _put_words(command, knob.name, rest)
+        elif knob.variable:
+            environment[knob.variable] = spell(value)
+        elif knob.at and not knob.file:
+            place = find_option(command, knob.at)
+            if place is not None and knob.read(command[place[0]].removeprefix(place[1])) != value:
+                command[place[0]] = f"{place[1]}{spell(value)}"
+        elif not knob.file:
+            pattern = re.compile(_PLACEHOLDER % knob.name)
+            command = [_fill(word, pattern, spell(value)) for word in command]
+    return workload.model_copy(update={"command": tuple(command), "environment": environment})
+
+
+def _fill(word: str, pattern: re.Pattern[str], text: str) -> str:
+    return pattern.sub(lambda found: found[0] if found[1] else text, word)
+
+
+def _split_variables(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    rest, given = list(words), {}
+    while rest and re.match(r"[A-Za-z_]\w*=", rest[0]):
+        name, _, value = rest.pop(0).partition("=")
+        given[name] = value
+    return given, rest
+
+
+def _put_words(command: list[str], name: str, words: Sequence[str]) -> list[str]:
+    """Return the command with the words in the place of the word `${name}`, at its end where there is none."""
+    mark = f"${{{name}}}"
+    if mark not in command:
+        return [*command, *words]
+    at = command.index(mark)
+    return [*command[:at], *words, *command[at + 1 :]]
+
+
+def list_values(workload: "Workload", changes: Mapping[str, Value]) -> dict[str, Value]:
+    """Return a value for each of the workload's own knobs under these changes."""
+    return {knob.name: changes.get(knob.name, knob.own_value) for knob in workload.own}
+
+
+def list_file_values(workload: "Workload", changes: Mapping[str, Value]) -> dict[str, dict[str, Value]]:
+    """Return for each file that own knobs stand in its keys and values, as far as they differ from the baseline's."""
+    found: dict[str, dict[str, Value]] = {}
+    for knob in workload.own:
+        if knob.file and changes.get(knob.name, knob.own_value) != knob.own_value:
+            found.setdefault(knob.file[0], {})[knob.file[1]] = changes[knob.name]
+    return found
+
+
+def replace_path(command: Sequence[str], path: str, copy: str) -> tuple[str, ...]:
+    """Return the command with another file in the place of `path`, as a word of its own or behind `--option=`."""
+    return tuple(
+        copy if word == path else f"{word[: -len(path)]}{copy}" if word.endswith(f"={path}") else word
+        for word in command
+    )
