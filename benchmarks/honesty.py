@@ -34,7 +34,7 @@ from advisor.course.played import START
 from advisor.protocol.answers.advice import Advice, Verdict
 from advisor.protocol.asked.jobs import Measurement
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.kinds import Effect
+from advisor.protocol.kinds import Effect
 from advisor.protocol.measured.results import BlockResult, Phases
 from advisor.protocol.measured.trials import Outcome
 from advisor.protocol.nodes.cluster import Cluster, DeviceKind, Node

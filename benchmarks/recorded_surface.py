@@ -12,7 +12,7 @@ from played_race import Heat
 from surface_model import Cell, Key, Launch, Repeat, Surface, rescale
 
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.kinds import Effect
+from advisor.protocol.kinds import Effect
 from advisor.protocol.measured.results import BlockResult, Calibration
 from advisor.protocol.nodes.cluster import Cluster
 from advisor.protocol.training.workload import WorkloadFacts

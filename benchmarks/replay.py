@@ -15,9 +15,9 @@ from advisor.course.played import Died, PlayedJob, Raced
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Budget, Measurement, Stage
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import period_of
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import Block, Outcome, Trial
 from advisor.tuning.decisions import Decision, Race

@@ -32,9 +32,9 @@ from simulated_surfaces import list_simulated
 from surface_model import ROOT, Surface, place_of
 from surfaces import FOLDER, SurfaceError, load_surface
 
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import period_of
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.results import BlockResult, RaceRules
 from advisor.tuning.measure.contrast import contrast_arms
 

@@ -17,8 +17,8 @@ from surface_model import Cell, Key, Surface
 from weathers import SimulatedLaunch, Sky, Weather
 
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import period_of
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.knobs.strategy import DistributedStrategy
 from advisor.protocol.measured.results import (
     BlockResult,

@@ -16,8 +16,8 @@ sys.path.insert(0, str(ROOT))
 
 from advisor.protocol.asked.jobs import Job, JobSpec, JobState
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes, period_of
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.knobs.strategy import DistributedStrategy, Layout, Strategy
 from advisor.protocol.measured.results import BlockResult, Calibration, Phases
 from advisor.protocol.measured.trials import Outcome

@@ -19,9 +19,9 @@ from recorded_surface import RecordedSurface
 from surface_model import ROOT, Cell, Key, Repeat
 
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes, period_of
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.results import BlockResult, Calibration, Phases
 from advisor.protocol.measured.trials import Outcome
 from advisor.protocol.nodes.cluster import Cluster, DeviceKind, Node

@@ -7,8 +7,8 @@ from advisor.api.strict_json import make_router
 from advisor.exporters import FormatInfo
 from advisor.protocol.answers.strategy_file import describe_schema
 from advisor.protocol.base import Message, Value
+from advisor.protocol.kinds import Effect, Place, Scale, Switch
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.kinds import Effect, Place, Scale, Switch
 from advisor.protocol.knobs.knob import Knob
 from advisor.services.answers.exports import list_formats
 

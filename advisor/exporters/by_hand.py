@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Place
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.kinds import Place
 from advisor.protocol.knobs.sharding import DEEPSPEED
 
 BUCKETS = ("fuse_all_reduce_ops", "fuse_grad_size_in_MB", "last_comm_group_size_MB")

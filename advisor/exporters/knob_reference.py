@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from advisor.exporters.comments import describe_value
+from advisor.protocol.kinds import Place, Scale
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.kinds import Place, Scale
 from advisor.protocol.knobs.knob import Knob
 from advisor.protocol.knobs.paddle import VERSIONS, describe_in_paddle
 from advisor.protocol.knobs.strategy import COUPLING_RULES

@@ -20,8 +20,8 @@ from advisor.exporters.selection import idle_because, typed_values
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Message, Value
+from advisor.protocol.kinds import Place
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.kinds import Place
 from advisor.protocol.training.workload import WorkloadKind
 
 _FOR_PADDLE = frozenset({"FLAGS_fraction_of_gpu_memory_to_use"})

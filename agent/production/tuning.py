@@ -22,9 +22,9 @@ from advisor.protocol.answers.advice import Interval, Provenance, Verdict
 from advisor.protocol.answers.strategy_file import StrategyFile
 from advisor.protocol.asked.jobs import Budget, Job, JobSpec, JobState, Stage
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect, Switch
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Effect, Switch
 from advisor.protocol.knobs.strategy import collective_defaults
 from advisor.protocol.measured.messages import NextReply, Trouble
 from advisor.protocol.measured.races import RacePlan

@@ -11,8 +11,8 @@ from advisor.protocol.answers.advice import (
     ParetoPoint,
     Verdict,
 )
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Effect
 
 SAVED = KnobEffect(saved_s=0.0184, low_s=0.0151, high_s=0.0216, rounds=8)
 SEARCH_ENDED = "The next trial would take 14 s and is expected to gain less than that pays for."

@@ -20,9 +20,9 @@ from advisor.protocol.answers.advice import (
 )
 from advisor.protocol.asked.jobs import Job, JobSpec, JobState, Stage
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.races import BlockPlan
 from advisor.protocol.measured.results import BlockResult, LateRank, Phases
 from advisor.protocol.measured.runs import ProductionRun

@@ -12,8 +12,8 @@ from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.tuning.filled_options import Fills, list_options, put
 from advisor.protocol.asked.jobs import Priority
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.knobs.reach import read_typed
 from advisor.protocol.nodes.cluster import read_label
 from advisor.protocol.nodes.testbed import Testbed, parse_testbed

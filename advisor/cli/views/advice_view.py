@@ -26,8 +26,8 @@ from advisor.cli.views.wording import (
 from advisor.protocol.answers.advice import Advice, KnobReason, Provenance, RungAdvice, Verdict
 from advisor.protocol.answers.why import say_unmeasured
 from advisor.protocol.gains import End, Quality, spell_gain
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.kinds import Effect
 
 
 def render_advice(

@@ -26,8 +26,8 @@ from advisor.protocol.gains import (
     spell_likely,
     spell_range,
 )
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.kinds import Effect
 
 _LABEL_COLUMNS = 7
 _WATCHED = 2

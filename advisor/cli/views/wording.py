@@ -3,9 +3,9 @@
 from datetime import timedelta
 
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import spell_with_unit
-from advisor.protocol.knobs.kinds import Effect
 
 EFFECT_WORDS = {
     Effect.EXACT: "same results",

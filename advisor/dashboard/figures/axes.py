@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from advisor.dashboard import formats
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Scale
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.kinds import Scale
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from advisor.errors import NoForecast, NotFound
 from advisor.exporters import choose_format, list_at_work
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
-from advisor.protocol.knobs.kinds import Effect
+from advisor.protocol.kinds import Effect
 from advisor.protocol.views import JobEvent
 from advisor.services.answers.exports import bundle_strategy, export_strategy, list_formats, report_job
 from advisor.services.answers.forecasts import predict

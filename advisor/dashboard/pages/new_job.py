@@ -20,7 +20,7 @@ from advisor.dashboard.views.job.new_job import (
     write_yaml,
 )
 from advisor.errors import Forbidden, InvalidJob
-from advisor.protocol.knobs.kinds import Effect
+from advisor.protocol.kinds import Effect
 from advisor.protocol.training.workload import WorkloadKind
 from advisor.protocol.views import AgentState
 from advisor.services.agents import view_agents

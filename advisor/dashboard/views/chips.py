@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from advisor.protocol.answers.advice import Verdict
 from advisor.protocol.asked.jobs import JobState, Stage
-from advisor.protocol.knobs.kinds import Effect
+from advisor.protocol.kinds import Effect
 from advisor.protocol.measured.trials import BlockState, Outcome, SessionState, Trial, TrialState
 from advisor.protocol.views import AgentState
 

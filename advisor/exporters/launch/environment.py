@@ -8,9 +8,9 @@ from advisor.exporters.selection import idle_because, typed_values
 from advisor.protocol.answers.advice import Advice, Provenance
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Place
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.environment import TUNER
-from advisor.protocol.knobs.kinds import Place
 
 VARIABLES = {
     **{

@@ -5,8 +5,8 @@ from advisor.exporters.exported import Exported
 from advisor.exporters.launch.environment import choose_variables
 from advisor.protocol.answers.advice import Advice, Provenance
 from advisor.protocol.asked.jobs import Job
+from advisor.protocol.kinds import Place
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.kinds import Place
 
 NCCL_KNOBS = tuple(
     name for name, knob in CATALOGUE.items() if knob.place is Place.ENVIRONMENT and name.startswith("NCCL_")

@@ -6,8 +6,8 @@ from pydantic import Field, computed_field
 
 from advisor.protocol.base import Message, Value
 from advisor.protocol.gains import Quality, describe_ratio, judge_quality
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.results import Phases
 from advisor.protocol.measured.telemetry import NodeFlag
 

@@ -3,7 +3,7 @@
 from advisor.protocol.answers.advice import DroppedKnob
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Message, Value
-from advisor.protocol.knobs.kinds import Effect
+from advisor.protocol.kinds import Effect
 
 
 class PlannedKnob(Message):

@@ -9,9 +9,9 @@ from pydantic import computed_field
 
 from advisor.protocol.answers.advice import Interval, Provenance, Verdict
 from advisor.protocol.base import Message, Value
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.catalogue import CATALOGUE, Catalogue, join_own
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.knobs.reach import read_typed
 from advisor.protocol.training.own_knobs import OwnKnob
 from advisor.protocol.training.workload import WorkloadFacts, WorkloadKind

@@ -17,9 +17,9 @@ from pydantic import (
 )
 
 from advisor.protocol.base import Message, Spec, Value
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.catalogue import CATALOGUE, Catalogue, join_own
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.knobs.reach import refuse_unknown_knobs
 from advisor.protocol.nodes.cluster import Cluster, LabelKey, Labels, Pool
 from advisor.protocol.nodes.testbed import Testbed

@@ -1,7 +1,7 @@
 """The carried knobs: exported, never varied, each with the reason why."""
 
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.kinds import Effect, Place, Switch
+from advisor.protocol.kinds import Effect, Place, Switch
 from advisor.protocol.knobs.knob import Knob
 
 _LATER = "Not varied yet: exports leave it at the framework's own default."

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect, Place, Scale, Switch
 from advisor.protocol.knobs.carried import CARRIED
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.communication import COMMUNICATION
 from advisor.protocol.knobs.compute import COMPUTE
 from advisor.protocol.knobs.environment import ENVIRONMENT
-from advisor.protocol.knobs.kinds import Effect, Place, Scale, Switch
 from advisor.protocol.knobs.knob import Knob, Rule
 from advisor.protocol.knobs.loading import LOADING
 from advisor.protocol.knobs.sharding import SHARDING

@@ -4,13 +4,13 @@ import math
 from collections.abc import Mapping
 
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect, Part, Place, Scale, Switch
 from advisor.protocol.knobs.applicability import (
     idle_under_local_sgd,
     nccl_needed,
     refused,
     several_ranks_needed,
 )
-from advisor.protocol.knobs.kinds import Effect, Part, Place, Scale, Switch
 from advisor.protocol.knobs.knob import Knob, KnobContext, Rule
 
 _MB = 2**20

@@ -1,7 +1,7 @@
 """The knobs of computation: threads, memory, kernels, fusion."""
 
+from advisor.protocol.kinds import Effect, Part, Place, Scale, Switch
 from advisor.protocol.knobs.applicability import cuda_needed, refused
-from advisor.protocol.knobs.kinds import Effect, Part, Place, Scale, Switch
 from advisor.protocol.knobs.knob import Knob, KnobContext, Rule
 from advisor.protocol.nodes.cluster import DeviceKind
 

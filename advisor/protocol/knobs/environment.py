@@ -7,13 +7,13 @@ knobs, with the reason.
 from collections.abc import Mapping
 
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect, Part, Place, Scale, Switch
 from advisor.protocol.knobs.applicability import (
     cuda_needed,
     idle_under_local_sgd,
     nccl_needed,
     nccl_sockets_needed,
 )
-from advisor.protocol.knobs.kinds import Effect, Part, Place, Scale, Switch
 from advisor.protocol.knobs.knob import Knob, KnobContext, Rule
 
 

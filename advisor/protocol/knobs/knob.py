@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.kinds import Effect, Part, Place, Scale, Switch
+from advisor.protocol.kinds import Effect, Part, Place, Scale, Switch
 from advisor.protocol.nodes.cluster import Cluster
 from advisor.protocol.training.workload import WorkloadFacts
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect, Part, Place, Scale, Switch
 from advisor.protocol.knobs.applicability import cuda_needed, refused
-from advisor.protocol.knobs.kinds import Effect, Part, Place, Scale, Switch
 from advisor.protocol.knobs.knob import Knob, KnobContext, Rule
 
 _MOST_WORKERS = 16

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Place
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.kinds import Place
 from advisor.protocol.knobs.knob import Knob
 from advisor.protocol.training.workload import Workload, WorkloadKind
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect, Part, Place, Switch
 from advisor.protocol.knobs.applicability import nccl_needed, refused
-from advisor.protocol.knobs.kinds import Effect, Part, Place, Switch
 from advisor.protocol.knobs.knob import Knob, KnobContext, Rule
 from advisor.protocol.nodes.cluster import DeviceKind
 

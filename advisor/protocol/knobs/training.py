@@ -3,13 +3,13 @@
 from collections.abc import Callable, Mapping
 
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect, Part, Place, Scale, Switch
 from advisor.protocol.knobs.applicability import (
     idle_under_local_sgd,
     idle_unless,
     refused,
     several_ranks_needed,
 )
-from advisor.protocol.knobs.kinds import Effect, Part, Place, Scale, Switch
 from advisor.protocol.knobs.knob import Knob, KnobContext, Rule
 from advisor.protocol.nodes.cluster import DeviceKind
 

@@ -6,8 +6,8 @@ from enum import StrEnum
 from pydantic import Field
 
 from advisor.protocol.base import Message
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.races import BlockPlan
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.telemetry import NodeTelemetry

@@ -1,24 +1,20 @@
 """A user's own knobs: options of the script, variables, keys of its files, or whole commands, and where they stand.
 
-Each has values that its owner names. A strategy sets some; `settle` puts them where the program reads them, so that
-everything behind it (the agent's launch, `run`, the exports) sees an ordinary command.
+Each has values that its owner names. What puts them where the program reads them is in `settling`.
 """
 
 import re
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
 from advisor.protocol.base import Spec, Value
-from advisor.protocol.knobs.kinds import Effect
-
-if TYPE_CHECKING:
-    from advisor.protocol.training.workload import Workload
+from advisor.protocol.kinds import Effect
 
 MOST_VALUES = 64
-_PLACEHOLDER = r"\$(\$?)\{%s(?::-([^}]*))?\}"
+PLACEHOLDER = r"\$(\$?)\{%s(?::-([^}]*))?\}"
 _FILE = re.compile(r"(?P<path>.+\.(?:json|ya?ml|toml)):(?P<key>[\w.\-]+)")
 
 
@@ -112,7 +108,7 @@ class OwnKnob(Spec):
 
     def stands_in(self, command: Sequence[str]) -> bool:
         """Whether the command holds `${name}`."""
-        pattern = re.compile(_PLACEHOLDER % self.name)
+        pattern = re.compile(PLACEHOLDER % self.name)
         return any(not found[1] for word in command for found in pattern.finditer(word))
 
     def read(self, typed: str) -> Value:
@@ -154,7 +150,7 @@ def find_option(command: Sequence[str], option: str) -> tuple[int, str] | None:
     return None
 
 
-def find_baseline(knob: OwnKnob, workload: "Workload") -> Value | None:
+def find_baseline(knob: OwnKnob, command: Sequence[str], environment: Mapping[str, str]) -> Value | None:
     """Return the value that the workload has today; None where that cannot be told without its files.
 
     Raises ValueError where the command does not hold the option.
@@ -162,89 +158,17 @@ def find_baseline(knob: OwnKnob, workload: "Workload") -> Value | None:
     if knob.is_command or knob.words or knob.file:
         return None
     if knob.variable:
-        typed = workload.environment.get(knob.variable)
+        typed = environment.get(knob.variable)
         return None if typed is None else knob.read(typed)
     if not knob.at:
-        pattern = re.compile(_PLACEHOLDER % knob.name)
-        found = (match[2] for word in workload.command for match in pattern.finditer(word) if not match[1])
+        pattern = re.compile(PLACEHOLDER % knob.name)
+        found = (match[2] for word in command for match in pattern.finditer(word) if not match[1])
         default = next((text for text in found if text is not None), None)
         return None if default is None else knob.read(default)
-    place = find_option(workload.command, knob.at)
+    place = find_option(command, knob.at)
     if place is None:
         raise ValueError(
             f"the command has no option {knob.at}: add it with today's value, or write ${{{knob.name}}} where it "
             f"belongs, and call the knob {knob.name}"
         )
-    return knob.read(workload.command[place[0]].removeprefix(place[1]))
-
-
-def settle(workload: "Workload", values: Mapping[str, Value]) -> "Workload":
-    """Return the workload with its own knobs put where its command and its environment hold them.
-
-    `values` need not name all of them: the rest has the baseline's. Keys of files are the launch's affair
-    (`list_file_values`), because a copy is what it writes them to.
-    """
-    command, environment = list(workload.command), dict(workload.environment)
-    for knob in workload.own:
-        value = values.get(knob.name, knob.own_value)
-        if knob.words:
-            words = knob.words[str(value)]
-            if knob.is_command:
-                command = list(words)
-                continue
-            given, rest = _split_variables(words)
-            environment |= given
-            command = _put_words(command, knob.name, rest)
-        elif knob.variable:
-            environment[knob.variable] = spell(value)
-        elif knob.at and not knob.file:
-            place = find_option(command, knob.at)
-            if place is not None and knob.read(command[place[0]].removeprefix(place[1])) != value:
-                command[place[0]] = f"{place[1]}{spell(value)}"
-        elif not knob.file:
-            pattern = re.compile(_PLACEHOLDER % knob.name)
-            command = [_fill(word, pattern, spell(value)) for word in command]
-    return workload.model_copy(update={"command": tuple(command), "environment": environment})
-
-
-def _fill(word: str, pattern: re.Pattern[str], text: str) -> str:
-    return pattern.sub(lambda found: found[0] if found[1] else text, word)
-
-
-def _split_variables(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    rest, given = list(words), {}
-    while rest and re.match(r"[A-Za-z_]\w*=", rest[0]):
-        name, _, value = rest.pop(0).partition("=")
-        given[name] = value
-    return given, rest
-
-
-def _put_words(command: list[str], name: str, words: Sequence[str]) -> list[str]:
-    """Return the command with the words in the place of the word `${name}`, at its end where there is none."""
-    mark = f"${{{name}}}"
-    if mark not in command:
-        return [*command, *words]
-    at = command.index(mark)
-    return [*command[:at], *words, *command[at + 1 :]]
-
-
-def list_values(workload: "Workload", changes: Mapping[str, Value]) -> dict[str, Value]:
-    """Return a value for each of the workload's own knobs under these changes."""
-    return {knob.name: changes.get(knob.name, knob.own_value) for knob in workload.own}
-
-
-def list_file_values(workload: "Workload", changes: Mapping[str, Value]) -> dict[str, dict[str, Value]]:
-    """Return for each file that own knobs stand in its keys and values, as far as they differ from the baseline's."""
-    found: dict[str, dict[str, Value]] = {}
-    for knob in workload.own:
-        if knob.file and changes.get(knob.name, knob.own_value) != knob.own_value:
-            found.setdefault(knob.file[0], {})[knob.file[1]] = changes[knob.name]
-    return found
-
-
-def replace_path(command: Sequence[str], path: str, copy: str) -> tuple[str, ...]:
-    """Return the command with another file in the place of `path`, as a word of its own or behind `--option=`."""
-    return tuple(
-        copy if word == path else f"{word[: -len(path)]}{copy}" if word.endswith(f"={path}") else word
-        for word in command
-    )
+    return knob.read(command[place[0]].removeprefix(place[1]))

@@ -139,7 +139,7 @@ class Workload(Spec):
         """Say for each own knob what the command has today."""
         read = []
         for knob in self.own:
-            today = find_baseline(knob, self)
+            today = find_baseline(knob, self.command, self.environment)
             if None not in (today, knob.baseline) and today != knob.baseline:
                 raise ValueError(
                     f"{knob.name} has two baselines: the command says {today!r}, and baseline is {knob.baseline!r}"

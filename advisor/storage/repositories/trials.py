@@ -4,7 +4,7 @@ from datetime import datetime
 
 from sqlalchemy import Connection, bindparam, insert, select, update
 
-from advisor.protocol.knobs.kinds import Effect
+from advisor.protocol.kinds import Effect
 from advisor.protocol.measured.trials import Outcome, Purpose, Trial, TrialState
 from advisor.storage.columns import AnyRow, read_word
 from advisor.storage.tables import TrialRow

@@ -10,8 +10,8 @@ from datetime import datetime
 from advisor.protocol.answers.advice import Advice, Cost, Diagnosis, Interval, RungAdvice, Verdict
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.spending import count_devices, measure_device_hours
 from advisor.protocol.measured.trials import Block, JobHistory, Outcome, Purpose, Trial
 from advisor.tuning.explain.beyond_knobs import list_uneven_parts

@@ -7,7 +7,7 @@ from statistics import fmean
 from advisor.protocol.answers.advice import Interval, LaunchTold, Verdict
 from advisor.protocol.asked.jobs import JobState
 from advisor.protocol.gains import spell_share
-from advisor.protocol.knobs.kinds import Effect
+from advisor.protocol.kinds import Effect
 from advisor.protocol.measured.trials import Block, Purpose, Trial
 from advisor.tuning.decisions import Candidate
 from advisor.tuning.history.goodput import Efficiency, combine, efficiency_of

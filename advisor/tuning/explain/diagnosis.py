@@ -5,8 +5,8 @@ from statistics import fmean
 
 from advisor.protocol.answers.advice import Diagnosis, Finding
 from advisor.protocol.gains import spell_share
+from advisor.protocol.kinds import Part
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.kinds import Part
 from advisor.protocol.measured.results import LateRank, Phases
 from advisor.protocol.measured.trials import Block
 from advisor.tuning.measure.phases import (

@@ -9,8 +9,8 @@ from advisor.protocol.answers.advice import Forecast, WhatIf
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
 from advisor.protocol.gains import spell_share
+from advisor.protocol.kinds import Part
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Part
 from advisor.protocol.knobs.strategy import Layout
 from advisor.protocol.measured.trials import Block, JobHistory
 from advisor.tuning.explain.cases import list_compared, make_told_case

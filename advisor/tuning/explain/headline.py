@@ -16,8 +16,8 @@ from advisor.protocol.gains import (
     spell_likely,
     spell_range,
 )
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Effect
 from advisor.tuning.history.others import Others
 
 _KEEP = "Keep your settings:"

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from advisor.protocol.answers.advice import ParetoPoint
 from advisor.protocol.gains import Quality, judge_quality
-from advisor.protocol.knobs.kinds import Effect
+from advisor.protocol.kinds import Effect
 from advisor.protocol.measured.trials import Purpose, Trial
 from advisor.tuning.explain.cases import ends_by_time
 from advisor.tuning.history.losses import contrast_losses, list_blocks

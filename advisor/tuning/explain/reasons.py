@@ -7,9 +7,9 @@ from advisor.protocol.answers.advice import KnobReason, Provenance
 from advisor.protocol.asked.jobs import JobSpec
 from advisor.protocol.base import Value
 from advisor.protocol.gains import End, spell_percent
+from advisor.protocol.kinds import Part, Place
 from advisor.protocol.knobs.catalogue import Catalogue
 from advisor.protocol.knobs.changes import spell_with_unit
-from advisor.protocol.knobs.kinds import Part, Place
 from advisor.protocol.knobs.knob import Knob, KnobContext
 from advisor.protocol.measured.results import Phases
 from advisor.protocol.measured.trials import Block

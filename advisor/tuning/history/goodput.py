@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from advisor.protocol.answers.advice import Interval
 from advisor.protocol.base import Value
 from advisor.protocol.gains import spell_share
-from advisor.protocol.knobs.kinds import Effect
+from advisor.protocol.kinds import Effect
 from advisor.protocol.measured.results import GradientNoise
 from advisor.protocol.measured.trials import Block, Trial
 from advisor.tuning.history.losses import LossContrast, contrast_losses, list_blocks

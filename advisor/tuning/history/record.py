@@ -8,9 +8,9 @@ from statistics import median
 
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.catalogue import Catalogue
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.spending import measure_time_left_s, measure_wall_s
 from advisor.protocol.measured.trials import (
     Block,

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.trials import Block, Outcome, Purpose, Trial
 from advisor.tuning.history.comparisons import compare_blocks, log_rate
 from advisor.tuning.history.goodput import Efficiency, efficiency_of

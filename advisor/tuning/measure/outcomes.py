@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from advisor.protocol.knobs.kinds import Effect
+from advisor.protocol.kinds import Effect
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import Outcome, Purpose, Trial
 from advisor.tuning.measure.statistics import is_cut_short, summarise_block

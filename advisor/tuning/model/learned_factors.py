@@ -9,7 +9,7 @@ from enum import IntEnum
 import numpy as np
 
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.kinds import Part
+from advisor.protocol.kinds import Part
 from advisor.protocol.knobs.knob import Knob, KnobContext
 from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.tuning.model.timeline import Array

@@ -8,8 +8,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Part
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Part
 from advisor.tuning.search.surrogate import Axis, Places
 from advisor.tuning.space.space import Dimension, Space
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect, Switch
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Effect, Switch
 from advisor.protocol.measured.trials import Purpose, Trial
 from advisor.tuning.decisions import Candidate
 from advisor.tuning.search.state import SearchState

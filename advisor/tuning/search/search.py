@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from advisor.protocol.base import Value
 from advisor.protocol.gains import spell_share
+from advisor.protocol.kinds import Switch
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Switch
 from advisor.protocol.measured.trials import Outcome, Purpose, Trial
 from advisor.tuning.decisions import Candidate
 from advisor.tuning.history.budget import limit_new_s

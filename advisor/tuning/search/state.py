@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.trials import BlockState, Outcome, Purpose, Trial
 from advisor.tuning.decisions import Candidate
 from advisor.tuning.history.launches import believe_luck

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect, Part
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Effect, Part
 from advisor.protocol.knobs.knob import Rule
 from advisor.protocol.knobs.strategy import UPDATE_RULES
 from advisor.protocol.nodes.cluster import DeviceKind

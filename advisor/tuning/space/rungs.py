@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.tuning.space.rules_of_thumb import Prior
 from advisor.tuning.space.space import Space

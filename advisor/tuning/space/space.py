@@ -8,7 +8,7 @@ from advisor.protocol.answers.advice import DroppedKnob
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
 from advisor.protocol.gains import spell_share
-from advisor.protocol.knobs.kinds import Effect, Part, Place, Switch
+from advisor.protocol.kinds import Effect, Part, Place, Switch
 from advisor.protocol.knobs.knob import Knob, KnobContext
 from advisor.protocol.knobs.reach import fit_values, list_taken, out_of_reach_because
 from advisor.protocol.knobs.strategy import Layout

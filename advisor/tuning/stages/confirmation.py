@@ -10,8 +10,8 @@ from datetime import datetime
 
 from advisor.protocol.asked.jobs import Stage
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.trials import BlockState, Contrast, Purpose, Session
 from advisor.tuning.decisions import BASELINE, Candidate, Race
 from advisor.tuning.history.budget import Reserve, affords, plan_verdict

@@ -1,6 +1,6 @@
 """The ladder: what is raced beside the verdict, so that users see what other rungs would bring."""
 
-from advisor.protocol.knobs.kinds import Effect
+from advisor.protocol.kinds import Effect
 from advisor.protocol.measured.trials import Trial
 from advisor.tuning.decisions import Candidate
 from advisor.tuning.search.state import SearchState

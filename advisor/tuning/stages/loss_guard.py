@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 
 from advisor.protocol.gains import spell_share
-from advisor.protocol.knobs.kinds import Effect
+from advisor.protocol.kinds import Effect
 from advisor.protocol.measured.trials import Block
 from advisor.tuning.history.losses import LossContrast, contrast_losses, has_losses
 from advisor.tuning.history.record import Record

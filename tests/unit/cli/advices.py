@@ -15,8 +15,8 @@ from advisor.protocol.answers.advice import (
     RungAdvice,
     Verdict,
 )
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.results import Phases
 
 _DEFAULTS = {name: knob.default for name, knob in CATALOGUE.items()}

@@ -10,7 +10,7 @@ from advisor.cli.tuning.built_in import find_script
 from advisor.cli.tuning.filled_options import list_options
 from advisor.cli.tuning.job_options import JobOptions, TuneOptions, read_testbed
 from advisor.cli.tuning.job_spec import spec_from_file, spec_from_options
-from advisor.protocol.knobs.kinds import Effect
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.reach import list_given
 from advisor.protocol.training.workload import WorkloadKind
 

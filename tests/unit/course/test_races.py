@@ -17,9 +17,9 @@ from advisor.course.races import (
 )
 from advisor.protocol.asked.jobs import Stage
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.results import BlockResult, RaceRules
 from advisor.protocol.measured.trials import (
     Block,

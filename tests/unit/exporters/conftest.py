@@ -17,8 +17,8 @@ from advisor.protocol.answers.advice import (
 )
 from advisor.protocol.asked.jobs import Job, JobSpec, JobState
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.knobs.strategy import DistributedStrategy
 from advisor.protocol.measured.results import Phases
 from advisor.protocol.nodes.cluster import DeviceKind

@@ -11,8 +11,8 @@ from advisor.exporters import export
 from advisor.protocol.answers.advice import Provenance
 from advisor.protocol.answers.strategy_file import describe_schema, read_strategy_file
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.knobs.knob import Knob
 
 

@@ -6,9 +6,9 @@ import pickle
 import pytest
 from pydantic import ValidationError
 
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.races import BlockPlan
 
 BOTH = Changes({"num_threads": 2, "fuse_grad_size_in_MB": 4.0})

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from advisor.protocol.kinds import Effect, Place, Scale, Switch
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.kinds import Effect, Place, Scale, Switch
 from advisor.protocol.knobs.knob import Knob
 from advisor.protocol.knobs.paddle import Reach, reach_of
 from advisor.protocol.knobs.strategy import DistributedStrategy

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect, Switch
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.kinds import Effect, Switch
 from advisor.protocol.knobs.knob import Knob
 from advisor.protocol.knobs.strategy import (
     COUPLING_RULES,

@@ -18,8 +18,8 @@ from advisor.protocol.answers.advice import (
 from advisor.protocol.answers.previews import PlanPreview
 from advisor.protocol.asked.jobs import Job, JobSpec, Stage
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.knobs.strategy import DistributedStrategy
 from advisor.protocol.measured.results import BlockResult, Phases, RaceRules
 from advisor.protocol.measured.trials import BlockState, BlockSummary, JobHistory, Outcome, Purpose, Trial

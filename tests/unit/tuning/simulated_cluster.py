@@ -9,9 +9,9 @@ from datetime import timedelta
 from advisor.course.played import START, Died, PlayedJob, Raced
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Budget, Job, JobSpec, JobState, Measurement, Stage
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes, period_of
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.results import BlockResult, Phases, RaceRules
 from advisor.protocol.measured.trials import Block, EarlierJob, Outcome, Session, Trial
 from advisor.protocol.nodes.cluster import Cluster, DeviceKind, Node

@@ -9,9 +9,9 @@ import pytest
 from advisor.protocol.answers.advice import Advice, Verdict
 from advisor.protocol.asked.jobs import Budget, Stage
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect, Part
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes, period_of
-from advisor.protocol.knobs.kinds import Effect, Part
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import BlockState, EarlierJob, Outcome, Purpose, Session, SessionState
 from advisor.tuning.decisions import EndSession, Fail, Finish, Launch, Race, Wait

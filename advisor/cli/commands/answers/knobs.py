@@ -13,8 +13,8 @@ from advisor.cli.completions import complete_knob
 from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.options import JsonOption, screen_of
 from advisor.cli.views.wording import EFFECT_WORDS, spell_value
+from advisor.protocol.kinds import Effect, Switch
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.kinds import Effect, Switch
 from advisor.protocol.knobs.knob import Knob
 from advisor.protocol.knobs.paddle import describe_in_paddle
 from advisor.protocol.measured.messages import PROTOCOL_MAJOR

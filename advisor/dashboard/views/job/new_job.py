@@ -13,8 +13,8 @@ from advisor.dashboard.views.evidence import show_knob
 from advisor.errors import InvalidJob
 from advisor.protocol.answers.previews import PlannedKnob, PlanPreview
 from advisor.protocol.asked.jobs import JobSpec
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.training.workload import WorkloadKind
 
 _FIELDS = {

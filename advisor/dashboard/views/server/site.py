@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from advisor.dashboard import formats
+from advisor.protocol.kinds import Place
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.kinds import Place
 from advisor.protocol.knobs.knob import Knob
 from advisor.protocol.nodes.cluster import Node, spell_memory
 from advisor.protocol.views import AgentState, AgentView, LogChunk

@@ -23,8 +23,8 @@ from advisor.dashboard.views.trials.measured import MeasuredTrial
 from advisor.protocol.answers.advice import Advice, KnobReason
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.trials import Outcome, Purpose
 
 _MOST_SLICES = 12

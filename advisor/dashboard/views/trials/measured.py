@@ -4,7 +4,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from advisor.dashboard import formats
-from advisor.protocol.knobs.kinds import Effect
+from advisor.protocol.kinds import Effect
 from advisor.protocol.measured.estimates import Estimate, estimate_blocks
 from advisor.protocol.measured.so_far import gain_of
 from advisor.protocol.measured.trials import Block, BlockState, JobHistory, Outcome, Trial

@@ -12,7 +12,7 @@ from advisor.dashboard.views.evidence import describe_changes
 from advisor.dashboard.views.trials.measured import MeasuredTrial
 from advisor.errors import InvalidRequest
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.kinds import Effect
+from advisor.protocol.kinds import Effect
 from advisor.protocol.measured.results import Phases
 from advisor.protocol.measured.trials import Outcome
 from advisor.protocol.nodes.cluster import spell_memory

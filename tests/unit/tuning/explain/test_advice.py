@@ -7,9 +7,9 @@ import pytest
 
 from advisor.protocol.answers.advice import Advice, Provenance, Verdict
 from advisor.protocol.asked.jobs import Budget
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.trials import JobHistory, Purpose
 from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.protocol.nodes.testbed import Testbed

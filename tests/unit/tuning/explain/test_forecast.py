@@ -6,7 +6,7 @@ import pytest
 
 from advisor.protocol.answers.advice import Verdict, WhatIf
 from advisor.protocol.asked.jobs import Budget
-from advisor.protocol.knobs.kinds import Effect
+from advisor.protocol.kinds import Effect
 from advisor.protocol.nodes.cluster import Cluster, Link, Node
 from advisor.tuning.explain.forecast import (
     ForecastImpossible,

@@ -6,8 +6,8 @@ import pytest
 
 from advisor.protocol.answers.advice import Action, Interval, Verdict
 from advisor.protocol.gains import say_smallest_gain
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Effect
 from advisor.tuning.explain.headline import Grounds, say_answer
 from advisor.tuning.history.others import Others
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.kinds import Effect
+from advisor.protocol.kinds import Effect
 from advisor.protocol.measured.trials import Purpose
 from advisor.tuning.explain.pareto import build_pareto
 from tests.unit.tuning.raced import BASE, Raced

@@ -8,7 +8,7 @@ import pytest
 
 from advisor.protocol.answers.advice import Interval
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.kinds import Effect
+from advisor.protocol.kinds import Effect
 from advisor.protocol.measured.results import Calibration, GradientNoise
 from advisor.protocol.measured.trials import Purpose
 from advisor.tuning.history.goodput import Efficiency, combine, efficiency_of, estimate_noise_scale

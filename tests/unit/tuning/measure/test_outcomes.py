@@ -4,8 +4,8 @@ import pytest
 
 from advisor.protocol.asked.jobs import Budget, Measurement
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import Outcome, Purpose, Trial
 from advisor.tuning.measure.outcomes import judge_block

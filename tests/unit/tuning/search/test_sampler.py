@@ -8,9 +8,9 @@ import pytest
 
 from advisor.protocol.asked.jobs import Sampler
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.knobs.strategy import DistributedStrategy, broken_rules
 from advisor.tuning.search.belief import Observation
 from advisor.tuning.search.sampler import Suggestion, mix_seed, suggest

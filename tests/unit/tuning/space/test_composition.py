@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import pytest
 
 from advisor.protocol.base import Value
-from advisor.protocol.knobs.kinds import Effect
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.strategy import COUPLING_RULES, DistributedStrategy, Strategy
 from advisor.tuning.model.timeline import MIB, Gradient, Line
 from advisor.tuning.space.composition import Composer

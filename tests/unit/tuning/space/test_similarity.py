@@ -10,8 +10,8 @@ import pytest
 from advisor.protocol.answers.advice import Advice, Interval, LaunchTold, RungAdvice, Verdict
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.nodes.cluster import Cluster, Link, Node
 from advisor.protocol.nodes.testbed import Testbed

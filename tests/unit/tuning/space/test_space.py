@@ -3,8 +3,8 @@
 import pytest
 
 from advisor.protocol.asked.jobs import Job
+from advisor.protocol.kinds import Effect, Part
 from advisor.protocol.knobs.catalogue import CATALOGUE
-from advisor.protocol.knobs.kinds import Effect, Part
 from advisor.protocol.measured.results import BlockResult, Phases
 from advisor.protocol.measured.trials import Block, BlockPlan, BlockState
 from advisor.protocol.nodes.cluster import DeviceKind

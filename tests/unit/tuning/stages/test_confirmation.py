@@ -6,8 +6,8 @@ import pytest
 
 from advisor.protocol.asked.jobs import Budget, Stage
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.trials import BlockState, Outcome, Purpose
 from advisor.tuning.decisions import Candidate
 from advisor.tuning.measure.levels import find_level

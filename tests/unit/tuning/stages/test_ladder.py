@@ -8,9 +8,9 @@ import pytest
 from advisor.protocol.answers.advice import Advice, Verdict
 from advisor.protocol.asked.jobs import Budget
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import Purpose, Session
 from advisor.protocol.nodes.cluster import DeviceKind

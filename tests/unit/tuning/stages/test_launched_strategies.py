@@ -6,7 +6,7 @@ import pytest
 
 from advisor.protocol.answers.advice import Advice, Provenance, Verdict
 from advisor.protocol.asked.jobs import Budget
-from advisor.protocol.knobs.kinds import Effect
+from advisor.protocol.kinds import Effect
 from advisor.protocol.measured.trials import Outcome, Purpose
 from advisor.protocol.training.workload import Workload, WorkloadFacts, WorkloadKind
 from advisor.tuning.space.space import build_space

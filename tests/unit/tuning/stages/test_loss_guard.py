@@ -7,8 +7,8 @@ from statistics import fmean, stdev
 import pytest
 
 from advisor.protocol.base import Value
+from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.knobs.kinds import Effect
 from advisor.protocol.measured.trials import Purpose
 from advisor.protocol.training.workload import Workload, WorkloadKind
 from advisor.tuning.decisions import BASELINE, Candidate

@@ -1,0 +1,83 @@
+"""Puts a strategy's own knobs where the program reads them: everything behind it sees an ordinary command.
+
+The agent's launch, `advisor run` and the exports settle a workload in this one way. Pure functions.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from advisor.protocol.base import Value
+from advisor.protocol.training.own_knobs import PLACEHOLDER, find_option, spell
+from advisor.protocol.training.workload import Workload
+
+
+def settle(workload: Workload, values: Mapping[str, Value]) -> Workload:
+    """Return the workload with its own knobs put where its command and its environment hold them.
+
+    `values` need not name all of them: the rest has the baseline's. Keys of files are the launch's affair
+    (`list_file_values`), because a copy is what it writes them to.
+    """
+    command, environment = list(workload.command), dict(workload.environment)
+    for knob in workload.own:
+        value = values.get(knob.name, knob.own_value)
+        if knob.words:
+            words = knob.words[str(value)]
+            if knob.is_command:
+                command = list(words)
+                continue
+            given, rest = _split_variables(words)
+            environment |= given
+            command = _put_words(command, knob.name, rest)
+        elif knob.variable:
+            environment[knob.variable] = spell(value)
+        elif knob.at and not knob.file:
+            place = find_option(command, knob.at)
+            if place is not None and knob.read(command[place[0]].removeprefix(place[1])) != value:
+                command[place[0]] = f"{place[1]}{spell(value)}"
+        elif not knob.file:
+            pattern = re.compile(PLACEHOLDER % knob.name)
+            command = [_fill(word, pattern, spell(value)) for word in command]
+    return workload.model_copy(update={"command": tuple(command), "environment": environment})
+
+
+def _fill(word: str, pattern: re.Pattern[str], text: str) -> str:
+    return pattern.sub(lambda found: found[0] if found[1] else text, word)
+
+
+def _split_variables(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    rest, given = list(words), {}
+    while rest and re.match(r"[A-Za-z_]\w*=", rest[0]):
+        name, _, value = rest.pop(0).partition("=")
+        given[name] = value
+    return given, rest
+
+
+def _put_words(command: list[str], name: str, words: Sequence[str]) -> list[str]:
+    """Return the command with the words in the place of the word `${name}`, at its end where there is none."""
+    mark = f"${{{name}}}"
+    if mark not in command:
+        return [*command, *words]
+    at = command.index(mark)
+    return [*command[:at], *words, *command[at + 1 :]]
+
+
+def list_values(workload: Workload, changes: Mapping[str, Value]) -> dict[str, Value]:
+    """Return a value for each of the workload's own knobs under these changes."""
+    return {knob.name: changes.get(knob.name, knob.own_value) for knob in workload.own}
+
+
+def list_file_values(workload: Workload, changes: Mapping[str, Value]) -> dict[str, dict[str, Value]]:
+    """Return for each file that own knobs stand in its keys and values, as far as they differ from the baseline's."""
+    found: dict[str, dict[str, Value]] = {}
+    for knob in workload.own:
+        if knob.file and changes.get(knob.name, knob.own_value) != knob.own_value:
+            found.setdefault(knob.file[0], {})[knob.file[1]] = changes[knob.name]
+    return found
+
+
+def replace_path(command: Sequence[str], path: str, copy: str) -> tuple[str, ...]:
+    """Return the command with another file in the place of `path`, as a word of its own or behind `--option=`."""
+    return tuple(
+        copy if word == path else f"{word[: -len(path)]}{copy}" if word.endswith(f"={path}") else word
+        for word in command
+    )
