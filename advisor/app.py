@@ -18,27 +18,22 @@ from advisor import __version__
 from advisor.api import build_api
 from advisor.api.access import FailureCounter
 from advisor.api.context import Context
-from advisor.api.edge.bodies import SizeCheck
-from advisor.api.edge.buckets import Buckets
 from advisor.api.edge.headers import SafeAnswers
-from advisor.api.edge.hosts import HostCheck
+from advisor.api.edge.limits import Buckets, SizeCheck, Streams
 from advisor.api.edge.problems import NothingThere, answer_with_problems, document_problems
+from advisor.api.edge.refusals import HostCheck, StandbyCheck
 from advisor.api.edge.requests import PREFIX, RequestWatch
-from advisor.api.edge.standby import StandbyCheck
-from advisor.api.edge.streams import Streams
 from advisor.api.health import router as health
 from advisor.api.metrics import router as figures
 from advisor.api.stories import write_event
 from advisor.errors import Unavailable
 from advisor.protocol.views import EventKind
-from advisor.services.background.awake_clock import AwakeClock
 from advisor.services.background.keeper import Keeper
 from advisor.services.background.lobby import Lobby
 from advisor.services.background.pruning import PAUSE_S, Pruner
-from advisor.services.background.reaper import Reaper
+from advisor.services.background.reaper import AwakeClock, Reaper
 from advisor.services.background.scheduling import Scheduler
 from advisor.services.following import Stories
-from advisor.services.links import take_link
 from advisor.services.measuring.leases import Leases
 from advisor.services.metrics import Metrics
 from advisor.services.thinking.processes import PlannerProcesses, Question, Setting
@@ -47,6 +42,7 @@ from advisor.services.thinking.thought import Overdue, Thought, settle, think
 from advisor.services.timers import Timers
 from advisor.services.tokens import KnownTokens, ensure_first_tokens
 from advisor.services.tuning import Tuning
+from advisor.services.visits import take_link
 from advisor.services.webhooks.posting import Poster
 from advisor.services.webhooks.receivers import Receivers
 from advisor.services.webhooks.sending import Sender

@@ -14,7 +14,7 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
-from advisor.api.edge.encryption import EncryptionCheck
+from advisor.api.edge.refusals import EncryptionCheck
 from advisor.app import create_app, read_clock
 from advisor.logs import configure_logs
 from advisor.settings import Settings, find_exposure

@@ -43,15 +43,13 @@ from agent.guard.account import find_account
 from agent.guard.blind_spot import find_blind_spot
 from agent.guard.isolation import Isolation, detect_isolation, list_scratch_roots, remove_leftover_scratch
 from agent.guard.launcher import sweep_leftovers
-from agent.sessions.context import NodeContext
 from agent.sessions.delivery import Delivery
-from agent.sessions.rank_folder import remove_leftover_folders
+from agent.sessions.preparation import NodeContext, remove_leftover_folders
 from agent.sessions.session import SessionRun, name_session_dir
 from agent.sessions.spool import Spool
 from agent.settings import AgentSettings
-from agent.trust.secrets import read_node_secret
+from agent.trust.secrets import read_node_secret, replace_file
 from agent.trust.signatures import TrustedSigners
-from agent.trust.whole_files import replace_file
 
 _SESSIONS_KEPT = 5
 """Folders of ended sessions that stay, so that their logs can be read."""

@@ -27,9 +27,8 @@ sys.path.insert(0, str(ROOT))
 
 from advisor.local.testbed import build_testbed
 from advisor.protocol.answers.advice import Diagnosis
-from advisor.protocol.measured.races import BlockPlan
 from advisor.protocol.measured.results import BlockResult, Phases, RaceRules
-from advisor.protocol.measured.trials import Block, BlockState
+from advisor.protocol.measured.trials import Block, BlockPlan, BlockState
 from advisor.protocol.nodes.testbed import Testbed
 from advisor.tuning.explain.diagnosis import diagnose
 from advisor.tuning.measure.statistics import summarise_block

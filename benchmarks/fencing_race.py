@@ -33,7 +33,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from advisor.protocol.measured.messages import Assignment, RaceReport
-from advisor.protocol.measured.races import RacePlan
+from advisor.protocol.measured.trials import RacePlan
 from advisor.services.ending import lose_session
 from advisor.services.measuring import races
 from advisor.storage import Database

@@ -286,7 +286,7 @@ class AdvisorWorker:
 
     def adopt(self, trial: Any) -> None:
         """Speak about another worker's race, with its token."""
-        from advisor.protocol.measured.races import RacePlan
+        from advisor.protocol.measured.trials import RacePlan
 
         self.client._token = trial["token"]
         self.race = RacePlan.model_validate(trial["race"])

@@ -16,8 +16,15 @@ from advisor.app import make_id
 from advisor.protocol.asked.jobs import Budget, Job, JobSpec, JobState, Stage
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.messages import MemberState
-from advisor.protocol.measured.races import BlockPlan
-from advisor.protocol.measured.trials import Block, BlockState, Purpose, Session, SessionState, Trial
+from advisor.protocol.measured.trials import (
+    Block,
+    BlockPlan,
+    BlockState,
+    Purpose,
+    Session,
+    SessionState,
+    Trial,
+)
 from advisor.protocol.nodes.cluster import Cluster, Node
 from advisor.protocol.training.workload import Workload
 from advisor.protocol.views import NewToken, Role

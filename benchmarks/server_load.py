@@ -34,8 +34,14 @@ from advisor.local.record import running_server  # noqa: E402
 from advisor.protocol.asked.jobs import Budget, Job, JobSpec, Stage  # noqa: E402
 from advisor.protocol.knobs.changes import Changes  # noqa: E402
 from advisor.protocol.knobs.knob import Effect  # noqa: E402
-from advisor.protocol.measured.races import BlockPlan  # noqa: E402
-from advisor.protocol.measured.trials import Block, BlockState, JobHistory, Purpose, Trial  # noqa: E402
+from advisor.protocol.measured.trials import (  # noqa: E402
+    Block,
+    BlockPlan,
+    BlockState,
+    JobHistory,
+    Purpose,
+    Trial,
+)
 from advisor.protocol.nodes.cluster import Node  # noqa: E402
 from advisor.protocol.training.workload import Workload  # noqa: E402
 from advisor.protocol.views import EventKind  # noqa: E402

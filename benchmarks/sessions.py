@@ -42,7 +42,7 @@ def run_session(
 ) -> list[dict[str, Any]]:
     """Launch `words` (a script and its arguments) once, hand out `blocks` one after the other, return their results.
 
-    A block is the rules of a race (`advisor.protocol.measured.races.RaceRules`) and `overrides`; with `arms` (block id
+    A block is the rules of a race (`advisor.protocol.measured.trials.RaceRules`) and `overrides`; with `arms` (block id
     -> overrides) in their place it is a whole race, whose result is that of each arm by its id. `extra` is added to the
     environment.
     """

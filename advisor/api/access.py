@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import Depends, Request
+from fastapi import Depends, Query, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from limits import RateLimitItemPerMinute
 from limits.storage import MemoryStorage
@@ -10,7 +10,7 @@ from limits.strategies import MovingWindowRateLimiter
 from starlette.concurrency import run_in_threadpool
 
 from advisor.api.context import Context, Here
-from advisor.api.edge.buckets import Buckets
+from advisor.api.edge.limits import Buckets
 from advisor.errors import Forbidden, TooManyFailures, Unauthenticated
 from advisor.protocol.views import Role
 from advisor.services.tokens import Principal, identify
@@ -101,3 +101,7 @@ Admin: Any = Annotated[Principal, Depends(Allow(*ADMINS))]
 AgentPrincipal: Any = Annotated[Principal, Depends(Allow(*AGENTS))]
 Registrant: Any = Annotated[Principal, Depends(Allow(*AGENTS, even_spent=True))]
 """An agent that registers: its enrolment token may have ended since it first did."""
+
+
+Limit = Annotated[int, Query(ge=1, le=1000)]
+Cursor = Annotated[str | None, Query(max_length=600, description="`next_cursor` of the page before.")]

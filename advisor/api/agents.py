@@ -7,9 +7,8 @@ from typing import Annotated
 from fastapi import Query, Response
 from starlette.concurrency import run_in_threadpool
 
-from advisor.api.access import Admin, AgentPrincipal, Reader, Registrant, find_agent_id
+from advisor.api.access import Admin, AgentPrincipal, Cursor, Limit, Reader, Registrant, find_agent_id
 from advisor.api.context import Context, Here
-from advisor.api.paging import Cursor, Limit
 from advisor.api.strict_json import make_router
 from advisor.errors import Forbidden
 from advisor.protocol.measured.messages import AgentRegistered, Assignment, PollReply, RegisterAgent

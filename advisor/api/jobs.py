@@ -4,16 +4,14 @@ from typing import Annotated
 
 from fastapi import Header, Query, Response
 
-from advisor.api.access import Reader, Submitter
+from advisor.api.access import Cursor, Limit, Reader, Submitter
 from advisor.api.context import Here, IdempotencyKey
-from advisor.api.paging import Cursor, Limit
 from advisor.api.strict_json import make_router
 from advisor.protocol.answers.previews import JobPreview
 from advisor.protocol.asked.jobs import Job, JobSpec
-from advisor.protocol.asked.queries import JobQuery
-from advisor.protocol.measured.pages import BlockPage, HistoryPage, SessionPage, TrialPage
 from advisor.protocol.measured.telemetry import SessionTelemetry, TelemetryPoint
-from advisor.protocol.views import JobPage
+from advisor.protocol.measured.trials import BlockPage, HistoryPage, SessionPage, TrialPage
+from advisor.protocol.views import JobPage, JobQuery
 from advisor.services import jobs
 from advisor.services.answers import measured
 from advisor.services.measuring import telemetry

@@ -9,10 +9,9 @@ from fastapi import Depends, Header, Query, Request
 from fastapi.sse import KEEPALIVE_COMMENT, format_sse_event
 from starlette.responses import StreamingResponse
 
-from advisor.api.access import Reader
+from advisor.api.access import Limit, Reader
 from advisor.api.context import Context, Here
-from advisor.api.edge.streams import Streams
-from advisor.api.paging import Limit
+from advisor.api.edge.limits import Streams
 from advisor.api.strict_json import make_router
 from advisor.errors import JobNotFound, Unavailable
 from advisor.protocol.views import EventPage, JobEvent, LogPage, read_last_event

@@ -1,8 +1,7 @@
 """Routes of tokens: making, listing, exchanging and revoking them."""
 
-from advisor.api.access import Admin
+from advisor.api.access import Admin, Cursor, Limit
 from advisor.api.context import Here
-from advisor.api.paging import Cursor, Limit
 from advisor.api.strict_json import make_router
 from advisor.protocol.views import CreatedToken, NewToken, TokenPage, TokenRotation
 from advisor.services import tokens

@@ -32,7 +32,7 @@ def complete_job(incomplete: str) -> list[tuple[str, str]]:
     """Return ids and names of jobs that begin so, newest first; nothing where no server answers at once."""
     from advisor.cli.connection import connect
     from advisor.cli.exits import explain_failure
-    from advisor.protocol.asked.queries import JobQuery
+    from advisor.protocol.views import JobQuery
 
     try:
         with connect(os.environ, timeout_s=_PATIENCE_S) as client:

@@ -14,8 +14,8 @@ from advisor.data_dir import data_dir_of
 from advisor.local.record import running_server
 from advisor.local.server import local_server
 from advisor.protocol.asked.jobs import Job, JobState
-from advisor.protocol.asked.queries import JobQuery
 from advisor.protocol.plain_text import clean_text
+from advisor.protocol.views import JobQuery
 
 if TYPE_CHECKING:  # It loads the database's library, which a command that asks a server does without.
     from advisor.local.book import LocalBook

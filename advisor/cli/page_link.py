@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from advisor.services.links import LASTS, make_link
+from advisor.services.visits import LASTS, make_link
 
 
 def address_page(url: str, data_dir: Path, page: str) -> str:

@@ -14,9 +14,8 @@ from advisor.client.answers import ExportedFile, read_file
 from advisor.protocol.answers.advice import Advice, Forecast
 from advisor.protocol.answers.previews import JobPreview
 from advisor.protocol.asked.jobs import Continuation, Job, JobSpec, Prioritisation
-from advisor.protocol.asked.queries import JobQuery
-from advisor.protocol.measured.pages import BlockPage, HistoryPage, SessionPage, TrialPage
 from advisor.protocol.measured.telemetry import TelemetryPoint
+from advisor.protocol.measured.trials import BlockPage, HistoryPage, SessionPage, TrialPage
 from advisor.protocol.reading import read_document
 from advisor.protocol.training.workload import WITH_SECRETS
 from advisor.protocol.views import (
@@ -25,6 +24,7 @@ from advisor.protocol.views import (
     Drain,
     EventPage,
     JobPage,
+    JobQuery,
     LogPage,
     NewToken,
     TokenPage,

@@ -11,8 +11,7 @@ import httpx
 from advisor.client import calls
 from advisor.client.answers import choose_wait, choose_wait_untouched, explain_silence, read_problem
 from advisor.client.calls import Call
-from advisor.protocol.measured.pages import HistoryPage
-from advisor.protocol.measured.trials import JobHistory
+from advisor.protocol.measured.trials import HistoryPage, JobHistory
 from advisor.protocol.reading import read_document
 from advisor.protocol.views import AgentView, JobEvent, TokenView
 

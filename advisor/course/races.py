@@ -10,10 +10,10 @@ from typing import Protocol
 
 from advisor.protocol.gains import say_smallest_gain
 from advisor.protocol.knobs.catalogue import Catalogue
-from advisor.protocol.measured.races import BlockPlan
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.trials import (
     Block,
+    BlockPlan,
     BlockState,
     BlockSummary,
     JobHistory,

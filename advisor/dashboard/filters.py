@@ -14,11 +14,25 @@ from advisor.dashboard.views.chips import (
     chip_for_trial,
     chip_for_verdict,
 )
-from advisor.dashboard.views.evidence import describe_changes, interval, judge_finding, likely, show_knob
-from advisor.dashboard.views.job.advice import describe_buckets, describe_stalls, find_reason, list_scaling
+from advisor.dashboard.views.evidence import (
+    describe_changes,
+    describe_throttling,
+    describe_traffic,
+    interval,
+    judge_finding,
+    likely,
+    show_knob,
+    spread,
+)
+from advisor.dashboard.views.job.advice import (
+    describe_buckets,
+    describe_stalls,
+    find_reason,
+    judge_run,
+    list_scaling,
+)
 from advisor.dashboard.views.job.forecasts import name_cluster
 from advisor.dashboard.views.job.new_job import list_limits, say_values
-from advisor.dashboard.views.job.runs import judge_run
 from advisor.dashboard.views.job.story import hint_at
 from advisor.dashboard.views.job.verdict import place_stage
 from advisor.dashboard.views.server.jobs import name_job, tell_gain, tell_gain_range
@@ -30,10 +44,9 @@ from advisor.dashboard.views.server.site import (
     describe_range,
     describe_software,
     find_objection,
+    judge_token,
 )
-from advisor.dashboard.views.server.tokens import judge_token
 from advisor.dashboard.views.trials.page import last_loss
-from advisor.dashboard.views.trials.telemetry import describe_throttling, describe_traffic, spread
 from advisor.protocol.answers.advice import name_bound, name_provenance
 from advisor.protocol.gains import spell_gain
 from advisor.protocol.knobs.paddle import describe_in_paddle

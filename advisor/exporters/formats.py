@@ -8,12 +8,10 @@ from advisor.exporters.frameworks.arguments import LIBRARIES, export_arguments
 from advisor.exporters.frameworks.deepspeed import TABLE as DEEPSPEED
 from advisor.exporters.frameworks.deepspeed import export_deepspeed
 from advisor.exporters.launch.command import export_command
-from advisor.exporters.launch.environment import VARIABLES, export_environment
-from advisor.exporters.launch.kubernetes import export_kubernetes
-from advisor.exporters.launch.nccl_conf import NCCL_KNOBS, export_nccl_conf
+from advisor.exporters.launch.environment import NCCL_KNOBS, VARIABLES, export_environment, export_nccl_conf
 from advisor.exporters.launch.run_script import RUNTIME, export_torchrun
 from advisor.exporters.launch.runtime_archive import export_runtime
-from advisor.exporters.launch.slurm import export_slurm
+from advisor.exporters.launch.schedulers import export_kubernetes, export_slurm
 from advisor.exporters.own_words import list_own_lines
 from advisor.exporters.paddle.prototxt import export_paddle
 from advisor.exporters.paddle.python import export_paddle_python

@@ -13,9 +13,8 @@ from advisor.client.answers import ApiProblem, ExportedFile
 from advisor.errors import AdvisorError
 from advisor.protocol.answers.advice import Advice, Forecast
 from advisor.protocol.asked.jobs import Job
-from advisor.protocol.asked.queries import JobQuery
 from advisor.protocol.measured.trials import JobHistory
-from advisor.protocol.views import JobPage, LogPage
+from advisor.protocol.views import JobPage, JobQuery, LogPage
 from advisor.services import jobs
 from advisor.services.answers.advice import get_advice
 from advisor.storage import Database, DatabaseRefused, UnitOfWork
@@ -83,7 +82,7 @@ class LocalBook:
         self, job_id: str, nodes: int | None = None, rate: str | None = None, batch: float | None = None
     ) -> Forecast:
         """Return what the cost model expects elsewhere."""
-        from advisor.services.answers.forecasts import predict
+        from advisor.services.answers.advice import predict
         from advisor.tuning.asked import PlannerTuning
 
         with _told():

@@ -16,14 +16,13 @@ from advisor.errors import (
     VersionMismatch,
 )
 from advisor.protocol.asked.jobs import Job, JobSpec, JobState, Priority
-from advisor.protocol.asked.queries import JobQuery
 from advisor.protocol.asked.signing import Statement, is_for
 from advisor.protocol.measured.telemetry import TelemetryPoint
 from advisor.protocol.measured.trials import JobHistory
 from advisor.protocol.reading import Unreadable, read_document
 from advisor.protocol.training.launch_command import UnlaunchableCommand, choose_injection, refuse_paddle
 from advisor.protocol.training.workload import HIDDEN, WITH_SECRETS, WorkloadKind
-from advisor.protocol.views import EventKind, JobEvent, JobPage, LogChunk, Role
+from advisor.protocol.views import EventKind, JobEvent, JobPage, JobQuery, LogChunk, Role
 from advisor.services.ending import cancel_if_gone, end_session
 from advisor.services.pages import cut_page, read_cursor
 from advisor.services.tokens import Principal

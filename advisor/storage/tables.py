@@ -16,20 +16,29 @@ from sqlalchemy import (
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
 from advisor.protocol.answers.advice import Advice
-from advisor.protocol.asked.jobs import JobSpec
+from advisor.protocol.asked.jobs import JobSpec, JobState
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.measured.races import BlockPlan
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.runs import ProductionRun
 from advisor.protocol.measured.telemetry import NodeFlag, NodeTelemetry, TelemetrySample
-from advisor.protocol.measured.trials import BlockSummary, EarlierJob, EarlierLaunches
+from advisor.protocol.measured.trials import (
+    BlockPlan,
+    BlockSummary,
+    EarlierJob,
+    EarlierLaunches,
+    SessionState,
+)
 from advisor.protocol.nodes.cluster import Cluster, Node
 from advisor.protocol.standing import Standing
 from advisor.protocol.training.workload import WorkloadFacts
 from advisor.protocol.views import EventFacts
 from advisor.storage.columns import NAMES, Document, Moment, Words
-from advisor.storage.states import LIVE_SESSIONS
+
+FINAL_JOBS = [state for state in JobState if state.is_final]
+LIVE_SESSIONS = [state for state in SessionState if not state.is_final]
+FINAL_SESSIONS = [state for state in SessionState if state.is_final]
+
 
 _Changes = Document(Changes)
 _Moments = Document(tuple[datetime, ...])

@@ -12,8 +12,7 @@ from advisor.storage.repositories.blocks import Blocks
 from advisor.storage.repositories.jobs import Jobs
 from advisor.storage.repositories.known_blocks import KnownBlocks
 from advisor.storage.repositories.members import Members
-from advisor.storage.repositories.records import AdviceShelf, Events, Logs, Telemetry
-from advisor.storage.repositories.runs import Runs
+from advisor.storage.repositories.records import AdviceShelf, Events, Logs, Runs, Telemetry
 from advisor.storage.repositories.sessions import Sessions
 from advisor.storage.repositories.trials import Trials
 from advisor.storage.repositories.visits import Visits

@@ -10,7 +10,8 @@ from datetime import datetime
 from advisor.protocol.asked.jobs import Job, Stage
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.spending import describe_budget
-from advisor.protocol.measured.trials import JobHistory, Purpose, Session, SessionState
+from advisor.protocol.measured.trials import JobHistory, Purpose, Session, SessionState, Trial
+from advisor.protocol.standing import SoFar, Standing
 from advisor.tuning.decisions import (
     BASELINE,
     Candidate,
@@ -22,12 +23,13 @@ from advisor.tuning.decisions import (
     Race,
     Wait,
 )
-from advisor.tuning.history.budget import affords, limit_new_s, plan_verdict
+from advisor.tuning.history.breakoffs import list_break_offs, may_end_there
+from advisor.tuning.history.budget import UNTIMED, affords, limit_new_s, plan_verdict
+from advisor.tuning.history.launches import believe_luck
 from advisor.tuning.history.record import Record
 from advisor.tuning.search.search import SearchOver, next_strategies
-from advisor.tuning.search.state import SearchState, choose_winner, look
-from advisor.tuning.stages.confirmation import find_confirmed, next_confirmation
-from advisor.tuning.stages.control import next_control
+from advisor.tuning.search.state import SURELY, SearchState, choose_winner, look
+from advisor.tuning.stages.confirmation import confirm, find_confirmed, next_confirmation
 from advisor.tuning.stages.dead_ends import find_dead_end
 from advisor.tuning.stages.gangs import (
     decline_another,
@@ -37,9 +39,9 @@ from advisor.tuning.stages.gangs import (
     settle_among_gangs,
 )
 from advisor.tuning.stages.ladder import list_ladder
-from advisor.tuning.stages.standing import find_standing
 from advisor.tuning.stages.trimming import choose_trimmed, next_trimming
 from advisor.tuning.stages.turns import (
+    MOST_STEPS,
     Turn,
     count_arms_that_fit,
     estimate_race_s,
@@ -48,6 +50,69 @@ from advisor.tuning.stages.turns import (
     search_rules,
 )
 from advisor.tuning.stages.undecided import find_reason
+
+_BEYOND, _BEYOND_STEPS = 1.15, 15
+"""How much further than the launch that broke off this one has to get."""
+
+
+def next_control(record: Record) -> Turn | None:
+    """Return a race of the baseline alone where only that tells whether a strategy broke the last launch off."""
+    found = list_break_offs(record)
+    last = found[-1] if found else None
+    if last is None or not last.in_force or last.session.cold or record.probe is None:
+        return None
+    if (
+        record.switches_at_launch
+        or record.job.spec.gangs > 1
+        or not may_end_there(record.history, last.session)
+    ):
+        return None
+    later = [s for s in record.sessions if s.created_at > last.session.created_at and s.state.is_final]
+    steps = math.ceil(_BEYOND * last.steps) + _BEYOND_STEPS
+    needs_s = record.startup_s + UNTIMED * steps * record.step_s
+    if any(not session.was_lost for session in later) or steps > MOST_STEPS or needs_s > record.remaining_s:
+        return None
+    rules = replace(probe_rules(record), calibrate=False, min_steps=steps, max_steps=steps)
+    because = (
+        f"The last launch broke off after {last.steps} steps, further than any other got: the script alone, to see "
+        "whether it gets past them without a change."
+    )
+    return Turn(Race(record.job.stage, because, (BASELINE,), rules, record.next_race))
+
+
+def find_standing(state: SearchState) -> Standing | None:
+    """Return the strategy that is being confirmed, once it raced; before that the search's choice.
+
+    None where no measured strategy is expected to beat the baseline, and where the planner has no time to believe.
+    """
+    record = state.record
+    winner = find_confirmed(record)
+    if winner is not None:
+        trial = record.find_trial(Purpose.CONFIRM, winner.changes)
+        verdict = confirm(record, winner.changes, forced=False)
+        if trial is None or verdict.look is None:
+            return None
+        look, races = verdict.look, len(verdict.comparisons)
+        return _stand(trial, (look.mean, look.low, look.high), races, len(verdict.launches))
+    if record.quick:
+        return None
+    leader = state.recommendation.chosen
+    trial = next((t for t in state.allowed if leader.changes and t.changes == leader.changes), None)
+    if trial is None:
+        return None
+    off = SURELY * math.hypot(leader.sd, believe_luck(record, leader.changes).spread)
+    launches = len({block.session_id for block in record.usable_by_trial.get(trial.number, ())})
+    spread = (leader.mean, leader.mean - off, leader.mean + off)
+    return _stand(trial, spread, leader.measurements, launches, leader.best)
+
+
+def _stand(
+    trial: Trial, gain: tuple[float, float, float], races: int, launches: int, chance: float | None = None
+) -> Standing:
+    ratio, low, high = map(math.exp, gain)
+    found = SoFar(ratio=ratio, low=low, high=high, races=races, launches=launches)
+    return Standing(trial_number=trial.number, gain=found, chance=chance)
+
 
 _NEW_ARMS = 3
 """Strategies that race the baseline at one time in the search: more would make each one's turn rare, fewer would spend

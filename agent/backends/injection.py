@@ -4,7 +4,9 @@ The command stays as it was typed. What torchrun would be told by options it rea
 so a torchrun inside `bash run.sh` finds the other nodes, and a free port, without a change.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 from advisor.protocol.measured.messages import Assignment
 from advisor.protocol.training.launch_command import UnlaunchableCommand, parse_command
@@ -12,8 +14,24 @@ from advisor.protocol.training.workload import Injection
 from agent.backends.command import find_program, find_script
 from agent.backends.launch import Launch, SessionPlace, choose_interface, find_working_dir
 from agent.backends.rendezvous import split_rendezvous
-from agent.ranks_environment import find_lost_paths
+from agent.files import DIRECT, Files
 from agent.runtime.inject.variables import reach_ranks
+
+_LARGEST_SCRIPT = 2**20
+_LOSES_PATH = re.compile(
+    r"\bPYTHONPATH=(?![^\s;]*\$\{?PYTHONPATH)|\benv\s+(-i|--ignore-environment)\b|\bpython\S*\s+-\w*[EIS]"
+)
+
+
+def find_lost_paths(words: Sequence[str], working_dir: Path, files: Files = DIRECT) -> list[tuple[str, str]]:
+    """Return where in a command and its shell scripts Python would lose PYTHONPATH, each with the text that says so."""
+    texts = {" ".join(words[:2]): " ".join(words)}
+    for word in words:
+        path = working_dir / word
+        if path.suffix in {".sh", ".bash", ""}:
+            texts[word] = files.read_beginning(path, _LARGEST_SCRIPT)
+    return [(name, found[0]) for name, text in texts.items() if (found := _LOSES_PATH.search(text))]
+
 
 _STAY_S = 60
 """Longest time that a finished rank waits to be ended, so that the user's script does not go on after it."""

@@ -27,9 +27,8 @@ from advisor.protocol.measured.messages import (
     RegisterAgent,
     SessionEnd,
 )
-from advisor.protocol.measured.races import BlockPlan, RacePlan
 from advisor.protocol.measured.results import BlockResult
-from advisor.protocol.measured.trials import SessionState
+from advisor.protocol.measured.trials import BlockPlan, RacePlan, SessionState
 from advisor.protocol.nodes.cluster import Cluster, Node
 from advisor.protocol.training.workload import WITH_SECRETS, Workload, WorkloadFacts
 from advisor.protocol.views import RaceAccepted

@@ -16,7 +16,7 @@ from advisor.protocol.base import Value
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.training.workload import WorkloadFacts, WorkloadKind
-from agent.ranks_environment import find_lost_paths
+from agent.backends.injection import find_lost_paths
 from agent.runtime.inject.variables import UNCHANGED, put_under
 from agent.runtime.link.environment import BASE
 

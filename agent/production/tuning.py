@@ -27,9 +27,8 @@ from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.knobs.strategy import collective_defaults
 from advisor.protocol.measured.messages import NextReply, Trouble
-from advisor.protocol.measured.races import RacePlan
 from advisor.protocol.measured.results import BlockResult
-from advisor.protocol.measured.trials import Block, Purpose, Trial
+from advisor.protocol.measured.trials import Block, Purpose, RacePlan, Trial
 from advisor.protocol.nodes.cluster import Cluster
 from advisor.protocol.training.workload import Workload
 from advisor.tuning.decisions import BASELINE, Candidate, Launch, Race

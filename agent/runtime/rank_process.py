@@ -12,8 +12,7 @@ from .link import beat
 from .link.control import AgentLost, ControlLine
 from .link.environment import Environment
 from .link.exchange import Exchange
-from .link.rank_output import flush_output
-from .link.say import say
+from .link.rank_output import flush_output, say
 from .loading.reading import Reading
 from .observe.models import Models
 from .observe.precision import ScriptPrecision

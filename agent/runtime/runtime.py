@@ -19,7 +19,7 @@ from .link import beat
 from .link.control import AgentLost
 from .link.environment import Environment
 from .link.exchange import PeerLost
-from .link.say import say
+from .link.rank_output import say
 from .link.trouble import describe_trouble
 from .observe.clock import is_capturing
 from .observe.models import find_engine
@@ -28,8 +28,7 @@ from .observe.sharded import explain_unknown, find_kind, find_sharded_roots
 from .private_torch import GET_LOG, explain_unusable
 from .races.parts import RankParts, leave_exchange, leave_group, read_exposed_s
 from .rank_process import FAILED, RankProcess
-from .steering.conversation import Conversation
-from .steering.online import OnlineTuning
+from .steering.conversation import Conversation, OnlineTuning
 from .steering.production import Production
 from .steering.steering import Steering
 from .untraced import untraced

@@ -22,8 +22,8 @@ from pydantic import ValidationError
 
 from advisor.protocol.base import Message, Value
 from advisor.protocol.measured.messages import NextReply, Trouble
-from advisor.protocol.measured.races import RacePlan
 from advisor.protocol.measured.results import BlockResult
+from advisor.protocol.measured.trials import RacePlan
 from advisor.protocol.plain_text import clean_text
 from advisor.protocol.training.workload import WorkloadFacts
 from agent.guard.account import Account

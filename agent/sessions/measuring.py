@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from advisor.protocol.asked.jobs import JobSpec
 from advisor.protocol.asked.signing import explain_foreign_strategy
 from advisor.protocol.measured.messages import Assignment, HelloReport, NextReply, NextRequest, Trouble
-from advisor.protocol.measured.races import RacePlan
 from advisor.protocol.measured.results import BlockResult
+from advisor.protocol.measured.trials import RacePlan
 from agent.client import ServerClient
 from agent.errors import AgentError, NotCounted, ServerRefused, ServerUnreachable, StaleSession
 from agent.sessions.control import Hello, ScriptEnded

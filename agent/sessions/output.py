@@ -18,8 +18,8 @@ from pydantic import ValidationError
 from advisor.protocol.knobs.changes import period_of
 from advisor.protocol.knobs.reach import list_given, list_substituted, spell_plainly
 from advisor.protocol.measured.messages import Assignment, Trouble
-from advisor.protocol.measured.races import BlockPlan
 from advisor.protocol.measured.results import BlockResult
+from advisor.protocol.measured.trials import BlockPlan
 from advisor.protocol.nodes.cluster import DeviceKind
 from advisor.protocol.training.workload import Workload, WorkloadFacts, WorkloadKind
 from agent.backends.results import LONGEST_LINE, RESULTS_FILE, Results, Step

@@ -7,8 +7,8 @@ race longer than the time that passed, answer another question than the one aske
 import math
 from collections.abc import Mapping
 
-from advisor.protocol.measured.races import RacePlan
 from advisor.protocol.measured.results import BlockResult
+from advisor.protocol.measured.trials import RacePlan
 
 _SHORTEST_STEP_S = 1e-6
 _CLOCK_TOLERANCE = 1.05

@@ -1,19 +1,49 @@
-"""Prepares one launch: the operator's rules first, then what the job names, then what may not really change."""
+"""Prepares one launch: the operator's rules, what the job names, what may not really change, and the ranks' folder."""
 
+import hashlib
+import shutil
 import sys
-from collections.abc import Iterable
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
-from advisor.protocol.measured.messages import Assignment
+from advisor.protocol.measured.messages import AgentRegistered, Assignment
 from advisor.protocol.training.workload import Workload
 from agent.backends import BACKENDS
 from agent.backends.launch import Launch, SessionPlace, name_working_dir
+from agent.client import ServerClient
+from agent.devices.gpus import Gpus
 from agent.errors import Unlaunchable
 from agent.files import DIRECT, Files
-from agent.guard.isolation import Protection, list_argument_directories, plan_protection
-from agent.sessions.context import NodeContext
+from agent.guard.account import Account
+from agent.guard.isolation import Isolation, Protection, list_argument_directories, plan_protection
+from agent.sessions.delivery import Delivery
 from agent.settings import AgentSettings
 from agent.trust.allowance import find_refusal
+
+
+@dataclass(frozen=True)
+class NodeContext:
+    """Made anew at every registration."""
+
+    settings: AgentSettings
+    client: ServerClient
+    registered: AgentRegistered
+    delivery: Delivery
+    isolation: Isolation | None
+    """None when the operator switched protection off."""
+    gpus: Gpus
+    account: Account | None
+    """The user that scripts run as; None: the agent's own."""
+    agent_marker: str
+    environment: Mapping[str, str]
+    """The agent's own environment."""
+    stopping: threading.Event
+    """Set when the agent is asked to stop."""
+    clock: Callable[[], float]
+    """Seconds that also count while the machine sleeps."""
 
 
 def prepare_launch(
@@ -85,3 +115,26 @@ def shelter(launch: Launch, workload: Workload, context: NodeContext, place: Ses
         account=account,
         files=place.files,
     )
+
+
+class RankFolder:
+    """Made for one session, private to the user that its scripts run as."""
+
+    def __init__(self, agent_marker: str, account: Account | None) -> None:
+        self.path = Path(tempfile.mkdtemp(prefix=_prefix(agent_marker)))
+        if account is not None:
+            account.give(str(self.path))
+
+    def remove(self) -> None:
+        """Delete the folder with everything that the ranks put into it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+
+
+def remove_leftover_folders(agent_marker: str) -> None:
+    """Delete what sessions of an agent that was killed left behind."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_prefix(agent_marker)}*"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _prefix(agent_marker: str) -> str:
+    return f"adv-{hashlib.sha256(agent_marker.encode()).hexdigest()[:10]}-"

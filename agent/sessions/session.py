@@ -26,13 +26,11 @@ from agent.guard.progress import REMEDY, Progress
 from agent.guard.session_log import LogReader, read_log_tail
 from agent.guard.shim import Order
 from agent.sessions import outcome
-from agent.sessions.context import NodeContext
 from agent.sessions.control import ControlSocket
 from agent.sessions.measuring import Measuring
 from agent.sessions.outcome import Cause, Ending, Evidence, Judgement
 from agent.sessions.output import OutputReader
-from agent.sessions.preparation import prepare_launch, shelter
-from agent.sessions.rank_folder import RankFolder
+from agent.sessions.preparation import NodeContext, RankFolder, prepare_launch, shelter
 from agent.sessions.renewal import News, Renewal
 
 _GUARD_PERIOD_S = 0.1

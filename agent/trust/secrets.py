@@ -1,11 +1,27 @@
-"""The agent's secrets: the one that proves it to its server, and its token kept from the node's other processes."""
+"""The agent's secrets: what proves it to its server, kept from other processes; and files that are always whole."""
 
 import ctypes
 import os
 import secrets
 from pathlib import Path
 
-from agent.trust.whole_files import replace_file
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file that only the agent's user can read, in place of what is there."""
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}")
+    unfinished.unlink(missing_ok=True)
+    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
 
 TOKEN_VARIABLE = "ADVISOR_AGENT_TOKEN"  # noqa: S105 - the variable's name, not a token
 _PR_SET_DUMPABLE = 4

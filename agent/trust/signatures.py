@@ -16,7 +16,7 @@ from advisor.protocol.asked.signing import Statement, explain_foreign_strategy
 from advisor.protocol.measured.messages import Assignment
 from advisor.protocol.reading import Unreadable, read_document
 from agent.errors import BadConfiguration, NotSigned
-from agent.trust.whole_files import replace_file
+from agent.trust.secrets import replace_file
 
 _KINDS = ("ssh-ed25519", "sk-ssh-ed25519@openssh.com")
 """Kinds of keys that are taken: Ed25519, in a file or in a security key."""

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.measured.races import RacePlan
 from advisor.protocol.measured.results import BlockResult
-from advisor.protocol.measured.trials import Outcome
+from advisor.protocol.measured.trials import Outcome, RacePlan
 from agent.devices.gpus import DeviceProcess, Reading
 
 _LOG_CHARACTERS = 2000

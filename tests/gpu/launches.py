@@ -5,8 +5,8 @@ from typing import Any
 
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.measured.races import BlockPlan, RacePlan
 from advisor.protocol.measured.results import BlockResult, RaceRules
+from advisor.protocol.measured.trials import BlockPlan, RacePlan
 from tests.gpu.bench import Bench, Machine, Trained
 from tests.gpu.check import Judgement, NotPossible
 

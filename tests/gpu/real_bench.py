@@ -15,7 +15,7 @@ from secrets import token_hex
 from typing import Any
 
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.measured.races import RacePlan
+from advisor.protocol.measured.trials import RacePlan
 from advisor.protocol.training.workload import Workload
 from agent.devices.gpus import DeviceProcess, Gpus, Reading
 from agent.guard.processes import kill_until_none, list_descendants, list_marked, read_parents

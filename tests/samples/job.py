@@ -23,12 +23,12 @@ from advisor.protocol.base import Value
 from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.measured.races import BlockPlan
 from advisor.protocol.measured.results import BlockResult, LateRank, Phases
 from advisor.protocol.measured.runs import ProductionRun
 from advisor.protocol.measured.telemetry import TelemetryPoint
 from advisor.protocol.measured.trials import (
     Block,
+    BlockPlan,
     BlockState,
     BlockSummary,
     JobHistory,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from advisor.api.edge.buckets import Buckets
+from advisor.api.edge.limits import Buckets
 from advisor.errors import TooManyRequests
 
 

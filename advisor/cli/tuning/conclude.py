@@ -10,8 +10,7 @@ from advisor.cli.exits import CommandFailed, Exit, exit_of_state
 from advisor.cli.screen import Screen
 from advisor.cli.tuning.strategy_files import default_directory, write_bundle
 from advisor.cli.tuning.usage import describe_use
-from advisor.cli.views.advice_json import describe_advice
-from advisor.cli.views.advice_view import render_advice
+from advisor.cli.views.advice_view import describe_advice, render_advice
 from advisor.client import Client
 from advisor.protocol.answers.advice import Action, Advice
 from advisor.protocol.asked.jobs import Job, JobState

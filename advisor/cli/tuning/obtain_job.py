@@ -10,7 +10,7 @@ from advisor.cli.views.wording import spell_duration
 from advisor.client import ApiProblem, Client
 from advisor.protocol.answers.advice import CONTINUE_S, Action
 from advisor.protocol.asked.jobs import Continuation, Job, JobSpec, JobState, hide_path
-from advisor.protocol.asked.queries import JobQuery
+from advisor.protocol.views import JobQuery
 
 _LOOKED_AT = 100
 """The newest jobs among which the one that was asked for may have its answer."""

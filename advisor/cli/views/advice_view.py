@@ -232,3 +232,12 @@ def _bullets(sentences: Sequence[str]) -> RenderableType:
 
 def _section(title: str, body: RenderableType) -> list[RenderableType]:
     return [Text(f"\n{title}", style="bold"), Padding(body, (0, 0, 0, 2))]
+
+
+SCHEMA_VERSION = 1
+"""Grows when a field goes or changes its meaning; a new field does not change it."""
+
+
+def describe_advice(advice: Advice) -> dict[str, object]:
+    """Return the document."""
+    return {"schema_version": SCHEMA_VERSION, **advice.model_dump(mode="json")}

@@ -17,8 +17,7 @@ from advisor.dashboard.source import Source
 from advisor.dashboard.views.server.jobs import JobLine, view_job_lines
 from advisor.dashboard.views.trials.compare import compare_jobs, read_ids
 from advisor.protocol.asked.jobs import Continuation, Job, JobState
-from advisor.protocol.asked.queries import JobQuery
-from advisor.protocol.views import read_last_event
+from advisor.protocol.views import JobQuery, read_last_event
 from advisor.services.changing.continuing import continue_job
 from advisor.services.changing.pausing import pause_job, resume_job
 from advisor.services.changing.repeating import repeat_trial

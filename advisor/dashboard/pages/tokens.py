@@ -8,7 +8,7 @@ from starlette.responses import RedirectResponse, Response
 from advisor.dashboard.door.access import Door, Guest
 from advisor.dashboard.rendering import Renderer
 from advisor.dashboard.source import Source
-from advisor.dashboard.views.server.tokens import ROLES
+from advisor.dashboard.views.server.site import ROLES
 from advisor.errors import InvalidRequest
 from advisor.protocol.views import CreatedToken, NewToken, Role, TokenRotation
 from advisor.services import tokens

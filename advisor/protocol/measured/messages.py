@@ -7,10 +7,9 @@ from pydantic import Field
 from advisor.protocol.asked.jobs import Signature
 from advisor.protocol.base import Message, Value
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.measured.races import RacePlan
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.telemetry import TelemetryBatch
-from advisor.protocol.measured.trials import Outcome, SessionState
+from advisor.protocol.measured.trials import Outcome, RacePlan, SessionState
 from advisor.protocol.nodes.cluster import Node
 from advisor.protocol.training.workload import Workload, WorkloadFacts
 

@@ -1,4 +1,4 @@
-"""Sessions, trials and blocks: what was measured, how, and how it ended."""
+"""Races, trials, blocks and sessions: what was asked, what was measured, how it ended, and pages of it."""
 
 from datetime import datetime
 from enum import StrEnum
@@ -8,9 +8,38 @@ from pydantic import Field
 from advisor.protocol.base import Message
 from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.measured.races import BlockPlan
-from advisor.protocol.measured.results import BlockResult
+from advisor.protocol.measured.results import BlockResult, RaceRules
 from advisor.protocol.measured.telemetry import NodeTelemetry
+
+
+class BlockPlan(Message):
+    """One arm of a race: what its block is to measure."""
+
+    block_id: str
+    """Id of the block; the result names it."""
+    trial_number: int
+    """The trial it belongs to."""
+    overrides: Changes = Changes()
+    """Knobs to set against the script as it stands; empty is the baseline."""
+    rules: RaceRules = RaceRules()
+    """The rules of its race."""
+
+
+class RacePlan(Message):
+    """A race to be run: what the server answers to "what comes next?"."""
+
+    arms: tuple[BlockPlan, ...] = Field(min_length=1)
+    """Who takes part; the first one is what the others are held against."""
+
+    @property
+    def race_id(self) -> str:
+        """The id of the first arm's block."""
+        return self.arms[0].block_id
+
+    @property
+    def rules(self) -> RaceRules:
+        """The rules, the same for all arms."""
+        return self.arms[0].rules
 
 
 class SessionState(StrEnum):
@@ -298,3 +327,34 @@ class JobHistory(Message):
     def live_sessions(self) -> tuple[Session, ...]:
         """Sessions that are assembling, running or ending, one for each gang that works, oldest first."""
         return tuple(session for session in self.sessions if not session.state.is_final)
+
+
+class TrialPage(Message):
+    """Trials of a job, by number."""
+
+    items: tuple[Trial, ...]
+    next_cursor: str | None = None
+    """What to pass as `cursor` to get the next page; None on the last one."""
+
+
+class BlockPage(Message):
+    """Blocks of a job, session by session, each in the order they were issued."""
+
+    items: tuple[Block, ...]
+    next_cursor: str | None = None
+    """What to pass as `cursor` to get the next page; None on the last one."""
+
+
+class SessionPage(Message):
+    """Sessions of a job, oldest first."""
+
+    items: tuple[Session, ...]
+    next_cursor: str | None = None
+    """What to pass as `cursor` to get the next page; None on the last one."""
+
+
+class HistoryPage(JobHistory):
+    """A part of what was measured for a job: trials, blocks and sessions, each after those of the page before."""
+
+    next_cursor: str | None = None
+    """What to pass as `cursor` to get the next part; None on the last one."""

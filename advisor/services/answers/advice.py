@@ -1,10 +1,12 @@
-"""Advice: the answer to a finished job, and throughput against loss of what is measured so far."""
+"""Advice: the answer to a finished job, throughput against loss, and forecasts for other clusters."""
 
 from datetime import datetime
 
-from advisor.errors import AdviceNotReady
-from advisor.protocol.answers.advice import Advice, ParetoPoint
+from advisor.errors import AdviceNotReady, InvalidRequest, NoForecast
+from advisor.protocol.answers.advice import Advice, Forecast, ParetoPoint, WhatIf
+from advisor.protocol.nodes.testbed import read_rate
 from advisor.services.jobs import get_job, read_history
+from advisor.services.tuning import Tuning
 from advisor.storage import Database, UnitOfWork
 
 
@@ -34,3 +36,35 @@ def get_pareto(database: Database, job_id: str, now: datetime) -> tuple[ParetoPo
     with database.read() as work:
         job, history = get_job(work, job_id), read_history(work, job_id)
     return build_pareto(Record(job, history, now))
+
+
+def predict(
+    database: Database,
+    tuning: Tuning,
+    job_id: str,
+    nodes: int | None,
+    rate: str | None,
+    batch: float,
+    now: datetime,
+) -> Forecast:
+    """Return the forecast for `nodes` nodes whose links carry `rate` (`25gbit`), None as measured, and a rank's batch.
+
+    Raises JobNotFound, InvalidRequest for a rate that is none, and NoForecast where too little is known.
+    """
+    bits_per_s = None
+    if rate is not None:
+        try:
+            bits_per_s = read_rate(rate)
+        except ValueError as error:
+            raise InvalidRequest(f"rate: {error}.") from error
+        if bits_per_s <= 0:
+            raise InvalidRequest(f"rate: {rate!r} carries nothing: give a rate above 0, for example 1gbit.")
+    # The cost model's libraries are large: they load at the first forecast, not with the server.
+    from advisor.tuning.explain.forecast import ForecastImpossible
+
+    with database.read() as work:
+        job, history = get_job(work, job_id), read_history(work, job_id)
+    try:
+        return tuning.forecast(job, history, now, WhatIf(nodes=nodes, bits_per_s=bits_per_s, batch=batch))
+    except ForecastImpossible as error:
+        raise NoForecast(str(error)) from error

@@ -1,6 +1,6 @@
 """What was measured for a job, page by page: its trials, blocks and sessions, and all of them together."""
 
-from advisor.protocol.measured.pages import BlockPage, HistoryPage, SessionPage, TrialPage
+from advisor.protocol.measured.trials import BlockPage, HistoryPage, SessionPage, TrialPage
 from advisor.services.jobs import get_job
 from advisor.services.pages import cut_page, cut_side_by_side, read_cursor, read_cursors
 from advisor.storage import UnitOfWork

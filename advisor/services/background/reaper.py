@@ -8,7 +8,7 @@ reaper loses a session only if nothing has changed since its look.
 """
 
 import logging
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -16,12 +16,29 @@ from datetime import datetime
 from advisor.errors import LostRace, UnreadableRecord
 from advisor.protocol.measured.messages import MemberState
 from advisor.protocol.measured.trials import Session, SessionState
-from advisor.services.background.awake_clock import AwakeClock
 from advisor.services.ending import abandon_session, lose_session, settle_if_gone
 from advisor.services.measuring.leases import Leases, Place
 from advisor.services.timers import Pace, Timers
 from advisor.storage import Database, UnitOfWork
 from advisor.storage.repositories.members import Lease
+
+
+class AwakeClock:
+    """Counts seconds between moments at which something succeeded; of a long gap it counts `longest_s` only."""
+
+    def __init__(self, elapsed: Callable[[], float], longest_s: float) -> None:
+        """`elapsed` is a monotonic clock of seconds."""
+        self._elapsed, self._longest_s = elapsed, longest_s
+        self._last_s = elapsed()
+        self._awake_s = 0.0
+
+    def advance(self) -> float:
+        """Return the seconds counted up to now."""
+        now_s = self._elapsed()
+        self._awake_s += min(max(0.0, now_s - self._last_s), self._longest_s)
+        self._last_s = now_s
+        return self._awake_s
+
 
 _REST_SHARE = 0.02
 """Where leases are stretched, the reaper rests for this share of what they are longer: a look at thousands of members

@@ -10,9 +10,8 @@ from advisor.course.races import accept_race, issue_race
 from advisor.errors import InvalidResult, LostRace, SessionNotRunning
 from advisor.protocol.asked.jobs import Stage
 from advisor.protocol.measured.messages import NextReply, RaceReport
-from advisor.protocol.measured.races import RacePlan
 from advisor.protocol.measured.results import BlockResult
-from advisor.protocol.measured.trials import Block, BlockState, Session, SessionState
+from advisor.protocol.measured.trials import Block, BlockState, RacePlan, Session, SessionState
 from advisor.protocol.views import EventKind, RaceAccepted
 from advisor.services.ending import end_session, tell_changes
 from advisor.services.jobs import get_job

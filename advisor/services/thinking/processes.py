@@ -15,8 +15,7 @@ from multiprocessing.connection import Connection, Pipe
 
 from advisor.errors import AdvisorError, Unavailable
 from advisor.protocol.logs import LogFormat
-from advisor.services.thinking.earlier import Choice
-from advisor.services.thinking.thought import Thought
+from advisor.services.thinking.thought import Choice, Thought
 
 _log = logging.getLogger(__name__)
 _TRIES = 2

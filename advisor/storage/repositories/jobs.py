@@ -20,15 +20,24 @@ from sqlalchemy.orm import InstrumentedAttribute
 
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job, JobSpec, JobState, Stage
-from advisor.protocol.asked.queries import JobQuery
 from advisor.protocol.base import Value
 from advisor.protocol.measured.trials import EarlierJob, EarlierLaunches
 from advisor.protocol.nodes.cluster import Cluster
 from advisor.protocol.standing import Standing
 from advisor.protocol.training.workload import WorkloadFacts
+from advisor.protocol.views import JobQuery
 from advisor.storage.columns import AnyRow, read_each, read_word
-from advisor.storage.states import FINAL_JOBS, LIVE_SESSIONS
-from advisor.storage.tables import AdviceRow, Base, BlockRow, IdempotencyRow, JobRow, LabelRow, SessionRow
+from advisor.storage.tables import (
+    FINAL_JOBS,
+    LIVE_SESSIONS,
+    AdviceRow,
+    Base,
+    BlockRow,
+    IdempotencyRow,
+    JobRow,
+    LabelRow,
+    SessionRow,
+)
 
 
 class Jobs:

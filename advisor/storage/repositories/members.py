@@ -9,8 +9,7 @@ from sqlalchemy import Connection, bindparam, case, exists, func, insert, select
 from advisor.protocol.measured.messages import MemberState
 from advisor.protocol.measured.trials import Outcome, SessionState
 from advisor.storage.columns import AnyRow, read_word
-from advisor.storage.states import LIVE_SESSIONS
-from advisor.storage.tables import AgentRow, MemberRow, SessionRow
+from advisor.storage.tables import LIVE_SESSIONS, AgentRow, MemberRow, SessionRow
 
 _ORDER = list(MemberState)
 

@@ -9,8 +9,7 @@ from sqlalchemy import Connection, bindparam, exists, func, insert, select, upda
 from advisor.protocol.measured.messages import MemberState
 from advisor.protocol.measured.trials import Outcome, Session, SessionState
 from advisor.storage.columns import AnyRow, read_word
-from advisor.storage.states import LIVE_SESSIONS
-from advisor.storage.tables import AgentRow, JobRow, MemberRow, SessionRow
+from advisor.storage.tables import LIVE_SESSIONS, AgentRow, JobRow, MemberRow, SessionRow
 
 STARTED = [SessionState.ASSEMBLING, SessionState.RUNNING]
 

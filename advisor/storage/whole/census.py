@@ -9,8 +9,7 @@ from sqlalchemy import Connection, Select, case, exists, func, select
 from advisor.protocol.asked.jobs import JobState
 from advisor.protocol.measured.messages import MemberState
 from advisor.protocol.views import AgentState
-from advisor.storage.states import LIVE_SESSIONS
-from advisor.storage.tables import AgentRow, JobRow, MemberRow, SessionRow
+from advisor.storage.tables import LIVE_SESSIONS, AgentRow, JobRow, MemberRow, SessionRow
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from sqlalchemy import Connection, Select, exists, func, select
 from advisor.protocol.asked.jobs import JobState
 from advisor.protocol.measured.trials import BlockState, Outcome, TrialState
 from advisor.storage.repositories.blocks import MAX_QUARANTINED
-from advisor.storage.states import FINAL_JOBS, FINAL_SESSIONS
 from advisor.storage.tables import (
+    FINAL_JOBS,
+    FINAL_SESSIONS,
     AdviceRow,
     AgentRow,
     BlockRow,

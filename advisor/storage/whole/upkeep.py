@@ -19,8 +19,8 @@ from sqlalchemy import (
 from sqlalchemy.exc import DatabaseError
 
 from advisor.storage.repositories.jobs import Jobs
-from advisor.storage.states import FINAL_JOBS
 from advisor.storage.tables import (
+    FINAL_JOBS,
     AgentRow,
     Base,
     IdempotencyRow,

@@ -14,7 +14,7 @@ from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.spending import count_devices, measure_device_hours
 from advisor.protocol.measured.trials import Block, JobHistory, Outcome, Purpose, Trial
-from advisor.tuning.explain.beyond_knobs import list_uneven_parts
+from advisor.tuning.explain.beyond_knobs import list_uneven_parts, list_warnings
 from advisor.tuning.explain.cases import (
     Case,
     find_told,
@@ -32,10 +32,8 @@ from advisor.tuning.explain.knob_effects import list_evidence, list_taken_back
 from advisor.tuning.explain.next_steps import list_next_steps
 from advisor.tuning.explain.pareto import build_pareto
 from advisor.tuning.explain.reasons import explain_changes, explain_taken_back, list_buckets, trace_provenance
-from advisor.tuning.explain.warnings import list_warnings
 from advisor.tuning.history.budget import plan_verdict
-from advisor.tuning.history.ended_search import search_as_it_ended
-from advisor.tuning.history.others import judge_others
+from advisor.tuning.history.ended_search import judge_others, search_as_it_ended
 from advisor.tuning.history.record import Record
 from advisor.tuning.history.scores import Score
 from advisor.tuning.measure.contrast import mean_rate

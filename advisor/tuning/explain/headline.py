@@ -18,7 +18,7 @@ from advisor.protocol.gains import (
 )
 from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
-from advisor.tuning.history.others import Others
+from advisor.tuning.history.ended_search import Others
 
 _KEEP = "Keep your settings:"
 _LIKELY_Z = 0.84

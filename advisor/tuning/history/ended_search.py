@@ -1,9 +1,14 @@
-"""The record as it stood when the search ended: what is measured later changes nothing of what the search found."""
+"""The record as it stood when the search ended: what is measured later changes nothing of what it found."""
 
+import math
+from dataclasses import dataclass
 from datetime import datetime
 
+from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.trials import Purpose, Session, SessionState
+from advisor.tuning.history.launches import believe_luck
 from advisor.tuning.history.record import Record
+from advisor.tuning.history.scores import score_trials
 
 
 def search_as_it_ended(record: Record) -> Record:
@@ -32,3 +37,35 @@ def _as_it_stood(session: Session, at: datetime) -> Session:
     if session.ended_at is None or session.ended_at <= at:
         return session
     return session.model_copy(update={"ended_at": None, "outcome": None, "state": SessionState.RUNNING})
+
+
+_Z_975 = 1.96
+"""97.5 % quantile of the normal distribution."""
+
+
+@dataclass(frozen=True)
+class Others:
+    """What the search saw of the allowed strategies beside the one that the answer is about."""
+
+    count: int
+    best: float
+    """ln(throughput / baseline's) of the one that looked fastest."""
+    most: float
+    """The same that none of them exceeds, with 97.5 % confidence: the largest of their upper bounds lies below the
+    fastest one's truth only where that one's own bound does."""
+
+
+def judge_others(record: Record, told: Changes) -> Others | None:
+    """Return how fast the search saw the others; None where it measured none."""
+    allowed, scores = record.job.spec.allow.rank, score_trials(record).throughput
+    known = {
+        trial.changes: scores[trial.number]
+        for trial in record.trials_for(Purpose.SEARCH)
+        if trial.number in scores and trial.effect.rank <= allowed and trial.changes != told
+    }
+    if not known:
+        return None
+    # The search sees most strategies in one launch, whose luck is not in the scores.
+    luck = believe_luck(record, {}).spread
+    most = max(score.mean + _Z_975 * math.hypot(score.error, luck) for score in known.values())
+    return Others(len(known), max(score.mean for score in known.values()), most)

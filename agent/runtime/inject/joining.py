@@ -17,8 +17,7 @@ from typing import Any, Callable, List
 from .. import current
 from ..link.control import ControlLine
 from ..link.environment import RUN, Environment, read_joined_environment
-from ..link.rank_output import take_own_output
-from ..link.say import say
+from ..link.rank_output import say, take_own_output
 from ..link.trouble import describe_trouble
 from ..nccl_tuner.plugin import load_where_asked
 from .after_import import call_after_import

@@ -11,8 +11,8 @@ import os
 import sys
 from typing import Any, Dict, List, NoReturn, Tuple
 
-from ..link.say import say
-from .script import parse_script, run_script
+from ..link.rank_output import say
+from .session import parse_script, run_script
 from .variables import INVALID, LEFT_OUT, UNCHANGED, is_trial, put_under
 
 _FLAG = "--strategy"

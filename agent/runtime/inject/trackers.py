@@ -8,7 +8,7 @@ import sys
 from concurrent.futures import Future
 from typing import Any, MutableMapping, Optional
 
-from ..link.say import say
+from ..link.rank_output import say
 from .after_import import call_after_import
 
 SWITCHES = {

@@ -1,7 +1,8 @@
-"""What the node's agent told this process through environment variables."""
+"""What the node's agent told this process through environment variables, and C's own copy of them."""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 from dataclasses import dataclass, field, replace
@@ -109,3 +110,11 @@ def _read_count(values: Mapping[str, str], name: str, otherwise: int) -> int:
         return int(text)
     except ValueError as error:
         raise ValueError(f"{name} must be a whole number, not {text!r}.") from error
+
+
+def read_variable(name: str) -> Optional[str]:
+    """NCCL, for one, puts the lines of its own file (nccl.conf) there."""
+    get = ctypes.CDLL(None).getenv
+    get.argtypes, get.restype = [ctypes.c_char_p], ctypes.c_char_p
+    found: Optional[bytes] = get(name.encode())
+    return None if found is None else found.decode(errors="replace")

@@ -55,3 +55,8 @@ def _inode_of(fd: int) -> str:
         return str(os.fstat(fd).st_ino)
     except OSError:
         return ""
+
+
+def say(sentence: str) -> None:
+    """Something that the script's owner should know."""
+    print(f"fleet advisor: {sentence}", file=sys.stderr, flush=True)

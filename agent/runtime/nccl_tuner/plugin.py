@@ -15,8 +15,8 @@ import subprocess
 import tempfile
 from typing import Dict, Iterable, List, Mapping, MutableMapping, Optional, Tuple
 
-from ..link.c_environment import read_variable
-from ..link.say import say
+from ..link.environment import read_variable
+from ..link.rank_output import say
 
 VARIABLES = {
     "nccl_tuner_allreduce": "FLEET_NCCL_ALLREDUCE",

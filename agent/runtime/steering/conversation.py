@@ -1,4 +1,4 @@
-"""The talk with the agent, at step boundaries: hello, then race after race until the agent ends it."""
+"""The talk with the agent, or with a training's own tuner, at step boundaries: hello, then race after race."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, Dict, Mapping, Optional
 from ..levers.lever import Training
 from ..link import beat
 from ..link.control import PROTOCOL, AgentLost
+from ..link.rank_output import say
 from ..link.trouble import describe_trouble
 from ..observe.memory import count_free_host_bytes
 from ..observe.recorder import StepMarks
@@ -17,6 +18,7 @@ from ..races.race import Race
 from ..races.snapshot import explain_no_snapshot
 from ..rank_process import FAILED
 from ..untraced import untraced
+from .production import Production
 from .steering import Steering
 
 AGENT_TIMEOUT_S = 900.0
@@ -148,3 +150,31 @@ def describe_results(race: Race) -> Dict[str, Any]:
     """The message for the agent; only rank 0 has results to fill it."""
     results = {block: asdict(result) for block, result in race.results.items()}
     return {"kind": "race", "race_id": race.race_id, "results": results}
+
+
+class OnlineTuning(Conversation):
+    """The first steps and the races of a trial; then the strategy that was found, as if it had been given."""
+
+    patience_s = 50.0
+    saves_training = False
+
+    def __init__(self, parts: RankParts) -> None:
+        super().__init__(parts)
+        self._found: Dict[str, Any] = {}
+
+    def _describe_script(self) -> Dict[str, Any]:
+        self._found = super()._describe_script()
+        return self._found
+
+    def finish_script(self) -> None:
+        self._process.hang_up()
+
+    def _end(self, reply: Mapping[str, Any]) -> None:
+        environment = self._process.environment
+        if reply.get("exit_code") and self._parts.rank == 0:
+            say(f"Tuning is over, the training goes on as it was: {reply.get('reason')}")
+        self._process.hang_up()
+        changes = {**environment.base, **(reply.get("overrides") or {})}
+        strategy = {**(environment.strategy or {}), "changes": changes}
+        self.successor = production = Production(self._parts, strategy, self._found)
+        production.take_over()

@@ -14,7 +14,7 @@ from ..levers.lever import RelaunchNeeded
 from ..levers.reduction.gradient_reduction import HOOK_CAME
 from ..link import beat
 from ..link.exchange import PeerLost
-from ..link.say import say
+from ..link.rank_output import say
 from ..observe.models import RECENT_STEPS
 from ..observe.recorder import StepMarks
 from ..races.parts import PEER_TIMEOUT_S, RankParts

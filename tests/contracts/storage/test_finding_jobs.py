@@ -8,7 +8,7 @@ from sqlalchemy import text
 
 from advisor.errors import LostRace
 from advisor.protocol.asked.jobs import Job, JobState
-from advisor.protocol.asked.queries import JobQuery
+from advisor.protocol.views import JobQuery
 from advisor.storage import Database
 from tests.unit.services.scripted_tuning import make_spec
 

@@ -13,8 +13,8 @@ from sqlalchemy import create_engine, text
 
 from advisor.errors import UnreadableRecord
 from advisor.protocol.asked.jobs import Job, JobSpec, JobState
-from advisor.protocol.asked.queries import JobQuery
 from advisor.protocol.measured.trials import Purpose, SessionState, Trial
+from advisor.protocol.views import JobQuery
 from advisor.services.background.scheduling import Scheduler
 from advisor.services.thinking.stock import Stock
 from advisor.services.thinking.thought import Thought, think

@@ -9,9 +9,8 @@ import pytest
 from sqlalchemy import text
 
 from advisor.errors import InvalidRequest, JobNotFound
-from advisor.protocol.asked.queries import JobQuery
-from advisor.protocol.measured.pages import BlockPage, SessionPage, TrialPage
-from advisor.protocol.views import AgentPage, AgentView, NewToken, Role, TokenPage, TokenView
+from advisor.protocol.measured.trials import BlockPage, SessionPage, TrialPage
+from advisor.protocol.views import AgentPage, AgentView, JobQuery, NewToken, Role, TokenPage, TokenView
 from advisor.services.agents import list_agents, view_agents
 from advisor.services.answers import measured
 from advisor.services.jobs import list_jobs

@@ -16,9 +16,8 @@ import pytest
 from advisor.errors import JobNotFound, Unavailable
 from advisor.protocol.logs import LogFormat
 from advisor.services.thinking import processes
-from advisor.services.thinking.earlier import Choice
 from advisor.services.thinking.processes import PlannerProcesses, Question, Setting
-from advisor.services.thinking.thought import Thought
+from advisor.services.thinking.thought import Choice, Thought
 from advisor.tuning.asked import PlannerTuning
 from tests.unit.services.world import World
 

@@ -11,7 +11,6 @@ import pytest
 
 from advisor.errors import InvalidRequest, LostRace, Unavailable
 from advisor.protocol.asked.jobs import Job, JobState, Stage
-from advisor.protocol.asked.queries import JobQuery
 from advisor.protocol.measured.messages import MemberState
 from advisor.protocol.measured.telemetry import TelemetrySample
 from advisor.protocol.measured.trials import (
@@ -28,7 +27,7 @@ from advisor.protocol.measured.trials import (
     TrialState,
 )
 from advisor.protocol.nodes.cluster import Cluster
-from advisor.protocol.views import EventKind, Role
+from advisor.protocol.views import EventKind, JobQuery, Role
 from advisor.storage import Database, UnitOfWork
 from advisor.storage.database import Database as DatabaseDoor
 from advisor.storage.repositories.blocks import MAX_QUARANTINED, Blocks

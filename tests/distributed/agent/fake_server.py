@@ -9,9 +9,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from advisor.protocol.measured.messages import AgentRegistered, Assignment, BeatReply, NextReply, PollReply
-from advisor.protocol.measured.races import BlockPlan, RacePlan
 from advisor.protocol.measured.results import RaceRules
-from advisor.protocol.measured.trials import SessionState
+from advisor.protocol.measured.trials import BlockPlan, RacePlan, SessionState
 from advisor.protocol.training.workload import WITH_SECRETS, Workload
 from advisor.protocol.views import RaceAccepted
 

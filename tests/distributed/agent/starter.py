@@ -16,7 +16,7 @@ from agent.client import ServerClient
 from agent.devices.gpus import Gpus
 from agent.guard.processes import SESSION_MARKER, list_marked
 from agent.loop import Agent
-from agent.sessions.rank_folder import remove_leftover_folders
+from agent.sessions.preparation import remove_leftover_folders
 from agent.settings import AgentSettings
 from tests.distributed.agent.fake_server import TOKEN
 from tests.no_gpus import NoGpus

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from advisor.protocol.base import Value
-from advisor.protocol.measured.races import BlockPlan
 from advisor.protocol.measured.results import RaceRules
+from advisor.protocol.measured.trials import BlockPlan
 from advisor.protocol.training.workload import Workload, WorkloadKind
 
 pytestmark = pytest.mark.distributed

@@ -15,8 +15,8 @@ from sqlalchemy import text
 from advisor.app import make_id
 from advisor.local.record import free_port
 from advisor.protocol.asked.jobs import Budget, JobSpec, JobState
-from advisor.protocol.asked.queries import JobQuery
 from advisor.protocol.training.workload import Workload
+from advisor.protocol.views import JobQuery
 from advisor.storage import Database
 from benchmarks.faulty_agent import SIMULATED, Counts, FaultyAgent, Proxy
 

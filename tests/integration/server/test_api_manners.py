@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from advisor.protocol.asked.jobs import Job, JobState
-from advisor.protocol.measured.pages import BlockPage, SessionPage, TrialPage
-from advisor.protocol.measured.trials import JobHistory
+from advisor.protocol.measured.trials import BlockPage, JobHistory, SessionPage, TrialPage
 from tests.integration.server.served import FakeAgent, Served, start_gang
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_spec
 

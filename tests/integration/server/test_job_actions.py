@@ -7,7 +7,7 @@ import pytest
 from sqlalchemy import select
 
 from advisor.protocol.asked.jobs import JobState
-from advisor.protocol.measured.pages import HistoryPage
+from advisor.protocol.measured.trials import HistoryPage
 from advisor.storage.tables import Base
 from tests.integration.server.served import FakeAgent, Served, start_gang
 from tests.unit.services.scripted_tuning import make_spec

@@ -13,10 +13,9 @@ from typing import Any
 
 import pytest
 
-from advisor.protocol.measured.races import RacePlan
 from advisor.protocol.measured.results import BlockResult, Phases
 from advisor.protocol.measured.telemetry import DeviceSample
-from advisor.protocol.measured.trials import Outcome
+from advisor.protocol.measured.trials import Outcome, RacePlan
 from agent.devices.gpus import DeviceProcess, Reading
 from tests.gpu import command
 from tests.gpu.bench import Bench, Interrupted, Machine, Struck, Trained

@@ -14,9 +14,8 @@ import psutil
 import pytest
 
 from agent.devices.foreign import find_foreign_load
-from agent.devices.gpus import ChildGpus, Deadlines, Reading
+from agent.devices.gpus import ChildGpus, Deadlines, Reading, describe_failure
 from agent.devices.telemetry import Sampler
-from agent.devices.xid import describe_failure
 from tests.fake_nvml import FakeNvml
 
 QUICK = Deadlines(start_s=30.0, restart_s=1.0, answer_s=0.6)

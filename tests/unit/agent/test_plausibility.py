@@ -2,8 +2,8 @@
 
 import pytest
 
-from advisor.protocol.measured.races import BlockPlan, RacePlan
 from advisor.protocol.measured.results import BlockResult
+from advisor.protocol.measured.trials import BlockPlan, RacePlan
 from agent.sessions.plausibility import find_implausible
 
 RACE = RacePlan(arms=tuple(BlockPlan(block_id=arm, trial_number=1) for arm in ("b1", "b2")))

@@ -14,9 +14,17 @@ from pydantic import BaseModel
 from advisor.protocol.answers.advice import Advice, Forecast
 from advisor.protocol.answers.previews import JobPreview
 from advisor.protocol.asked.jobs import Continuation, Job, JobSpec, JobState, Prioritisation
-from advisor.protocol.asked.queries import JobQuery
 from advisor.protocol.measured.trials import JobHistory
-from advisor.protocol.views import EventFacts, EventKind, EventPage, JobEvent, JobPage, LogChunk, LogPage
+from advisor.protocol.views import (
+    EventFacts,
+    EventKind,
+    EventPage,
+    JobEvent,
+    JobPage,
+    JobQuery,
+    LogChunk,
+    LogPage,
+)
 from advisor.tuning.explain.preview import preview_plan
 
 TOKEN = "adv_admin_t1_secret"

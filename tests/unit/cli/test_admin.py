@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.protocol.asked.queries import JobQuery
+from advisor.protocol.views import JobQuery
 from advisor.services.jobs import list_jobs, submit_job
 from advisor.storage import Database
 from tests.unit.services.scripted_tuning import make_node, make_spec

@@ -4,7 +4,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from advisor.cli.views.devices_view import devices_table
+from advisor.cli.commands.jobs.overview import devices_table
 from advisor.protocol.measured.telemetry import DeviceTelemetry, NodeTelemetry, Spread
 from advisor.protocol.measured.trials import Block, BlockPlan, BlockState, BlockSummary, JobHistory
 

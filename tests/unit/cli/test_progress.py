@@ -12,9 +12,9 @@ from advisor.cli.views.progress import (
 from advisor.protocol.asked.jobs import Job, JobSpec, JobState, Stage
 from advisor.protocol.base import Value
 from advisor.protocol.kinds import Effect
-from advisor.protocol.measured.races import BlockPlan
 from advisor.protocol.measured.trials import (
     Block,
+    BlockPlan,
     BlockState,
     BlockSummary,
     Contrast,

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
-from advisor.services.links import LASTS, make_link, take_link
+from advisor.services.visits import LASTS, make_link, take_link
 from tests.samples.stored import NOW, Clock, Stories
 
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from advisor.dashboard.views.job.runs import judge_run
+from advisor.dashboard.views.job.advice import judge_run
 from advisor.protocol.measured.runs import ProductionRun
 from tests.samples.stored import NOW
 

@@ -8,7 +8,7 @@ from starlette.testclient import TestClient
 
 from advisor.dashboard.views.job.forecasts import Cluster
 from advisor.protocol.measured.trials import JobHistory
-from advisor.services.answers.forecasts import predict
+from advisor.services.answers.advice import predict
 from tests.samples.job import Story
 from tests.samples.stored import NOW, Stories
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.measured.races import BlockPlan
+from advisor.protocol.measured.trials import BlockPlan
 
 BOTH = Changes({"num_threads": 2, "fuse_grad_size_in_MB": 4.0})
 

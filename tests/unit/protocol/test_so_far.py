@@ -5,10 +5,17 @@ from datetime import UTC, datetime
 import pytest
 
 from advisor.protocol.measured.estimates import estimate_blocks, mean_step_s, rate_of
-from advisor.protocol.measured.races import BlockPlan
 from advisor.protocol.measured.results import BlockResult
 from advisor.protocol.measured.so_far import gain_of
-from advisor.protocol.measured.trials import Block, BlockState, BlockSummary, Contrast, Purpose, Trial
+from advisor.protocol.measured.trials import (
+    Block,
+    BlockPlan,
+    BlockState,
+    BlockSummary,
+    Contrast,
+    Purpose,
+    Trial,
+)
 from advisor.protocol.standing import SoFar, Standing
 
 NOW = datetime(2026, 11, 26, tzinfo=UTC)

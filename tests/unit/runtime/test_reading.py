@@ -20,7 +20,6 @@ pytestmark = pytest.mark.thorough
 
 loading = importlib.import_module("torch.utils.data.dataloader")
 reading = importlib.import_module("fleet_advisor_runtime.loading.reading")
-tape = importlib.import_module("fleet_advisor_runtime.loading.tape")
 loader_source = importlib.import_module("fleet_advisor_runtime.loading.loader_source")
 
 READ_NEXT = loading._BaseDataLoaderIter.__next__
@@ -315,7 +314,7 @@ def test_a_loader_without_a_length_is_replayed_as_well() -> None:
 
 
 def test_batches_that_take_too_much_memory_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tape, "MOST_TAPED_BYTES", 40)
+    monkeypatch.setattr(reading, "MOST_TAPED_BYTES", 40)
     loader, tuned = DataLoader(Samples(), 4), reading.Reading()
     iterator = tuned.start_epoch(loader, DataLoader.__iter__)
 

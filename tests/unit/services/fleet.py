@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from advisor.errors import SessionNotRunning, StaleSession
 from advisor.protocol.base import Value
 from advisor.protocol.measured.messages import Assignment, HelloReport, MemberState
-from advisor.protocol.measured.races import RacePlan
 from advisor.protocol.measured.results import BlockResult, Phases
-from advisor.protocol.measured.trials import Outcome, SessionState
+from advisor.protocol.measured.trials import Outcome, RacePlan, SessionState
 from advisor.services.measuring import sessions
 from tests.unit.services.world import World
 from tests.unit.tuning.simulated_cluster import make_facts

@@ -13,8 +13,14 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 from advisor.errors import AdvisorError, StaleSession, Unavailable
 from advisor.protocol.asked.jobs import Job, JobState
 from advisor.protocol.measured.messages import Assignment, MemberState
-from advisor.protocol.measured.races import RacePlan
-from advisor.protocol.measured.trials import BlockState, JobHistory, Session, SessionState, TrialState
+from advisor.protocol.measured.trials import (
+    BlockState,
+    JobHistory,
+    RacePlan,
+    Session,
+    SessionState,
+    TrialState,
+)
 from advisor.services.measuring.races import Accepted, Quarantined
 from advisor.storage.fault_points import FaultPoint, Side
 from tests.unit.services.scripted_tuning import ScriptedTuning, make_result

@@ -10,8 +10,7 @@ from advisor.protocol.asked.jobs import JobState
 from advisor.protocol.measured.messages import Assignment, Beat, MemberState
 from advisor.protocol.measured.spending import measure_wall_s
 from advisor.protocol.measured.trials import Outcome, SessionState
-from advisor.services.background.awake_clock import AwakeClock
-from advisor.services.background.reaper import Reaper
+from advisor.services.background.reaper import AwakeClock, Reaper
 from advisor.services.measuring.leases import Leases
 from advisor.storage import Database
 from tests.unit.services.counted import CountedDatabase

@@ -9,8 +9,7 @@ from advisor.errors import InvalidResult
 from advisor.protocol.base import Value
 from advisor.protocol.gains import say_smallest_gain
 from advisor.protocol.measured.messages import Assignment, RaceReport
-from advisor.protocol.measured.races import RacePlan
-from advisor.protocol.measured.trials import BlockState, Outcome, TrialState
+from advisor.protocol.measured.trials import BlockState, Outcome, RacePlan, TrialState
 from advisor.protocol.views import EventFacts
 from advisor.services import jobs
 from advisor.services.measuring import races

@@ -18,14 +18,12 @@ from advisor.protocol.measured.messages import (
     RegisterAgent,
     SessionEnd,
 )
-from advisor.protocol.measured.races import RacePlan
 from advisor.protocol.measured.results import BlockResult
-from advisor.protocol.measured.trials import JobHistory, Outcome
+from advisor.protocol.measured.trials import JobHistory, Outcome, RacePlan
 from advisor.protocol.nodes.cluster import Node
 from advisor.protocol.views import Role
 from advisor.services import agents, jobs
-from advisor.services.background.awake_clock import AwakeClock
-from advisor.services.background.reaper import Reaper
+from advisor.services.background.reaper import AwakeClock, Reaper
 from advisor.services.background.scheduling import Scheduler
 from advisor.services.changing import continuing, pausing, prioritising, repeating
 from advisor.services.measuring import races, sessions

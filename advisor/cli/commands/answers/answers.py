@@ -13,8 +13,7 @@ from advisor.cli.options import JobArgument, JsonOption, LogToOption, VerboseOpt
 from advisor.cli.tuning.strategy_files import default_directory, write_bundle, write_files
 from advisor.cli.tuning.trackers import log_to_all, read_targets
 from advisor.cli.tuning.usage import describe_use
-from advisor.cli.views.advice_json import describe_advice
-from advisor.cli.views.advice_view import render_advice
+from advisor.cli.views.advice_view import describe_advice, render_advice
 from advisor.client import ExportedFile
 from advisor.exporters import ExportError, export_report
 from advisor.exporters import export as make_export

@@ -16,10 +16,10 @@ from advisor.client import ApiProblem, Client, ServerUnreachable
 from advisor.local.agents import AGENT_COMMAND, training_environment
 from advisor.local.record import make_private, running_server
 from advisor.local.testbed import unavailable_because
-from advisor.protocol.asked.queries import JobQuery
 from advisor.protocol.base import Message
 from advisor.protocol.nodes.cluster import Finding
 from advisor.protocol.reading import Unreadable, read_document
+from advisor.protocol.views import JobQuery
 
 _PATIENCE_S = 120
 

@@ -10,7 +10,7 @@ from advisor.cli.exits import CommandFailed, Exit
 from advisor.cli.login import forget_login, keep_login
 from advisor.cli.options import screen_of
 from advisor.client import Client
-from advisor.protocol.asked.queries import JobQuery
+from advisor.protocol.views import JobQuery
 
 
 def login(

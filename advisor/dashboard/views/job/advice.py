@@ -1,7 +1,11 @@
-"""What stands below the verdict, in words: why a knob changed, buckets, stalls and how the job scales."""
+"""What stands below the verdict, in words: why a knob changed, buckets, stalls, scaling, and real trainings."""
+
+from datetime import datetime, timedelta
 
 from advisor.dashboard import formats
+from advisor.dashboard.views.chips import Chip
 from advisor.protocol.answers.advice import Advice, Diagnosis, KnobReason
+from advisor.protocol.measured.runs import ProductionRun
 
 
 def find_reason(advice: Advice, knob: str) -> KnobReason | None:
@@ -37,3 +41,17 @@ def list_scaling(diagnosis: Diagnosis) -> list[tuple[str, str]]:
         for when, share in (("before", diagnosis.scaling_before), ("after", diagnosis.scaling_after))
         if share is not None
     ]
+
+
+_SILENT = timedelta(minutes=10)
+"""A training that reported nothing for so long has ended, or cannot reach the server."""
+
+
+def judge_run(run: ProductionRun, now: datetime) -> Chip:
+    """Return the chip of a training: as advised, running, slow or silent."""
+    if now - run.reported_at > _SILENT:
+        return Chip("muted", "minus", "silent", "It has ended, or cannot reach the server.")
+    if run.is_below:
+        return Chip("bad", "alert", "slow", "Its throughput is below the advised interval.")
+    word = "as advised" if run.low is not None else "running"
+    return Chip("good", "check", word, "Its steps are as fast as they were.")

@@ -1,13 +1,16 @@
-"""The pages beside the jobs: agents, the knob catalogue, export, log."""
+"""The pages beside the jobs: agents, tokens, the knob catalogue, export, log."""
 
 from collections.abc import Sequence
+from datetime import datetime
 
 from advisor.dashboard import formats
+from advisor.dashboard.views.chips import Chip
 from advisor.protocol.kinds import Place
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Knob
 from advisor.protocol.nodes.cluster import Node, spell_memory
-from advisor.protocol.views import AgentState, AgentView, LogChunk
+from advisor.protocol.views import AgentState, AgentView, LogChunk, Role, TokenView
+from advisor.services.tokens import tell_spent
 
 _AWAY = {AgentState.SILENT, AgentState.REVOKED}
 _PLACES = {
@@ -92,3 +95,19 @@ def view_log(parts: Sequence[LogChunk]) -> list[LogChunk]:
         else:
             blocks.append(part)
     return blocks
+
+
+ROLES = {
+    Role.VIEWER: "look at jobs, advice and agents",
+    Role.SUBMITTER: "also submit jobs, and change those of its label or team",
+    Role.ADMIN: "also change every job, agents and tokens",
+    Role.AGENT: "register agents, nothing else",
+}
+"""What each role may do, in the words of the form."""
+
+
+def judge_token(token: TokenView, now: datetime) -> Chip:
+    """Return the chip of a token: valid, or why it opens nothing any more."""
+    if spent := tell_spent(token, now):
+        return Chip("muted", "minus", token.tell_state(now), spent)
+    return Chip("good", "check", "valid")

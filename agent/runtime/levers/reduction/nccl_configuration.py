@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from ...backends import find_backend
-from ...link.c_environment import read_variable
+from ...link.environment import read_variable
 from ..lever import Evidence, Lever, RelaunchNeeded, Training
 from .communicators import agree_on_most, explain_no_order
 from .gradient_reduction import GradientReduction

@@ -9,7 +9,7 @@ from advisor.protocol.gains import say_smallest_gain
 from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
 from advisor.tuning.explain.headline import Grounds, say_answer
-from advisor.tuning.history.others import Others
+from advisor.tuning.history.ended_search import Others
 
 WIDE = Interval(ratio=3.4, low=0.9, high=12.0, rounds=4, sessions=2)
 SURE = Interval(ratio=3.1, low=1.8, high=5.4, rounds=8, sessions=2)

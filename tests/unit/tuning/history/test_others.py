@@ -5,7 +5,7 @@ from statistics import fmean
 from advisor.protocol.base import Value
 from advisor.protocol.knobs.changes import Changes
 from advisor.protocol.measured.trials import Purpose
-from advisor.tuning.history.others import judge_others
+from advisor.tuning.history.ended_search import judge_others
 from tests.unit.tuning.raced import BASE, Raced
 
 SMALL: dict[str, Value] = {"fuse_grad_size_in_MB": 4.0}

@@ -1,15 +1,22 @@
-"""`job.yaml`: `run.sh` in one pod a node, as a plain indexed Job with a headless Service; no operator is needed."""
+"""`run.sh` under a scheduler: `job.yaml` for Kubernetes, without an operator, and `train.sbatch` for Slurm."""
 
 import textwrap
 
 from advisor.exporters.comments import comment, head_lines
 from advisor.exporters.exported import Exported
-from advisor.exporters.launch.names import plain_name
 from advisor.exporters.launch.run_script import RUNTIME, export_torchrun
 from advisor.exporters.strategy_json import export_json
 from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.nodes.cluster import DeviceKind
+
+
+def plain_name(job: Job) -> str:
+    """Return lower-case letters, digits and single hyphens, starting with a letter; at most 40 of them."""
+    kept = "".join(mark if mark.isascii() and mark.isalnum() else "-" for mark in job.spec.name.lower())
+    name = "-".join(filter(None, kept.split("-")))[:40].strip("-")
+    return name if name[:1].isalpha() else f"training-{name}".rstrip("-")
+
 
 IMAGE = "REPLACE-WITH-YOUR-TRAINING-IMAGE"
 _FILES = "/etc/fleet-advisor"
@@ -105,4 +112,43 @@ def export_kubernetes(advice: Advice, job: Job) -> Exported:
         unmapped=script.unmapped,
         warnings=tuple(warnings),
         needs=("runtime",),
+    )
+
+
+_MEET = """\
+# sbatch runs a copy of this file: the strategy's files are found where you submitted it.
+here="${ADVISOR_FILES:-$SLURM_SUBMIT_DIR}"
+[ -f "$here/run.sh" ] || { echo "No run.sh in $here: submit there, or set ADVISOR_FILES to its folder." >&2; exit 1; }
+read -r MASTER_ADDR < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+MASTER_PORT="$((29500 + SLURM_JOB_ID % 1000))"
+export MASTER_ADDR MASTER_PORT
+"""
+
+
+def export_slurm(advice: Advice, job: Job) -> Exported:
+    """Return the batch script; nodes and devices are those of the job that was measured."""
+    script = export_torchrun(advice, job)
+    facts = job.facts
+    options = [f"--job-name={plain_name(job)}", f"--nodes={job.spec.nodes}", "--ntasks-per-node=1"]
+    if facts is not None and facts.device is DeviceKind.CUDA:
+        options.append(f"--gpus-per-node={facts.local_world_size}")
+    warnings = [
+        *script.warnings,
+        "Account, partition and time are your site's: sbatch --account=... --time=... train.sbatch",
+    ]
+    title = (
+        "Trains under the strategy on Slurm: sbatch train.sbatch, with run.sh and what it needs beside it."
+    )
+    head = head_lines(advice, job, title, script.provenance, warnings, script.unmapped)
+    directives = "".join(f"#SBATCH {option}\n" for option in options)
+    start = """srun bash -c 'NODE_RANK="$SLURM_NODEID" exec bash "$0" "$@"' "$here/run.sh" "$@"\n"""
+    return Exported(
+        format="slurm",
+        filename="train.sbatch",
+        media_type="text/x-shellscript; charset=utf-8",
+        content="#!/usr/bin/env bash\n" + directives + comment(head) + "set -euo pipefail\n" + _MEET + start,
+        provenance=script.provenance,
+        unmapped=script.unmapped,
+        warnings=tuple(warnings),
+        needs=("torchrun", "json", "runtime"),
     )
