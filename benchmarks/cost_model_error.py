@@ -140,7 +140,7 @@ def _simulated_case(surface: SimulatedSurface, count: int, dice: random.Random) 
     first, second = measure(baseline), measure(baseline)
     blocks = [
         make_block(first, {}),
-        make_block(second.model_copy(update={"calibration": surface.calibration}), {}),
+        make_block(replace(second, calibration=surface.calibration), {}),
     ]
     cells: list[Cell] = []
     while len(cells) < count + _TESTED:

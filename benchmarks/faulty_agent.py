@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +188,7 @@ class FaultyAgent(threading.Thread):
         self.numbers += 1
         wobble = 0.001 * ((self.numbers * 5) % 7 - 3) / 3
         results = {
-            arm["block_id"]: measure_steps(arm["overrides"], lambda _: 1.0, wobble).model_dump(mode="json")
+            arm["block_id"]: asdict(measure_steps(arm["overrides"], lambda _: 1.0, wobble))
             for arm in race["arms"]
         }
         first = f"{path}/races/{race['arms'][0]['block_id']}"

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -69,7 +70,7 @@ class Advisor:
         self.database = PostgresCluster() if on_postgres else SqliteFile(folder)
         self.server = Server(folder, self.database, TIMERS)
         self.url = self.server.url
-        (folder / "result.json").write_text(measure_steps({}, lambda _: 1.0, 0.0).model_dump_json())
+        (folder / "result.json").write_text(json.dumps(asdict(measure_steps({}, lambda _: 1.0, 0.0))))
         facts = make_facts(world_size=2, nodes=1, local_world_size=2)
         (folder / "facts.json").write_text(facts.model_dump_json())
         self.jobs: collections.defaultdict[str, list[str]] = collections.defaultdict(list)

@@ -6,7 +6,7 @@ rules, steps those of the surface, the clock is simulated.
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from played_race import PlayedArm, play_race
 from surface_model import Cell, Surface
@@ -128,19 +128,18 @@ class Replay(PlayedJob):
             self._steps += len(times)
         described = self._launch_played.describe(shown, times)
         ignored = cell.outcome is Outcome.INEFFECTIVE
-        return described.model_copy(
-            update={
-                "steps": len(times),
-                "period": arm.period,
-                "warmup_steps": len(arm.warm),
-                "segments": arm.segments,
-                "losses": described.losses or tuple(_loss(first + i) for i in range(len(times))),
-                "given_up": arm.given_up,
-                "relaunch_needed": arm.relaunch_needed,
-                "consumed": {} if ignored else dict.fromkeys(trial.changes, "in force"),
-                "not_consumed": dict.fromkeys(trial.changes, cell.reason) if ignored else {},
-                "calibration": self.surface.calibration if race.rules.calibrate else None,
-            }
+        return replace(
+            described,
+            steps=len(times),
+            period=arm.period,
+            warmup_steps=len(arm.warm),
+            segments=arm.segments,
+            losses=described.losses or tuple(_loss(first + i) for i in range(len(times))),
+            given_up=arm.given_up,
+            relaunch_needed=arm.relaunch_needed,
+            consumed={} if ignored else dict.fromkeys(trial.changes, "in force"),
+            not_consumed=dict.fromkeys(trial.changes, cell.reason) if ignored else {},
+            calibration=self.surface.calibration if race.rules.calibrate else None,
         )
 
 

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from datetime import UTC, datetime
 from itertools import cycle, islice
 from pathlib import Path
@@ -130,9 +131,7 @@ class Agent:
 
     async def report(self, race: dict[str, Any], number: int) -> None:
         """Report a race."""
-        results = {
-            arm["block_id"]: measure(arm["overrides"], number).model_dump(mode="json") for arm in race["arms"]
-        }
+        results = {arm["block_id"]: asdict(measure(arm["overrides"], number)) for arm in race["arms"]}
         await self.say(f"races/{race['arms'][0]['block_id']}", results=results)
 
 

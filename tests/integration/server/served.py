@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -174,7 +175,7 @@ class FakeAgent:
 
     def report(self, race: Any, step_s: float = 0.1, **wrong: object) -> Any:
         """Report a race: the same steps for every arm."""
-        result = make_result(step_s).model_dump(mode="json") | wrong
+        result = asdict(make_result(step_s)) | wrong
         ids = [arm["block_id"] for arm in race["arms"]]
         return self.say(f"races/{ids[0]}", results=dict.fromkeys(ids, result))
 

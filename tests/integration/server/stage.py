@@ -1,6 +1,7 @@
 """A server with a job in the middle of a session, and a document for every route that takes one."""
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -46,7 +47,7 @@ class Stage:
         ids = [arm["block_id"] for arm in race["arms"]]
         self.race_id: str = ids[0]
         facts = make_facts().model_dump(mode="json")
-        result = make_result(0.1).model_dump(mode="json")
+        result = asdict(make_result(0.1))
         trouble = {"code": "no_ddp", "sentence": "It has none.", "fatal": False}
         registration = {
             "name": "one",

@@ -1,5 +1,7 @@
 """Continuing a job over HTTP: it goes on with the same agent, once per key, and refuses what cannot go on."""
 
+from dataclasses import asdict
+
 from advisor.protocol.asked.jobs import JobState
 from tests.integration.server.served import FakeAgent, Served, start_gang
 from tests.unit.services.scripted_tuning import make_result
@@ -9,7 +11,7 @@ MORE = {"more_seconds": 60, "more_trials": 4}
 
 def measure_all(agent: FakeAgent) -> int:
     """Run races until the server says that the session is over; return how many those were."""
-    count, result = 0, make_result().model_dump(mode="json")
+    count, result = 0, asdict(make_result())
     while (race := agent.next()["race"]) is not None:
         results = {arm["block_id"]: result for arm in race["arms"]}
         assert agent.say(f"races/{race['arms'][0]['block_id']}", results=results).status_code == 200

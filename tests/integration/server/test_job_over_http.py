@@ -1,6 +1,7 @@
 """A job's whole life over HTTP: agents that obey, answers that get lost, and servers that restart in the middle."""
 
 from collections.abc import Callable
+from dataclasses import asdict
 
 import pytest
 
@@ -185,7 +186,7 @@ def test_report_of_more_than_any_race_has_is_refused_and_nothing_of_it_is_kept(s
     agent = FakeAgent(server, "one")
     start_gang(agent)
     race = agent.next()["race"]
-    result = make_result(0.1).model_dump(mode="json")
+    result = asdict(make_result(0.1))
     names = [arm["block_id"] for arm in race["arms"]]
     for wrong in (
         {str(n): result for n in range(65)},
