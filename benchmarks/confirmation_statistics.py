@@ -77,7 +77,7 @@ def race(noise: Noise, log_ratio: float, race_s: float, dice: np.random.Generato
 
 
 def _report(times: NDArray[np.float64], segments: tuple[int, ...]) -> BlockResult:
-    return BlockResult.model_construct(
+    return BlockResult(
         steps=len(times), step_time_s=tuple(times), segments=segments, samples_per_step=32.0, period=1,
         wall_s=float(times.sum()),
     )  # fmt: skip
