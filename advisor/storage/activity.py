@@ -19,6 +19,7 @@ from sqlalchemy import Connection, Engine, insert, select, update
 from sqlalchemy.exc import SQLAlchemyError
 
 from advisor.errors import Standby, Unavailable
+from advisor.storage.connections import start_transaction
 from advisor.storage.tables import EpochRow
 
 _LOCK = 0x666C_6565_75
@@ -66,6 +67,7 @@ class Activity:
         """
         with self._looking:
             with self._engine.begin() as connection:
+                start_transaction(connection)
                 more = update(EpochRow).values(epoch=EpochRow.epoch + 1).returning(EpochRow.epoch)
                 first = insert(EpochRow).values(epoch=1).returning(EpochRow.epoch)
                 epoch = connection.execute(more).scalar_one_or_none()

@@ -31,15 +31,9 @@ def tune_postgresql(engine: Engine) -> None:
             connection.execute(f"SET {_LIMIT}")
         connection.commit()
 
-    @event.listens_for(engine, "begin")
-    def _on_begin(connection: Connection) -> None:
-        driver: Any = connection.connection.driver_connection
-        if driver.prepare_threshold is None:
-            connection.exec_driver_sql(f"SET LOCAL {_LIMIT}")
-
 
 def tune_sqlite(engine: Engine) -> None:
-    """Write ahead, sync each commit, and take the write lock where a transaction begins that writes."""
+    """Write ahead, and sync each commit."""
 
     @event.listens_for(engine, "connect")
     def _on_connect(connection: Any, _: object) -> None:
@@ -55,10 +49,17 @@ def tune_sqlite(engine: Engine) -> None:
             cursor.execute(f"PRAGMA {pragma}")
         cursor.close()
 
-    @event.listens_for(engine, "begin")
-    def _on_begin(connection: Connection) -> None:
-        read_only = connection.get_execution_options().get("advisor_read_only", False)
+
+def start_transaction(connection: Connection, *, read_only: bool = False) -> None:
+    """Begin a transaction in the database; SQLite's takes the write lock at once where it is to write.
+
+    No listener does that: where an engine has one, SQLAlchemy looks for others at each statement.
+    """
+    driver: Any = connection.connection.driver_connection
+    if connection.dialect.name == "sqlite":
         connection.exec_driver_sql("BEGIN" if read_only else "BEGIN IMMEDIATE")
+    elif driver.prepare_threshold is None:
+        connection.exec_driver_sql(f"SET LOCAL {_LIMIT}")
 
 
 def is_disk_full(error: DBAPIError) -> bool:

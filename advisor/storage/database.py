@@ -42,7 +42,7 @@ from advisor.errors import DiskFull, InvalidRequest, LostRace, Standby, Unavaila
 from advisor.protocol.asked.jobs import Notice
 from advisor.storage.activity import Activity
 from advisor.storage.bell import Bell
-from advisor.storage.connections import is_disk_full, tune_postgresql, tune_sqlite
+from advisor.storage.connections import is_disk_full, start_transaction, tune_postgresql, tune_sqlite
 from advisor.storage.fault_points import FaultPoint, Side, Strike, pass_by
 from advisor.storage.repositories.known_blocks import KnownBlocks
 from advisor.storage.revisions import refuse_unknown
@@ -208,6 +208,7 @@ class Database:
         if self.file is not None:
             _make_private(self.file.path)
         with self._turn, self._engine.connect() as connection, connection.begin():
+            start_transaction(connection)
             if not self.is_sqlite:
                 # A large library is loaded within: that may take a while on a busy machine.
                 connection.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
@@ -285,14 +286,14 @@ class Database:
 
     @contextmanager
     def _connected(self, read_only: bool) -> Iterator[Connection]:
-        with nullcontext() if read_only else self._turn, self._engine.connect() as connection:
-            connection = connection.execution_options(advisor_read_only=read_only)
-            with connection.begin():
-                if self._activity is not None and not read_only:
-                    if (epoch := self._activity.epoch) is None:
-                        raise Standby
-                    self._activity.prove(connection, epoch)
-                yield connection
+        turn = nullcontext() if read_only else self._turn
+        with turn, self._engine.connect() as connection, connection.begin():
+            start_transaction(connection, read_only=read_only)
+            if self._activity is not None and not read_only:
+                if (epoch := self._activity.epoch) is None:
+                    raise Standby
+                self._activity.prove(connection, epoch)
+            yield connection
 
     @contextmanager
     def _transaction(self, read_only: bool) -> Iterator[UnitOfWork]:
