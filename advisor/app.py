@@ -146,7 +146,7 @@ def create_app(
     app.add_middleware(SafeAnswers)
     app.add_middleware(RequestWatch, metrics=metrics)
     api = build_api()
-    app.include_router(api)
+    app.include_router(api, prefix=PREFIX)
     app.mount(PREFIX, NothingThere(api))
     app.router.routes.append(Route(PREFIX, NothingThere(api)))
     for router in (health, figures):

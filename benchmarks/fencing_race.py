@@ -158,11 +158,10 @@ class Arena:
         """Report a race; return whether it was accepted."""
         results = {arm.block_id: make_result(step_s) for arm in race.arms}
         report = RaceReport(generation=generation or place.generation, results=results)
-
-        with self.world.work() as work:
-            answer = races.report_race(
-                work, self.world.tuning, place.session_id, race.race_id, agent_id, report, self.world.now
-            )
+        world = self.world
+        answer = races.report_race(
+            world.database, world.tuning, place.session_id, race.race_id, agent_id, report, world.now
+        )
         is_accepted = isinstance(answer, races.Accepted)
         self.tally.told["accepted" if is_accepted else "quarantined"].update(results)
         return is_accepted

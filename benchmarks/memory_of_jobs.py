@@ -40,8 +40,9 @@ def play_job(world: World, agent_id: str) -> None:
         race = world.begin(place, agent_id)
         results = {arm.block_id: make_result(0.1) for arm in race.arms}
         report = RaceReport(generation=place.generation, results=results)
-        with world.database.begin() as work:
-            races.report_race(work, world.tuning, place.session_id, race.race_id, agent_id, report, world.now)
+        races.report_race(
+            world.database, world.tuning, place.session_id, race.race_id, agent_id, report, world.now
+        )
     world.cancel(job.id)
     world.wait(_SILENCE_S)
     world.reaper.look(world.now)

@@ -9,7 +9,7 @@ from limits.storage import MemoryStorage
 from limits.strategies import MovingWindowRateLimiter
 from starlette.concurrency import run_in_threadpool
 
-from advisor.api.context import Context, Here
+from advisor.api.context import Context
 from advisor.api.edge.limits import Buckets
 from advisor.errors import Forbidden, TooManyFailures, Unauthenticated
 from advisor.protocol.views import Role
@@ -47,14 +47,13 @@ class Allow:
     async def __call__(
         self,
         request: Request,
-        context: Here,
         credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_BEARER)],
     ) -> Principal:
         """Return who is asking. Raises Unauthenticated, TooManyFailures, TooManyRequests or Forbidden."""
         if credentials is None:
             raise Unauthenticated("The request carries no token.")
         try:
-            principal = await self._find(context, credentials.credentials)
+            principal = await self._find(request.app.state.context, credentials.credentials)
         except Unauthenticated:
             counter: FailureCounter = request.app.state.failures
             counter.count(request.client.host if request.client else "unknown")

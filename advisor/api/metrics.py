@@ -1,15 +1,14 @@
 """The route that Prometheus reads: figures of this server, for every token that may read jobs."""
 
-from fastapi import Response
+from fastapi import APIRouter, Response
 from fastapi.responses import PlainTextResponse
 
 from advisor.api.access import Reader
 from advisor.api.context import Here
-from advisor.api.strict_json import make_router
 
 _CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-router = make_router(tags=["health"])
+router = APIRouter(tags=["health"])
 
 
 @router.get("/metrics", response_class=PlainTextResponse, summary="Figures for Prometheus")

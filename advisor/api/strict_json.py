@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from advisor.api.edge.requests import note_route
 from advisor.errors import InvalidRequest
 
 LARGEST_INTEGER = 2**63 - 1
@@ -52,17 +53,18 @@ def read_json(body: bytes) -> Any:
 
 
 class StrictRoute(APIRoute):
-    """A route whose body is read by `read_json`, and has the types that the API's document says."""
+    """A route of the API, whose body is read by `read_json`, and has the types that the API's document says."""
 
     def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
         """Return the route's handler, behind the reader."""
         handle = super().get_route_handler()
-        if self.body_field is None:
-            return handle
-        annotation: Any = self.body_field.field_info.annotation
-        expected = TypeAdapter(annotation)
+        annotation: Any = self.body_field.field_info.annotation if self.body_field else None
+        expected = TypeAdapter(annotation) if self.body_field else None
 
         async def read_and_handle(request: Request) -> Response:
+            note_route(request)
+            if expected is None:
+                return await handle(request)
             try:
                 body = await request.body()
             except ClientDisconnect as error:

@@ -134,13 +134,11 @@ class NothingThere:
         await answer(scope, receive, send)
 
     def _list_methods(self, scope: Scope) -> list[str]:
-        # The routes name their whole addresses, and where this is mounted is a part of them.
-        asked = {**scope, "root_path": scope["root_path"].removesuffix(self._api.prefix)}
         found = [
             (len(re.sub(r"{\w+}", "", route.path or "")), method)
             for method in _METHODS
             for route in iter_route_contexts(self._api.routes)
-            if route.matches({**asked, "method": method})[0] is Match.FULL
+            if route.matches({**scope, "method": method})[0] is Match.FULL
         ]
         # `/jobs/{job_id}` takes the address of `/jobs/{job_id}:cancel` too, for a job of a strange name.
         most = max(found, default=(0, ""))[0]

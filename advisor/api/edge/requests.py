@@ -96,8 +96,8 @@ class RequestWatch:
         )
 
 
-async def note_route(request: Request) -> None:
-    """Dependency of every route of the API: what its log lines are about, and that it is being answered."""
+def note_route(request: Request) -> None:
+    """Note of a request that a route of the API takes what its log lines are about, and that it is being answered."""
     named, metrics = request.path_params, request.app.state.context.metrics
     about = {name: value for name in _NAMED if (value := named.get(name)) and _WELL_FORMED.fullmatch(value)}
     bind_contextvars(**about)

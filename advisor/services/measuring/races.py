@@ -16,7 +16,7 @@ from advisor.protocol.views import EventKind, RaceAccepted
 from advisor.services.ending import end_session, tell_changes
 from advisor.services.jobs import get_job
 from advisor.services.measuring.sessions import find_leader_place
-from advisor.services.measuring.telemetry import observe_block
+from advisor.services.measuring.telemetry import observe_blocks
 from advisor.services.thinking.stock import Stock
 from advisor.services.thinking.thought import Thought
 from advisor.services.tuning import Tuning
@@ -89,7 +89,7 @@ def next_race(
 
 
 def report_race(
-    work: UnitOfWork,
+    database: Database,
     tuning: Tuning,
     session_id: str,
     race_id: str,
@@ -107,6 +107,21 @@ def report_race(
     for result in report.results.values():
         refuse_implausible(result)
     payload = hashlib.sha256(report.model_dump_json(exclude={"generation"}).encode()).hexdigest()
+    # All that needs no database comes before: writers wait for each other.
+    with database.begin() as work:
+        return _keep_report(work, tuning, session_id, race_id, agent_id, report, payload, now)
+
+
+def _keep_report(
+    work: UnitOfWork,
+    tuning: Tuning,
+    session_id: str,
+    race_id: str,
+    agent_id: str,
+    report: RaceReport,
+    payload: str,
+    now: datetime,
+) -> Accepted | Quarantined:
     work.jobs.lock_of(session_id)
     seat = work.members.seat_of(session_id, agent_id)
     arms = work.blocks.arms_of(race_id)
@@ -235,14 +250,13 @@ def _accept(
     now: datetime,
 ) -> bool:
     job_id = seat.job_id
-    trials = {trial.number: trial for arm in arms if (trial := work.trials.get(job_id, arm.trial_number))}
+    trials = work.trials.of_race(seat.session_id, arms[0].race)
     changed = accept_race(arms, report.results, trials, lambda: _list_baseline(work, job_id), now, tuning)
     for block in changed.blocks:
         result = report.results[block.id]
         if not work.blocks.accept(block, seat.generation, result, block.summary, payload, now):
             return False
-    for block in changed.blocks:
-        observe_block(work, seat.created_at, block)
+    observe_blocks(work, seat.created_at, changed.blocks)
     tell_changes(work, job_id, changed, now)
     return True
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
+from itertools import groupby
 
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.measured.telemetry import FlagKind, NodeFlag, SessionTelemetry, TelemetrySample
@@ -42,19 +43,23 @@ def keep_samples(
     first_s = min(offset_s for offset_s, _ in points)
     recent = work.blocks.ended_since(session.id, now - timedelta(seconds=_LATE_S))
     touched = [b for b in recent if b.finished_at and _offset_s(session.created_at, b.finished_at) >= first_s]
-    for block in touched:
-        observe_block(work, session.created_at, block)
+    observe_blocks(work, session.created_at, touched)
     if touched:
         _flag_agents(work, session, any(_is_baseline(block) for block in touched), now)
 
 
-def observe_block(work: UnitOfWork, created_at: datetime, block: Block) -> None:
-    """Sum up the samples that a measured block has so far; its session was created then."""
-    if block.finished_at is None:
-        return
-    start_s, end_s = _offset_s(created_at, block.issued_at), _offset_s(created_at, block.finished_at)
-    if points := work.telemetry.between(block.session_id, start_s, end_s):
-        work.blocks.set_telemetry(block.id, measure_utilisation(points), summarise_nodes(points))
+def observe_blocks(work: UnitOfWork, created_at: datetime, blocks: Sequence[Block]) -> None:
+    """Sum up the samples that measured blocks of a session have so far; it was created then.
+
+    The arms of a race are measured over the same time, so that each race's samples are read once.
+    """
+    for (start, end), arms in groupby(blocks, lambda block: (block.issued_at, block.finished_at)):
+        if end is None:
+            continue
+        start_s, end_s = _offset_s(created_at, start), _offset_s(created_at, end)
+        if points := work.telemetry.between(blocks[0].session_id, start_s, end_s):
+            ids = [arm.id for arm in arms]
+            work.blocks.set_telemetry(ids, measure_utilisation(points), summarise_nodes(points))
 
 
 def read_series(work: UnitOfWork, job_id: str) -> SessionTelemetry:

@@ -1,5 +1,6 @@
 """Blocks, the results accepted for them exactly once, and the quarantine for all others."""
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from sqlalchemy import (
@@ -209,10 +210,10 @@ class Blocks:
         self._connection.execute(query.values(state=BlockState.VOID, note=note, finished_at=now))
 
     def set_telemetry(
-        self, block_id: str, utilisation: float | None, nodes: tuple[NodeTelemetry, ...]
+        self, block_ids: Sequence[str], utilisation: float | None, nodes: tuple[NodeTelemetry, ...]
     ) -> None:
-        """Set what telemetry showed during a block: the mean utilisation, 0 to 1, and each node's summary."""
-        seen = {"block": block_id, "now_utilisation": utilisation, "now_telemetry": nodes}
+        """Set what telemetry showed during blocks: the mean utilisation, 0 to 1, and each node's summary."""
+        seen = {"blocks": block_ids, "now_utilisation": utilisation, "now_telemetry": nodes}
         self._connection.execute(_SET_TELEMETRY, seen)
 
 
@@ -282,7 +283,7 @@ _ADD_RESULT = insert(ResultRow)
 _SHA256 = select(ResultRow.payload_sha256).where(ResultRow.block_id == bindparam("block"))
 _SET_TELEMETRY = (
     update(BlockRow)
-    .where(BlockRow.id == bindparam("block"))
+    .where(BlockRow.id.in_(bindparam("blocks", expanding=True)))
     .values(utilisation=bindparam("now_utilisation"), telemetry=bindparam("now_telemetry"))
 )
 

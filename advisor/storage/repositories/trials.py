@@ -7,7 +7,7 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 from advisor.protocol.kinds import Effect
 from advisor.protocol.measured.trials import Outcome, Purpose, Trial, TrialState
 from advisor.storage.columns import AnyRow, read_word
-from advisor.storage.tables import TrialRow
+from advisor.storage.tables import BlockRow, TrialRow
 
 
 class Trials:
@@ -21,10 +21,10 @@ class Trials:
         values = {name: getattr(trial, name) for name in Trial.model_fields}
         self._connection.execute(_ADD, values | {"job_id": job_id})
 
-    def get(self, job_id: str, number: int) -> Trial | None:
-        """Return a trial."""
-        row = self._connection.execute(_GET, {"job": job_id, "trial": number}).one_or_none()
-        return _trial(row) if row else None
+    def of_race(self, session_id: str, race: int) -> dict[int, Trial]:
+        """Return the trials of a race by number."""
+        rows = self._connection.execute(_OF_RACE, {"session": session_id, "race": race})
+        return {row.number: _trial(row) for row in rows}
 
     def of_job(self, job_id: str) -> tuple[Trial, ...]:
         """Return all trials of a job by number."""
@@ -79,7 +79,11 @@ class Trials:
 
 _ADD = insert(TrialRow)
 _OF_JOB = select(TrialRow).where(TrialRow.job_id == bindparam("job")).order_by(TrialRow.number)
-_GET = select(TrialRow).where(TrialRow.job_id == bindparam("job"), TrialRow.number == bindparam("trial"))
+_OF_RACE = (
+    select(TrialRow)
+    .join(BlockRow, (BlockRow.job_id == TrialRow.job_id) & (BlockRow.trial_number == TrialRow.number))
+    .where(BlockRow.session_id == bindparam("session"), BlockRow.race == bindparam("race"))
+)
 
 
 def _trial(row: AnyRow) -> Trial:

@@ -47,7 +47,7 @@ def test_measured_blocks_are_read_once_and_new_ones_are_added(measured: Database
 def test_what_changes_in_a_measured_block_is_seen_by_who_has_read_it(measured: Database) -> None:
     read(measured)
     with measured.begin() as work:
-        work.blocks.set_telemetry("b1", 0.5, ())
+        work.blocks.set_telemetry(["b1"], 0.5, ())
         # In the transaction that changes it as well.
         assert work.blocks.of_job("j1")[1].utilisation == 0.5
     _, observed, _ = read(measured)

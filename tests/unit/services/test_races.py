@@ -36,8 +36,9 @@ def states(world: World, job_id: str) -> list[BlockState]:
 
 
 def send(world: World, place: Assignment, agent: str, race_id: str, report: RaceReport) -> object:
-    with world.work() as work:
-        return races.report_race(work, world.tuning, place.session_id, race_id, agent, report, world.now)
+    return races.report_race(
+        world.database, world.tuning, place.session_id, race_id, agent, report, world.now
+    )
 
 
 class AnnouncingTuning(ScriptedTuning):

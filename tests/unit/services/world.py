@@ -204,10 +204,9 @@ class World:
         each = result if isinstance(result, Sequence) else [result or make_result()] * len(race.arms)
         results = {arm.block_id: one for arm, one in zip(race.arms, each, strict=True)}
         report = RaceReport(generation=place.generation, results=results)
-        with self.work() as work:
-            return races.report_race(
-                work, self.tuning, place.session_id, race.race_id, agent_id, report, self.now
-            )
+        return races.report_race(
+            self.database, self.tuning, place.session_id, race.race_id, agent_id, report, self.now
+        )
 
     def end(
         self, place: Assignment, agent_id: str, outcome: Outcome = Outcome.FINISHED, reason: str = "It ended."
