@@ -183,13 +183,11 @@ class PlayedJob(ABC):
             else:
                 self.blocks.append(block)
         for closing in changed.closings:
-            trial = self.trials[closing.number]
-            if closing.may_close(trial):
-                self.trials[closing.number] = trial.model_copy(
-                    update={
-                        "state": TrialState.CLOSED,
-                        "outcome": closing.outcome,
-                        "outcome_reason": closing.reason,
-                        "finished_at": self.now,
-                    }
-                )
+            self.trials[closing.number] = self.trials[closing.number].model_copy(
+                update={
+                    "state": TrialState.CLOSED,
+                    "outcome": closing.outcome,
+                    "outcome_reason": closing.reason,
+                    "finished_at": self.now,
+                }
+            )

@@ -49,15 +49,6 @@ class Closing:
     told: Told
     log_tail: str = ""
 
-    def may_close(self, trial: Trial) -> bool:
-        """Whether the trial is open, or ended in a way that this one replaces.
-
-        One that had finished may be raced again, and fail then; one that the job's end cut off may be taken up again.
-        """
-        if trial.state is TrialState.OPEN or trial.outcome is Outcome.CANCELLED:
-            return True
-        return trial.outcome is Outcome.FINISHED and self.outcome is not Outcome.FINISHED
-
 
 @dataclass(frozen=True)
 class Changed:
@@ -69,7 +60,7 @@ class Changed:
     """Arms that are issued, measured or given up, as they are now."""
     closings: tuple[Closing, ...] = ()
     told: tuple[Told, ...] = ()
-    """In order; of each closing its own comes after them, where it closes something."""
+    """In order; of each closing its own comes after them."""
     standing: Standing | None = None
     """The strategy that is best so far, told with a race that is issued."""
 
@@ -173,7 +164,8 @@ def accept_race(
                 update={"state": BlockState.DONE, "result": result, "summary": summary, "finished_at": now}
             )
         )
-        if (judged := judge.judge(trial, result, baseline)) is not None:
+        judged = judge.judge(trial, result, baseline)
+        if judged is not None and may_close(trial, judged[0]):
             closings.append(_close(trial.number, *judged, session_id))
     steps = sum(result.steps for result in results.values())
     sentence = f"Race {arms[0].race} was run over {steps} timed steps."
@@ -215,7 +207,11 @@ def end_race(
     if len(suspects) != 1 or outcome is None or not outcome.is_configurations_fault or in_trouble:
         return changed
     [(number, changes)] = suspects.items()
-    if not is_to_blame(_as_it_is(read_history(), session, changed.blocks), session, changes):
+    history = read_history()
+    trial = next(trial for trial in history.trials if trial.number == number)
+    if not may_close(trial, outcome):
+        return changed
+    if not is_to_blame(_as_it_is(history, session, changed.blocks), session, changes):
         return changed
     closing = _close(number, outcome, session.reason, session.id, session.log_tail)
     return Changed(blocks=changed.blocks, closings=(closing,), told=changed.told)
@@ -230,6 +226,16 @@ def _as_it_is(history: JobHistory, session: Session, blocks: Sequence[Block]) ->
             "blocks": tuple(now.get(each.id, each) for each in history.blocks),
         }
     )
+
+
+def may_close(trial: Trial, outcome: Outcome) -> bool:
+    """Whether a trial is open, or ended in a way that this outcome replaces.
+
+    One that had finished may be raced again, and fail then; one that the job's end cut off may be taken up again.
+    """
+    if trial.state is TrialState.OPEN or trial.outcome is Outcome.CANCELLED:
+        return True
+    return trial.outcome is Outcome.FINISHED and outcome is not Outcome.FINISHED
 
 
 def _close(number: int, outcome: Outcome, reason: str, session_id: str, log_tail: str = "") -> Closing:

@@ -147,7 +147,11 @@ def _settle(
 
 
 def _read_history(work: UnitOfWork, job_id: str) -> JobHistory:
-    return JobHistory(blocks=work.blocks.of_job(job_id), sessions=work.sessions.of_job(job_id))
+    return JobHistory(
+        trials=work.trials.of_job(job_id),
+        blocks=work.blocks.of_job(job_id),
+        sessions=work.sessions.of_job(job_id),
+    )
 
 
 def _void(work: UnitOfWork, session: Session, changed: Changed, now: datetime) -> None:
@@ -157,13 +161,11 @@ def _void(work: UnitOfWork, session: Session, changed: Changed, now: datetime) -
 
 def tell_changes(work: UnitOfWork, job_id: str, changed: Changed, now: datetime) -> None:
     """Close the trials that a transition closes, and write down what is told of it."""
-    told = list(changed.told)
     for closing in changed.closings:
-        if work.trials.close(
+        work.trials.close(
             job_id, closing.number, closing.outcome, closing.reason, now, log_tail=closing.log_tail
-        ):
-            told.append(closing.told)
-    for each in told:
+        )
+    for each in (*changed.told, *(closing.told for closing in changed.closings)):
         work.events.append(
             job_id,
             each.kind,

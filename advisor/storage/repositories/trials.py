@@ -39,26 +39,17 @@ class Trials:
 
     def close(
         self, job_id: str, number: int, outcome: Outcome, reason: str, now: datetime, log_tail: str = ""
-    ) -> bool:
-        """Close an open trial; return whether it was open.
-
-        One that had finished may be raced again, and fail then; one that the job's end cut off may be taken up again.
-        """
-        may_close = (TrialRow.state == TrialState.OPEN) | (TrialRow.outcome == Outcome.CANCELLED)
-        if outcome is not Outcome.FINISHED:
-            may_close |= TrialRow.outcome == Outcome.FINISHED
-        query = (
-            update(TrialRow)
-            .where(TrialRow.job_id == job_id, TrialRow.number == number, may_close)
-            .values(
-                state=TrialState.CLOSED,
-                outcome=outcome,
-                outcome_reason=reason,
-                log_tail=log_tail,
-                finished_at=now,
-            )
-        )
-        return self._connection.execute(query).rowcount == 1
+    ) -> None:
+        """Close a trial; the job's course says whether this ending stands (`may_close`)."""
+        query = update(TrialRow).where(TrialRow.job_id == job_id, TrialRow.number == number)
+        closed = {
+            "state": TrialState.CLOSED,
+            "outcome": outcome,
+            "outcome_reason": reason,
+            "log_tail": log_tail,
+            "finished_at": now,
+        }
+        self._connection.execute(query.values(closed))
 
     def ask_again(self, job_id: str, number: int, now: datetime) -> None:
         """Note that somebody wants another race of a trial."""

@@ -9,11 +9,11 @@ import pytest
 
 from advisor.course.races import (
     Changed,
-    Closing,
     accept_race,
     end_race,
     give_up_race,
     issue_race,
+    may_close,
 )
 from advisor.protocol.asked.jobs import Stage
 from advisor.protocol.base import Value
@@ -258,5 +258,4 @@ def test_which_endings_replace_another(was: Outcome | None, outcome: Outcome, ma
         number=1, purpose=Purpose.SEARCH, changes=Changes(FUSED), effect=Effect.EXACT, because="x", created_at=NOW,
         state=state, outcome=was,
     )  # fmt: skip
-    [told] = give_up_race((Block.model_construct(race=1, session_id="s"),), "x", NOW).told
-    assert Closing(1, outcome, "x", told).may_close(trial) is may
+    assert may_close(trial, outcome) is may
