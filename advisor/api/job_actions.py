@@ -9,7 +9,7 @@ from advisor.api.context import Here, IdempotencyKey
 from advisor.api.strict_json import make_router
 from advisor.protocol.asked.jobs import Continuation, Job, Prioritisation
 from advisor.services import jobs
-from advisor.services.changing import continuing, pausing, prioritising, repeating, tidying
+from advisor.services.changing import continuing, pausing, repeating, tidying
 from advisor.services.webhooks.receivers import Receivers
 
 router = make_router(prefix="/jobs", tags=["jobs"])
@@ -74,7 +74,7 @@ def prioritise_job(
     """
     with context.database.begin() as work:
         now = context.clock()
-        job = prioritising.prioritise_job(work, job_id, wanted.priority, principal, now, if_match)
+        job = pausing.prioritise_job(work, job_id, wanted.priority, principal, now, if_match)
     return _with_etag(job, response)
 
 

@@ -12,7 +12,7 @@ from advisor.storage.repositories.blocks import Blocks
 from advisor.storage.repositories.jobs import Jobs
 from advisor.storage.repositories.known_blocks import KnownBlocks
 from advisor.storage.repositories.members import Members
-from advisor.storage.repositories.records import AdviceShelf, Events, Logs, Runs, Telemetry
+from advisor.storage.repositories.records import Advices, Events, Logs, Runs, Telemetry
 from advisor.storage.repositories.sessions import Sessions
 from advisor.storage.repositories.trials import Trials
 from advisor.storage.repositories.visits import Visits
@@ -47,7 +47,7 @@ class UnitOfWork:
         self.events = Events(connection, self.rung)
         self.logs = Logs(connection)
         self.telemetry = Telemetry(connection)
-        self.advice = AdviceShelf(connection)
+        self.advice = Advices(connection)
         self.runs = Runs(connection)
         self.upkeep = Upkeep(connection)
         self.counts = Counts(connection)

@@ -96,7 +96,7 @@ def list_written_directories(
     return directories + list_argument_directories(launch.script_arguments, launch.working_dir, home, files)
 
 
-def shelter(launch: Launch, workload: Workload, context: NodeContext, place: SessionPlace) -> Protection:
+def protect(launch: Launch, workload: Workload, context: NodeContext, place: SessionPlace) -> Protection:
     """Return the mounts for a launch: overlays over what it may write to, nothing where the agent's own files are.
 
     The session's folder stays real: through it ranks and agent meet.

@@ -30,7 +30,7 @@ from agent.sessions.control import ControlSocket
 from agent.sessions.measuring import Measuring
 from agent.sessions.outcome import Cause, Ending, Evidence, Judgement
 from agent.sessions.output import OutputReader
-from agent.sessions.preparation import NodeContext, RankFolder, prepare_launch, shelter
+from agent.sessions.preparation import NodeContext, RankFolder, prepare_launch, protect
 from agent.sessions.renewal import News, Renewal
 
 _GUARD_PERIOD_S = 0.1
@@ -193,7 +193,7 @@ class SessionRun:
     def _launch_and_guard(self, renewal: Renewal) -> Ending:
         assert renewal.reply is not None  # _await_gang waited for it
         launch = self._prepare_launch(renewal.reply.rendezvous or "")
-        protection = shelter(launch, self._assignment.workload, self._context, self._place)
+        protection = protect(launch, self._assignment.workload, self._context, self._place)
         self._files.close()
         self._warnings += [*launch.warnings, *protection.warnings]
         account = self._context.account

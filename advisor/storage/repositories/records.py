@@ -211,7 +211,7 @@ class Telemetry:
         return stride
 
 
-class AdviceShelf:
+class Advices:
     """The advice of finished jobs."""
 
     def __init__(self, connection: Connection) -> None:

@@ -12,7 +12,7 @@ from advisor.protocol.measured.telemetry import TelemetrySample
 from advisor.protocol.measured.trials import Session, SessionState
 from advisor.protocol.views import NewToken, Role
 from advisor.services import agents
-from advisor.services.answers import advice, exports
+from advisor.services.answers import advice
 from advisor.services.jobs import list_events
 from advisor.services.tokens import authenticate, create_token
 from advisor.storage import UnitOfWork
@@ -60,7 +60,7 @@ def read_all(work: UnitOfWork, job_id: str) -> list[object]:
         work.trials.of_job(job_id),
         list_events(work, job_id, 0, 1000),
         advice.get_advice(work, job_id),
-        exports.report_job(work, job_id),
+        advice.report_job(work, job_id),
     ]
 
 

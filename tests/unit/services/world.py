@@ -25,7 +25,7 @@ from advisor.protocol.views import Role
 from advisor.services import agents, jobs
 from advisor.services.background.reaper import AwakeClock, Reaper
 from advisor.services.background.scheduling import Scheduler
-from advisor.services.changing import continuing, pausing, prioritising, repeating
+from advisor.services.changing import continuing, pausing, repeating
 from advisor.services.measuring import races, sessions
 from advisor.services.measuring.leases import Leases
 from advisor.services.thinking.stock import Stock
@@ -155,7 +155,7 @@ class World:
     def prioritise(self, job_id: str, priority: Priority, asker: Principal = ADA) -> Job:
         """Give a job another priority."""
         with self.work() as work:
-            return prioritising.prioritise_job(work, job_id, priority, asker, self.now)
+            return pausing.prioritise_job(work, job_id, priority, asker, self.now)
 
     def repeat(self, job_id: str, number: int, asker: Principal = ADA) -> Job:
         """Let a trial race once more."""
