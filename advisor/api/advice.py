@@ -9,8 +9,7 @@ from advisor.api.context import Here
 from advisor.api.strict_json import make_router
 from advisor.exporters import Exported
 from advisor.protocol.answers.advice import Advice, Forecast, ParetoPoint
-from advisor.services.answers.advice import get_advice, get_pareto, predict
-from advisor.services.answers.exports import export_strategy
+from advisor.services.answers.advice import export_strategy, get_advice, get_pareto, predict
 
 router = make_router(prefix="/jobs", tags=["advice"])
 

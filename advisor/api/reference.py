@@ -10,7 +10,7 @@ from advisor.protocol.base import Message, Value
 from advisor.protocol.kinds import Effect, Place, Scale, Switch
 from advisor.protocol.knobs.catalogue import CATALOGUE
 from advisor.protocol.knobs.knob import Knob
-from advisor.services.answers.exports import list_formats
+from advisor.services.answers.advice import list_formats
 
 router = make_router(tags=["reference"])
 

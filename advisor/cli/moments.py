@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import typer
 
 from advisor.cli.exits import CommandFailed, Exit
-from advisor.protocol import spans
+from advisor.protocol.allocation import read_span as read_seconds
 
 _AGO = re.compile(r"(\d{1,6})([mhdw])")
 _UNITS = {
@@ -38,6 +38,6 @@ def read_moment(text: str, now: datetime) -> datetime:
 def read_span(text: str) -> float:
     """Return how many seconds `90s`, `30m`, `1h` or `7d` are. Raises typer.BadParameter."""
     try:
-        return spans.read_span(text)
+        return read_seconds(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from error

@@ -72,7 +72,7 @@ class LocalBook:
 
     def export_strategy(self, job_id: str, name: str, target: str | None = None) -> ExportedFile:
         """Return the advised strategy in format `name`, for version `target` of the tool that reads it."""
-        from advisor.services.answers.exports import export_strategy
+        from advisor.services.answers.advice import export_strategy
 
         with self._reading() as work:
             exported = export_strategy(work, job_id, name, target)

@@ -1,4 +1,4 @@
-"""How long this node is there: as it was typed, or as Slurm tells of the allocation that the agent runs in."""
+"""How long this node is there: as it was typed (`90s`, `1h`), or as Slurm tells of the agent's allocation."""
 
 import logging
 import re
@@ -6,7 +6,17 @@ import subprocess
 from collections.abc import Callable, Mapping
 
 from advisor.protocol.measured.messages import MOST_SECONDS
-from advisor.protocol.spans import read_span
+
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+
+
+def read_span(text: str) -> float:
+    """Return how many seconds `90s`, `30m`, `1h` or `7d` are; raises ValueError with a sentence."""
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,3})?)([smhd])", text.strip())
+    if found is None:
+        raise ValueError(f"{text!r} is no span of time: write 90s, 30m, 1h or 7d.")
+    return float(found[1]) * _SECONDS[found[2]]
+
 
 _ASK_S = 10.0
 """Slurm's controller answers within milliseconds, or is not there."""

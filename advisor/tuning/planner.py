@@ -29,7 +29,7 @@ from advisor.tuning.history.launches import believe_luck
 from advisor.tuning.history.record import Record
 from advisor.tuning.search.search import SearchOver, next_strategies
 from advisor.tuning.search.state import SURELY, SearchState, choose_winner, look
-from advisor.tuning.stages.confirmation import confirm, find_confirmed, next_confirmation
+from advisor.tuning.stages.confirmation import confirm, find_confirmed, list_ladder, next_confirmation
 from advisor.tuning.stages.dead_ends import find_dead_end
 from advisor.tuning.stages.gangs import (
     decline_another,
@@ -38,7 +38,6 @@ from advisor.tuning.stages.gangs import (
     resume_launch,
     settle_among_gangs,
 )
-from advisor.tuning.stages.ladder import list_ladder
 from advisor.tuning.stages.trimming import choose_trimmed, next_trimming
 from advisor.tuning.stages.turns import (
     MOST_STEPS,

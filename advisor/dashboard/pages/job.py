@@ -27,8 +27,13 @@ from advisor.protocol.answers.advice import Advice
 from advisor.protocol.asked.jobs import Job
 from advisor.protocol.kinds import Effect
 from advisor.protocol.views import JobEvent
-from advisor.services.answers.advice import predict
-from advisor.services.answers.exports import bundle_strategy, export_strategy, list_formats, report_job
+from advisor.services.answers.advice import (
+    bundle_strategy,
+    export_strategy,
+    list_formats,
+    predict,
+    report_job,
+)
 from advisor.services.answers.runs import list_runs
 from advisor.services.jobs import get_history, get_job, list_events, read_log
 from advisor.services.measuring.telemetry import read_series

@@ -1,12 +1,12 @@
-"""Pausing: a job starts nothing new until it is resumed; what it is measuring is measured to its end first."""
+"""How a job waits: paused, it starts nothing new until it is resumed; and earlier or later than others."""
 
 from datetime import datetime
 
-from advisor.protocol.asked.jobs import Job, JobState
+from advisor.protocol.asked.jobs import Job, JobState, Priority
 from advisor.protocol.measured.trials import SessionState
 from advisor.protocol.views import EventKind
 from advisor.services.ending import end_session
-from advisor.services.jobs import get_job, lock_own_job, refuse_ended
+from advisor.services.jobs import get_job, lock_own_job, refuse_ended, refuse_priority
 from advisor.services.tokens import Principal
 from advisor.storage import UnitOfWork
 from advisor.storage.fault_points import FaultPoint
@@ -58,5 +58,31 @@ def resume_job(
     work.jobs.move(job_id, to, reason, since=(JobState.PAUSED,), now=now)
     work.events.append(job_id, EventKind.JOB, f"{asker.name} resumed the job.", now)
     work.reach(FaultPoint.JOB_RESUMED)
+    work.call_scheduler()
+    return get_job(work, job_id)
+
+
+def prioritise_job(
+    work: UnitOfWork,
+    job_id: str,
+    priority: Priority,
+    asker: Principal,
+    now: datetime,
+    if_match: str | None = None,
+) -> Job:
+    """Give a job another priority; a session that it holds goes on. Repeating it changes nothing.
+
+    Raises JobNotFound, NotYourJob, VersionMismatch, Forbidden for a priority that the asker may not give, and
+    JobIsFinal for a job that has ended or is being cancelled.
+    """
+    job = lock_own_job(work, job_id, asker, if_match)
+    refuse_priority(priority, asker)
+    refuse_ended(job)
+    if job.spec.priority is priority:
+        return job
+    work.jobs.respecify(job_id, job.spec.model_copy(update={"priority": priority}))
+    sentence = f"{asker.name} gave the job priority {priority.value}; it had {job.spec.priority.value}."
+    work.events.append(job_id, EventKind.JOB, sentence, now)
+    work.reach(FaultPoint.JOB_PRIORITISED)
     work.call_scheduler()
     return get_job(work, job_id)

@@ -44,7 +44,7 @@ from advisor.tuning.search.state import SURELY, SearchState, find_nearest_below,
 from advisor.tuning.space.composition import list_own_values
 from advisor.tuning.space.rungs import CAVEATS, caveat_of
 from advisor.tuning.space.space import Space, build_space
-from advisor.tuning.stages.ladder import list_ladder
+from advisor.tuning.stages.confirmation import list_ladder
 from advisor.tuning.stages.undecided import find_reason, measure_launch_noise
 
 _MOST_TOLD = 1.0

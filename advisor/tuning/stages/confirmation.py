@@ -12,7 +12,7 @@ from advisor.protocol.asked.jobs import Stage
 from advisor.protocol.base import Value
 from advisor.protocol.kinds import Effect
 from advisor.protocol.knobs.changes import Changes
-from advisor.protocol.measured.trials import BlockState, Contrast, Purpose, Session
+from advisor.protocol.measured.trials import BlockState, Contrast, Purpose, Session, Trial
 from advisor.tuning.decisions import BASELINE, Candidate, Race
 from advisor.tuning.history.budget import Reserve, affords, plan_verdict
 from advisor.tuning.history.comparisons import Comparison, list_comparisons
@@ -23,6 +23,7 @@ from advisor.tuning.measure.levels import ALPHA, FALLBACK_SHARE, find_level
 from advisor.tuning.measure.pooling import LUCK_PER_GAIN, Luck, have_shown_moods
 from advisor.tuning.measure.sequential import Look, chance_to_decide, look_at
 from advisor.tuning.measure.slow_steps import settle
+from advisor.tuning.search.state import SearchState
 from advisor.tuning.stages.loss_guard import check_losses
 from advisor.tuning.stages.turns import Turn, estimate_race_s, fits_behind, verdict_rules
 
@@ -364,3 +365,18 @@ def _put_together(
 def _count_planned(record: Record, ended: tuple[int, ...]) -> int:
     """Launches at which this budget ends, those of earlier budgets included."""
     return (ended[-1] if ended else 0) + plan_verdict(record).plan.launches
+
+
+def list_ladder(state: SearchState, winner: Candidate | None) -> list[Trial]:
+    """Return the best strategy of every rung that is measured beside the verdict.
+
+    Those above what the job allows, and those below the winner's own; only where the search saw a gain.
+    """
+    if state.record.job.spec.verify:
+        return []
+    top, allowed = (
+        state.record.effect_of(winner.changes).rank if winner else 0,
+        state.record.job.spec.allow.rank,
+    )
+    found = [state.best_of(effect) for effect in Effect if effect.rank > allowed or effect.rank < top]
+    return [trial for trial in found if trial is not None]

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from advisor.errors import Unavailable
 from advisor.protocol.asked.jobs import JobSpec, JobState, Priority
-from advisor.services.answers.exports import list_formats
+from advisor.services.answers.advice import list_formats
 from advisor.storage import Database
 from tests.integration.server.served import FakeAgent, Served, start_gang
 from tests.unit.services.scripted_tuning import make_spec
